@@ -13,41 +13,22 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 
-TINY_DATASET: dict[str, Any] = {
-    "options": {"episodes": 500, "num_envs": 50, "learning_starts": 100000, "hidden": [16], "gradient_steps": 1}
-}
-TINY: dict[str, Any] = {
-    "partition": {"public_fraction": 0.2},
-    "privacy": {"target_epsilon": 5.0, "sampling_probability": 0.2, "rounds": 25, "clipping_norm": 0.35},
-    "dynamics": {
-        "train_anyway": True,
-        "start": "random",
-        "ensemble_size": 3,
-        "log_variance_bounds": [-10.0, 0.5],
-        "hidden": [16],
-        "beta_nll": 0.0,
-        "learning_rate": 0.005,
-        "max_transitions_per_unit": None,
-        "server_momentum": 0.6,
-        "server_averaging": 0.9,
-    },
-    "policy": {
-        "epochs": 2,
-        "updates_per_epoch": 10,
-        "rollout_every": 5,
-        "rollout_batch": 8,
-        "buffer_size": 2000,
-        "hidden": [16],
-        "batch_size": 32,
-    },
-    "evaluation": {"episodes": 4, "epoch_episodes": 2},
-}
+TINY_DATASET = """
+options: {episodes: 500, num_envs: 50, learning_starts: 100000, hidden: [16], gradient_steps: 1}
+"""
+TINY = """
+partition: {public_fraction: 0.2}
+privacy: {target_epsilon: 5.0, sampling_probability: 0.2, rounds: 25, clipping_norm: 0.35}
+dynamics:
+  {train_anyway: true, start: random, ensemble_size: 3, log_variance_bounds: [-10.0, 0.5], hidden: [16], beta_nll: 0.0,
+   learning_rate: 0.005, max_transitions_per_unit: null, server_momentum: 0.6, server_averaging: 0.9}
+policy:
+  {epochs: 2, updates_per_epoch: 10, rollout_every: 5, rollout_batch: 8, buffer_size: 2000, hidden: [16], batch_size: 32}
+evaluation: {episodes: 4, epoch_episodes: 2}
+"""
 NO_PUBLIC_SPLIT = [
-    "dataset=csv-log",
-    "partition.public_fraction=0",
-    "policy.starts=released",
-    "privacy.statistics.normaliser=private",
-    "privacy.statistics.starts=true",
+    *("dataset=csv-log", "partition.public_fraction=0", "policy.starts=released"),
+    *("privacy.statistics.normaliser=private", "privacy.statistics.starts=true"),
     "privacy.statistics.noise_multiplier=4",  # more would drown the answers of 600 people
 ]
 SUMMARY_KEYS = {
@@ -93,8 +74,7 @@ def main() -> None:
 
 def another_dataset_and_back(clone: Path) -> None:
     """A log of people without a simulator and a public split; then the first dataset again, out of the cache."""
-    ours = {name: (clone / name).read_bytes() for name in FILES if (clone / name).is_file() and name != "mlflow.db"}
-    before = (clone / "params.yaml").read_bytes()
+    ours, before = contents(clone), (clone / "params.yaml").read_bytes()
     run(clone, "python", "examples/insulin_log.py", "--patients", "600")
     run(clone, "dvc", "exp", "run", *(word for change in NO_PUBLIC_SPLIT for word in ("--set-param", change)))
     summary = read(clone / "metrics/summary.json")
@@ -110,7 +90,7 @@ def another_dataset_and_back(clone: Path) -> None:
     (clone / "params.yaml").write_bytes(before)
     said = run(clone, "dvc", "repro")
     expect("Running stage" not in said, "a dataset that is swapped back comes out of the cache")
-    expect(all((clone / n).read_bytes() == content for n, content in ours.items()), "and is what it was")
+    expect(contents(clone) == ours, "and is what it was")
 
 
 def experiment_in_a_copy(clone: Path) -> None:
@@ -118,10 +98,9 @@ def experiment_in_a_copy(clone: Path) -> None:
     run(clone, "git", "add", "params.yaml", "dvc.lock", "datasets")
     identity = ("-c", "user.name=smoke", "-c", "user.email=smoke@localhost")
     run(clone, "git", *identity, "commit", "--quiet", "-m", "smoke")
-    ours = {name: (clone / name).read_bytes() for name in FILES if (clone / name).is_file() and name != "mlflow.db"}
-    before = store_size(clone)
+    ours, before = contents(clone), store_size(clone)
     run(clone, "dvc", "exp", "run", "--temp", "--name", "copy", "-S", "privacy.target_epsilon=3")
-    expect(all((clone / n).read_bytes() == content for n, content in ours.items()), "an experiment leaves ours alone")
+    expect(contents(clone) == ours, "an experiment leaves ours alone")
     expect(store_size(clone) > before, "an experiment in a copy logs to the project's MLflow")
     run(clone, "dvc", "exp", "apply", "copy")
     summary = read(clone / "metrics/summary.json")
@@ -144,11 +123,8 @@ def readme_in_order(clone: Path) -> None:
 def run(cwd: Path, *command: str) -> str:
     print("+", *command, flush=True)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DVC_")}
-    environment |= {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(cwd),
-        "OMP_NUM_THREADS": "1",
-    }
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment |= {"PATH": path, "PYTHONPATH": str(cwd), "OMP_NUM_THREADS": "1"}
     said = ""
     with subprocess.Popen(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, text=True) as process:
         for line in process.stdout or ():
@@ -159,9 +135,9 @@ def run(cwd: Path, *command: str) -> str:
     return said
 
 
-def shrink(path: Path, changes: dict[str, Any]) -> None:
+def shrink(path: Path, changes: str) -> None:
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    overlay(content, changes)
+    overlay(content, yaml.safe_load(changes))
     path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
 
 
@@ -172,6 +148,10 @@ def overlay(content: dict[str, Any], changes: dict[str, Any]) -> None:
             overlay(content[key], value)
         else:
             content[key] = value
+
+
+def contents(clone: Path) -> dict[str, bytes]:
+    return {name: (clone / name).read_bytes() for name in FILES if (clone / name).is_file() and name != "mlflow.db"}
 
 
 def check_outputs(clone: Path) -> None:
@@ -185,19 +165,15 @@ def check_outputs(clone: Path) -> None:
         expect(statement["private"] and 0 < statement["epsilon"] <= 5.0, f"models/{model} keeps to its ε")
         expect(statement["epsilon"] == summary["epsilon"], f"models/{model} and the summary state one ε")
     seen = {line[3:] for line in run(clone, "git", "status", "--porcelain").splitlines()}
-    expect(
-        seen <= {"params.yaml", "dvc.lock", "datasets/pendulum-replay.yaml"},
-        f"git sees no output (it sees {sorted(seen)})",
-    )
+    ours = {"params.yaml", "dvc.lock", "datasets/pendulum-replay.yaml"}
+    expect(seen <= ours, f"git sees no output (it sees {sorted(seen)})")
 
 
 def read(path: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
-    return content
+    def refuse(constant: str) -> None:
+        sys.exit(f"smoke: found {constant} in JSON")
 
-
-def _refuse(constant: str) -> None:
-    sys.exit(f"smoke: found {constant} in JSON")
+    return json.loads(path.read_text(encoding="utf-8"), parse_constant=refuse)
 
 
 def store_size(clone: Path) -> int:

@@ -49,9 +49,8 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
     assert found == ["gone.md", "figures/gone.png", "other.md#in-code", "#nowhere"]
 
 
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
+def test_a_command_that_does_not_parse_is_found() -> None:
+    for line, said in (
         ("primorl paln", "no command paln"),
         ("primorl plan --invented", "no option --invented"),
         ("primorl predict --out a.csv", "--observations is missing"),
@@ -61,23 +60,17 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
         ("make tests", "no target tests"),
         ("python -m benchmarks.speed.gone", "no module benchmarks.speed.gone"),
         ("python examples/serve_policy.py --invented 1", "no option --invented"),
-    ],
-)
-def test_a_command_that_does_not_parse_is_found(line: str, said: str) -> None:
-    (command,) = commands(f"```sh\n{line}\n```\n")
-    assert any(said in problem for problem in problems(command))
-    assert commands(f"Run `{line}` first.\n") == [Command(command.words, False)]
+    ):
+        (command,) = commands(f"```sh\n{line}\n```\n")
+        assert any(said in problem for problem in problems(command)), line
+        assert commands(f"Run `{line}` first.\n") == [Command(command.words, False)]
 
 
-def test_the_reference_has_the_public_names_commands_and_keys() -> None:
-    text = reference.page()
+def test_the_site_has_the_reference_and_its_links_stay_inside() -> None:
+    """README is the first page there; files that are not on the site are named instead."""
+    text, first = reference.page(), site.for_site(ROOT / "README.md", (ROOT / "README.md").read_text(encoding="utf-8"))
     for needed in ("`primorl.load_policy`", "`Policy.act`", "`Statement.read`", "--target-epsilon E", "| `event` |"):
         assert needed in text
-
-
-def test_on_the_site_links_stay_inside() -> None:
-    """README is the first page there; files that are not on the site are named instead."""
-    first = site.for_site(ROOT / "README.md", (ROOT / "README.md").read_text(encoding="utf-8"))
     assert "](docs/" not in first
     assert "](privacy.md)" in first
     assert not re.search(r"\]\([^)]*\.(py|json|yaml)[)#]", first)

@@ -1,7 +1,7 @@
 """What dvc.yaml must say: private data has one door, and every stage names what its results depend on."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import fields
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -19,26 +19,16 @@ DATASET = "datasets/${dataset}.yaml"
 DEFAULTS = "datasets/defaults.yaml"
 
 PRIVATE = (
-    "data/raw",
-    "data/trajectories",
-    "data/partitions/private",
-    "data/partitions/units.bin",
-    "data/partitions/public_units.bin",
-    "models/mopo",
+    *("data/raw", "data/trajectories", "data/partitions/private", "models/mopo"),
+    *("data/partitions/units.bin", "data/partitions/public_units.bin"),
 )
 BEFORE_THE_SPLIT = {"collect", "ingest", "partition"}
 DOORS = {"train_model", "clone_behaviour", "optimize_mopo", "evaluate_private", "online"}
 """`online` meets people instead of reading the partition."""
 RELEASED = (
-    "models/dynamics",
-    "models/behaviour",
-    "models/policy",
-    "data/partitions/public",
-    "data/partitions/manifest.json",
-    "metrics/seconds",
-    "metrics/summary.json",
-    "metrics/private_evaluation.json",
-    "plots/curves.csv",
+    *("models/dynamics", "models/behaviour", "models/policy"),
+    *("data/partitions/public", "data/partitions/manifest.json", "plots/curves.csv"),
+    *("metrics/seconds", "metrics/summary.json", "metrics/private_evaluation.json"),
 )
 # These change how a stage runs, speaks and is recorded, not what it computes: whole rooms, and a few modules.
 EDGES = (
@@ -55,7 +45,7 @@ EDGES = (
 )
 BY_FILE = ("primorl.setup.policy_fitting", "primorl.setup.policy_results")
 """Beside paid work, in the same room, and no part of it: an edit of paid work must not train a policy again."""
-CODE = ("pipeline/", "primorl/")
+CODE, SETUP = ("pipeline/", "primorl/"), "primorl.setup."
 EDGE_PARAMS = {"compute", "tracking", "ledger", "origins"}
 EDGE_KEYS = ("privacy.budget",)  # what may be spent, not what is trained
 ALONE = ("privacy.budget.", "privacy.draw.", "evaluation.private.draw.", "dynamics.variant.", "partition.public.")
@@ -63,7 +53,7 @@ METHODS = {"of", "entropy_of"}
 
 
 def outputs(stage: str) -> dict[str, dict[str, Any]]:
-    everything = [*STAGES[stage].get("outs", []), *STAGES[stage].get("metrics", []), *STAGES[stage].get("plots", [])]
+    everything = [entry for kind in ("outs", "metrics", "plots") for entry in STAGES[stage].get(kind, [])]
     return {
         name: flags
         for output in everything
@@ -84,129 +74,51 @@ def follows(stage: str, file: str, key: str) -> bool:
     )
 
 
-def touches(path: str, other: str) -> bool:
-    a, b = PurePosixPath(path), PurePosixPath(other)
-    return a.is_relative_to(b) or b.is_relative_to(a)
-
-
-def within(path: str, folders: list[str] | tuple[str, ...]) -> bool:
+def within(path: str, folders: Collection[str]) -> bool:
     return any(PurePosixPath(path).is_relative_to(folder) for folder in folders)
+
+
+def is_private(path: str) -> bool:
+    return within(path, PRIVATE) or any(within(private, [path]) for private in PRIVATE)
 
 
 def data_deps(stage: str) -> list[str]:
     return [dep for dep in STAGES[stage].get("deps", []) if not dep.startswith(CODE) and dep != DATASET]
 
 
-def test_the_stages_are_the_ones_this_file_knows() -> None:
-    assert set(STAGES) == BEFORE_THE_SPLIT | DOORS | {"optimize_policy", "evaluate", "report"}
-
-
-@pytest.mark.parametrize("stage", sorted(set(STAGES) - BEFORE_THE_SPLIT - DOORS))
-def test_only_the_doors_depend_on_private_data(stage: str) -> None:
-    for dep in data_deps(stage):
-        if stage == "evaluate" and dep == "models/mopo":  # the non-private baseline's policy, and said to be
-            continue
-        assert not any(touches(dep, private) for private in PRIVATE), f"{stage} depends on {dep}"
-        assert within(dep, RELEASED), f"{stage} depends on {dep}, which nothing released"
-
-
-def test_evaluation_reads_only_released_things() -> None:
-    assert [dep for dep in data_deps("evaluate") if not within(dep, RELEASED)] == ["models/mopo"]
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_private_outputs_stay_off_remotes_and_every_run_can_come_back(stage: str) -> None:
-    for output, flags in outputs(stage).items():
-        assert "persist" not in flags, f"{stage}: {output}"
-        private = any(touches(output, place) for place in PRIVATE)
-        assert (flags.get("push") is False) == private, f"{stage}: {output}: push"
-
-
-def test_every_data_dependency_is_an_output_of_another_stage() -> None:
+def test_only_the_doors_depend_on_private_data_and_private_outputs_stay_off_remotes() -> None:
     made = {output: stage for stage in STAGES for output in outputs(stage)}
+    ignored = [line.strip("/") for line in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines() if line]
+    assert set(STAGES) == BEFORE_THE_SPLIT | DOORS | {"optimize_policy", "evaluate", "report"}
     for stage in STAGES:
         for dep in data_deps(stage):
-            if dep in ("data/withdrawals", "data/consent", "data/arrivals"):
-                continue  # the user's: who is to be left out, who is public, and who comes online
-            assert dep in made, f"{stage} depends on {dep}, which no stage makes"
-            assert made[dep] != stage
-
-
-def test_git_sees_no_output() -> None:
-    ignored = [line.strip("/") for line in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines() if line]
-    for stage in STAGES:
-        for output in outputs(stage):
+            if dep not in ("data/withdrawals", "data/consent", "data/arrivals"):  # the user's
+                assert made[dep] != stage
+            baseline = stage == "evaluate" and dep == "models/mopo"  # said to be without a guarantee
+            if stage not in BEFORE_THE_SPLIT | DOORS and not baseline:
+                assert within(dep, RELEASED), f"{stage} depends on {dep}, which nothing released"
+                assert not is_private(dep), f"{stage} depends on {dep}"
+        for output, flags in outputs(stage).items():
             assert within(output, ignored), f"{output} is not in .gitignore"
+            assert "persist" not in flags, f"{stage}: {output}"
+            assert (flags.get("push") is False) == is_private(output), f"{stage}: {output}: push"
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_depends_on_the_rooms_whose_code_it_runs_and_on_no_other(stage: str) -> None:
     assert STAGES[stage]["cmd"] == f"python -m pipeline.{stage}"
-    listed = {dep for dep in STAGES[stage]["deps"] if dep.startswith(CODE)}
+    found = {dep for dep in STAGES[stage]["deps"] if dep.startswith(CODE)}
     simulators = {"primorl/simulators"}  # environments are built by their ids
-    assert listed - simulators == code(stage) - simulators
+    assert found - simulators == code(stage) - simulators
 
 
-def test_few_files_of_code_are_named() -> None:
-    named = [dep for stage in STAGES.values() for dep in stage["deps"] if dep.endswith(".py")]
-    assert len(named) <= 20
-
-
-def test_editing_the_private_engine_does_not_train_the_policy_again() -> None:
+def test_an_edit_makes_no_more_stages_run_again_than_it_must() -> None:
+    assert len([dep for stage in STAGES.values() for dep in stage["deps"] if dep.endswith(".py")]) <= 20
     for stage in ("optimize_policy", "evaluate"):
         for paid in ("primorl/training", "primorl/setup/paid_training.py"):
-            assert not any(touches(dep, paid) for dep in STAGES[stage]["deps"])
-
-
-def test_the_params_that_stages_list_exist_for_every_dataset() -> None:
-    for dataset in names(ROOT / "datasets"):
-        for file, key in {each for stage in STAGES for each in listed(stage)}:
-            value = settings_of(file.replace("${dataset}", dataset))
-            for part in key.split("."):
-                assert part in value, f"{key} of {file}"
-                value = value[part]
-
-
-@cache
-def settings_of(file: str) -> Any:
-    return yaml.safe_load((ROOT / file).read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_a_stage_lists_the_params_it_reads(stage: str) -> None:
-    modules = [
-        f"pipeline.{stage}",
-        *(m for m in reached(f"pipeline.{stage}") if m.startswith(("pipeline.", "primorl.setup."))),
-    ]
-    for file, key in {read for module in modules for read in params_read(module)}:
-        if key == "dataset" and any(file == DATASET for file, _ in listed(stage)):
-            continue  # another dataset is another file
-        assert follows(stage, file, key), f"{stage} reads {key} of {file}, which is not among its params"
-
-
-def test_an_edit_of_the_cards_texts_makes_the_report_again_and_nothing_else() -> None:
+            assert not any(within(dep, [paid]) or within(paid, [dep]) for dep in STAGES[stage]["deps"])
     assert [stage for stage in STAGES if follows(stage, DATASET, "card")] == ["report"]
     assert [stage for stage in STAGES if DATASET in STAGES[stage]["deps"]] == ["report"]
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_a_stage_follows_what_may_be_suggested_for_what_it_reads(stage: str) -> None:
-    for file, key in listed(stage):
-        if file == "params.yaml" and any(f"{leaf}.".startswith(f"{key}.") for leaf in suggestible()):
-            assert follows(stage, DATASET, f"suggested.{key}"), f"{stage} does not follow suggestions for {key}"
-            assert follows(stage, DEFAULTS, key), f"{stage} does not follow the default of {key}"
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_a_stage_follows_no_suggestion_that_it_does_not_read(stage: str) -> None:
-    for file, key in listed(stage):
-        block = key.removeprefix("suggested.") if file == DATASET and key.startswith("suggested.") else key
-        if file == DEFAULTS or block != key:
-            own = {name for where, name in listed(stage) if where == "params.yaml"}
-            assert any(name == block or name.startswith(f"{block}.") for name in own), f"{stage} follows {key}"
-
-
-def test_a_stage_that_reads_the_variant_alone_does_not_follow_how_a_model_is_trained() -> None:
     assert "dynamics.variant" not in suggestible()
     for stage in ("optimize_policy", "optimize_mopo", "evaluate"):
         assert follows(stage, "params.yaml", "dynamics.variant")
@@ -214,18 +126,42 @@ def test_a_stage_that_reads_the_variant_alone_does_not_follow_how_a_model_is_tra
         assert not follows(stage, "params.yaml", "dynamics.learning_rate")
 
 
+def test_the_params_that_stages_list_exist_for_every_dataset() -> None:
+    files = ["params.yaml", *(f"datasets/{file.name}" for file in (ROOT / "datasets").glob("*.yaml"))]
+    content = {file: yaml.safe_load((ROOT / file).read_text(encoding="utf-8")) for file in files}
+    for dataset in names(ROOT / "datasets"):
+        for file, key in {each for stage in STAGES for each in listed(stage)}:
+            value = content[file.replace("${dataset}", dataset)]
+            for part in key.split("."):
+                assert part in value, f"{key} of {file}"
+                value = value[part]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_follows_the_params_it_reads_and_their_suggestions_and_no_others(stage: str) -> None:
+    modules = {f"pipeline.{stage}"} | {m for m in reached(f"pipeline.{stage}") if m.startswith(("pipeline.", SETUP))}
+    for file, key in {read for module in modules for read in params_read(module)}:
+        if key == "dataset" and any(file == DATASET for file, _ in listed(stage)):
+            continue  # another dataset is another file
+        assert follows(stage, file, key), f"{stage} reads {key} of {file}, which is not among its params"
+    own = {key for file, key in listed(stage) if file == "params.yaml"}
+    for key in own:
+        if any(f"{leaf}.".startswith(f"{key}.") for leaf in suggestible()):
+            assert follows(stage, DATASET, f"suggested.{key}"), f"{stage} does not follow suggestions for {key}"
+            assert follows(stage, DEFAULTS, key), f"{stage} does not follow the default of {key}"
+    for file, key in listed(stage):
+        block = key.removeprefix("suggested.") if file == DATASET and key.startswith("suggested.") else key
+        if file == DEFAULTS or block != key:
+            assert any(name == block or name.startswith(f"{block}.") for name in own), f"{stage} follows {key}"
+
+
 def suggestible() -> set[str]:
     return {key for key in leaves() if not f"{key}.".startswith(ALONE)}
 
 
 def test_the_analysis_sees_what_a_stage_reads() -> None:
-    assert {
-        ("params.yaml", "dataset"),
-        ("params.yaml", "seed"),
-        ("params.yaml", "evaluation"),
-        ("params.yaml", "dynamics.variant"),
-        (DATASET, "environment"),
-    } <= params_read("primorl.setup.policy_results")
+    keys = {("params.yaml", key) for key in ("dataset", "seed", "evaluation", "dynamics.variant")}
+    assert keys | {(DATASET, "environment")} <= params_read("primorl.setup.policy_results")
     assert {"primorl.evaluation.returns", "primorl.policy.exported"} <= reached("pipeline.evaluate")
 
 
@@ -247,13 +183,12 @@ def room(module: str) -> str:
 
 @cache
 def reached(module: str) -> frozenset[str]:
-    seen: set[str] = set()
-    waiting = [module]
+    seen, waiting = {module}, [module]
     while waiting:
-        for name in imported(waiting.pop()) - seen - {module}:
-            seen.add(name)
-            waiting.append(name)
-    return frozenset(seen)
+        new = imported(waiting.pop()) - seen
+        seen |= new
+        waiting += new
+    return frozenset(seen - {module})
 
 
 @cache
@@ -265,12 +200,9 @@ def imported(module: str) -> frozenset[str]:
         elif isinstance(node, ast.ImportFrom) and node.module is not None:
             assert node.level == 0, f"{module}: a relative import"
             names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    packages = {parent for name in names for parent in (name.rpartition(".")[0],) if parent}
-    return frozenset(
-        name
-        for name in names | packages
-        if name.partition(".")[0] in ("pipeline", "primorl") and source(name) and not idle(name) and not edge(name)
-    )
+    names |= {name.rpartition(".")[0] for name in names}
+    ours = {name for name in names if name.partition(".")[0] in ("pipeline", "primorl") and source(name)}
+    return frozenset(name for name in ours if not idle(name) and not edge(name))
 
 
 def edge(module: str) -> bool:

@@ -16,11 +16,16 @@ def text(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-def test_the_citation_is_of_this_version() -> None:
-    citation = yaml.safe_load(text("CITATION.cff"))
+def test_the_citation_is_of_this_version_and_every_extra_of_a_how_to_exists() -> None:
+    citation, project = yaml.safe_load(text("CITATION.cff")), tomllib.loads(text("pyproject.toml"))["project"]
     assert {"cff-version", "message", "title", "authors"} <= citation.keys(), "what the format needs"
-    assert citation["version"] == primorl.__version__
-    assert citation["license"] == tomllib.loads(text("pyproject.toml"))["project"]["license"]
+    assert (citation["version"], citation["license"]) == (primorl.__version__, project["license"])
+    pages = [page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md")]
+    named = {name for page in pages for found in re.findall(r"primorl\[([\w,-]+)\]", page) for name in found.split(",")}
+    assert named <= project["optional-dependencies"].keys()
+    pinned = {line.partition("==")[0].lower().replace("_", "-") for line in text("constraints.txt").splitlines()}
+    assert {"zensical", "dvc-s3", "moto", "riskcal"} <= pinned
+    assert "mlflow>=3.11" in text("pyproject.toml"), "older ones have known holes"
 
 
 def test_what_git_ignores_enters_no_image() -> None:
@@ -41,13 +46,3 @@ def test_the_container_runs_as_a_user_without_rights() -> None:
     assert "-c constraints.txt" in text("Makefile"), "make setup installs the pinned versions"
     container = json.loads(text(".devcontainer/devcontainer.json"))
     assert f"AS {container['build']['target']}\n" in dockerfile
-
-
-def test_every_extra_of_a_how_to_exists() -> None:
-    extras = tomllib.loads(text("pyproject.toml"))["project"]["optional-dependencies"]
-    pages = [page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md")]
-    named = {name for page in pages for found in re.findall(r"primorl\[([\w,-]+)\]", page) for name in found.split(",")}
-    assert named <= extras.keys()
-    pinned = {line.partition("==")[0].lower().replace("_", "-") for line in text("constraints.txt").splitlines()}
-    assert {"zensical", "dvc-s3", "moto", "riskcal"} <= pinned
-    assert "mlflow>=3.11" in text("pyproject.toml"), "older ones have known holes"

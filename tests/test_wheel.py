@@ -50,41 +50,27 @@ def python(installed: Path, code: str, *, cwd: Path) -> "subprocess.CompletedPro
     return subprocess.run([sys.executable, "-c", whole], cwd=cwd, capture_output=True, text=True)
 
 
-def test_the_wheel_holds_the_library_alone(wheel: Path) -> None:
-    names = zipfile.ZipFile(wheel).namelist()
-    assert {name.partition("/")[0] for name in names} - {f"{'-'.join(wheel.name.split('-')[:2])}.dist-info"} == {
-        "primorl"
-    }
-    ours = {file.relative_to(ROOT).as_posix() for file in (ROOT / "primorl").rglob("*.py")}
-    assert ours <= set(names)
-    assert "primorl/py.typed" in names
-    templates = {file.relative_to(ROOT).as_posix() for file in (ROOT / "primorl").rglob("*.j2")}
-    assert {name for name in names if name.endswith(".j2")} == templates != set()
-    assert not any("test" in Path(name).name or "benchmark" in name for name in names)
-
-
-def test_the_wheel_holds_a_new_projects_files_as_the_repository_has_them(wheel: Path) -> None:
+def test_the_wheel_holds_the_library_and_a_new_projects_files_and_needs_few_packages(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        prefix = f"primorl/{FOLDER}/"
-        held = {name.removeprefix(prefix): archive.read(name) for name in archive.namelist() if name.startswith(prefix)}
+        content = {name: archive.read(name) for name in archive.namelist()}
+    about = f"{'-'.join(wheel.name.split('-')[:2])}.dist-info"
+    assert {name.partition("/")[0] for name in content} == {"primorl", about}
+    library, prefix = ROOT / "primorl", f"primorl/{FOLDER}/"
+    ours = {path.relative_to(ROOT).as_posix() for ending in ("*.py", "*.j2") for path in library.rglob(ending)}
+    assert ours | {"primorl/py.typed"} <= set(content)
+    assert not any("test" in Path(name).name or "benchmark" in name for name in content)
+    held = {name.removeprefix(prefix): text for name, text in content.items() if name.startswith(prefix)}
     files = {path.relative_to(ROOT).as_posix() for pattern in FILES for path in ROOT.glob(pattern)}
     assert held == {name: (ROOT / name).read_bytes() for name in files}
+    assert b"primorl = primorl.commands.main:main" in content[f"{about}/entry_points.txt"]
+    needed = re.findall(r"^Requires-Dist: ([\w.-]+)(?!.*extra ==).*$", content[f"{about}/METADATA"].decode(), re.M)
+    assert set(needed) == {"numpy", "pydantic", "rich", "safetensors", "typer"}
 
 
 def test_a_source_distribution_can_build_that_wheel(tmp_path: Path) -> None:
     with tarfile.open(build(tmp_path, "--sdist")) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {"setup.py", "dvc.yaml", "params.yaml", "pipeline/runner.py", "data/consent/.gitignore"} <= names
-
-
-def test_a_policy_needs_few_packages(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
-        (metadata,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
-        text = archive.read(metadata).decode()
-        (entries,) = (name for name in archive.namelist() if name.endswith("/entry_points.txt"))
-        assert "primorl = primorl.commands.main:main" in archive.read(entries).decode()
-    base = re.findall(r"^Requires-Dist: ([\w.-]+)(?!.*extra ==).*$", text, re.M)
-    assert set(base) == {"numpy", "pydantic", "rich", "safetensors", "typer"}
 
 
 def test_the_readmes_example_runs_without_the_pipelines_packages(installed: Path, tmp_path: Path) -> None:
@@ -109,13 +95,3 @@ def test_what_is_not_installed_is_named_with_its_extra(installed: Path, tmp_path
         r"error: data: needs \w+, which is not installed; run `pip install 'primorl\[pipeline\]'`\n", done.stderr
     )
     assert python(installed, command.replace("'data', 'describe'", "'--version'"), cwd=tmp_path).returncode == 0
-
-
-def test_importing_primorl_is_quick() -> None:
-    """0.1 s beside the interpreter's own start; the best of several."""
-    code = "import time; begun = time.perf_counter(); import primorl; print(time.perf_counter() - begun)"
-    took = [
-        float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
-        for _ in range(3)
-    ]
-    assert min(took) < 0.1

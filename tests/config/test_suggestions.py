@@ -1,4 +1,4 @@
-"""params.yaml decides, a dataset suggests."""
+"""params.yaml decides, a dataset suggests, and a log without an environment gets shares of the model's ε."""
 
 import copy
 import re
@@ -9,20 +9,21 @@ from typing import Any
 import pytest
 import yaml
 
-from primorl.config import params
+from primorl.config import params, shares
 from primorl.config.suggestions import FITTED, TO_FIT, leaves
 from primorl.project.errors import PipelineError
 from tests.projects import ROOT
 
 AUTO: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+BLOCKS = ("partition", "privacy", "dynamics", "behaviour", "policy", "evaluation")
+OWN, DEFAULTS = "datasets/pendulum-replay.yaml", "datasets/defaults.yaml"
 
 
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DVC_ROOT", raising=False)
     monkeypatch.chdir(tmp_path)
     shutil.copytree(ROOT / "datasets", tmp_path / "datasets")
-    return tmp_path
 
 
 def with_keys(**keys: Any) -> dict[str, Any]:
@@ -36,18 +37,13 @@ def with_keys(**keys: Any) -> dict[str, Any]:
     return raw
 
 
-def suggest(name: str, suggested: dict[str, Any]) -> None:
-    path = Path("datasets") / f"{name}.yaml"
-    content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    empty: dict[str, Any] = {
-        "partition": {},
-        "privacy": {},
-        "dynamics": {},
-        "behaviour": {},
-        "policy": {},
-        "evaluation": {},
-    }
-    path.write_text(yaml.safe_dump(content | {"suggested": empty | suggested}), encoding="utf-8")
+def rewrite(file: str, **changes: Any) -> None:
+    content = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+    Path(file).write_text(yaml.safe_dump(content | changes), encoding="utf-8")
+
+
+def suggest(suggested: dict[str, Any], file: str = OWN) -> None:
+    rewrite(file, suggested={name: {} for name in BLOCKS} | suggested)
 
 
 def refusal(raw: dict[str, Any]) -> str:
@@ -74,52 +70,49 @@ def refusal(raw: dict[str, Any]) -> str:
     ],
 )
 def test_exactly_one_of_target_and_noise_is_used(
-    project: Path, said: tuple[Any, Any], own: dict[str, Any], common: dict[str, Any], expected: Any
+    said: tuple[Any, Any], own: dict[str, Any], common: dict[str, Any], expected: Any
 ) -> None:
-    suggest("pendulum-replay", {"privacy": own})
-    path = Path("datasets/defaults.yaml")
-    defaults = yaml.safe_load(path.read_text(encoding="utf-8"))
-    del defaults["privacy"]["target_epsilon"]
-    defaults["privacy"] |= common
-    path.write_text(yaml.safe_dump(defaults), encoding="utf-8")
+    suggest({"privacy": own})
+    privacy = yaml.safe_load(Path(DEFAULTS).read_text(encoding="utf-8"))["privacy"]
+    del privacy["target_epsilon"]
+    rewrite(DEFAULTS, privacy=privacy | common)
     raw = with_keys(privacy__target_epsilon=said[0], privacy__noise_multiplier=said[1])
     if isinstance(expected, str):
         assert expected in refusal(raw)
     else:
-        privacy = params.parse(raw).privacy
-        assert (privacy.target_epsilon, privacy.noise_multiplier) == expected
+        chosen = params.parse(raw).privacy
+        assert (chosen.target_epsilon, chosen.noise_multiplier) == expected
 
 
-def test_consent_takes_the_place_of_a_draw(project: Path) -> None:
-    consent = {"column": "consent", "values": ["yes", 1, True]}
+def test_consent_takes_the_place_of_a_draw() -> None:
+    consent, listed = {"column": "consent", "values": ["yes", 1, True]}, {"file": "data/consent/a.txt"}
     by_column = params.parse(with_keys(dataset="csv-log", partition__public=consent)).partition
-    assert (by_column.public_fraction, by_column.public.column, by_column.public.values) == (  # type: ignore[union-attr]
-        None,
-        "consent",
-        ("yes", "1", "true"),
-    )
-    by_file = params.parse(with_keys(partition__public={"file": "data/consent/a.txt"})).partition
-    assert (by_file.public_fraction, by_file.public.file) == (None, "data/consent/a.txt")  # type: ignore[union-attr]
-    assert "found both of public_fraction and public" in refusal(
-        with_keys(partition__public=consent, partition__public_fraction=0.1)
-    )
+    assert by_column.public_fraction is None
+    assert (by_column.public.column, by_column.public.values) == ("consent", ("yes", "1", "true"))
+    by_file = params.parse(with_keys(partition__public=listed)).partition
+    assert (by_file.public_fraction, by_file.public.file) == (None, "data/consent/a.txt")
+    both = with_keys(partition__public=consent, partition__public_fraction=0.1)
+    assert "found both of public_fraction and public" in refusal(both)
     drawn = params.parse(with_keys(partition__public_fraction=0.1)).partition
     assert (drawn.public_fraction, drawn.public) == (0.1, None)
 
 
-def test_what_was_taken_from_where_is_known(project: Path) -> None:
+def test_what_was_taken_from_where_is_known() -> None:
     checked = params.parse(with_keys(dataset="csv-log", policy__penalty=0.9))
-    assert checked.origins["policy.penalty"] == "params.yaml"
-    assert checked.origins["privacy.target_epsilon"] == "datasets/csv-log.yaml"
-    assert checked.origins["privacy.delta"] == "params.yaml"
-    assert checked.origins["dynamics.early_stopping.every"] == "datasets/defaults.yaml"
-    assert checked.origins["dynamics.learning_rate"] == TO_FIT
     assert set(checked.origins) == set(leaves())
+    assert (
+        checked.origins.items()
+        >= {
+            "policy.penalty": "params.yaml",
+            "privacy.delta": "params.yaml",
+            "privacy.target_epsilon": "datasets/csv-log.yaml",
+            "dynamics.early_stopping.every": DEFAULTS,
+            "dynamics.learning_rate": TO_FIT,
+        }.items()
+    )
     suggested = checked.suggested()
-    assert suggested["privacy.target_epsilon"] == 0.8
-    assert suggested["policy.hidden"] == [64, 64]
-    assert "policy.penalty" not in suggested
-    assert "dynamics.learning_rate" not in suggested, "nobody suggests what is to be fitted"
+    assert (suggested["privacy.target_epsilon"], suggested["policy.hidden"]) == (0.8, [64, 64])
+    assert not {"policy.penalty", "dynamics.learning_rate"} & suggested.keys()
     line = checked.suggestions_line()
     assert line is not None
     assert "\n" not in line
@@ -128,8 +121,8 @@ def test_what_was_taken_from_where_is_known(project: Path) -> None:
     assert re.search(r"datasets/defaults.yaml: \d+ values$", line)
 
 
-def test_only_what_nobody_gives_is_fitted_and_a_fit_touches_nothing_else(project: Path) -> None:
-    suggest("pendulum-replay", {"privacy": {"rounds": 9}})
+def test_only_what_nobody_gives_is_fitted_and_a_fit_touches_nothing_else() -> None:
+    suggest({"privacy": {"rounds": 9}})
     checked = params.parse(with_keys(dynamics__hidden=[7]))
     assert checked.unfitted == FITTED.keys() - {"privacy.rounds", "dynamics.hidden"}
     fitted = checked.fitted({"dynamics.learning_rate": 0.02, "privacy.clipping_norm": 0.7})
@@ -140,28 +133,23 @@ def test_only_what_nobody_gives_is_fitted_and_a_fit_touches_nothing_else(project
         assert checked.fitted({key: 3}) == checked
 
 
-def test_what_nobody_says_is_one_error_that_names_both_places(project: Path) -> None:
+def test_a_key_that_nobody_may_or_does_suggest_a_value_for_is_named() -> None:
     assert refusal(with_keys(dynamics__batch_size="auto")) == (
-        "params.yaml: dynamics.batch_size: found auto, and neither datasets/pendulum-replay.yaml "
-        "(suggested.dynamics.batch_size) nor datasets/defaults.yaml (dynamics.batch_size) suggests a value; give one"
+        f"params.yaml: dynamics.batch_size: found auto, and neither {OWN} "
+        f"(suggested.dynamics.batch_size) nor {DEFAULTS} (dynamics.batch_size) suggests a value; give one"
     )
     assert "dynamics.batch_size: found null, and neither" in refusal(with_keys(dynamics__batch_size=None))
+    for key in ("privacy__budget__epsilon", "dynamics__variant", "privacy__draw", "dynamics__train_anyway"):
+        assert f"{key.replace('__', '.')}: found auto; " in refusal(with_keys(**{key: "auto"}))
 
 
-@pytest.mark.parametrize(
-    "key", ["privacy__budget__epsilon", "dynamics__variant", "privacy__draw", "dynamics__train_anyway"]
-)
-def test_some_keys_are_decided_in_params_yaml_alone(project: Path, key: str) -> None:
-    assert f"{key.replace('__', '.')}: found auto; " in refusal(with_keys(**{key: "auto"}))
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
+def test_a_wrong_suggestion_is_named_where_it_stands_used_or_not() -> None:
+    raw = with_keys(policy__horizon=5, privacy__target_epsilon=1.0)
+    wrong: tuple[tuple[dict[str, Any], str], ...] = (
         ({"dynamics": {"hiden": [7]}}, "suggested.dynamics.hiden: unknown key"),
         (
             {"dynamics": {"processes": 2}},
-            "suggested.dynamics.processes: unknown key; it is compute.processes, on which",
+            "suggested.dynamics.processes: unknown key; it is compute.processes, ",
         ),
         ({"policy": {"horizon": 0}}, "suggested.policy.horizon: found 0; allowed is greater than 0"),
         ({"policy": {"horizon": "auto"}}, "suggested.policy.horizon: found auto; a suggestion is a value"),
@@ -172,26 +160,31 @@ def test_some_keys_are_decided_in_params_yaml_alone(project: Path, key: str) -> 
         ({"ledger": {}}, "suggested.ledger: unknown key"),
         ({"dynamics": [1]}, "suggested.dynamics: a block of keys is needed"),
         ({"dynamics": {"x" * 10_000: 1}}, "xxx..."),
-    ],
-)
-def test_a_wrong_suggestion_is_named_where_it_stands_used_or_not(
-    project: Path, wrong: dict[str, Any], message: str
-) -> None:
-    suggest("pendulum-replay", wrong)
-    raw = with_keys(policy__horizon=5, privacy__target_epsilon=1.0)
-    found = refusal(raw)
-    assert found.startswith("datasets/pendulum-replay.yaml: ")
-    assert message in found
-    assert len(found) < 400
-
-
-def test_a_wrong_default_is_named_in_its_file(project: Path) -> None:
-    path = Path("datasets/defaults.yaml")
-    path.write_text(path.read_text(encoding="utf-8").replace("max_epochs: 60", "max_epochs: 0"), encoding="utf-8")
-    assert "datasets/defaults.yaml: dynamics.mopo.max_epochs: found 0; allowed is greater than 0" in refusal(AUTO)
-
-
-def test_old_settings_are_told_their_new_name(project: Path) -> None:
-    path = Path("datasets/pendulum-replay.yaml")
-    path.write_text(path.read_text(encoding="utf-8").replace("suggested:", "settings:"), encoding="utf-8")
+    )
+    for suggested, message in wrong:
+        suggest(suggested)
+        found = refusal(raw)
+        assert found.startswith(f"{OWN}: ")
+        assert message in found
+        assert len(found) < 400
+    suggest({})
+    rewrite(OWN, settings={})
     assert "settings: unknown key; it is called suggested, and holds where params.yaml says auto" in refusal(AUTO)
+    path = Path(DEFAULTS)
+    path.write_text(path.read_text(encoding="utf-8").replace("max_epochs: 60", "max_epochs: 0"), encoding="utf-8")
+    assert f"{DEFAULTS}: dynamics.mopo.max_epochs: found 0; allowed is greater than 0" in refusal(AUTO)
+
+
+def test_without_an_environment_the_clone_and_two_questions_get_their_shares() -> None:
+    suggest({}, "datasets/csv-log.yaml")
+    found = params.parse(with_keys(dataset="csv-log", privacy__target_epsilon=0.5))
+    assert found.evaluation.private.estimators == {"behaviour": 0.1, "model_check": 0.1}
+    assert found.behaviour.target_epsilon == 0.175
+    assert found.evaluation.private.return_bounds == "public"
+    assert found.origins[shares.ESTIMATORS] == DEFAULTS
+    by_noise = {"privacy__target_epsilon": None, "privacy__noise_multiplier": 4.0}
+    found = params.parse(with_keys(dataset="csv-log", **by_noise))
+    assert found.evaluation.private.estimators == {}
+    assert found.origins[shares.ESTIMATORS] == shares.STATED, "the model's statement says what a share is"
+    assert found.behaviour.target_epsilon is None
+    assert shares.estimators(0.3) == {"behaviour": 0.06, "model_check": 0.06}

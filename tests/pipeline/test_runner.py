@@ -52,7 +52,7 @@ def leftover() -> Path:
 
 
 def test_any_stage_deletes_what_any_killed_stage_left_also_where_params_are_broken(
-    project: Params, capsys: pytest.CaptureFixture[str]
+    project: Params, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = leftover()
     assert ran() == (0, ["pendulum-replay"])
@@ -63,7 +63,13 @@ def test_any_stage_deletes_what_any_killed_stage_left_also_where_params_are_brok
     Path("params.yaml").write_text("dataset: [")
     assert ran() == (1, [])
     assert not rows.exists()
-    assert capsys.readouterr().err.startswith("error: params.yaml")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "error: params.yaml, line 1: not valid YAML"
+    monkeypatch.setattr(sys, "argv", ["collect", "--debug"])
+    assert ran() == (1, [])
+    shown = capsys.readouterr().err
+    assert "Traceback" in shown
+    assert shown.splitlines()[-1] == line
 
 
 def test_an_output_that_cannot_be_written_is_refused_before_the_work_and_a_failure_says_what_is_lost(

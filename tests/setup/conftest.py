@@ -1,3 +1,3 @@
-from tests.pipeline.conftest import no_verdict, small
+from tests.pipeline.conftest import no_verdict, small, without_groups
 
-__all__ = ["no_verdict", "small"]
+__all__ = ["no_verdict", "small", "without_groups"]

@@ -2,21 +2,24 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from primorl.config.blocks import Online
 from primorl.config.params import Params
 from primorl.project.errors import PipelineError
 from primorl.setup.arrivals import Arrivals, in_cohorts, share_ids
+from primorl.setup.online_updates import RELEASES, update_of
 from primorl.trajectories.identity.fingerprint import project_secret
 from primorl.trajectories.identity.membership import Membership
 from tests.projects import project_settings, write_settings
 from tests.trajectories.builders import episode, table
 
 IDS = st.lists(st.sampled_from("abcdefgh"), max_size=40)
+TODAY = "data/arrivals/today"
 
 
 @given(IDS, st.integers(1, 4), st.integers(1, 3))
@@ -32,11 +35,8 @@ def test_nobody_is_met_more_often_than_is_paid_for_or_twice_in_a_cohort(
     assert len(set(numbers)) == len(numbers)
 
 
-def test_who_comes_once_is_met_in_the_order_of_arrival() -> None:
+def test_users_are_met_in_the_order_of_arrival_and_again_in_a_later_cohort_until_the_cap() -> None:
     assert in_cohorts(list("abcdefg"), 3, 1) == ((0, 1, 2), (3, 4, 5))
-
-
-def test_who_comes_back_is_met_in_a_later_cohort_until_the_cap() -> None:
     assert in_cohorts(list("abaacbdaea"), 2, 2) == ((0, 1), (2, 4), (5, 6))
     assert in_cohorts(list("abaacbdaea"), 2, 1) == ((0, 1), (4, 6))
 
@@ -45,19 +45,22 @@ def test_who_comes_back_is_met_in_a_later_cohort_until_the_cap() -> None:
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("DVC_ROOT", raising=False)
     monkeypatch.chdir(tmp_path)
-    Path("data/arrivals").mkdir(parents=True)
+    for folder, content in (("arrivals/today", "p1\np2\np3\n"), ("withdrawals/gone", "p2\n")):
+        Path("data", folder).parent.mkdir(parents=True)
+        Path("data", folder).write_text(content)
     return tmp_path
 
 
-def asking(unit: str = "trajectory", seed: int = 0, **online: Any) -> Params:
+def asking(unit: str = "trajectory", seed: int = 0, gone: str | None = None, **online: Any) -> Params:
     content = project_settings("pendulum-replay" if unit == "trajectory" else "csv-log")
     content["seed"] = seed
     content["online"] |= {"cohort": 2} | online
+    content["chosen"]["ingestion"]["exclude_units"] = gone
     return write_settings(content)
 
 
-def digests(version_members: bytes) -> set[bytes]:
-    return {version_members[at : at + 16] for at in range(0, len(version_members), 16)}
+def digests(members: bytes) -> set[bytes]:
+    return {members[at : at + 16] for at in range(0, len(members), 16)}
 
 
 def test_simulated_users_are_the_same_people_for_the_same_seed_alone(project: Path) -> None:
@@ -68,41 +71,36 @@ def test_simulated_users_are_the_same_people_for_the_same_seed_alone(project: Pa
 
 
 def test_people_of_the_log_are_recognised_where_the_unit_is_a_person(project: Path) -> None:
-    Path("data/arrivals/today").write_text("p1\np2\np3\n")
-    params = asking(unit="person", arrivals="data/arrivals/today")
+    params = asking(unit="person", arrivals=TODAY)
     version = Arrivals.of(params).version
     log = Membership(project_secret(), params.dataset, params.chosen.population)
     log.update(table([episode(2, 0), episode(2, 1)], units=["p2", "q9"], names=["t1", "t2"]))
     assert len(digests(version.members) & digests(log.to_bytes())) == len({params.dataset, params.chosen.population})
     assert (version.unit, version.units) == (params.chosen.unit, 2)
     assert share_ids(params)
-    assert not share_ids(asking(unit="trajectory", arrivals="data/arrivals/today"))
-    of_trajectories = Arrivals.of(asking(unit="trajectory", arrivals="data/arrivals/today")).version
-    assert of_trajectories.unit == "user"
-    assert not digests(of_trajectories.members) & digests(log.to_bytes())
+    of_trajectories = asking(arrivals=TODAY)
+    assert not share_ids(of_trajectories)
+    version = Arrivals.of(of_trajectories).version
+    assert version.unit == "user"
+    assert not digests(version.members) & digests(log.to_bytes())
+    withdrawn = asking(unit="person", arrivals=TODAY, gone="data/withdrawals/gone")
+    assert Arrivals.of(withdrawn).cohorts == ((0, 2),), "who withdrew from the log is not met"
 
 
-def test_who_withdrew_from_the_log_is_not_met(project: Path) -> None:
-    Path("data/withdrawals").mkdir()
-    Path("data/withdrawals/gone").write_text("p2\n")
-    Path("data/arrivals/today").write_text("p1\np2\np3\n")
-    content = project_settings("csv-log")
-    content["online"] |= {"cohort": 2, "arrivals": "data/arrivals/today"}
-    content["chosen"]["ingestion"]["exclude_units"] = "data/withdrawals/gone"
-    assert Arrivals.of(write_settings(content)).cohorts == ((0, 2),)
-
-
-@pytest.mark.parametrize(
-    ("arrivals", "text", "said"),
-    [
+def test_a_wrong_list_is_one_clear_error(project: Path) -> None:
+    for name, content, says in (
         ("data/arrivals/gone", None, "data/arrivals/gone: No such file"),
-        ("data/elsewhere", "1\n2\n", "online.arrivals: found 'data/elsewhere'; allowed is a file in data/arrivals"),
-        ("data/arrivals/few", "1\n1\n1\n", "online.cohort: found 2, and 1 different users come"),
-        ("data/arrivals/bytes", b"\xff\xfe1", "data/arrivals/bytes: not UTF-8 text"),
-    ],
-)
-def test_a_wrong_list_is_one_clear_error(project: Path, arrivals: str, text: Any, said: str) -> None:
-    if text is not None:
-        Path(arrivals).write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(PipelineError, match=said):
-        Arrivals.of(asking(arrivals=arrivals))
+        ("data/elsewhere", b"1\n2\n", "online.arrivals: found 'data/elsewhere'; allowed is a file in data/arrivals"),
+        (TODAY, b"1\n1\n1\n", "online.cohort: found 2, and 1 different users come"),
+        (TODAY, b"\xff\xfe1", f"{TODAY}: not UTF-8 text"),
+    ):
+        if content is not None:
+            Path(name).write_bytes(content)
+        with pytest.raises(PipelineError, match=says):
+            Arrivals.of(asking(arrivals=name))
+
+
+def test_a_bundle_knows_how_often_each_algorithm_releases(project: Path) -> None:
+    algorithms = get_args(get_type_hints(Online)["algorithm"])
+    updates = [update_of(asking(algorithm=algorithm).online, 0.99) for algorithm in algorithms]
+    assert {update.name: update.releases for update in updates} == RELEASES

@@ -1,28 +1,39 @@
-"""Model, clone and questions are paid by the same people, so a budget must be enough for all before the first."""
+"""What the next run charges is said beforehand; what it would be refused for is refused before anything is charged."""
 
 import re
 from contextlib import closing
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, get_args
 
 import pytest
+from dp_accounting import dp_event
 
 from pipeline import clone_behaviour
+from primorl.commands import check as command
 from primorl.config import shares
-from primorl.config.params import Params, plain
-from primorl.privacy.ledger.requests import Request
+from primorl.config.blocks import EstimatorName
+from primorl.config.params import Params, from_plain, plain
+from primorl.privacy.accounting.privacy_filter import cost, total
+from primorl.privacy.ledger import refusals
+from primorl.privacy.ledger.requests import BudgetExceeded, Request
 from primorl.project.dvc import Status
 from primorl.project.errors import PipelineError
 from primorl.project.paths import PARTITIONS
-from primorl.setup import clone_work
+from primorl.setup import arrivals, clone_work, next_charges
 from primorl.setup.accounts import project_ledger
-from primorl.setup.next_charges import beside_model, check_all_fits
+from primorl.setup.estimators import estimator
+from primorl.setup.next_charges import beside_model, check_all_fits, check_next, preview
 from primorl.setup.partitions import Partitions
 from primorl.setup.planning import make_plan
+from primorl.setup.private_evaluation import gaussian_mean, plan_at
+from primorl.setup.questions import about, question_event
+from primorl.trajectories.storage.schema import Spaces
 from tests.commands.charging import primorl
+from tests.evaluation.private import tiny_mdp
 from tests.pipeline.tiny_policy import RememberingRun
-from tests.pipeline.training_project import charged, trained, with_changes, write_partitions
-from tests.projects import write_settings
+from tests.pipeline.training_project import charged, edited, trained, unopened, with_changes, write_partitions
+from tests.projects import project_settings, write_settings
 from tests.trajectories.builders import INFO, episode
 
 DELTA = 1e-3
@@ -36,19 +47,20 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def asking(small: Params) -> Params:
+def here(small: Params) -> Params:
     write_partitions([episode(3 + i, i) for i in range(9)], [episode(6, 100 + i) for i in range(2)])
     return replace(small, dataset=INFO.dataset)
 
 
-def at(asking: Params, budget: float | None, epsilon: float, **privacy: Any) -> Params:
-    given = {"target_epsilon": epsilon, "noise_multiplier": None, "sampling_probability": 1.0}
-    return with_changes(
-        asking,
-        privacy=given | {"budget": {"epsilon": budget, "delta": DELTA}} | privacy,
-        behaviour={"target_epsilon": shares.clone(epsilon)},
-        evaluation={"private": plain(asking.evaluation.private) | {"estimators": shares.estimators(epsilon)}},
-    )
+def limited(params: Params, budget: float | None, **privacy: Any) -> Params:
+    return with_changes(params, privacy={"budget": {"epsilon": budget, "delta": DELTA}} | privacy)
+
+
+def at(here: Params, budget: float | None, epsilon: float) -> Params:
+    """Model, clone and questions that share ``epsilon``."""
+    asked = limited(here, budget, target_epsilon=epsilon, noise_multiplier=None, sampling_probability=1.0)
+    questions = plain(here.evaluation.private) | {"estimators": shares.estimators(epsilon)}
+    return edited(asked, behaviour={"target_epsilon": shares.clone(epsilon)}, evaluation={"private": questions})
 
 
 def check(params: Params) -> None:
@@ -56,64 +68,147 @@ def check(params: Params) -> None:
     check_all_fits(params, make_plan(params, partitions.manifest), partitions)
 
 
-def test_a_model_that_would_leave_nothing_for_its_questions_is_refused_before_it_is_charged(asking: Params) -> None:
-    params = at(asking, 1.02, 1.0)
-    with pytest.raises(PipelineError, match=r"with the model, clone_behaviour .* and evaluate_private") as no:
+def test_a_model_that_would_leave_nothing_for_its_questions_is_refused_before_it_is_charged(here: Params) -> None:
+    params = at(here, 1.02, 1.0)
+    with pytest.raises(PipelineError, match=r"with the model, clone_behaviour .* and evaluate_private[^\n]*$") as no:
         trained(params)
     assert charged(params) == []
-    assert "\n" not in str(no.value)
     (found,) = re.findall(r"`dvc exp run -S privacy.target_epsilon=([0-9.]+)`", str(no.value))
-    check(at(asking, 1.02, float(found)))
+    check(at(here, 1.02, float(found)))
     assert float(found) > 0.8
-    check(at(asking, 1.6, 1.0))
+    check(at(here, 1.6, 1.0))
     with pytest.raises(PipelineError, match="with the model, clone_behaviour"):  # which does not fit alone either
-        check(at(asking, 0.9, 1.0))
-
-
-def planned_all(params: Params, capsys: pytest.CaptureFixture[str]) -> str:
-    write_settings(plain(params))
-    return primorl(capsys, "plan")[1]
-
-
-def planned(params: Params, capsys: pytest.CaptureFixture[str]) -> str:
-    capsys.readouterr()
-    (line,) = (line for line in planned_all(params, capsys).splitlines() if "next `dvc repro`" in line)
-    return line.strip()
+        check(at(here, 0.9, 1.0))
 
 
 def test_plan_says_what_is_paid_already_and_what_an_edit_charges_again(
-    asking: Params, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    here: Params, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    params = at(asking, None, 1.0)
+    def planned(params: Params) -> str:
+        capsys.readouterr()
+        write_settings(plain(params))
+        (line,) = (line for line in primorl(capsys, "plan")[1].splitlines() if "next `dvc repro`" in line)
+        return line.strip()
+
+    def after(*stages: str) -> None:
+        monkeypatch.setattr(Status, "changed_stages", lambda _: set(stages))
+
+    params, nothing = at(here, None, 1.0), "next `dvc repro`: all of it is paid, nothing is charged"
     questions = "evaluate_private: behaviour 0.2, evaluate_private: model_check 0.2"
-    assert planned(params, capsys).endswith(f"charges ε: train_model 0.9999, clone_behaviour 0.35, {questions}")
+    assert planned(params).endswith(f"charges ε: train_model 0.9999, clone_behaviour 0.35, {questions}")
     trained(params)
-    assert planned(params, capsys).endswith(f"charges ε: train_model 0 (paid), clone_behaviour 0.35, {questions}")
-    clone_behaviour.body(params, RememberingRun())  # type: ignore[arg-type]
+    assert planned(params).endswith(f"charges ε: train_model 0 (paid), clone_behaviour 0.35, {questions}")
+    clone_behaviour.body(params, RememberingRun())
     partitions = Partitions.open(PARTITIONS)
     with closing(project_ledger(params)) as ledger:
         for each in beside_model(params, None, partitions.manifest)[1:]:
             asked = Request(partitions.version, INFO.dataset, each.stage, each.stage, each.event, DELTA, None, None)
             ledger.commit(ledger.reserve(asked, None).id)
-    assert planned(params, capsys) == "next `dvc repro`: all of it is paid, nothing is charged"
+    assert planned(params) == nothing
     for stage in ("train_model", "clone_behaviour", "optimize_policy", "evaluate_private"):
-        monkeypatch.setattr(Status, "changed_stages", lambda _, stage=stage: {stage})
-        found = planned(params, capsys)
+        after(stage)
+        found = planned(params)
         assert found.endswith(f"train_model 0 (paid), clone_behaviour 0 (paid), {questions}"), "others may be asked"
-    monkeypatch.setattr(Status, "changed_stages", lambda _: {"evaluate"})
-    again = planned(replace(params, seed=7), capsys)
+    after("evaluate")
+    again = planned(replace(params, seed=7))
     assert "charges ε: train_model 0.9999, clone_behaviour 0.35, evaluate_private: behaviour 0 (paid)" in again
     assert again.endswith("model_check 0.2"), "it asks about another model"
-    monkeypatch.setattr(Status, "changed_stages", lambda _: {"partition"})
-    assert "known once the data are partitioned" in planned_all(params, capsys), "other units may be made of them"
-    monkeypatch.setattr(Status, "changed_stages", lambda _: {"evaluate"})
     other = replace(params, behaviour=replace(params.behaviour, target_epsilon=0.3))
-    assert planned(other, capsys).endswith("clone_behaviour 0.3, " + questions.replace(" 0.2", " 0 (paid)"))
-    wide = replace(params, behaviour=replace(params.behaviour, hidden=(8,)))
-    with monkeypatch.context() as patched:
-        patched.setattr("primorl.setup.questions.about", lambda *_, **__: ("model", "policy"))
-        assert planned(params, capsys) == "next `dvc repro`: all of it is paid, nothing is charged"
-        assert planned(wide, capsys).endswith(f"clone_behaviour 0.35, {questions}"), "its policy is near another clone"
-    monkeypatch.setattr("primorl.setup.questions.about", lambda *_, **__: ("model", "clone"))
-    assert planned(params, capsys) == "next `dvc repro`: all of it is paid, nothing is charged"
-    assert planned(other, capsys).endswith(f"clone_behaviour 0.3, {questions}"), "it asks with another clone's weights"
+    assert planned(other).endswith("clone_behaviour 0.3, " + questions.replace(" 0.2", " 0 (paid)"))
+    for whose, edit, clone in (("policy", {"hidden": (8,)}, "0.35"), ("clone", {"target_epsilon": 0.3}, "0.3")):
+        monkeypatch.setattr("primorl.setup.questions.about", lambda *_, whose=whose, **__: ("model", whose))
+        assert planned(params) == nothing
+        changed = replace(params, behaviour=replace(params.behaviour, **edit))
+        assert planned(changed).endswith(f"clone_behaviour {clone}, {questions}"), "it is asked about another clone"
+    after("partition")
+    write_settings(plain(params))
+    assert "known once the data are partitioned" in primorl(capsys, "plan")[1], "other units may be made of them"
+
+
+def test_a_run_is_refused_before_it_begins_unless_it_is_paid(here: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refusals, "advice", lambda *_: "ask for less")
+    with monkeypatch.context() as watched:
+        unopened(watched)
+        with pytest.raises(BudgetExceeded, match=r"privacy\.budget is ε 0\.01"):
+            check_next(limited(here, 0.01))
+        check_next(limited(here, 1000.0))
+    assert charged(here) == []
+    trained(limited(here, None))
+    check_next(limited(here, 0.01))
+    with pytest.raises(BudgetExceeded):
+        check_next(limited(replace(here, seed=1), 0.01))
+    assert len(charged(here)) == 1
+    monkeypatch.setattr(next_charges, "changed_stages", lambda: {"partition"})
+    assert preview(limited(here, None)) is None, "of data that will be made anew nothing is known"
+    monkeypatch.setattr(next_charges, "changed_stages", lambda: {"train_model"})
+    paid = preview(limited(here, None))
+    assert paid is not None
+    assert "nothing: all of it is paid" in paid.line
+    baseline = edited(here, dynamics={"variant": "mopo"})
+    check_next(limited(baseline, None))
+    with pytest.raises(BudgetExceeded):
+        check_next(limited(baseline, 1e6))
+
+
+def test_a_budget_that_is_nearly_used_up_is_near_and_a_terminal_is_asked(
+    here: Params, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for budget, near, refused in ((100.0, False, False), (5.0, True, False), (1.0, True, True)):
+        found = preview(limited(here, budget))
+        assert found is not None
+        assert found.near is near
+        assert f"of a budget of {budget:g}" in found.line
+        assert ("what does not fit is refused" in found.line) is refused
+    terminal, pipe = SimpleNamespace(isatty=lambda: True), SimpleNamespace(isatty=lambda: False)
+    monkeypatch.setattr(command.typer, "confirm", lambda question: False)
+    monkeypatch.setattr(command, "sys", SimpleNamespace(stdin=terminal, stdout=terminal))
+    with pytest.raises(PipelineError, match="stopped as asked"):
+        command._say_charges(limited(here, 5.0))
+    command._say_charges(limited(here, None))
+    monkeypatch.setattr(command, "sys", SimpleNamespace(stdin=pipe, stdout=terminal))
+    command._say_charges(limited(here, 5.0))
+    assert capsys.readouterr().out.count("the next `dvc repro` charges") == 3
+
+
+def test_of_online_users_it_says_whether_they_share_the_logs_budget(
+    here: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(next_charges, "changed_stages", lambda: {"online"})
+    together = "they share the log's budget where ids are the same, and what they are charged is not counted"
+    for shared in (True, False):
+        monkeypatch.setattr(arrivals, "share_ids", lambda params, shared=shared: shared)
+        found = preview(edited(limited(here, None), online={"users": 5}))
+        assert found is not None
+        assert (together in found.line) is shared
+        assert ("they are counted apart from the log's units" in found.line) is not shared
+
+
+def manifest(*, discrete: bool) -> Any:
+    spaces = Spaces((0.0,) * 3, (1.0,) * 3, (0.0,) * 2, (1.0,) * 2, discrete)
+    return SimpleNamespace(info=replace(INFO, spaces=spaces, horizon=5, unit="person"), private_units=40)
+
+
+@pytest.mark.parametrize("name", ["lstd", "dptd", "doubly_robust"])
+def test_a_question_is_foretold_at_what_it_is_charged_as(name: EstimatorName) -> None:
+    def filtered(event: dp_event.DpEvent) -> float:
+        return total([cost(dp_event.GaussianDpEvent(5.0)), cost(event)]).epsilon(1e-5)
+
+    params, real, known = from_plain(project_settings()), tiny_mdp.problem(40), manifest(discrete=True)
+    params = replace(params, privacy=replace(params.privacy, delta=real.delta))
+    charged = filtered(plan_at(estimator(name, known.info, cloned=False), real, 1.0).event)
+    assert filtered(question_event(params, name, 1.0, known)) >= charged * (1 - 1e-9)
+    gaussian = dp_event.GaussianDpEvent(1 / gaussian_mean(1.0, real.delta))
+    assert (filtered(gaussian) < 0.99 * charged) is (name != "lstd"), "a Gaussian would not cover these"
+
+
+def test_a_question_that_does_not_fit_the_data_is_refused_before_anything_is_paid() -> None:
+    params = from_plain(project_settings())
+    with pytest.raises(PipelineError, match="doubly_robust: needs discrete actions"):
+        question_event(params, "doubly_robust", 0.5, manifest(discrete=False))
+    question_event(params, "doubly_robust", 0.5, manifest(discrete=True))
+    question_event(params, "doubly_robust", 0.5, None)
+    for name in get_args(EstimatorName):
+        for stated in (False, True):
+            info = replace(INFO, horizon=5, behaviour_probabilities=stated)
+            for cloned in (False, True):
+                assert about(name, info, cloned=cloned) == estimator(name, info, cloned=cloned).about

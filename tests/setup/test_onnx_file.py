@@ -25,11 +25,10 @@ def run(file: Path, rows: Any) -> Any:
 
 @pytest.fixture(params=["box", "discrete"])
 def policy(request: pytest.FixtureRequest, tmp_path: Path) -> Policy:
-    (tmp_path / "policy").mkdir()
     return loaded(tmp_path / "policy", discrete=request.param == "discrete", **RANGE, **NAMES)
 
 
-def test_it_acts_as_the_policy(policy: Policy, tmp_path: Path) -> None:
+def test_it_acts_and_abstains_as_the_policy(policy: Policy, tmp_path: Path) -> None:
     file = tmp_path / "policy.onnx"
     rows, difference = export(policy, OF_TRAINING, file)
     assert rows > 1000
@@ -40,15 +39,10 @@ def test_it_acts_as_the_policy(policy: Policy, tmp_path: Path) -> None:
     assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
     assert run(file, ROWS[:1]).shape == ((1,) if policy.discrete_actions else (1, 2))
-
-
-def test_it_abstains_where_the_policy_does(policy: Policy, tmp_path: Path) -> None:
-    file = tmp_path / "policy.onnx"
-    export(policy, OF_TRAINING, file)
     high = np.float32(policy.answerable_range[1][0])
     edges = [high, np.nextafter(high, np.float32(np.inf)), -high, np.nextafter(-high, np.float32(-np.inf))]
-    rows = np.array([[value, 0.0, 5.0] for value in (*edges, np.nan, np.inf, -np.inf)], np.float32)
-    found, (_, abstained) = run(file, rows), policy.act_or_abstain(rows)
+    outside = np.array([[value, 0.0, 5.0] for value in (*edges, np.nan, np.inf, -np.inf)], np.float32)
+    found, (_, abstained) = run(file, outside), policy.act_or_abstain(outside)
     assert abstained.tolist() == [False, True, False, True, True, True, True]
     none = found == -1 if policy.discrete_actions else np.isnan(found).all(axis=1)
     assert none.tolist() == abstained.tolist()
@@ -83,17 +77,15 @@ def test_a_graph_that_acts_otherwise_is_not_written(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["policy", "policy.onnx"]
 
 
-def test_without_a_public_range_every_finite_number_is_answered(tmp_path: Path) -> None:
-    policy = loaded(tmp_path)
-    export(policy, OF_TRAINING, tmp_path / "policy.onnx")
-    found = run(tmp_path / "policy.onnx", [[-1e9, 1e9, 0.0], [0.0, np.nan, 0.0]])
-    np.testing.assert_allclose(found[0], policy.act([-1e9, 1e9, 0.0]), rtol=1e-4)  # type: ignore[arg-type]
-    assert np.isnan(found[1]).all()
-
-
-def test_a_policy_that_draws_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "policy").mkdir()
-    drawn = loaded(tmp_path / "policy", discrete=True, drawn=True)
+def test_without_a_public_range_every_finite_number_is_answered_and_a_policy_that_draws_is_refused(
+    tmp_path: Path,
+) -> None:
+    policy, file = loaded(tmp_path / "policy"), tmp_path / "policy.onnx"
+    drawn = loaded(tmp_path / "drawn", discrete=True, drawn=True)
     with pytest.raises(PipelineError, match=r"^export: found a policy that draws its actions[^\n]*$"):
-        export(drawn, OF_TRAINING, tmp_path / "policy.onnx")
-    assert not (tmp_path / "policy.onnx").exists()
+        export(drawn, OF_TRAINING, file)
+    assert not file.exists()
+    export(policy, OF_TRAINING, file)
+    found = run(file, [[-1e9, 1e9, 0.0], [0.0, np.nan, 0.0]])
+    np.testing.assert_allclose(found[0], policy.act([-1e9, 1e9, 0.0]), rtol=1e-4)
+    assert np.isnan(found[1]).all()

@@ -20,51 +20,43 @@ from tests.trajectories.builders import episode, table
 
 SHAPE = Architecture(3, 1, 1, (2,), -10.0, 0.5)
 BOX, ONE = torch.full((3,), 9.0), torch.ones(1)
-MODEL = GaussianEnsemble(
-    SHAPE,
-    SHAPE.initial_weights(0),
-    Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4)),
-    Bounds(-BOX, BOX, -ONE, ONE, -12.0, 0.0),
-)
+AS_IS = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))
+MODEL = GaussianEnsemble(SHAPE, SHAPE.initial_weights(0), AS_IS, Bounds(-BOX, BOX, -ONE, ONE, -12.0, 0.0))
 
 
 @pytest.fixture
 def public(tmp_path: Path) -> PublicLog:
-    lengths = (3, 5, 10)
-    content = table([episode(n, seed=n) for n in lengths], units=["a", "a", "b"], names=["a0", "a1", "b0"])
+    content = table([episode(n, seed=n) for n in (3, 5, 10)], units=["a", "a", "b"], names=["a0", "a1", "b0"])
     write_partition(tmp_path / "public", content)
     return PublicLog(UnitStore.open(tmp_path / "public"))
 
 
-def auto(tmp_path: Path, **starts: object) -> Params:
-    raw = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
-    (tmp_path / "datasets").mkdir(exist_ok=True)
+@pytest.fixture
+def auto(tmp_path: Path) -> Params:
+    """The repository's own settings without what a dataset suggests for policies."""
+    (tmp_path / "datasets").mkdir()
     for name in ("defaults", "pendulum-replay"):
         entry = yaml.safe_load((ROOT / f"datasets/{name}.yaml").read_text(encoding="utf-8"))
         if name != "defaults":
-            entry["suggested"]["policy"] = starts
+            entry["suggested"]["policy"] = {}
         (tmp_path / f"datasets/{name}.yaml").write_text(yaml.safe_dump(entry), encoding="utf-8")
-    return parse(raw, tmp_path / "params.yaml")
+    return parse(yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8")), tmp_path / "params.yaml")
 
 
-def test_recordings_go_on_as_long_as_public_ones(public: PublicLog) -> None:
+def test_recordings_go_on_as_long_as_public_ones_and_ends_of_the_model_are_not_counted_twice(public: PublicLog) -> None:
     shares = public.going_on(by_model=False)
     assert shares.tolist() == pytest.approx([1, 1, 1, 2 / 3, 2 / 3, 1 / 3, 1 / 3, 1 / 3, 1 / 3, 1 / 3])
     assert float(shares.sum()) == pytest.approx(public.mean_length)
-
-
-def test_ends_that_the_model_makes_are_not_counted_twice(public: PublicLog) -> None:
     assert public.recorded is not None
     public.__dict__["recorded"] = replace(public.recorded, terminated=public.recorded.length == 5)
     assert public.going_on(by_model=True).tolist() == pytest.approx([1, 1, 1, *[2 / 3] * 7])
     assert public.going_on(by_model=False)[5] == pytest.approx(1 / 3)
 
 
-def test_values_follow_the_public_rows(public: PublicLog, tmp_path: Path) -> None:
+def test_values_follow_the_public_rows(public: PublicLog, auto: Params) -> None:
     assert public.store is not None
-    params = auto(tmp_path)
-    assert unfitted(params)
-    found = fitted_policy(params, public, MODEL, near_clone=True)
+    assert unfitted(auto)
+    found = fitted_policy(auto, public, MODEL, near_clone=True)
     assert set(found) == {key for key in FITTED if key.startswith("policy.")}
     spread = float(public.store.flat()[1][:, 3].double().std(correction=0))
     assert found["policy.reward_scale"] == pytest.approx(10 / (spread * 6))
@@ -72,18 +64,17 @@ def test_values_follow_the_public_rows(public: PublicLog, tmp_path: Path) -> Non
     assert found["policy.horizon"] * found["policy.rollout_batch"] == pytest.approx(5000, abs=6)
     assert 5000 <= found["policy.epochs"] * found["policy.updates_per_epoch"] <= 8000
     assert found["policy.starts"] == "public"
-    alone = fitted_policy(params, public, MODEL, near_clone=False)
+    alone = fitted_policy(auto, public, MODEL, near_clone=False)
     assert alone["policy.reward_scale"] == pytest.approx(3 * found["policy.reward_scale"])
     assert alone["policy.epochs"] == 2 * found["policy.epochs"]
-    done = params.fitted(found)
-    assert done.policy.horizon == 6
+    done = auto.fitted(found)
+    assert done.policy.horizon == done.suggested()["policy.horizon"] == 6
     assert not unfitted(done)
-    assert done.suggested()["policy.horizon"] == 6
 
 
-def test_where_nothing_is_public_declared_bounds_decide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_nothing_is_public_declared_bounds_decide(auto: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PublicLog, "mean_length", 50.0)
-    found = fitted_policy(auto(tmp_path), PublicLog(None), MODEL, near_clone=True)
+    found = fitted_policy(auto, PublicLog(None), MODEL, near_clone=True)
     assert found["policy.starts"] == "reset"
     assert found["policy.reward_scale"] == pytest.approx(10 / (2.0 * 50))
     assert PublicLog(None).reward_std(replace(MODEL, bounds=replace(MODEL.bounds, reward_low=0.0))) == 1.0

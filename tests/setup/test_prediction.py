@@ -1,6 +1,8 @@
 """Actions for a table: columns are found by name, rows keep their order, and what cannot be answered has no action."""
 
 import csv
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +13,24 @@ import pyarrow.parquet as pq
 import pytest
 
 from primorl.policy.loaded import Policy
+from primorl.project.elapsed import ElapsedTime
 from primorl.project.errors import PipelineError
 from primorl.setup import tables
 from primorl.setup.prediction import predict
-from primorl.trajectories.sources import source_of
+from primorl.trajectories.sources.tabular.elapsed import RowOrder
 from tests.policy.test_loaded import NAMES, RANGE, ROWS, loaded
 from tests.trajectories.conftest import project
 from tests.trajectories.sources.tabular_builders import SECRET, entry, rows, run, text, write
+from tests.trajectories.sources.test_tabular_elapsed import BEGAN, SINCE, charted
 
 __all__ = ["project"]
 
-VECTORS = pa.list_(pa.float32(), 3)
 OF_THE_LOG: dict[str, Any] = {"names": (("x", "ward=A", "ward=B"), ("dose", "rate"))}
+TIMED: dict[str, Any] = {
+    "names": (("x", "minutes_since", "y"), ("dose", "rate")),
+    "elapsed": ElapsedTime(name="minutes_since", unit="minutes", most=60.0),
+}
+BY = RowOrder(("user", "visit"), "time")
 NAMED = {
     "weight": ROWS[:, 2],
     "note": [SECRET, "", "c"],
@@ -30,102 +38,94 @@ NAMED = {
     "id": ["007", "8", "9"],
     "dose": ROWS[:, 1],
 }
+OUT = Path("out.parquet")
 
 
 @pytest.fixture
 def policy(project: Path) -> Policy:
-    Path("policy").mkdir()
     return loaded(Path("policy"), discrete=True, **RANGE, **NAMES)
 
 
-def table(content: dict[str, Any], name: str) -> Path:
+def table(content: dict[str, Any], name: str = "in.parquet") -> Path:
     return write(pa.table(content), name)
 
 
-def read(path: Path) -> list[dict[str, Any]]:
+def read(path: Path = OUT) -> list[dict[str, Any]]:
     found: pa.Table = pq.read_table(path) if path.suffix == ".parquet" else pacsv.read_csv(path)
-    rows: list[dict[str, Any]] = found.to_pylist()
-    return rows
+    return found.to_pylist()
+
+
+def refused(policy: Policy, given: Path, says: str, out: str = "out.csv", **options: Any) -> str:
+    with pytest.raises(PipelineError, match=says) as wrong:
+        predict(policy, given, Path(out), **options)
+    assert "\n" not in str(wrong.value)
+    assert SECRET not in str(wrong.value)
+    assert not Path("out.csv").exists()
+    return str(wrong.value)
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
 def test_the_log_goes_in_as_it_came(project: Path, ending: str) -> None:
-    dataset, log = entry(), write(rows(), f"log/part-0.{ending}")
-    source = source_of("log", dataset)
-    assert source.open(Path("log")).spaces.observation_names == OF_THE_LOG["names"][0]
-    Path("policy").mkdir()
-    policy = loaded(Path("policy"), **OF_THE_LOG)
-    assert predict(policy, log, Path("out.parquet"), keep=["x"]) == (8, 0)
-    ingested = run(dataset)
-    expected: Any = policy.act(np.stack(ingested["observation"].to_pylist()))
-    found = {float(row["x"]): [row["dose"], row["rate"]] for row in read(Path("out.parquet"))}
-    given = [found[vector[0]] for vector in ingested["observation"].to_pylist()]
-    np.testing.assert_allclose(given, expected, rtol=1e-5)
+    log, policy = write(rows(), f"log/part-0.{ending}"), loaded(Path("policy"), **OF_THE_LOG)
+    assert predict(policy, log, OUT, keep=["x"]) == (8, 0)
+    ingested = run(entry())["observation"].to_pylist()
+    found = {float(row["x"]): [row["dose"], row["rate"]] for row in read()}
+    np.testing.assert_allclose([found[seen[0]] for seen in ingested], policy.act(np.stack(ingested)), rtol=1e-5)
 
 
-@pytest.mark.parametrize("into", ["out.parquet", "out.csv"])
 @pytest.mark.parametrize("of", ["in.parquet", "in.csv"])
-def test_columns_go_by_name_and_rows_keep_their_order(policy: Policy, of: str, into: str) -> None:
-    assert predict(policy, table(NAMED, of), Path(into), keep=["id"]) == (3, 0)
-    numbers: Any = policy.act(ROWS)
-    if into == "out.csv":
-        header, *lines = csv.reader(Path(into).read_text(encoding="utf-8").splitlines())
-        assert header == ["id", "action", "action_name", "abstained"]
-        assert [line[0] for line in lines] == ["007", "8", "9"]
-    found = read(Path(into))
-    assert [row["action"] for row in found] == numbers.tolist()
-    assert [row["action_name"] for row in found] == [policy.action_names[number] for number in numbers]
-    assert not any(row["abstained"] for row in found)
-    assert SECRET not in Path(into).read_bytes().decode("latin-1"), "a column that nobody asked for stays behind"
-
-
-UNKNOWN = ["", "n/a", "NaN", "inf", "12/5", "1e999", "0x10", "-31.1", "31.1"]
+def test_columns_go_by_name_and_rows_keep_their_order(policy: Policy, of: str) -> None:
+    numbers = policy.act(ROWS)
+    for into in (OUT, Path("out.csv")):
+        assert predict(policy, table(NAMED, of), into, keep=["id"]) == (3, 0)
+        found = read(into)
+        assert [row["action"] for row in found] == numbers.tolist()
+        assert [row["action_name"] for row in found] == [policy.action_names[number] for number in numbers]
+        assert not any(row["abstained"] for row in found)
+        assert SECRET not in into.read_bytes().decode("latin-1"), "a column that nobody asked for stays behind"
+    header, *lines = csv.reader(Path("out.csv").read_text(encoding="utf-8").splitlines())
+    assert header == ["id", "action", "action_name", "abstained"]
+    assert [line[0] for line in lines] == ["007", "8", "9"]
 
 
 def test_what_is_no_number_or_far_outside_is_not_guessed(policy: Policy) -> None:
-    known = [" 0.5 ", "+5e-1", ".5", "30.9"]
-    lines = "".join(f'"{age}",1,5\n' for age in [*UNKNOWN, *known])
-    assert predict(policy, text(f"age,dose,weight\n{lines}", "in.csv"), Path("out.parquet")) == (13, 9)
-    found = read(Path("out.parquet"))
+    unknown = ["", "n/a", "NaN", "inf", "12/5", "1e999", "0x10", "-31.1", "31.1"]
+    lines = "".join(f'"{age}",1,5\n' for age in [*unknown, " 0.5 ", "+5e-1", ".5", "30.9"])
+    assert predict(policy, text(f"age,dose,weight\n{lines}", "in.csv"), OUT) == (13, 9)
+    found = read()
     assert [row["abstained"] for row in found] == [True] * 9 + [False] * 4
     assert [row["action"] is None and row["action_name"] is None for row in found] == [True] * 9 + [False] * 4
-    assert [row["action"] for row in found[9:]] == policy.act([[0.5, 1, 5]] * 3 + [[30.9, 1, 5]]).tolist()  # type: ignore[union-attr]
+    assert [row["action"] for row in found[9:]] == policy.act([[0.5, 1, 5]] * 3 + [[30.9, 1, 5]]).tolist()
 
 
 def test_an_undeclared_category_is_not_guessed(project: Path) -> None:
-    Path("policy").mkdir()
     policy = loaded(Path("policy"), **OF_THE_LOG)
-    given = table({"ward": pa.array(["B", "C", None, ""]).dictionary_encode(), "x": [1.0] * 4}, "in.parquet")
-    assert predict(policy, given, Path("out.parquet")) == (4, 3)
-    first, *others = read(Path("out.parquet"))
-    np.testing.assert_allclose([first["dose"], first["rate"]], policy.act([1.0, 0.0, 1.0]), rtol=1e-5)  # type: ignore[arg-type]
+    given = table({"ward": pa.array(["B", "C", None, ""]).dictionary_encode(), "x": [1.0] * 4})
+    assert predict(policy, given, OUT) == (4, 3)
+    first, *others = read()
+    np.testing.assert_allclose([first["dose"], first["rate"]], policy.act([1.0, 0.0, 1.0]), rtol=1e-5)
     assert others == [{"dose": None, "rate": None, "abstained": True}] * 3
-    one_hot = table({"x": [1.0], "ward=B": [1], "ward=A": [0]}, "one-hot.parquet")
-    assert predict(policy, one_hot, Path("out.parquet")) == (1, 0)
-    assert read(Path("out.parquet")) == [first]
+    assert predict(policy, table({"x": [1.0], "ward=B": [1], "ward=A": [0]}), OUT) == (1, 0)
+    assert read() == [first]
 
 
-@pytest.mark.parametrize("form", ["vectors", "columns"])
-def test_a_policy_without_names_takes_numbered_columns_or_vectors(project: Path, form: str) -> None:
-    Path("policy").mkdir()
-    policy = loaded(Path("policy"))
-    values = [[0.0] * 3, *ROWS.tolist(), [1.0, None, 2.0]]
-    if form == "vectors":
-        given = table({"observation": pa.array(values, VECTORS), "reward": [0.0] * 5}, "in.parquet")
-    else:
-        columns = {f"observation_{index}": [row[index] for row in values] for index in (2, 0, 1)}
-        given = table(columns, "in.parquet")
-    assert predict(policy, given, Path("out.parquet")) == (5, 1)
-    found = read(Path("out.parquet"))
-    assert list(found[0]) == ["action_0", "action_1", "abstained"]
-    actions = [[row["action_0"], row["action_1"]] for row in found]
-    np.testing.assert_allclose(actions[1:4], policy.act(ROWS), rtol=1e-5)  # type: ignore[arg-type]
-    assert actions[4:] == [[None, None]]
+def test_a_policy_without_names_takes_numbered_columns_or_vectors(project: Path) -> None:
+    policy, values = loaded(Path("policy")), [[0.0] * 3, *ROWS.tolist(), [1.0, None, 2.0]]
+    for content in (
+        {"observation": pa.array(values, pa.list_(pa.float32(), 3)), "reward": [0.0] * 5},
+        {f"observation_{index}": [row[index] for row in values] for index in (2, 0, 1)},
+    ):
+        assert predict(policy, table(content), OUT) == (5, 1)
+        found = read()
+        assert list(found[0]) == ["action_0", "action_1", "abstained"]
+        actions = [[row["action_0"], row["action_1"]] for row in found]
+        np.testing.assert_allclose(actions[1:4], policy.act(ROWS), rtol=1e-5)
+        assert actions[4:] == [[None, None]]
 
 
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
 def test_batches_do_not_change_the_answers(policy: Policy, ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = np.random.default_rng(0).uniform(-9, 9, (3000, 3))
+    values = np.random.default_rng(0).uniform(-9, 9, (1000, 3))
     values[:, 2] = 5
     given = table(dict(zip(NAMES["names"][0], values.T, strict=True)), f"in.{ending}")
     predict(policy, given, Path("whole.csv"), keep=["age"])
@@ -135,89 +135,59 @@ def test_batches_do_not_change_the_answers(policy: Policy, ending: str, monkeypa
     assert Path("parts.csv").read_bytes() == Path("whole.csv").read_bytes()
 
 
-@pytest.mark.parametrize("delimiter", [";", "\t", "|"])
-def test_a_decimal_comma_is_one_where_it_is_said_to_be(policy: Policy, delimiter: str) -> None:
-    plain = "age,dose,weight\n1.5,0.25,5\n2,1e-1,5\n".replace(",", delimiter)
-    point, comma = text(plain, "point.csv"), text(plain.replace(".", ","), "comma.csv")
-    assert predict(policy, point, Path("out-point.csv")) == (2, 0)
-    assert predict(policy, comma, Path("out-comma.csv"), decimal_point=",") == (2, 0)
-    assert Path("out-point.csv").read_text() == Path("out-comma.csv").read_text()
-
-
-MARKED: list[tuple[str, Any]] = [
-    *((cell, ".") for cell in ("1,234", "1,5", ",5", "-1,234,567", "1,234.5", "1.234,5", "1 234", "1'234", " 1,2e3 ")),
-    *((cell, ",") for cell in ("1.234", "1.5", "1.234,5", "1,234.5", "1.234.567", "1\u202f234", "1\xa0234,5")),
-]
-
-
-@pytest.mark.parametrize(("cell", "mark"), MARKED)
-def test_a_number_that_could_be_two_stops_the_command(
-    policy: Policy, cell: str, mark: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_number_that_could_be_two_stops_the_command(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twin: a decimal comma is one where it is said to be."""
+    for delimiter in (";", "\t", "|"):
+        plain = "age,dose,weight\n1.5,0.25,5\n2,1e-1,5\n".replace(",", delimiter)
+        assert predict(policy, text(plain, "in.csv"), Path("point.csv")) == (2, 0)
+        assert predict(policy, text(plain.replace(".", ","), "in.csv"), Path("comma.csv"), decimal_point=",") == (2, 0)
+        assert Path("point.csv").read_text() == Path("comma.csv").read_text()
     monkeypatch.setattr(tables, "_ROWS_PER_BATCH", 2)
-    for delimiter in ";,":
-        lines = [["weight", "dose", "age"], *[["5", "1", age] for age in ("1", "1", "1", f'"{cell}"', "1")]]
-        given = text("".join(f"{delimiter.join(line)}\n" for line in lines), "in.csv")
-        with pytest.raises(PipelineError, match=r"^in\.csv: row 4, column 'age': found a number with a") as wrong:
-            predict(policy, given, Path("out.csv"), decimal_point=mark)
-        assert ("pass --decimal-point ," in str(wrong.value)) is (mark == ".")
-        assert cell.strip() not in str(wrong.value)
-        assert "\n" not in str(wrong.value)
-        assert not Path("out.csv").exists()
+    with_comma = ("1,234", "1,5", ",5", "-1,234,567", "1,234.5", "1.234,5", "1 234", "1'234", " 1,2e3 ")
+    with_point = ("1.234", "1.5", "1.234,5", "1,234.5", "1.234.567", "1\u202f234", "1\xa0234,5")
+    for cell, mark in (*((cell, ".") for cell in with_comma), *((cell, ",") for cell in with_point)):
+        for delimiter in ";,":
+            lines = [["weight", "dose", "age"], *[["5", "1", age] for age in ("1", "1", "1", f'"{cell}"', "1")]]
+            given = text("".join(f"{delimiter.join(line)}\n" for line in lines), "in.csv")
+            where = r"^in\.csv: row 4, column 'age': found a number with a"
+            said = refused(policy, given, where, decimal_point=mark)
+            assert ("pass --decimal-point ," in said) is (mark == ".")
+            assert cell.strip() not in said
 
 
-CSV = "age,dose,weight\n1,1,5\n"
-WRONG: dict[str, tuple[str, Any, str, list[str], str]] = {
-    "another number of fields": ("in.csv", f"{CSV}{SECRET},1\n", "out.csv", [], "in.csv: row 2: found another number"),
-    "empty": ("in.csv", "", "out.csv", [], "in.csv: not readable as CSV"),
-    "not UTF-8": ("in.csv", CSV.encode() + b"\xff\xfe,1,1\n", "out.csv", [], "in.csv: not readable as CSV in UTF-8"),
-    "not Parquet": ("in.parquet", CSV, "out.csv", [], "in.parquet: not readable as Parquet"),
-    "another ending": ("in.tsv", CSV, "out.csv", [], "--observations: found 'in.tsv'; allowed is a name that ends"),
-    "another ending to write": ("in.csv", CSV, "out", [], "--out: found 'out'; allowed"),
-    "onto itself": ("in.csv", CSV, "./in.csv", [], "--out: found the file of --observations"),
-    "a column twice": ("in.csv", "age,dose,weight,age\n1,1,5,1\n", "out.csv", [], "column 'age' is there twice"),
-    "two of one name": ("in.csv", "age,dose,weight,action\n1,1,5,1\n", "out.csv", ["action"], "'action' twice"),
-}
-
-
-@pytest.mark.parametrize(("name", "content", "out", "keep", "says"), WRONG.values(), ids=WRONG)
-def test_what_cannot_be_read_or_written_is_one_line(
-    policy: Policy, name: str, content: str | bytes, out: str, keep: list[str], says: str
-) -> None:
-    given = text(content, name)
-    with pytest.raises(PipelineError) as wrong:
-        predict(policy, given, Path(out), keep=keep)
-    assert says in str(wrong.value)
-    assert "\n" not in str(wrong.value)
-    assert SECRET not in str(wrong.value)
-    assert sorted(path.name for path in Path().iterdir()) == sorted([name, "policy"])
-
-
-def test_wrong_types_are_refused(policy: Policy, project: Path) -> None:
-    plain = {"age": [1.0], "dose": [1.0], "weight": [5.0]}
-    with pytest.raises(PipelineError, match=r"column 'dose': found list<.*; allowed: numbers$"):
-        predict(policy, table(plain | {"dose": [[1.0]]}, "in.parquet"), Path("out.csv"))
-    with pytest.raises(PipelineError, match=r"--keep: found 'tags', which no field of a CSV can hold"):
-        predict(policy, table(plain | {"tags": [["a"]]}, "in.parquet"), Path("out.csv"), keep=["tags"])
-    predict(policy, table(plain | {"tags": [["a"]]}, "in.parquet"), Path("out.parquet"), keep=["tags"])
-    assert read(Path("out.parquet"))[0]["tags"] == ["a"]
-    Path("unnamed").mkdir()
-    narrow = table({"observation": pa.array([[0.0] * 2], pa.list_(pa.float32(), 2))}, "in.parquet")
-    with pytest.raises(PipelineError, match=r"column 'observation': found .*; allowed: fixed_size_list of 3 numbers"):
-        predict(loaded(Path("unnamed")), narrow, Path("out.csv"))
-    named = loaded(Path("unnamed"), **OF_THE_LOG)
-    with pytest.raises(PipelineError, match=r"column 'ward': found double; allowed: text, whole numbers"):
-        predict(named, table({"x": [1.0], "ward": [1.5]}, "in.parquet"), Path("out.csv"))
-    with pytest.raises(
-        PipelineError, match=r"column 'ward=A' and column 'ward': the policy's 'ward=A' could be either"
+def test_what_cannot_be_read_or_written_is_one_line(policy: Policy) -> None:
+    content = "age,dose,weight\n1,1,5\n"
+    for name, given, out, keep, says in (
+        ("in.csv", f"{content}{SECRET},1\n", "out.csv", [], "in.csv: row 2: found another number"),
+        ("in.csv", "", "out.csv", [], "in.csv: not readable as CSV"),
+        ("in.csv", content.encode() + b"\xff\xfe,1,1\n", "out.csv", [], "in.csv: not readable as CSV in UTF-8"),
+        ("in.parquet", content, "out.csv", [], "in.parquet: not readable as Parquet"),
+        ("in.tsv", content, "out.csv", [], "--observations: found 'in.tsv'; allowed is a name that ends"),
+        ("in.csv", content, "out", [], "--out: found 'out'; allowed"),
+        ("in.csv", content, "./in.csv", [], "--out: found the file of --observations"),
+        ("in.csv", "age,dose,weight,age\n1,1,5,1\n", "out.csv", [], "column 'age' is there twice"),
+        ("in.csv", "age,dose,weight,action\n1,1,5,1\n", "out.csv", ["action"], "'action' twice"),
     ):
-        predict(named, table({"x": [1.0], "ward": ["A"], "ward=A": [1.0]}, "in.parquet"), Path("out.csv"))
+        refused(policy, text(given, name), says, out, keep=keep)
+    assert sorted(path.name for path in Path().iterdir()) == ["in.csv", "in.parquet", "in.tsv", "policy"]
+
+
+def test_wrong_types_are_refused(policy: Policy) -> None:
+    plain, tagged = {"age": [1.0], "dose": [1.0], "weight": [5.0]}, {"tags": [["a"]]}
+    refused(policy, table(plain | {"dose": [[1.0]]}), r"column 'dose': found list<.*; allowed: numbers$")
+    refused(policy, table(plain | tagged), r"--keep: found 'tags', which no field of a CSV can hold", keep=["tags"])
+    predict(policy, table(plain | tagged), OUT, keep=["tags"])
+    assert read()[0]["tags"] == ["a"]
+    unnamed, named = loaded(Path("unnamed")), loaded(Path("named"), **OF_THE_LOG)
+    narrow = {"observation": pa.array([[0.0] * 2], pa.list_(pa.float32(), 2))}
+    refused(unnamed, table(narrow), r"column 'observation': found .*; allowed: fixed_size_list of 3 numbers")
+    odd = {"x": [1.0], "ward": [1.5]}
+    refused(named, table(odd), r"column 'ward': found double; allowed: text, whole numbers")
+    twice = {"x": [1.0], "ward": ["A"], "ward=A": [1.0]}
+    refused(named, table(twice), r"column 'ward=A' and column 'ward': the policy's 'ward=A' could be either")
 
 
 def test_torch_is_not_needed(policy: Policy) -> None:
-    import subprocess
-    import sys
-
     table(NAMED, "in.csv")
     code = (
         "import sys; from pathlib import Path; from primorl.policy.loaded import load_policy; "
@@ -226,3 +196,44 @@ def test_torch_is_not_needed(policy: Policy) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def logged(order: Any = lambda moment: moment) -> list[dict[str, Any]]:
+    return [row | {"y": 0.5} for row in charted(order)]
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+@pytest.mark.parametrize("name", ["log/part-0.parquet", "log/part-0.csv"])
+def test_the_time_since_the_row_before_is_counted_as_ingest_counts_it(
+    project: Path, name: str, shuffled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = loaded(Path("policy"), **TIMED)
+    rows = logged((lambda moment: (moment - BEGAN).total_seconds() / 60) if shuffled else (lambda moment: moment))
+    order = np.random.default_rng(1).permutation(len(rows)) if shuffled else np.arange(len(rows))
+    log = write([rows[place] for place in order], name)
+    monkeypatch.setattr(tables, "_ROWS_PER_BATCH", 3)
+    assert predict(policy, log, OUT, keep=["x"], by=BY) == (8, 0)
+    found = {float(row["x"]): [row["dose"], row["rate"]] for row in read()}
+    assert list(found) == [rows[place]["x"] for place in order]
+    ingested = run(entry({"observation": ["x", SINCE, "y"]}, sorted=False))["observation"].to_pylist()
+    assert {seen[1] for seen in ingested} == {0.0, 0.5, 45.0, 60.0}
+    np.testing.assert_allclose([found[seen[0]] for seen in ingested], policy.act(ingested), rtol=1e-5)
+
+
+def test_a_time_that_cannot_be_told_is_refused_in_one_line(project: Path) -> None:
+    policy = loaded(Path("policy"), **TIMED)
+    how = "'minutes_since' is the time since the row before, in minutes: add it, or, .* --trajectory COLUMN --step"
+    for log, by, says in (
+        (logged(), None, f"^in.parquet: found no column 'minutes_since'; allowed is.*; {how}"),
+        (logged(), RowOrder(("stay",), "hour"), "in.parquet: found no column 'stay', 'hour'; allowed"),
+        ([row | {"minutes_since": 1.0} for row in logged()], BY, "a column 'minutes_since', which --trajectory and"),
+        (logged(), RowOrder(("user",), "time"), "row 4: column 'time': found an order that its trajectory has"),
+        ([*logged()[:2], logged()[2] | {"time": None}], BY, "row 3: column 'time': found a missing order"),
+        ([row | {"time": SECRET} for row in logged()], BY, "found string, allowed: numbers, timestamps or dates"),
+    ):
+        refused(policy, write(log, "in.parquet"), says, by=by)
+    no_x = table({"minutes_since": [1.0], "y": [1.0]})
+    assert "--step" not in refused(policy, no_x, "found no column 'x'; allowed")
+    timeless = loaded(Path("policy"), names=TIMED["names"])
+    whole = write(logged(), "in.parquet")
+    refused(timeless, whole, "found a policy that does not observe the time since the row before", by=BY)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from primorl.config import params as params_module
 from primorl.config.params import Params
 from primorl.policy import exported
 from primorl.privacy.ledger.ledger import BudgetExceeded
@@ -18,7 +17,15 @@ from primorl.project.paths import SELECTION
 from primorl.setup import selection
 from tests.evaluation.conftest import random_policy
 from tests.pipeline.tiny_policy import RememberingRun, write_model
-from tests.pipeline.training_project import charged, watch_private, with_changes, write_partitions
+from tests.pipeline.training_project import (
+    KilledError,
+    charged,
+    edited,
+    states,
+    unopened,
+    with_changes,
+    write_partitions,
+)
 from tests.statements import PRIVATE
 from tests.trajectories.builders import episode
 
@@ -26,28 +33,38 @@ STATEMENT = {key: value for key, value in PRIVATE.items() if key not in ("charge
 FOLDERS = [Path("out/a"), Path("out/b"), Path("out/c")]
 
 
-class Killed(BaseException):
-    """In place of a signal."""
-
-
 @pytest.fixture
 def project(small: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
     write_partitions([episode(1 + 7 * i % 30, i) for i in range(9)], [episode(20, 100 + i) for i in range(4)])
     write_model(STATEMENT)
     for seed, folder in enumerate(FOLDERS):
-        folder.mkdir(parents=True)
-        epochs = [random_policy(1, 3, 2.0, seed=10 * seed + number) for number in range(2)]
-        exported.save(folder, epochs, variant="private", environment="Pendulum-v1")
-        write_json(folder / "privacy.json", STATEMENT)
+        place(folder, [random_policy(1, 3, 2.0, seed=10 * seed + number) for number in range(2)])
     quick = replace(selection.ESTIMATORS["corrected"], features=4, rollouts=2)  # type: ignore[type-var]
     monkeypatch.setitem(selection.ESTIMATORS, "corrected", quick)
     return with_changes(small)
 
 
-def chosen(params: Params, **changes: Any) -> selection.SelectionRecord:
-    candidates = selection.of_folders(changes.pop("folders", FOLDERS))
-    settings = {"epsilon": 0.2, "estimator": "corrected"} | changes
-    return selection.select(params, candidates, run=RememberingRun(), **settings)  # type: ignore[arg-type]
+def place(folder: Path, epochs: list[Any], **stated: Any) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    exported.save(folder, epochs, variant="private", environment="Pendulum-v1")
+    write_json(folder / "privacy.json", STATEMENT | stated)
+
+
+def chosen(params: Params, folders: list[Path] = FOLDERS) -> selection.SelectionRecord:
+    candidates = selection.of_folders(folders)
+    return selection.select(params, candidates, run=RememberingRun(), epsilon=0.2, estimator="corrected")
+
+
+def killed(params: Params, where: object, name: str) -> None:
+    def kill(*_: object) -> None:
+        raise KilledError
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(where, name, kill)
+        with pytest.raises(KilledError):
+            chosen(params)
+    assert states(params) == ["reserved"]
+    assert not SELECTION.exists()
 
 
 def test_one_charge_pays_and_only_the_winner_is_written(project: Params) -> None:
@@ -65,63 +82,40 @@ def test_one_charge_pays_and_only_the_winner_is_written(project: Params) -> None
     assert all(candidate.keys() == {"name", "sha256"} for candidate in content["candidates"])
 
 
-def test_what_was_killed_before_it_chose_resumes_under_the_same_charge(
-    project: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def kill(*_: object) -> None:
-        raise Killed
-
-    with monkeypatch.context() as patched:
-        patched.setattr(selection, "sum_scores", kill)
-        with pytest.raises(Killed):
-            chosen(project)
+def test_what_was_killed_before_it_chose_resumes_under_the_same_charge(project: Params) -> None:
+    killed(project, selection, "sum_scores")
     (open_charge,) = charged(project)
-    assert open_charge.state == "reserved"
-    assert not SELECTION.exists()
     assert chosen(project).privacy.charge == open_charge.id
-    assert [charge.state for charge in charged(project)] == ["committed"]
+    assert states(project) == ["committed"]
 
 
-def test_a_choice_that_was_made_and_lost_is_spent(project: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    def kill(*_: object) -> int:
-        raise Killed
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Selection, "choose", kill)
-        with pytest.raises(Killed):
-            chosen(project)
+def test_a_choice_that_was_made_and_lost_is_spent(project: Params) -> None:
+    killed(project, Selection, "choose")
     chosen(project)
-    assert [charge.state for charge in charged(project)] == ["aborted", "committed"]
+    assert states(project) == ["aborted", "committed"]
 
 
-def test_a_budget_that_is_too_small_refuses_before_anything_is_read(
-    project: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    watch_private(monkeypatch, lambda: pytest.fail("private rows were read"))
-    raw = params_module.plain(project)
-    raw["privacy"]["budget"] = {"epsilon": 0.1, "delta": 1e-5}
-    with pytest.raises(BudgetExceeded):
-        chosen(params_module.from_plain(raw))
-    assert not charged(project)
-
-
-def test_epochs_and_policies_without_a_guarantee(project: Params) -> None:
+def test_policies_without_a_guarantee_make_a_choice_without_one(project: Params) -> None:
     write_json(FOLDERS[0] / "privacy.json", STATEMENT | {"void": ["noise is seeded"]})
     candidates = selection.of_epochs(FOLDERS[0])
     assert [candidate.name for candidate in candidates] == ["out/a, epoch 1", "out/a, epoch 2"]
-    found = selection.select(project, candidates, epsilon=1.0, estimator="corrected", run=RememberingRun())  # type: ignore[arg-type]
+    found = selection.select(project, candidates, epsilon=1.0, estimator="corrected", run=RememberingRun())
     assert not found.privacy.sound
 
 
-def test_what_cannot_be_compared_is_refused_and_costs_nothing(project: Params) -> None:
-    with pytest.raises(PipelineError, match="found 1 candidate"):
-        chosen(project, folders=FOLDERS[:1])
-    with pytest.raises(PipelineError, match="the same policy"):
-        chosen(project, folders=[*FOLDERS, FOLDERS[0]])
+def test_what_cannot_be_compared_or_paid_is_refused_before_a_private_row_is_read(
+    project: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unopened(monkeypatch)
     other = Path("out/other")
-    other.mkdir()
-    exported.save(other, [random_policy(1, 5, 2.0)], variant="private", environment=None)
-    write_json(other / "privacy.json", STATEMENT)
-    with pytest.raises(PipelineError, match="out/other: found a policy for 5 observations"):
-        chosen(project, folders=[*FOLDERS, other])
+    place(other, [random_policy(1, 5, 2.0)])
+    for folders, says in (
+        (FOLDERS[:1], "found 1 candidate"),
+        ([*FOLDERS, FOLDERS[0]], "the same policy"),
+        ([*FOLDERS, other], "out/other: found a policy for 5 observations"),
+    ):
+        with pytest.raises(PipelineError, match=says):
+            chosen(project, folders)
+    with pytest.raises(BudgetExceeded):
+        chosen(edited(project, privacy={"budget": {"epsilon": 0.1, "delta": 1e-5}}))
     assert not charged(project)
