@@ -17,7 +17,7 @@ from primorl.project.files import read_json, replaced_file
 from primorl.project.paths import CURVES, FIGURE, SUMMARY, seconds_of
 from primorl.setup.policy_results import Evaluated
 from primorl.tracking import StageRun, in_sweep
-from primorl.tracking.registry import Entry, register
+from primorl.tracking.registry import register
 
 _STAGES = "collect ingest partition train_model clone_behaviour optimize_policy optimize_mopo evaluate_private"
 
@@ -52,7 +52,7 @@ def body(params: Params, run: StageRun) -> None:
     if params.chosen.environment is not None:
         policy, seed = DeterministicPolicy.load(found.folder), params.evaluation.seed
         log_episode(run.pipeline, params.chosen.environment, policy, seed, found.horizon)
-    register(run.pipeline, found.folder, Entry.of(said, params, fingerprint, description=note(said)))
+    register(run.pipeline, found.folder, said, params, fingerprint, note(said))
 
 
 if __name__ == "__main__":

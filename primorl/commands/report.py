@@ -53,15 +53,7 @@ def _run(
         print(f"note: without other results: {missing}", file=sys.stderr)
         found = []
     others = [(each.name, each.epsilon, each.value, each.by) for each in found]
-    facts = read_facts(
-        dataset=chosen.dataset,
-        uncertainty=chosen.policy.uncertainty,
-        penalty=chosen.policy.penalty,
-        spending=spending(chosen),
-        others=others,
-        mlflow=_where(chosen),
-        declared=chosen.chosen.card.stated,
-    )
+    facts = read_facts(chosen, spending=spending(chosen), others=others, mlflow=_where(chosen))
     target.parent.mkdir(parents=True, exist_ok=True)
     with replaced_file(target) as fresh:
         fresh.write_text(page(facts), encoding="utf-8")

@@ -59,7 +59,6 @@ STATEMENT, SUMMARY = "policy/privacy.json", "online.json"
 EDITS: list[tuple[str, Callable[[dict[str, Any]], object], str]] = [
     (STATEMENT, lambda c: c.update(epsilon=0.1), "epsilon"),
     (STATEMENT, lambda c: c["mechanisms"][-1].update(epsilon=0.1), "mechanisms.1: epsilon"),
-    (STATEMENT, lambda c: c["mechanisms"].pop(0), "event: not that of the mechanisms"),
     (STATEMENT, lambda c: c["online"].update(releases=3), "rounds are not releases times appearances"),
     (STATEMENT, lambda c: c["online"].update(users=7), "users are not the units"),
     (STATEMENT, lambda c: c.update(void=["a reason"]), "void: a reason"),
@@ -67,11 +66,8 @@ EDITS: list[tuple[str, Callable[[dict[str, Any]], object], str]] = [
     (STATEMENT, lambda c: c["online"].update(algorithm="dp-rebel"), "not those of the algorithm"),
     (STATEMENT, lambda c: c["online"].update(cohorts=30), "in more of them than appearances"),
     (STATEMENT, lambda c: c["online"].update(cohort=7, cohorts=1), "larger than the number of users"),
-    (STATEMENT, lambda c: c.update(units=10**6), "users are not the units"),
     (STATEMENT, lambda c: c.update(delta=0.9), "delta"),
-    (STATEMENT, lambda c: c["accountant"].update(name="Mine"), "accountant"),
     (STATEMENT, lambda c: c.pop("charge"), "charge"),
-    (STATEMENT, lambda c: c.pop("spent_on_dataset"), "spent_on_dataset"),
     (SUMMARY, lambda c: c.update(epsilon=0.1), "epsilon: contradicts"),
     (SUMMARY, lambda c: c.update(private=False), "private: contradicts"),
     (SUMMARY, lambda c: c.update(return_mean=500.0), "not the card that the figures"),
@@ -96,13 +92,12 @@ def test_an_edit_is_noticed_and_another_policy_or_file(project: Path, tmp_path: 
         check_online(Path("out"), void_ok=False)
 
 
-def test_another_policy_than_the_ledger_knows_is_not_released(project: Path) -> None:
+def test_another_policy_than_the_ledger_knows_is_not_released_and_nothing_where_nobody_was_met(project: Path) -> None:
+    kept = Path("models/online/policy.safetensors").read_bytes()
     shutil.copyfile("models/policy/policy.safetensors", "models/online/policy.safetensors")
     with pytest.raises(PipelineError, match="models/online: not what charge"):
         release_online(Path("new"), load(), void_ok=False)
-
-
-def test_nothing_is_made_where_nobody_was_met_or_something_is_in_the_way(project: Path) -> None:
+    Path("models/online/policy.safetensors").write_bytes(kept)
     with pytest.raises(PipelineError, match="in the way"):
         release_online(Path("models"), load(), void_ok=False)
     OnlineSummary(met=False).write(ONLINE_METRICS)
