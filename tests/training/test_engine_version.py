@@ -14,7 +14,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "c982f38eb727884697ca2657ebd0e9af3a8c4f698d3413348c4a95b48a0dbfcb"
+SOURCES = "b3496ded0447f061d728038cb6fa93c40a49370c44f162711fe3d660ebdbb1c3"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:
