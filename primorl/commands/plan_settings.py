@@ -15,7 +15,7 @@ from primorl.setup.next_charges import check_clone
 from primorl.setup.planning import check_choices, make_plan
 from primorl.setup.public_checks import Objections, objections
 from primorl.trajectories.storage.manifest import Manifest
-from primorl.trajectories.storage.rows import UnitRows
+from primorl.trajectories.storage.rows import UnitStore
 
 T = TypeVar("T")
 
@@ -62,9 +62,9 @@ class Settings:
         return Manifest.load(MANIFEST) if MANIFEST.exists() else None
 
     @cached_property
-    def public(self) -> UnitRows:
+    def public(self) -> UnitStore:
         """The public split; for where there is one."""
-        return UnitRows.open(PUBLIC)
+        return UnitStore.open(PUBLIC)
 
     @cached_property
     def fit(self) -> tuple[Params, Fit] | None:

@@ -65,7 +65,7 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset, public_colum
     check_duplicates = DuplicateCheck(reader.path)
     with (
         replaced_directory(target) as fresh,
-        PartWriter(fresh, info.spaces, behaviour_probabilities=info.behaviour_probabilities) as writer,
+        PartWriter(fresh, info.schema) as writer,
         closing(ahead(reader.tables())) as tables,
     ):
         rows = 0

@@ -38,8 +38,8 @@ def partition(source: Path, target: Path, *, public_fraction: float | None, salt
     """
     rule = _public_rule(source, public_fraction, salt, public)
     reader = PartReader(source, made_by="ingest")
-    spaces, named = reader.info.spaces, reader.info.behaviour_probabilities
-    check, fingerprint = RowCheck(reader.info, source), Fingerprint(reader.info.schema)
+    schema = reader.info.schema
+    check, fingerprint = RowCheck(reader.info, source), Fingerprint(schema)
     whose = project_secret(), reader.info.dataset, reader.info.population
     members = Membership(*whose)
     # Where equal records of different people are to be expected, some public ones equal private ones.
@@ -55,8 +55,8 @@ def partition(source: Path, target: Path, *, public_fraction: float | None, salt
         replaced_directory(target / "private") as private,
     ):
         with (
-            PartWriter(private, spaces, RANDOM, behaviour_probabilities=named) as private_writer,
-            PartWriter(public, spaces, behaviour_probabilities=named) as public_writer,
+            PartWriter(private, schema, RANDOM) as private_writer,
+            PartWriter(public, schema) as public_writer,
         ):
             for table in reader.tables():
                 check(table)

@@ -110,6 +110,6 @@ def write_partitions(private: pa.Table, public: pa.Table) -> None:
 
 def write_partition(folder: Path, content: pa.Table) -> None:
     folder.mkdir(parents=True)
-    with PartWriter(folder, SPACES) as writer:
+    with PartWriter(folder, INFO.schema) as writer:
         writer.write(content)
         writer.finish(INFO)

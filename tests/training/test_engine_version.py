@@ -14,7 +14,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "15fadb4c88e537810fc5d0d89a58a27fbfb89d9fb13eeae33b394a90e64ef6e0"
+SOURCES = "879c9ed63826ef5903a6ee9e9f417d6a0c0c26e038615908d304e3ee88908746"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:

@@ -17,9 +17,9 @@ from primorl.trajectories.ingestion import ingest
 from primorl.trajectories.partitioning import check_disjoint, partition
 from primorl.trajectories.storage import parquet
 from primorl.trajectories.storage.manifest import Manifest
-from primorl.trajectories.storage.parquet import PartReader, PartWriter
+from primorl.trajectories.storage.parquet import PartReader
 from primorl.trajectories.storage.schema import arrow_schema
-from tests.trajectories.builders import INFO, SPACES, entry, episode, episodes, snapshot, table, write_raw
+from tests.trajectories.builders import SPACES, entry, episode, episodes, snapshot, table, write_parts, write_raw
 
 
 @pytest.fixture(params=[2**16, 8], ids=["one row group", "many row groups"])
@@ -165,7 +165,7 @@ def test_changed_rows_and_another_secret_are_noticed(ingested: pa.Table) -> None
 
 def test_a_unit_in_both_partitions_is_found(tmp_path: Path) -> None:
     for side, names in (("private", ["a", "b"]), ("public", ["b", "c"])):
-        write(tmp_path / side, table(episodes(2), names=names))
+        write_parts(tmp_path / side, table(episodes(2), names=names))
     with pytest.raises(PipelineError, match=r"found a unit that is in .*public too"):
         check_disjoint(tmp_path / "private", tmp_path / "public")
 
@@ -175,13 +175,4 @@ def rewrite(rows: pa.Table) -> None:
     info = PartReader(Path("trajectories"), made_by="ingest").info
     for part in Path("trajectories").iterdir():
         part.unlink()
-    with PartWriter(Path("trajectories"), SPACES) as writer:
-        writer.write(rows)
-        writer.finish(info)
-
-
-def write(folder: Path, rows: pa.Table) -> None:
-    folder.mkdir()
-    with PartWriter(folder, SPACES) as writer:
-        writer.write(rows)
-        writer.finish(INFO)
+    write_parts(Path("trajectories"), rows, info=info)

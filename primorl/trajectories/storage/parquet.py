@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from primorl.project.errors import PipelineError
-from primorl.trajectories.storage.schema import DatasetInfo, Spaces, arrow_schema, run_starts
+from primorl.trajectories.storage.schema import DatasetInfo, run_starts
 
 SEQUENTIAL, RANDOM = 2**16, 2**9
 """Rows of a row group (or one whole unit, if it is longer) for reading all of it, and for reading single units."""
@@ -38,21 +38,13 @@ class PartWriter:
 
     Args:
         folder: an empty folder.
-        spaces: of the dataset.
+        schema: of the dataset.
         rows_per_group: how many rows a row group has at least, unless it is a part's last.
-        behaviour_probabilities: whether the dataset has them.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        spaces: Spaces,
-        rows_per_group: int = SEQUENTIAL,
-        *,
-        behaviour_probabilities: bool = False,
-    ):
+    def __init__(self, folder: Path, schema: pa.Schema, rows_per_group: int = SEQUENTIAL):
         self._folder = folder
-        self._schema = arrow_schema(spaces, behaviour_probabilities=behaviour_probabilities)
+        self._schema = schema
         self._rows_per_group = rows_per_group
         self._parts: list[pq.ParquetWriter] = []
         self._units: list[list[npt.NDArray[np.int64]]] = []

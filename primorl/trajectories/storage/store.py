@@ -3,7 +3,6 @@
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +13,9 @@ from torch import Tensor
 from torch.nn.functional import embedding
 
 from primorl.project.errors import PipelineError
-from primorl.trajectories.storage.parquet import Index, PartReader
-from primorl.trajectories.storage.rows import EVERY, Floats, UnitOrder, UnitStore, memory_for, not_finite, row_bytes
-from primorl.trajectories.storage.schema import BEHAVIOUR_PROBABILITY, Spaces, action_vectors, vectors, whole
+from primorl.trajectories.storage.parquet import PartReader
+from primorl.trajectories.storage.rows import EVERY, Floats, UnitStore, checked_tables, memory_for, row_bytes
+from primorl.trajectories.storage.schema import BEHAVIOUR_PROBABILITY, Spaces, action_vectors, vectors
 
 __all__ = ["EVERY", "Ring", "ShardedStore", "UnitStore", "open_units", "row_bytes"]
 
@@ -40,10 +39,9 @@ def open_units(
         PipelineError: if files are missing, corrupt or out of order, or memory runs out; it quotes no value.
     """
     reader = PartReader(folder, made_by="partition")
-    with memory_for(folder):
-        if int(reader.index().lengths[own].sum()) * row_bytes(reader.info, episodes=episodes) <= keep_bytes:
-            return UnitStore.read(reader, watch, own)
-        return ShardedStore(folder, keep_bytes, watch, own, reader, episodes=episodes)
+    if int(reader.index().lengths[own].sum()) * row_bytes(reader.info, episodes=episodes) <= keep_bytes:
+        return UnitStore(reader, watch, own)
+    return ShardedStore(reader, keep_bytes, watch, own, episodes=episodes)
 
 
 class ShardedStore:
@@ -54,11 +52,10 @@ class ShardedStore:
     assumes public.
 
     Args:
-        folder: of one partition.
+        reader: of one partition.
         keep_bytes: the size of the ring; one cohort's row groups are held even if they need more.
         watch: is shown every batch of rows once, before the store is used, and every number is checked.
         own: which units are handed out.
-        reader: of the folder, where its parts are open already.
         episodes: whether `begins` and `behaviour_probabilities` will be asked for; else their columns are not read.
 
     Raises:
@@ -67,43 +64,31 @@ class ShardedStore:
 
     def __init__(
         self,
-        folder: Path,
+        reader: PartReader,
         keep_bytes: int,
-        watch: Callable[[pa.Table], None] | None = None,
+        watch: Callable[[pa.Table], None],
         own: slice = EVERY,
-        reader: PartReader | None = None,
         *,
         episodes: bool = False,
     ):
-        self._reader = PartReader(folder, made_by="partition") if reader is None else reader
-        self._folder = folder
-        self.info = self._reader.info
-        self.observation_size = self.info.spaces.observation_size
-        self.action_size = self.info.spaces.action_size
-        whole = self._reader.index()
-        self._index: Index = replace(
-            whole,
-            lengths=whole.lengths[own],
-            group_of=whole.group_of[own],
-            start_in_group=whole.start_in_group[own],
-        )
-        self.numbers = torch.arange(len(whole.lengths))[own]
+        self._reader = reader
+        self.info, spaces = reader.info, reader.info.spaces
+        self.observation_size, self.action_size = S, A = spaces.observation_size, spaces.action_size
+        index = reader.index()
+        self._groups, self._group_of, self._start = index.groups, index.group_of[own], index.start_in_group[own]
+        self._lengths = torch.from_numpy(index.lengths[own].copy())
+        self.numbers = torch.arange(len(index.lengths))[own]
         self.units = len(self.numbers)
-        self._lengths = torch.from_numpy(self._index.lengths.copy())
-        self._group_rows = np.bincount(whole.group_of, whole.lengths, len(whole.groups)).astype(int)
-        self._columns = list(_COLUMNS)
-        if episodes:
-            self._columns += ["step", *([BEHAVIOUR_PROBABILITY] if self.info.behaviour_probabilities else [])]
-        rows = min(keep_bytes // row_bytes(self.info, episodes=episodes), self._reader.rows)
-        with memory_for(folder):
-            self._ring = Ring(
-                rows,
-                self.observation_size + self.action_size,
-                self.observation_size + 2,
-                len(self._columns) - len(_COLUMNS),
-            )
-        if watch is not None:
-            self._show(watch, whole.lengths)
+        self._group_rows = np.bincount(index.group_of, index.lengths, len(index.groups)).astype(int)
+        extras = ["step"] if episodes else []
+        if episodes and self.info.behaviour_probabilities:
+            extras.append(BEHAVIOUR_PROBABILITY)
+        self._columns = [*_COLUMNS, *extras]
+        with memory_for(reader.folder):
+            rows = min(keep_bytes // row_bytes(self.info, episodes=episodes), reader.rows)
+            self._ring = Ring(rows, S + A, S + 2, len(extras))
+            for table in checked_tables(reader):
+                watch(table)
 
     def lengths(self, units: Tensor) -> Tensor:
         """See `UnitStore.lengths`."""
@@ -140,10 +125,10 @@ class ShardedStore:
     def _chosen(self, units: Tensor, steps: Tensor) -> Tensor:
         """Bring the chosen transitions into the ring; return their places in it, int64 [U, M]."""
         numbers = units.numpy()
-        groups, place = np.unique(self._index.group_of[numbers], return_inverse=True)
-        with memory_for(self._folder):
+        groups, place = np.unique(self._group_of[numbers], return_inverse=True)
+        with memory_for(self._reader.folder):
             self._fetch(groups)
-        begins = self._ring.begin_of(groups)[place] + self._index.start_in_group[numbers]
+        begins = self._ring.begin_of(groups)[place] + self._start[numbers]
         return torch.from_numpy(begins)[:, None] + torch.minimum(steps, self._lengths[units, None] - 1)
 
     def _fetch(self, groups: npt.NDArray[np.int64]) -> None:
@@ -151,7 +136,7 @@ class ShardedStore:
         missing = self._ring.place(groups, self._group_rows[groups])
         by_part: dict[int, list[int]] = {}
         for group in missing:
-            by_part.setdefault(self._index.groups[group][0], []).append(group)
+            by_part.setdefault(self._groups[group][0], []).append(group)
         with ThreadPoolExecutor(_READERS) as pool:
             try:
                 for _ in pool.map(self._decode, by_part.items()):
@@ -162,24 +147,9 @@ class ShardedStore:
 
     def _decode(self, job: tuple[int, list[int]]) -> None:
         part, groups = job
-        table = self._reader.row_groups(part, [self._index.groups[group][1] for group in groups], self._columns)
+        table = self._reader.row_groups(part, [self._groups[group][1] for group in groups], self._columns)
         # Ascending, so they lie one after the other in the ring too.
         _fill(table, self.info.spaces, *self._ring.slices(groups[0], table.num_rows))
-
-    def _show(self, watch: Callable[[pa.Table], None], lengths: npt.NDArray[np.int64]) -> None:
-        order = UnitOrder()
-        for table in self._reader.tables():
-            for name in ("observation", "next_observation", "reward", BEHAVIOUR_PROBABILITY):
-                if name not in table.column_names:
-                    continue
-                column = table[name]
-                lists = pa.types.is_fixed_size_list(column.type)
-                numbers = vectors(column) if lists else whole(column).to_numpy()
-                if not np.isfinite(numbers).all():
-                    raise not_finite(self._folder)
-            order.add(table)
-            watch(table)
-        order.check(lengths, self._folder)
 
 
 class Ring:

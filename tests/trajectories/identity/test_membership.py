@@ -1,9 +1,11 @@
 """Who is in a partition is recognised by id and by rows, and only by who holds the secret."""
 
+import numpy as np
 import pyarrow as pa
 
+from primorl.trajectories.identity.fingerprint import Fingerprint
 from primorl.trajectories.identity.membership import DIGEST_BYTES, Membership
-from tests.trajectories.builders import episode, table
+from tests.trajectories.builders import INFO, NAMED, episode, table, with_probabilities
 
 SECRET = b"s" * 32
 
@@ -68,3 +70,15 @@ def test_people_are_known_whatever_the_unit_is_said_to_be() -> None:
     assert trajectories < persons
     renamed = digests(table(content[1:2], units=["z"], names=["z"]), dataset="other")
     assert len(renamed & persons) == 1
+
+
+def test_probabilities_of_actions_are_part_of_the_fingerprint_and_not_of_who_people_are() -> None:
+    rows = units(["a", "b"], [1, 2])
+    values = np.linspace(0.1, 0.9, rows.num_rows)
+    prints, members = set(), set()
+    for content in (rows, with_probabilities(rows, values), with_probabilities(rows, values**2)):
+        fingerprint = Fingerprint((INFO if content is rows else NAMED).schema)
+        fingerprint.update(content)
+        prints.add(fingerprint.keyed(SECRET))
+        members.add(frozenset(digests(content)))
+    assert (len(prints), len(members)) == (3, 1)
