@@ -160,6 +160,7 @@ def test_what_was_lost_or_exchanged_is_refused_before_anything_is_charged(
             unopened(patch)
             patch.setattr(optimize_mopo.Released, "read", lambda *_, **__: None)
             patch.setattr(optimize_mopo.GaussianEnsemble, "load", lambda *_, **__: None)
+            patch.setattr(optimize_mopo, "PessimisticModel", lambda *_, **__: None)
             for stage, chosen in ((train_model, params), (train_model, baseline), (optimize_mopo, baseline)):
                 with pytest.raises(PipelineError, match=says) as refused:
                     stage.body(chosen, FakeRun())
