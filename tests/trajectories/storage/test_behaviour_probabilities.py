@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from primorl.evaluation.private.episodes import Episodes, EpisodeSource
+from primorl.evaluation.private.problem import Episodes, EpisodeSource
 from primorl.project.errors import PipelineError
 from primorl.trajectories.checks import RowCheck
 from primorl.trajectories.identity.fingerprint import Fingerprint
