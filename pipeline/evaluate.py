@@ -8,10 +8,9 @@ import time
 
 from pipeline.runner import run_stage
 from primorl.config.params import Params
-from primorl.evaluation.episode import log_episode
 from primorl.evaluation.figures import draw_returns
-from primorl.evaluation.logged import log_summary, note
-from primorl.evaluation.summary import write_curve
+from primorl.evaluation.returns import log_episode
+from primorl.evaluation.summary import log_summary, note, write_curve
 from primorl.policy.exported import DeterministicPolicy
 from primorl.project.files import read_json, replaced_file
 from primorl.project.paths import CURVES, FIGURE, SUMMARY, seconds_of

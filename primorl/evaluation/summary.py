@@ -1,7 +1,7 @@
-"""``metrics/summary.json``: the results of a run beside the privacy statement they were paid for with."""
+"""``metrics/summary.json``: the results of a run beside the privacy statement that paid for them, and their log."""
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -11,16 +11,19 @@ import numpy.typing as npt
 from primorl.dynamics.config import Variant
 from primorl.evaluation.private.results import Answer, PrivateEvaluation
 from primorl.evaluation.recommendation import Recommendation
-from primorl.evaluation.results import Evaluation
-from primorl.evaluation.statistics import Estimate, MeanInterval, ModelValue
+from primorl.evaluation.results import Evaluation, Result
+from primorl.evaluation.statistics import NOTE, Estimate, MeanInterval, ModelValue
+from primorl.evaluation.wording import guarantee, text, worth
 from primorl.privacy.statement import SpentOnDataset, Statement
 from primorl.project.files import file_sha256, write_json
+from primorl.project.logs import Log, StageLog
 from primorl.project.records import Hexadecimal, Line, read_record, record, to_json
 from primorl.project.values import Within
 
 Score = Callable[[float], float]
 """From a mean return to the normalised score that the dataset declares."""
 
+_COMPARED = ("dataset", "env_id", "variant", "seed", "private", "epsilon", "delta", "unit")
 _REPEATED = ("private", "epsilon", "epsilon_rdp", "delta", "unit", "units", "void", "spent_on_dataset")
 _Epsilon = Annotated[float, Within(ge=0)]
 _Count = Annotated[int, Within(ge=1)]
@@ -222,3 +225,108 @@ def _score(mean: float, score: Score | None) -> float | None:
 
 def _digest(folder: Path) -> str:
     return file_sha256(folder / "policy.safetensors")
+
+
+def log_summary(
+    run: StageLog,
+    pipeline: Log,
+    summary: Summary,
+    evaluation: Evaluation,
+    *,
+    fingerprint: str,
+    score: Score | None,
+    artifacts: Sequence[Path],
+    statement_file: Path,
+) -> None:
+    """Log an evaluation.
+
+    The metrics ``epsilon``, ``epsilon_spent_on_dataset``, ``return_mean`` and the like are those of the pipeline's run,
+    and of no run of a stage, so that a search finds every result once. A run of one seed of several has its return. A
+    void run has the tag ``void`` and no ``epsilon``: a search by ε must not find it. ``private_value`` is what the
+    private units say, see `primorl.evaluation.wording.worth`.
+
+    Args:
+        run: the stage's run.
+        pipeline: the pipeline's run.
+        summary: of the evaluation.
+        evaluation: of every seed; each of several seeds gets a run inside the stage's.
+        fingerprint: keyed, of the dataset.
+        score: of the dataset.
+        artifacts: files, for both runs.
+        statement_file: ``privacy.json``, for both runs.
+    """
+    overall, plain = evaluation.overall, summary.to_json()
+    for log in (run, pipeline):
+        _log_choices(log, plain, fingerprint)
+        for file in (statement_file, *artifacts):
+            log.artifact(file)
+    pipeline.dataset(summary.dataset, fingerprint, {"private units": summary.units, "unit": summary.unit})
+    pipeline.note(note(plain))
+    if summary.void:
+        pipeline.tag("void", "; ".join(summary.void))
+    elif summary.epsilon is not None:
+        pipeline.metric("epsilon", summary.epsilon)
+    if summary.spent_on_dataset is not None and summary.spent_on_dataset.epsilon is not None:
+        pipeline.metric("epsilon_spent_on_dataset", summary.spent_on_dataset.epsilon)
+    for answer in summary.private_evaluation or ():
+        name = f"private.{answer.of}.{answer.estimator}"
+        pipeline.metric(name, answer.value)
+        if answer.ci95 is not None:
+            pipeline.metric(f"{name}.low", answer.ci95[0])
+            pipeline.metric(f"{name}.high", answer.ci95[1])
+    if (asked := worth(plain.get("private_evaluation") or ())) is not None:
+        low, high = asked["ci95"] or (None, None)
+        found = {"private_value": asked["value"], "private_value_low": low, "private_value_high": high}
+        for name, value in found.items():
+            if value is not None:
+                pipeline.metric(name, value)
+    _log_result(pipeline, overall, score)
+    _log_curve(run, overall)
+    for seed, result in zip(summary.seeds or (), evaluation.by_seed, strict=False):
+        with run.nested(f"seed {seed}") as inner:
+            _log_choices(inner, plain | {"seed": seed}, fingerprint)
+            _log_result(inner, result, score)
+            _log_curve(inner, result)
+
+
+def note(summary: Mapping[str, Any]) -> str:
+    """Describe a run in Markdown: its results, and how to get its files back.
+
+    Args:
+        summary: the content of ``metrics/summary.json``.
+    """
+    return f"""{guarantee(summary)}
+
+```
+{text(dict(summary))}
+```
+
+Files of this run: **Artifacts** has the summary, the privacy statement and the figures; the policy is under **Models**.
+To have `models/` of this run again, set `params.yaml` to its parameters and run `dvc repro`. What was paid for is
+restored and charged no second time.
+"""
+
+
+def _log_choices(log: Log, summary: Mapping[str, Any], fingerprint: str) -> None:
+    if "recommendation" in summary:
+        log.tag("recommendation", summary["recommendation"]["answer"])
+        log.tag("recommendation_reason", summary["recommendation"]["reason"])
+    log.params({key: summary[key] for key in _COMPARED})
+    log.tag("dataset_fingerprint", fingerprint)
+
+
+def _log_result(log: Log, result: Result, score: Score | None) -> None:
+    final, of_model = result.final, isinstance(result.final, ModelValue)
+    name, kind = ("model_value", "model") if of_model else ("return_mean", "return")
+    if of_model:
+        log.tag("model_value_note", NOTE)
+    for key, value in {name: final.mean, f"{kind}_low": final.low, f"{kind}_high": final.high}.items():
+        log.metric(key, value)
+    if not of_model and score is not None:
+        log.metric("normalized_score", score(final.mean))
+
+
+def _log_curve(log: Log, result: Result) -> None:
+    name = "model_value" if isinstance(result.final, ModelValue) else "return_mean"
+    for epoch, point in enumerate(result.curve, start=1):
+        log.metric(f"curve.{name}", point.mean, epoch)

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from primorl.dynamics.termination import NONE
-from primorl.evaluation.private.episodes import Episodes, EpisodeSource
-from primorl.evaluation.private.problem import Problem
+from primorl.evaluation.private.problem import Episodes, EpisodeSource, Problem
 
 _SAME = 1e-6  # share of the widest bounds; returns that differ by less tell nothing about their spread
 

@@ -7,11 +7,12 @@ from primorl.config.blocks import EstimatorName
 from primorl.evaluation.private.behaviour import Behaviour
 from primorl.evaluation.private.doubly_robust import BehaviourFit, Cloned, DoublyRobust
 from primorl.evaluation.private.dptd import Dptd
-from primorl.evaluation.private.estimator import Estimate, Estimator
+from primorl.evaluation.private.estimator import Estimator
 from primorl.evaluation.private.lstd import Lstd
 from primorl.evaluation.private.model_check import ModelCheck
-from primorl.evaluation.private.model_value import Clone, ModelBased
+from primorl.evaluation.private.model_values import Clone, ModelBased
 from primorl.evaluation.private.problem import Problem
+from primorl.evaluation.private.results import Answer
 from primorl.setup.private_evaluation import Asked, plan_at
 from primorl.trajectories.storage.schema import DatasetInfo
 
@@ -87,6 +88,6 @@ def asked_for(epsilons: Mapping[EstimatorName, float], problem: Problem, info: D
     return tuple(found)
 
 
-def free_estimates(problem: Problem, clone: Clone | None) -> tuple[Estimate, ...]:
+def free_estimates(problem: Problem, clone: Clone | None) -> tuple[Answer, ...]:
     """Values of the policy, the clone and the baselines in the released model; costs nothing."""
     return ModelBased(rollouts=ROLLOUTS).estimates(problem, clone)

@@ -7,7 +7,6 @@ from pathlib import Path
 from primorl.config.params import Params
 from primorl.evaluation.figures import draw_evaluation
 from primorl.evaluation.private.behaviour import Behaviour
-from primorl.evaluation.private.estimator import Estimate
 from primorl.evaluation.private.model_check import ModelCheck
 from primorl.evaluation.private.problem import Problem
 from primorl.evaluation.private.results import BELIEVE, MEAN_RETURN, Answer, Histogram, PrivateEvaluation
@@ -46,7 +45,7 @@ def evaluation_record(
     partitions: Partitions,
     subject: Subject,
     paid: PaidEvaluation,
-    free: Sequence[Estimate],
+    free: Sequence[Answer],
 ) -> PrivateEvaluation:
     """The file's content.
 
@@ -127,22 +126,11 @@ def _verdict(problem: Problem, paid: Sequence[Paid]) -> str | None:
     return None
 
 
-def _answer(problem: Problem, estimate: Estimate, statement: Statement | None) -> Answer:
-    """An estimate as the file has it; a mean return and its interval are held within the return's bounds."""
-    value, ends = estimate.value, estimate.ci95
-    if estimate.what == MEAN_RETURN:
-        low, high = problem.return_low, problem.return_high
-        value = min(max(value, low), high)
-        ends = None if ends is None else (min(max(ends[0], low), high), min(max(ends[1], low), high))
-    return Answer(
-        estimator=estimate.estimator,
-        of=estimate.of,
-        what=estimate.what,
-        value=value,
-        ci95=ends,
-        covers=estimate.covers,
-        bias=estimate.bias,
-        epsilon=statement.epsilon if statement else None,
-        delta=statement.delta if statement else None,
-        members=estimate.members,
-    )
+def _answer(problem: Problem, found: Answer, statement: Statement | None) -> Answer:
+    """An answer with its cost; a mean return and its interval are held within the return's bounds."""
+    value, ends = found.value, found.ci95
+    if found.what == MEAN_RETURN:
+        value = problem.held_return(value)
+        ends = None if ends is None else (problem.held_return(ends[0]), problem.held_return(ends[1]))
+    epsilon, delta = (statement.epsilon, statement.delta) if statement else (None, None)
+    return replace(found, value=value, ci95=ends, epsilon=epsilon, delta=delta)

@@ -11,8 +11,8 @@ from torch import Tensor
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.dynamics.starts import StartModel
-from primorl.evaluation.private.model_value import Clone
-from primorl.evaluation.private.problem import Act, Problem, policy_in_float64
+from primorl.evaluation.private.model_values import Clone
+from primorl.evaluation.private.problem import Act, Problem, in_float64
 from primorl.evaluation.survival import PublicTrajectories, public_return_bounds
 from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy, Drawn, released
 from primorl.policy.exported import DeterministicPolicy
@@ -119,12 +119,12 @@ def clone_of(folder: Path, seed: int) -> Clone | None:
 
 def act_of(policy: DeterministicPolicy | Drawn) -> Act:
     """One policy as estimators ask it; an exported one in float64."""
-    exact = policy_in_float64(policy) if isinstance(policy, DeterministicPolicy) else policy
+    exact = in_float64(policy) if isinstance(policy, DeterministicPolicy) else policy
     return lambda observation: exact.act(observation.double()[None])[0]
 
 
 def _probabilities(behaviour: BehaviourPolicy) -> Act:
-    exact = replace(behaviour, policy=policy_in_float64(behaviour.policy))
+    exact = replace(behaviour, policy=in_float64(behaviour.policy))
     return lambda observation: exact.log_probabilities(observation.double()).exp()
 
 

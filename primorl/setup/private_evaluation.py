@@ -10,9 +10,8 @@ from typing import Any, Self
 from dp_accounting import dp_event
 
 from primorl.config.params import Params, plain
-from primorl.evaluation.private.episodes import EpisodeSource
 from primorl.evaluation.private.estimator import Estimator, EvaluationState, run
-from primorl.evaluation.private.problem import Problem
+from primorl.evaluation.private.problem import EpisodeSource, Problem
 from primorl.privacy.ledger.charges import Payment, pay_or_resume, spent_on_dataset
 from primorl.privacy.ledger.ledger import Request
 from primorl.privacy.mechanism.plan import Plan

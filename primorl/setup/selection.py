@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from primorl.config.params import Params
-from primorl.evaluation.private.episodes import EpisodeSource, portions
-from primorl.evaluation.private.problem import Problem
+from primorl.evaluation.private.problem import EpisodeSource, Problem, portions
 from primorl.evaluation.private.scores import Candidates, CorrectedModel, CorrectedScorer
 from primorl.policy.exported import DeterministicPolicy, seed_folders
 from primorl.policy.loaded import EPOCHS, FINAL

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from primorl.evaluation.private.model_q import ModelQ
-from primorl.evaluation.private.model_value import Clone, ModelBased
+from primorl.evaluation.private.model_values import Clone, ModelBased, ModelQ
 from primorl.evaluation.private.problem import Problem
 from primorl.evaluation.private.results import GAIN
 from primorl.evaluation.survival import PublicTrajectories, public_return_bounds

@@ -15,7 +15,7 @@ from pipeline import evaluate
 from primorl.config import params
 from primorl.config.params import Params
 from primorl.dynamics.config import Variant
-from primorl.evaluation import episode
+from primorl.evaluation import returns as environment_returns
 from primorl.evaluation.private.results import Answer, PrivateEvaluation
 from primorl.evaluation.returns import episode_returns
 from primorl.evaluation.wording import text
@@ -58,7 +58,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path) 
     monkeypatch.setenv("DVC_ROOT", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     shutil.copy(empty_store, tmp_path)
-    monkeypatch.setattr(episode, "_MOST_DRAWN", 3)  # every state would take half of the time of these tests
+    monkeypatch.setattr(environment_returns, "_MOST_DRAWN", 3)  # every state would take half of the time of these tests
     for seconds, stage in enumerate(STAGES):
         write_json(Path(f"metrics/seconds/{stage}.json"), {"seconds": float(seconds)})
     place(Path("models/policy"), STATEMENT)

@@ -1,26 +1,25 @@
 """Per-decision doubly robust estimation: the model's value, corrected by weighted people."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from primorl.evaluation.private.episodes import Episodes, counted
 from primorl.evaluation.private.estimator import (
     About,
-    Estimate,
     Estimator,
     EvaluationState,
+    Values,
+    estimate,
     noise_multiplier,
     noise_of,
     plan_for,
 )
-from primorl.evaluation.private.model_q import ModelQ
-from primorl.evaluation.private.problem import Problem
-from primorl.evaluation.private.results import MEAN_RETURN
+from primorl.evaluation.private.model_values import ModelQ
+from primorl.evaluation.private.problem import Episodes, Problem, counted
+from primorl.evaluation.private.results import MEAN_RETURN, Answer
 from primorl.evaluation.statistics import NORMAL_QUANTILE
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.plan import Plan
@@ -81,7 +80,7 @@ class BehaviourFit:
         zeros = torch.zeros(problem.observation_size + 1, problem.action_size, dtype=torch.float64)
         return {name: zeros.clone() for name in (_WEIGHTS, _AVERAGE, _FIRST, _SECOND)}
 
-    def gradients(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
+    def gradients(self, problem: Problem, values: Values, episodes: Episodes) -> Tensor:
         """Compute each unit's gradient, float64 ``[U, (S + 1) A]``; sensitive."""
         features = _features(problem, episodes.observation)
         chances = torch.softmax(features @ values[_WEIGHTS].to(features.device), -1)
@@ -89,7 +88,7 @@ class BehaviourFit:
         errors = (chances - problem.centred(episodes.action)) * share[..., None]
         return torch.einsum("umf,uma->ufa", features, errors).flatten(1)
 
-    def stepped(self, values: Mapping[str, Tensor], released: Tensor, done: int) -> dict[str, Tensor]:
+    def stepped(self, values: Values, released: Tensor, done: int) -> dict[str, Tensor]:
         """Take one step of Adam (Kingma and Ba 2015, Algorithm 1) along a released gradient."""
         weights = values[_WEIGHTS]
         gradient = released.double().view_as(weights)
@@ -101,7 +100,7 @@ class BehaviourFit:
         average = values[_AVERAGE] * (before / (before + 1)) + weights / (before + 1)
         return {**values, _WEIGHTS: weights, _AVERAGE: average, _FIRST: first, _SECOND: second}
 
-    def probabilities(self, problem: Problem, values: Mapping[str, Tensor], observation: Tensor) -> Tensor:
+    def probabilities(self, problem: Problem, values: Values, observation: Tensor) -> Tensor:
         """Compute the fitted probabilities of all actions, float64 ``[.., A]``; sensitive."""
         features = _features(problem, observation)
         return torch.softmax(features @ values[_AVERAGE].to(features.device), -1)
@@ -169,11 +168,11 @@ class DoublyRobust(Estimator):
         sums = noise_multiplier(left * math.sqrt(1 - _SPREAD_SHARE))
         spread = GaussianQuery.of(SPREAD, BoundedSum(1, 1.0), noise_multiplier(left * math.sqrt(_SPREAD_SHARE)))
         if fit is None:
-            return plan_for(problem, 1.0, sums, queries=(spread,))
+            return plan_for(problem, 1.0, sums, spread)
         q, rounds = fit.sampling_probability, fit.rounds
         multiplier = noise_multiplier(gaussian_mean * math.sqrt(fit.budget_share), q, rounds)
-        queries = GaussianQuery.of(SUMS, BoundedSum(1, 1.0), sums), spread
-        return plan_for(problem, fit.clipping_norm, multiplier, sampling_probability=q, rounds=rounds, queries=queries)
+        first = GaussianQuery.of(SUMS, BoundedSum(1, 1.0), sums)
+        return plan_for(problem, fit.clipping_norm, multiplier, first, spread, q=q, rounds=rounds)
 
     def row_bytes(self, problem: Problem) -> int:
         """See `Estimator.row_bytes`."""
@@ -183,26 +182,26 @@ class DoublyRobust(Estimator):
         """Fit Q̂, and begin the fit of the behaviour if there is one."""
         return ({} if self._fit is None else self._fit.begin(problem)) | self._model(problem).fit()
 
-    def contributions(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
+    def contributions(self, problem: Problem, values: Values, episodes: Episodes) -> Tensor:
         """Compute the x_i, or gradients of the behaviour's fit; sensitive."""
         if self._fit is None:
             return self.numbers(problem, values, episodes)
         return self._fit.gradients(problem, values, episodes)
 
-    def stepped(self, problem: Problem, values: Mapping[str, Tensor], released: Tensor, done: int) -> dict[str, Tensor]:
+    def stepped(self, problem: Problem, values: Values, released: Tensor, done: int) -> dict[str, Tensor]:
         """See `Estimator.stepped`."""
         if self._fit is None:
             return {**values, SUMS: released.double()}
         return self._fit.stepped(values, released, done)
 
-    def query_total(self, problem: Problem, query: str, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
+    def query_total(self, problem: Problem, query: str, values: Values, episodes: Episodes) -> Tensor:
         """Sum the x_i, or their squares."""
         numbers = self.numbers(problem, values, episodes)
         if query == SUMS:
             return BoundedSum(1, 1.0).total(numbers)
         return BoundedSum(1, 1.0).total(L2Clip(1.0).finish(numbers).square())
 
-    def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Estimate, ...]:
+    def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Answer, ...]:
         """Compute the value and its normal interval: ± 1.96 √(variance of the sample mean + variance of the noise).
 
         One standard deviation of its own noise is added to the noisy second moment, so that the interval is rather too
@@ -217,12 +216,11 @@ class DoublyRobust(Estimator):
         second = float(state.answers[SPREAD]) + noise[SPREAD]
         sampling = max(second * half_range**2 - (half_range * mean) ** 2, 0.0) / plan.units
         half = NORMAL_QUANTILE * math.sqrt(sampling + half_range**2 * noise[SUMS] ** 2)
-        low, high = problem.return_low, problem.return_high
-        held, *ends = (min(max(number, low), high) for number in (value, value - half, value + half))
+        held, *ends = (problem.held_return(number) for number in (value, value - half, value + half))
         covers, bias = "sampling and privacy noise, not the bias", self._bias()
-        return (Estimate(self.name, "policy", MEAN_RETURN, held, (ends[0], ends[1]), covers, bias),)
+        return (estimate(self.name, "policy", MEAN_RETURN, held, (ends[0], ends[1]), covers, bias),)
 
-    def numbers(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
+    def numbers(self, problem: Problem, values: Values, episodes: Episodes) -> Tensor:
         """Compute the x_i, float64 ``[U, 1]``, within ±1; sensitive."""
         now, following, step = episodes.observation, episodes.following, episodes.step
         ahead = self.action_values(problem, values, following, problem.actions(following), step + 1)
@@ -234,7 +232,7 @@ class DoublyRobust(Estimator):
         corrected = (rows + first).sum(1, keepdim=True) / episodes.trajectories[:, None]
         return ((corrected - problem.return_centre) / self._half_range(problem)).clamp(-1, 1)
 
-    def weights(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
+    def weights(self, problem: Problem, values: Values, episodes: Episodes) -> Tensor:
         """Compute w_t of every row, float64 ``[U, M]``, within 0 and ``largest_weight``; sensitive.
 
         A probability below 1 / ``largest_weight``, or one that is zero, changes nothing beside that bound; NaN counts
@@ -250,12 +248,12 @@ class DoublyRobust(Estimator):
         return torch.where(same, 1 / probability, 0.0)
 
     def action_values(
-        self, problem: Problem, values: Mapping[str, Tensor], observation: Tensor, action: Tensor, step: Tensor
+        self, problem: Problem, values: Values, observation: Tensor, action: Tensor, step: Tensor
     ) -> Tensor:
         """Compute Q̂, float64 ``[..]``, for ``[.., S]``, ``[.., A]`` and steps ``[..]``."""
         return self._model(problem).action_values(values, observation, action, step).mean(0)
 
-    def _probability(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
+    def _probability(self, problem: Problem, values: Values, episodes: Episodes) -> Tensor:
         """Probabilities b of the logged actions, ``[U, M]``."""
         if self.behaviour is None:
             if episodes.probability is None:

@@ -1,17 +1,27 @@
 """Check of the released model on the private data: its errors, and whether to believe it."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from primorl.evaluation.private.episodes import Episodes
-from primorl.evaluation.private.estimator import About, Estimate, Estimator, EvaluationState, noise_of
-from primorl.evaluation.private.noisy_means import NoisyMean, Released, one_release, pair, t_quantile
-from primorl.evaluation.private.problem import Problem, ensemble_in_float64
+from primorl.evaluation.private.estimator import (
+    About,
+    EvaluationState,
+    Interval,
+    NoisyMean,
+    OneRelease,
+    Values,
+    estimate,
+    noise_of,
+    noisy_mean,
+    pair,
+    t_quantile,
+)
+from primorl.evaluation.private.problem import Episodes, Problem, in_float64
+from primorl.evaluation.private.results import Answer
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.values import Length, Positive, Within
 
@@ -23,6 +33,9 @@ GOOD_RATIO, BAD_RATIO = 0.5, 1.0
 
 Horizons = Annotated[tuple[Annotated[int, Within(gt=0, le=1000)], ...], Length(1, 8)]
 Starts = Annotated[int, Within(gt=0, le=1000)]
+
+Both = tuple[NoisyMean, NoisyMean]
+"""The model's mean squared error, and that of the trivial prediction."""
 
 _AT_ONCE = 4096  # rollouts
 _SHARE = 0.9  # of the squared norm; the rest held a histogram once, and releases that were paid for are scaled so
@@ -45,7 +58,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelCheck(Estimator):
+class ModelCheck(OneRelease):
     """Errors of the released model's open-loop predictions on the private trajectories, from one noisy release.
 
     From several steps of each trajectory, the ensemble's mean is rolled out along the recorded actions, each state
@@ -93,14 +106,14 @@ class ModelCheck(Estimator):
     def plan(self, problem: Problem, gaussian_mean: float) -> Plan:
         """See `Estimator.plan`."""
         self.kept(problem)
-        return one_release(problem, gaussian_mean)
+        return super().plan(problem, gaussian_mean)
 
     def row_bytes(self, problem: Problem) -> int:
         """See `Estimator.row_bytes`; every row may be a start, and a unit may have one row only."""
         numbers = 40 * len(self.kept(problem))
         return 8 * (6 * problem.observation_size + 2 * problem.action_size + 12 + numbers)
 
-    def contributions(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
+    def contributions(self, problem: Problem, values: Values, episodes: Episodes) -> Tensor:
         """See the class; float64 ``[U, 9|h| (less one for h = 1)]``."""
         kept = self.kept(problem)
         error, has = self.errors(problem, episodes)
@@ -149,7 +162,7 @@ class ModelCheck(Estimator):
         self, problem: Problem, episodes: Episodes, unit: Tensor, row: Tensor, left: Tensor, kept: tuple[int, ...]
     ) -> Tensor:
         """Squared errors from these starts, ``[B, |h|, 2, 2]``; zero where fewer steps are ``left``."""
-        ensemble = ensemble_in_float64(problem.ensemble, row.device)
+        ensemble = in_float64(problem.ensemble, row.device)
         normaliser, bounds = ensemble.normaliser, ensemble.bounds
         low, high = bounds.observation_low, bounds.observation_high
         centre, scale = float(normaliser.target_mean[-1]), float(normaliser.target_scale[-1])
@@ -181,11 +194,7 @@ class ModelCheck(Estimator):
             errors[own, kept.index(step + 1)] = error.view(-1, 2, 2)
         return errors
 
-    def stepped(self, problem: Problem, values: Mapping[str, Tensor], released: Tensor, done: int) -> dict[str, Tensor]:
-        """Keep the release as it is."""
-        return {"released": released.double()}
-
-    def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Estimate, ...]:
+    def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Answer, ...]:
         """Estimate, for each horizon and quantity, the model's error, then that of the trivial prediction."""
         bias = (
             f"Root mean squares, in the released normaliser's scales, of errors cut at {self.cap:g}; units without so "
@@ -197,7 +206,7 @@ class ModelCheck(Estimator):
             for mean, of in zip(both, ("", f", of {TRIVIAL[QUANTITIES.index(quantity)]}"), strict=True):
                 value, low, high = (self.cap * math.sqrt((x + 1) / 2) for x in (mean.value, mean.low, mean.high))
                 what = f"{quantity} error, {steps}{of}"
-                found.append(Estimate(self.name, "model", what, value, (low, high), "sampling and privacy noise", bias))
+                found.append(estimate(self.name, "model", what, value, (low, high), "sampling and privacy noise", bias))
         return tuple(found)
 
     def verdict(self, problem: Problem, plan: Plan, state: EvaluationState) -> Verdict:
@@ -227,9 +236,7 @@ class ModelCheck(Estimator):
         rule = f"its squared error is measured at about {figure:.2g} of a trivial guess's, {close} below {GOOD_RATIO:g}"
         return Verdict("doubtful", figure, rule)
 
-    def _means(
-        self, problem: Problem, plan: Plan, state: EvaluationState
-    ) -> dict[tuple[int, str], tuple[NoisyMean, NoisyMean]]:
+    def _means(self, problem: Problem, plan: Plan, state: EvaluationState) -> dict[tuple[int, str], Both]:
         """Squared errors of the model and of the trivial prediction, mapped from [0, cap²] to [-1, 1]."""
         kept = self.kept(problem)
         noise, released = noise_of(plan) / _factor(kept), state.values["released"] / _factor(kept)
@@ -240,8 +247,7 @@ class ModelCheck(Estimator):
             share, share_noise = (next(shares), noise / 2) if h > 1 else (1.0, 0.0)
             for j, quantity in enumerate(QUANTITIES):
                 model, trivial = (
-                    Released(mean, rest, noise, share, share_noise).interval(problem.units)
-                    for mean, rest in pairs[i][j]
+                    noisy_mean(problem.units, mean, rest, noise, share, share_noise) for mean, rest in pairs[i][j]
                 )
                 means[h, quantity] = model, trivial
         return means
@@ -252,7 +258,7 @@ def _factor(kept: tuple[int, ...]) -> float:
     return math.sqrt(_SHARE / (4 * len(kept) + sum(h > 1 for h in kept)))
 
 
-def _difference(own: list[tuple[NoisyMean, NoisyMean]], share: float, units: int) -> tuple[float, float]:
+def _difference(own: list[Both], share: float, units: int) -> Interval:
     """The 95% interval of the model's less ``share`` of the trivial squared error, summed over the horizons.
 
     Independent noise adds up in squares; what means may share adds up as it is.

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.dynamics.seed_generators import SeedGenerators
-from primorl.evaluation.private.episodes import Episodes
-from primorl.evaluation.private.problem import Problem, ensemble_in_float64, in_blocks, policy_in_float64
+from primorl.evaluation.private.problem import Episodes, Problem, in_blocks, in_float64
 from primorl.policy.exported import DeterministicPolicy
 from primorl.project.values import Within
 
@@ -32,7 +31,7 @@ class Candidates:
     @classmethod
     def of(cls, policies: Sequence[DeterministicPolicy]) -> "Candidates":
         """Convert policies as they are saved."""
-        return cls(tuple(policy_in_float64(policy) for policy in policies))
+        return cls(tuple(in_float64(policy) for policy in policies))
 
     def act(self, observation: Tensor) -> Tensor:
         """Choose actions in the environment's units, or one-hot, float64: ``[k, B, S]`` to ``[k, B, A]``."""
@@ -81,7 +80,7 @@ class CorrectedModel:
             2 * math.pi * torch.rand(self.features, generator=generator, dtype=torch.float64),
         )
         weights = _fit(problem, policies, basis, self.rollouts)
-        exact = replace(problem, ensemble=ensemble_in_float64(problem.ensemble, problem.starts.device))
+        exact = replace(problem, ensemble=in_float64(problem.ensemble, problem.starts.device))
         return CorrectedScorer(self, exact, policies, basis, weights)
 
 

@@ -8,9 +8,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from primorl.evaluation.private.doubly_robust import SPREAD, SUMS, BehaviourFit, Cloned, DoublyRobust
-from primorl.evaluation.private.episodes import Episodes
 from primorl.evaluation.private.estimator import EvaluationState, run
-from primorl.evaluation.private.problem import BLOCK, Problem
+from primorl.evaluation.private.problem import BLOCK, Episodes, Problem
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.queries import ONE
 from primorl.project.errors import PipelineError

@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from primorl.evaluation.private.episodes import Episodes
 from primorl.evaluation.private.estimator import EvaluationState, run
 from primorl.evaluation.private.model_check import ModelCheck, _factor
-from primorl.evaluation.private.problem import Problem
+from primorl.evaluation.private.problem import Episodes, Problem
 from tests.evaluation.private import tiny_mdp
 
 CHECK = ModelCheck(horizons=(1, 3, 4, 9), starts=3, cap=1.5)

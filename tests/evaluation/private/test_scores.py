@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from primorl.evaluation.private.episodes import Episodes
-from primorl.evaluation.private.problem import Problem
+from primorl.evaluation.private.problem import Episodes, Problem
 from primorl.evaluation.private.scores import Candidates, CorrectedModel, CorrectedScorer
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.mechanism.selection import ROUNDING, Scores

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import elu
 
-from primorl.evaluation.private.value_network import TdBatch, ValueNetwork
+from primorl.evaluation.private.dptd import TdBatch, ValueNetwork
 
 _GENERATOR = torch.Generator()
 
