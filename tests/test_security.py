@@ -1,29 +1,24 @@
 """The house is safe to live in: nothing from outside runs, nothing leaves by a side door, no password is told."""
 
-import ast
 import io
 import json
 import pickle
+import pickletools
+import re
 import shutil
 import sys
 import zipfile
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
 import yaml
 
-from pipeline import evaluate, ingest, optimize_policy
+from pipeline import evaluate, ingest, optimize_policy, train_model
 from primorl.commands import main as cli
 from primorl.config import params
-from primorl.dynamics.architecture import Architecture
-from primorl.dynamics.ensemble import GaussianEnsemble
-from primorl.policy.exported import DeterministicPolicy
-from primorl.privacy.ledger import checkpoint
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, write_json
 from primorl.project.records import to_json
@@ -31,9 +26,6 @@ from primorl.release import bundle, contents
 from primorl.release.build import release
 from primorl.simulators.environments import reset_states
 from primorl.tracking import stage_run
-from primorl.training.state import TrainingState
-from primorl.trajectories.storage.manifest import Manifest
-from primorl.trajectories.storage.store import UnitStore
 from tests.audit_dependencies import verdict
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.projects import inside
@@ -63,43 +55,26 @@ def project(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
 
 # What the code may call
 
-_MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "code", "pty"}
-_CALLS = {
-    *("eval", "exec", "compile", "__import__", "os.system", "os.popen", "torch.load", "torch.save", "torch.jit.load"),
-    *("yaml.load", "yaml.load_all", "yaml.full_load", "yaml.unsafe_load", "pd.read_pickle", "pandas.read_pickle"),
-    *("mlflow.pyfunc.load_model", "mlflow.pytorch.load_model"),
-}
-_LOADERS = {"Loader", "FullLoader", "UnsafeLoader", "CLoader", "CFullLoader", "CUnsafeLoader"}
-
-
-def dangers(source: str) -> list[str]:
-    found = []
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
-            found += [f"line {node.lineno}: imports {name}" for name in names if name.partition(".")[0] in _MODULES]
-            if getattr(node, "module", None) in ("os", "torch", "yaml"):
-                whole = [f"{getattr(node, 'module', '')}.{alias.name}" for alias in node.names]
-                found += [f"line {node.lineno}: imports {name}" for name in whole if name in _CALLS]
-        elif isinstance(node, ast.Attribute) and node.attr in _LOADERS:
-            found.append(f"line {node.lineno}: {ast.unparse(node)}")
-        elif isinstance(node, ast.Call):
-            called = ast.unparse(node.func)
-            risky = {keyword.arg for keyword in node.keywords if ast.unparse(keyword.value) == "True"}
-            if called in _CALLS or risky & {"allow_pickle", "shell"}:
-                found.append(f"line {node.lineno}: {called}")
-    return found
+DANGERS = re.compile(
+    r"""^\s*(import|from)\ (_?c?pickle|cPickle|dill|cloudpickle|joblib|shelve|marshal|code|pty)\b
+    |(?<![\w.])(eval|exec|compile|__import__)\(
+    |\b(os\.(system|popen)|torch\.(load|save|jit\.load)|yaml\.(full_|unsafe_)?load(_all)?|read_pickle)\(
+    |\bmlflow\.(pyfunc|pytorch)\.load_model\b
+    |^\s*from\ (os|torch|yaml)\ import\ (.*\W)?(system|popen|load|save|load_all|full_load|unsafe_load)\b
+    |\b(C?Full|C?Unsafe|C)?Loader\b
+    |\b(allow_pickle|shell)=True\b""",
+    re.MULTILINE | re.VERBOSE,
+)
 
 
 def test_no_module_can_turn_data_into_code() -> None:
-    """The twins: planted dangers are seen."""
     files = [file for package in ("primorl", "pipeline") for file in sorted((ROOT / package).rglob("*.py"))]
     assert len(files) > 50
-    found = {file.relative_to(ROOT).as_posix(): dangers(file.read_text(encoding="utf-8")) for file in files}
-    assert {file: places for file, places in found.items() if places} == {}
+    found = {str(file): DANGERS.search(file.read_text(encoding="utf-8")) for file in files}
+    assert {file: danger for file, danger in found.items() if danger} == {}
     for planted in (
         "import pickle",
-        "from joblib import load",
+        "    from joblib import load",
         "def f(x):\n    return eval(x)",
         "import torch\ntorch.load('x', weights_only=True)",
         "from torch import load",
@@ -107,39 +82,27 @@ def test_no_module_can_turn_data_into_code() -> None:
         "import numpy as np\nnp.load('x', allow_pickle=True)",
         "import subprocess\nsubprocess.run(x, shell=True)",
     ):
-        assert dangers(planted), planted
+        assert DANGERS.search(planted), planted
 
 
 # What lies in the outputs
 
 
-class ForbiddenError(Exception):
-    pass
-
-
-class NothingAllowed(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        raise ForbiddenError
-
-
 def is_pickle(content: bytes) -> bool:
     try:
-        NothingAllowed(io.BytesIO(content)).load()
-    except ForbiddenError:
-        return True
+        return len(list(pickletools.genops(content))) > 1
     except Exception:
         return False
-    return True
 
 
 def test_no_output_is_a_pickle_or_an_archive_of_them(trained: Path) -> None:
-    outputs = [file for folder in ("models", "metrics", "plots", "out") for file in (trained / folder).rglob("*.*")]
-    outputs += [file for file in (trained / ".primorl").rglob("*") if file.is_file() and file.name != "secret"]
+    folders = ("models", "metrics", "plots", "out", ".primorl")
+    files = [file for folder in folders for file in (trained / folder).rglob("*")]
+    outputs = [file for file in files if file.is_file() and file.name != "secret"]
     assert len(outputs) > 20
     assert [file for file in outputs if zipfile.is_zipfile(file) or is_pickle(file.read_bytes())] == []
     assert is_pickle(pickle.dumps({"weights": [1.0]}))  # the twins
     assert is_pickle(pickle.dumps(Bomb(), protocol=0))
-    assert not is_pickle(b"{}")
 
 
 # What a stranger puts in a file's place
@@ -173,12 +136,6 @@ PAYLOADS = {
 }
 
 
-def read_checkpoint() -> None:
-    (file,) = Path(".primorl/checkpoints").glob("*.safetensors")
-    shape = Architecture(3, 1, 3, (8,), -10.0, 0.5)
-    checkpoint.read_checkpoint(file, partial(TrainingState.restore, shape), file.stem)
-
-
 def load_params() -> params.Params:
     return params.load(Path("params.yaml"))
 
@@ -187,52 +144,43 @@ def run(stage: ModuleType) -> None:
     stage.body(load_params(), RememberingRun())
 
 
-def read_model() -> None:
-    GaussianEnsemble.load(Path("models/dynamics"), torch.device("cpu"))
-
-
-def read_policy() -> None:
-    DeterministicPolicy.load(Path("models/policy"))
-
-
-def check_bundle() -> None:
-    bundle.check(Path("out"), void_ok=False)
-
-
 READERS: dict[str, Callable[[], object]] = {
     "params.yaml": load_params,
     "data/raw/small-v0/data/metadata.json": lambda: run(ingest),
     "data/raw/small-v0/data/main_data.hdf5": lambda: run(ingest),
-    "data/partitions/manifest.json": lambda: Manifest.load(Path("data/partitions/manifest.json")),
-    "data/partitions/public/part-00000.parquet": lambda: UnitStore.open(Path("data/partitions/public")),
-    "models/dynamics/model.safetensors": read_model,
-    "models/dynamics/config.json": read_model,
+    "data/partitions/manifest.json": lambda: run(train_model),
+    "data/partitions/public/part-00000.parquet": lambda: run(train_model),
+    ".primorl/checkpoints/*.safetensors": lambda: run(train_model),
+    "models/dynamics/model.safetensors": lambda: run(optimize_policy),
+    "models/dynamics/config.json": lambda: run(optimize_policy),
     "models/dynamics/privacy.json": lambda: run(optimize_policy),
-    "models/policy/policy.safetensors": read_policy,
-    "models/policy/epochs.safetensors": lambda: DeterministicPolicy.load_epochs(Path("models/policy")),
-    "models/policy/config.json": read_policy,
+    "models/policy/policy.safetensors": lambda: run(evaluate),
+    "models/policy/epochs.safetensors": lambda: run(evaluate),
+    "models/policy/config.json": lambda: run(evaluate),
     "models/policy/privacy.json": lambda: run(evaluate),
-    "metrics/summary.json": lambda: release(Path("new"), load_params(), void_ok=False),
     "metrics/private_evaluation.json": lambda: run(evaluate),
-    ".primorl/checkpoints/*.safetensors": read_checkpoint,
-    **{f"out/{name}": check_bundle for name in (*sorted(contents.FILES), contents.MANIFEST)},
+    "metrics/summary.json": lambda: release(Path("new"), load_params(), void_ok=False),
+    **{
+        f"out/{name}": lambda: bundle.check(Path("out"), void_ok=False)
+        for name in (*sorted(contents.FILES), contents.MANIFEST)
+    },
 }
 
 
 @pytest.mark.parametrize("name", READERS)
 def test_a_hostile_file_runs_nothing_and_is_one_clear_error(project: Path, name: str) -> None:
     (path,) = project.glob(name)
-    before = set(sys.modules)
     for payload, content in PAYLOADS.items():
         path.write_bytes(content)
         if name.startswith("out/") and not name.endswith(contents.MANIFEST):
             write_json(project / "out" / contents.MANIFEST, to_json(contents.manifest_of(project / "out")))
         with pytest.raises(PipelineError) as refused:
             READERS[name]()
-        assert "\n" not in str(refused.value), payload
-        assert CANARY not in str(refused.value), payload
+        said = str(refused.value)
+        assert path.name in said or f"{path.parent.name}: not a" in said, payload
+        assert "\n" not in said, payload
+        assert CANARY not in said, payload
         assert not Path(CANARY).exists(), payload
-    assert {module for module in set(sys.modules) - before if module.startswith("joblib")} == set()
 
 
 def test_a_datasets_own_description_of_its_environment_builds_nothing(project: Path) -> None:
@@ -290,25 +238,16 @@ def test_a_password_in_an_address_is_told_nowhere(
     assert not any(PASSWORD.encode() in file.read_bytes() for file in files)
 
 
-# The dependency audit
-
-CLEAN = {"name": "six", "version": "1.17.0", "vulns": []}
-SKIPPED = {"name": "torch", "skip_reason": "not found"}
-BAD = {"name": "jinja2", "version": "3.1.2", "vulns": [{"id": "PYSEC-1", "fix_versions": ["3.1.3"], "aliases": []}]}
-
-
-@pytest.mark.parametrize(
-    ("listed", "status", "says"),
-    [
-        ([CLEAN, SKIPPED], 0, "audit: 1 of 2 pinned packages looked up, no known vulnerability"),
-        ([CLEAN, BAD], 1, "jinja2 3.1.2: PYSEC-1 (fixed in 3.1.3)"),
-        ([SKIPPED, SKIPPED], 0, "NOT AUDITED"),
-        (None, 0, "NOT AUDITED"),
-    ],
-)
-def test_an_audit_that_looked_nothing_up_never_passes_for_a_clean_one(
-    listed: list[dict[str, Any]] | None, status: int, says: str
-) -> None:
-    found = verdict("" if listed is None else json.dumps({"dependencies": listed, "fixes": []}))
-    assert found[0] == status
-    assert says in found[1]
+def test_an_audit_that_looked_nothing_up_never_passes_for_a_clean_one() -> None:
+    clean = {"name": "six", "version": "1.17.0", "vulns": []}
+    skipped = {"name": "torch", "skip_reason": "not found"}
+    known = [{"id": "PYSEC-1", "fix_versions": ["3.1.3"], "aliases": []}]
+    for listed, status, says in (
+        ([clean, skipped], 0, "audit: 1 of 2 pinned packages looked up, no known vulnerability"),
+        ([clean, {"name": "jinja2", "version": "3.1.2", "vulns": known}], 1, "jinja2 3.1.2: PYSEC-1 (fixed in 3.1.3)"),
+        ([skipped, skipped], 0, "NOT AUDITED"),
+    ):
+        found = verdict(json.dumps({"dependencies": listed, "fixes": []}))
+        assert found[0] == status
+        assert says in found[1]
+    assert "NOT AUDITED" in verdict("")[1]

@@ -4,8 +4,6 @@ from functools import cache
 
 import pytest
 
-from primorl.privacy.accounting import figures
-from primorl.privacy.accounting.figures import Figures
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import GaussianQuery
@@ -27,18 +25,11 @@ SETTINGS: list[tuple[float, float, int, tuple[float, ...]]] = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def only_epsilon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A statement without its figures beside ε: they take most of its time, and are not asked for here."""
-    monkeypatch.setattr(figures, "figures", lambda event, delta: Figures(None, (), (), ()))
-
-
 def stated(q: float, z: float, rounds: int, queries: tuple[float, ...]) -> float:
     asked = tuple(GaussianQuery(f"query_{i}", 1.0, multiplier) for i, multiplier in enumerate(queries))
-    plan = Plan(1000, "unit", PoissonSampler(q), L2Clip(1.0), z, rounds, DELTA, asked)
-    epsilon = plan.statement(dataset_fingerprint="f", public_assumptions=()).epsilon
-    assert epsilon is not None
-    return epsilon
+    spent = Plan(1000, "unit", PoissonSampler(q), L2Clip(1.0), z, rounds, DELTA, asked).spent()
+    assert spent is not None
+    return spent.epsilon_pld
 
 
 @cache

@@ -13,7 +13,7 @@ from primorl.privacy.ledger.anchor import BEGUN, Anchor
 from primorl.privacy.ledger.store import Store
 from primorl.project.errors import PipelineError
 from tests.privacy.ledger import postgresql
-from tests.privacy.ledger.interrupted import ROUNDS, Place, interrupted_at_line, interrupted_at_write, judge
+from tests.privacy.ledger.interrupted import ROUNDS, Place, interrupted, judge
 
 KILL = signal.SIGKILL
 MOMENTS = 31  # of an undisturbed run: the next one is beyond its end
@@ -42,26 +42,26 @@ def test_an_interruption_at_any_write_loses_nothing(quick: Path) -> None:
     """Before and after each write of checkpoint, ledger, head and progress."""
     for at in range(1, MOMENTS):
         place = new_place(quick, at)
-        assert interrupted_at_write(place, at, signal_of(at)), at
+        assert interrupted(place, at, signal_of(at)), at
         judge(place)
-    assert not interrupted_at_write(new_place(quick, "whole"), MOMENTS, KILL), "moments were left out"
+    assert not interrupted(new_place(quick, "whole"), MOMENTS, KILL), "moments were left out"
 
 
 def test_an_interruption_of_the_resumption_loses_nothing(quick: Path) -> None:
     """Among others between the token in the checkpoint, the token in the ledger, and the owner in the progress."""
     for at in range(1, 12):
         place = new_place(quick, at)
-        assert interrupted_at_write(place, 15, KILL)
+        assert interrupted(place, 15, KILL)
         assert place.released == [1], "killed in the second round"
-        assert interrupted_at_write(place, at, signal_of(at)), at
-        assert interrupted_at_write(place, (at + 3) % 9 + 1, signal_of(at + 1)), "and once more"
+        assert interrupted(place, at, signal_of(at)), at
+        assert interrupted(place, (at + 3) % 9 + 1, signal_of(at + 1)), "and once more"
         judge(place)
 
 
 @pytest.mark.parametrize("line", range(7, LINES, LINES // 16))
 def test_an_interruption_at_any_line_loses_nothing(quick: Path, line: int) -> None:
     place = new_place(quick, line)
-    assert interrupted_at_line(place, line, signal_of(line))
+    assert interrupted(place, line, signal_of(line), lines=True)
     judge(place)
 
 

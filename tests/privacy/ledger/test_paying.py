@@ -1,5 +1,6 @@
 """Work is paid for once: whoever asks again, from wherever, is given the result, told where it is, or refused."""
 
+import hashlib
 import json
 import re
 from contextlib import ExitStack, closing
@@ -8,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 
-from primorl.privacy.ledger import charges, checkpoint
-from primorl.privacy.ledger.checkpoint import write_checkpoint
+from primorl.privacy.ledger import charges
+from primorl.privacy.ledger.checkpoint import read_checkpoint, write_checkpoint
 from primorl.privacy.ledger.ledger import Ledger, new_charge_id
 from primorl.privacy.ledger.requests import BudgetExceeded, Refused
 from primorl.project.errors import PipelineError
@@ -207,16 +209,10 @@ def test_progress_that_somebody_changed_lets_nothing_run(one_file: Place, change
 
 def as_before(file: Path, resumed: int) -> None:
     """Write a checkpoint as it was written before resumptions had tokens."""
-    found = checkpoint.read_checkpoint(file, Running.restore, file.stem)
-    dumps = json.dumps
-
-    def old(header: dict[str, Any], **options: Any) -> str:
-        assert set(header) == {"charge", "tokens", "saves", "facts"}
-        return dumps({"charge": header["charge"], "resumed": resumed, "facts": header["facts"]}, **options)
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(checkpoint.json, "dumps", old)
-        write_checkpoint(file, found.state, charge=file.stem)
+    state = read_checkpoint(file, Running.restore, file.stem).state
+    header = json.dumps({"charge": file.stem, "resumed": resumed, "facts": state.facts()})
+    content = safetensors.torch.save(state.tensors(), {"checkpoint": header})
+    file.write_bytes(hashlib.sha256(content).digest() + content)
 
 
 _append = Ledger._append
