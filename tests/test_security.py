@@ -31,7 +31,7 @@ from primorl.release import bundle, contents
 from primorl.release.build import release
 from primorl.simulators.environments import reset_states
 from primorl.tracking import stage_run
-from primorl.training.state import TrainingState
+from primorl.training.training import TrainingState
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import UnitStore
 from tests.audit_dependencies import verdict

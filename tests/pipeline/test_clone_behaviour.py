@@ -21,9 +21,9 @@ from primorl.project.errors import PipelineError
 from primorl.setup import clone_work
 from primorl.setup.partitions import Partitions
 from primorl.training import pooled
-from primorl.training.cloning import CloningSetup
 from primorl.training.public_evaluation import PublicEvaluator
-from primorl.training.state import ENGINE_VERSION
+from primorl.training.setup import CloningSetup
+from primorl.training.training import ENGINE_VERSION
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.pipeline.training_project import charged, watch_private, with_changes
 from tests.trajectories.builders import INFO
@@ -162,7 +162,7 @@ def setup_of(params: Params) -> tuple[CloningSetup, Partitions]:
 def test_rounds_begin_with_weights_of_the_public_split_and_move_them_less(asked: Params) -> None:
     setup, partitions = setup_of(asked)
     public = setup.public_of(partitions.public.flat())
-    judge = PublicEvaluator(setup.architecture, setup.make_normaliser(public, {}), *public)
+    judge = PublicEvaluator(setup.architecture, setup.make_normaliser(public, {}), public)
     losses = judge.compare(setup.initial_weights(), setup.first_weights())
     assert losses.final < losses.initial - 0.01
     assert setup.local == clone_work.LOCAL_FROM_PUBLIC

@@ -14,7 +14,7 @@ from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.ledger import charges
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
-from primorl.training.state import ENGINE_VERSION
+from primorl.training.training import ENGINE_VERSION
 from tests.pipeline import tiny_policy
 from tests.pipeline.training_project import (
     OUTPUT,
