@@ -32,8 +32,7 @@ from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.setup.paid_training import TrainingReport
 from primorl.tracking import stage_run
 from primorl.training.one_run_audit import Units
-from primorl.training.state import TrainingState
-from primorl.training.training import train
+from primorl.training.training import TrainingState, train
 from tests.units import server_training
 
 RATE, EVALUATE_EVERY, PUBLIC = 0.1, 5, 60

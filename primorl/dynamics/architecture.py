@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -85,15 +86,20 @@ class Architecture:
         The logit of a termination begins as a constant, at a probability of 1%: an episode ends once in many steps, and
         from even odds on every step of every unit would first spend its clipped update on saying so.
         """
-        import torch
-
-        generator = torch.Generator().manual_seed(seed)
-        weights: list[Tensor] = []
-        for inputs, outputs in self.layers:
-            bound = 1 / math.sqrt(inputs)
-            for shape in ((self.members, inputs, outputs), (self.members, 1, outputs)):
-                weights.append((torch.rand(shape, generator=generator) * 2 - 1) * bound)
+        weights = uniform_weights(self.members, self.layers, seed)
         if self.learned_termination:
             weights[-2][..., -1] = 0.0
             weights[-1][..., -1] = _RARE_LOGIT / TERMINATION_GAIN
-        return tuple(weights)
+        return weights
+
+
+def uniform_weights(members: int, layers: Sequence[tuple[int, int]], seed: int) -> Weights:
+    """Draw the weights of ``members`` MLPs of these (in, out) layers, uniformly within ±1/√in."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    weights: list[Tensor] = []
+    for inputs, outputs in layers:
+        for shape in ((members, inputs, outputs), (members, 1, outputs)):
+            weights.append((torch.rand(shape, generator=generator) * 2 - 1) * (1 / math.sqrt(inputs)))
+    return tuple(weights)

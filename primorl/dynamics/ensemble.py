@@ -1,7 +1,7 @@
 """A Gaussian dynamics ensemble: weights as plain tensors, its prediction, its loss, its ends, its file."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,23 @@ _BROKEN = (ValueError, KeyError, TypeError, AttributeError, OverflowError, Recur
 FEWEST_ENDS, END_MARGIN = 20, 0.1
 Weights = tuple[Tensor, ...]
 """Alternating ``[N, in, out]`` matrices and ``[N, 1, out]`` biases, first layer first."""
+
+
+def flat(weights: Sequence[Tensor]) -> Tensor:
+    """Join tensors to one vector."""
+    return torch.cat([part.detach().flatten() for part in weights])
+
+
+def shaped(vector: Tensor, like: Sequence[Tensor]) -> Weights:
+    """Cut `flat` weights up again into the shapes of ``like``, views of ``vector``.
+
+    Raises:
+        ValueError: it has another length.
+    """
+    sizes = [part.numel() for part in like]
+    if vector.shape != (sum(sizes),):
+        raise ValueError
+    return tuple(part.view_as(own) for part, own in zip(torch.split(vector, sizes), like, strict=True))
 
 
 def outputs(weights: Weights, inputs: Tensor) -> Tensor:
@@ -206,7 +223,7 @@ class GaussianEnsemble:
             ) from None
 
     @classmethod
-    def _assemble(cls, config: ModelConfig, tensors: Mapping[str, Tensor]) -> "GaussianEnsemble":
+    def _assemble(cls, config: ModelConfig, tensors: Mapping[str, Any]) -> "GaussianEnsemble":
         shape = Architecture.of(config)
         S, A = shape.observation_size, shape.action_size
         maps = {"input_mean": S + A, "input_scale": S + A, "target_mean": S + 1, "target_scale": S + 1}
@@ -225,8 +242,8 @@ class GaussianEnsemble:
         if len(tensors) != len(sizes):
             raise _MismatchError(f"{len(tensors)} tensors, config.json says {len(sizes)}")
         normaliser = Normaliser(**{name: tensors[name] for name in maps})
-        rewards = config.reward_low, config.reward_high
-        bounds = Bounds(*(tensors[name] for name in limits), *rewards, config.discrete_actions)
+        facts = {name: getattr(config, name) for name in ("reward_low", "reward_high", "discrete_actions")}
+        bounds = Bounds(**{name: tensors[name] for name in limits}, **facts)
         return cls(shape, weights, normaliser, bounds, config.termination)
 
 

@@ -44,7 +44,7 @@ from primorl.release.contents import (
 from primorl.release.document import is_inert
 from primorl.release.recheck import check_ledger, check_payment, check_statement, given
 from primorl.release.soundness import check_model, check_policy
-from primorl.training.start_query import STARTS as STARTS_QUERY
+from primorl.training.queries import STARTS as STARTS_QUERY
 
 PARTS = ("models/dynamics", "models/behaviour")
 """Mechanisms of a policy's statement that counts model and clone."""

@@ -18,7 +18,7 @@ from primorl.project.records import printable
 from primorl.release.contents import LEAST_NOISE, LEDGER, MOST_ROUNDS, LedgerStatement
 from primorl.release.stated_figures import OURS, agrees, misstated
 from primorl.setup import estimators as _estimators  # noqa: F401 - registers their queries
-from primorl.training import normaliser_query as _normaliser_query  # noqa: F401 - registers its query
+from primorl.training import queries as _queries  # noqa: F401 - registers its query
 
 Value = TypeVar("Value")
 

@@ -208,7 +208,7 @@ def cloning_setup(
         PipelineError: the choices do not fit the data, an action has no finite bounds, or no noise reaches the ε.
     """
     from primorl.setup.compute import ALONE, chosen_device, execution
-    from primorl.training.cloning import CloningSetup
+    from primorl.training.setup import CloningSetup
 
     place, behaviour = place or ALONE, params.behaviour
     check_declared(params, manifest, public)

@@ -13,7 +13,7 @@ from primorl.trajectories.storage.rows import UnitStore
 
 if TYPE_CHECKING:
     from primorl.dynamics.ensemble import Bounds
-    from primorl.training.normaliser_query import ObservationColumns
+    from primorl.training.queries import ObservationColumns
 
 Floats = npt.NDArray[np.float32]
 
@@ -60,7 +60,7 @@ def model_bounds(params: Params, manifest: Manifest, public: UnitStore) -> "Boun
 
 def observation_columns(manifest: Manifest) -> "ObservationColumns":
     """Tell how the normaliser treats each dimension of an observation."""
-    from primorl.training.normaliser_query import ObservationColumns
+    from primorl.training.queries import ObservationColumns
 
     spaces = manifest.info.spaces
     return ObservationColumns(spaces.observation_size, spaces.one_hot, spaces.discrete_actions)

@@ -34,8 +34,7 @@ from primorl.training.independence import check_setup
 from primorl.training.policy_network import Network
 from primorl.training.public_evaluation import PublicEvaluation
 from primorl.training.setup import TrainingSetup
-from primorl.training.state import ENGINE_VERSION, TrainingState
-from primorl.training.training import Trained, train
+from primorl.training.training import ENGINE_VERSION, Trained, TrainingState, train
 from primorl.trajectories.storage.store import ShardedStore, UnitStore
 
 _COPIES = 8  # of the parameters on disk at most: a checkpoint holds four, and is replaced by a new one; then the model

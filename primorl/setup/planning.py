@@ -78,8 +78,7 @@ def _queries(params: Params, manifest: Manifest) -> tuple[GaussianQuery, ...]:
     if asked.normaliser != "private" and not asked.starts:
         return ()
     # They register the queries, and import torch.
-    from primorl.training.normaliser_query import MOST_NOISE, NORMALISER
-    from primorl.training.start_query import STARTS, StartQuery
+    from primorl.training.queries import MOST_NOISE, NORMALISER, STARTS
 
     columns = observation_columns(manifest)
     multiplier = asked.noise_multiplier if params.dynamics.variant == "private" else 0.0
@@ -94,7 +93,7 @@ def _queries(params: Params, manifest: Manifest) -> tuple[GaussianQuery, ...]:
             )
         queries.append(GaussianQuery.of(NORMALISER, columns.fractions, multiplier))
     if asked.starts:
-        queries.append(GaussianQuery.of(STARTS, StartQuery.moments(columns), multiplier))
+        queries.append(GaussianQuery.of(STARTS, columns.moments, multiplier))
     return tuple(queries)
 
 

@@ -382,7 +382,7 @@ SENSITIVITY = [
     Fault(
         "sensitivity-rounded-sum",
         LOCAL_UPDATE,
-        "sum_of_updates",
+        "Kernel.sum",
         call(".trunc_", "update.mul_(1 / grid)"),
         f"{INDEPENDENCE}::test_a_unit_moves_the_sum_by_its_own_update_exactly",
     ),

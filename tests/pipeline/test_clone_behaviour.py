@@ -21,7 +21,7 @@ from primorl.setup import clone_work
 from primorl.setup.partitions import Partitions
 from primorl.training import pooled
 from primorl.training.public_evaluation import PublicEvaluator
-from primorl.training.state import ENGINE_VERSION
+from primorl.training.training import ENGINE_VERSION
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.pipeline.training_project import charged, states, watch_private, with_changes
 from tests.trajectories.builders import INFO
@@ -130,7 +130,7 @@ def test_rounds_begin_with_weights_of_the_public_split_and_move_them_less(asked:
     partitions = Partitions.open(DATA)
     setup = clone_work.cloning_setup(asked, partitions.manifest, partitions.public)
     public = setup.public_of(partitions.public.flat())
-    judge = PublicEvaluator(setup.architecture, setup.make_normaliser(public, {}), *public)
+    judge = PublicEvaluator(setup.architecture, setup.make_normaliser(public, {}), public)
     losses = judge.compare(setup.initial_weights(), setup.first_weights())
     assert losses.final < losses.initial - 0.01
     assert setup.local == clone_work.LOCAL_FROM_PUBLIC

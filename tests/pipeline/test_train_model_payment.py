@@ -15,7 +15,7 @@ from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
-from primorl.training.state import ENGINE_VERSION
+from primorl.training.training import ENGINE_VERSION
 from tests.pipeline.fakes import FakeRun
 from tests.pipeline.training_project import (
     OUTPUT,

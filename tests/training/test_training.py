@@ -19,8 +19,7 @@ from primorl.training.pooled import train_pooled
 from primorl.training.public_evaluation import PublicEvaluation
 from primorl.training.rounds import Rounds
 from primorl.training.settings import PooledTraining, ServerTraining
-from primorl.training.state import TrainingState
-from primorl.training.training import Trained, answer_queries, train
+from primorl.training.training import Trained, TrainingState, answer_queries, train
 from tests.units import Ragged, local_training, make_units, server_training, training_setup
 
 PLAIN = server_training(0.0, 0.0, 5, None)

@@ -1,4 +1,4 @@
-"""What standardises inputs and targets where nothing public does: declared bounds, or a charged query."""
+"""Charged queries: histograms that make a normaliser where nothing is public, and a model of first states."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,11 +8,12 @@ from torch import Tensor
 
 from primorl.dynamics.ensemble import Bounds
 from primorl.dynamics.normaliser import Normaliser
-from primorl.privacy.mechanism.queries import Fractions, register_query
+from primorl.dynamics.starts import CONTINUOUS, StartModel
+from primorl.privacy.mechanism.queries import Fractions, Moments, register_query
 from primorl.training.cohort import CohortSource
 
-NORMALISER = "normaliser"
-"""Name of the query in ``privacy.json``."""
+NORMALISER, STARTS = "normaliser", "starts"
+"""Names of the queries in ``privacy.json``."""
 BINS = 32  # of every column, a power of two; of changes they are half octaves, down to 2⁻¹⁶ of the declared range
 MOST_NOISE = 0.02
 """Standard deviation on a fraction beyond which little of a histogram is left."""
@@ -30,6 +31,7 @@ batches of any size.
 """
 _COPIES = 3  # of a unit's counts: themselves, scaled, divided
 _ROW_BYTES = 80  # of a row and column, in which every tensor on the way from a number to its bin is counted
+_UNIT_BYTES = 8 * 8  # of a unit and number of the sum: products, their factors, and what they are rounded through
 
 OneHot = tuple[tuple[int, int], ...]
 """Parts of an observation that are one-hot: (first dimension, number of categories)."""
@@ -59,12 +61,17 @@ class ObservationColumns:
 
     @property
     def fractions(self) -> Fractions:
-        """What a unit adds to the normaliser's query: S' observations, S' changes and the reward."""
+        """A unit's contribution to the normaliser's query: of S' observations, S' changes and the reward."""
         return Fractions(2 * len(self.continuous) + 1, BINS)
+
+    @property
+    def moments(self) -> Moments:
+        """A unit's contribution to the query of first states."""
+        return Moments(len(self.continuous), tuple(size for _, size in self.one_hot))
 
 
 def normaliser_of_bounds(columns: ObservationColumns, bounds: Bounds) -> Normaliser:
-    """Standardise by what is declared, and nothing else.
+    """Standardise by declared bounds alone.
 
     An input is centred on the middle of its declared range and divided by a quarter of it, so that it lies within ±2;
     a change of the state is divided by 1/32 of the range, a reward centred on its middle and divided by a quarter.
@@ -75,22 +82,20 @@ def normaliser_of_bounds(columns: ObservationColumns, bounds: Bounds) -> Normali
         columns: which dimensions are one-hot.
         bounds: finite.
     """
-    span = _range(bounds)
-    middle = (bounds.observation_low + bounds.observation_high) / 2
-    return _assembled(
-        columns, bounds, middle, span * _INPUT_SHARE, span * _CHANGE_SHARE, *_middle_and_share(bounds, _INPUT_SHARE)
-    )
+    span, middle = _range(bounds), (bounds.observation_low + bounds.observation_high) / 2
+    states = middle, span * _INPUT_SHARE, span * _CHANGE_SHARE
+    reward, spread = (bounds.reward_low + bounds.reward_high) / 2, (bounds.reward_high - bounds.reward_low)
+    return _assembled(columns, bounds, *states, reward, spread * _INPUT_SHARE)
 
 
 @register_query(NORMALISER)
 class NormaliserQuery:
     """Histograms of every unit's observations, changes and rewards in public bins, and the normaliser they make.
 
-    Why histograms and not a clipped mean and variance: changes of a state are heavy-tailed, and a few rare
-    jumps may hold most of their variance. A robust spread, the 90% quantile of |change| over 1.645, is what the public
-    split gives too (`Normaliser.from_public`), and a histogram whose bins are half octaves gives it over six decades
-    without a clipping norm to be guessed. Noise on bins is also easier to remove than noise on a moment: a bin that
-    noise alone may have filled is taken for empty (`likely_fractions`).
+    Histograms and not a clipped mean and variance, since changes of a state are heavy-tailed: a few rare jumps may
+    hold most of their variance. Bins that are half octaves give the robust spread of `Normaliser.from_public` over six
+    decades without a clipping norm to be guessed. Noise on bins is also easier to remove than noise on a moment: a bin
+    that noise alone may have filled is taken for empty (`likely_fractions`).
 
     Args:
         columns: which dimensions are one-hot.
@@ -98,8 +103,7 @@ class NormaliserQuery:
     """
 
     def __init__(self, columns: ObservationColumns, bounds: Bounds) -> None:
-        self._columns = columns
-        self._bounds = bounds
+        self._columns, self._bounds = columns, bounds
         self._continuous = columns.continuous
 
     def total(self, source: CohortSource) -> Tensor:
@@ -125,7 +129,7 @@ class NormaliserQuery:
         return torch.where(placed.isnan(), outside, placed.clamp(0, BINS - 1)).to(torch.int64)
 
     def normaliser(self, answer: Tensor, noise: float) -> Normaliser:
-        """The maps that the noisy mean fractions make: post-processing.
+        """Make the maps from the noisy mean fractions: post-processing.
 
         Inputs: mean and standard deviation. Changes: centred on 0, divided by the 90% quantile of |change| over 1.645,
         or where nine of ten are too small for the bins by their root mean square, at least 1/256 of the range; by 1/32
@@ -143,27 +147,22 @@ class NormaliserQuery:
             middle[dimension], scale[dimension] = _moments(halved_fractions(answer[place], noise))
             change[dimension] = _spread_of_changes(answer[known + 1 + place], noise)
         reward, spread = _median_and_spread(halved_fractions(answer[known], noise))
-        span, reward_span = _range(self._bounds), self._bounds.reward_high - self._bounds.reward_low
-        return _assembled(
-            self._columns,
-            self._bounds,
-            self._bounds.observation_low + span * middle,
-            span * scale,
-            span * change,
-            self._bounds.reward_low + reward_span * reward,
-            reward_span * spread,
-        )
+        bounds = self._bounds
+        span, reward_span = _range(bounds), bounds.reward_high - bounds.reward_low
+        states = bounds.observation_low + span * middle, span * scale, span * change
+        rewards = bounds.reward_low + reward_span * reward, reward_span * spread
+        return _assembled(self._columns, bounds, *states, *rewards)
 
 
 def all_rows(source: CohortSource, unit_bytes: int, row_bytes: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """All units, some at a time: inputs ``[U, M, S + A]``, targets and which rows are their own ``[U, M]``.
+    """Yield all units, some at a time: inputs ``[U, M, S + A]``, targets, and which rows are their own ``[U, M]``.
 
     Sensitive: for a query's sum only. As many at a time as stay within ``BYTES_AT_ONCE``, but one in any case.
 
     Args:
         source: the private units.
-        unit_bytes: what is held for each of the U units of a batch.
-        row_bytes: what is held for each of its U M rows.
+        unit_bytes: held for each of the U units of a batch.
+        row_bytes: held for each of its U M rows.
     """
     lengths = source.lengths(torch.arange(source.units))
     first = 0
@@ -277,10 +276,6 @@ def _range(bounds: Bounds) -> Tensor:
     return torch.where(span > 0, span, torch.ones_like(span))
 
 
-def _middle_and_share(bounds: Bounds, share: float) -> tuple[float, float]:
-    return (bounds.reward_low + bounds.reward_high) / 2, (bounds.reward_high - bounds.reward_low) * share
-
-
 def _assembled(
     columns: ObservationColumns,
     bounds: Bounds,
@@ -288,10 +283,9 @@ def _assembled(
     scale: Tensor,
     change: Tensor,
     reward: float,
-    reward_scale: float,
+    spread: float,
 ) -> Normaliser:
-    """Put together inputs, changes and reward; one-hot parts and actions go by what is declared."""
-    middle, scale, change = middle.clone(), scale.clone(), change.clone()
+    """Put together inputs, changes and reward; one-hot parts and actions go by their declared ranges."""
     for first, size in columns.one_hot:
         part = slice(first, first + size)
         middle[part], scale[part], change[part] = 0.0, 1.0, (2 * (size - 1)) ** 0.5 / size
@@ -299,10 +293,72 @@ def _assembled(
     if not columns.discrete_actions:
         action = (bounds.action_low + bounds.action_high) / 2
         action_scale = (bounds.action_high - bounds.action_low) * _INPUT_SHARE
-    rewards = torch.tensor([reward]), torch.tensor([reward_scale if reward_scale > 0 else 1.0])
+    rewards = torch.tensor([reward]), torch.tensor([spread if spread > 0 else 1.0])
     return Normaliser(
         torch.cat((middle, action)).float(),
         torch.cat((scale, action_scale)).float(),
         torch.cat((torch.zeros_like(change), rewards[0])).float(),
         torch.cat((change, rewards[1])).float(),
     )
+
+
+@register_query(STARTS)
+class StartQuery:
+    """Asks every unit for the first state of its first trajectory (in the order of ids), scaled to ±1 by the bounds.
+
+    Args:
+        columns: which dimensions are one-hot.
+        bounds: finite.
+    """
+
+    def __init__(self, columns: ObservationColumns, bounds: Bounds) -> None:
+        self._columns, self._continuous = columns, columns.continuous
+        self._low, self._high = bounds.observation_low, bounds.observation_high
+
+    def total(self, source: CohortSource) -> Tensor:
+        """Sum over all units, int64. Sensitive: only `Plan.answer` may see it."""
+        moments = self._columns.moments
+        total = torch.zeros(moments.numbers, dtype=torch.int64)
+        width = moments.numbers + 2 * self._columns.observation_size
+        at_once = max(1, BYTES_AT_ONCE // (width * _UNIT_BYTES))
+        for units in torch.split(torch.arange(source.units), at_once):
+            state = source.transitions(units, torch.zeros(len(units), 1, dtype=torch.int64))[0][:, 0]
+            parts = [state[:, first : first + size].argmax(1) for first, size in self._columns.one_hot]
+            chosen = torch.stack(parts, 1) if parts else torch.empty(len(units), 0, dtype=torch.int64)
+            total += moments.total(self._scaled(state), chosen)
+        return total
+
+    def model(self, answer: Tensor) -> StartModel:
+        """Make a model of first states from the noisy mean contributions: post-processing.
+
+        Mean and second moments give a covariance, of which the nearest positive semi-definite one is taken: eigenvalues
+        that noise made negative become 0.
+        """
+        size, S = len(self._continuous), self._columns.observation_size
+        middle, half = self._middle_and_half()
+        mean = answer[:size].clamp(-1, 1)
+        second = torch.zeros(size, size, dtype=answer.dtype)
+        row, column = torch.triu_indices(size, size)
+        pairs = size * (size + 1) // 2
+        second[row, column] = second[column, row] = answer[size : size + pairs]
+        values, vectors = torch.linalg.eigh(second - mean.outer(mean))
+        root = vectors * values.clamp(min=0).sqrt()
+        centre, probabilities, factor = torch.zeros(S), torch.zeros(S), torch.zeros(S, S)
+        centre[self._continuous] = (middle + half * mean).float()
+        factor[self._continuous, :size] = (half[:, None] * root).float()
+        block = torch.full((S,), CONTINUOUS)
+        place = size + pairs
+        for part, (first, categories) in enumerate(self._columns.one_hot):
+            inside = slice(first, first + categories)
+            probabilities[inside] = possible_fractions(answer[place : place + categories]).float()
+            block[inside] = part
+            place += categories
+        return StartModel(self._low.float(), self._high.float(), centre, factor, block, probabilities)
+
+    def _middle_and_half(self) -> tuple[Tensor, Tensor]:
+        low, high = self._low[self._continuous].double(), self._high[self._continuous].double()
+        return (low + high) / 2, (high - low) / 2
+
+    def _scaled(self, state: Tensor) -> Tensor:
+        middle, half = self._middle_and_half()
+        return (state[:, self._continuous].double() - middle) / torch.where(half > 0, half, torch.ones_like(half))
