@@ -23,7 +23,7 @@ from primorl.online.policy_optimisation import FromReturns, NaturalGradientByDes
 from primorl.online.trajectories import Trajectories
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.mechanism.selection import Selection
-from primorl.setup.simulated_users import SimulatedUsers
+from primorl.setup.online import SimulatedUsers
 from primorl.simulators.batches import batch
 
 

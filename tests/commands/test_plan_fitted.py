@@ -10,7 +10,7 @@ import yaml
 from primorl.commands import main as cli
 from primorl.config.params import Params
 from primorl.project.paths import MANIFEST
-from primorl.setup.planning import make_plan
+from primorl.setup.model_work import make_plan
 from primorl.trajectories.storage.manifest import Manifest
 from tests.commands.test_data import logged
 from tests.commands.test_plan import answered, said

@@ -12,7 +12,7 @@ from primorl.dynamics.config import ModelConfig
 from primorl.policy.config import PolicyConfig
 from primorl.project.elapsed import ElapsedTime
 from primorl.setup import clone_work
-from primorl.setup.model_files import write_nothing
+from primorl.setup.paid_training import write_nothing
 from tests.pipeline import tiny_policy
 from tests.pipeline.tiny_policy import RememberingRun, tiny
 from tests.pipeline.training_project import OUTPUT, trained, with_changes, write_partitions

@@ -23,8 +23,8 @@ from primorl.privacy.together import together
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, write_json
 from primorl.project.paths import MANIFEST, PRIVATE_EVALUATION
-from primorl.setup.evaluation_files import nothing_asked
-from primorl.setup.model_files import write_nothing
+from primorl.setup.paid_training import write_nothing
+from primorl.setup.private_evaluation import nothing_asked
 from primorl.tracking import RUN_TAGS, stage_run
 from primorl.tracking.registry import CHAMPION, LATEST
 from primorl.trajectories.storage.manifest import Manifest

@@ -17,7 +17,7 @@ from primorl.config.params import Params
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
-from primorl.setup import launcher
+from primorl.setup import compute
 from tests.pipeline.training_project import charged, statement, trained, with_changes, write_partitions
 from tests.projects import write_settings
 from tests.training.crew import CPU
@@ -113,8 +113,8 @@ time.sleep(600)
 """
 WORKER = """
 import os, time
-from primorl.setup import launcher
-launcher.begin_worker()
+from primorl.setup import compute
+compute.begin_worker()
 print(os.getpid(), flush=True)
 time.sleep(600)
 """
@@ -132,7 +132,7 @@ def test_no_process_outlives_the_first() -> None:
 
 
 def test_a_process_whose_first_was_gone_before_it_looked_ends() -> None:
-    environment = {**os.environ, launcher._LEADER: str(os.getppid())}
+    environment = {**os.environ, compute._LEADER: str(os.getppid())}
     worker = subprocess.Popen([sys.executable, "-c", WORKER], cwd=ROOT, env=environment, stdout=subprocess.PIPE)
     try:
         assert worker.wait(timeout=60) == 1
@@ -150,10 +150,10 @@ def test_a_start_that_fails_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -
         left.append(start(*arguments, **options))
         return left[0]
 
-    monkeypatch.setattr(launcher.subprocess, "Popen", failing)
+    monkeypatch.setattr(compute.subprocess, "Popen", failing)
     with (
         pytest.raises(OSError, match="no more"),
-        launcher.started(3, [sys.executable, "-c", "import time; time.sleep(600)"]),
+        compute.started(3, [sys.executable, "-c", "import time; time.sleep(600)"]),
     ):
         pytest.fail("one of them was not started")
     assert left[0].returncode == -9

@@ -16,9 +16,9 @@ from primorl.project.errors import PipelineError
 from primorl.project.paths import PARTITIONS
 from primorl.setup import clone_work
 from primorl.setup.accounts import project_ledger
+from primorl.setup.model_work import make_plan
 from primorl.setup.next_charges import beside_model, check_all_fits
 from primorl.setup.partitions import Partitions
-from primorl.setup.planning import make_plan
 from tests.commands.test_plan import said
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.pipeline.training_project import charged, trained, with_changes, write_partitions

@@ -4,7 +4,7 @@ import pytest
 
 from primorl.config import params as params_module
 from primorl.config.blocks import Online
-from primorl.setup.online_updates import RELEASES, update_of
+from primorl.setup.online import RELEASES, update_of
 from tests.projects import project_settings
 
 ALGORITHMS = get_args(get_type_hints(Online)["algorithm"])

@@ -12,7 +12,7 @@ import pytest
 
 from primorl.policy.loaded import Policy
 from primorl.project.errors import PipelineError
-from primorl.setup import tables
+from primorl.setup import prediction
 from primorl.setup.prediction import predict
 from primorl.trajectories.sources import source_of
 from tests.policy.test_loaded import NAMES, RANGE, ROWS, loaded
@@ -129,8 +129,8 @@ def test_batches_do_not_change_the_answers(policy: Policy, ending: str, monkeypa
     values[:, 2] = 5
     given = table(dict(zip(NAMES["names"][0], values.T, strict=True)), f"in.{ending}")
     predict(policy, given, Path("whole.csv"), keep=["age"])
-    monkeypatch.setattr(tables, "_ROWS_PER_BATCH", 7)
-    monkeypatch.setattr(tables, "_CSV_BLOCK_BYTES", 300)
+    monkeypatch.setattr(prediction, "_ROWS_PER_BATCH", 7)
+    monkeypatch.setattr(prediction, "_CSV_BLOCK_BYTES", 300)
     predict(policy, given, Path("parts.csv"), keep=["age"])
     assert Path("parts.csv").read_bytes() == Path("whole.csv").read_bytes()
 
@@ -154,7 +154,7 @@ MARKED: list[tuple[str, Any]] = [
 def test_a_number_that_could_be_two_stops_the_command(
     policy: Policy, cell: str, mark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tables, "_ROWS_PER_BATCH", 2)
+    monkeypatch.setattr(prediction, "_ROWS_PER_BATCH", 2)
     for delimiter in ";,":
         lines = [["weight", "dose", "age"], *[["5", "1", age] for age in ("1", "1", "1", f'"{cell}"', "1")]]
         given = text("".join(f"{delimiter.join(line)}\n" for line in lines), "in.csv")

@@ -9,7 +9,7 @@ import pytest
 from primorl.policy.loaded import Policy
 from primorl.project.elapsed import ElapsedTime
 from primorl.project.errors import PipelineError
-from primorl.setup import tables
+from primorl.setup import prediction
 from primorl.setup.prediction import predict
 from primorl.trajectories.sources.tabular.elapsed import RowOrder
 from tests.commands.charging import primorl
@@ -45,7 +45,7 @@ def test_the_log_goes_in_as_it_came(
     rows = logged((lambda moment: (moment - BEGAN).total_seconds() / 60) if numbers else (lambda moment: moment))
     order = np.random.default_rng(1).permutation(len(rows)) if shuffled else np.arange(len(rows))
     log = write([rows[place] for place in order], name)
-    monkeypatch.setattr(tables, "_ROWS_PER_BATCH", 3)
+    monkeypatch.setattr(prediction, "_ROWS_PER_BATCH", 3)
     assert predict(policy, log, Path("out.parquet"), keep=["x"], by=BY) == (8, 0)
     found = {float(row["x"]): [row["dose"], row["rate"]] for row in read(Path("out.parquet"))}
     assert list(found) == [rows[place]["x"] for place in order]
