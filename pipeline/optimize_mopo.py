@@ -34,7 +34,7 @@ def body(params: Params, run: StageRun) -> None:
     partitions = Partitions.open(PARTITIONS)
     manifest, version = partitions.manifest, partitions.version
     wanted = accounts.request(
-        params, run, manifest, version, stage="optimize_mopo", event=dp_event.NonPrivateDpEvent(), identity=""
+        params, run, manifest.info.dataset, version, "optimize_mopo", dp_event.NonPrivateDpEvent(), ""
     )
     with closing(accounts.project_ledger(params)) as ledger:
         charge = ledger.reserve(wanted, accounts.budget(params, manifest.private_units))

@@ -22,7 +22,7 @@ from primorl.online.network import PolicyNetwork
 from primorl.online.updates import FromReturns, NaturalGradientByDescent
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.mechanism.selection import Selection
-from primorl.setup.simulated_users import SimulatedUsers
+from primorl.setup.online import SimulatedUsers
 from primorl.simulators.batches import batch
 
 

@@ -30,7 +30,7 @@ from primorl.online.updates import DPPG
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.audits.intervals import clopper_pearson
 from primorl.privacy.mechanism.plan import Plan
-from primorl.setup.simulated_users import SimulatedUsers
+from primorl.setup.online import SimulatedUsers
 from primorl.simulators.batches import batch
 
 _CRITIC, _FIRST, _SECOND, _STEPS = "critic", "critic_first_moment", "critic_second_moment", "critic_steps"

@@ -76,9 +76,9 @@ def _mechanism(
 
     with _logged() as (params, log):
         found = audits.of_mechanism(params, canaries or audits.MECHANISM_CANARIES, runs, audits.CONFIDENCE)
-        audits.log_mechanism(log, found)
+        audits.log_bounds(log, found)
         table = _bounds(found) + f"\n{found.canaries} canaries were seen"
-        _finish("mechanism", audits.mechanism_report(found), table, as_json, log)
+        _finish("mechanism", audits.report(found), table, as_json, log)
         audits.refuse(found)
 
 
@@ -92,12 +92,12 @@ def _one_run(
 
     with _logged() as (params, log):
         found = audits.of_one_run(params, canaries or audits.ONE_RUN_CANARIES, audits.CONFIDENCE)
-        audits.log_one_run(log, found)
+        audits.log_bounds(log, found)
         table = _bounds(found)
         for name, view in (("every round's release", found.rounds), ("the released model", found.model)):
             table += f"\n{name}: {view.correct} of {view.guesses} guesses right"
         table += f"\ntrained on {found.units} public units and {found.canaries} canaries; the model was dropped"
-        _finish("one-run", audits.one_run_report(found), table, as_json, log)
+        _finish("one-run", audits.report(found), table, as_json, log)
         audits.refuse(found)
 
 

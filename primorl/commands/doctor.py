@@ -254,8 +254,7 @@ def _secret() -> Verdict:
 
 def _ledger() -> Verdict:
     from primorl.config.params import load_reading
-    from primorl.setup.accounts import begun_ledger
-    from primorl.setup.losses import refuse_losses
+    from primorl.setup.accounts import begun_ledger, refuse_losses
 
     if not PARAMS.exists():
         return "ok", "no project, no ledger"

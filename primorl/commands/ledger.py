@@ -127,8 +127,7 @@ def _opened() -> "tuple[Reading, Ledger | None]":
         PipelineError: there is no ledger, and files of the project name charges.
     """
     from primorl.config.params import load_reading
-    from primorl.setup.accounts import begun_ledger
-    from primorl.setup.losses import refuse_losses
+    from primorl.setup.accounts import begun_ledger, refuse_losses
 
     params = load_reading()
     ledger = begun_ledger(params)
@@ -145,8 +144,7 @@ def _check(params: "Reading", ledger: "Ledger") -> str | None:
             partitions were made under another secret.
     """
     from primorl.project.files import home
-    from primorl.setup.accounts import check_secret
-    from primorl.setup.losses import refuse_losses
+    from primorl.setup.accounts import check_secret, refuse_losses
     from primorl.trajectories.storage.manifest import Manifest
 
     refuse_losses(ledger, head=params.ledger.url is None)

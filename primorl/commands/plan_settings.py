@@ -11,8 +11,8 @@ from primorl.privacy.accounting.solving import solve_noise_multiplier, solve_rou
 from primorl.project.errors import PipelineError
 from primorl.project.paths import MANIFEST, PARAMS, PARTITIONS, PUBLIC
 from primorl.setup.fitting import Fit, fitted
+from primorl.setup.model_work import check_choices, make_plan
 from primorl.setup.next_charges import check_clone
-from primorl.setup.planning import check_choices, make_plan
 from primorl.setup.public_checks import Objections, objections
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.rows import UnitStore

@@ -21,8 +21,7 @@ from primorl.project.dvc import Status
 from primorl.project.files import finite
 from primorl.project.paths import PARAMS, PARTITIONS, UNITS
 from primorl.setup import model_work
-from primorl.setup.accounts import begun_ledger, check_secret, dataset_version
-from primorl.setup.losses import losses
+from primorl.setup.accounts import begun_ledger, check_secret, dataset_version, losses
 from primorl.setup.next_charges import (
     MAKE_DATA,
     UNKNOWN,

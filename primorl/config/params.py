@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -29,13 +29,13 @@ from primorl.config.blocks import (
     Tracking,
 )
 from primorl.config.datasets import CardTexts, Dataset
-from primorl.config.explanations import explanations
-from primorl.config.reading import read_yaml, shown
+from primorl.config.reading import explanations, found_at, read_yaml, shown
 from primorl.config.texts import Block, Name
 from primorl.project.errors import PipelineError
 from primorl.project.paths import PARAMS
 from primorl.project.values import Seed
 
+T = TypeVar("T")
 DATASETS = "datasets"
 DEFAULTS = "defaults"
 """The file in ``datasets/`` that is no dataset."""
@@ -130,7 +130,8 @@ class Params(Block):
 
     def values(self, keys: Iterable[str]) -> dict[str, Any]:
         """Values by dotted key."""
-        return {key: _value(self, key) for key in sorted(keys)}
+        content = plain(self)
+        return {key: found_at(content, key) for key in sorted(keys)}
 
     def fitted(self, values: Mapping[str, Any]) -> "Params":
         """The same choices with fitted values, by dotted key, in the place of what stood in for them.
@@ -156,18 +157,14 @@ class Params(Block):
     def suggested(self) -> dict[str, Any]:
         """The values that were taken from a dataset's file or from the defaults, by dotted key."""
         paired = {key for pair in suggestions.PAIRS for key in pair}
-        taken = {
-            key: _value(self, key)
-            for key, file in sorted(self.origins.items())
-            if file not in (PARAMS.name, suggestions.TO_FIT)
-        }
+        taken = self.values(key for key, file in self.origins.items() if file not in (PARAMS.name, suggestions.TO_FIT))
         return {key: value for key, value in taken.items() if value is not None or key not in paired}
 
     def suggestions_line(self) -> str | None:
         """What the dataset decided, in one line; None: ``params.yaml`` decided everything."""
         by_file: dict[str, list[str]] = {}
         for key, value in self.suggested().items():
-            by_file.setdefault(self.origins[key], []).append(f"{key} {_word(value)}")
+            by_file.setdefault(self.origins[key], []).append(f"{key} {'null' if value is None else value}")
         default = f"{DATASETS}/{DEFAULTS}.yaml"
         parts = [f"{file}: {', '.join(said)}" for file, said in sorted(by_file.items()) if file != default]
         if default in by_file:
@@ -206,10 +203,6 @@ def load(path: Path = PARAMS) -> Params:
 def parse(raw: Any, path: Path = PARAMS) -> Params:
     """Check the content of ``params.yaml``; the dataset's file is read beside it.
 
-    Args:
-        raw: the content.
-        path: where it stands; errors name it, and ``datasets/`` is beside it.
-
     Raises:
         PipelineError: one line that names every wrong key, what was found and what is allowed.
     """
@@ -243,7 +236,7 @@ def _checked(said: dict[str, Any], path: Path, own: Path, wrong: dict[Path, list
         checked = _adapter().validate_python(said)
     except ValidationError as refused:
         for key, why in explanations(refused, said):
-            if suggestions.may_be_auto(key) and isinstance(suggestions.found_at(said, key), str):
+            if suggestions.may_be_auto(key) and isinstance(found_at(said, key), str):
                 why += f", or {suggestions.AUTO}"
             chosen = key.partition(".")[0] == "chosen"
             file, inner = (own, key.removeprefix("chosen").removeprefix(".")) if chosen else (path, key)
@@ -264,15 +257,9 @@ def load_reading(path: Path = PARAMS) -> Reading:
         PipelineError: the file cannot be read, or one of these keys is wrong.
     """
     raw = _block(read_yaml(path, _WHY), path, keys=False)
-    privacy = raw.get("privacy")
-    budget = privacy.get("budget") if isinstance(privacy, dict) else None
+    budget = found_at(raw, "privacy.budget")
     said = {"dataset": raw.get("dataset"), "ledger": raw.get("ledger"), "privacy": {"budget": budget}}
-    try:
-        reading: Reading = TypeAdapter(Reading).validate_python(said)
-    except ValidationError as refused:
-        texts = (f"{key}: {why}" for key, why in explanations(refused, said))
-        raise PipelineError(f"{path}: " + "; ".join(texts)) from None
-    return reading
+    return _validated(Reading, said, path)
 
 
 def declared_texts(dataset: str, folder: Path = Path(DATASETS)) -> dict[str, str]:
@@ -284,14 +271,16 @@ def declared_texts(dataset: str, folder: Path = Path(DATASETS)) -> dict[str, str
         PipelineError: the file cannot be read, or the block does not fit.
     """
     own = folder / f"{dataset}.yaml"
-    entry = read_yaml(own, "") if own.exists() else {}
-    said = {"card": entry.get("card") if isinstance(entry, dict) and entry.get("card") is not None else {}}
+    card = found_at(read_yaml(own, ""), "card") if own.exists() else None
+    return _validated(dict[str, CardTexts], {"card": {} if card is None else card}, own)["card"].stated
+
+
+def _validated(kind: type[T], said: dict[str, Any], file: Path) -> T:
     try:
-        texts: CardTexts = TypeAdapter(CardTexts).validate_python(said["card"])
+        return TypeAdapter(kind).validate_python(said)
     except ValidationError as refused:
-        wrong = (f"card.{key}: {why}" if key else f"card: {why}" for key, why in explanations(refused, said["card"]))
-        raise PipelineError(f"{own}: {'; '.join(wrong)}") from None
-    return texts.stated
+        texts = (f"{key}: {why}" for key, why in explanations(refused, said))
+        raise PipelineError(f"{file}: {'; '.join(texts)}") from None
 
 
 def names(folder: Path = Path(DATASETS)) -> list[str]:
@@ -308,10 +297,6 @@ def plain(block: Any) -> dict[str, Any]:
 
 def from_plain(content: Mapping[str, Any], origins: Mapping[str, str] | None = None) -> Params:
     """Check values as `plain` gives them: every key decided, the dataset's under ``chosen``.
-
-    Args:
-        content: the values.
-        origins: see `Params`; None: nothing is known of them.
 
     Raises:
         PipelineError: as `parse`.
@@ -354,22 +339,12 @@ def _adapter() -> TypeAdapter[Params]:
     return TypeAdapter(Params)
 
 
-def _value(block: Any, key: str) -> Any:
-    for part in key.split("."):
-        block = getattr(block, part)
-    return _lists(asdict(block)) if hasattr(block, "__dataclass_fields__") else _lists(block)
-
-
 def _leaves(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in content.items():
         if isinstance(value, dict):
             yield from _leaves(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
-
-
-def _word(value: Any) -> str:
-    return "null" if value is None else str(value)
 
 
 def _lists(value: Any) -> Any:

@@ -53,9 +53,8 @@ from primorl.release.contents import (
 )
 from primorl.release.recheck import account_figures, spent
 from primorl.release.stated_figures import OURS
-from primorl.setup.accounts import begun_ledger, dataset_version
+from primorl.setup.accounts import begun_ledger, dataset_version, refuse_losses
 from primorl.setup.estimators import ROLLOUTS
-from primorl.setup.losses import refuse_losses
 from primorl.trajectories.storage.manifest import Manifest
 
 CLONE_NOTE = "the mean return of the clone of today's practice in the released model, not measured: wrong where that is"

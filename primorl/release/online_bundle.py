@@ -27,7 +27,7 @@ from primorl.release.card import both_forms, online_card, user_epsilon
 from primorl.release.contents import CARDS, MADE_ONLINE, ONLINE, POLICY, check_names_and_hashes, read
 from primorl.release.recheck import check_statement, given
 from primorl.setup.accounts import begun_ledger
-from primorl.setup.online_updates import RELEASES
+from primorl.setup.online import RELEASES
 
 FILES = frozenset((*POLICY, ONLINE, *CARDS))
 """What the bundle holds beside its manifest and the signature of that, if it is signed."""

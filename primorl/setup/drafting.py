@@ -117,13 +117,7 @@ class Draft:
         self._check()
 
     def text(self, name: str, log: Path, form: CsvFormat) -> str:
-        """Write the file.
-
-        Args:
-            name: of the dataset.
-            log: the CSV.
-            form: how it is written.
-        """
+        """Write the file."""
         given, keys = self._meaning, ("unit", "trajectory", "step", "observation", "action", "reward")
         self.left = [
             f"the column{'s' * (key in ('observation', 'action'))} of {key}" for key in keys if not getattr(given, key)

@@ -20,6 +20,7 @@ from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.ledger.account import Account
 from primorl.privacy.ledger.budget_advice import advice
+from primorl.privacy.ledger.history import Charge
 from primorl.privacy.ledger.ledger import Budget, BudgetExceeded
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.dvc import changed_stages
@@ -28,9 +29,8 @@ from primorl.project.paths import MANIFEST, PARAMS, PARTITIONS
 from primorl.setup import accounts, clone_work, model_work, questions
 from primorl.setup.clone_work import clone_event, clone_identity
 from primorl.setup.fitting import check_verdict, fitted
-from primorl.setup.model_work import model_identity
+from primorl.setup.model_work import check_choices, make_plan, model_identity
 from primorl.setup.partitions import Partitions
-from primorl.setup.planning import check_choices, make_plan
 from primorl.setup.public_checks import check_public
 from primorl.setup.questions import question_event
 from primorl.trajectories.storage.manifest import Manifest
@@ -100,11 +100,7 @@ def check_clone(params: Params, manifest: Manifest) -> None:
 
 
 def same_questions(changed: Set[str] | None = None) -> bool:
-    """Tell whether `dvc repro` would leave model, clone, policy and what is asked about them as they are.
-
-    Args:
-        changed: stages whose inputs changed; None: DVC is asked now.
-    """
+    """Tell whether `dvc repro` would leave model, clone, policy and what is asked about them as they are."""
     stages = {model_work.STAGE, clone_work.STAGE, _POLICY_STAGE, questions.STAGE}
     return not (changed_stages() if changed is None else changed) & stages
 
@@ -123,38 +119,30 @@ def mark_paid(
     asked, so questions are paid only where nothing before them will run again and they themselves will not: then those
     in the ledger with the same name and ε, after the model and the clone that they are about, are meant. Else they
     count as unpaid, though the same answer may be found after all.
-
-    Args:
-        params: every choice.
-        partitions: of the data.
-        account: what was spent on the same units.
-        wanted: the model, then what is charged beside it.
-        questions_stay: whether the run will ask what the last one asked; called at most once, where it matters.
     """
     charges = [charge for charge in account.charges if charge.state != "aborted"]
     known = {charge.identity: charge for charge in charges}
-    model, clone = known.get(model_identity(params, partitions)), None
-    stay = cache(questions_stay)
-    found = [replace(wanted[0], paid=model is not None)]
-    for each in wanted[1:]:
+    info, stay = partitions.manifest.info, cache(questions_stay)
+    cloned = info.spaces.discrete_actions and any(each.stage == clone_work.STAGE for each in wanted)
+    trainings: dict[str, Charge | None] = {}
+    found = []
+    for each in wanted:
         candidates = [charge for charge in charges if charge.stage == each.stage]
         if not candidates:
-            found.append(each)
+            paid = False
         elif each.question is None:
-            clone = known.get(clone_identity(params, partitions))
-            found.append(replace(each, paid=clone is not None))
+            part, identity = ("clone", clone_identity) if each.stage == clone_work.STAGE else ("model", model_identity)
+            trainings[part] = known.get(identity(params, partitions))
+            paid = trainings[part] is not None
         else:
-            info, most = partitions.manifest.info, each.epsilon or 0.0
-            cloned = info.spaces.discrete_actions and wanted[1].question is None
             about: set[str] = set(questions.about(each.question, info, cloned=cloned))
             if "policy" in about and params.behaviour.chosen_network() is not None:
                 about.add("clone")  # its policy begins as the clone
-            needed = [charge for part, charge in (("model", model), ("clone", clone)) if part in about]
-            after = max((charge.sequence for charge in needed if charge is not None), default=0)
-            answered = any(
-                charge.sequence > after and _CLOSE * most <= (charge.epsilon or 0.0) <= most for charge in candidates
-            )
-            found.append(replace(each, paid=answered and None not in needed and stay()))
+            needed = [trainings.get(part) for part in sorted(about - {"policy"})]
+            after, most = max((charge.sequence for charge in needed if charge), default=0), each.epsilon or 0.0
+            answered = (c for c in candidates if c.sequence > after and _CLOSE * most <= (c.epsilon or 0.0) <= most)
+            paid = None not in needed and any(answered) and stay()
+        found.append(replace(each, paid=paid))
     return found
 
 
@@ -202,9 +190,6 @@ def check_next(params: Params) -> None:
     Whether the device is there is seen when the stage begins, also before it charges.
     What `primorl.setup.arrivals` brings has an account of its own and is asked for by the stage ``online``.
 
-    Args:
-        params: every choice, of the partitions in the working directory.
-
     Raises:
         Refused: by the ledger: the charges that are not paid yet would not be granted.
         PipelineError: the settings fit neither each other nor the data, or cannot learn.
@@ -215,12 +200,10 @@ def check_next(params: Params) -> None:
     chosen, fit = fitted(params, manifest, public)
     check_verdict(params, fit)
     check_choices(chosen, manifest, public)
-    plan = make_plan(chosen, manifest)
+    plan, identity = make_plan(chosen, manifest), model_identity(params, partitions)
     check_all_fits(params, plan, partitions)
-    identity = model_identity(params, partitions)
-    event = dp_event.NonPrivateDpEvent() if params.dynamics.variant == "mopo" else plan.event
     request = accounts.request(
-        params, None, manifest, partitions.version, stage=model_work.STAGE, event=event, identity=identity
+        params, None, manifest.info.dataset, partitions.version, model_work.STAGE, plan.event, identity
     )
     with closing(accounts.project_ledger(params)) as ledger:
         if not any(charge.identity == identity and charge.state != "aborted" for charge in ledger.charges()):
@@ -235,16 +218,7 @@ def still_fitting(
     budget: Budget,
     manifest: Manifest | None,
 ) -> str:
-    """Advise what fits the budget with everything that is charged beside the model.
-
-    Args:
-        params: as params.yaml has them.
-        account: what was spent on the same units.
-        event: of the model.
-        beside: what is charged beside it and not paid yet.
-        budget: what all of it would exceed.
-        manifest: of the partitions, if they are known.
-    """
+    """Advise what fits the budget with everything that is charged beside the model."""
     events, run, target = [each.event for each in beside], Training.of(event), params.privacy.target_epsilon
     if not beside or run is None or target is None:
         return advice(account, event, budget, events)
@@ -281,35 +255,28 @@ def said(charges: Sequence[PendingCharge], *, numbers: bool = True) -> str:
 
 def _largest(fits: Callable[[float], bool], target: float) -> float | None:
     """The largest ε below the target, to about 4% and two digits, that fits."""
-    low, high = _LEAST * target, target
-    if not fits(low := _rounded(low)):
+    low, high = float(f"{_LEAST * target:.2g}"), target
+    if not fits(low):
         return None
     for _ in range(_TRIES):
-        middle = _rounded((low * high) ** 0.5)
+        middle = float(f"{(low * high) ** 0.5:.2g}")
         if not low < middle < high:
             break
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
 
 
-def _rounded(epsilon: float) -> float:
-    return float(f"{epsilon:.2g}")
-
-
 def _at(params: Params, epsilon: float) -> Params:
     """The same choices at another ε of the model; what is a share of it follows."""
-    target, privacy = params.privacy.target_epsilon, replace(params.privacy, target_epsilon=epsilon)
-    changed = replace(params, privacy=privacy)
-    if target is None:
-        return changed
-    own = str(PARAMS)
-    clone, asked = params.behaviour.target_epsilon, params.evaluation.private.estimators
-    if clone is not None and params.origins.get(shares.CLONE) != own and clone == shares.clone(target):
-        changed = replace(changed, behaviour=replace(params.behaviour, target_epsilon=shares.clone(epsilon)))
-    if params.origins.get(shares.ESTIMATORS) != own and asked == shares.estimators(target):
-        private = replace(params.evaluation.private, estimators=shares.estimators(epsilon))
-        changed = replace(changed, evaluation=replace(params.evaluation, private=private))
-    return changed
+    target, own = params.privacy.target_epsilon, str(PARAMS)
+    assert target is not None
+    behaviour, evaluation = params.behaviour, params.evaluation
+    if behaviour.target_epsilon == shares.clone(target) and params.origins.get(shares.CLONE) != own:
+        behaviour = replace(behaviour, target_epsilon=shares.clone(epsilon))
+    if evaluation.private.estimators == shares.estimators(target) and params.origins.get(shares.ESTIMATORS) != own:
+        evaluation = replace(evaluation, private=replace(evaluation.private, estimators=shares.estimators(epsilon)))
+    privacy = replace(params.privacy, target_epsilon=epsilon)
+    return replace(params, privacy=privacy, behaviour=behaviour, evaluation=evaluation)
 
 
 @dataclass(frozen=True)
@@ -348,22 +315,28 @@ def preview(params: Params) -> Preview | None:
     epsilon = None if spent is None else spent.epsilon_pld
     wanted = [PendingCharge(model_work.STAGE, epsilon, plan.event), *beside_model(params, epsilon, partitions.manifest)]
     new = [each for each in mark_paid(params, partitions, account, wanted) if not each.paid]
-    online = _online(params) if params.online.asked and changed else ""
+    budget, near, online = params.privacy.budget, False, ""
+    if params.online.asked and changed:
+        online = _online(params)
     if not new:
-        return Preview(f"the next `dvc repro` charges nothing: all of it is paid{online}", near=False)
-    if spent is None:
+        line = "the next `dvc repro` charges nothing: all of it is paid"
+    elif spent is None:
         line = f"the next `dvc repro` has no guarantee (variant {params.dynamics.variant}): all ε then counts as spent"
-        return Preview(line, near=params.privacy.budget.epsilon is not None)
-    budget = params.privacy.budget
-    before, after = account.epsilon(budget.delta), account.with_events([each.event for each in new], budget.delta)
-    most = "at most " if any(each.question is not None for each in new) else ""
-    line = f"the next `dvc repro` charges {most}{said(new)}: ε {_shown(before)} is spent, {_shown(after)} afterwards"
-    if budget.epsilon is None:
-        return Preview(f"{line}, without a budget{online}", near=False)
-    line += f", of a budget of {at_most(budget.epsilon, 6)}"
-    if after > budget.epsilon:
-        line += ": what does not fit is refused before it reads a private row"
-    return Preview(line + online, near=after > _NEAR * budget.epsilon)
+        return Preview(line, near=budget.epsilon is not None)
+    else:
+        before, after = account.epsilon(budget.delta), account.with_events([each.event for each in new], budget.delta)
+        most = "at most " if any(each.question is not None for each in new) else ""
+        line = (
+            f"the next `dvc repro` charges {most}{said(new)}: ε {_shown(before)} is spent, {_shown(after)} afterwards"
+        )
+        if budget.epsilon is None:
+            line += ", without a budget"
+        else:
+            near = after > _NEAR * budget.epsilon
+            line += f", of a budget of {at_most(budget.epsilon, 6)}"
+            if after > budget.epsilon:
+                line += ": what does not fit is refused before it reads a private row"
+    return Preview(line + online, near)
 
 
 def _online(params: Params) -> str:

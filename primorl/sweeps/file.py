@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, JsonValue, StrictInt, Tag, TypeAdapter, ValidationError
 
-from primorl.config.explanations import explanations
-from primorl.config.reading import read_yaml, shown
+from primorl.config.reading import explanations, read_yaml, shown
 from primorl.config.texts import Block
 from primorl.project.errors import PipelineError
 from primorl.project.values import Finite

@@ -16,7 +16,7 @@ from primorl.project.errors import PipelineError
 from primorl.project.files import write_json
 from primorl.setup import clone_work
 from primorl.setup.accounts import project_ledger
-from primorl.setup.planning import make_plan
+from primorl.setup.model_work import make_plan
 from primorl.trajectories.storage.manifest import Manifest
 from tests.commands.conftest import Call
 from tests.pipeline.tiny_policy import write_partition

@@ -8,7 +8,7 @@ import yaml
 
 from primorl.config.params import Params
 from primorl.project.paths import MANIFEST
-from primorl.setup.planning import make_plan
+from primorl.setup.model_work import make_plan
 from primorl.trajectories.storage.manifest import Manifest
 from tests.commands.conftest import Call
 from tests.commands.test_data import logged

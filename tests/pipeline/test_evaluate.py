@@ -25,8 +25,8 @@ from primorl.privacy.together import together
 from primorl.project.errors import PipelineError
 from primorl.project.files import file_sha256, read_json, write_json
 from primorl.project.paths import MANIFEST, MODEL, POLICY, PRIVATE_EVALUATION
-from primorl.setup.evaluation_files import nothing_asked
-from primorl.setup.model_files import write_nothing
+from primorl.setup.paid_training import write_nothing
+from primorl.setup.private_evaluation import nothing_asked
 from primorl.tracking import RUN_TAGS, stage_run
 from primorl.trajectories.storage.manifest import Manifest
 from tests.evaluation.conftest import random_policy

@@ -20,7 +20,7 @@ from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.statement import Statement
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json
-from primorl.setup.simulated_users import SimulatedUsers
+from primorl.setup.online import SimulatedUsers
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.pipeline.training_project import KilledError, charged, dying, edited, states
 from tests.privacy.test_together import statement as of_training

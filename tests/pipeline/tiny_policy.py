@@ -13,7 +13,7 @@ from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.ensemble import Bounds, GaussianEnsemble
 from primorl.dynamics.normaliser import Normaliser
 from primorl.project.files import write_json
-from primorl.setup.model_files import write_nothing
+from primorl.setup.paid_training import write_nothing
 from primorl.trajectories.identity.fingerprint import project_secret, secret_check
 from primorl.trajectories.identity.membership import Membership
 from primorl.trajectories.storage.manifest import Manifest

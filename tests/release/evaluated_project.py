@@ -16,7 +16,7 @@ from primorl.privacy.statement import Statement
 from primorl.project.files import file_sha256
 from primorl.project.paths import MANIFEST, MODEL, PARTITIONS, POLICY, PRIVATE_EVALUATION, SUMMARY
 from primorl.setup.accounts import dataset_version, project_ledger
-from primorl.setup.statement import assumptions
+from primorl.setup.partitions import assumptions
 from primorl.trajectories.storage.manifest import Manifest
 
 BIAS = "returns beyond the bounds are clipped"

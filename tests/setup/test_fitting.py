@@ -16,10 +16,9 @@ from primorl.project.errors import PipelineError
 from primorl.project.files import locked
 from primorl.project.paths import MANIFEST, MODEL, PARTITIONS, PUBLIC
 from primorl.setup import fitting, paid_training
-from primorl.setup.fitting import TRAINING_KEYS, Fit, check_verdict
-from primorl.setup.model_work import MODEL_TRAINING, model_identity, training_setup
+from primorl.setup.fitting import MODEL_TRAINING, TRAINING_KEYS, Fit, check_verdict
+from primorl.setup.model_work import make_plan, model_identity, training_setup
 from primorl.setup.partitions import Partitions
-from primorl.setup.planning import make_plan
 from primorl.training.dry_run import DryRun, Outcome
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import UnitStore

@@ -23,9 +23,9 @@ from primorl.project.paths import PARTITIONS
 from primorl.setup import arrivals, clone_work, next_charges
 from primorl.setup.accounts import project_ledger
 from primorl.setup.estimators import estimator
+from primorl.setup.model_work import make_plan
 from primorl.setup.next_charges import beside_model, check_all_fits, check_next, preview
 from primorl.setup.partitions import Partitions
-from primorl.setup.planning import make_plan
 from primorl.setup.private_evaluation import gaussian_mean, plan_at
 from primorl.setup.questions import about, question_event
 from primorl.trajectories.storage.schema import Spaces
