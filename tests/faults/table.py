@@ -88,7 +88,7 @@ NOISE = [
         f"{MECHANISM}.selection",
         "Selection.choose",
         expression("Fraction(self.epsilon)", "2 * _"),
-        f"{TESTS}/test_selection.py::test_it_is_noisy_max_with_exponential_noise",
+        f"{TESTS}/test_selection.py::test_the_bound_is_reached_and_half_the_noise_or_two_directions_break_it",
     ),
 ]
 

@@ -27,7 +27,7 @@ from primorl.setup.simulated_users import SimulatedUsers
 from tests.pipeline.test_train_model_resumption import KilledError, dying
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.pipeline.training_project import charged
-from tests.privacy.test_together import statement as of_training
+from tests.privacy.test_statements import statement as of_training
 from tests.projects import project_settings, write_settings
 from tests.trajectories.builders import snapshot
 
