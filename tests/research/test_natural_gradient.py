@@ -8,7 +8,7 @@ from torch import Tensor
 
 from primorl.online.learning import PARAMETERS
 from primorl.online.mechanism import Cohort, online_plan
-from primorl.privacy.accounting.pure import PureDpEvent
+from primorl.privacy.accounting.events import PureDpEvent
 from primorl.privacy.mechanism.selection import ONE, Scores
 from research.natural_gradient import (
     ChoiceCohort,

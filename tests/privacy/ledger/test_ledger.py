@@ -19,8 +19,8 @@ from sqlalchemy import event as sa_event
 
 from primorl.privacy.accounting.epsilon import compose, training_event
 from primorl.privacy.accounting.events import event_from_json
-from primorl.privacy.ledger.budget_advice import multiplier_that_fits, rounds_that_fit
 from primorl.privacy.ledger.ledger import Budget, BudgetExceeded, Ledger, Version
+from primorl.privacy.ledger.refusals import multiplier_that_fits, rounds_that_fit
 from primorl.project.errors import PipelineError
 from tests.privacy.ledger.ledgers import DELTA, GAUSSIAN, adaptive, opened, request, version
 

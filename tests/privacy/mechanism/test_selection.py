@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import binomtest
 from torch import Tensor
 
-from primorl.privacy.accounting.pure import PureDpEvent
+from primorl.privacy.accounting.events import PureDpEvent
 from primorl.privacy.mechanism import selection as module
 from primorl.privacy.mechanism.entropy import SeededEntropy
 from primorl.privacy.mechanism.selection import ONE, ROUNDING, Scores, Selection, flip
