@@ -18,7 +18,7 @@ from primorl.setup import accounts
 from primorl.setup.compute import policy_device
 from primorl.setup.partitions import Partitions
 from primorl.tracking import StageRun
-from primorl.trajectories.storage.store import UnitStore
+from primorl.trajectories.storage.rows import UnitStore
 
 
 def body(params: Params, run: StageRun) -> None:

@@ -28,7 +28,7 @@ from primorl.online.mechanism import Cohort, online_plan
 from primorl.online.network import PolicyNetwork
 from primorl.online.updates import DPPG
 from primorl.privacy.accounting.epsilon import Training
-from primorl.privacy.audits.intervals import clopper_pearson
+from primorl.privacy.audits.one_run import clopper_pearson
 from primorl.privacy.mechanism.plan import Plan
 from primorl.setup.online import SimulatedUsers
 from primorl.simulators.batches import batch

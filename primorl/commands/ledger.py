@@ -15,8 +15,8 @@ from primorl.project.paths import LEDGER_HEAD, MANIFEST, PARTITIONS
 if TYPE_CHECKING:
     from primorl.config.params import Reading
     from primorl.privacy.ledger.account import Account
-    from primorl.privacy.ledger.history import Registered
-    from primorl.privacy.ledger.ledger import Charge, Ledger
+    from primorl.privacy.ledger.history import Charge, Registered
+    from primorl.privacy.ledger.ledger import Ledger
 
 _EXAMPLES = """\b
 Examples:

@@ -15,8 +15,8 @@ from primorl.config.params import Params
 from primorl.privacy.accounting.epsilon import RELATION_NAME, Training
 from primorl.privacy.accounting.rounding import at_least, at_most, left_of
 from primorl.privacy.ledger.account import Account, total_of
-from primorl.privacy.ledger.budget_advice import rounds_that_fit
 from primorl.privacy.ledger.ledger import Budget
+from primorl.privacy.ledger.refusals import rounds_that_fit
 from primorl.project.dvc import Status
 from primorl.project.files import finite
 from primorl.project.paths import PARAMS, PARTITIONS, UNITS

@@ -22,7 +22,7 @@ from primorl.evaluation.summary import Summary, stated
 from primorl.policy.behaviour import BehaviourConfig
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.ledger.account import fixed_epsilon
-from primorl.privacy.ledger.ledger import Charge
+from primorl.privacy.ledger.history import Charge
 from primorl.privacy.statement import Statement
 from primorl.project import paths
 from primorl.project.errors import PipelineError

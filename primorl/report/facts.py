@@ -43,7 +43,7 @@ from primorl.project.records import to_json
 from primorl.release.composition import whole, with_account
 from primorl.release.stated_figures import check_epsilon, check_with_parts
 from primorl.trajectories.storage.manifest import Manifest
-from primorl.trajectories.storage.store import UnitStore
+from primorl.trajectories.storage.rows import UnitStore
 
 _ROLLOUTS, _MOST_ROWS = 256, 16384
 _SEED = 0

@@ -14,7 +14,8 @@ from sqlalchemy.exc import ArgumentError
 
 from primorl.config.params import Params, Reading
 from primorl.privacy.ledger.account import Account
-from primorl.privacy.ledger.ledger import Budget, Ledger, Request, Version
+from primorl.privacy.ledger.ledger import Budget, Ledger
+from primorl.privacy.ledger.requests import Request, Version
 from primorl.privacy.ledger.store import Store
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.dvc import REMAKE

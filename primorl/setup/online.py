@@ -34,7 +34,8 @@ from primorl.setup.accounts import digest
 from primorl.setup.arrivals import Arrivals
 from primorl.setup.compute import chosen_device
 from primorl.setup.work import Work, paid_work
-from primorl.simulators.batches import EnvironmentBatch, batch
+from primorl.simulators.batches import batch
+from primorl.simulators.environments import EnvironmentBatch
 from primorl.tracking import StageRun
 
 STAGE = "online"

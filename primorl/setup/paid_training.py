@@ -39,7 +39,8 @@ from primorl.training.policy_network import Network, PolicyNetwork
 from primorl.training.public_evaluation import PublicEvaluation
 from primorl.training.setup import TrainingSetup
 from primorl.training.training import ENGINE_VERSION, Trained, TrainingState, train
-from primorl.trajectories.storage.store import ShardedStore, UnitStore
+from primorl.trajectories.storage.rows import UnitStore
+from primorl.trajectories.storage.store import ShardedStore
 
 _COPIES = 8  # of the parameters on disk at most: a checkpoint holds four, and is replaced by a new one; then the model
 _ACCOUNTING_SHARE = 200  # ε so far may take one part in so many of the time

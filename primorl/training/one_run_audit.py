@@ -19,8 +19,7 @@ from torch.nn.functional import embedding
 from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.ensemble import Weights, flat, gaussian, outputs, row_losses
 from primorl.dynamics.normaliser import Normaliser
-from primorl.privacy.audits.bounds import ASSUMPTIONS, Bound, f_dp_bound
-from primorl.privacy.audits.family import Family
+from primorl.privacy.audits.bounds import ASSUMPTIONS, Bound, Family, f_dp_bound
 from primorl.privacy.audits.one_run import epsilon_lower_bound, guesses
 from primorl.project.errors import PipelineError
 from primorl.training.cohort import CohortSource, local_batches

@@ -22,7 +22,8 @@ from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.chain import Chain, Record
-from primorl.privacy.ledger.ledger import Ledger, Version
+from primorl.privacy.ledger.ledger import Ledger
+from primorl.privacy.ledger.requests import Version
 from primorl.project.errors import PipelineError
 from primorl.setup.accounts import project_ledger
 from tests.commands.charging import charged, partitioned, settings

@@ -88,7 +88,7 @@ NOISE = [
         f"{MECHANISM}.selection",
         "Selection.choose",
         expression("Fraction(self.epsilon)", "2 * _"),
-        f"{TESTS}/test_selection.py::test_it_is_noisy_max_with_exponential_noise",
+        f"{TESTS}/test_selection.py::test_the_bound_is_reached_and_half_the_noise_or_two_directions_break_it",
     ),
 ]
 
@@ -221,7 +221,7 @@ ACCOUNT_FAULTS = [
     ),
     Fault(
         "accounting-selections-once",
-        f"{ACCOUNTING}.accountants",
+        EPSILON,
         "PldWithPure._maybe_compose",
         call("one.self_compose", "one"),
         f"{TEST_ACCOUNTING}/test_pure.py::test_the_profile_is_that_of_randomized_response",
@@ -256,7 +256,7 @@ LEDGER_FAULTS = [
     ),
     Fault(
         "ledger-aborted-is-free",
-        f"{LEDGER}.sharing",
+        f"{LEDGER}.account",
         "Sharing.account",
         condition("version_of", "_ and each.state != 'aborted'"),
         SWEEP,
@@ -312,7 +312,7 @@ LEDGER_FAULTS = [
     ),
     Fault(
         "ledger-members-unchecked",
-        f"{LEDGER}.directory",
+        f"{LEDGER}.roster",
         "Directory.segment",
         condition("content", "False"),
         f"{ON_LEDGER}/test_chain.py::test_edited_members_are_found_before_they_let_anyone_through",

@@ -17,7 +17,7 @@ from primorl.policy.exported import DeterministicPolicy
 from primorl.policy.member_values import returns_by_member, step_weights
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json
-from primorl.trajectories.storage.store import UnitStore
+from primorl.trajectories.storage.rows import UnitStore
 from tests.pipeline.test_evaluate import EPOCHS, PUBLIC, chosen, project, run
 from tests.pipeline.tiny_policy import write_model, write_partitions
 from tests.statements import PRIVATE as STATEMENT

@@ -23,7 +23,7 @@ from primorl.project.files import read_json
 from primorl.setup.online import SimulatedUsers
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.pipeline.training_project import KilledError, charged, dying, edited, states
-from tests.privacy.test_together import statement as of_training
+from tests.privacy.test_statements import statement as of_training
 from tests.projects import project_settings, write_settings
 from tests.trajectories.builders import snapshot
 

@@ -33,7 +33,7 @@ from primorl.project.files import read_json
 from primorl.project.paths import BEHAVIOUR, MODEL, MOPO, POLICY, PRIVATE, PUBLIC
 from primorl.setup import clone_work
 from primorl.setup.paid_training import write_nothing
-from primorl.trajectories.storage.store import UnitStore
+from primorl.trajectories.storage.rows import UnitStore
 from tests.pipeline import tiny_policy, training_project
 from tests.pipeline.tiny_policy import RememberingRun, tiny, write_model, write_partition, write_partitions
 from tests.pipeline.training_project import charged, edited, with_changes

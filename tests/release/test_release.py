@@ -20,7 +20,7 @@ from pipeline import clone_behaviour, evaluate_private, train_model
 from primorl.commands import main as cli
 from primorl.config import params
 from primorl.dynamics.config import PublicLosses
-from primorl.privacy.ledger.ledger import Request, Version
+from primorl.privacy.ledger.requests import Request, Version
 from primorl.project.errors import PipelineError
 from primorl.project.files import file_sha256, read_json, write_json
 from primorl.release import bundle

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from primorl.online.learning import PARAMETERS
-from primorl.privacy.accounting.pure import PureDpEvent
+from primorl.privacy.accounting.events import PureDpEvent
 from primorl.privacy.mechanism.selection import ONE, Scores
 from research.natural_gradient import ChoiceCohort, NaturalGradientByChoice, NaturalGradientByStatistics, gain
 from tests.online.cohorts import OTHERS, begun, hostile, met, network, recorded, unprotected, with_user

@@ -26,8 +26,8 @@ from primorl.setup.estimators import estimator
 from primorl.setup.model_work import make_plan
 from primorl.setup.next_charges import beside_model, check_all_fits, check_next, preview
 from primorl.setup.partitions import Partitions
-from primorl.setup.private_evaluation import gaussian_mean, plan_at
-from primorl.setup.questions import about, question_event
+from primorl.setup.private_evaluation import plan_at
+from primorl.setup.questions import about, gaussian_mean, question_event
 from primorl.trajectories.storage.schema import Spaces
 from tests.commands.charging import primorl
 from tests.evaluation.private import tiny_mdp

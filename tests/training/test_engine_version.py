@@ -14,7 +14,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "2c6639937cdc10d6fd34f45306c52878b6f2ea89d2d46e621e182be8cd0023ea"
+SOURCES = "2343ad96bd174f9697517fdcefe5c8e93524f6502c25a8c5d2398d9a858bf635"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:

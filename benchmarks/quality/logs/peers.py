@@ -72,7 +72,7 @@ def export(data: Path, folder: Path, names: list[str] | None, people: list[int],
     from benchmarks.quality.logs.log import Levels
     from benchmarks.quality.logs.project import partitions
     from primorl.project.paths import PRIVATE
-    from primorl.trajectories.storage.store import UnitStore
+    from primorl.trajectories.storage.rows import UnitStore
 
     torch.set_num_threads(1)
     for count in people:

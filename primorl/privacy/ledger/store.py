@@ -9,15 +9,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, IntegrityError, ProgrammingError, SQLAlchemyError
 
 from primorl.privacy.ledger.chain import Record
-from primorl.privacy.ledger.roster import Side
 from primorl.project.errors import PipelineError
+
+Side = Literal["private", "public"]
 
 _ALLOWED = "allowed are sqlite:///FILE and postgresql+psycopg://USER:PASSWORD@HOST/NAME"
 _WAIT_SECONDS = 60  # for another process's transaction, which takes milliseconds

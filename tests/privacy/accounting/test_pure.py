@@ -11,10 +11,10 @@ from scipy.special import ndtri
 from scipy.stats import binom
 
 from primorl.privacy.accounting.epsilon import compose, grid_interval, spent
+from primorl.privacy.accounting.events import PureDpEvent, pure_rdp
 from primorl.privacy.accounting.figures import deltas, figures
 from primorl.privacy.accounting.groups import grouped
 from primorl.privacy.accounting.privacy_filter import ORDERS, cost, gaussian_cost
-from primorl.privacy.accounting.pure import PureDpEvent, pure_rdp
 
 DELTA = 1e-5
 

@@ -11,9 +11,8 @@ from scipy.special import ndtr
 
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.audits import bounds
-from primorl.privacy.audits.bounds import ASSUMPTIONS, LowerBound, Observations, lower_bound
+from primorl.privacy.audits.bounds import ASSUMPTIONS, Family, LowerBound, Observations, lower_bound
 from primorl.privacy.audits.canaries import audit_mechanism, enough_runs
-from primorl.privacy.audits.family import Family
 from primorl.privacy.mechanism.clipping import EnsembleClip, L2Clip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler

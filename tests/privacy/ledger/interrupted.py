@@ -18,7 +18,8 @@ from primorl.privacy.accounting.epsilon import compose
 from primorl.privacy.ledger import anchor, charges, checkpoint, ledger, progress, store
 from primorl.privacy.ledger.charges import pay_or_resume
 from primorl.privacy.ledger.checkpoint import DataclassState
-from primorl.privacy.ledger.ledger import Budget, Charge
+from primorl.privacy.ledger.history import Charge
+from primorl.privacy.ledger.ledger import Budget
 from primorl.project import files
 from primorl.project.errors import PipelineError
 from tests.privacy.ledger.ledgers import DELTA, GAUSSIAN, opened, request, version

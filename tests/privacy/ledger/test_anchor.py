@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from primorl.privacy.ledger.anchor import Anchor, Head
-from primorl.privacy.ledger.repairing import BrokenLedger, Disagreement
+from primorl.privacy.ledger.ledger import BrokenLedger, Disagreement
 from primorl.project.errors import PipelineError
 from tests.privacy.ledger.interrupted import KilledError
 from tests.privacy.ledger.ledgers import SECRET, at_once, execute, opened, request, version

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from primorl.project.errors import PipelineError
 from primorl.trajectories.storage import parquet
 from primorl.trajectories.storage.parquet import PartReader
-from primorl.trajectories.storage.store import ShardedStore, UnitStore, open_units
+from primorl.trajectories.storage.rows import UnitStore
+from primorl.trajectories.storage.store import ShardedStore, open_units
 from tests.trajectories.builders import INFO, NAMED, episode, episodes, table, with_probabilities, write_parts
 
 
