@@ -25,8 +25,7 @@ from primorl.project.paths import BEHAVIOUR, POLICY, PRIVATE_EVALUATION
 from primorl.release import bundle
 from primorl.release.build import chosen_policy
 from primorl.release.bundle import CHOSEN, as_released
-from primorl.release.card import promised, render
-from primorl.release.composition import whole
+from primorl.release.card import promised, render, whole
 from primorl.release.contents import ANSWERS, CLONE, FILES, LEDGER, MANIFEST, MODEL, is_bundle
 from primorl.release.contents import POLICY as POLICY_FILES
 from primorl.setup import clone_work

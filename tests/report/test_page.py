@@ -16,8 +16,7 @@ from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.accounting.privacy_filter import UNBOUNDED, cost
 from primorl.privacy.accounting.rounding import at_most, percent_at_most
 from primorl.privacy.statement import AttackPoint, ProfilePoint, Statement
-from primorl.release.card import curve, success
-from primorl.release.composition import whole, with_account
+from primorl.release.card import curve, success, whole, with_account
 from primorl.report.facts import Actions, Epoch, Facts, Rollouts, Spending
 from primorl.report.figures import figures, log_axis, wrapped
 from primorl.report.page import page
