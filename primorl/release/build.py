@@ -66,12 +66,7 @@ _FEWEST_HASH_DIGITS, _FEWEST_COUNT_DIGITS = 12, 4  # shorter ones match by chanc
 
 
 def release(
-    target: Path,
-    params: Params | Reading,
-    *,
-    void_ok: bool,
-    sign: Path | None = None,
-    policy: Released | None = None,
+    target: Path, params: Params | Reading, *, void_ok: bool, sign: Path | None = None, policy: Released | None = None
 ) -> Statement:
     """Make a bundle in ``target``. If that fails, everything stays as it was.
 

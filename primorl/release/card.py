@@ -24,18 +24,7 @@ from primorl.privacy.statement import Statement
 from primorl.privacy.together import joint_event
 from primorl.project.errors import PipelineError
 from primorl.project.files import file_sha256, read_json
-from primorl.release.contents import (
-    ANSWERS,
-    CARDS,
-    CLONE,
-    DECLARED,
-    EVALUATION,
-    FILES,
-    LEDGER,
-    MODEL,
-    OPTIONAL,
-    POLICY,
-)
+from primorl.release.contents import ANSWERS, CARDS, CLONE, DECLARED, EVALUATION, FILES, LEDGER, MODEL, OPTIONAL, POLICY
 from primorl.release.document import Document, Row, Section, written
 
 _CURVE = (0.0, 0.002, 0.005, *(j / 100 for j in range(1, 10)), *(j / 50 for j in range(5, 51)))
