@@ -40,7 +40,7 @@ from primorl.project.paths import (
     SUMMARY,
 )
 from primorl.project.records import to_json
-from primorl.release.composition import whole, with_account
+from primorl.release.card import whole, with_account
 from primorl.release.stated_figures import check_epsilon, check_with_parts
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.rows import UnitStore

@@ -121,41 +121,40 @@ def points(made: Document, heading: str) -> str:
     return text(section)
 
 
-def test_it_puts_the_statement_into_plain_words() -> None:
-    made = card(summary={"seeds": [4, 7]})
+def test_it_says_what_the_files_say_in_words_and_rounds_nothing_down() -> None:
+    made = card({"trajectories_per_person": 1200, "public_units": 1048}, summary={"seeds": [4, 7]})
     assert made.verdict == "ε = 0.5, δ = 1e-05 per trajectory"
-    meaning = points(made, "What an attack")
-    assert "of 100 that were not in the data, it names 1: of 100 that were, it finds at most 1.45; " in meaning
-    assert "1.44% (from 1%), 13.9% (from 10%), 59.1% (from 50%)" in meaning  # 1.4448 / 2.4448 = 59.097…%, rounded up
-    assert "at the same δ, ε is 0.5 for one trajectory, 1.07 for 2, 2.31 for 4, ∞ for 8." in meaning
-    declared = points(card({"trajectories_per_person": 1200}), "What an attack")
-    assert "As declared, nobody has more than 1,200 trajectories in the data." in declared
-    assert made.success == 52.8  # (1 + 0.055847) / 2 = 52.79…%, rounded up
-    assert "(0, 0.056); (0.25, 0.0025); (0.5, 1e-05)" in points(made, "For the expert")
-    assert points(made, "What was taken as public") == "the number of private units, 2952"
-    measured = points(made, "How well")
-    assert "Mean return in Pendulum-v1: -141.8, 95% interval -159.7 to -123.8, over 100 episodes." in measured
-    assert "the first of 2 trained alike with different seeds, and not chosen as the best" in measured
-    spent = points(made, "What was spent")
-    assert "4 runs used these data, this one included" in spent
-    assert "ε = 1.08 at δ = 1e-05" in spent
-    assert "3 × train_model: ε = 0.5, δ = 1e-05 each; done; 2026-11-20 to 2026-11-22" in spent
-    assert "failed, counted all the same, on another version that shares data" in spent
+    assert made.success == 52.8  # (1 + 0.055847) / 2 = 52.79…%
+    for heading, said in (
+        ("What an attack", "of 100 that were not in the data, it names 1: of 100 that were, it finds at most 1.45; "),
+        ("What an attack", "1.44% (from 1%), 13.9% (from 10%), 59.1% (from 50%)"),  # 1.4448 / 2.4448 = 59.097…%
+        ("What an attack", "at the same δ, ε is 0.5 for one trajectory, 1.07 for 2, 2.31 for 4, ∞ for 8."),
+        ("What an attack", "nobody has more than 1,200 trajectories in the data"),
+        ("What is protected", "Not protected: 1,048 trajectories that are declared public"),
+        ("What was taken as public", "the number of private units, 2952"),
+        ("How well", "-141.8, 95% interval -159.7 to -123.8, over 100 episodes"),
+        ("How well", "the first of 2 trained alike with different seeds, and not chosen as the best"),
+        ("What was spent", "4 runs used these data, this one included"),
+        ("What was spent", "ε = 1.08 at δ = 1e-05"),
+        ("What was spent", "3 × train_model: ε = 0.5, δ = 1e-05 each; done; 2026-11-20 to 2026-11-22"),
+        ("What was spent", "failed, counted all the same, on another version that shares data"),
+    ):
+        assert said in points(made, heading)
     assert "would promise nothing" in points(card(ledger={"epsilon": None}), "What was spent")
-    for public, said in ((1048, "Not protected: 1,048 trajectories that are"), (0, "Declared public: no trajectory.")):
-        assert said in points(card({"public_units": public}), "What is protected")
 
 
-def test_it_names_columns_where_the_files_do() -> None:
-    """Twin: of generated names there is nothing."""
+def test_it_names_columns_and_people_where_the_files_do() -> None:
+    """Twin: of generated names there is nothing, and what nobody declared is not stated."""
     named = {"observation_names": ["age", "meal=snack"], "action_names": ["insulin"]}
-    named |= {"observation_low": [2.0, 0.0], "observation_high": [25.0, 1.0]}  # type: ignore[dict-item]
-    made = card(policy=named)
-    assert "The measurements, in this order: age, meal=snack." in points(made, "What this is")
+    ranges = {"observation_low": [2.0, 0.0], "observation_high": [25.0, 1.0]}
+    made = card(policy=named | ranges, declared={"owner": "Ward 3"}, summary={"dataset": "visits"})
     listed = "age: observed, 2 to 25\nmeal=snack: observed, 0 to 1\ninsulin: set by the policy"
     assert listed in points(made, "Columns")
+    answers = points(made, "Who answers")
+    assert "owner: Ward 3" in answers
+    assert answers.count(": not stated") == 3
+    assert "card.purpose, card.contact, card.licence in datasets/visits.yaml" in answers
     generated = card(policy={"observation_names": ["observation_0", "1"], "action_names": ["action_0"]})
-    assert "in this order" not in points(generated, "What this is")
     assert all(section.heading != "Columns" for section in generated.sections)
     long = columns({"discrete_actions": True, "observation_names": [f"x{i}" for i in range(99)]})
     assert (len(long), long[-1][0]) == (61, "and 39 more")
@@ -192,61 +191,36 @@ def test_what_is_void_or_unprotected_looks_so() -> None:
     assert "ε = 0.5" not in made.markdown().replace("ε = 0.5, δ = 1e-05 each", "")
 
 
-def test_without_a_simulator_nothing_is_called_measured() -> None:
-    """What the model says of a policy is no measurement, and the card says so where the return would stand."""
-    made = card(policy={"environment": None, "discrete_actions": True, "action_size": 4}, summary=IN_MODEL)
-    value = points(made, "How well it performs")
-    assert value.startswith("This was not measured")
-    for said in ("-3.142", "-4 to -2.5", "That is a guess."):
-        assert said in value
-    for false in ("None", "it was measured", "95%"):
-        assert false not in made.markdown()
-
-
-def test_what_people_declared_is_said_as_theirs_and_the_rest_is_not_stated() -> None:
-    heading = "Who answers"
-    said = points(card(declared=STATED), heading)
-    for expected in ("owner: Ward 3", "purpose: research", "contact: x@hospital.example", "licence of the data: none"):
-        assert expected in said
-    assert "no program checks it" in said
-    missing = points(card(declared={"owner": "Ward 3"}, summary={"dataset": "visits"}), heading)
-    assert missing.count(": not stated") == 3
-    assert "card.purpose, card.contact, card.licence in datasets/visits.yaml" in missing
-
-
-def test_a_measured_policy_stands_beside_the_public_log() -> None:
+def test_only_figures_of_one_kind_are_compared() -> None:
+    """A value in the model with nothing; a discounted interval with none that is not; unknown practice with nothing."""
     for value, interval, verdict in (
         (-143.5, [-161.6, -125.4], "The policy's interval lies above today's."),
         (-900.0, [-950.0, -850.0], "The policy's interval lies below today's."),
         (-610.0, [-650.0, -570.0], "The two intervals overlap: that one is better than the other is not shown."),
     ):
-        said = text(practice(SUMMARY | PUBLIC | {"return_mean": value, "return_ci95": interval}))
-        assert "today's practice, in the 1,053 public trajectories: -700.5, 95% interval -800 to -601" in said
-        assert f"the policy, in 100 simulated episodes: {value:.4g}, 95% interval" in said
-        assert verdict in said
-    assert "Today's practice is not known" in text(practice(SUMMARY))
-
-
-def test_figures_of_different_kinds_are_not_compared() -> None:
-    """A value in the model with nothing; a discounted interval with none that is not. Twins compare like with like."""
-    said = text(practice(IN_MODEL, [TODAY]))
-    assert "today's practice, by behaviour (ε 0.2): -3.5, 95% interval -4 to -3" in said
-    assert "the policy, in the released model (the range is that of its networks, no interval): -3.142, from -4" in said
-    assert "they do not show that it is better" in said
-    assert "interval lies" not in said
+        assert verdict in text(practice(SUMMARY | PUBLIC | {"return_mean": value, "return_ci95": interval}))
     of_policy = TODAY | {"estimator": "lstd", "of": "policy", "value": -2.5, "ci95": [-3.0, -2.0]}
-    asked = text(practice(IN_MODEL, [TODAY, of_policy], 0.95))
-    assert "the policy, by lstd (ε 0.2), discounted by γ = 0.95: -2.5, 95% interval -3 to -2" in asked
-    assert "they do not show that it is better" not in asked
-    assert "lstd" not in text(practice(IN_MODEL, [TODAY, of_policy], cloned=True))
     free, other = of_policy | {"epsilon": None, "delta": None}, TODAY | {"what": "share of units"}
-    assert text(practice(IN_MODEL, [free, other])).startswith("Today's practice is not known")
     measured = SUMMARY | {"return_mean": 5.0, "return_ci95": [4.0, 6.0]}
-    said = text(practice(measured, [TODAY], 0.95))
-    assert "they do not compare" in said
-    assert "interval lies" not in said
-    for compared in (practice(measured, [TODAY]), practice(measured | PUBLIC, [], 0.95)):
-        assert "The policy's interval lies above today's." in text(compared)
+    for section, said, never in (
+        (practice(SUMMARY), "Today's practice is not known", "interval lies"),
+        (practice(IN_MODEL, [TODAY]), "they do not show that it is better", "interval lies"),
+        (
+            practice(IN_MODEL, [TODAY, of_policy], 0.95),
+            "discounted by γ = 0.95: -2.5, 95% interval -3 to",
+            "they do not",
+        ),
+        (practice(IN_MODEL, [TODAY, of_policy], cloned=True), "by behaviour", "lstd"),
+        (practice(IN_MODEL, [free, other]), "Today's practice is not known", "lstd"),
+        (practice(measured, [TODAY], 0.95), "they do not compare", "interval lies"),
+        (practice(measured, [TODAY]), "The policy's interval lies above today's.", "γ"),
+        (practice(measured | PUBLIC, [], 0.95), "The policy's interval lies above today's.", "γ"),
+    ):
+        assert said in text(section)
+        assert never not in text(section)
+    made = card(policy={"environment": None, "discrete_actions": True, "action_size": 4}, summary=IN_MODEL)
+    assert points(made, "How well it performs").startswith("This was not measured")
+    assert "it was measured" not in made.markdown()
 
 
 class Tags(HTMLParser):

@@ -12,6 +12,7 @@ from primorl.release.build import check_outputs
 from primorl.release.contents import EVALUATION, LEDGER, MODEL, POLICY
 from tests.release.bundles import (
     accepted,
+    at,
     changed_leaves,
     impossible_tensors,
     leaves,
@@ -20,7 +21,6 @@ from tests.release.bundles import (
     relist,
     removed_keys,
     renew_everything,
-    setting,
 )
 
 pytestmark = pytest.mark.usefixtures("accounted_once")
@@ -80,7 +80,7 @@ def test_impossible_numbers_and_a_lower_epsilon_are_refused_with_every_digest_re
             curve = path[0] in ("profile", "attacks", "groups") and path[1] % 5
             if path[-1] in ("epsilon", "epsilon_rdp", "delta") and value and not curve:
                 for factor in (0.999, 1 - 1e-8, 1.001):
-                    edits.append((f"{name}: {path} × {factor}", setting(name, path, value * factor)))
+                    edits.append((f"{name}: {path} × {factor}", at(name, path, value * factor)))
     assert accepted(original, tmp_path, edits, renew_everything) == []
 
 

@@ -2,9 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +16,7 @@ from primorl.release.online_bundle import FILES, check_online, release_online
 from tests.pipeline.test_online import write_offline
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.projects import project_settings, write_settings
-from tests.release.bundles import inside_of, relist
+from tests.release.bundles import Change, at, relist, without
 
 
 @pytest.fixture(scope="module")
@@ -56,30 +54,30 @@ def test_it_holds_policy_statement_and_cards_alone(project: Path) -> None:
 
 
 STATEMENT, SUMMARY = "policy/privacy.json", "online.json"
-EDITS: list[tuple[str, Callable[[dict[str, Any]], object], str]] = [
-    (STATEMENT, lambda c: c.update(epsilon=0.1), "epsilon"),
-    (STATEMENT, lambda c: c["mechanisms"][-1].update(epsilon=0.1), "mechanisms.1: epsilon"),
-    (STATEMENT, lambda c: c["online"].update(releases=3), "rounds are not releases times appearances"),
-    (STATEMENT, lambda c: c["online"].update(users=7), "users are not the units"),
-    (STATEMENT, lambda c: c.update(void=["a reason"]), "void: a reason"),
-    (STATEMENT, lambda c: c["mechanisms"][-1].update(sampling_probability=0.01), "not sampled"),
-    (STATEMENT, lambda c: c["online"].update(algorithm="dp-rebel"), "not those of the algorithm"),
-    (STATEMENT, lambda c: c["online"].update(cohorts=30), "in more of them than appearances"),
-    (STATEMENT, lambda c: c["online"].update(cohort=7, cohorts=1), "larger than the number of users"),
-    (STATEMENT, lambda c: c.update(delta=0.9), "delta"),
-    (STATEMENT, lambda c: c.pop("charge"), "charge"),
-    (SUMMARY, lambda c: c.update(epsilon=0.1), "epsilon: contradicts"),
-    (SUMMARY, lambda c: c.update(private=False), "private: contradicts"),
-    (SUMMARY, lambda c: c.update(return_mean=500.0), "not the card that the figures"),
-    ("policy/config.json", lambda c: c.update(policy="models/policy"), "allowed is 'models/online'"),
+EDITS: list[tuple[Change, str]] = [
+    (at(STATEMENT, "epsilon", 0.1), "epsilon"),
+    (at(STATEMENT, "mechanisms.1.epsilon", 0.1), "mechanisms.1: epsilon"),
+    (at(STATEMENT, "online.releases", 3), "rounds are not releases times appearances"),
+    (at(STATEMENT, "online.users", 7), "users are not the units"),
+    (at(STATEMENT, "void", ["a reason"]), "void: a reason"),
+    (at(STATEMENT, "mechanisms.1.sampling_probability", 0.01), "not sampled"),
+    (at(STATEMENT, "online.algorithm", "dp-rebel"), "not those of the algorithm"),
+    (at(STATEMENT, "online.cohorts", 30), "in more of them than appearances"),
+    (at(STATEMENT, "online", lambda own: own | {"cohort": 7, "cohorts": 1}), "larger than the number of users"),
+    (at(STATEMENT, "delta", 0.9), "delta"),
+    (without(STATEMENT, "charge"), "charge"),
+    (at(SUMMARY, "epsilon", 0.1), "epsilon: contradicts"),
+    (at(SUMMARY, "private", False), "private: contradicts"),
+    (at(SUMMARY, "return_mean", 500.0), "not the card that the figures"),
+    (at("policy/config.json", "policy", "models/policy"), "allowed is 'models/online'"),
 ]
 
 
 def test_an_edit_is_noticed_and_another_policy_or_file(project: Path, tmp_path: Path) -> None:
     """The hashes are listed anew, as a forger would."""
-    for number, (name, change, said) in enumerate(EDITS):
+    for number, (change, said) in enumerate(EDITS):
         folder = shutil.copytree("out", tmp_path / str(number))
-        inside_of(name, change)(folder)
+        change(folder)
         relist(folder)
         with pytest.raises(PipelineError, match=said):
             check_online(folder, void_ok=False)

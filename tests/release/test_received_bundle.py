@@ -6,6 +6,7 @@ import pickle
 import shutil
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file
@@ -21,17 +22,16 @@ from primorl.release.build import release
 from primorl.release.contents import CARDS, FILES, LEDGER, MANIFEST, MODEL, POLICY, STARTS
 from tests.projects import inside
 from tests.release.bundles import (
-    TEXTS,
     Change,
+    at,
     each_refused,
     edit,
     edit_statements,
     edit_tensors,
     in_tensor,
-    inside_of,
-    keys,
     refusal,
     renew_cards,
+    together,
 )
 from tests.release.released_project import run_stages, tiny_params
 from tests.trajectories.builders import episode, snapshot
@@ -59,23 +59,13 @@ def archive(mode: str) -> Change:
 def forged_epsilon(folder: Path) -> None:
     """Lower everywhere, card included: only accounting again finds it."""
     epsilon = json.dumps(read_json(folder / POLICY[2])["epsilon"])
-    for name in TEXTS:
-        path = folder / name
+    for path in (*folder.rglob("*.json"), *folder.glob("card.*")):
         path.write_text(path.read_text(encoding="utf-8").replace(epsilon, "0.123456789012345"), encoding="utf-8")
 
 
 def forged_account(folder: Path) -> None:
     """What was spent before is left out of both statements."""
     edit_statements(str(folder), spent_on_dataset=read_json(folder / MODEL[2])["spent_on_dataset"] | {"epsilon": 0.1})
-
-
-def endless_event(content: dict) -> None:  # type: ignore[type-arg]
-    content["records"][0]["event"]["count"] = 10**12
-
-
-def other_range(folder: Path) -> None:
-    low = read_json(folder / POLICY[1])["observation_low"]
-    edit(folder / POLICY[1], observation_low=[low[0] - 1.0, *low[1:]])
 
 
 FORGED = [
@@ -85,17 +75,23 @@ FORGED = [
     (in_text(MODEL[2], "{\n", '{\n  "epsilon": 0.1,\n'), "dynamics/privacy.json: not JSON (a key is given twice"),
     (in_text(MODEL[1], "-10.0", "-1e999"), "dynamics/config.json: not JSON (found -1e999, which is too large"),
     (lambda folder: (folder / LEDGER).write_text("[" * 100_000), "ledger-statement.json: not JSON (RecursionError"),
-    (inside_of(LEDGER, endless_event), "ledger-statement.json: not as declared: records.0.event"),
+    (at(LEDGER, "records.0.event.count", 10**12), "ledger-statement.json: not as declared: records.0.event"),
     (forged_epsilon, "dynamics/privacy.json: epsilon: less than the accountant"),
-    (keys(LEDGER, epsilon=0.1), "ledger-statement.json: epsilon: less than the accountant"),
+    (at(LEDGER, "epsilon", 0.1), "ledger-statement.json: epsilon: less than the accountant"),
     (forged_account, "dynamics/privacy.json: spent_on_dataset: epsilon: less than the accountant"),
     (in_text("card.html", "trajectory", "person"), "card.html: not the card that the figures of this bundle make"),
-    (keys(LEDGER, **{"x\nerror: all is well\x1b[2J": 1}), "not as declared: x?error: all is well?[2J"),
+    (
+        lambda folder: edit(folder / LEDGER, **{"x\nerror: all is well\x1b[2J": 1}),
+        "not as declared: x?error: all is well?[2J",
+    ),
     (in_text("card.html", "<main>", "<main><script>1</script>"), "card.html: holds markup that is not ours"),
     (in_text("card.md", "- ", "- [more](javascript:1) "), "card.md: holds markup that is not ours"),
-    (other_range, "policy/config.json: observation_low: not the bound in dynamics/model.safetensors"),
-    (keys(POLICY[1], observation_names=["a", "b", "c"]), "observation_names: differs from dynamics/config.json"),
-    (keys(MODEL[1], rounds=4), "dynamics/config.json: rounds: more than the 3"),
+    (
+        at(POLICY[1], "observation_low.0", -99.0),
+        "policy/config.json: observation_low: not the bound in dynamics/model.safetensors",
+    ),
+    (at(POLICY[1], "observation_names", ["a", "b", "c"]), "observation_names: differs from dynamics/config.json"),
+    (at(MODEL[1], "rounds", 4), "dynamics/config.json: rounds: more than the 3"),
 ]
 
 
@@ -105,7 +101,7 @@ def linked(folder: Path) -> None:
 
 
 AS_IT_CAME = [
-    (keys(MODEL[1], rounds=2), "dynamics/config.json: not the file that MANIFEST.json lists"),
+    (at(MODEL[1], "rounds", 2), "dynamics/config.json: not the file that MANIFEST.json lists"),
     (lambda folder: (folder / "policy/setup.py").write_text("print('hello')"), "policy/setup.py does not belong"),
     (lambda folder: (folder / "notes").mkdir(), "notes does not belong"),
     (lambda folder: (folder / "card.md").unlink(), "card.md is missing"),
@@ -155,47 +151,41 @@ def test_a_bundle_with_queries_says_what_was_asked_and_holds_the_first_states(as
     assert set(load_file(asked_first / STARTS)) == {"low", "high", "mean", "factor", "block", "probabilities"}
 
 
-def in_both(change: Change) -> Change:
+def in_both(path: str, value: Any) -> Change:
     """The same change in the model's and the policy's statement."""
-
-    def forge(folder: Path) -> None:
-        for name in (MODEL[2], POLICY[2]):
-            inside_of(name, change)(folder)  # type: ignore[arg-type]
-
-    return forge
+    return together(*(at(name, path, value) for name in (MODEL[2], POLICY[2])))
 
 
-def without_queries(content: dict) -> None:  # type: ignore[type-arg]
+def without_queries(folder: Path) -> None:
     """As if nothing had been asked: event, ε and every figure of the rounds alone."""
     run = accounting.Training(1.0, 4.0, 3)
     found, total = figures(run.event, 1e-3), run.spent(1e-3)
-    content |= {"queries": [], "event": event_to_json(run.event), "epsilon_replace_one": found.epsilon_replace_one}
+    content: dict[str, Any] = {"queries": [], "event": event_to_json(run.event)}
     content |= {"epsilon": total.epsilon_pld, "epsilon_rdp": total.epsilon_rdp}
+    content["epsilon_replace_one"] = found.epsilon_replace_one
     content["profile"] = [{"epsilon": epsilon, "delta": delta} for epsilon, delta in found.profile]
     content["groups"] = [{"units": units, "epsilon": epsilon} for units, epsilon in found.groups]
     content["attacks"] = [{"false_positive_rate": a, "true_positive_rate": b} for a, b in found.attacks]
+    edit_statements(str(folder), **content)
 
 
 def test_a_forged_bundle_with_queries_is_refused(asked_first: Path, tmp_path: Path) -> None:
     less = "less than the accountant makes of"
-    table = [
-        (in_both(without_queries), "starts.safetensors: there, which contradicts queries"),
-        (in_both(lambda own: own.update(epsilon=own["epsilon"] * 0.9)), f"epsilon: {less}"),
-        (in_both(lambda own: own["queries"][1].update(epsilon=0.1)), f"queries: starts: epsilon: {less}"),
-        (in_both(lambda own: own["queries"][0].update(noise_multiplier=0.0)), "yet a query without noise"),
-        (in_both(lambda own: own["queries"][0].update(what="wages")), "not as declared: queries.0.what"),
+    table: list[tuple[Change, str]] = [
+        (without_queries, "starts.safetensors: there, which contradicts queries"),
+        (in_both("epsilon", 0.5), f"epsilon: {less}"),
+        (in_both("queries.1.epsilon", 0.1), f"queries: starts: epsilon: {less}"),
+        (in_both("queries.0.noise_multiplier", 0.0), "yet a query without noise"),
+        (in_both("queries.0.what", "wages"), "not as declared: queries.0.what"),
         (lambda folder: (folder / STARTS).unlink(), "starts.safetensors: missing, which contradicts queries"),
         (lambda folder: edit_tensors(folder / STARTS, {}, {"made": "by ana"}), "holds more than first states"),
-        (
-            in_tensor(STARTS, "high", lambda high: high.add_(1)),
-            "its bounds are not those of dynamics/model.safetensors",
-        ),
+        (in_tensor(STARTS, "high", lambda high: high.add_(1)), "its bounds are not those of dynamics/model.safeten"),
         (lambda folder: (folder / STARTS).write_bytes(b"\x80\x04K\x01."), "not a model of first states, or damaged"),
     ]
     each_refused(asked_first, tmp_path, table)
     # agrees with itself; the ledger's charge is of another event
     forgetful = shutil.copytree(asked_first, tmp_path / "forgetful")
-    in_both(without_queries)(forgetful)
+    without_queries(forgetful)
     (forgetful / STARTS).unlink()
     assert "no committed charge with the id and event" in str(refusal(forgetful))
 

@@ -14,7 +14,7 @@ from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.privacy_filter import cost
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, write_json
-from primorl.release.composition import whole
+from primorl.release.card import whole
 from primorl.report.facts import Facts, Spending, _with_others, compared_actions, read_facts
 from tests.pipeline.fakes import FakeRun
 from tests.pipeline.test_evaluate import SEEDS, chosen, place_seeds, project, run

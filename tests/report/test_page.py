@@ -16,8 +16,7 @@ from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.accounting.privacy_filter import UNBOUNDED, cost
 from primorl.privacy.accounting.rounding import at_most, percent_at_most
 from primorl.privacy.statement import AttackPoint, ProfilePoint, Statement
-from primorl.release.card import curve, success
-from primorl.release.composition import whole, with_account
+from primorl.release.card import curve, success, whole, with_account
 from primorl.report.facts import Actions, Epoch, Facts, Rollouts, Spending
 from primorl.report.figures import figures, log_axis, wrapped
 from primorl.report.page import page
@@ -130,10 +129,7 @@ def test_the_private_units_answers_on_the_model_are_drawn_beside_a_guess() -> No
     model = Answer(what=what, value=0.25, ci95=(0.125, 0.5), **rest)
     guess = Answer(what=f"{what}, of the usual reward", value=0.75, ci95=(0.625, 1.0), **rest)
     drawn = figures(replace(FACTS, checks=(model, guess)))["checks"]
-    assert drawn.rows == [
-        (what, "0.25", "[0.125, 0.5]"),
-        (f"{what}, of the usual reward", "0.75", "[0.625, 1]"),
-    ]
+    assert drawn.rows == [(what, "0.25", "[0.125, 0.5]"), (f"{what}, of the usual reward", "0.75", "[0.625, 1]")]
     assert [(trace["name"], trace["x"]) for trace in drawn.spec["data"]] == [
         ("the model", [0.25]),
         ("a guess without a model", [0.75]),

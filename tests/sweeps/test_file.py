@@ -48,15 +48,6 @@ def test_a_file_is_read_whole_or_refused_in_one_line(tmp_path: Path, monkeypatch
         assert said in str(refused.value)
 
 
-def test_settings_of_a_project_stay_as_they_are() -> None:
-    raw = {"policy": {"epochs": 1, "hidden": [8]}, "seed": 0}
-    changed = with_settings(raw, {"policy.epochs": 2, "policy.penalty": 1, "seed": 4})
-    assert changed == {"policy": {"epochs": 2, "hidden": [8], "penalty": 1}, "seed": 4}
-    assert raw == {"policy": {"epochs": 1, "hidden": [8]}, "seed": 0}
-    with pytest.raises(PipelineError, match="polcy"):
-        with_settings(raw, {"polcy.epochs": 2})
-
-
 @settings(max_examples=40, deadline=None)
 @given(
     NAMED.map(lambda grid: {key: list({repr(v): v for v in values}.values()) for key, values in grid.items()}),
@@ -78,7 +69,11 @@ def test_a_trial_is_its_settings_whatever_they_are_called() -> None:
     assert one.name != Trial({"a": 2, "b": [0.5]}, "A").name
     assert Trial({"a": True}).name != Trial({"a": 1}).name
     (trial,) = expand(sweep(settings={"seed": 0, "policy.epochs": 3}, cases={"A": {"seed": 1}}))
-    assert trial.settings == {"seed": 1, "policy.epochs": 3}
+    raw = {"policy": {"epochs": 1, "hidden": [8]}, "seed": 0}
+    assert with_settings(raw, trial.settings) == {"policy": {"epochs": 3, "hidden": [8]}, "seed": 1}
+    assert raw["policy"] == {"epochs": 1, "hidden": [8]}
+    with pytest.raises(PipelineError, match="polcy"):
+        with_settings(raw, {"polcy.epochs": 2})
     for cases, grid, said in (({"A": {"x": 1}, "B": {"x": 1}}, {}, "cases 'A' and 'B'"), ({}, {"x": [1, 1.0]}, "grid")):
         with pytest.raises(PipelineError, match=f"{said}: the same settings twice"):
             expand(sweep(cases=cases, grid=grid))

@@ -62,9 +62,6 @@ def test_a_trial_that_a_killed_search_left_open_is_asked_for_again(
     assert study(search(3), project).left == 2
     with locked(Path(".primorl/sweeps/tiny/search.lock")), pytest.raises(PipelineError, match="another command runs"):
         run_sweep(search(2), workers=1)
-
-
-def test_what_failed_has_no_value_and_is_replaced(project: Params) -> None:
     bad = {"seed": {"choices": [BAD_SEED]}}
     assert [row.status for row in run_sweep(search(1, space=bad), workers=1).rows] == ["failed"]
-    assert study(search(1, space=bad), project).left == 1
+    assert study(search(1, space=bad), project).left == 1, "what failed has no value and is replaced"

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
@@ -138,35 +139,35 @@ def test_experiments_in_dvcs_temporary_copies_log_to_the_project(
     assert [entry.name for entry in copy.iterdir()] == ["note.txt"]
 
 
-STAGE = """
-import sys
-from pathlib import Path
-from primorl.config import params
-from primorl.tracking import stage_run
-with stage_run(sys.argv[1], params.load(Path(sys.argv[2]))) as run:
-    run.metric("one", 1.0)
-"""
 DVC = """
 import subprocess, sys
-stages = [subprocess.Popen([sys.executable, "stage.py", name, sys.argv[1]]) for name in sys.argv[2:]]
-sys.exit(max(stage.wait() for stage in stages))
+code = "from primorl.tracking import _enclosing_process; print(_enclosing_process().pid)"
+child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+print(sys.argv[0], child.communicate()[0].strip() == str(__import__("os").getpid()))
 """
 
 
-def test_stages_of_one_dvc_process_share_a_pipeline_even_when_they_create_the_store_at_once(project: Path) -> None:
-    (project / "mlflow.db").unlink()
-    (project / "stage.py").write_text(STAGE)
+def test_stages_of_one_dvc_process_share_a_pipeline_even_when_they_begin_at_once(
+    project: Path, chosen: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (project / "dvc").write_text(DVC)
-    command = [sys.executable, "dvc", str(REPOSITORY / "params.yaml"), "collect", "ingest"]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    (pipeline,), stages = runs(project)
-    assert {run.info.run_name: run.data.tags[PARENT_TAG] for run in stages} == dict.fromkeys(
-        ("collect", "ingest"), pipeline.info.run_id
+    done = subprocess.run([sys.executable, "dvc"], cwd=project, env=environment, capture_output=True, text=True)
+    assert done.stdout == "dvc True\n", done.stderr
+    own, stages, children = psutil.Process(), ("collect", "ingest"), []
+    monkeypatch.setattr(tracking, "_enclosing_process", lambda: own)
+    for stage in stages:
+        children.append(os.fork())
+        if children[-1] == 0:
+            with stage_run(stage, chosen):
+                pass
+            os._exit(0)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
+    (pipeline,), found = runs(project)
+    assert {run.info.run_name: run.data.tags[PARENT_TAG] for run in found} == dict.fromkeys(
+        stages, pipeline.info.run_id
     )
-    assert {run.info.status for run in (pipeline, *stages)} == {"FINISHED"}
-    assert [run.data.metrics for run in stages] == [{"one": 1.0}] * 2
+    assert {run.info.status for run in (pipeline, *found)} == {"FINISHED"}
 
 
 def test_the_pipeline_names_its_commit(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
