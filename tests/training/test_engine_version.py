@@ -14,7 +14,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "b3496ded0447f061d728038cb6fa93c40a49370c44f162711fe3d660ebdbb1c3"
+SOURCES = "44ec2cbd6b64922eb58d0027684bf2fe576c77dc88da78fe79a6e8f5114ab71d"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:
