@@ -8,13 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from primorl.project.errors import PipelineError
-from primorl.trajectories.storage.schema import (
-    BEHAVIOUR_PROBABILITY,
-    DatasetInfo,
-    trajectory_starts,
-    vectors,
-    whole,
-)
+from primorl.trajectories.storage.schema import BEHAVIOUR_PROBABILITY, DatasetInfo, trajectory_starts, vectors, whole
 
 _RELATIVE_TOLERANCE = 1e-5  # a bound that went through float32 and a rescaling comes back this close
 
@@ -80,20 +74,12 @@ class RowCheck:
         starts = self._starts = trajectory_starts(table)
         self._check_order(table, starts)
         lengths = np.diff(starts, append=table.num_rows)
-        self._refuse(
-            whole(table["step"]).to_numpy() != np.arange(table.num_rows) - np.repeat(starts, lengths),
-            "step numbers not contiguous from 0",
-            "0, 1, 2, … in every trajectory; sort the rows by step",
-        )
-        horizon = self._info.horizon
-        if horizon is not None:
-            self._refuse(
-                lengths > horizon,
-                "an episode longer than the horizon",
-                f"at most {horizon} steps, as `horizon` or the environment declares; correct `horizon`, or split "
-                "the episode",
-                starts + horizon,
-            )
+        misnumbered = whole(table["step"]).to_numpy() != np.arange(table.num_rows) - np.repeat(starts, lengths)
+        allowed = "0, 1, 2, … in every trajectory; sort the rows by step"
+        self._refuse(misnumbered, "step numbers not contiguous from 0", allowed)
+        if (horizon := self._info.horizon) is not None:
+            allowed = f"at most {horizon} steps, as `horizon` or the environment says; correct it, or split the episode"
+            self._refuse(lengths > horizon, "an episode longer than the horizon", allowed, starts + horizon)
         self._check_numbers(table)
         self._check_ends(table, starts)
         self._check_actions(table)
@@ -147,23 +133,13 @@ class RowCheck:
         most = self._info.trajectories_per_person
         if most is not None and len(units) > most:
             # Sorted by unit, so a unit with more than `most` is still the same so many places later.
-            self._refuse(
-                pc.equal(units[most:], units[: len(units) - most]),
-                "a person with more trajectories than declared",
-                f"at most {most} of one person, as `trajectories_per_person` says; correct it, or leave the person out",
-                starts[most:],
-            )
-        self._refuse(
-            [units[0].as_py() == self._keys.unit],
-            "a unit split over two batches or row groups",
-            "all rows of a unit together; run the stage before again",
-        )
-        self._refuse(
-            self._keys.disordered(units, trajectories),
-            "rows out of order or duplicated",
-            "every (unit_id, trajectory_id) once and ascending, all its rows together; sort, drop duplicates",
-            starts,
-        )
+            beyond = pc.equal(units[most:], units[: len(units) - most])
+            allowed = f"at most {most}, as `trajectories_per_person` says; correct it, or leave the person out"
+            self._refuse(beyond, "a person with more trajectories than declared", allowed, starts[most:])
+        allowed = "all rows of a unit together; run the stage before again"
+        self._refuse([units[0].as_py() == self._keys.unit], "a unit split over two batches or row groups", allowed)
+        allowed = "every (unit_id, trajectory_id) once and ascending, all its rows together; sort, drop duplicates"
+        self._refuse(self._keys.disordered(units, trajectories), "rows out of order or duplicated", allowed, starts)
 
     def _check_numbers(self, table: pa.Table) -> None:
         repair = "finite float32 numbers; drop or repair the trajectory"
@@ -171,42 +147,31 @@ class RowCheck:
             self._refuse(_non_finite(vectors(table[name])), f"a non-finite {name}", repair)
         with np.errstate(over="ignore"):
             change = vectors(table["next_observation"]) - vectors(table["observation"])
-        self._refuse(
-            _non_finite(change),
-            "a step whose change of observation overflows float32",
-            "next_observation - observation within float32; rescale the observations, or drop the trajectory",
-        )
+        allowed = "next_observation - observation within float32; rescale the observations, or drop the trajectory"
+        self._refuse(_non_finite(change), "a step whose change of observation overflows float32", allowed)
         self._refuse(~np.isfinite(whole(table["reward"]).to_numpy()), "a non-finite reward", repair)
 
     def _check_ends(self, table: pa.Table, starts: npt.NDArray[np.int64]) -> None:
         if self._info.termination == "none":
-            self._refuse(
-                table["terminated"],
-                "an episode that terminates, while the dataset says `termination: none`",
-                "ends by truncation only; or set the dataset's termination to learned, or to the environment's rule",
-            )
+            found = "an episode that terminates, while the dataset says `termination: none`"
+            allowed = "ends by truncation only; or set the dataset's termination to learned, or the environment's rule"
+            self._refuse(table["terminated"], found, allowed)
         ended = pc.or_(table["terminated"], table["truncated"]).to_numpy()
         last = np.zeros(table.num_rows, dtype=bool)
         last[np.append(starts[1:], table.num_rows) - 1] = True
-        self._refuse(
-            ended & ~last,
-            "an end (terminated or truncated) before the last step",
-            "one end, at the last step; split the trajectory at its ends",
-        )
-        self._refuse(
-            last & ~ended,
-            "end flags missing at the last step",
-            "terminated or truncated; mark a cut recording as truncated",
-        )
+        allowed = "one end, at the last step; split the trajectory at its ends"
+        self._refuse(ended & ~last, "an end (terminated or truncated) before the last step", allowed)
+        allowed = "terminated or truncated; mark a cut recording as truncated"
+        self._refuse(last & ~ended, "end flags missing at the last step", allowed)
 
     def _check_actions(self, table: pa.Table) -> None:
         if self._spaces.discrete_actions:
             chosen = whole(table["action"]).to_numpy()
-            self._refuse(
-                (chosen < 0) | (chosen >= self._spaces.action_size),
-                "an action outside the declared space",
-                f"whole numbers from 0 to {self._spaces.action_size - 1}; correct the data or the declared actions",
+            allowed = (
+                f"whole numbers from 0 to {self._spaces.action_size - 1}; correct the data or the declared actions"
             )
+            outside = (chosen < 0) | (chosen >= self._spaces.action_size)
+            self._refuse(outside, "an action outside the declared space", allowed)
             return
         actions = vectors(table["action"])
         low, high = np.array(self._spaces.action_low), np.array(self._spaces.action_high)
@@ -219,11 +184,8 @@ class RowCheck:
             if self._info.environment is None:
                 bound = "high" if above[:, dimension].any() else "low"
                 repair = f"correct options.columns.action.{bound} of the entry, or the log"
-            self._refuse(
-                outside.any(axis=1),
-                f"an action outside the declared space ({self._spaces.action_names[dimension]!r})",
-                f"[{low[dimension]:g}, {high[dimension]:g}]; {repair}",
-            )
+            found = f"an action outside the declared space ({self._spaces.action_names[dimension]!r})"
+            self._refuse(outside.any(axis=1), found, f"[{low[dimension]:g}, {high[dimension]:g}]; {repair}")
 
     def _refuse(self, bad: npt.ArrayLike, found: str, allowed: str, rows: npt.NDArray[np.int64] | None = None) -> None:
         """Raise the error about the first row that is bad, if any; ``rows`` says which rows the flags are of."""

@@ -14,7 +14,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "2343ad96bd174f9697517fdcefe5c8e93524f6502c25a8c5d2398d9a858bf635"
+SOURCES = "a51a7897c1a9ceb2f79aa28afdc4b3296710220538c7cf08537413d973654587"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:

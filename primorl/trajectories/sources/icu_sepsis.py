@@ -112,19 +112,12 @@ class PatientReader:
         spaces: of observations and actions.
         horizon: the longest possible stay, in steps.
         seen: what each state looks like [states, S].
-        behaviour_probabilities: whether rows name how likely their action was.
+        named: whether rows name how likely their action was.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        spaces: Spaces,
-        horizon: int | None,
-        seen: npt.NDArray[np.float32],
-        behaviour_probabilities: bool,
-    ):
+    def __init__(self, path: Path, spaces: Spaces, horizon: int | None, seen: npt.NDArray[np.float32], named: bool):
         self.path, self.spaces, self.horizon = path, spaces, horizon
-        self.behaviour_probabilities = behaviour_probabilities
+        self.behaviour_probabilities = named
         self._seen = seen
 
     def tables(self) -> Generator[pa.Table]:
@@ -143,17 +136,15 @@ class PatientReader:
             last = [np.arange(row.stop - row.start) == row.stop - row.start - 1 for row in rows]
             over = [bool(ended(visited[-1])) for visited in states]
             ids = [f"{i:09d}" for i in members]
-            yield trajectory_table(
-                self.spaces,
-                ids,
-                ids,
-                [self._seen[visited] for visited in states],
+            columns = [
                 [patients.actions[row] for row in rows],
                 [(visited[1:] == SURVIVAL).astype(np.float32) for visited in states],
                 [end & died for end, died in zip(last, over, strict=True)],
                 [end & (not died) for end, died in zip(last, over, strict=True)],
-                [patients.probabilities[row] for row in rows] if self.behaviour_probabilities else None,
-            )
+            ]
+            if self.behaviour_probabilities:
+                columns.append([patients.probabilities[row] for row in rows])
+            yield trajectory_table(self.spaces, ids, ids, [self._seen[visited] for visited in states], *columns)
 
     def _load(self) -> Patients:
         try:

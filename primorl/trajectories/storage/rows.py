@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Floats = npt.NDArray[np.float32]
+Watch = Callable[[pa.Table], None]
 
 EVERY = slice(None)
 """All units. Of several processes each holds some of them."""
@@ -65,7 +66,7 @@ class UnitStore:
         PipelineError: if files are missing, corrupt or out of order, or memory runs out; it quotes no value.
     """
 
-    def __init__(self, reader: PartReader, watch: Callable[[pa.Table], None], own: slice = EVERY):
+    def __init__(self, reader: PartReader, watch: Watch, own: slice = EVERY):
         self.info, spaces = reader.info, reader.info.spaces
         self.observation_size, self.action_size = S, A = spaces.observation_size, spaces.action_size
         lengths = reader.index().lengths
@@ -110,7 +111,7 @@ class UnitStore:
         }
 
     @classmethod
-    def open(cls, folder: Path, watch: Callable[[pa.Table], None] = lambda table: None, own: slice = EVERY) -> Self:
+    def open(cls, folder: Path, watch: Watch = lambda table: None, own: slice = EVERY) -> Self:
         """Load the partition in ``folder``; see the class."""
         return cls(PartReader(folder, made_by="partition"), watch, own)
 

@@ -181,10 +181,10 @@ def test_what_stays_in_memory_is_bounded(tmp_path: Path) -> None:
     first = torch.zeros(1, 1, dtype=torch.int64)
     for unit in (0, 1, 2, 3, 3, 5):
         store.transitions(torch.tensor([unit]), first)
-        assert len(store._ring) <= 2
-        assert store._ring.inputs.nbytes + store._ring.targets.nbytes <= 4000
+        assert len(store._ring.held) <= 2
+        assert sum(matrix.nbytes for matrix in store._ring.matrices) <= 4000
     store.transitions(torch.arange(6), first.expand(6, 1))
-    assert len(store._ring) == 6, "a cohort is held as a whole, whatever it takes"
+    assert len(store._ring.held) == 6, "a cohort is held as a whole, whatever it takes"
 
 
 def test_the_bound_decides_where_the_units_are(tmp_path: Path) -> None:

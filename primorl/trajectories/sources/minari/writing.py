@@ -12,7 +12,6 @@ import h5py
 import minari
 import numpy as np
 import numpy.typing as npt
-from gymnasium.envs.registration import EnvSpec
 from minari.dataset.minari_storage import MinariStorage
 
 from primorl.project.errors import PipelineError
@@ -55,13 +54,11 @@ class EpisodeWriter:
     def __init__(self, root: Path, dataset_id: str, env: gymnasium.Env[Any, Any], algorithm: str):
         data = root.resolve() / dataset_id / "data"  # Minari counts the sizes of relative paths wrongly
         data.mkdir(parents=True)
-        self._storage = MinariStorage.new(
-            data,
-            env_spec=_storable(env.spec),
-            observation_space=env.observation_space,
-            action_space=env.action_space,
-            data_format="hdf5",
-        )
+        spec = env.spec
+        if spec is not None and callable(spec.entry_point):
+            spec = None  # of an environment built by a function (dm_control): Minari cannot write it down
+        spaces = {"observation_space": env.observation_space, "action_space": env.action_space}
+        self._storage = MinariStorage.new(data, env_spec=spec, data_format="hdf5", **spaces)
         self._storage.update_metadata(
             {"dataset_id": dataset_id, "minari_version": minari.__version__, "algorithm_name": algorithm}
         )
@@ -83,36 +80,21 @@ class EpisodeWriter:
         episodes, steps = self._storage.total_episodes, self._storage.total_steps
         with checked_writing(self._file) as file:
             for episode in self._waiting:
-                _write(file.create_group(f"episode_{episodes}", track_order=True), episodes, episode)
+                # Minari's own writer opens the file itself, and HDF5 then crashes the process where the disk is full.
+                length = len(episode.rewards)
+                last = np.arange(length) == length - 1
+                group = file.create_group(f"episode_{episodes}", track_order=True)
+                for name in ("observations", "actions", "rewards"):
+                    group.create_dataset(name, data=np.asarray(getattr(episode, name)))
+                group.create_dataset("terminations", data=last & episode.terminated)
+                group.create_dataset("truncations", data=last & episode.truncated)
+                group.attrs["id"] = episodes
+                group.attrs["total_steps"] = length
                 episodes += 1
-                steps += len(episode.rewards)
+                steps += length
         size = self._storage.get_size()
         self._storage.update_metadata({"total_episodes": episodes, "total_steps": steps, "dataset_size": size})
         self._waiting = []
-
-
-def _write(group: h5py.Group, number: int, episode: Episode) -> None:
-    """Write one episode as Minari lays it out.
-
-    Minari's own writer opens the file itself, and HDF5 then crashes the process where the disk is full.
-    """
-    last = np.arange(len(episode.rewards)) == len(episode.rewards) - 1
-    arrays = {
-        "observations": episode.observations,
-        "actions": episode.actions,
-        "rewards": episode.rewards,
-        "terminations": last & episode.terminated,
-        "truncations": last & episode.truncated,
-    }
-    for name, values in arrays.items():
-        group.create_dataset(name, data=np.asarray(values))
-    group.attrs["id"] = number
-    group.attrs["total_steps"] = len(episode.rewards)
-
-
-def _storable(spec: EnvSpec | None) -> EnvSpec | None:
-    """Give None for an environment built by a function (dm_control): Minari cannot write it down."""
-    return None if spec is None or callable(spec.entry_point) else spec
 
 
 @contextmanager

@@ -13,14 +13,7 @@ from primorl.trajectories.checks import KeyOrder, unfit_probabilities
 from primorl.trajectories.identity.consent import CONSENT_SCHEMA
 from primorl.trajectories.sources.tabular.elapsed import elapsed_times
 from primorl.trajectories.sources.tabular.files import Field, Log
-from primorl.trajectories.storage.schema import (
-    BEHAVIOUR_PROBABILITY,
-    Spaces,
-    changes,
-    id_text,
-    transition_table,
-    whole,
-)
+from primorl.trajectories.storage.schema import BEHAVIOUR_PROBABILITY, Spaces, changes, id_text, transition_table, whole
 
 _REPAIR = "sort the log, or set options.sorted: false to have it sorted here"
 
@@ -57,12 +50,9 @@ def consent_of_units(rows: pa.Table, unit: str, log: Log) -> pa.Table:
         PipelineError: if rows of one unit differ; names the file and the row.
     """
     begins, differs = changes(rows[unit]), changes(rows["consent"])
-    log.refuse(
-        rows,
-        np.flatnonzero(differs & ~begins),
-        "another value of partition.public.column than in the unit's rows before",
-        "one value for all rows of a unit: it is public as a whole, or private; correct the log",
-    )
+    found = "another value of partition.public.column than in the unit's rows before"
+    allowed = "one value for all rows of a unit: it is public as a whole, or private; correct the log"
+    log.refuse(rows, np.flatnonzero(differs & ~begins), found, allowed)
     starts = pa.array(np.flatnonzero(begins))
     units = id_text(whole(rows[unit].take(starts)))
     return pa.Table.from_arrays([units, whole(rows["consent"].take(starts))], schema=CONSENT_SCHEMA)
@@ -87,31 +77,19 @@ class Transitions:
     """
 
     def __init__(
-        self,
-        log: Log,
-        fields: Sequence[Field],
-        spaces: Spaces,
-        unit: str,
-        options: TabularOptions,
-        horizon: int | None,
+        self, log: Log, fields: Sequence[Field], spaces: Spaces, unit: str, options: TabularOptions, horizon: int | None
     ):
-        self._log = log
-        self._fields = fields
-        self._spaces = spaces
-        self._unit = unit
-        self._per_unit = options.trajectory_ids == "per_unit"
-        self._end = options.end
-        self._horizon = horizon
-        # Without a unit column, trajectories that are numbered anew for each person look like one.
-        self._or_merged = (
-            "; or, where trajectories of several people have the same id, let columns.trajectory name a column in "
-            "which no two have"
-            if unit == "trajectory"
-            else ""
-        )
+        self._log, self._fields, self._spaces = log, fields, spaces
+        self._unit, self._options, self._horizon = unit, options, horizon
         self._keys = KeyOrder()
         self._has_next = any(field.name.startswith("next_observation.") for field in fields)
-        self._has_probability = any(field.name == BEHAVIOUR_PROBABILITY for field in fields)
+        self._probability = next((field for field in fields if field.name == BEHAVIOUR_PROBABILITY), None)
+        self._or_merged = ""
+        if unit == "trajectory":  # then trajectories that are numbered anew for each person look like one
+            self._or_merged = (
+                "; or, where trajectories of several people have the same id, let columns.trajectory name a column in "
+                "which no two have"
+            )
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         """Transitions of whole units.
@@ -122,12 +100,11 @@ class Transitions:
         rows = rows.combine_chunks()
         starts = np.flatnonzero(changes(rows[self._unit]) | changes(rows["trajectory"]))
         lasts = np.append(starts[1:], rows.num_rows) - 1
-        lengths = lasts - starts + 1
         chosen = pa.array(starts)
         trajectories = units = id_text(rows["trajectory"].take(chosen).combine_chunks())
         if self._unit != "trajectory":
             units = id_text(rows[self._unit].take(chosen).combine_chunks())
-        if self._per_unit:
+        if self._options.trajectory_ids == "per_unit":
             trajectories = pc.binary_join_element_wise(units, trajectories, "/")
         self._check_order(rows, starts, units, trajectories)
         terminated, truncated = self._ends(rows, starts, lasts)
@@ -139,9 +116,10 @@ class Transitions:
         else:
             after = np.roll(observation, -1, axis=0)
             after[lasts] = observation[lasts]
-        action, reward = self._action(rows), _numbers(rows["reward"])
-        probability = _numbers(rows[BEHAVIOUR_PROBABILITY]) if self._has_probability else None
-        cut = ~terminated[lasts] & (not self._has_next)
+        columns = [observation, self._action(rows), _numbers(rows["reward"]), after, terminated, truncated]
+        if self._probability is not None:
+            columns.append(_numbers(rows[BEHAVIOUR_PROBABILITY]))
+        lengths, cut = lasts - starts + 1, ~terminated[lasts] & (not self._has_next)
         self._log.refuse(
             rows,
             starts[cut & (lengths == 1)],
@@ -150,57 +128,30 @@ class Transitions:
         )
         lengths = lengths - cut
         if self._horizon is not None:
-            self._log.refuse(
-                rows,
-                starts[lengths > self._horizon],
-                "a trajectory longer than the horizon starts here",
-                f"as many steps as `horizon` declares, or fewer; correct it, or split the trajectory{self._or_merged}",
-            )
+            allowed = f"at most as many steps as `horizon` says; correct it, or split the trajectory{self._or_merged}"
+            too_long = starts[lengths > self._horizon]
+            self._log.refuse(rows, too_long, "a trajectory longer than the horizon starts here", allowed)
         if cut.any():
+            truncated[lasts[cut] - 1] = True
             keep = np.ones(rows.num_rows, dtype=bool)
             keep[lasts[cut]] = False
-            truncated[lasts[cut] - 1] = True
             rows = rows.select(["file", "row"]).filter(pa.array(keep))
-            observation, after, action, reward = observation[keep], after[keep], action[keep], reward[keep]
-            terminated, truncated = terminated[keep], truncated[keep]
-            probability = None if probability is None else probability[keep]
-        self._check_values(rows, after, action, reward, probability)
-        return transition_table(
-            self._spaces,
-            units,
-            trajectories,
-            lengths,
-            observation,
-            action,
-            reward,
-            after,
-            terminated,
-            truncated,
-            probability,
-        )
+            columns = [column[keep] for column in columns]
+        self._check_values(rows, *columns)
+        return transition_table(self._spaces, units, trajectories, lengths, *columns)
 
     def _check_order(self, rows: pa.Table, starts: Places, units: pa.Array, trajectories: pa.Array) -> None:
         order = rows["order"].to_numpy()
         inside = np.ones(rows.num_rows, dtype=bool)
         inside[starts] = False
-        self._log.refuse(
-            rows,
-            np.flatnonzero(inside[1:] & (order[1:] == order[:-1])) + 1,
-            "an order that its trajectory has already",
-            f"every one once; drop the duplicate{self._or_merged}",
-        )
-        self._log.refuse(
-            rows,
-            np.flatnonzero(inside[1:] & (order[1:] < order[:-1])) + 1,
-            "a row out of order in its trajectory",
-            f"ascending; {_REPAIR}",
-        )
-        self._log.refuse(
-            rows,
-            starts[self._keys.disordered(units, trajectories)],
-            "a trajectory out of order or in two places",
-            f"ascending by unit, then trajectory (as text; ids of digits padded with zeros to 12); {_REPAIR}",
-        )
+        again = np.flatnonzero(inside[1:] & (order[1:] == order[:-1])) + 1
+        back = np.flatnonzero(inside[1:] & (order[1:] < order[:-1])) + 1
+        allowed = f"every one once; drop the duplicate{self._or_merged}"
+        self._log.refuse(rows, again, "an order that its trajectory has already", allowed)
+        self._log.refuse(rows, back, "a row out of order in its trajectory", f"ascending; {_REPAIR}")
+        disordered = starts[self._keys.disordered(units, trajectories)]
+        allowed = f"ascending by unit, then trajectory (as text; ids of digits padded with zeros to 12); {_REPAIR}"
+        self._log.refuse(rows, disordered, "a trajectory out of order or in two places", allowed)
 
     def _ends(self, rows: pa.Table, starts: Places, lasts: Places) -> tuple[Flags, Flags]:
         terminated, truncated = (
@@ -208,30 +159,20 @@ class Transitions:
             for name in ("terminated", "truncated")
         )
         ended = terminated | truncated
-        open_end = ~ended[lasts]
+        has_no_end = ~ended[lasts]
         ended[lasts] = False
-        self._log.refuse(
-            rows,
-            np.flatnonzero(ended),
-            "an end (terminated or truncated) before its trajectory's last row",
-            f"one end, at the last row; split the trajectory at its ends{self._or_merged}",
-        )
-        if self._end == "flags":
-            self._log.refuse(
-                rows,
-                lasts[open_end],
-                "the last row of a trajectory, with no end flag",
-                "terminated or truncated there; mark it, or set options.end to last_row",
-            )
-        elif self._end == "horizon":
-            rows_of = lasts - starts + 1
-            full = (rows_of == self._horizon) | (~np.bool_(self._has_next) & (rows_of - 1 == self._horizon))
-            self._log.refuse(
-                rows,
-                lasts[open_end & ~full],
-                "the last row of a trajectory that neither terminated nor reached the horizon",
-                "as many rows as `horizon` declares; mark its end by flags, or set options.end to last_row",
-            )
+        found = "an end (terminated or truncated) before its trajectory's last row"
+        allowed = f"one end, at the last row; split the trajectory at its ends{self._or_merged}"
+        self._log.refuse(rows, np.flatnonzero(ended), found, allowed)
+        if self._options.end == "flags":
+            allowed = "terminated or truncated there; mark it, or set options.end to last_row"
+            self._log.refuse(rows, lasts[has_no_end], "the last row of a trajectory, with no end flag", allowed)
+        elif self._options.end == "horizon":
+            steps = lasts - starts + 1
+            full = (steps == self._horizon) | ((steps - 1 == self._horizon) & (not self._has_next))
+            found = "the last row of a trajectory that neither terminated nor reached the horizon"
+            allowed = "as many rows as `horizon` declares; mark its end by flags, or set options.end to last_row"
+            self._log.refuse(rows, lasts[has_no_end & ~full], found, allowed)
         truncated[lasts] |= ~terminated[lasts]
         return terminated, truncated
 
@@ -261,14 +202,9 @@ class Transitions:
         names = [field.name for field in self._fields if field.name.startswith("action.")]
         return np.ascontiguousarray(np.stack([_numbers(rows[name]) for name in names]).T)
 
-    def _check_values(
-        self,
-        rows: pa.Table,
-        after: Floats,
-        action: npt.NDArray[Any],
-        reward: Floats,
-        probability: Floats | None,
-    ) -> None:
+    def _check_values(self, rows: pa.Table, *columns: npt.NDArray[Any]) -> None:
+        """Check the columns of `transition_table` but the observation and the ends."""
+        _, action, reward, after, _, _, *probability = columns
         if self._has_next:
             self._check_finite(rows, after, "next_observation")
         if self._spaces.discrete_actions:
@@ -277,11 +213,10 @@ class Transitions:
         else:
             self._check_finite(rows, action, "action")
         self._check_finite(rows, reward[:, None], "reward")
-        if probability is not None:
-            self._check_finite(rows, probability[:, None], BEHAVIOUR_PROBABILITY)
-            unfit, allowed = unfit_probabilities(probability, discrete=self._spaces.discrete_actions)
-            column = next(field.column for field in self._fields if field.name == BEHAVIOUR_PROBABILITY)
-            found = f"a {BEHAVIOUR_PROBABILITY} out of range (column {column!r})"
+        if self._probability is not None:
+            self._check_finite(rows, probability[0][:, None], BEHAVIOUR_PROBABILITY)
+            unfit, allowed = unfit_probabilities(probability[0], discrete=self._spaces.discrete_actions)
+            found = f"a {BEHAVIOUR_PROBABILITY} out of range (column {self._probability.column!r})"
             self._log.refuse(rows, np.flatnonzero(unfit), found, allowed)
 
     def _check_finite(self, rows: pa.Table, values: Floats, what: str) -> None:
@@ -290,12 +225,8 @@ class Transitions:
             bad = np.flatnonzero(~finite.all(axis=1))
             own = [field for field in self._fields if field.name == what or field.name.startswith(f"{what}.")]
             columns = [field.column for field in own for _ in field.categories or (None,)]
-            self._log.refuse(
-                rows,
-                bad,
-                f"a missing, NaN or infinite {what} (column {columns[int(np.argmin(finite[bad[0]]))]!r})",
-                "finite float32 numbers; fill it in, or drop or repair the trajectory",
-            )
+            found = f"a missing, NaN or infinite {what} (column {columns[int(np.argmin(finite[bad[0]]))]!r})"
+            self._log.refuse(rows, bad, found, "finite float32 numbers; fill it in, or drop or repair the trajectory")
 
 
 def _numbers(column: pa.ChunkedArray) -> Floats:
