@@ -41,7 +41,7 @@ def asked(data: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
 
 def cloned(params: Params) -> RememberingRun:
     run = RememberingRun()
-    clone_behaviour.body(params, run)  # type: ignore[arg-type]
+    clone_behaviour.body(params, run)
     return run
 
 

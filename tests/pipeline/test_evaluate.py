@@ -97,7 +97,7 @@ def run(selected: Params) -> None:
 
 def refused(says: str, selected: Params | None = None) -> None:
     with pytest.raises(PipelineError, match=says) as refusal:
-        evaluate.body(selected or chosen(), FakeRun())  # type: ignore[arg-type]
+        evaluate.body(selected or chosen(), FakeRun())
     assert "\n" not in str(refusal.value)
     assert not Path("metrics/summary.json").exists()
 
@@ -315,7 +315,7 @@ def test_the_summary_repeats_what_the_private_units_answered_about_this_model_an
         policy_sha256=file_sha256(POLICY / "policy.safetensors"),
     )
     for key in ("model_sha256", "policy_sha256"):
-        replace(answers, **{key: "0" * 64}).write(PRIVATE_EVALUATION)  # type: ignore[arg-type]
+        replace(answers, **{key: "0" * 64}).write(PRIVATE_EVALUATION)
         refused(rf"{key}: the answers are not about models/.*; run `dvc repro`")
     answers.write(PRIVATE_EVALUATION)
     run(chosen())
