@@ -23,8 +23,7 @@ dynamics:
   {train_anyway: true, start: random, ensemble_size: 3, log_variance_bounds: [-10.0, 0.5], hidden: [16], beta_nll: 0.0,
    learning_rate: 0.005, max_transitions_per_unit: null, server_momentum: 0.6, server_averaging: 0.9}
 policy:
-  {epochs: 2, updates_per_epoch: 10, rollout_every: 5, rollout_batch: 8, buffer_size: 2000, hidden: [16],
-   batch_size: 32}
+  {epochs: 2, updates_per_epoch: 10, rollout_every: 5, rollout_batch: 8, buffer_size: 2000, batch_size: 32, hidden: [8]}
 evaluation: {episodes: 4, epoch_episodes: 2}
 """
 NO_PUBLIC_SPLIT = [

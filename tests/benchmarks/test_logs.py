@@ -21,7 +21,7 @@ def test_ingest_takes_every_row_of_a_log(name: str, tmp_path: Path, monkeypatch:
     log = LOGS[name]
     log.write(Path("log"), 12, seed=3)
     entry = log.entry("log")
-    assert not any(entry["suggested"].values())  # type: ignore[attr-defined]
+    assert not any(entry["suggested"].values())
     dataset = checked(TabularDataset, entry)
     source_of(name, dataset).collect(Path("raw"))
     ingest(Path("raw"), Path("trajectories"), name, dataset)
@@ -32,9 +32,9 @@ def test_ingest_takes_every_row_of_a_log(name: str, tmp_path: Path, monkeypatch:
     rewards = logged["reward"].drop_null().to_numpy()
     assert low <= rewards.min() <= rewards.max() <= high
     if isinstance(log.action, Box):
-        actions = np.array([logged[column].drop_null().to_numpy() for column in log.action.columns])
-        assert (np.array(log.action.low) <= actions.min(1)).all()
-        assert (actions.max(1) <= np.array(log.action.high)).all()
+        for column, lowest, highest in zip(log.action.columns, log.action.low, log.action.high, strict=True):
+            actions = logged[column].drop_null().to_numpy()
+            assert lowest <= actions.min() <= actions.max() <= highest
 
 
 def test_the_simulator_is_the_one_that_made_the_log(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The paper's benchmark: its sweeps fit params.yaml, rows merge in any order, statistics are what their names say."""
 
+import copy
 import itertools
 import json
 import random
@@ -7,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
-from benchmarks.machine import ROOT, put
+from benchmarks.machine import ROOT
 from benchmarks.quality.paper import report, results, sheets
 from benchmarks.quality.paper import rows as table
 from primorl.config.params import DATASETS, parse
@@ -20,12 +20,12 @@ NOBODY_PUBLIC = "alone-pendulum"
 
 
 def test_every_sweep_fits_params() -> None:
+    template = read_yaml(ROOT / PARAMS, "test")
     for name in sheets.names():
+        fraction = {"partition.public_fraction": 0 if name == NOBODY_PUBLIC else 0.01}
         for case, same in itertools.groupby(sheets.trials(name), lambda trial: trial[0]):
-            _, settings = next(same)
-            raw = read_yaml(ROOT / PARAMS, "test")
-            fraction = 0 if name == NOBODY_PUBLIC else 0.01
-            for key, value in {"partition.public_fraction": fraction, **settings}.items():
+            raw = copy.deepcopy(template)
+            for key, value in (fraction | next(same)[1]).items():
                 *path, last = key.split(".")
                 block = raw
                 for part in path:
@@ -36,14 +36,8 @@ def test_every_sweep_fits_params() -> None:
 
 
 def row(trial: str, made: str, **others: Any) -> table.Row:
-    given = {
-        "sweep": "s",
-        "trial": trial,
-        "made": made,
-        "settings": json.dumps({"dataset": "pendulum-paper"}),
-        **others,
-    }
-    return dict.fromkeys(table.SCHEMA.names) | {"curve": [], "returns_by_seed": []} | given
+    given = {"sweep": "s", "trial": trial, "made": made, "settings": json.dumps({"dataset": "pendulum-paper"})}
+    return dict.fromkeys(table.SCHEMA.names) | {"curve": [], "returns_by_seed": []} | given | others
 
 
 def test_rows_merge_in_any_order_and_the_newest_wins(tmp_path: Path) -> None:
@@ -59,50 +53,37 @@ def test_rows_merge_in_any_order_and_the_newest_wins(tmp_path: Path) -> None:
     assert table.add(rows, file) == table.add(rows, file) == table.read(file) == expected
 
 
-def test_a_trials_folder_becomes_a_row_and_a_refused_one_does_not(tmp_path: Path) -> None:
-    for trial, status in (("one", "finished"), ("two", "refused")):
-        folder = tmp_path / ".primorl" / "sweeps" / "table-pendulum" / trial
-        folder.mkdir(parents=True)
-        content = {
-            **{"sweep": "table-pendulum", "trial": trial, "case": "Ours", "status": status, "error": None},
-            **{"settings": {"dataset": "pendulum-paper", "seed": 3}, "curve": [-900.0, -140.0], "seconds": 9.0},
-            **{"summary": {"return_mean": -150.0, "units": 29393, "seconds": {}}},
-            **{"machine": "m", "commit": "c", "command": "primorl sweep"},
-        }
-        (folder / "row.json").write_text(json.dumps(content), encoding="utf-8")
-        (folder / "privacy.json").write_text(json.dumps({"noise_multiplier": 395.6, "rounds": 100}), encoding="utf-8")
-    (found,) = table.gather(tmp_path)
-    assert (found["return_final"], found["return_best"], found["noise_multiplier"]) == (-150.0, -140.0, 395.6)
-    assert sheets.score(found["dataset"], found["return_final"]) == pytest.approx(900.0)
-
-
 def test_only_settings_that_a_sweep_has_are_results() -> None:
     case, settings = next(sheets.trials("table-pendulum"))
-    planned = row("a", "2026", settings=json.dumps(settings | {"seed": 0.0})) | {"sweep": "table-pendulum"}
-    other = row("b", "2026", settings=json.dumps(settings | {"seed": 99})) | {"sweep": "table-pendulum"}
-    tuned = row("c", "2026", settings=json.dumps(next(sheets.trials("tune-eta-pendulum"))[1]))
-    found, tuning = sheets.divided([planned, other, tuned | {"sweep": "tune-eta-pendulum"}])
+    tuned = next(sheets.trials("tune-eta-pendulum"))[1]
+    rows = [
+        row(trial, "2026", settings=json.dumps(given), sweep=sweep)
+        for trial, given, sweep in (
+            ("a", settings | {"seed": 0.0}, "table-pendulum"),
+            ("b", settings | {"seed": 99}, "table-pendulum"),
+            ("c", tuned, "tune-eta-pendulum"),
+        )
+    ]
+    found, tuning = sheets.divided(rows)
     assert [each["case"] for each in found] == [case]
     assert [each["trial"] for each in tuning] == ["b", "c"]
 
 
-def finished(case: str, value: float, **others: Any) -> table.Row:
-    named = {"sweep": "table-pendulum", "case": case, "dataset": "pendulum-paper", "status": "finished", "seconds": 1.0}
-    return row(f"{case}{value}", "2026", **named, return_final=value, **others)
-
-
 def test_a_target_is_reached_only_within_its_epsilon_with_all_seeds_and_without_failures() -> None:
-    def answer(rows: list[table.Row]) -> str:
-        return report.targets(rows).splitlines()[2].split(" | ")[-2]
+    def finished(case: str, value: float, **others: Any) -> table.Row:
+        named = {"sweep": "table-pendulum", "case": case, "dataset": "pendulum-paper", "status": "finished"}
+        return row(f"{case}{value}", "2026", **named, seconds=1.0, return_final=value, **others)
 
-    mopo = [finished("MOPO", -150.0), finished("MOPO", -151.0)]
+    def answer(*rows: table.Row) -> str:
+        mopo = [finished("MOPO", -150.0), finished("MOPO", -151.0)]
+        return report.targets([*mopo, *rows]).splitlines()[2].split(" | ")[-2]
+
     ours = [finished("Ours", -150.0 - seed, epsilon=0.02) for seed in range(10)]
-    assert answer([*mopo, *ours]) == "yes"
-    assert answer([*mopo, *ours[:9]]) == "so far"
-    assert answer([*mopo, *ours, finished("Ours", -150.0, epsilon=0.03)]) == "no"
-    failed = finished("Ours", -150.0, epsilon=0.02) | {"status": "failed", "return_final": None}
-    assert answer([*mopo, *ours, failed]) == "no"
-    assert answer([*mopo, *(each | {"return_final": -400.0} for each in ours)]) == "no"
+    assert answer(*ours) == "yes"
+    assert answer(*ours[:9]) == "so far"
+    assert answer(*ours, finished("Ours", -150.0, epsilon=0.03)) == "no"
+    assert answer(*ours, ours[0] | {"status": "failed", "return_final": None}) == "no"
+    assert answer(*(each | {"return_final": -400.0} for each in ours)) == "no"
 
 
 def test_noise_is_counted_as_the_plan_does() -> None:
@@ -119,13 +100,3 @@ def test_the_interquartile_mean_is_of_the_middle_half_and_its_interval_covers_th
     found = [results.iqm(generator.normal(size=40).tolist()) for _ in range(30)]
     assert sum(each.low <= 0 <= each.high for each in found) >= 24
     assert sum(each.low <= 0.6 <= each.high for each in found) < 10  # and not of everything
-
-
-def test_a_table_goes_between_its_marks_again_and_again(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("above\n<!-- table -->\n<!-- /table -->\nbelow\n", encoding="utf-8")
-    for content in ("one", "two"):
-        put(page, "table", content)
-    assert page.read_text(encoding="utf-8") == "above\n<!-- table -->\ntwo\n<!-- /table -->\nbelow\n"
-    with pytest.raises(ValueError, match="no marks"):
-        put(page, "targets", "three")

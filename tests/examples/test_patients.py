@@ -32,14 +32,14 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def charts(stays: dict[int, tuple[int, Sequence[Value]]]) -> pd.DataFrame:
     """The log of these values in the form of MIMIC-IV's module icu; by stay: the patient, and (time, item, value)."""
     day = "2150-01-01 "
-    whose = [(who, stay) for stay, (who, _) in stays.items()]
-    pd.DataFrame(whose, columns=["subject_id", "stay_id"]).to_csv("icu/icustays.csv.gz", index=False)
+    doses = [(30, f"{day}08:10:00", f"{day}09:30:00", item, rate) for item, rate in ((221906, 0.25), (225158, 100.0))]
     events = [(stay, day + time, *rest) for stay, (_, values) in stays.items() for time, *rest in values]
-    columns = ["stay_id", "charttime", "itemid", "valuenum"]
-    pd.DataFrame(events, columns=columns).to_csv("icu/chartevents.csv.gz", index=False)
-    inputs = [(30, day + "08:10:00", day + "09:30:00", item, rate) for item, rate in ((221906, 0.25), (225158, 100.0))]
-    columns = ["stay_id", "starttime", "endtime", "itemid", "rate"]
-    pd.DataFrame(inputs, columns=columns).to_csv("icu/inputevents.csv.gz", index=False)
+    for name, columns, rows in (
+        ("icustays", "subject_id stay_id", [(who, stay) for stay, (who, _) in stays.items()]),
+        ("chartevents", "stay_id charttime itemid valuenum", events),
+        ("inputevents", "stay_id starttime endtime itemid rate", doses),
+    ):
+        pd.DataFrame(rows, columns=columns.split()).to_csv(f"icu/{name}.csv.gz", index=False)
     return charts_to_log.log_of(Path("icu"))
 
 
@@ -49,29 +49,26 @@ def usual(*times: str) -> list[Value]:
     return [(f"{time}:00", item, value) for time in times for item, value in known.items()]
 
 
+def rows_of(folder: str, made_by: str) -> list[dict[str, Any]]:
+    return pa.concat_tables(PartReader(Path(folder), made_by=made_by).tables()).to_pylist()
+
+
 def ingested(name: str, log: pd.DataFrame, **changes: Any) -> list[dict[str, Any]]:
     """What ingest makes of a log by the dataset's file as it is in the repository."""
-    Path("log").mkdir(exist_ok=True)
-    Path("raw").mkdir(exist_ok=True)
+    for folder in ("log", "raw"):
+        Path(folder).mkdir(exist_ok=True)
     log.to_parquet("log/log.parquet", index=False)
     entry = project_settings(name)["chosen"]
     own = checked(TabularDataset, entry | changes | {"options": entry["options"] | {"files": "log"}})
     source_of(name, own).collect(Path("raw"))
     ingest(Path("raw"), Path("data/trajectories"), name, own)
-    tables = PartReader(Path("data/trajectories"), made_by="ingest").tables()
-    rows: list[dict[str, Any]] = pa.concat_tables(tables).to_pylist()
-    return rows
+    return rows_of("data/trajectories", "ingest")
 
 
 def test_a_long_table_of_charts_becomes_rows_at_irregular_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """Values of one time are averaged, artefacts and other items are no values, and a dose runs from start to end."""
-    more: list[Value] = [
-        ("08:20:00", HEART, 90.0),
-        ("08:20:00", HEART, 110.0),
-        ("09:45:00", ARTERY, 50.0),
-        ("09:45:00", OXYGEN, 9999),
-        ("10:00:00", HEART, ""),
-    ]
+    twice, artefact = [("08:20:00", HEART, 90.0), ("08:20:00", HEART, 110.0)], ("09:45:00", OXYGEN, 9999)
+    more = [*twice, ("09:45:00", ARTERY, 50.0), artefact, ("10:00:00", HEART, "")]
     log = charts({30: (1, [*usual("08:00"), *more])})
     assert log["charttime"].dt.strftime("%H:%M").tolist() == ["08:00", "08:20", "09:45"]
     assert log["heart_rate"].tolist() == [80.0, 100.0, 100.0]
@@ -86,8 +83,8 @@ def test_a_long_table_of_charts_becomes_rows_at_irregular_times(monkeypatch: pyt
 
 def test_no_value_is_carried_into_another_stay_or_beyond_its_age() -> None:
     """What is not known yet, or too long ago, makes no row."""
-    begun: list[Value] = [("09:00:00", HEART, 120.0), ("10:00:00", HEART, 121.0)]
-    late: list[Value] = [("09:00:00", HEART, 85.0), ("17:00:00", HEART, 86.0)]
+    begun = [("09:00:00", HEART, 120.0), ("10:00:00", HEART, 121.0)]
+    late = [("09:00:00", HEART, 85.0), ("17:00:00", HEART, 86.0)]
     log = charts({30: (1, usual("08:00", "08:30")), 31: (1, begun), 32: (2, begun), 33: (3, [*usual("08:00"), *late])})
     assert log["stay_id"].tolist() == [30, 30, 33, 33]
     assert log["heart_rate"].tolist() == [80.0, 80.0, 80.0, 85.0]
@@ -99,13 +96,13 @@ def cases(whose: dict[int, int], unplugged: range = range(0)) -> pd.DataFrame:
     Ten minutes: BIS every 30 s but for `unplugged`, concentrations every minute, the rate at 0, 90 and 240 s.
     """
     pd.DataFrame(whose.items(), columns=["caseid", "subjectid"]).to_csv("cases/clinical_data.csv", index=False)
+    columns = ["Time", tracks_to_log.BIS, tracks_to_log.CE, tracks_to_log.CP, tracks_to_log.RATE]
     for number in whose:
         rates = {0: 150.0 + number, 90: 100.0, 240: 50.0}
         rows = [
             (t, None if t in unplugged else 90 - t / 10, *((1.5, 2.5) if t % 60 == 0 else ("", "")), rates.get(t))
             for t in range(0, 601, 30)
         ]
-        columns = ["Time", tracks_to_log.BIS, tracks_to_log.CE, tracks_to_log.CP, tracks_to_log.RATE]
         ending = "csv.gz" if number % 2 else "csv"
         pd.DataFrame(rows, columns=columns).to_csv(f"cases/{number}.{ending}", index=False)
     return tracks_to_log.log_of(Path("cases"))
@@ -128,18 +125,12 @@ def test_a_file_a_case_with_empty_cells_becomes_decisions() -> None:
 
 def test_a_patient_is_one_unit_whatever_the_number_of_cases() -> None:
     """All cases of a patient lie on one side of the split, and leave together when the patient withdraws."""
-    log = cases({number: 1 + number // 3 for number in range(30)})  # ten patients, three cases each
+    log = cases({number: 1 + number // 3 for number in range(18)})  # six patients, three cases each
     made = ingested("operations", log)
-    assert len({each["trajectory_id"] for each in made}) == 30
+    assert len({each["trajectory_id"] for each in made}) == 18
     partition(Path("data/trajectories"), Path("data/partitions"), public_fraction=0.4, salt="primorl")
-    private, public = (
-        {
-            row["unit_id"]
-            for table in PartReader(Path("data/partitions") / side, made_by="partition").tables()
-            for row in table.to_pylist()
-        }
-        for side in ("private", "public")
-    )
+    sides = ("data/partitions/private", "data/partitions/public")
+    private, public = ({row["unit_id"] for row in rows_of(side, "partition")} for side in sides)
     assert private
     assert public
     assert not private & public

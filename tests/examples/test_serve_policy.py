@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from threading import Thread
@@ -26,14 +26,20 @@ def policy(tmp_path: Path) -> Policy:
     return loaded(tmp_path, **RANGE, **NAMES)
 
 
+@contextmanager
+def serving(policy: Policy) -> Iterator[int]:
+    with server(policy, "127.0.0.1", 0) as service:
+        thread = Thread(target=service.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield service.server_port
+        service.shutdown()
+        thread.join()
+
+
 @pytest.fixture
 def port(policy: Policy) -> Iterator[int]:
-    with server(policy, "127.0.0.1", 0) as serving:
-        thread = Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield serving.server_port
-        serving.shutdown()
-        thread.join()
+    with serving(policy) as number:
+        yield number
 
 
 def post(port: int, body: bytes, path: str = "/act", headers: dict[str, str] | None = None) -> tuple[int, Any]:
@@ -55,30 +61,23 @@ def test_it_gives_the_policys_action_or_says_why_not(port: int, policy: Policy, 
     assert "observation[0] (age): lies far outside the public range" in answer["reason"]
     assert "987654" not in answer["reason"], "a value of a person is not repeated"
     discrete = loaded(tmp_path, discrete=True)
-    with server(discrete, "127.0.0.1", 0) as serving:
-        thread = Thread(target=serving.handle_request)
-        thread.start()
-        assert asked(serving.server_port, INSIDE) == (200, {"action": discrete.act(INSIDE)})
-        thread.join()
-
-
-def test_a_wrong_width_and_non_numbers_are_422(port: int) -> None:
-    for observation in ([1.0], [[0.5, -9.0, 5.0]], ["0.5", -9, 5], [None, 0, 5], [True, 0, 5], [float("nan"), 0, 5], 5):
-        status, answer = asked(port, observation)
-        assert (status, set(answer)) == (422, {"error"}), observation
+    with serving(discrete) as other:
+        assert asked(other, INSIDE) == (200, {"action": discrete.act(INSIDE)})
 
 
 def test_other_requests_are_refused_and_the_service_goes_on(port: int) -> None:
+    for observation in ([1.0], [[0.5, -9.0, 5.0]], ["0.5", -9, 5], [None, 0, 5], [True, 0, 5], [float("nan"), 0, 5], 5):
+        status, answer = asked(port, observation)
+        assert (status, set(answer)) == (422, {"error"}), observation
     assert post(port, b"{}", path="/")[0] == 404
-    assert post(port, b"{")[0] == 400
-    assert post(port, b"[" * 100_000)[0] == 400
-    assert post(port, b"", headers={"Content-Length": str(MOST_BYTES + 1)})[0] == 413
-    assert post(port, b"", headers={"Content-Length": "9" * 5000})[0] == 413
-    assert post(port, b"", headers={"Content-Length": "-1"})[0] == 411
+    for body in (b"{", b"[" * 100_000):
+        assert post(port, body)[0] == 400
+    for length, status in ((str(MOST_BYTES + 1), 413), ("9" * 5000, 413), ("-1", 411)):
+        assert post(port, b"", headers={"Content-Length": length})[0] == status
     with closing(HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
         connection.request("GET", "/act")
-        answer = connection.getresponse()
-        assert (answer.status, set(json.loads(answer.read()))) == (501, {"error"})
+        response = connection.getresponse()
+        assert (response.status, set(json.loads(response.read()))) == (501, {"error"})
     assert asked(port, INSIDE)[0] == 200
 
 

@@ -45,7 +45,7 @@ def test_the_true_plan_passes_and_a_plan_that_forgets_its_noise_raises_the_alarm
     project: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, run = set(snapshot(Path())), RememberingRun()
-    audit.body(project, run)  # type: ignore[arg-type]
+    audit.body(project, run)
     report = json.loads(AUDIT_REPORT.read_text(encoding="utf-8"), parse_constant=pytest.fail)
     made = {name for name in set(snapshot(Path())) - before if not name.startswith(".primorl/fits/")}
     assert made == {"reports/audit.json", "reports/audit.png"}
@@ -62,10 +62,10 @@ def test_the_true_plan_passes_and_a_plan_that_forgets_its_noise_raises_the_alarm
     monkeypatch.setattr(Plan, "release", silent)
     alarmed = RememberingRun()
     with pytest.raises(PipelineError, match=r"^audit \(mechanism\): ε is at least .* is claimed[^\n]*$"):
-        audit.body(project, alarmed)  # type: ignore[arg-type]
+        audit.body(project, alarmed)
     found: dict[str, Any] = json.loads(AUDIT_REPORT.read_text(encoding="utf-8"))
     assert found["mechanism"]["refutes_the_claim"] is True
     for each in (run, alarmed):
         assert set(each.artifacts) == {"audit.json", "audit.png"}
     with pytest.raises(PipelineError, match=r"dynamics\.variant: found mopo, which claims no ε"):
-        audit.body(edited(project, dynamics={"variant": "mopo"}), RememberingRun())  # type: ignore[arg-type]
+        audit.body(edited(project, dynamics={"variant": "mopo"}), RememberingRun())

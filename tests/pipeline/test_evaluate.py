@@ -12,43 +12,40 @@ import torch
 from mlflow.tracking import MlflowClient
 
 from pipeline import evaluate
-from primorl.config import params
-from primorl.config.params import Params
-from primorl.dynamics.config import Variant
+from primorl.config.params import Params, from_plain
+from primorl.dynamics.ensemble import GaussianEnsemble
+from primorl.dynamics.starts import StartModel
 from primorl.evaluation import returns as environment_returns
 from primorl.evaluation.private.results import Answer, PrivateEvaluation
 from primorl.evaluation.returns import episode_returns
 from primorl.evaluation.wording import text
 from primorl.policy.exported import DeterministicPolicy, save
+from primorl.policy.member_values import returns_by_member, step_weights
 from primorl.privacy.statement import ProfilePoint, SpentOnDataset
 from primorl.privacy.together import together
 from primorl.project.errors import PipelineError
 from primorl.project.files import file_sha256, read_json, write_json
-from primorl.project.paths import MANIFEST, MODEL, POLICY, PRIVATE_EVALUATION
+from primorl.project.paths import MANIFEST, MODEL, MOPO, PARTITIONS, POLICY, PRIVATE_EVALUATION, PUBLIC, SUMMARY
 from primorl.setup.paid_training import write_nothing
 from primorl.setup.private_evaluation import nothing_asked
 from primorl.tracking import RUN_TAGS, stage_run
 from primorl.trajectories.storage.manifest import Manifest
+from primorl.trajectories.storage.store import UnitStore
 from tests.evaluation.conftest import random_policy
 from tests.pipeline.fakes import FakeRun
 from tests.pipeline.tiny_policy import write_model, write_partitions
+from tests.pipeline.training_project import edited
 from tests.projects import project_settings
 from tests.statements import NOT_PRIVATE, OF_TRAINING
 from tests.statements import PRIVATE as STATEMENT
 from tests.trajectories.builders import episodes, table
 
-STAGES = [
-    "collect",
-    "ingest",
-    "partition",
-    "train_model",
-    "clone_behaviour",
-    "optimize_policy",
-    "optimize_mopo",
+STAGES = (
+    *("collect", "ingest", "partition", "train_model", "clone_behaviour", "optimize_policy", "optimize_mopo"),
     "evaluate_private",
-]
+)
 EPOCHS = [random_policy(1, 3, 2.0, seed) for seed in range(3)]
-PUBLIC = table(episodes(3), names=["p0", "p1", "p2"])
+ROWS = table(episodes(3), names=["p0", "p1", "p2"])
 
 
 @pytest.fixture
@@ -61,33 +58,24 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path) 
     monkeypatch.setattr(environment_returns, "_MOST_DRAWN", 3)  # every state would take half of the time of these tests
     for seconds, stage in enumerate(STAGES):
         write_json(Path(f"metrics/seconds/{stage}.json"), {"seconds": float(seconds)})
-    place(Path("models/policy"), STATEMENT)
-    write_json(Path("models/dynamics/privacy.json"), STATEMENT)
+    place(POLICY, STATEMENT)
+    write_json(MODEL / "privacy.json", STATEMENT)
     write_nothing(Path("models/behaviour"))
-    write_partitions(table(episodes(9)), PUBLIC)
+    write_partitions(table(episodes(9)), ROWS)
     nothing_asked(chosen()).write(PRIVATE_EVALUATION)
     return tmp_path
 
 
-def place(
-    folder: Path,
-    statement: dict[str, Any],
-    epochs: list[DeterministicPolicy] = EPOCHS,
-    *,
-    clone_error: float | None = None,
-) -> None:
+def place(folder: Path, statement: Any, epochs: list[DeterministicPolicy] = EPOCHS, **about: Any) -> None:
     folder.mkdir(parents=True)
-    variant: Variant = "mopo" if folder.name == "mopo" else "private"
-    save(folder, epochs, variant=variant, environment="Pendulum-v1", clone_error=clone_error)
+    save(folder, epochs, variant="mopo" if folder.name == "mopo" else "private", environment="Pendulum-v1", **about)
     write_json(folder / "privacy.json", statement)
 
 
 def chosen(variant: str = "private", score: dict[str, float] | None = None) -> Params:
-    raw = project_settings()
-    raw["dynamics"]["variant"] = variant
-    raw["chosen"]["score"] = score
-    raw["evaluation"] |= {"episodes": 5, "epoch_episodes": 2, "seed": 9}
-    return params.from_plain(raw)
+    seen = {"episodes": 5, "epoch_episodes": 2, "seed": 9}
+    own = from_plain(project_settings())
+    return edited(own, dynamics={"variant": variant}, chosen={"score": score}, evaluation=seen)
 
 
 def run(selected: Params) -> None:
@@ -97,9 +85,9 @@ def run(selected: Params) -> None:
 
 def refused(says: str, selected: Params | None = None) -> None:
     with pytest.raises(PipelineError, match=says) as refusal:
-        evaluate.body(selected or chosen(), FakeRun())  # type: ignore[arg-type]
+        evaluate.body(selected or chosen(), FakeRun())
     assert "\n" not in str(refusal.value)
-    assert not Path("metrics/summary.json").exists()
+    assert not SUMMARY.exists()
 
 
 @pytest.mark.usefixtures("project")
@@ -139,10 +127,10 @@ def test_a_policy_whose_statement_is_not_that_of_what_was_trained_is_refused() -
     for stated, beside, says in cases:
         state(policy=stated.to_json(), **{folder: each.to_json() for folder, each in beside.items()})
         refused(says)
-    shutil.rmtree("models/policy")
-    place(Path("models/policy"), model.to_json(), clone_error=0.5)
+    shutil.rmtree(POLICY)
+    place(POLICY, model.to_json(), clone_error=0.5)
     refused("mechanisms: found none, yet the policy was chosen near a clone")
-    write_json(Path("models/policy/privacy.json"), both.to_json())
+    write_json(POLICY / "privacy.json", both.to_json())
     run(chosen())
 
 
@@ -159,7 +147,7 @@ def test_the_summary_says_what_the_policy_earns_and_pipelines_can_be_compared_in
     assert (environment, seed, limit) == ("Pendulum-v1", 9, Manifest.load(MANIFEST).info.horizon)
     assert torch.equal(policy.act(torch.ones(1, 1, 3)), EPOCHS[-1].act(torch.ones(1, 1, 3)))
 
-    summary = json.loads(Path("metrics/summary.json").read_text(encoding="utf-8"), parse_constant=pytest.fail)
+    summary = json.loads(SUMMARY.read_text(encoding="utf-8"), parse_constant=pytest.fail)
     returns = episode_returns("Pendulum-v1", EPOCHS[-1], 5, seed=9)[0]
     for key in ("return", "public_return"):
         low, high = summary.pop(f"{key}_ci95")
@@ -185,7 +173,7 @@ def test_the_summary_says_what_the_policy_earns_and_pipelines_can_be_compared_in
         "normalized_score": pytest.approx(1000 * (summary["return_mean"] + 1500) / 1500),
         "episodes": 5,
         "policy_sha256": file_sha256(POLICY / "policy.safetensors"),
-        "public_return_mean": pytest.approx(PUBLIC["reward"].to_numpy().sum() / 3),
+        "public_return_mean": pytest.approx(ROWS["reward"].to_numpy().sum() / 3),
         "public_trajectories": 3,
     }
 
@@ -226,11 +214,11 @@ def test_private_policies_are_registered_and_no_others(project: Path, monkeypatc
         run(chosen())
     assert drawn == []
     baseline = [random_policy(1, 3, 2.0, seed=77)]
-    place(Path("models/mopo"), NOT_PRIVATE, baseline)
+    place(MOPO, NOT_PRIVATE, baseline)
     with monkeypatch.context() as other:
         other.setenv("DVC_EXP_NAME", "mopo")  # another pipeline
         run(chosen("mopo"))
-    summary = read_json(Path("metrics/summary.json"))
+    summary = read_json(SUMMARY)
     assert (summary["private"], summary["epsilon"], summary["variant"]) == (False, None, "mopo")
     expected = episode_returns("Pendulum-v1", baseline[0], 5, seed=9).mean()
     assert summary["return_mean"] == pytest.approx(expected, rel=1e-3)
@@ -256,36 +244,31 @@ def place_seeds(seeds: dict[int, list[DeterministicPolicy]]) -> None:
 def test_several_seeds_are_one_result_with_the_spread_over_them(project: Path) -> None:
     place_seeds(SEEDS)
     run(chosen())
-    summary = json.loads(Path("metrics/summary.json").read_text(encoding="utf-8"), parse_constant=pytest.fail)
+    summary = json.loads(SUMMARY.read_text(encoding="utf-8"), parse_constant=pytest.fail)
 
     def earned(epoch: int, count: int) -> list[float]:
         return [float(episode_returns("Pendulum-v1", each[epoch], count, seed=9).mean()) for each in SEEDS.values()]
 
     means = earned(-1, 5)
     middle, half = sum(means) / 2, 12.706 * abs(means[0] - means[1]) / 2
-    assert summary["seeds"] == [4, 7]
     assert summary["return_mean"] == pytest.approx(middle, rel=1e-3)
     assert summary["return_ci95"] == pytest.approx([middle - half, middle + half], rel=1e-3)
-    files = (POLICY / "policy.safetensors", POLICY / "seeds/7/policy.safetensors")
-    for own, seed, mean, file in zip(summary["by_seed"], SEEDS, means, files, strict=True):
-        assert (own["seed"], own["return_mean"]) == (seed, pytest.approx(mean, rel=1e-3))
-        assert own["return_ci95"][0] < own["return_mean"] < own["return_ci95"][1]
-        assert own["policy_sha256"] == file_sha256(file)
-    rows = list(csv.DictReader(Path("plots/curves.csv").read_text(encoding="utf-8").splitlines()))
-    for epoch, row in enumerate(rows):
+    for epoch, row in enumerate(csv.DictReader(Path("plots/curves.csv").read_text(encoding="utf-8").splitlines())):
         assert float(row["return_mean"]) == pytest.approx(sum(earned(epoch, 5 if epoch == 2 else 2)) / 2, rel=1e-3)
     for line in ("variant  private, 2 seeds", "over 2 seeds, 5 episodes each", f"seeds    4: {means[0]:.4g} ±"):
         assert line in text(summary)
-
     store, (pipeline, stage, *_) = logged_runs(project)
+    assert pipeline.data.metrics["return_mean"] == summary["return_mean"]
     runs = {each.info.run_name: each for each in store.search_runs([stage.info.experiment_id])}
-    for seed, own in zip(SEEDS, summary["by_seed"], strict=True):
+    folders = (POLICY, POLICY / "seeds/7")
+    for own, seed, mean, folder in zip(summary["by_seed"], summary["seeds"], means, folders, strict=True):
+        assert (own["seed"], own["return_mean"]) == (seed, pytest.approx(mean, rel=1e-3))
+        assert own["return_ci95"][0] < own["return_mean"] < own["return_ci95"][1]
+        assert own["policy_sha256"] == file_sha256(folder / "policy.safetensors")
         logged = runs[f"seed {seed}"]
         assert logged.data.tags["mlflow.parentRunId"] == stage.info.run_id
         assert (logged.data.params["seed"], logged.info.status) == (str(seed), "FINISHED")
         assert logged.data.metrics["return_mean"] == own["return_mean"]
-        assert len(store.get_metric_history(logged.info.run_id, "curve.return_mean")) == 3
-    assert pipeline.data.metrics["return_mean"] == summary["return_mean"]
 
 
 def answer(of: str, by: str, value: float, ci95: tuple[float, float] | None, epsilon: float | None) -> Answer:
@@ -315,11 +298,11 @@ def test_the_summary_repeats_what_the_private_units_answered_about_this_model_an
         policy_sha256=file_sha256(POLICY / "policy.safetensors"),
     )
     for key in ("model_sha256", "policy_sha256"):
-        replace(answers, **{key: "0" * 64}).write(PRIVATE_EVALUATION)  # type: ignore[arg-type]
+        replace(answers, **{key: "0" * 64}).write(PRIVATE_EVALUATION)
         refused(rf"{key}: the answers are not about models/.*; run `dvc repro`")
     answers.write(PRIVATE_EVALUATION)
     run(chosen())
-    summary = read_json(Path("metrics/summary.json"))
+    summary = read_json(SUMMARY)
     assert [found["of"] for found in summary["private_evaluation"]] == ["policy", "policy", "zero_action", "behaviour"]
     assert summary["model_verdict"] == "believable up to 5 steps"
     assert (summary["spent_on_dataset"]["epsilon"], summary["spent_on_dataset"]["charges"]) == (2.75, 4)
@@ -336,3 +319,57 @@ def test_the_summary_repeats_what_the_private_units_answered_about_this_model_an
     clone = summary["private_evaluation"][1] | {"of": "clone"}
     labelled = text(summary | {"private_evaluation": [clone]}).splitlines()
     assert "clone    -9 by model (free), as it would be released" in labelled
+
+
+def without_simulator(selected: Params) -> Params:
+    score = {"low": -1500.0, "high": 0.0, "scale": 1000.0}
+    return edited(selected, chosen={"environment": None, "score": score}, policy={"starts": "public"})
+
+
+def in_the_model(policy: DeterministicPolicy, rollouts: int) -> torch.Tensor:
+    model = GaussianEnsemble.load(MODEL, torch.device("cpu"))
+    starts = UnitStore.open(PUBLIC).first_observations()
+    longer = torch.zeros(200, dtype=torch.float64)
+    longer[:4] = 1.0  # ROWS: one terminated at its only step, which is no cut; the others have 4 and 7 steps
+    longer[4:7] = 0.5
+    weights = step_weights(200, survival=longer)
+    return returns_by_member(model, policy, starts, rollouts=rollouts, weights=weights, seed=9).mean(-1)
+
+
+@pytest.mark.usefixtures("project")
+def test_without_a_simulator_the_value_in_the_model_stands_in_and_is_called_so() -> None:
+    write_model(STATEMENT)
+    run(without_simulator(chosen()))
+    summary = json.loads(SUMMARY.read_text(encoding="utf-8"), parse_constant=pytest.fail)
+    for key in ("env_id", "return_mean", "return_ci95", "normalized_score", "episodes"):
+        assert summary[key] is None
+    (by_member,) = in_the_model(EPOCHS[-1], 5)
+    low, value, high = float(by_member.min()), float(by_member.mean()), float(by_member.max())
+    assert low < value < high
+    assert summary["model_value"] == pytest.approx(value)
+    assert summary["model_value_range"] == pytest.approx([low, high])
+    assert [summary[f"model_value_{name}"] for name in ("members", "rollouts", "horizon")] == [2, 5, 200]
+    assert "not measured" in summary["model_value_note"]
+    assert (summary["private"], summary["epsilon"]) == (True, 1.19)
+    rows = list(csv.DictReader(Path("plots/curves.csv").read_text(encoding="utf-8").splitlines()))
+    for row, policy, count in zip(rows, EPOCHS, (2, 2, 5), strict=True):  # the last epoch's is the final policy
+        assert row["return_mean"] == ""
+        assert float(row["model_value"]) == pytest.approx(float(in_the_model(policy, count).mean()))
+        assert float(row["model_low"]) <= float(row["model_value"]) <= float(row["model_high"])
+    assert Path("plots/return.png").read_bytes().startswith(b"\x89PNG")
+    lines = text(summary)
+    assert "return   not measured: there is no simulator" in lines
+    assert "value    " in lines
+    assert "None" not in lines
+
+
+@pytest.mark.usefixtures("project")
+def test_where_nothing_is_public_rollouts_begin_at_released_first_states() -> None:
+    write_model(STATEMENT)
+    shutil.rmtree(PARTITIONS)
+    write_partitions(table(episodes(9)), ROWS.slice(0, 0))
+    refused(r"starts.safetensors: not there.*privacy.statistics.starts", without_simulator(chosen()))
+    low, high = torch.tensor([-1.0, -1.0, -8.0]), torch.tensor([1.0, 1.0, 8.0])
+    StartModel(low, high, torch.zeros(3), torch.eye(3) * 0.1, torch.full((3,), -1), torch.zeros(3)).save(MODEL)
+    run(without_simulator(chosen()))
+    assert read_json(SUMMARY)["model_value"] < 0

@@ -43,7 +43,7 @@ def asking(params: Params, estimators: dict[str, float], **changes: Any) -> Para
 
 
 def evaluated(params: Params) -> PrivateEvaluation:
-    evaluate_private.body(params, RememberingRun())  # type: ignore[arg-type]
+    evaluate_private.body(params, RememberingRun())
     return PrivateEvaluation.read(FILE)
 
 
@@ -70,11 +70,11 @@ def test_every_answer_is_charged_before_a_private_byte_is_read_and_once(
     ]
     for charge, (name, epsilon) in zip(charges, BOTH.items(), strict=True):
         assert charge.made[-1] == {f"private_evaluation: {name}": found.digest(name)}
-        assert 0.98 * epsilon <= found.statements[name].epsilon <= epsilon  # type: ignore[operator]
+        assert 0.98 * epsilon <= found.statements[name].epsilon <= epsilon
         assert found.statements[name].charge == charge.id
     assert found.total is not None
     assert found.total.charges == 2
-    assert found.total.epsilon > max(BOTH.values())  # type: ignore[operator]
+    assert found.total.epsilon > max(BOTH.values())
     assert all(answer.ci95[0] <= answer.value <= answer.ci95[1] for answer in found.estimates if answer.ci95)
     assert FIGURE.read_bytes().startswith(b"\x89PNG")
     of_behaviour = [answer for answer in found.estimates if answer.estimator == "behaviour"]

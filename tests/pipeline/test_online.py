@@ -59,7 +59,7 @@ def met(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def learned(params: Params, **of_online: Any) -> RememberingRun:
     run = RememberingRun()
-    online.body(edited(params, online=of_online), run)  # type: ignore[arg-type]
+    online.body(edited(params, online=of_online), run)
     return run
 
 

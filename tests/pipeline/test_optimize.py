@@ -134,7 +134,7 @@ def test_the_time_since_the_row_before_goes_on_to_model_clone_and_policy(
     assert ModelConfig.read(MODEL).elapsed == elapsed
     for name, value in (("ROUNDS", 2), ("SAMPLING_PROBABILITY", 0.5), ("noise_for", lambda *_: 10.0)):
         monkeypatch.setattr(clone_work, name, value)
-    clone_behaviour.body(with_changes(small, behaviour={"target_epsilon": 0.4}), RememberingRun())  # type: ignore[arg-type]
+    clone_behaviour.body(with_changes(small, behaviour={"target_epsilon": 0.4}), RememberingRun())
     assert PolicyConfig.read(BEHAVIOUR).elapsed == elapsed
     write_nothing(BEHAVIOUR)
     trained(tiny(with_changes(small), starts="public"))
@@ -192,7 +192,7 @@ def test_model_or_clone_of_something_else_is_refused(small: Params) -> None:
         ({"variant": "no_clip"}, "found variant 'no_clip'"),
         ({"high": 3.0}, "of other observations or actions than"),
     ):
-        write_clone(**clone)  # type: ignore[arg-type]
+        write_clone(**clone)
         with pytest.raises(PipelineError, match=says):
             trained(tiny(small))
     for variant, stage in (("no_clip", optimize_policy), ("mopo", optimize_mopo)):

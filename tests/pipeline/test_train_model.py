@@ -1,9 +1,9 @@
-"""The stage that reads private data: what it writes, refuses, and never says."""
+"""The stage that reads private data: charged before that, never twice; what it writes, refuses, and never says."""
 
 import json
+import math
 import shutil
 import sqlite3
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,48 +11,179 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline import train_model
+from pipeline import ingest, optimize_mopo, partition, train_model
 from primorl.config.params import Params
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.termination import RULES, Rule
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.ledger.ledger import Ledger
+from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
+from primorl.project.paths import MODEL, PARTITIONS
 from primorl.tracking import stage_run
+from primorl.training.training import ENGINE_VERSION
 from tests.pipeline import tiny_policy
+from tests.pipeline.fakes import FakeRun
 from tests.pipeline.training_project import (
-    OUTPUT,
+    KilledError,
     charged,
+    dying,
     edited,
     statement,
+    states,
     trained,
     unopened,
+    watch_private,
     with_changes,
     write_partitions,
 )
-from tests.trajectories.builders import INFO, episode, snapshot
+from tests.trajectories.builders import INFO, episode, episodes, snapshot, write_raw
 
-CPU = torch.device("cpu")
 MARKERS = [0.7654321, -6.1234567, 1.2349876]
 
 
-def test_the_model_travels_with_its_statement(data: Params) -> None:
+def model() -> GaussianEnsemble:
+    return GaussianEnsemble.load(MODEL, torch.device("cpu"))
+
+
+def rounds() -> int:
+    found: int = json.loads((MODEL / "config.json").read_text(encoding="utf-8"))["rounds"]
+    return found
+
+
+def test_it_is_charged_before_a_private_byte_is_read_and_the_model_travels_with_its_statement(
+    data: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[str]] = []
+    watch_private(monkeypatch, lambda: seen.append(states(data)))
     run = trained(data)
+    assert {tuple(each) for each in seen} == {("reserved",)}
+    (charge,) = charged(data)
+    assert (charge.state, charge.stage, charge.dataset, charge.units) == ("committed", "train_model", INFO.dataset, 9)
     said = statement()
     assert (said["private"], said["void"], said["units"]) == (True, [], 9)
     assert (said["rounds"], said["noise_multiplier"], said["sampling_probability"]) == (4, 1.0, 0.5)
     assert float(run.logged["epsilon"]) == said["epsilon"] == pytest.approx(run.logged["epsilon_so_far"])
-    assert said["epsilon"] > 0
+    assert 0 < said["epsilon"] == pytest.approx(charge.epsilon, rel=1e-3)
     assert run.steps["epsilon_so_far"] == [2, 4]
-    assert said["spent_on_dataset"]["charges"] == 1
-    assert said["spent_on_dataset"]["epsilon"] == pytest.approx(
-        accounting.compose([event_from_json(said["event"])], data.privacy.budget.delta).epsilon_pld
-    )
-    assert run.logged["charge"] == said["charge"] == charged(data)[0].id
-    ensemble = GaussianEnsemble.load(OUTPUT, CPU)
-    assert ensemble.architecture.hidden == (8,)
-    assert ensemble.bounds.observation_high.tolist() == [1.0, 1.0, 8.0]
-    assert json.loads((OUTPUT / "config.json").read_text())["environment"] == "Pendulum-v1"
+    assert run.logged["charge"] == said["charge"] == charge.id
+    alone = accounting.compose([event_from_json(said["event"])], data.privacy.budget.delta).epsilon_pld
+    assert said["spent_on_dataset"].items() >= {"charges": 1, "epsilon": pytest.approx(alone)}.items()
+    assert model().architecture.hidden == (8,)
+    assert model().bounds.observation_high.tolist() == [1.0, 1.0, 8.0]
+
+
+def test_what_was_paid_for_is_not_paid_twice(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained(data)
+    (charge,) = charged(data)
+    first = snapshot(MODEL)
+    shutil.rmtree(MODEL)
+    unopened(monkeypatch)
+    trained(data)
+    assert snapshot(MODEL) == first
+    budget = {"epsilon": 1.01 * charge.epsilon, "delta": 1e-3}
+    with pytest.raises(PipelineError, match=r"^[^\n]*budget[^\n]*$"):
+        trained(replace(with_changes(data, privacy={"budget": budget}), seed=1))
+    trained(with_changes(data, privacy={"budget": budget, "delta": 1e-4}))
+    assert statement()["delta"] == 1e-4, "the same release, read at another δ"
+    assert len(charged(data)) == 1
+    with pytest.raises(pytest.fail.Exception, match="was opened"):
+        trained(replace(data, seed=1))
+    assert states(data) == ["committed", "reserved"]
+
+
+def test_an_edit_of_the_engine_charges_nobody_and_another_draw_has_other_noise(
+    data: Params, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alike = {"sampling_probability": 1.0}  # and one batch: the same rows in every round
+    everybody = with_changes(data, privacy=alike, dynamics={"batch_size": 64})
+    trained(everybody)
+    first, weights = snapshot(MODEL), model().weights[0]
+    monkeypatch.setattr("primorl.setup.paid_training.ENGINE_VERSION", ENGINE_VERSION + 1)
+    trained(everybody)
+    assert len(charged(data)) == 1
+    assert snapshot(MODEL) == first
+    assert f"Engine version {ENGINE_VERSION} began it; this is version {ENGINE_VERSION + 1}." in capsys.readouterr().err
+    for _ in range(2):
+        trained(with_changes(data, privacy=alike | {"draw": 1}, dynamics={"batch_size": 64}))
+        assert len(charged(data)) == 2
+    assert float((weights - model().weights[0]).abs().max()) > 1e-2
+
+
+def test_a_killed_run_is_taken_up_and_costs_nothing_more(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        dying(patched, 3)
+        with pytest.raises(KilledError):
+            trained(data)
+    assert states(data) == ["reserved"]
+    assert not MODEL.exists()
+    run = trained(data)
+    assert states(data) == ["committed"]
+    assert (statement()["rounds"], rounds()) == (4, 3)
+    assert run.logged["epsilon_so_far"] == pytest.approx(statement()["epsilon"])
+
+
+def test_training_that_diverges_stays_spent_and_is_not_paid_for_again(
+    data: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def infinite(self: Plan, total: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        return tuple(torch.full_like(part, math.inf).float() for part in total)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Plan, "release", infinite)
+        with pytest.raises(PipelineError, match="diverged"):
+            trained(data)
+    with pytest.raises(PipelineError, match=r"diverged .* the same settings cost nothing again"):
+        trained(data)
+    assert states(data) == ["committed"]
+    assert not MODEL.exists()
+    trained(replace(data, seed=1))
+    assert statement()["spent_on_dataset"]["charges"] == 2
+
+
+@pytest.mark.verdict
+def test_a_model_that_training_made_worse_is_an_error_that_keeps_what_was_paid_for(data: Params) -> None:
+    loud = with_changes(data, privacy={"noise_multiplier": 500.0})
+    for _ in range(2):
+        with pytest.raises(PipelineError, match=r"no better than a constant: its public loss is .* lower dynamics"):
+            trained(loud)
+        assert states(loud) == ["committed"]
+    assert not MODEL.exists()
+    learning = {"learning_rate": 0.05, "hidden": [32], "variant": "no_privacy"}
+    trained(with_changes(data, privacy={"rounds": 150, "clipping_norm": 5.0}, dynamics=learning))
+    assert MODEL.exists(), "a model that learned something is kept"
+
+
+def test_what_was_lost_or_exchanged_is_refused_before_anything_is_charged(
+    small: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params, public, secret = with_changes(small), PARTITIONS / "public_units.bin", Path(".primorl/secret")
+    baseline = with_changes(small, dynamics={"variant": "mopo"})
+    write_raw(Path("data/raw"), episodes(12))
+    for break_it, says in (
+        (lambda: secret.write_bytes(b"n" * 32), "secret_check: made under another secret than"),
+        (lambda: public.write_bytes(b"\0" * public.stat().st_size), "public_units.bin: not of the units in data/"),
+        (secret.unlink, "secret: not there, and data/partitions was made under it"),
+        (lambda: None, None),
+    ):
+        ingest.body(params, FakeRun())
+        partition.body(params, FakeRun())
+        break_it()
+        if says is None:
+            trained(params)
+            assert len(charged(params)) == 1
+            return
+        with monkeypatch.context() as patch:
+            patch.setattr(Ledger, "reserve", lambda *_: pytest.fail("a charge was asked for"))
+            unopened(patch)
+            patch.setattr(optimize_mopo.Released, "read", lambda *_, **__: None)
+            patch.setattr(optimize_mopo.GaussianEnsemble, "load", lambda *_, **__: None)
+            patch.setattr(optimize_mopo, "PessimisticModel", lambda *_, **__: None)
+            for stage, chosen in ((train_model, params), (train_model, baseline), (optimize_mopo, baseline)):
+                advice = "`dvc repro --force --single-item ingest partition`"
+                with pytest.raises(PipelineError, match=rf"^[^\n]*{says}[^\n]*{advice}[^\n]*$"):
+                    stage.body(chosen, FakeRun())
 
 
 def test_what_has_no_guarantee_says_so(data: Params, capfd: pytest.CaptureFixture[str]) -> None:
@@ -75,24 +206,20 @@ def test_what_has_no_guarantee_says_so(data: Params, capfd: pytest.CaptureFixtur
 
 
 def test_bounds_and_normaliser_come_from_the_public_split(data: Params) -> None:
-    normalisers, bounds = [], []
-    changed = edited(data, chosen={"bounds": {"observation": "public", "reward": "public"}})
+    found = []
     for scale in (1.0, 1e4):
         private = [episode(10, i) for i in range(5)]
         for one in private:
             one.observations = [o * scale for o in one.observations]
             one.rewards = [r * scale for r in one.rewards]
-        shutil.rmtree("data/partitions")
+        shutil.rmtree(PARTITIONS)
         write_partitions(private, [episode(20, 100 + i) for i in range(4)])
-        trained(changed)
-        ensemble = GaussianEnsemble.load(OUTPUT, CPU)
-        normalisers.append(
-            torch.cat([t.flatten() for t in vars(ensemble.normaliser).values() if isinstance(t, torch.Tensor)])
-        )
-        bounds.append(ensemble.bounds)
-    assert torch.equal(*normalisers)
-    assert bounds[0].reward_low == bounds[1].reward_low > -16.3
-    assert torch.equal(bounds[0].observation_high, bounds[1].observation_high)
+        trained(edited(data, chosen={"bounds": {"observation": "public", "reward": "public"}}))
+        maps, bounds = model().normaliser, model().bounds
+        scales = [each for each in vars(maps).values() if isinstance(each, torch.Tensor)]
+        found.append([*scales, bounds.observation_high, torch.tensor(bounds.reward_low)])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+    assert bounds.reward_low > -16.3
 
 
 def spellings(value: float) -> list[bytes]:
@@ -108,7 +235,7 @@ def test_nothing_private_is_logged(data: Params, empty_store: Path, capfd: pytes
             row[:] = MARKERS
         one.actions = [np.full(1, MARKERS[2], dtype=np.float32) for _ in one.actions]
         one.rewards = [MARKERS[1]] * len(one.rewards)
-    shutil.rmtree("data/partitions")
+    shutil.rmtree(PARTITIONS)
     write_partitions(private, [episode(20, 100 + i) for i in range(4)], [f"mallory-{i}" for i in range(6)])
     Path("mlflow.db").write_bytes(empty_store.read_bytes())
 
@@ -117,10 +244,10 @@ def test_nothing_private_is_logged(data: Params, empty_store: Path, capfd: pytes
             tables = [name for (name,) in store.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
             dump = repr([store.execute(f'SELECT * FROM "{name}"').fetchall() for name in tables]).encode()
         captured = capfd.readouterr()
-        seen = b"\n".join([dump, captured.out.encode(), captured.err.encode()])
-        released = [*snapshot(Path("mlruns")).values(), *snapshot(Path("models")).values()]
+        files = [content for folder in ("mlruns", "models") for content in snapshot(Path(folder)).values()]
         needles = [b"mallory", *(spelling for value in MARKERS for spelling in spellings(value))]
-        return [needle for needle in needles if any(needle in hay for hay in (seen, *released))]
+        seen = (dump, captured.out.encode(), captured.err.encode(), *files)
+        return [needle for needle in needles if any(needle in hay for hay in seen)]
 
     with stage_run("train_model", data) as run:
         train_model.body(data, run)
@@ -132,26 +259,22 @@ def test_nothing_private_is_logged(data: Params, empty_store: Path, capfd: pytes
 
 def test_bad_input_is_one_clear_error_and_the_last_model_stays(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     trained(data)
-    before = snapshot(Path("models"))
-    folder, sound = Path("data/partitions"), Path("sound")
-    shutil.copytree(folder, sound)
-    (part,) = (folder / "private").iterdir()
-    manifest, units = folder / "manifest.json", folder / "units.bin"
-    damages: list[tuple[str, Callable[[], object]]] = [
-        ("manifest.json: not a manifest", lambda: manifest.write_text("{}", encoding="utf-8")),
-        ("data/partitions/private", lambda: part.write_bytes(part.read_bytes()[:-40])),
-        ("data/partitions/private", part.unlink),
-        ("units.bin: missing, or not of 9 units", units.unlink),
-        ("units.bin: missing, or not of 9 units", lambda: units.write_bytes(units.read_bytes()[:-16])),
-    ]
-    for says, damage in damages:
-        damage()
-        with pytest.raises(PipelineError, match=says) as refused:
+    before, sound = snapshot(MODEL), shutil.copytree(PARTITIONS, "sound")
+    (part,) = (PARTITIONS / "private").iterdir()
+    for file, length, says in (
+        (PARTITIONS / "manifest.json", 9, "manifest.json: not JSON"),
+        (part, -40, "data/partitions/private"),
+        (PARTITIONS / "units.bin", -16, "units.bin: missing, or not of 9 units"),
+        (PARTITIONS / "units.bin", None, "units.bin: missing, or not of 9 units"),
+    ):
+        file.write_bytes(file.read_bytes()[:length])
+        if length is None:
+            file.unlink()
+        with pytest.raises(PipelineError, match=rf"^[^\n]*{says}[^\n]*$"):
             trained(replace(data, seed=1))
-        assert "\n" not in str(refused.value)
-        assert snapshot(Path("models")) == before
-        shutil.rmtree(folder)
-        shutil.copytree(sound, folder)
+        assert snapshot(MODEL) == before
+        shutil.rmtree(PARTITIONS)
+        shutil.copytree(sound, PARTITIONS)
     unopened(monkeypatch)
     for privacy, says in (
         ({"target_epsilon": 1e-6, "noise_multiplier": None, "delta": 1e-9}, "target_epsilon = 1e-06: no noise"),
@@ -161,45 +284,33 @@ def test_bad_input_is_one_clear_error_and_the_last_model_stays(data: Params, mon
             trained(with_changes(data, privacy=privacy))
 
 
-@pytest.fixture
-def upright(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(RULES, "upright", Rule(3, lambda observation, action, following: following[:, 0] < 0))
-
-
-def declare(monkeypatch: pytest.MonkeyPatch, termination: str) -> None:
-    """Episodes that terminate, and what the dataset declares of that."""
-    monkeypatch.setattr(tiny_policy, "INFO", replace(INFO, termination=termination))
-    shutil.rmtree("data/partitions", ignore_errors=True)
-    write_partitions(*([episode(n, n + i, terminated=True) for i in range(k)] for n, k in ((5, 3), (20, 2))))
-
-
-@pytest.mark.usefixtures("upright")
-def test_terminations_that_nobody_declared_are_refused(small: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    for termination, says in (
+@pytest.mark.parametrize(
+    ("termination", "refused"),
+    [
         ("none", r"replay.yaml: termination: found none, but episodes of .* terminate; allowed is learned"),
         ("sideways", r"found 'sideways'; allowed for observations of size 3 are none, learned, upright$"),
         ("hopper", r"found 'hopper', a rule for observations of size 11; allowed for those of size 3"),
-    ):
-        declare(monkeypatch, termination)
-        with pytest.raises(PipelineError, match=says):
-            trained(with_changes(small))
-    assert not OUTPUT.exists()
-    assert charged(small) == []
-
-
-@pytest.mark.usefixtures("upright")
-@pytest.mark.parametrize("termination", ["learned", "upright"])
-def test_ends_are_part_of_the_model_and_of_what_is_stated(
-    small: Params, monkeypatch: pytest.MonkeyPatch, termination: str
+        ("learned", None),
+        ("upright", None),
+    ],
+)
+def test_ends_are_declared_part_of_the_model_and_stated(
+    small: Params, monkeypatch: pytest.MonkeyPatch, termination: str, refused: str | None
 ) -> None:
-    declare(monkeypatch, termination)
-    run = trained(with_changes(small))
-    ensemble, learned = GaussianEnsemble.load(OUTPUT, CPU), termination == "learned"
-    assert (ensemble.termination, ensemble.architecture.learned_termination) == (termination, learned)
-    assert ensemble.weights[-1].shape == (3, 1, 9 if learned else 8)
-    if learned:
-        first = ensemble.architecture.initial_weights(0)[-1]
-        assert bool((ensemble.weights[-1][..., -1] != first[..., -1]).any())
+    monkeypatch.setitem(RULES, "upright", Rule(3, lambda observation, action, following: following[:, 0] < 0))
+    monkeypatch.setattr(tiny_policy, "INFO", replace(INFO, termination=termination))
+    write_partitions(*([episode(n, n + i, terminated=True) for i in range(k)] for n, k in ((5, 3), (20, 2))))
+    if refused is not None:
+        with pytest.raises(PipelineError, match=refused):
+            trained(with_changes(small))
+        assert not MODEL.exists()
+        assert charged(small) == []
+        return
+    run, learned = trained(with_changes(small)), termination == "learned"
+    first, last = model().architecture.initial_weights(0)[-1], model().weights[-1]
+    assert (model().termination, model().architecture.learned_termination) == (termination, learned)
+    assert last.shape == (3, 1, 9 if learned else 8)
+    assert bool((last[..., -1] != first[..., -1]).any())
     assert statement()["termination"] == termination
     taken = "when an episode ends: the declared rule upright"
     assert (taken in statement()["public_assumptions"]) is not learned

@@ -162,20 +162,16 @@ def test_what_needs_public_units_is_one_clear_error_before_anything_is_charged(
     assert charged(data) == []
 
 
-def killed(monkeypatch: pytest.MonkeyPatch, method: str, at: int, params: Params) -> None:
-    with monkeypatch.context() as patched:
-        dying(patched, at, method)
-        with pytest.raises(KilledError):
-            trained(params)
-
-
 def test_a_run_that_dies_after_it_asked_asks_no_more_and_one_that_dies_while_it_asks_is_spent(
     data: Params, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     params = with_statistics(data, PRIVATE)
-    killed(monkeypatch, "answer", 2, params)
-    assert states(data) == ["reserved"]
-    killed(monkeypatch, "release", 3, params)
+    for method, at, left in (("answer", 2, ["reserved"]), ("release", 3, ["aborted", "reserved"])):
+        with monkeypatch.context() as patched:
+            dying(patched, at, method)
+            with pytest.raises(KilledError):
+                trained(params)
+        assert states(data) == left
     assert "pays for one answer only; it stays spent" in capfd.readouterr().err
     monkeypatch.setattr(Plan, "answer", lambda *arguments: pytest.fail("asked twice under one charge"))
     trained(params)
@@ -198,17 +194,14 @@ def test_a_person_with_many_trajectories_is_one_unit(small: Params, monkeypatch:
 
 @pytest.mark.parametrize("by_person", [True, False])
 def test_removing_a_person_moves_a_round_by_at_most_the_clip(tmp_path: Path, by_person: bool) -> None:
-    shape = Architecture(3, 1, 2, (8,), -10.0, 0.5)
+    shape, sums = Architecture(3, 1, 2, (8,), -10.0, 0.5), []
     maps = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))
-    sums = []
     for people in (3, 2):
         names = [f"t{i:02d}" for i in range(4 * people)]
         units = [f"p{i // 4}" for i in range(4 * people)] if by_person else names
         folder = tmp_path / str(people)
         tiny_policy.write_partition(folder, table([episode(6, i) for i in range(4 * people)], units=units, names=names))
-        store = UnitStore.open(folder)
-        assert store.units == (people if by_person else 4 * people)
-        clip = EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
+        store, clip = UnitStore.open(folder), EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
         plan = Plan(store.units, "person", PoissonSampler(1.0), clip, 1.0, 1, 1e-3)
         setup = training_setup(plan, shape, local=local_training(learning_rate=1.0, batch_size=64))  # one batch
         total = Rounds(setup, store, maps).sum(shape.initial_weights(0))

@@ -86,7 +86,7 @@ def write_model(
         ensemble.bounds.action_high.fill_(action_high)
     folder = Path("models/dynamics")
     folder.mkdir(parents=True, exist_ok=True)
-    ensemble.save(folder, environment="Pendulum-v1", variant=variant, rounds=1)  # type: ignore[arg-type]
+    ensemble.save(folder, environment="Pendulum-v1", variant=variant, rounds=1)
     write_json(folder / "privacy.json", statement)
     write_nothing(Path("models/behaviour"))
     return ensemble

@@ -49,7 +49,7 @@ def write_partitions(private: list[Episode], public: list[Episode], units: list[
 
 def trained(params: Params) -> RememberingRun:
     run = RememberingRun()
-    train_model.body(params, run)  # type: ignore[arg-type]
+    train_model.body(params, run)
     return run
 
 

@@ -17,8 +17,7 @@ from primorl.project.files import read_json, write_json
 from primorl.release.card import whole
 from primorl.report.facts import Facts, Spending, _with_others, compared_actions, read_facts
 from tests.pipeline.fakes import FakeRun
-from tests.pipeline.test_evaluate import SEEDS, chosen, place_seeds, project, run
-from tests.pipeline.test_evaluate_in_model import without_simulator
+from tests.pipeline.test_evaluate import SEEDS, chosen, place_seeds, project, run, without_simulator
 from tests.pipeline.tiny_policy import write_model, write_partitions
 from tests.statements import OF_TRAINING, PRIVATE
 from tests.trajectories.builders import INFO, episodes, table

@@ -39,7 +39,7 @@ def project(small: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
     write_model(STATEMENT)
     for seed, folder in enumerate(FOLDERS):
         place(folder, [random_policy(1, 3, 2.0, seed=10 * seed + number) for number in range(2)])
-    quick = replace(selection.ESTIMATORS["corrected"], features=4, rollouts=2)  # type: ignore[type-var]
+    quick = replace(selection.ESTIMATORS["corrected"], features=4, rollouts=2)
     monkeypatch.setitem(selection.ESTIMATORS, "corrected", quick)
     return with_changes(small)
 
