@@ -1,4 +1,4 @@
-"""``primorl doctor``."""
+"""``primorl doctor`` and ``primorl check``: whether all is well, before and after a run."""
 
 import shutil
 import sys
@@ -7,12 +7,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 import primorl
-from primorl.commands.printing import rendered
+from primorl.commands.terminal import rendered
 from primorl.project.errors import PipelineError
 from primorl.project.files import home, sweep_leftovers
 from primorl.project.paths import (
@@ -29,15 +29,9 @@ from primorl.project.paths import (
 )
 from primorl.project.template import check_version
 
-_HELP = """Check environment, packages, device, stores and project, and clean up after a killed run.
+if TYPE_CHECKING:
+    from primorl.config.params import Params
 
-Removes temporary copies of outputs that no running process owns; changes nothing else. Each row says ok, warning or
-problem, and what to do. Ends with status 1 if there is a problem.
-
-\b
-Examples:
-  primorl doctor                    after a crash, a kill or a full disk, or when a command behaves strangely
-"""
 State = Literal["ok", "warning", "problem"]
 Verdict = tuple[State, str]
 """``warning``: runs work, with a loss that the text names. ``problem``: something needs to be done."""
@@ -58,12 +52,15 @@ class Finding:
     says: str
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command("doctor", help=_HELP)(_run)
+def doctor() -> None:
+    """Check environment, packages, device, stores and project, and clean up after a killed run.
 
+    Removes temporary copies of outputs that no running process owns; changes nothing else. Each row says ok, warning or
+    problem, and what to do. Ends with status 1 if there is a problem.
 
-def _run() -> None:
+    Examples:
+      primorl doctor                    after a crash, a kill or a full disk, or when a command behaves strangely
+    """
     findings = list(examine())
     print(rendered(("check", "", "result"), [(found.what, found.state, found.says) for found in findings]))
     if any(found.state == "problem" for found in findings):
@@ -220,7 +217,7 @@ def _outputs() -> Verdict:
 
 def _summary() -> Verdict:
     """Check that the results are of the model and the policy that are here."""
-    from primorl.commands.summary import other_files
+    from primorl.commands.results import other_files
     from primorl.evaluation.summary import Summary
 
     if not SUMMARY.exists():
@@ -289,3 +286,55 @@ def _space() -> Verdict:
     free = shutil.disk_usage(Path.cwd()).free
     text = f"{free / 2**30:.1f} GiB free"
     return ("ok", text) if free >= _LEAST_SPACE else ("problem", f"{text}; make room for at least 1 GiB")
+
+
+def check(
+    charges: Annotated[
+        bool,
+        typer.Option("--charges", help="Say what `dvc repro` would charge; on a terminal, ask where a budget is near."),
+    ] = False,
+) -> None:
+    """Check params.yaml, datasets and a log's columns before `dvc repro`. Runs nothing and changes nothing.
+
+    DVC itself may remove outputs before it finds a mistake in params.yaml; this command finds it first.
+
+    Examples:
+      primorl check && dvc repro            run the pipeline only if the settings are valid
+      primorl check --charges && dvc repro  say first what it charges, and ask where a budget is nearly used up
+    """
+    from primorl.config.datasets import TabularDataset
+    from primorl.config.params import load
+
+    check_version(Path(), primorl.__version__)
+    params = load()
+    if params.online.asked:
+        from primorl.setup.arrivals import Arrivals
+
+        if params.chosen.environment is None:
+            raise PipelineError(
+                f"params.yaml: online.users and online.arrivals: found users, and datasets/{params.dataset}.yaml names "
+                "no environment that could simulate them; set both to null"
+            )
+        Arrivals.of(params)
+    print("params.yaml and the datasets are valid")
+    if isinstance(params.chosen, TabularDataset):
+        from primorl.trajectories.sources.tabular.source import source
+
+        there = source(params.dataset, params.chosen).check_columns()
+        named = params.chosen.options.files
+        print(f"{named}: {'has the columns of the entry' if there else 'not there yet, so its columns are unchecked'}")
+    if charges:
+        _say_charges(params)
+
+
+def _say_charges(params: "Params") -> None:
+    """Print what the next run charges; on a terminal, ask whether to go on where a budget is nearly used up."""
+    from primorl.setup.next_charges import UNKNOWN, preview
+
+    found = preview(params)
+    if found is None:
+        print(UNKNOWN)
+        return
+    print(found.line)
+    if found.near and sys.stdin.isatty() and sys.stdout.isatty() and not typer.confirm("Go on?"):
+        raise PipelineError("stopped as asked: nothing was run, nothing was charged")

@@ -13,32 +13,16 @@ from typing import Annotated
 import typer
 
 import primorl
-from primorl.commands import (
-    audit,
-    check,
-    data,
-    doctor,
-    export,
-    init,
-    ledger,
-    plan,
-    predict,
-    release,
-    report,
-    runs,
-    select,
-    summary,
-    sweep,
-)
-from primorl.commands.arguments import in_project
+from primorl.commands import audit, data, doctor, init, ledger, plan, policies, results, sweep
+from primorl.commands.terminal import add_command, in_project
 from primorl.project.errors import PipelineError
 from primorl.project.paths import LOCK
 
-COMMANDS = (
-    *(init, check, data, plan, summary, report, runs, sweep, select),
-    *(predict, export, ledger, audit, release, doctor),
+_COMMANDS = (
+    *(init.init, doctor.check, plan.plan, results.summary, results.report, results.runs, sweep.sweep),
+    *(policies.select, policies.predict, policies.export, policies.release, doctor.doctor),
 )
-"""In the order of ``primorl --help``."""
+"""In the order of ``primorl --help``, where the groups come last."""
 _COMPLETION = "_PRIMORL_COMPLETE"
 _USAGE, _INTERRUPTED = 2, 130  # exit statuses
 
@@ -48,8 +32,10 @@ app = typer.Typer(
     epilog="`primorl COMMAND --help` shows the options of a command and examples.",
     rich_markup_mode=None,  # rich would wrap the examples, and drop what stands in square brackets
 )
-for module in COMMANDS:
-    module.register(app)
+for command in _COMMANDS:
+    add_command(app, command.__name__, command)
+for group in (data, ledger, audit):
+    group.register(app)
 
 
 def _version(wanted: bool) -> None:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from primorl.commands import check
+from primorl.commands import doctor
 from primorl.config.params import Params
 from primorl.project.errors import PipelineError
 from primorl.setup import arrivals
@@ -64,12 +64,12 @@ def test_a_terminal_is_asked_only_where_a_budget_is_near(
     small_data: Params, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     terminal = SimpleNamespace(isatty=lambda: True)
-    monkeypatch.setattr(check, "sys", SimpleNamespace(stdin=terminal, stdout=terminal))
-    monkeypatch.setattr(check.typer, "confirm", lambda question: False)
+    monkeypatch.setattr(doctor, "sys", SimpleNamespace(stdin=terminal, stdout=terminal))
+    monkeypatch.setattr(doctor.typer, "confirm", lambda question: False)
     near = with_changes(small_data, privacy={"budget": {"epsilon": 5.0, "delta": DELTA}})
     with pytest.raises(PipelineError, match="stopped as asked"):
-        check._say_charges(near)
-    check._say_charges(small_data)
-    monkeypatch.setattr(check, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: False), stdout=terminal))
-    check._say_charges(near)
+        doctor._say_charges(near)
+    doctor._say_charges(small_data)
+    monkeypatch.setattr(doctor, "sys", SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: False), stdout=terminal))
+    doctor._say_charges(near)
     assert capsys.readouterr().out.count("the next `dvc repro` charges") == 3
