@@ -1,5 +1,6 @@
 """``primorl audit``."""
 
+import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -84,8 +85,6 @@ def _one_run(
 
 def _finish(name: str, report: dict[str, Any], table: str, as_json: bool, log: "StageRun") -> None:
     """Write the report, log it, and print it or the table."""
-    import json
-
     from primorl.project.files import write_json
 
     path = AUDIT_RECORDS / f"{name}.json"

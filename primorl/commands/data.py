@@ -1,5 +1,6 @@
 """``primorl data``."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -39,8 +40,6 @@ def _describe(
     figure: Annotated[Path | None, path_option("PNG", "Draw returns, lengths and coverage into this file.")] = None,
 ) -> None:
     """Describe the dataset and its public split. Opens nothing private."""
-    import json
-
     from primorl.project.files import replaced_file
     from primorl.trajectories.description import describe, draw
 

@@ -13,20 +13,9 @@ import typer
 
 import primorl
 from primorl.commands.terminal import rendered
+from primorl.project import paths
 from primorl.project.errors import PipelineError
 from primorl.project.files import home, sweep_leftovers
-from primorl.project.paths import (
-    LEDGER_HEAD,
-    LOCK,
-    MANIFEST,
-    MODEL,
-    PARAMS,
-    PARTITIONS,
-    PIPELINE,
-    SECRET,
-    STATE,
-    SUMMARY,
-)
 from primorl.project.template import check_version
 
 if TYPE_CHECKING:
@@ -156,9 +145,9 @@ def _device() -> Verdict:
     from primorl.config.params import load
     from primorl.setup.compute import chosen_device
 
-    if not PARAMS.exists():
+    if not paths.PARAMS.exists():
         return "ok", "GPU" if torch.cuda.is_available() else "CPU"
-    chosen = chosen_device(load(PARAMS).compute)
+    chosen = chosen_device(load(paths.PARAMS).compute)
     if chosen.type == "cuda":
         return "ok", f"{torch.cuda.device_count()} GPU: {torch.cuda.get_device_name(chosen)}"
     return "ok", f"CPU, {torch.get_num_threads()} threads"
@@ -172,20 +161,20 @@ def _version() -> Verdict:
 def _params() -> Verdict:
     from primorl.config.params import load
 
-    if not PARAMS.exists():
+    if not paths.PARAMS.exists():
         return "problem", "not there: this folder is no project; change to the folder with params.yaml and dvc.yaml"
     load()
     return "ok", "valid"
 
 
 def _lock() -> Verdict:
-    if not PIPELINE.exists():
-        return "problem", f"{PIPELINE} is not there: this folder is no project"
-    if LOCK.exists() and _locked_outputs() is None:
+    if not paths.PIPELINE.exists():
+        return "problem", f"{paths.PIPELINE} is not there: this folder is no project"
+    if paths.LOCK.exists() and _locked_outputs() is None:
         return "problem", "not valid; `git checkout dvc.lock` brings back the committed one"
-    if LOCK.exists():
+    if paths.LOCK.exists():
         return "ok", "valid"
-    if MODEL.exists():
+    if paths.MODEL.exists():
         return "problem", "not there, although there is a model; `git checkout dvc.lock` or `dvc repro` brings it back"
     return "ok", "not there yet; `dvc repro` writes it"
 
@@ -194,7 +183,7 @@ def _locked_outputs() -> list[str] | None:
     import yaml
 
     try:
-        content: Any = yaml.safe_load(LOCK.read_text(encoding="utf-8"))
+        content: Any = yaml.safe_load(paths.LOCK.read_text(encoding="utf-8"))
         return [output["path"] for stage in content["stages"].values() for output in stage.get("outs", [])]
     except (OSError, ValueError, yaml.YAMLError, AttributeError, KeyError, TypeError, RecursionError):
         return None
@@ -202,7 +191,7 @@ def _locked_outputs() -> list[str] | None:
 
 def _outputs() -> Verdict:
     """Find outputs that were made and are gone; DVC removes them before it runs a stage."""
-    from primorl.project.restoration import missing_outputs
+    from primorl.project.dvc import missing_outputs
 
     outputs = _locked_outputs()
     if outputs is None:
@@ -220,9 +209,9 @@ def _summary() -> Verdict:
     from primorl.commands.results import other_files
     from primorl.evaluation.summary import Summary
 
-    if not SUMMARY.exists():
+    if not paths.SUMMARY.exists():
         return "ok", "not there yet"
-    stale = other_files(Summary.read(SUMMARY))
+    stale = other_files(Summary.read(paths.SUMMARY))
     return ("ok", "of the model and the policy that are here") if stale is None else ("problem", stale)
 
 
@@ -230,22 +219,22 @@ def _tracking() -> Verdict:
     from primorl.config.params import load
     from primorl.tracking.store import check_store
 
-    if not PARAMS.exists():
+    if not paths.PARAMS.exists():
         return "ok", "no project, no store"
-    return "ok", check_store(load(PARAMS))
+    return "ok", check_store(load(paths.PARAMS))
 
 
 def _secret() -> Verdict:
     from primorl.setup.accounts import check_secret
     from primorl.trajectories.storage.manifest import Manifest
 
-    secret = home() / SECRET
+    secret = home() / paths.SECRET
     if secret.exists() and secret.stat().st_mode & 0o077:
         return "problem", f"others may read {secret}; chmod 600 {secret}"
-    if not secret.exists() and (home() / LEDGER_HEAD).exists():
+    if not secret.exists() and (home() / paths.LEDGER_HEAD).exists():
         return "problem", f"{secret}: not there, and without it the ledger cannot be read; put it back from its backup"
-    if MANIFEST.exists():
-        check_secret(Manifest.load(MANIFEST), PARTITIONS)
+    if paths.MANIFEST.exists():
+        check_secret(Manifest.load(paths.MANIFEST), paths.PARTITIONS)
     return "ok", "there" if secret.exists() else "not there yet; the first run makes one"
 
 
@@ -254,7 +243,7 @@ def _ledger() -> Verdict:
     from primorl.setup.accounts import begun_ledger
     from primorl.setup.losses import refuse_losses
 
-    if not PARAMS.exists():
+    if not paths.PARAMS.exists():
         return "ok", "no project, no ledger"
     opened = begun_ledger(load_reading())
     if opened is None:
@@ -268,7 +257,7 @@ def _ledger() -> Verdict:
 
 def _permissions() -> Verdict:
     """Check that nobody else may read what ``.primorl`` holds: secret, ledger, checkpoints."""
-    state = home() / STATE
+    state = home() / paths.STATE
     if not state.exists():
         return "ok", "not there yet; the first run makes it"
     if state.stat().st_mode & 0o077:

@@ -1,5 +1,6 @@
 """``primorl ledger``."""
 
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -96,8 +97,6 @@ def _export(
     file: Annotated[Path, typer.Argument(metavar="FILE", parser=given_path, help="The file to write.")],
 ) -> None:
     """Write the raw records as JSON lines."""
-    import json
-
     from primorl.project.files import replaced_file
 
     params, opened = _opened()
@@ -156,8 +155,6 @@ def _check(params: "Reading", ledger: "Ledger") -> str | None:
 
 
 def _print_json(ledger: "Ledger", charges: "Sequence[Charge]", params: "Reading") -> None:
-    import json
-
     from primorl.project.files import finite
 
     delta = params.privacy.budget.delta

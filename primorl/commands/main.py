@@ -15,8 +15,8 @@ import typer
 import primorl
 from primorl.commands import audit, data, doctor, init, ledger, plan, policies, results, sweep
 from primorl.commands.terminal import add_command, in_project
-from primorl.project.errors import PipelineError
 from primorl.project.paths import LOCK
+from primorl.project.reporting import INTERRUPTED, explained
 
 _COMMANDS = (
     *(init.init, doctor.check, plan.plan, results.summary, results.report, results.runs, sweep.sweep),
@@ -24,7 +24,7 @@ _COMMANDS = (
 )
 """In the order of ``primorl --help``, where the groups come last."""
 _COMPLETION = "_PRIMORL_COMPLETE"
-_USAGE, _INTERRUPTED = 2, 130  # exit statuses
+_USAGE = 2  # exit status
 
 app = typer.Typer(
     name="primorl",
@@ -89,12 +89,12 @@ def main(words: Sequence[str] | None = None) -> int:
         return 0
     except (KeyboardInterrupt, typer.Abort):  # Abort: at a question
         print("error: interrupted", file=sys.stderr)
-        return _INTERRUPTED
+        return INTERRUPTED
     except typer.TyperException as wrong:
         print(f"error: {_usage(wrong)}", file=sys.stderr)
         return _USAGE
     except Exception as wrong:
-        print(f"error: {_explained(wrong, _name(given))}", file=sys.stderr)
+        print(f"error: {explained(_name(given), wrong)}", file=sys.stderr)
         if debug:
             traceback.print_exception(wrong)
         return 1
@@ -104,7 +104,7 @@ def _mention_missing_outputs(command: str) -> None:
     """Say how to get back outputs that DVC removed before it failed; `doctor` has a row for them."""
     if command == "doctor" or not LOCK.exists():
         return
-    from primorl.project.restoration import hint
+    from primorl.project.dvc import hint
 
     with suppress(Exception):  # the command's own result matters more
         if advice := hint():
@@ -119,17 +119,6 @@ def _usage(wrong: typer.TyperException) -> str:
     context = getattr(wrong, "ctx", None)
     path = "primorl" if context is None else context.command_path
     return f"{' '.join(wrong.format_message().split()).rstrip('.')}; see `{path} --help`"
-
-
-def _explained(wrong: Exception, command: str) -> str:
-    if isinstance(wrong, PipelineError):
-        return str(wrong)
-    if isinstance(wrong, ModuleNotFoundError) and not (wrong.name or "").startswith("primorl"):
-        return f"{command}: needs {wrong.name}, which is not installed; run `pip install 'primorl[pipeline]'`"
-    if isinstance(wrong, OSError):
-        return f"{wrong.filename or command}: {wrong.strerror or type(wrong).__name__}"
-    frame = traceback.extract_tb(wrong.__traceback__)[-1]
-    return f"{command}: unforeseen {type(wrong).__name__} at {frame.filename.rpartition('/')[2]}:{frame.lineno}"
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """``primorl select``, ``predict``, ``export`` and ``release``: what is done with a policy."""
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -42,8 +43,6 @@ def select(
     Only the winner is released, in reports/selection.json; no score is. The same choice again costs nothing;
     evaluation.private.draw pays for another draw.
     """
-    import json
-
     from absl import logging
 
     from primorl import tracking

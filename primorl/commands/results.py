@@ -1,6 +1,10 @@
 """``primorl summary``, ``runs`` and ``report``: what runs came to."""
 
+import json
+import math
 import sys
+from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
@@ -25,8 +29,6 @@ def summary(as_json: AsJson = False) -> None:
       primorl summary                   a short table
       primorl summary --json            metrics/summary.json itself
     """
-    import json
-
     from primorl.evaluation.summary import Summary
     from primorl.evaluation.wording import text
 
@@ -78,10 +80,6 @@ def runs(
       primorl runs --sweeps             trials of sweeps as well
       primorl runs --json               with MLflow's run ids
     """
-    import json
-    import math
-    from dataclasses import asdict
-
     from primorl.config import params
     from primorl.tracking.search import results
 
@@ -165,8 +163,6 @@ def _where(chosen: "Params") -> str:
 
 def _spending(chosen: "Params") -> "Spending | None":
     """Read the ledger's history of the units that are here; None: nothing was charged to them."""
-    from contextlib import closing
-
     from primorl.report.facts import Spending
     from primorl.setup.accounts import begun_ledger, budget, dataset_version
     from primorl.trajectories.storage.manifest import Manifest

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from primorl.privacy.ledger.ledger import Ledger
+from primorl.project.dvc import is_recorded, recorded_file
 from primorl.project.errors import PipelineError
 from primorl.project.files import home, parse_json, read_json, workspace
 from primorl.project.paths import BEHAVIOUR, LOCK, MODEL, MODELS, PRIVATE_EVALUATION
 from primorl.project.records import printable
-from primorl.project.restoration import is_recorded, recorded_file
 
 _STATEMENT = "privacy.json"
 _OF_ONE = ("charge", "epsilon", "event")  # of a mechanism by itself; the other facts are those of the whole
