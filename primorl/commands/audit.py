@@ -1,5 +1,6 @@
 """``primorl audit``."""
 
+import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from primorl.commands.arguments import number
-from primorl.commands.printing import rendered
+from primorl.commands.terminal import add_group, number, option, rendered
 from primorl.privacy.accounting.rounding import at_least, at_most
 from primorl.project.paths import AUDIT_RECORDS, PARAMS
 
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from primorl.tracking import StageRun
     from primorl.training.one_run_audit import OneRun
 
-_EXAMPLES = """\b
-Examples:
+_EXAMPLES = """Examples:
   primorl audit mechanism                        2,048 canary updates through sampler, clip and noise; reads no data
   primorl audit one-run --canaries 400           canary trajectories through the whole training, on the public split
 
@@ -27,24 +26,12 @@ Reports go to reports/audit/ and to MLflow. No private data is read, so nothing 
 claimed ε ends with an error and status 1.
 """
 _Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON instead of a table.")]
+_COUNT = number(int, lambda count: count >= 1, "1 and more")
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    actions = typer.Typer(help=f"Try to refute the claimed ε.\n\n{_EXAMPLES}")
-    for name, function, about in (
-        (
-            "mechanism",
-            _mechanism,
-            "White box: look at every round's release, with canaries in directions of their own.",
-        ),
-        ("one-run", _one_run, "Train once with canary trajectories in the data."),
-    ):
-        actions.command(name, help=f"{about}\n\n{_EXAMPLES}")(function)
-    app.add_typer(actions, name="audit")
-
-
-_COUNT = number(int, lambda count: count >= 1, "1 and more")
+    """Add the commands to ``app``."""
+    add_group(app, "audit", "Try to refute the claimed ε.", _EXAMPLES, _mechanism, _one_run)
 
 
 @contextmanager
@@ -61,17 +48,13 @@ def _logged() -> "Iterator[tuple[Params, StageRun]]":
 
 
 def _mechanism(
-    canaries: Annotated[
-        int | None, typer.Option(metavar="M", parser=_COUNT, help="Canaries in one run.  [default: 2048]")
-    ] = None,
+    canaries: Annotated[int | None, option("M", "Canaries in one run.  [default: 2048]", parser=_COUNT)] = None,
     runs: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", parser=_COUNT, help="Runs of all rounds.  [default: as many as see 131,072 canaries]"
-        ),
+        int | None, option("N", "Runs of all rounds.  [default: as many as see 131,072 canaries]", parser=_COUNT)
     ] = None,
     as_json: _Json = False,
 ) -> None:
+    """White box: look at every round's release, with canaries in directions of their own."""
     from primorl.setup import audits
 
     with _logged() as (params, log):
@@ -83,11 +66,10 @@ def _mechanism(
 
 
 def _one_run(
-    canaries: Annotated[
-        int | None, typer.Option(metavar="M", parser=_COUNT, help="Canary trajectories.  [default: 200]")
-    ] = None,
+    canaries: Annotated[int | None, option("M", "Canary trajectories.  [default: 200]", parser=_COUNT)] = None,
     as_json: _Json = False,
 ) -> None:
+    """Train once with canary trajectories in the data."""
     from primorl.setup import audits
 
     with _logged() as (params, log):
@@ -103,8 +85,6 @@ def _one_run(
 
 def _finish(name: str, report: dict[str, Any], table: str, as_json: bool, log: "StageRun") -> None:
     """Write the report, log it, and print it or the table."""
-    import json
-
     from primorl.project.files import write_json
 
     path = AUDIT_RECORDS / f"{name}.json"

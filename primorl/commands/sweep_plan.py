@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from absl import logging
 from dp_accounting import dp_event
 
-from primorl.commands.plan_settings import Options, Settings, asked_for
-from primorl.commands.printing import one_line, rendered
+from primorl.commands.plan_answer import Options, Settings, asked_for
+from primorl.commands.terminal import one_line, rendered
 from primorl.config import params
 from primorl.config.params import Params
 from primorl.privacy.accounting.epsilon import RELATION_NAME

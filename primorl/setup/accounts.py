@@ -18,7 +18,7 @@ from primorl.privacy.ledger.ledger import Budget, Ledger
 from primorl.privacy.ledger.requests import Request, Version
 from primorl.privacy.ledger.store import Store
 from primorl.privacy.mechanism.plan import Plan
-from primorl.project.dvc import REMAKE
+from primorl.project.dvc import REMAKE, is_recorded, recorded_file
 from primorl.project.errors import PipelineError
 from primorl.project.files import home, parse_json, read_json, workspace
 from primorl.project.git import git_commit
@@ -33,7 +33,6 @@ from primorl.project.paths import (
     SECRET,
 )
 from primorl.project.records import printable
-from primorl.project.restoration import is_recorded, recorded_file
 from primorl.setup.questions import check_question
 from primorl.tracking import StageRun
 from primorl.trajectories.identity.fingerprint import project_secret, secret_check

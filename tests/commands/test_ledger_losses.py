@@ -17,7 +17,7 @@ from primorl.config.params import Params
 from primorl.privacy.accounting.epsilon import compose
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.together import joint_event
-from primorl.project import restoration
+from primorl.project import dvc
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, write_json
 from primorl.setup.accounts import dataset_version, project_ledger
@@ -86,7 +86,7 @@ def test_the_lock_file_alone_names_it_too(
     project: Params, monkeypatch: pytest.MonkeyPatch, primorl: Call, cached: bool
 ) -> None:
     """``dvc.lock`` has a run of train_model, whose model DVC has deleted to run the stage again."""
-    monkeypatch.setattr(restoration, "_cache", lambda: Path(".dvc/cache").absolute())  # to ask DVC takes a second
+    monkeypatch.setattr(dvc, "_cache", lambda: Path(".dvc/cache").absolute())  # to ask DVC takes a second
     charge = charged(project)
     outs = [{"path": "models/dynamics", "md5": "aa" + "0" * 30 + ".dir"}]
     Path("dvc.lock").write_text(yaml.safe_dump({"stages": {"train_model": {"cmd": "x", "outs": outs}}}))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import primorl as package
-from primorl.commands import plan_text
+from primorl.commands import plan_answer
 from primorl.project.errors import PipelineError
 from tests.commands.conftest import Call
 from tests.projects import ROOT
@@ -31,7 +31,7 @@ def test_an_error_is_one_line(monkeypatch: pytest.MonkeyPatch, primorl: Call) ->
     def fail(*_: Any, **__: Any) -> None:
         raise raised[-1]
 
-    monkeypatch.setattr(plan_text, "show", fail)
+    monkeypatch.setattr(plan_answer, "show", fail)
     for wrong, says in (
         (PipelineError("privacy.delta: too large"), "error: privacy.delta: too large"),
         (FileNotFoundError(2, "No such file or directory", "gone.parquet"), "error: gone.parquet: No such file"),

@@ -7,16 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from primorl.project import restoration
-from primorl.project.dvc import Status, changed_stages, run_dvc
+from primorl.project import dvc
+from primorl.project.dvc import Status, changed_stages, hint, missing_outputs, restore_outputs, run_dvc
 from primorl.project.errors import PipelineError
-from primorl.project.restoration import hint, missing_outputs, restore_outputs
 from tests.projects import ROOT
 
 STAGE = """
 import sys, time
 from pathlib import Path
-from primorl.project.restoration import restore_outputs
+from primorl.project.dvc import restore_outputs
 word = Path("params.yaml").read_text().split()[-1]
 print("RUNS", word)
 if word == "bad":
@@ -72,7 +71,7 @@ def test_a_project_is_asked_and_restored(project: Path, monkeypatch: pytest.Monk
     assert repro("one") == (True, False), "a swap back computes nothing"
     assert made() == one
 
-    monkeypatch.setattr(restoration, "_cache", lambda: project / ".dvc/cache")  # to ask DVC takes a second each time
+    monkeypatch.setattr(dvc, "_cache", lambda: project / ".dvc/cache")  # to ask DVC takes a second each time
     assert (missing_outputs(), hint(), restore_outputs("make"), restore_outputs("other")) == ([], None, [], [])
     shutil.rmtree("made/folder")
     Path("made/single").write_text("edited")

@@ -10,7 +10,7 @@ import pytest
 from dp_accounting import dp_event
 
 from pipeline import clone_behaviour
-from primorl.commands import check as command
+from primorl.commands import doctor as command
 from primorl.config import shares
 from primorl.config.blocks import EstimatorName
 from primorl.config.params import Params, from_plain, plain
