@@ -37,11 +37,7 @@ class Study:
     """
 
     def __init__(self, sweep: Sweep, search: Search, params: Params) -> None:
-        """Open the sweep's study in the database of ``params.ledger``, or create it.
-
-        Raises:
-            PipelineError: optuna is not installed, or the database cannot be used.
-        """
+        """Open the sweep's study in the database of ``params.ledger``, or create it."""
         self._search, self._settings = search, sweep.content.settings
         self._study = _open(study_name(sweep, search, params), search, params)
         finished, elsewhere = {}, 0
@@ -100,9 +96,7 @@ def _open(name: str, search: Search, params: Params) -> "optuna.Study":
     try:
         import optuna
     except ImportError:
-        raise PipelineError(
-            "search: needs optuna, which is not installed; run `pip install 'primorl[sweep]'`"
-        ) from None
+        raise PipelineError("search: needs optuna; run `pip install 'primorl[sweep]'`") from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     project_ledger(params).close()  # it makes the database's file, with access for its owner only
     url = ledger_url(params)

@@ -61,16 +61,12 @@ class Done:
 
 
 def run_sweep(sweep: Sweep, *, workers: int | None, slurm: str | None = None) -> Done:
-    """Run all trials that have not finished.
+    """Run all trials that have not finished. If it is interrupted, no process is left.
 
     Args:
         sweep: the sweep.
         workers: trials at a time; None: as cores allow, on Slurm all.
         slurm: Slurm's partition; None: processes of this machine. The nodes share the project's file system and locks.
-
-    Raises:
-        PipelineError: the sweep cannot begin.
-        KeyboardInterrupt: it was interrupted; no process is left.
     """
     if slurm is not None and (not slurm.strip() or shutil.which("srun") is None):
         raise PipelineError(
@@ -90,11 +86,11 @@ def _run_missing(sweep: Sweep, workers: int | None, slurm: str | None, table: Pa
     study = None if search is None else Study(sweep, search, params)
     trials = expand(sweep) if study is None else study.finished
     check_trials(sweep, trials if search is None else [*trials, _any_trial(sweep, search)])
-    found = [(trial, read_row(trial_folder(sweep.name, trial))) for trial in trials]
-    rows = {trial.name: row for trial, row in found if row is not None and row.finished}
+    before = {row.trial: row for row in finished_rows(table.parent)}
+    rows = {trial.name: before[trial.name] for trial in trials if trial.name in before}
     missing = [trial for trial in trials if trial.name not in rows]
     left = len(missing) if study is None else study.left
-    total, before = len(rows) + left, list(rows)
+    total, kept = len(rows) + left, list(rows)
     if left:
         check_fresh(params)
     count, threads = share_cores(workers, params.compute.threads, left)
@@ -129,7 +125,7 @@ def _run_missing(sweep: Sweep, workers: int | None, slurm: str | None, table: Pa
         run.artifact(table)
         run.end("FINISHED" if len(finished) >= total else "KILLED")  # the same command resumes it
     warnings = []
-    if names := {key for name in before for key in changed[name]}:
+    if names := {key for name in kept for key in changed[name]}:
         warnings.append(
             f"{table.parent.relative_to(home())}: some trials finished before these changed: "
             f"{', '.join(sorted(names))}; they are kept; delete their folders to run them again"
@@ -138,11 +134,7 @@ def _run_missing(sweep: Sweep, workers: int | None, slurm: str | None, table: Pa
 
 
 def check_trials(sweep: Sweep, trials: list[Trial]) -> None:
-    """Check the settings of all trials, at least one, and that the partitions are those that they ask for.
-
-    Raises:
-        PipelineError: names the file, the trial and its wrong keys; or what the partitions are of.
-    """
+    """Check the settings of all trials, at least one, and that the partitions are those that they ask for."""
     if not MANIFEST.exists():
         raise PipelineError(f"{MANIFEST}: not there; {_REMEDY}")
     found = Manifest.load(MANIFEST).info.dataset
@@ -175,12 +167,6 @@ def check_fresh(params: Params) -> None:
     """Refuse partitions whose inputs changed after they were made: data, a withdrawal, a consent, or their settings.
 
     Other code is no reason, as nobody's data changed. A project that DVC does not keep has nothing to compare with.
-
-    Args:
-        params: as params.yaml has them.
-
-    Raises:
-        PipelineError: names what changed; or DVC cannot say.
     """
     if not (home() / ".dvc").is_dir():
         return
@@ -225,10 +211,7 @@ def write_finished(path: Path, sweep: Sweep) -> int:
 def share_cores(workers: int | None, threads: int | None, trials: int) -> tuple[int, int]:
     """Choose processes at a time and threads of each, which together take all cores.
 
-    Args:
-        workers: that were asked for; None: as many as ``threads`` leave room for, one thread each by default.
-        threads: ``compute.threads`` of params.yaml.
-        trials: that are left; more workers would be idle.
+    Without ``workers`` there are as many as ``threads`` of each leave room for, one by default, and as trials are left.
     """
     count = workers or max(1, min(trials, cores() // (threads or 1)))
     return count, max(1, cores() // count)

@@ -86,11 +86,7 @@ def trial_params(trial: Trial) -> Params:
 
 
 def stages() -> dict[str, list[str]]:
-    """List the stages of ``dvc.yaml`` after ``partition``, without the report, as the words after ``python -m``.
-
-    Raises:
-        PipelineError: one of them is no command ``python -m MODULE``.
-    """
+    """List the stages of ``dvc.yaml`` after ``partition``, without the report, as the words after ``python -m``."""
     found = {}
     for name, content in _split_pipeline()[1].items():
         if name == _REPORT:
@@ -178,8 +174,7 @@ class TrialFolder:
 def main(words: list[str]) -> int:
     """Run the trial of a job; end when the process that started this one ends.
 
-    Returns:
-        0 if there is a row now, 130 if it was interrupted.
+    Returns 0 if there is a row now, 130 if it was interrupted.
     """
     when_parent_ends(os.getppid(), _stop)
     signal.signal(signal.SIGTERM, _interrupt)

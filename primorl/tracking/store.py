@@ -75,6 +75,7 @@ class Log:
 
     def __init__(self, store: Store, run_id: str):
         self.run_id = run_id
+        self.send = store.send
         self._store = store
         self._waiting: list[tuple[str, float, int, int]] = []
         self._flushed = time.monotonic()
@@ -84,7 +85,7 @@ class Log:
         from mlflow.entities import Param
 
         for part in _chunks([Param(key, text) for key, text in _flatten(values)], _PARAMS_PER_BATCH):
-            self._store.send(methodcaller("log_batch", self.run_id, params=part))
+            self.send(methodcaller("log_batch", self.run_id, params=part))
 
     def metric(self, name: str, value: float, step: int | None = None) -> None:
         """Log one number. Numbers are sent together, every few seconds and at the end."""
@@ -93,18 +94,14 @@ class Log:
             self.flush()
 
     def artifact(self, path: Path) -> None:
-        """Copy a file (or a folder) to the run.
-
-        Raises:
-            FileNotFoundError: if there is nothing at ``path``.
-        """
+        """Copy a file (or a folder) to the run."""
         if not path.exists():
             raise FileNotFoundError(path)
-        self._store.send(methodcaller("log_artifact", self.run_id, str(path)))
+        self.send(methodcaller("log_artifact", self.run_id, str(path)))
 
     def tag(self, name: str, value: object) -> None:
         """Set one tag."""
-        self._store.send(methodcaller("set_tag", self.run_id, name, _redact(str(value))))
+        self.send(methodcaller("set_tag", self.run_id, name, _redact(str(value))))
 
     def note(self, text: str) -> None:
         """Describe the run, in Markdown."""
@@ -117,11 +114,7 @@ class Log:
         source = json.dumps({"fingerprint": fingerprint})
         data = Dataset(name, fingerprint[:_DIGEST], "primorl", source, profile=json.dumps(dict(facts)))
         given = DatasetInput(data, tags=[InputTag("mlflow.data.context", "training")])
-        self._store.send(methodcaller("log_inputs", self.run_id, datasets=[given]))
-
-    def send(self, call: "Callable[[MlflowClient], object]") -> None:
-        """Call ``call(client)`` in the run's store, unless it has failed."""
-        self._store.send(call)
+        self.send(methodcaller("log_inputs", self.run_id, datasets=[given]))
 
     def flush(self) -> None:
         """Send the metrics that wait."""
@@ -129,17 +122,17 @@ class Log:
 
         waiting, self._waiting = self._waiting, []
         for part in _chunks([Metric(*entry) for entry in waiting], _METRICS_PER_BATCH):
-            self._store.send(methodcaller("log_batch", self.run_id, metrics=part))
+            self.send(methodcaller("log_batch", self.run_id, metrics=part))
         self._flushed = time.monotonic()
 
     def resume(self) -> None:
         """Mark the run as running again, unless it has failed."""
-        self._store.send(lambda client: self._move_to(client, "RUNNING"))
+        self.send(lambda client: self._move_to(client, "RUNNING"))
 
     def end(self, status: str) -> None:
         """Send what waits and end the run. A run that has failed stays failed."""
         self.flush()
-        self._store.send(lambda client: self._move_to(client, status))
+        self.send(lambda client: self._move_to(client, status))
 
     def _move_to(self, client: "MlflowClient", status: str) -> None:
         if client.get_run(self.run_id).info.status == "FAILED":
@@ -162,14 +155,7 @@ def store_uri(params: Params) -> str:
 
 
 def check_store(params: Params) -> str:
-    """Ask the MLflow store for an answer, and change nothing in it.
-
-    Returns:
-        The store's name without credentials, and whether it is there yet.
-
-    Raises:
-        PipelineError: it does not answer, or not as an MLflow store does.
-    """
+    """Ask the MLflow store for an answer, and change nothing in it; say whether it is there yet."""
     uri = store_uri(params)
     name, kind = without_credentials(uri), uri.partition(":")[0]
     folder = kind == "file" or (":" not in uri and kind not in _SERVICES)
@@ -189,12 +175,8 @@ def check_store(params: Params) -> str:
 def open_store(params: Params, begin: "Callable[[MlflowClient, str], T]") -> tuple[Store, T | None]:
     """Open the store and begin runs in it, one process at a time.
 
-    Args:
-        params: name the store and the experiment.
-        begin: creates the runs, with the client and the experiment's id.
-
-    Returns:
-        The store and what ``begin`` returned; None if the server does not answer, which costs a warning.
+    ``begin`` creates the runs, with the client and the experiment's id. If the server does not answer, there is a
+    warning, and None in the place of what ``begin`` returns.
 
     Raises:
         PipelineError: the store cannot be used; the message names it without its credentials.
@@ -217,11 +199,7 @@ def open_store(params: Params, begin: "Callable[[MlflowClient, str], T]") -> tup
 
 @contextmanager
 def connected(uri: str) -> "Iterator[MlflowClient]":
-    """A client of the store, to read from.
-
-    Raises:
-        PipelineError: the store cannot be used; the message names it without its credentials.
-    """
+    """A client of the store, to read from; its errors are one line."""
     with _errors_named(uri):
         yield _connect(uri)
 
