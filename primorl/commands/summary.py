@@ -39,7 +39,7 @@ def _run(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = 
 
 def online_row() -> str:
     """What users who came after training brought, as one more row of the table; empty where nobody was met."""
-    from primorl.evaluation.online_results import OnlineSummary
+    from primorl.evaluation.summary import OnlineSummary
 
     found = OnlineSummary.read(ONLINE_METRICS) if ONLINE_METRICS.exists() else OnlineSummary(met=False)
     if not found.met:

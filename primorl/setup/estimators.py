@@ -10,10 +10,11 @@ from primorl.evaluation.private.dptd import Dptd
 from primorl.evaluation.private.estimator import Estimator
 from primorl.evaluation.private.lstd import Lstd
 from primorl.evaluation.private.model_check import ModelCheck
-from primorl.evaluation.private.model_values import Clone, ModelBased
+from primorl.evaluation.private.model_values import Clone, values_in_model
 from primorl.evaluation.private.problem import Problem
 from primorl.evaluation.private.results import Answer
 from primorl.setup.private_evaluation import Asked, plan_at
+from primorl.setup.questions import check_question
 from primorl.trajectories.storage.schema import DatasetInfo
 
 BEHAVIOUR = Behaviour(levels=9, mean_share=0.5)
@@ -79,6 +80,7 @@ def asked_for(epsilons: Mapping[EstimatorName, float], problem: Problem, info: D
     """
     cloned, found = problem.clone is not None, []
     for name, epsilon in epsilons.items():
+        check_question(name, info)
         made = estimator(name, info, cloned=cloned)
         asked = Asked(made, plan_at(made, problem, epsilon))
         if "clone" in made.about:  # who paid for an answer with a fitted behaviour does not pay again
@@ -90,4 +92,4 @@ def asked_for(epsilons: Mapping[EstimatorName, float], problem: Problem, info: D
 
 def free_estimates(problem: Problem, clone: Clone | None) -> tuple[Answer, ...]:
     """Values of the policy, the clone and the baselines in the released model; costs nothing."""
-    return ModelBased(rollouts=ROLLOUTS).estimates(problem, clone)
+    return values_in_model(problem, ROLLOUTS, clone)

@@ -9,7 +9,7 @@ from primorl.evaluation.figures import draw_evaluation
 from primorl.evaluation.private.behaviour import Behaviour
 from primorl.evaluation.private.model_check import ModelCheck
 from primorl.evaluation.private.problem import Problem
-from primorl.evaluation.private.results import BELIEVE, MEAN_RETURN, Answer, Histogram, PrivateEvaluation
+from primorl.evaluation.private.results import MEAN_RETURN, Answer, Histogram, PrivateEvaluation
 from primorl.privacy.statement import Statement
 from primorl.project.files import replaced_file
 from primorl.project.paths import BEHAVIOUR, MANIFEST, MODEL
@@ -121,8 +121,7 @@ def _histogram(each: Paid) -> Histogram:
 def _verdict(problem: Problem, paid: Sequence[Paid]) -> str | None:
     for each in paid:
         if isinstance(each.asked.estimator, ModelCheck):
-            verdict = each.asked.estimator.verdict(problem, each.asked.plan, each.state)
-            return f"{BELIEVE[verdict.believable]}: {verdict.rule}"
+            return each.asked.estimator.verdict(problem, each.asked.plan, each.state)
     return None
 
 

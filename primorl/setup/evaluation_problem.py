@@ -13,8 +13,7 @@ from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.dynamics.starts import StartModel
 from primorl.evaluation.private.model_values import Clone
-from primorl.evaluation.private.problem import Act, Problem, in_float64
-from primorl.evaluation.survival import PublicTrajectories, public_return_bounds
+from primorl.evaluation.private.problem import Act, Problem, PublicTrajectories, in_float64, public_return_bounds
 from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy, Drawn, released
 from primorl.policy.exported import DeterministicPolicy
 from primorl.project.errors import PipelineError

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from primorl.config.params import Params
 from primorl.evaluation.private.problem import EpisodeSource, Problem, portions
-from primorl.evaluation.private.scores import Candidates, CorrectedModel, CorrectedScorer
+from primorl.evaluation.private.scores import CorrectedModel, CorrectedScorer
 from primorl.policy.exported import DeterministicPolicy, seed_folders
 from primorl.policy.loaded import EPOCHS, FINAL
 from primorl.privacy.ledger.charges import pay_or_resume, spent_on_dataset
@@ -201,7 +201,7 @@ def select(
         run.tag("charge", payment.charge.id)
         state = payment.state
         if state is None or not state.finished:
-            scorer = score.fitted(problem, Candidates.of([candidate.policy for candidate in candidates]))
+            scorer = score.fitted(problem, [candidate.policy for candidate in candidates])
             private = partitions.open_private(kept_bytes(params.compute), episodes=True)
             total = sum_scores(selection, scorer, private)
             payment.save_checkpoint(SelectionState(started=1))

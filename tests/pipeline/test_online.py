@@ -16,7 +16,7 @@ from pipeline import online
 from primorl.config import params as params_module
 from primorl.config.params import Params
 from primorl.dynamics.config import Variant
-from primorl.evaluation.online_results import OnlineSummary
+from primorl.evaluation.summary import OnlineSummary
 from primorl.policy import exported
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting.epsilon import compose
