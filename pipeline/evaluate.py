@@ -43,8 +43,7 @@ def body(params: Params, run: StageRun) -> None:
         evaluation,
         fingerprint=fingerprint,
         score=score,
-        artifacts=(SUMMARY, CURVES, FIGURE),
-        statement_file=found.folder / "privacy.json",
+        files=(found.folder / "privacy.json", SUMMARY, CURVES, FIGURE),
     )
     if in_sweep():
         return

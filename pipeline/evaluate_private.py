@@ -4,7 +4,7 @@ import sys
 
 from pipeline.runner import run_stage
 from primorl.config.params import Params, plain
-from primorl.evaluation.private.model_values import ModelBased
+from primorl.evaluation.private.model_values import values_in_model
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.statement import Statement
@@ -42,7 +42,7 @@ def body(params: Params, run: StageRun) -> None:
     )
     subject = Subject.read(cloned=clone is not None)
     asked = asked_for(estimators, problem, partitions.manifest.info)
-    free = ModelBased(rollouts=ROLLOUTS).estimates(problem, clone)
+    free = values_in_model(problem, ROLLOUTS, clone)
     with paid_evaluation(params, problem, asked, partitions, subject, run) as answered:
         record = evaluation_record(params, problem, partitions, subject, answered, free)
         write_evaluation(PRIVATE_EVALUATION, EVALUATION_FIGURE, record)

@@ -42,7 +42,7 @@ def summary(as_json: AsJson = False) -> None:
 
 def _online_row() -> str:
     """Write what users who came after training brought, as one more row; empty where nobody was met."""
-    from primorl.evaluation.online_results import OnlineSummary
+    from primorl.evaluation.summary import OnlineSummary
 
     found = OnlineSummary.read(ONLINE_METRICS) if ONLINE_METRICS.exists() else OnlineSummary(met=False)
     if not found.met:

@@ -13,8 +13,8 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from primorl.evaluation.online_results import OnlineSummary
 from primorl.evaluation.private.results import MEAN_RETURN
+from primorl.evaluation.summary import OnlineSummary
 from primorl.evaluation.wording import ADVICE, WHOSE, guarantee, plural, source
 from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.accounting.figures import true_positive_rate

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from primorl.config.params import Params, Reading
-from primorl.evaluation.online_results import OnlineSummary
+from primorl.evaluation.summary import OnlineSummary
 from primorl.policy import exported
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy

@@ -17,7 +17,6 @@ from primorl.project.files import finite
 from primorl.project.records import printable
 from primorl.release.contents import LEAST_NOISE, LEDGER, MOST_ROUNDS, LedgerStatement
 from primorl.release.stated_figures import OURS, agrees, misstated
-from primorl.setup import estimators as _estimators  # noqa: F401 - registers their queries
 from primorl.training import queries as _queries  # noqa: F401 - registers its query
 
 Value = TypeVar("Value")

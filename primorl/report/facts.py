@@ -18,9 +18,9 @@ from primorl.dynamics.config import ModelConfig
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.dynamics.seed_generators import SeedGenerators
+from primorl.evaluation.private.problem import PublicTrajectories
 from primorl.evaluation.private.results import Answer, PrivateEvaluation
 from primorl.evaluation.summary import Summary, stated
-from primorl.evaluation.survival import PublicTrajectories
 from primorl.evaluation.wording import plural
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy

@@ -23,14 +23,14 @@ from primorl.evaluation.private.estimator import Estimator
 from primorl.evaluation.private.lstd import Lstd
 from primorl.evaluation.private.model_check import ModelCheck
 from primorl.evaluation.private.model_values import Clone
-from primorl.evaluation.private.problem import Act, Problem, in_float64
-from primorl.evaluation.survival import PublicTrajectories, public_return_bounds
+from primorl.evaluation.private.problem import Act, Problem, PublicTrajectories, in_float64, public_return_bounds
 from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy, Drawn, released
 from primorl.policy.exported import DeterministicPolicy
 from primorl.project.errors import PipelineError
 from primorl.project.paths import MODEL
 from primorl.setup.partitions import Partitions
 from primorl.setup.private_evaluation import Asked, plan_at
+from primorl.setup.questions import check_question
 from primorl.trajectories.storage.rows import UnitStore
 from primorl.trajectories.storage.schema import DatasetInfo
 
@@ -92,6 +92,7 @@ def asked_for(epsilons: Mapping[EstimatorName, float], problem: Problem, info: D
     """
     cloned, found = problem.clone is not None, []
     for name, epsilon in epsilons.items():
+        check_question(name, info)
         made = estimator(name, info, cloned=cloned)
         asked = Asked(made, plan_at(made, problem, epsilon))
         if "clone" in made.about:  # who paid for an answer with a fitted behaviour does not pay again

@@ -4,9 +4,10 @@ import sys
 from dataclasses import replace
 
 from primorl.config.params import Params
-from primorl.evaluation.online_results import OnlineSummary, draw_online, write_online_curve
+from primorl.evaluation.figures import draw_online
 from primorl.evaluation.returns import episode_returns
 from primorl.evaluation.statistics import MeanInterval
+from primorl.evaluation.summary import OnlineSummary, write_online_curve
 from primorl.online.learning import OnlineState
 from primorl.policy import exported
 from primorl.policy.config import PolicyPointer

@@ -14,7 +14,7 @@ from primorl.dynamics.ensemble import Evidence, GaussianEnsemble, evidence
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.dynamics.starts import StartModel
 from primorl.dynamics.termination import LEARNED, NONE
-from primorl.evaluation.survival import PublicTrajectories
+from primorl.evaluation.private.problem import PublicTrajectories
 from primorl.policy.behaviour import BehaviourPolicy, released
 from primorl.policy.choice import Contest
 from primorl.policy.training import Near

@@ -13,11 +13,11 @@ from torch import Tensor
 from primorl.config.params import Params
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.starts import StartModel
+from primorl.evaluation.private.problem import PublicTrajectories
 from primorl.evaluation.private.results import PrivateEvaluation
 from primorl.evaluation.recommendation import found_in
 from primorl.evaluation.results import Evaluation, in_environment, in_model
 from primorl.evaluation.summary import Summary
-from primorl.evaluation.survival import PublicTrajectories
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import seed_folders
 from primorl.privacy.statement import Statement

@@ -16,7 +16,7 @@ from primorl.evaluation.private.behaviour import Behaviour
 from primorl.evaluation.private.estimator import Estimator, EvaluationState, run
 from primorl.evaluation.private.model_check import ModelCheck
 from primorl.evaluation.private.problem import EpisodeSource, Problem
-from primorl.evaluation.private.results import BELIEVE, MEAN_RETURN, Answer, Histogram, PrivateEvaluation
+from primorl.evaluation.private.results import MEAN_RETURN, Answer, Histogram, PrivateEvaluation
 from primorl.privacy.ledger.charges import Payment
 from primorl.privacy.ledger.requests import Request
 from primorl.privacy.mechanism.plan import Plan
@@ -300,8 +300,7 @@ def evaluation_record(
             spread = Histogram(estimator=name, what="return of a unit", edges=edges, shares=shares)
             record = replace(record, histograms=(spread,))
         if isinstance(estimator, ModelCheck):
-            verdict = estimator.verdict(problem, each.plan, each.state)
-            record = replace(record, verdict=f"{BELIEVE[verdict.believable]}: {verdict.rule}")
+            record = replace(record, verdict=estimator.verdict(problem, each.plan, each.state))
     return replace(
         record,
         estimates=(*answers, *(_answer(problem, found, None) for found in free)),

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from primorl.config.params import Params
 from primorl.evaluation.private.problem import EpisodeSource, Problem, portions
-from primorl.evaluation.private.scores import Candidates, CorrectedModel, CorrectedScorer
+from primorl.evaluation.private.scores import CorrectedModel, CorrectedScorer
 from primorl.policy.exported import DeterministicPolicy, seed_folders
 from primorl.policy.loaded import EPOCHS, FINAL
 from primorl.privacy.ledger.checkpoint import DataclassState
@@ -166,7 +166,7 @@ def select(
         run.tag("charge", payment.charge.id)
         chosen = None if payment.state is None else payment.state.chosen
         if chosen is None:
-            scorer = score.fitted(problem, Candidates.of([candidate.policy for candidate in candidates]))
+            scorer = score.fitted(problem, [candidate.policy for candidate in candidates])
             private = partitions.open_private(kept_bytes(params.compute), episodes=True)
             total = sum_scores(selection, scorer, private)
             payment.save_checkpoint(SelectionState(started=1))

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 import primorl
 from pipeline import online
 from primorl.config.params import Params
-from primorl.evaluation.online_results import OnlineSummary
+from primorl.evaluation.summary import OnlineSummary
 from primorl.policy import exported
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting.epsilon import compose

@@ -8,7 +8,7 @@ import pytest
 
 from pipeline import online
 from primorl.config.params import load
-from primorl.evaluation.online_results import OnlineSummary
+from primorl.evaluation.summary import OnlineSummary
 from primorl.policy.loaded import load_policy
 from primorl.project.errors import PipelineError
 from primorl.project.paths import ONLINE_METRICS

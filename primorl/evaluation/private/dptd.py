@@ -3,7 +3,7 @@
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import torch
 from scipy.special import stdtrit
@@ -24,13 +24,12 @@ Averaging = Annotated[float, Within(gt=0, le=6.9)]
 _BOX = 1.0  # Θ = Ω = [-1, 1]^d
 
 
-@dataclass(frozen=True)
-class TdBatch:
+class TdBatch(NamedTuple):
     """Transitions of U units, padded to M each, as the loss needs them. Sensitive.
 
     The loss of a transition is ℓ = δ u - u²/2 with δ = reward + next_factor·g(next_inputs) - factor·g(inputs) and
-    u = dual_factor·⟨∇g(inputs), ω⟩, g being the network (`ValueNetwork`). With V = g, all factors 1 but
-    next_factor = γ, these are the paper's.
+    u = factor·⟨∇g(inputs), ω⟩, g being the network (`ValueNetwork`). With V = g, factor 1 and next_factor γ, these are
+    the paper's.
 
     Attributes:
         inputs: ``[P, U, M, D]``, float64; P is the number of networks, or 1 where all see the same transitions.
@@ -38,7 +37,6 @@ class TdBatch:
         reward: ``[P, U, M]``.
         factor: ``[P, U, M]``.
         next_factor: ``[P, U, M]``; 0 where nothing follows.
-        dual_factor: ``[P, U, M]``.
         weight: of each transition in its unit's loss, ``[P, U, M]``; 0 in padding.
     """
 
@@ -47,7 +45,6 @@ class TdBatch:
     reward: Tensor
     factor: Tensor
     next_factor: Tensor
-    dual_factor: Tensor
     weight: Tensor
 
 
@@ -95,7 +92,9 @@ class ValueNetwork:
 
     def losses(self, theta: Tensor, omega: Tensor, batch: TdBatch) -> Tensor:
         """Compute ℓ of every transition, ``[N, U, M]``."""
-        found: Tensor = vmap(self._loss)(theta, omega, *self._parts(batch, len(theta)))
+        found: Tensor = vmap(self._loss)(
+            theta, omega, *(part.expand(len(theta), *part.shape[1:]) for part in batch[:-1])
+        )
         return found
 
     def gradients(self, theta: Tensor, omega: Tensor, batch: TdBatch) -> Tensor:
@@ -113,16 +112,9 @@ class ValueNetwork:
         def unit_loss(theta: Tensor, omega: Tensor, weight: Tensor, *parts: Tensor) -> Tensor:
             return (weight * self._loss(theta, omega, *parts)).sum()
 
-        per_unit = vmap(grad(unit_loss, argnums=(0, 1)), in_dims=(None, None, *[0] * 7))
-        weight = batch.weight.expand(len(theta), *batch.weight.shape[1:])
-        of_both = vmap(per_unit)(theta, omega, weight, *self._parts(batch, len(theta)))
-        return torch.stack(of_both, 2).transpose(0, 1)
-
-    @staticmethod
-    def _parts(batch: TdBatch, networks: int) -> list[Tensor]:
-        """Everything but the weights, for each of N networks."""
-        parts = batch.inputs, batch.next_inputs, batch.reward, batch.factor, batch.next_factor, batch.dual_factor
-        return [part.expand(networks, *part.shape[1:]) for part in parts]
+        per_unit = vmap(grad(unit_loss, argnums=(0, 1)), in_dims=(None, None, *[0] * 6))
+        *parts, weight = (part.expand(len(theta), *part.shape[1:]) for part in batch)
+        return torch.stack(vmap(per_unit)(theta, omega, weight, *parts), 2).transpose(0, 1)
 
     def _value(self, theta: Tensor, inputs: Tensor) -> Tensor:
         """Value g of one network: ``[d]`` and ``[.., D]`` to ``[..]``."""
@@ -158,12 +150,11 @@ class ValueNetwork:
         reward: Tensor,
         factor: Tensor,
         next_factor: Tensor,
-        dual_factor: Tensor,
     ) -> Tensor:
         """ℓ of transitions ``[..]``, for one network."""
         value, slope = self._slope(theta, omega, inputs)
         error = reward + next_factor * self._value(theta, next_inputs) - factor * value
-        advantage = dual_factor * slope
+        advantage = factor * slope
         return error * advantage - advantage.square() / 2
 
 
@@ -246,9 +237,7 @@ class Dptd(Estimator):
 
     def batch(self, problem: Problem, episodes: Episodes) -> TdBatch:
         """Prepare these transitions for the loss. Sensitive."""
-        step = episodes.step
-        own = counted(problem, episodes)
-        whole = problem.effective_horizon
+        step, own, whole = episodes.step, counted(problem, episodes), problem.effective_horizon
         left, left_next = problem.rewards_left(step) / whole, problem.rewards_left(step + 1) / whole
         action = following_action = None
         if self.of == "policy":
@@ -260,31 +249,25 @@ class Dptd(Estimator):
             problem.reward(episodes.reward) / (_reward_size(problem) * whole),
             left,
             problem.discount * left_next * continues,
-            left,
             own / own.sum(1, keepdim=True).clamp(min=1),
         )
         return TdBatch(*(part[None] for part in parts))
 
     def stepped(self, problem: Problem, values: Values, released: Tensor, done: int) -> dict[str, Tensor]:
         """Take steps 1 to 3 of Algorithm 1 after round ``done``."""
-        theta, omega = values["theta"], values["omega"]
+        theta, omega, output = values["theta"], values["omega"], values["output"]
         of_theta, of_omega = released.double().view(self.members, 2, -1).unbind(1)
-        share, rate = 1.0 if done == 0 else _rate(done - 1), _rate(done)
-        p = values["p"].lerp(of_theta, share if done == 0 else self.alpha * share)
-        d = values["d"].lerp(of_omega, share if done == 0 else self.beta * share)
+        before, rate = _rate(done - 1), _rate(done)
+        p = values["p"].lerp(of_theta, self.alpha * before if done > 0 else 1.0)
+        d = values["d"].lerp(of_omega, self.beta * before if done > 0 else 1.0)
+        averaged = done - self.rounds // 2 + 1  # iterates of the later half so far
         return dict(values) | {
             "p": p,
             "d": d,
-            "output": self.averaged(values, done),
+            "output": output.lerp(theta, 1 / averaged) if averaged > 0 else output,
             "theta": theta.lerp(projected(theta - self.kappa * p), rate),
             "omega": omega.lerp(projected(omega + self.eta * d), rate),
         }
-
-    def averaged(self, values: Values, done: int) -> Tensor:
-        """Add the iterate θ_done to the average of the later half."""
-        theta, output = values["theta"], values["output"]
-        first = self.rounds // 2
-        return output if done < first else output.lerp(theta, 1 / (done - first + 1))
 
     def query_total(self, problem: Problem, query: str, values: Values, episodes: Episodes) -> Tensor:
         """Sum the units' values at their first states, and the squares."""

@@ -7,15 +7,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from primorl.evaluation.private.estimator import (
-    NOISE,
-    Estimator,
-    EvaluationState,
-    FirstStateValue,
-    Values,
-    estimate,
-)
-from primorl.evaluation.private.model_values import ModelQ
+from primorl.evaluation.private.estimator import NOISE, EvaluationState, FirstStateValue, Values, estimate
+from primorl.evaluation.private.model_values import ModelCorrection
 from primorl.evaluation.private.problem import (
     Episodes,
     Problem,
@@ -27,15 +20,15 @@ from primorl.evaluation.private.problem import (
 from primorl.evaluation.private.results import MEAN_RETURN, Answer
 from primorl.evaluation.statistics import NORMAL_QUANTILE
 from primorl.privacy.mechanism.plan import Plan
-from primorl.project.values import ClippingNorm, PositiveInt, Share, Steps
+from primorl.project.values import ClippingNorm, PositiveInt, Share
 
 _RIDGE = 1e-6  # beside statistics of order 1, where no noise asks for more
 _SPREADS = 3.0  # the scale is so many root mean square differences of the members
 _LEAST_SPREAD = 1e-4  # of the range of returns
 
 
-@dataclass(frozen=True)
-class Lstd(Estimator):
+@dataclass(frozen=True, kw_only=True)
+class Lstd(ModelCorrection):
     """LSTD-Q (Lagoudakis and Parr 2003) of the released model's errors, from one noisy release over all units.
 
     The action-value is Q̄ + ⟨θ, φ⟩. Q̄ is the mean of the model members' action-values (`ModelQ`), which costs nothing.
@@ -55,16 +48,12 @@ class Lstd(Estimator):
     first order what noise and ridge did to θ, and its spread over units is the sampling error of the estimate.
 
     Attributes:
-        model_features: random features of the members' values (`ModelQ`).
-        rollouts: of each member (`ModelQ`).
         rows: of a unit, at most, evenly spaced.
         clipping_norm: C.
         query_share: share of the squared Gaussian mean that the query takes.
     """
 
     name: ClassVar[str] = "lstd"
-    model_features: PositiveInt
-    rollouts: Steps
     rows: PositiveInt
     clipping_norm: ClippingNorm
     query_share: Share
@@ -73,13 +62,9 @@ class Lstd(Estimator):
         """Plan one round over all units, and one query."""
         return FirstStateValue(problem).plan(self.clipping_norm, gaussian_mean, self.query_share)
 
-    def row_bytes(self, problem: Problem) -> int:
-        """See `Estimator.row_bytes`."""
-        return self._model(problem).row_bytes
-
     def begin(self, problem: Problem) -> dict[str, Tensor]:
         """Fit the members' values, and find the scale of their differences at public first states."""
-        model = self._model(problem)
+        model = self.model(problem)
         fitted = model.fit()
         states, steps = self._public_first(problem)
         found = model.action_values(fitted, states, problem.actions(states), steps)
@@ -128,7 +113,7 @@ class Lstd(Estimator):
         moved the model's value by so much, the remaining error may be as large.
         """
         value, deviation = FirstStateValue(problem).mean(plan, state.answers)
-        members = self._model(problem).at_starts(state.values)
+        members = self.model(problem).at_starts(state.values)
         half = NORMAL_QUANTILE * math.hypot(deviation, float(members.std()), value - float(members.mean()))
         covers = "sampling and privacy noise, and a bias as large as the correction of the model's value"
         bias = "where the features do not hold the policy's true action-values, up to the model's own error"
@@ -149,7 +134,7 @@ class Lstd(Estimator):
         self, problem: Problem, values: Values, observation: Tensor, action: Tensor, step: Tensor
     ) -> tuple[Tensor, Tensor]:
         """φ ``[.., d]``, of norm at most 1, and Q̄ ``[..]``."""
-        found = self._model(problem).action_values(values, observation, action, step)
+        found = self.model(problem).action_values(values, observation, action, step)
         mean = found.mean(0)
         parts = ((found[:-1] - mean) / values["scale"].to(mean.device)).movedim(0, -1)
         norms = torch.linalg.vector_norm(parts, dim=-1, keepdim=True)
@@ -157,9 +142,6 @@ class Lstd(Estimator):
 
     def _size(self, problem: Problem) -> int:
         return problem.ensemble.architecture.members - 1
-
-    def _model(self, problem: Problem) -> ModelQ:
-        return ModelQ(problem, self.model_features, self.rollouts)
 
     @staticmethod
     def _public_first(problem: Problem) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -21,9 +21,9 @@ from primorl.evaluation.private.estimator import (
     t_quantile,
 )
 from primorl.evaluation.private.problem import Episodes, Problem, in_float64
-from primorl.evaluation.private.results import Answer
+from primorl.evaluation.private.results import BELIEVE, Answer
 from primorl.privacy.mechanism.plan import Plan
-from primorl.project.values import Length, Positive, Within
+from primorl.project.values import Positive, PositiveInt
 
 QUANTITIES = ("reward", "state")
 TRIVIAL = ("the usual reward", "no change")
@@ -31,30 +31,11 @@ TRIVIAL = ("the usual reward", "no change")
 GOOD_RATIO, BAD_RATIO = 0.5, 1.0
 """Shares of the trivial mean squared error: a model surely below the first is believable, above the second not."""
 
-Horizons = Annotated[tuple[Annotated[int, Within(gt=0, le=1000)], ...], Length(1, 8)]
-Starts = Annotated[int, Within(gt=0, le=1000)]
-
 Both = tuple[NoisyMean, NoisyMean]
 """The model's mean squared error, and that of the trivial prediction."""
 
 _AT_ONCE = 4096  # rollouts
 _SHARE = 0.9  # of the squared norm; the rest held a histogram once, and releases that were paid for are scaled so
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Judgement of the model, and its reason.
-
-    Attributes:
-        believable: yes, doubtful or no.
-        figure: the model's mean squared error over the trivial one's, both averaged over the horizons; of rewards or
-            states, whichever is worse.
-        rule: what decided, in words.
-    """
-
-    believable: Literal["yes", "doubtful", "no"]
-    figure: float
-    rule: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,8 +63,8 @@ class ModelCheck(OneRelease):
 
     name: ClassVar[str] = "model_check"
 
-    horizons: Horizons
-    starts: Starts
+    horizons: tuple[PositiveInt, ...]
+    starts: PositiveInt
     cap: Positive
 
     @property
@@ -92,21 +73,9 @@ class ModelCheck(OneRelease):
         return ("model",)
 
     def kept(self, problem: Problem) -> tuple[int, ...]:
-        """List the horizons within the declared one, ascending.
-
-        Raises:
-            ValueError: there are none.
-        """
+        """List the horizons within the declared one, ascending."""
         most = math.inf if problem.horizon is None else problem.horizon
-        kept = tuple(sorted({h for h in self.horizons if h <= most}))
-        if not kept:
-            raise ValueError(f"horizons: found {self.horizons}; at least one must be within the declared {most}")
-        return kept
-
-    def plan(self, problem: Problem, gaussian_mean: float) -> Plan:
-        """See `Estimator.plan`."""
-        self.kept(problem)
-        return super().plan(problem, gaussian_mean)
+        return tuple(sorted({h for h in self.horizons if h <= most}))
 
     def row_bytes(self, problem: Problem) -> int:
         """See `Estimator.row_bytes`; every row may be a start, and a unit may have one row only."""
@@ -209,8 +178,8 @@ class ModelCheck(OneRelease):
                 found.append(estimate(self.name, "model", what, value, (low, high), "sampling and privacy noise", bias))
         return tuple(found)
 
-    def verdict(self, problem: Problem, plan: Plan, state: EvaluationState) -> Verdict:
-        """Judge whether to believe the model, from released numbers alone.
+    def verdict(self, problem: Problem, plan: Plan, state: EvaluationState) -> str:
+        """Judge in a line whether to believe the model, from released numbers alone.
 
         For rewards and for states, D = model's - c · trivial mean squared error, averaged over the horizons, with its
         95% interval. The model is believable if both are surely below 0 at c = `GOOD_RATIO`, and is not if one is
@@ -218,23 +187,19 @@ class ModelCheck(OneRelease):
         predict may be noise of the world, which no model predicts, or its own fault.
         """
         means = self._means(problem, plan, state)
-        by_quantity = [[both for (_, of), both in means.items() if of == quantity] for quantity in QUANTITIES]
-        ratios = []
-        for own in by_quantity:
-            model, trivial = (sum(both[i].value + 1 for both in own) for i in (0, 1))
-            ratios.append(model / trivial if trivial > 0 else math.inf)
-        figure = max(ratios)
-        if all(_difference(own, GOOD_RATIO, problem.units)[1] < 0 for own in by_quantity):
+        by_quantity = {of: [both for (_, own), both in means.items() if own == of] for of in QUANTITIES}
+        sums = [_sums(own) for own in by_quantity.values()]
+        figure = max(model / trivial if trivial > 0 else math.inf for model, trivial in sums)
+        if all(_difference(own, GOOD_RATIO, problem.units)[1] < 0 for own in by_quantity.values()):
             rule = f"its squared errors are surely below {GOOD_RATIO:g} of a trivial guess's ({figure:.2g} measured)"
-            return Verdict("yes", figure, rule)
-        above = [_difference(own, BAD_RATIO, problem.units)[0] > 0 for own in by_quantity]
-        wrong = [of for of, surely in zip(QUANTITIES, above, strict=True) if surely]
+            return f"{BELIEVE['yes']}: {rule}"
+        wrong = [of for of, own in by_quantity.items() if _difference(own, BAD_RATIO, problem.units)[0] > 0]
         if wrong:
             rule = f"its squared error of {' and '.join(wrong)}s is surely above a trivial guess's ({figure:.2g} times)"
-            return Verdict("no", figure, rule)
+            return f"{BELIEVE['no']}: {rule}"
         close = "but noise hides whether it is" if figure < GOOD_RATIO else "not"
         rule = f"its squared error is measured at about {figure:.2g} of a trivial guess's, {close} below {GOOD_RATIO:g}"
-        return Verdict("doubtful", figure, rule)
+        return f"{BELIEVE['doubtful']}: {rule}"
 
     def _means(self, problem: Problem, plan: Plan, state: EvaluationState) -> dict[tuple[int, str], Both]:
         """Squared errors of the model and of the trivial prediction, mapped from [0, cap²] to [-1, 1]."""
@@ -266,8 +231,13 @@ def _difference(own: list[Both], share: float, units: int) -> Interval:
     weighted = [(weight, mean) for both in own for weight, mean in zip((1.0, share), both, strict=True)]
     noise = math.hypot(*(weight * mean.noise for weight, mean in weighted))
     half = t_quantile(units) * math.hypot(noise, sum(weight * mean.shared for weight, mean in weighted))
-    model, trivial = (sum(both[i].value + 1 for both in own) for i in (0, 1))
+    model, trivial = _sums(own)
     return model - share * trivial - half, model - share * trivial + half
+
+
+def _sums(own: list[Both]) -> tuple[float, float]:
+    """The model's and the trivial squared errors, summed over the horizons."""
+    return sum(model.value + 1 for model, _ in own), sum(trivial.value + 1 for _, trivial in own)
 
 
 def _last_rows(episodes: Episodes) -> Tensor:

@@ -2,20 +2,21 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.dynamics.seed_generators import SeedGenerators
-from primorl.evaluation.private.estimator import Values, estimate
+from primorl.evaluation.private.estimator import Estimator, Values, estimate
 from primorl.evaluation.private.problem import Act, Problem, in_float64
 from primorl.evaluation.private.results import AS_DRAWN, DOUBT, GAIN, MEAN_RETURN, Answer, Of
 from primorl.evaluation.statistics import NORMAL_QUANTILE
 from primorl.policy.member_values import returns_by_member, step_weights, uncertainty_of
-from primorl.project.values import Steps
+from primorl.project.values import PositiveInt, Steps
 
+_NAME = "model"  # that answers give as their estimator
 _WEIGHTS = "model_values"
 _RIDGE = 1e-3  # per row, beside features of mean square 1
 _MOST_ROWS = 20000  # of a member's regression
@@ -48,85 +49,71 @@ class Clone:
     probabilities: Act | None = None
 
 
-@dataclass(frozen=True)
-class ModelBased:
-    """Mean discounted return of whole rollouts in each member of the released model.
+def values_in_model(problem: Problem, rollouts: int, clone: Clone | None = None) -> tuple[Answer, ...]:
+    """Value the policy, the clone if there is one, random actions, and zero actions where actions are a box.
 
-    It has no plan: the model is released, so nothing is asked of the private units. First states are public or
-    released ones (`Problem.starts`). All policies share them and the model's random numbers, so that members can be
-    compared one by one. Step t counts S(t) (`Problem.survival`), as in the people's own returns.
+    Values are mean discounted returns of whole rollouts in each member of the released model: nothing is asked of the
+    private units. First states are public or released ones (`Problem.starts`). All policies share them and the model's
+    random numbers, so that members can be compared one by one. Step t counts S(t) (`Problem.survival`), as in the
+    people's own returns.
 
-    Attributes:
+    Args:
+        problem: the question.
         rollouts: of each member.
+        clone: of the behaviour.
     """
+    weights = step_weights(problem.rollout_steps, discount=problem.discount, survival=problem.survival)
+    asked: dict[str, Any] = {"rollouts": rollouts, "weights": weights, "seed": problem.seed}
 
-    name: ClassVar[str] = "model"
-    rollouts: Steps
+    def returns(act: Act) -> Tensor:
+        """Roll one policy out, ``[N, rollouts]``."""
+        return returns_by_member(problem.ensemble, _One(act), problem.starts.float(), **asked)[0]
 
-    def estimates(self, problem: Problem, clone: Clone | None = None) -> tuple[Answer, ...]:
-        """Value the policy, the clone if there is one, random actions, and zero actions where actions are a box."""
-        policy = self._returns(problem, problem.policy)
-        found = [self._value(problem, "policy", policy)]
-        if clone is not None:
-            released = self._returns(problem, clone.released)
-            found += [
-                self._value(problem, "clone", released),
-                self._value(problem, "clone", self._returns(problem, clone.drawn), AS_DRAWN),
-                self._gain(policy - released),
-                self._doubt(self._uncertainty(problem, problem.policy), self._uncertainty(problem, clone.released)),
-            ]
-        generator = torch.Generator().manual_seed(problem.seed)
-        baselines: list[tuple[Of, Act]] = [
-            ("random", lambda observation: problem.uniform_actions(len(observation), generator))
+    def uncertainty(act: Act) -> float:
+        return float(uncertainty_of(problem.ensemble, _One(act), problem.starts.float(), **asked).mean())
+
+    policy = returns(problem.policy)
+    found = [_value(problem, "policy", policy)]
+    if clone is not None:
+        released = returns(clone.released)
+        found += [
+            _value(problem, "clone", released),
+            _value(problem, "clone", returns(clone.drawn), AS_DRAWN),
+            _gain(policy - released),
+            _doubt(uncertainty(problem.policy), uncertainty(clone.released)),
         ]
-        if not problem.discrete_actions:
-            baselines.append(("zero_action", zero_action(problem)))
-        return (*found, *(self._value(problem, of, self._returns(problem, act)) for of, act in baselines))
-
-    def _returns(self, problem: Problem, act: Act) -> Tensor:
-        """Of one policy, ``[N, rollouts]``."""
-        return returns_by_member(problem.ensemble, _One(act), **self._rollouts(problem))[0]
-
-    def _uncertainty(self, problem: Problem, act: Act) -> float:
-        return float(uncertainty_of(problem.ensemble, _One(act), **self._rollouts(problem)).mean())
-
-    def _rollouts(self, problem: Problem) -> dict[str, Any]:
-        return {
-            "starts": problem.starts.float(),
-            "rollouts": self.rollouts,
-            "weights": step_weights(problem.rollout_steps, discount=problem.discount, survival=problem.survival),
-            "seed": problem.seed,
-        }
-
-    def _doubt(self, policy: float, clone: float) -> Answer:
-        covers = f"no interval: {policy:.4g} where the policy goes, {clone:.4g} where the clone goes"
-        bias = "members that were trained on the same rows may be wrong alike"
-        return estimate(self.name, "policy", DOUBT, policy - clone, None, covers, bias)
-
-    def _value(self, problem: Problem, of: Of, returns: Tensor, what: str = MEAN_RETURN) -> Answer:
-        members = returns.mean(1).clamp(problem.return_low, problem.return_high)
-        low, high = float(members.min()), float(members.max())
-        covers = f"no interval: the members of the model say {low:.4g} to {high:.4g}"
-        bias = "wrong wherever the model is, and likely too high for a policy that was trained in this model"
-        value = float(members.mean())
-        return estimate(self.name, of, what, value, None, covers, bias, tuple(members.tolist()))
-
-    def _gain(self, gains: Tensor) -> Answer:
-        """From the differences of the same rollouts, ``[N, rollouts]``: the least that a member says."""
-        members = gains.mean(1)
-        least = int(members.argmin())
-        half = NORMAL_QUANTILE * float(gains[least].std()) / math.sqrt(gains.shape[1])
-        value = float(members[least])
-        ends = (value - half, value + half)
-        covers = "luck of the simulated episodes in the member that says the least"
-        bias = "wrong wherever the model is, though errors that both policies share cancel"
-        return estimate(self.name, "policy", GAIN, value, ends, covers, bias, tuple(members.tolist()))
+    generator = torch.Generator().manual_seed(problem.seed)
+    uniform = returns(lambda observation: problem.uniform_actions(len(observation), generator))
+    found.append(_value(problem, "random", uniform))
+    if not problem.discrete_actions:  # zero, or the nearest action that the bounds allow
+        zero = torch.zeros(problem.action_size).clamp(problem.action_low, problem.action_high)
+        found.append(_value(problem, "zero_action", returns(lambda observation: zero.expand(len(observation), -1))))
+    return tuple(found)
 
 
-def zero_action(problem: Problem) -> Act:
-    """Act zero, or the nearest action that the bounds allow."""
-    action = torch.zeros(problem.action_size).clamp(problem.action_low, problem.action_high)
-    return lambda observation: action.expand(len(observation), -1)
+def _value(problem: Problem, of: Of, returns: Tensor, what: str = MEAN_RETURN) -> Answer:
+    members = returns.mean(1).clamp(problem.return_low, problem.return_high)
+    covers = f"no interval: the members of the model say {float(members.min()):.4g} to {float(members.max()):.4g}"
+    bias = "wrong wherever the model is, and likely too high for a policy that was trained in this model"
+    return estimate(_NAME, of, what, float(members.mean()), None, covers, bias, tuple(members.tolist()))
+
+
+def _gain(gains: Tensor) -> Answer:
+    """From the differences of the same rollouts, ``[N, rollouts]``: the least that a member says."""
+    members = gains.mean(1)
+    least = int(members.argmin())
+    half = NORMAL_QUANTILE * float(gains[least].std()) / math.sqrt(gains.shape[1])
+    value = float(members[least])
+    covers = "luck of the simulated episodes in the member that says the least"
+    bias = "wrong wherever the model is, though errors that both policies share cancel"
+    ends = (value - half, value + half)
+    return estimate(_NAME, "policy", GAIN, value, ends, covers, bias, tuple(members.tolist()))
+
+
+def _doubt(policy: float, clone: float) -> Answer:
+    covers = f"no interval: {policy:.4g} where the policy goes, {clone:.4g} where the clone goes"
+    bias = "members that were trained on the same rows may be wrong alike"
+    return estimate(_NAME, "policy", DOUBT, policy - clone, None, covers, bias)
 
 
 @dataclass(frozen=True)
@@ -254,3 +241,24 @@ class ModelQ:
         ridge = _RIDGE * len(rows) * torch.eye(inputs.shape[1], dtype=torch.float64)
         weights: Tensor = torch.linalg.solve(inputs.T @ inputs + ridge, inputs.T @ mean)
         return weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelCorrection(Estimator):
+    """Base of estimators that correct the policy's action-values in the model by the data.
+
+    Attributes:
+        model_features: random features of the members' values (`ModelQ`).
+        rollouts: of each member (`ModelQ`).
+    """
+
+    model_features: PositiveInt
+    rollouts: Steps
+
+    def model(self, problem: Problem) -> ModelQ:
+        """Return the action-values to correct."""
+        return ModelQ(problem, self.model_features, self.rollouts)
+
+    def row_bytes(self, problem: Problem) -> int:
+        """See `Estimator.row_bytes`."""
+        return self.model(problem).row_bytes
