@@ -47,7 +47,7 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset, public_colum
             )
         reader.keep_consent(public_column)
     spaces = reader.spaces
-    withdrawals = Withdrawals(dataset.exclude_units)
+    withdrawals = Withdrawals(dataset.ingestion.exclude_units)
     horizon = dataset.horizon or reader.horizon
     check = RowCheck(
         spaces,
@@ -58,7 +58,7 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset, public_colum
         behaviour_probabilities=reader.behaviour_probabilities,
         environment=dataset.environment is not None,
     )
-    check_duplicates = DuplicateCheck(reader.path) if dataset.duplicates == "refuse" else None
+    check_duplicates = DuplicateCheck(reader.path) if dataset.ingestion.duplicates == "refuse" else None
     fingerprint = Fingerprint(spaces, behaviour_probabilities=reader.behaviour_probabilities)
     with (
         replaced_directory(target) as fresh,
@@ -89,7 +89,7 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset, public_colum
             spaces=spaces,
             horizon=horizon,
             termination=dataset.termination,
-            duplicates=dataset.duplicates,
+            duplicates=dataset.ingestion.duplicates,
             dataset_fingerprint=fingerprint.keyed(project_secret()),
             population=dataset.population,
             trajectories_per_person=dataset.trajectories_per_person,
