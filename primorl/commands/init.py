@@ -129,14 +129,14 @@ def init(
             raise PipelineError(f"{', '.join(unused)}: found without --csv; name the log: --csv FILE")
         _make(target, None, there=there)
         return
-    from primorl.setup.drafting import Draft, Meaning
+    from primorl.setup.drafting import Draft
     from primorl.trajectories.sources.tabular.columns import columns_of
 
     log = given_path(csv)
     if log.resolve().is_relative_to(target):
         raise PipelineError(f"{log}: lies in the project, where git would see its rows; move it to another folder")
     form, columns = columns_of(log)
-    draft = Draft(Meaning(**given), columns)
+    draft = Draft(columns=columns, **given)
     name = _dataset_name(name, log)
     _make(target, (name, draft.text(name, log, form)), there=there)
     print(f"datasets/{name}.yaml has the names and types of the columns; no bound was read off the rows")

@@ -4,14 +4,12 @@
 ``datasets/defaults.yaml`` says which values suit a dataset that suggests none. `suggestions` has the rules.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from primorl.config import shares, suggestions
 from primorl.config.blocks import (
@@ -28,7 +26,7 @@ from primorl.config.blocks import (
     Privacy,
     Tracking,
 )
-from primorl.config.datasets import CardTexts, Dataset
+from primorl.config.datasets import CardTexts, Dataset, checked
 from primorl.config.reading import explanations, found_at, read_yaml, shown
 from primorl.config.texts import Block, Name
 from primorl.project.errors import PipelineError
@@ -39,7 +37,6 @@ T = TypeVar("T")
 DATASETS = "datasets"
 DEFAULTS = "defaults"
 """The file in ``datasets/`` that is no dataset."""
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _NO_CHOICES = ("ledger", "tracking", "compute")
 _WHY = "every choice of a run lives in this file"
 
@@ -75,18 +72,16 @@ class Params(Block):
 
         Found out after training, another model would have to be paid for.
         """
-        if self.partition.public_fraction == 0 and self.dynamics.variant != "mopo":
-            self._check_without_public()
-        starts, nowhere = self.policy.starts, None
-        if "policy.starts" in self.unfitted:
-            public = self.partition.public_fraction != 0
-            if public or self.chosen.environment is not None or self.privacy.statistics.starts:
-                return
         if self.dynamics.variant == "mopo":  # its rollouts begin at real states
+            return
+        nobody, starts, nowhere = self.partition.public_fraction == 0, self.policy.starts, None
+        if nobody:
+            self._check_without_public()
+        if "policy.starts" in self.unfitted:
             return
         if starts in ("reset", "pool") and self.chosen.environment is None:
             nowhere = f"{DATASETS}/{self.dataset}.yaml says environment: null"
-        elif starts == "public" and self.partition.public_fraction == 0:
+        elif starts == "public" and nobody:
             nowhere = "partition.public_fraction is 0"
         elif starts == "released" and not self.privacy.statistics.starts:
             nowhere = "privacy.statistics.starts is false"
@@ -141,11 +136,8 @@ class Params(Block):
         taken = {key: value for key, value in values.items() if key in self.unfitted}
         content = plain(self)
         for key, value in taken.items():
-            *path, last = key.split(".")
-            block = content
-            for part in path:
-                block = block[part]
-            block[last] = value
+            block, _, last = key.rpartition(".")
+            found_at(content, block)[last] = value
         return from_plain(content, {**self.origins, **dict.fromkeys(taken, suggestions.FIT)})
 
     def estimators(self, epsilon: float | None) -> Estimators:
@@ -231,9 +223,9 @@ def parse(raw: Any, path: Path = PARAMS) -> Params:
 
 def _checked(said: dict[str, Any], path: Path, own: Path, wrong: dict[Path, list[str]]) -> Params:
     """Make `Params` of decided values; ``wrong`` holds what is known to be wrong, by file."""
-    checked: Params | None = None
+    made: Params | None = None
     try:
-        checked = _adapter().validate_python(said)
+        made = checked(Params, said)
     except ValidationError as refused:
         for key, why in explanations(refused, said):
             if suggestions.may_be_auto(key) and isinstance(found_at(said, key), str):
@@ -243,9 +235,9 @@ def _checked(said: dict[str, Any], path: Path, own: Path, wrong: dict[Path, list
             if not inner or not any(other.startswith((f"{inner}: ", f"{inner}.")) for other in wrong[file]):
                 wrong[file].append(f"{inner}: {why}" if inner else why)
     lines = [f"{file}: {'; '.join(texts)}" for file, texts in wrong.items() if texts]
-    if lines or checked is None:
+    if lines or made is None:
         raise PipelineError("; ".join(lines))
-    return checked
+    return made
 
 
 def load_reading(path: Path = PARAMS) -> Reading:
@@ -277,7 +269,7 @@ def declared_texts(dataset: str, folder: Path = Path(DATASETS)) -> dict[str, str
 
 def _validated(kind: type[T], said: dict[str, Any], file: Path) -> T:
     try:
-        return TypeAdapter(kind).validate_python(said)
+        return checked(kind, said)
     except ValidationError as refused:
         texts = (f"{key}: {why}" for key, why in explanations(refused, said))
         raise PipelineError(f"{file}: {'; '.join(texts)}") from None
@@ -328,15 +320,10 @@ def _dataset(raw: dict[str, Any], path: Path) -> str:
     if "dataset" not in raw:
         raise PipelineError(f"{path}: dataset: missing")
     name = raw["dataset"]
-    if not isinstance(name, str) or _NAME.fullmatch(name) is None or name not in there:
+    if name not in there:
         allowed = f"allowed are the files in {DATASETS}/: {', '.join(there)}" if there else f"{DATASETS}/ has no file"
         raise PipelineError(f"{path}: dataset: found {shown(name)}; {allowed}")
-    return name
-
-
-@cache
-def _adapter() -> TypeAdapter[Params]:
-    return TypeAdapter(Params)
+    return str(name)
 
 
 def _leaves(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,16 +22,7 @@ from primorl.project.dvc import REMAKE, is_recorded, recorded_file
 from primorl.project.errors import PipelineError
 from primorl.project.files import home, parse_json, read_json, workspace
 from primorl.project.git import git_commit
-from primorl.project.paths import (
-    BEHAVIOUR,
-    LEDGER,
-    LEDGER_HEAD,
-    LOCK,
-    MODEL,
-    MODELS,
-    PRIVATE_EVALUATION,
-    SECRET,
-)
+from primorl.project.paths import BEHAVIOUR, LEDGER, LEDGER_HEAD, LOCK, MODEL, MODELS, PRIVATE_EVALUATION, SECRET
 from primorl.project.records import printable
 from primorl.setup.questions import check_question
 from primorl.tracking import StageRun
@@ -53,11 +44,8 @@ def project_ledger(params: Params | Reading) -> Ledger:
             message holds no credentials.
     """
     begun = begun_ledger(params)
-    if begun is None:
-        refuse_losses(None)
-    else:
-        with closing(begun):
-            refuse_losses(begun)
+    with nullcontext() if begun is None else closing(begun):
+        refuse_losses(begun)
     return open_ledger(params, Ledger, read_only=False)
 
 

@@ -39,12 +39,7 @@ see `clipping_norm`."""
 # One step on all rows of a unit: with several, each unit moves towards its own habits, and their mean is too sure.
 _ROWS = 256
 LOCAL = LocalTraining(
-    learning_rate=1.0,
-    batch_size=_ROWS,
-    local_epochs=1,
-    weight_decay=0.0,
-    max_transitions_per_unit=_ROWS,
-    beta_nll=0.0,
+    learning_rate=1.0, batch_size=_ROWS, local_epochs=1, weight_decay=0.0, max_transitions_per_unit=_ROWS, beta_nll=0.0
 )
 LOCAL_FROM_PUBLIC = replace(LOCAL, learning_rate=0.1)
 SERVER = ServerTraining(

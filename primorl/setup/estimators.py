@@ -53,13 +53,7 @@ def estimator(name: EstimatorName, info: DatasetInfo, *, cloned: bool) -> Estima
         case "model_check":
             return MODEL_CHECK
         case "lstd":
-            return Lstd(
-                model_features=64,
-                rollouts=512,
-                rows=8,
-                clipping_norm=0.05,
-                query_share=0.3,
-            )
+            return Lstd(model_features=64, rollouts=512, rows=8, clipping_norm=0.05, query_share=0.3)
         case "dptd":
             return Dptd(
                 of="policy",
@@ -76,11 +70,7 @@ def estimator(name: EstimatorName, info: DatasetInfo, *, cloned: bool) -> Estima
             )
         case "doubly_robust":
             return DoublyRobust(
-                largest_weight=50.0,
-                behaviour=behaviour,
-                model_features=64,
-                rollouts=512,
-                largest_correction=20.0,
+                largest_weight=50.0, behaviour=behaviour, model_features=64, rollouts=512, largest_correction=20.0
             )
 
 

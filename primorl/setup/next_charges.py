@@ -44,8 +44,7 @@ UNKNOWN = (
 """What is said where one of `MAKE_DATA` will run: it may make other units or another horizon."""
 _POLICY_STAGE = "optimize_policy"  # charges nothing, but questions are about what it makes
 _CLOSE = 0.98  # an estimator's ε over what is asked for, at least
-_TRIES, _LEAST = 6, 0.1
-"""Steps of the search for a smaller ε, and the least share of the ε asked for that is looked at."""
+_TRIES, _LEAST = 6, 0.1  # steps of the search for a smaller ε, and the least share of the ε asked for that is tried
 _NEAR = 0.8  # of a budget
 
 
@@ -69,12 +68,7 @@ class PendingCharge:
 
 
 def beside_model(params: Params, epsilon: float | None, manifest: Manifest | None) -> list[PendingCharge]:
-    """List the clone, then the questions, which are charged beside the model.
-
-    Args:
-        params: every choice.
-        epsilon: of the model.
-        manifest: of the partitions; None: not known, see `primorl.setup.questions.question_event`.
+    """List the clone, then the questions, which are charged beside a model of this ε.
 
     Raises:
         PipelineError: no noise is enough for the ε of one of them.
@@ -84,18 +78,13 @@ def beside_model(params: Params, epsilon: float | None, manifest: Manifest | Non
     delta, clone = params.privacy.delta, params.behaviour.target_epsilon
     found = [] if clone is None else [PendingCharge(clone_work.STAGE, clone, clone_event(clone, delta))]
     for name, share in params.estimators(epsilon).items():
-        found.append(
-            PendingCharge(f"{questions.STAGE}: {name}", share, question_event(params, name, share, manifest), name)
-        )
+        event = question_event(params, name, share, manifest)
+        found.append(PendingCharge(f"{questions.STAGE}: {name}", share, event, name))
     return found
 
 
 def check_clone(params: Params, manifest: Manifest) -> None:
-    """Refuse a clone that is asked for and cannot be made.
-
-    Raises:
-        PipelineError: see `primorl.setup.clone_work.check_actions`.
-    """
+    """Refuse a clone that is asked for and cannot be made; see `primorl.setup.clone_work.check_actions`."""
     if clone_work.asked(params):
         clone_work.check_actions(params, manifest)
 
@@ -225,12 +214,10 @@ def still_fitting(
         return advice(account, event, budget, events)
 
     def fits(epsilon: float) -> bool:
-        other = _at(params, epsilon)
+        other, delta = _at(params, epsilon), params.privacy.delta
         stages = {each.stage for each in beside}
         try:
-            multiplier = solve_noise_multiplier(
-                epsilon, params.privacy.delta, run.sampling_probability, run.rounds, run.queries
-            )
+            multiplier = solve_noise_multiplier(epsilon, delta, run.sampling_probability, run.rounds, run.queries)
             rest = [each.event for each in beside_model(other, epsilon, manifest) if each.stage in stages]
         except (ValueError, PipelineError):
             return False
@@ -247,10 +234,9 @@ def still_fitting(
 
 def said(charges: Sequence[PendingCharge], *, numbers: bool = True) -> str:
     """List names of charges, with their ε."""
-    names = [
-        each.stage + (f" ({at_most(each.epsilon, 4)})" if numbers and each.epsilon is not None else "")
-        for each in charges
-    ]
+    names = []
+    for each in charges:
+        names.append(f"{each.stage} ({at_most(each.epsilon, 4)})" if numbers and each.epsilon else each.stage)
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
@@ -294,9 +280,7 @@ class Preview:
 
 
 def preview(params: Params) -> Preview | None:
-    """Preview the most that the next run charges to the units that are partitioned. Charges nothing.
-
-    None: they are not partitioned, or will be anew, which may make other units or another horizon of them.
+    """Preview the most that the next run charges to the partitioned units; None: they will be made, or made anew.
 
     Raises:
         PipelineError: the settings do not fit the data, or `dvc status` fails.
@@ -307,14 +291,14 @@ def preview(params: Params) -> Preview | None:
     partitions = Partitions.open(PARTITIONS)
     if partitions.manifest.info.dataset != params.dataset:
         return None
-    chosen, _ = fitted(params, partitions.manifest, partitions.public)
-    check_choices(chosen, partitions.manifest, partitions.public)
-    check_clone(chosen, partitions.manifest)
-    plan = make_plan(chosen, partitions.manifest)
-    spent = plan.spent()
-    account = accounts.account_of(params, partitions.version)
+    manifest, public = partitions.manifest, partitions.public
+    chosen, _ = fitted(params, manifest, public)
+    check_choices(chosen, manifest, public)
+    check_clone(chosen, manifest)
+    plan = make_plan(chosen, manifest)
+    spent, account = plan.spent(), accounts.account_of(params, partitions.version)
     epsilon = None if spent is None else spent.epsilon_pld
-    wanted = [PendingCharge(model_work.STAGE, epsilon, plan.event), *beside_model(params, epsilon, partitions.manifest)]
+    wanted = [PendingCharge(model_work.STAGE, epsilon, plan.event), *beside_model(params, epsilon, manifest)]
     new = [each for each in mark_paid(params, partitions, account, wanted) if not each.paid]
     budget, near, online = params.privacy.budget, False, ""
     if params.online.asked and changed:

@@ -4,7 +4,7 @@ import hashlib
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -304,11 +304,7 @@ def paid_online(params: Params, run: OnlineRun, log: StageRun) -> Iterator[tuple
     work_id, version = identity(params, run), run.arrivals.version
     request = accounts.request(params, log, params.dataset, version, STAGE, run.plan.event, work_id)
     begun = begin if run.plan.is_private else None
-    with (
-        closing(accounts.project_ledger(params)) as ledger,
-        paid_work(params, ledger, request, begun, OnlineState.restore) as work,
-    ):
-        log.tag("charge", work.payment.charge.id)
+    with paid_work(params, log, request, begun, OnlineState.restore) as work:
         yield _learn(params, run, work.payment, begin), work
 
 

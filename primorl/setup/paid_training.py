@@ -4,7 +4,7 @@ import hashlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -83,12 +83,8 @@ def paid_training(
         params, run, partitions.manifest.info.dataset, partitions.version, stage.name, setup.plan.event, identity
     )
     begin = TrainingState.begin(setup.first_weights(), setup.digest) if setup.plan.is_private else None
-    with (
-        closing(accounts.project_ledger(params)) as ledger,
-        paid_work(params, ledger, request, begin, partial(_restored, setup)) as work,
-    ):
+    with paid_work(params, run, request, begin, partial(_restored, setup)) as work:
         payment = work.payment
-        run.tag("charge", payment.charge.id)
         _say_what_is_restored(stage, payment)
         if stage.pooled is not None and params.dynamics.variant == "mopo":
             trained = stage.pooled(params, setup, partitions, run)

@@ -140,11 +140,7 @@ class Table:
             invalid_row_handler=refuse,
         )
         texts = pacsv.ConvertOptions(include_columns=columns, column_types=dict.fromkeys(columns or (), pa.string()))
-        with (
-            self.path.open("rb") as file,
-            _readable(says),
-            pacsv.open_csv(file, reading, parsing, texts) as reader,
-        ):
+        with self.path.open("rb") as file, _readable(says), pacsv.open_csv(file, reading, parsing, texts) as reader:
             yield file, reader
 
 

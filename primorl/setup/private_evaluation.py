@@ -30,7 +30,7 @@ from primorl.setup.accounts import digest, plan_identity
 from primorl.setup.compute import chosen_device, kept_bytes
 from primorl.setup.partitions import Partitions, assumptions
 from primorl.setup.questions import STAGE, gaussian_mean
-from primorl.setup.work import Work, paid_work
+from primorl.setup.work import Work, work_of
 from primorl.tracking import StageRun
 from primorl.trajectories.storage.manifest import Manifest
 
@@ -165,7 +165,7 @@ def paid_evaluation(
         for each, request in zip(asked, requests, strict=True):
             about = _about(each.estimator, problem, subject)
             begin = EvaluationState.begin(each.estimator, problem, each.plan, about)
-            with paid_work(params, ledger, request, begin, EvaluationState.restore) as work:
+            with work_of(params, ledger, request, begin, EvaluationState.restore) as work:
                 state = _checked_state(each.estimator.name, work.payment, about)
                 if not work.payment.finished:
                     with progress_bar(each.plan.rounds, f"{STAGE} {each.estimator.name}", "round") as bar:

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -158,12 +157,8 @@ def select(
         dataset_fingerprint=manifest.info.dataset_fingerprint,
         public_assumptions=[*assumptions(manifest), "the candidates and the released model"],
     )
-    with (
-        closing(accounts.project_ledger(params)) as ledger,
-        paid_work(params, ledger, request, SelectionState(), SelectionState.restore) as work,
-    ):
+    with paid_work(params, run, request, SelectionState(), SelectionState.restore) as work:
         payment = work.payment
-        run.tag("charge", payment.charge.id)
         chosen = None if payment.state is None else payment.state.chosen
         if chosen is None:
             scorer = score.fitted(problem, [candidate.policy for candidate in candidates])

@@ -1,7 +1,7 @@
 """A piece of paid work: charged once, run or restored, and committed with what it made."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Generic
 
@@ -13,7 +13,8 @@ from primorl.privacy.ledger.requests import Request
 from primorl.privacy.statement import SpentOnDataset, Statement
 from primorl.project.files import home
 from primorl.project.paths import CHECKPOINTS
-from primorl.setup.accounts import budget
+from primorl.setup.accounts import budget, project_ledger
+from primorl.tracking import StageRun
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,19 @@ class Work(Generic[S]):
 
 @contextmanager
 def paid_work(
-    params: Params, ledger: Ledger, request: Request, begin: S | None, restore: Restore[S]
+    params: Params, run: StageRun, request: Request, begin: S | None, restore: Restore[S]
 ) -> Iterator[Work[S]]:
     """Resume or restore what was paid for under the same identity, or else reserve a charge; see `pay_or_resume`."""
+    with closing(project_ledger(params)) as ledger, work_of(params, ledger, request, begin, restore) as work:
+        run.tag("charge", work.payment.charge.id)
+        yield work
+
+
+@contextmanager
+def work_of(
+    params: Params, ledger: Ledger, request: Request, begin: S | None, restore: Restore[S]
+) -> Iterator[Work[S]]:
+    """`paid_work` in a ledger that is open, as several pieces of work need it."""
     limit = budget(params, request.version.units)
     with pay_or_resume(ledger, request, limit, home() / CHECKPOINTS, begin, restore) as payment:
         yield Work(ledger, request, payment, params.privacy.budget.delta)

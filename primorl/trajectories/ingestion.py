@@ -54,13 +54,13 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset, public_colum
         spaces=reader.spaces,
         horizon=dataset.horizon or reader.horizon,
         termination=dataset.termination,
-        duplicates=dataset.duplicates,
+        duplicates=dataset.ingestion.duplicates,
         dataset_fingerprint="",
         population=dataset.population,
         trajectories_per_person=dataset.trajectories_per_person,
         behaviour_probabilities=reader.behaviour_probabilities,
     )
-    gone = IdList(dataset.exclude_units, WITHDRAWALS, "ingestion.exclude_units of the dataset's file")
+    gone = IdList(dataset.ingestion.exclude_units, WITHDRAWALS, "ingestion.exclude_units of the dataset's file")
     check, fingerprint = RowCheck(info, reader.path), Fingerprint(info.schema)
     check_duplicates = DuplicateCheck(reader.path)
     with (
