@@ -126,11 +126,7 @@ def test_who_withdrew_leaves_no_trace_of_consent(project: Path) -> None:
     ("public", "column", "message"),
     [
         (by_column("other"), "consent", r"partition\.public\.column: found 'other', which was not kept at ingest"),
-        (
-            by_column(),
-            None,
-            r"consent\.arrow: .* partition\.public\.column: found 'consent', which was not kept",
-        ),
+        (by_column(), None, r"consent\.arrow: .* partition\.public\.column: found 'consent', which was not kept"),
         (by_column(values=("maybe",)), "consent", r"found 1 values of 'consent', which leave no public unit"),
         (by_column(values=("yes", "no", "")), "consent", r"found 3 values of 'consent', which leave no private unit"),
         (by_column("nowhere"), "nowhere", r"column 'nowhere' is missing"),
