@@ -14,7 +14,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "44ec2cbd6b64922eb58d0027684bf2fe576c77dc88da78fe79a6e8f5114ab71d"
+SOURCES = "9f4bafa89bfd73fa8c64db15ff83567588555ca7852f0d3c4716ba3bc545f708"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:
