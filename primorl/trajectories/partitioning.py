@@ -54,10 +54,7 @@ def partition(source: Path, target: Path, *, public_fraction: float | None, salt
         replaced_directory(target / "public") as public,
         replaced_directory(target / "private") as private,
     ):
-        with (
-            PartWriter(private, schema, RANDOM) as private_writer,
-            PartWriter(public, schema) as public_writer,
-        ):
+        with PartWriter(private, schema, RANDOM) as private_writer, PartWriter(public, schema) as public_writer:
             for table in reader.tables():
                 check(table)
                 fingerprint.update(table)

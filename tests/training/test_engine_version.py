@@ -14,7 +14,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "a51a7897c1a9ceb2f79aa28afdc4b3296710220538c7cf08537413d973654587"
+SOURCES = "a86188217d304f0a38f57614401444802054e4b72d3dfd5b6a21efea15f2d2f4"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:

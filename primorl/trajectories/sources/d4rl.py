@@ -156,11 +156,7 @@ class D4rlReader:
         self.path, self.spaces, self.horizon = path, spaces, horizon
 
     def tables(self) -> Generator[pa.Table]:
-        """Batches of whole episodes in the order of the file; memory grows with the longest episode and the flags.
-
-        Raises:
-            PipelineError: names the file and the array or row, what was found, what is allowed.
-        """
+        """See `Reader.tables`; memory grows with the longest episode and the flags."""
         try:
             with h5py.File(self.path, "r") as file:
                 yield from self._batches(file)

@@ -121,11 +121,7 @@ class PatientReader:
         self._seen = seen
 
     def tables(self) -> Generator[pa.Table]:
-        """Batches of whole patients.
-
-        Raises:
-            PipelineError: if the file is missing or damaged.
-        """
+        """See `Reader.tables`."""
         patients = self._load()
         ends = np.cumsum(patients.lengths, dtype=np.int64)
         starts = ends - patients.lengths

@@ -10,8 +10,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +29,7 @@ _IDS = ["unit_id", "trajectory_id"]
 _INDEX_KEY = b"primorl.units"
 
 
-class PartWriter:
+class PartWriter(ExitStack):
     """Writes tables of whole units into ``folder`` as ``part-00000.parquet`` and so on.
 
     Every part carries the dataset's facts, which may be known only after the last row: parts stay open until `finish`.
@@ -43,23 +41,14 @@ class PartWriter:
     """
 
     def __init__(self, folder: Path, schema: pa.Schema, rows_per_group: int = SEQUENTIAL):
-        self._folder = folder
-        self._schema = schema
+        super().__init__()  # of the open parts
+        self._folder, self._schema = folder, schema
         self._rows_per_group = rows_per_group
         self._parts: list[pq.ParquetWriter] = []
         self._units: list[list[npt.NDArray[np.int64]]] = []
         self._groups: list[list[int]] = []
-        self._files = ExitStack()
         self._rows_in_part = _ROWS_PER_PART
         self._waiting: list[pa.Table] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._files.close()
 
     def write(self, table: pa.Table) -> None:
         """Append a table of whole units."""
@@ -116,7 +105,7 @@ class PartWriter:
             store_schema=False,
             write_page_checksum=True,
         )
-        self._parts.append(self._files.enter_context(part))
+        self._parts.append(self.enter_context(part))
         self._units.append([])
         self._groups.append([])
         self._rows_in_part = 0

@@ -148,10 +148,7 @@ def test_a_mixture_keeps_its_parts_apart_and_their_filters(project: Path, monkey
     both = entry({"id": "hop/medium-v0", "episodes": [1, 2]}, "hop/expert-v0", root=project / "minari")
     collected(both, "raw")
     table = ingested(both)
-    assert names(table) == [
-        *(f"hop/expert-v0/{i:09d}" for i in range(4)),
-        *(f"hop/medium-v0/{i:09d}" for i in (1, 2)),
-    ]
+    assert names(table) == [*(f"hop/expert-v0/{i:09d}" for i in range(4)), *(f"hop/medium-v0/{i:09d}" for i in (1, 2))]
     assert table.slice(table.num_rows - before.num_rows).equals(before)
     expected = np.concatenate([one.observations[:-1] for one in (*expert, *medium[1:3])])
     np.testing.assert_array_equal(vectors(table["observation"]), expected)

@@ -226,8 +226,7 @@ def recorder(environment: type[Counter], count: int) -> tuple[RecordingEnvs, lis
     return RecordingEnvs(make, count, finished.append), finished, made
 
 
-def test_an_episode_ends_in_its_own_terminal_observation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "_FIRST_CAPACITY", 1)
+def test_an_episode_ends_in_its_own_terminal_observation() -> None:
     envs, finished, _ = recorder(Counter, 2)
     envs.reset()
     reports = []

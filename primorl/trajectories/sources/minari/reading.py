@@ -39,17 +39,16 @@ _DAMAGE = (OSError, KeyError, ValueError, RuntimeError, TypeError, AttributeErro
 
 @dataclass(frozen=True)
 class Leaf:
-    """One array of a space: the keys that lead to it, and its own space."""
+    """One array of a space: the keys that lead to it, and its own space.
+
+    Both methods raise a `PipelineError` if type or shape are others, or the space does not have a category.
+    """
 
     keys: Keys
     space: gym.Space[Any]
 
     def vectors(self, values: Array, where: str) -> Array:
-        """Flatten values [rows, …] of the space as Gymnasium does, [rows, size].
-
-        Raises:
-            PipelineError: if type or shape are others, or the space does not have a category.
-        """
+        """Flatten values [rows, …] of the space as Gymnasium does, [rows, size]."""
         kinds = "iub" if isinstance(self.space, gym.MultiBinary) else "iu"
         if isinstance(self.space, gym.Box) and np.issubdtype(self.space.dtype, np.floating):
             kinds = "f"
@@ -65,11 +64,7 @@ class Leaf:
         return flat
 
     def chosen(self, values: Array, where: str) -> Array:
-        """Give actions [T, A], or whole numbers [T] where they are discrete.
-
-        Raises:
-            PipelineError: see `vectors`.
-        """
+        """Give actions [T, A], or whole numbers [T] where they are discrete."""
         if not isinstance(self.space, gym.Discrete):
             return self.vectors(values, where)
         check_array(where, values, "iu", ONE_NUMBER)
@@ -260,11 +255,7 @@ class MixtureReader:
         self._arrays = [part.metadata.arrays(spaces, order) for part in self._parts]
 
     def tables(self) -> Generator[pa.Table]:
-        """Batches of whole units.
-
-        Raises:
-            PipelineError: names the file, the episode and the array, what was found, what is allowed.
-        """
+        """See `Reader.tables`; errors name the file, the episode and the array."""
         with ExitStack() as stack:
             files = []
             for part, arrays in zip(self._parts, self._arrays, strict=True):
@@ -324,14 +315,6 @@ class _Files:
 
     In HDF5 every episode is a group of one file. In Arrow's formats it is a folder with its attributes as JSON and a
     file whose columns all have the length of the observations: there the last row of the others is padding.
-
-    Args:
-        metadata: of the dataset.
-        observation: the arrays of an observation, in order.
-        action: the one array of an action.
-
-    Raises:
-        PipelineError: if HDF5 cannot be opened, or there are not as many episodes as the metadata say.
     """
 
     def __init__(self, metadata: Metadata, observation: list[Leaf], action: Leaf):
@@ -355,16 +338,11 @@ class _Files:
             )
 
     def close(self) -> None:
-        """Let the file go."""
         if self._file is not None:
             self._file.close()
 
     def read(self, index: int) -> dict[Keys, Array]:
-        """Read the arrays of one episode.
-
-        Raises:
-            PipelineError: if a file or array is missing, nested or corrupt.
-        """
+        """Read the arrays of one episode."""
         try:
             if self._file is not None:
                 group = h5py.h5g.open(self._file.id, f"episode_{index}".encode())
@@ -383,11 +361,7 @@ class _Files:
         return ds.dataset(folder, format=self._form, ignore_prefixes=[".", "_", "metadata"]).to_table(columns)
 
     def checked(self, index: int, raw: dict[Keys, Array]) -> dict[str, Array]:
-        """Check one episode of T steps: observations [T + 1, S], actions [T, A] or [T], and [T] of everything else.
-
-        Raises:
-            PipelineError: names the file, the episode and the array, what was found, what is allowed.
-        """
+        """Check one episode of T steps: observations [T + 1, S], actions [T, A] or [T], and [T] of everything else."""
         where = f"{self._path}: episode {index}"
         episode: dict[str, Array] = {}
         for name, kinds in _FLAG_KINDS.items():
@@ -412,11 +386,7 @@ class _Files:
         return episode
 
     def unit(self, index: int, key: str) -> str:
-        """Name whose an episode is, by its attribute ``key``, or an array of its ``infos``.
-
-        Raises:
-            PipelineError: if there is neither, or it is no name, or several.
-        """
+        """Name whose an episode is, by its attribute ``key``, or an array of its ``infos``."""
         where = f"{self._path}: episode {index}: unit:"
         try:
             found = self._attribute(index, key)

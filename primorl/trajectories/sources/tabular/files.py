@@ -189,13 +189,13 @@ class Log:
                     "every file (a CSV's first line names them); correct options.columns or the file"
                 )
         if not parquet:
-            types = {field.column: _CSV_TYPES[field.kind] for field in self._fields if field.kind != "order"}
+            types = {field.column: _KINDS[field.kind][2] for field in self._fields if field.kind != "order"}
             types |= {
                 field.column: self._inferred(path, field.column) for field in self._fields if field.kind == "order"
             }
         for field in self._fields:
-            fits, words = _ALLOWED[field.kind]
-            if not fits(types[field.column]):
+            allowed, words, *_ = _KINDS[field.kind]
+            if _sort_of(types[field.column]) not in allowed:
                 raise PipelineError(
                     f"{path}: column {field.column!r}: found {types[field.column]}, allowed: {words}; "
                     "correct options.columns or the file"
@@ -203,8 +203,8 @@ class Log:
         return {column: types[column] for column in needed}
 
     def _type(self, field: Field) -> pa.DataType:
-        if field.kind in _CANONICAL:
-            return _CANONICAL[field.kind]
+        if (canonical := _KINDS[field.kind][3]) is not None:
+            return canonical
         found = [types[field.column] for types in self._types]
         whole = all(pa.types.is_integer(one) and one != pa.uint64() for one in found)
         if field.kind == "id":
@@ -372,47 +372,28 @@ def refuse_row(path: Path, row: int, found: str, allowed: str) -> NoReturn:
     raise PipelineError(f"{path}: row {row + 1}: {found}; allowed: {allowed}")
 
 
-def _textual(kind: pa.DataType) -> bool:
+def _sort_of(kind: pa.DataType) -> str:
+    """Name the sort of a column's type, that of the values where it is a dictionary."""
     inner = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return bool(pa.types.is_string(inner) or pa.types.is_large_string(inner) or pa.types.is_integer(inner))
+    return next((sort for sort, fits in _SORTS.items() if any(each(inner) for each in fits)), "other")
 
 
-def _categorical(kind: pa.DataType) -> bool:
-    return _textual(kind) or pa.types.is_boolean(kind)
-
-
-def _numeric(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
-
-
-# Of each kind of field: whether a column's type fits, and in words which types do.
-_ALLOWED: dict[str, tuple[Callable[[pa.DataType], bool], str]] = {
-    "id": (_textual, "text or whole numbers"),
-    "category": (_categorical, "text, whole numbers or truth values"),
-    "label": (_categorical, "text, whole numbers or truth values"),
-    "order": (
-        lambda kind: _numeric(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind),
-        "numbers, timestamps or dates",
-    ),
-    "number": (
-        lambda kind: _numeric(kind) or pa.types.is_decimal(kind) or pa.types.is_boolean(kind),
-        "numbers, one column a dimension",
-    ),
-    "flag": (lambda kind: _numeric(kind) or pa.types.is_boolean(kind), "truth values, or 0 and 1"),
-    "whole": (pa.types.is_integer, "whole numbers; for names of actions give {column, categories}"),
+_SORTS: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
+    "text": (pa.types.is_string, pa.types.is_large_string),
+    "integer": (pa.types.is_integer,),
+    "number": (pa.types.is_floating,),
+    "decimal": (pa.types.is_decimal,),
+    "flag": (pa.types.is_boolean,),
+    "time": (pa.types.is_timestamp, pa.types.is_date),
 }
-_CSV_TYPES = {
-    "id": pa.string(),
-    "category": pa.string(),
-    "label": pa.string(),
-    "number": pa.float64(),
-    "flag": pa.bool_(),
-    "whole": pa.int64(),
-}
-_CANONICAL = {
-    "category": pa.int32(),
-    "label": pa.string(),
-    "number": pa.float32(),
-    "flag": pa.bool_(),
-    "whole": pa.int32(),
+# Of each kind of field: the sorts of columns that fit, the same in words, the type to read a CSV's column as, and the
+# type of the field; None: it depends on the files.
+_KINDS: dict[str, tuple[set[str], str, pa.DataType | None, pa.DataType | None]] = {
+    "id": ({"text", "integer"}, "text or whole numbers", pa.string(), None),
+    "category": ({"text", "integer", "flag"}, "text, whole numbers or truth values", pa.string(), pa.int32()),
+    "label": ({"text", "integer", "flag"}, "text, whole numbers or truth values", pa.string(), pa.string()),
+    "order": ({"integer", "number", "time"}, "numbers, timestamps or dates", None, None),
+    "number": ({"integer", "number", "decimal", "flag"}, "numbers, one column a dimension", pa.float64(), pa.float32()),
+    "flag": ({"integer", "number", "flag"}, "truth values, or 0 and 1", pa.bool_(), pa.bool_()),
+    "whole": ({"integer"}, "whole numbers; for names of actions give {column, categories}", pa.int64(), pa.int32()),
 }

@@ -111,11 +111,7 @@ class TabularReader:
         self._log = Log(self.path, self._fields, self._dataset.options.csv)
 
     def tables(self) -> Generator[pa.Table]:
-        """Batches of whole units, ascending.
-
-        Raises:
-            PipelineError: names the file and the row, what was found, what is allowed, what to do.
-        """
+        """See `Reader.tables`; errors name the file and the row."""
         options, unit, log = self._dataset.options, self._unit, self._log
         limit = self._dataset.horizon or self.horizon
         transitions = Transitions(log, self._fields, self.spaces, unit, options, limit)
