@@ -2,23 +2,9 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
-
-
-class PipelineRun:
-    """The run of the whole pipeline, as far as the stages before `evaluate` use it."""
-
-    run_id = "0123"
-
-    def __init__(self) -> None:
-        self.artifacts: dict[str, bytes] = {}
-
-    def params(self, values: Mapping[str, Any]) -> None:
-        """Forget them."""
-
-    def artifact(self, path: Path) -> None:
-        self.artifacts[path.name] = path.read_bytes()
 
 
 class FakeRun:
@@ -28,8 +14,13 @@ class FakeRun:
 
     def __init__(self) -> None:
         self.logged: dict[str, Any] = {}
+        self.steps: dict[str, list[int | None]] = {}
+        self.artifacts: dict[str, bytes] = {}
         self.inner: dict[str, Self] = {}
-        self.pipeline = PipelineRun()
+
+    @cached_property
+    def pipeline(self) -> Self:
+        return type(self)()
 
     @contextmanager
     def nested(self, name: str) -> Iterator[Self]:
@@ -41,18 +32,15 @@ class FakeRun:
 
     def metric(self, name: str, value: float, step: int | None = None) -> None:
         self.logged[name] = value
+        self.steps.setdefault(name, []).append(step)
 
     def tag(self, name: str, value: str) -> None:
         self.logged[name] = value
 
-    def note(self, text: str) -> None:
-        self.logged["note"] = text
+    def artifact(self, path: Path) -> None:
+        self.artifacts[path.name] = path.read_bytes()
 
-    def dataset(self, name: str, fingerprint: str, facts: Mapping[str, Any]) -> None:
-        self.logged["dataset"] = (name, fingerprint, facts)
+    def forget(self, *_: object, **__: object) -> None:
+        """Take it and do nothing."""
 
-    def flush(self) -> None:
-        """Nothing waits."""
-
-    def send(self, call: object) -> None:
-        """There is no store."""
+    note = dataset = flush = send = forget

@@ -18,9 +18,7 @@ from primorl.privacy.accounting.epsilon import spent, training_event
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
 from primorl.setup import clone_work
-from primorl.setup.partitions import Partitions
 from primorl.training import pooled
-from primorl.training.public_evaluation import PublicEvaluator
 from primorl.training.training import ENGINE_VERSION
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.pipeline.training_project import charged, states, watch_private, with_changes
@@ -111,14 +109,3 @@ def test_a_clone_costs_what_was_asked_for() -> None:
     event, noise = clone_work.clone_event(0.5, 1e-5), clone_work.noise_for(0.5, 1e-5)
     assert event == training_event(clone_work.SAMPLING_PROBABILITY, noise, clone_work.ROUNDS)
     assert 0.49 < spent(event, 1e-5, rounds=clone_work.ROUNDS).epsilon_pld <= 0.5
-
-
-def test_rounds_begin_with_weights_of_the_public_split_and_move_them_less(asked: Params) -> None:
-    partitions = Partitions.open(DATA)
-    setup = clone_work.cloning_setup(asked, partitions.manifest, partitions.public)
-    public = setup.public_of(partitions.public.flat())
-    judge = PublicEvaluator(setup.architecture, setup.make_normaliser(public, {}), public)
-    losses = judge.compare(setup.initial_weights(), setup.first_weights())
-    assert losses.final < losses.initial - 0.01
-    assert setup.local == clone_work.LOCAL_FROM_PUBLIC
-    assert setup.plan.clip == clone_work.clone_plan(setup.architecture, partitions.manifest, 1.0, DELTA, walk=0.3).clip

@@ -3,7 +3,7 @@
 import json
 import math
 import shutil
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +13,6 @@ import pytest
 
 from primorl.config.params import Params
 from primorl.project.errors import PipelineError
-from primorl.project.files import locked
 from primorl.project.paths import MANIFEST, MODEL, PARTITIONS, PUBLIC
 from primorl.setup import fitting, paid_training
 from primorl.setup.fitting import MODEL_TRAINING, Fit, check_verdict
@@ -43,24 +42,6 @@ def public_units(number: int) -> None:
 
 def setup_of(params: Params) -> Any:
     return training_setup(params, Manifest.load(MANIFEST), UnitStore.open(PUBLIC))
-
-
-def test_who_comes_second_waits_for_the_first_one_s_fit(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    params = automatic(data)
-    _, expected = fit(params)
-    (file,) = FITS.glob("*.json")
-    kept = file.read_bytes()
-    file.unlink()
-    with ExitStack() as other:
-
-        def meanwhile(seconds: float) -> None:
-            file.write_bytes(kept)
-            other.close()
-
-        monkeypatch.setattr(fitting, "_by_dry_runs", None)
-        monkeypatch.setattr("time.sleep", meanwhile)
-        assert other.enter_context(locked(file.with_suffix(".lock")))
-        assert fit(params)[1] == expected
 
 
 def test_only_what_is_to_be_fitted_gets_a_value_and_what_is_given_holds(data: Params) -> None:

@@ -20,7 +20,7 @@ from primorl.privacy.ledger.requests import BudgetExceeded, Request
 from primorl.project.dvc import Status
 from primorl.project.errors import PipelineError
 from primorl.project.paths import PARTITIONS
-from primorl.setup import arrivals, clone_work, next_charges
+from primorl.setup import clone_work, next_charges
 from primorl.setup.accounts import project_ledger
 from primorl.setup.estimators import estimator
 from primorl.setup.model_work import make_plan
@@ -168,19 +168,6 @@ def test_a_budget_that_is_nearly_used_up_is_near_and_a_terminal_is_asked(
     monkeypatch.setattr(command, "sys", SimpleNamespace(stdin=pipe, stdout=terminal))
     command._say_charges(limited(here, 5.0))
     assert capsys.readouterr().out.count("the next `dvc repro` charges") == 3
-
-
-def test_of_online_users_it_says_whether_they_share_the_logs_budget(
-    here: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(next_charges, "changed_stages", lambda: {"online"})
-    together = "they share the log's budget where ids are the same, and what they are charged is not counted"
-    for shared in (True, False):
-        monkeypatch.setattr(arrivals, "share_ids", lambda params, shared=shared: shared)
-        found = preview(edited(limited(here, None), online={"users": 5}))
-        assert found is not None
-        assert (together in found.line) is shared
-        assert ("they are counted apart from the log's units" in found.line) is not shared
 
 
 def manifest(*, discrete: bool) -> Any:
