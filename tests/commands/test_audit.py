@@ -10,10 +10,9 @@ import pytest
 from primorl import tracking
 from primorl.config.params import Params, plain
 from primorl.privacy.accounting.rounding import at_least, at_most
-from primorl.privacy.mechanism.plan import Plan
 from tests.commands.conftest import Call
 from tests.pipeline.conftest import small  # noqa: F401
-from tests.pipeline.test_audit import project, silent  # noqa: F401
+from tests.pipeline.test_audit import project  # noqa: F401
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.projects import write_settings
 from tests.trajectories.builders import snapshot
@@ -53,18 +52,3 @@ def test_it_prints_a_table_and_leaves_a_report_and_no_model(run: RememberingRun,
     assert run.logged["audit.claimed_epsilon"] == report("one-run")["claimed"]
     made = {name for name in set(snapshot(Path())) - before if not name.startswith(".primorl/fits/")}
     assert made == {"reports/audit/mechanism.json", "reports/audit/one-run.json"}
-
-
-@pytest.mark.usefixtures("run")
-@pytest.mark.parametrize("words", [("mechanism", "--runs", "8"), ("one-run", "--canaries", "200")])
-def test_a_broken_mechanism_ends_in_one_line_and_status_1(
-    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, primorl: Call
-) -> None:
-    """The same claim, no noise; the report is there, too."""
-    monkeypatch.setattr(Plan, "release", silent)
-    status, _, err = primorl("audit", *words)
-    assert status == 1
-    (line,) = (line for line in err.splitlines() if line.startswith("error: "))
-    assert "is claimed" in line
-    assert "release nothing" in line
-    assert report(words[0])["refutes_the_claim"] is True

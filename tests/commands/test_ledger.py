@@ -6,9 +6,8 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import closing
-from functools import partial
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import pytest
 import yaml
 from dp_accounting import dp_event
 
-from primorl.commands import main as cli
 from primorl.privacy.accounting.epsilon import compose, training_event
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.accounting.rounding import at_most, left_of
@@ -172,52 +170,37 @@ def test_an_unusable_url_is_one_line_without_credentials(primorl: Call) -> None:
         assert "hush" not in err + primorl("ledger", "verify", "--debug")[2]
 
 
-def as_auditor(action: Callable[[], int]) -> int:
-    """Do something in a process without the rights of this user, if it is root, whom no mode holds back."""
-    child = os.fork()
-    if child == 0:
-        try:
-            if os.geteuid() == 0:
-                os.setegid(65534)
-                os.seteuid(65534)
-            os._exit(action())
-        except BaseException as wrong:
-            print(repr(wrong), flush=True)
-            os._exit(99)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+@contextmanager
+def auditor() -> Iterator[None]:
+    """Give up the rights of this user for the block, if it is root, whom no mode holds back."""
+    if os.geteuid() == 0:
+        os.setegid(65534)
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(os.getuid())
+        os.setegid(os.getgid())
 
 
-@pytest.fixture
-def outside(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder that other users can reach, which pytest's own are not."""
-    folder = Path(tempfile.mkdtemp(prefix="primorl-auditor-"))
-    monkeypatch.chdir(folder)
-    yield folder
-    for path in [folder, *folder.rglob("*")]:
-        path.chmod(0o755 if path.is_dir() else 0o644)
-    shutil.rmtree(folder)
-
-
-def test_who_may_only_read_can_verify_show_and_plan(outside: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_who_may_only_read_can_verify_show_and_plan(monkeypatch: pytest.MonkeyPatch, primorl: Call) -> None:
     """As an auditor has it. Nothing is created: no file, no lock, no journal."""
-    chosen = settings()
-    partitioned()
-    charged(chosen)
-    for path in [*outside.rglob("*"), outside]:
-        path.chmod(0o555 if path.is_dir() else 0o444)
-    before = snapshot(outside)
-
-    def denied() -> int:
-        try:
-            Path(".primorl/probe").touch()
-        except PermissionError:
-            return 7
-        return 0
-
-    assert as_auditor(denied) == 7, "the twin: this process really may not write"
-    for words in (*READING[:2], ("ledger", "show", "--json"), ("plan",)):
-        assert as_auditor(partial(cli.main, words)) == 0, capfd.readouterr()
-    out = capfd.readouterr().out
-    assert "the ledger is whole: 3 records" in out
-    assert "1 charge(s)" in out
-    assert snapshot(outside) == before
+    with tempfile.TemporaryDirectory(prefix="primorl-auditor-") as outside:  # which other users can reach
+        monkeypatch.chdir(outside)
+        chosen = settings()
+        partitioned()
+        charged(chosen)
+        for path in [*Path().rglob("*"), Path()]:
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        before = snapshot(Path())
+        with auditor():
+            with pytest.raises(PermissionError):
+                Path(".primorl/probe").touch()
+            for words in (*READING[:2], ("ledger", "show", "--json"), ("plan",)):
+                status, out, err = primorl(*words)
+                assert status == 0, err
+                assert out
+        assert snapshot(Path()) == before
+        for path in [Path(), *Path().rglob("*")]:
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        monkeypatch.undo()
