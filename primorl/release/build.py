@@ -310,7 +310,7 @@ def _ledger_statement(
                 id=charge.id,
                 stage=charge.stage,
                 event=charge.event,
-                epsilon=finite(fixed_epsilon(event_from_json(charge.event), charge.delta)),
+                epsilon=finite(fixed_epsilon([event_from_json(charge.event)], charge.delta)),
                 delta=charge.delta,
                 state=charge.state,
                 day=charge.time[:10],

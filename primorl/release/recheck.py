@@ -104,7 +104,7 @@ def check_ledger(path: Path, ledger: LedgerStatement, of: Path, model: Statement
     if ledger.charges != len(ledger.records):
         raise PipelineError(f"{path}: charges: not the number of records")
     for place, record in enumerate(ledger.records):
-        alone = finite(fixed_epsilon(event_from_json(record.event), record.delta))
+        alone = finite(fixed_epsilon([event_from_json(record.event)], record.delta))
         _refuse_unless_equal(path, f"records.{place}.epsilon", record.epsilon, alone, ledger)
     for key, number in account_figures(_events(ledger), ledger.delta).items():
         _refuse_unless_equal(path, key, getattr(ledger, key), number, ledger)

@@ -17,10 +17,11 @@ from primorl.privacy.accounting.epsilon import compose
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.accounting.groups import grouped
 from primorl.privacy.accounting.privacy_filter import UNBOUNDED, Cost, cost, total
-from primorl.privacy.ledger.history import Charge, History, Registered
+from primorl.privacy.ledger.history import Charge, Registered
 from primorl.privacy.ledger.requests import Budget, Version
 from primorl.privacy.ledger.roster import Directory, Roster
 
+TRAJECTORY = "trajectory"
 _MOST_DIFFERENT = 24
 
 
@@ -100,24 +101,15 @@ class Account:
         """Everything at ``delta``."""
         return _total(self.cost, self.events, delta)
 
-    def fits(self, event: dp_event.DpEvent, budget: Budget) -> bool:
-        """Whether a budget allows one more event."""
-        return self.with_event(event, budget.delta) <= budget.epsilon
-
-    def with_event(self, event: dp_event.DpEvent, delta: float) -> float:
-        """ε at ``delta`` with one more event. The first one of all was fixed beforehand, so PLD holds for it too."""
-        by_filter = (self.cost + cost(event)).epsilon(delta)
-        return by_filter if self.entries else min(by_filter, fixed_epsilon(event, delta))
-
     def fits_all(self, events: Sequence[dp_event.DpEvent], budget: Budget) -> bool:
         """Whether a budget allows these events, one after the other."""
         return self.with_events(events, budget.delta) <= budget.epsilon
 
     def with_events(self, events: Sequence[dp_event.DpEvent], delta: float) -> float:
-        """ε at ``delta`` with these events, one after the other."""
-        if len(events) == 1:
-            return self.with_event(events[0], delta)
-        return total([self.cost, *(cost(event) for event in events)]).epsilon(delta)
+        """ε at ``delta`` with these events. The first one of all was fixed beforehand, so PLD holds for it too."""
+        by_filter = total([self.cost, *(cost(event) for event in events)]).epsilon(delta)
+        first = len(events) == 1 and not self.entries
+        return min(by_filter, fixed_epsilon(events, delta)) if first else by_filter
 
     def running(self, delta: float) -> Iterator[tuple[Charge, float]]:
         """Each charge, and ε at ``delta`` right after it."""
@@ -139,24 +131,19 @@ def total_of(events: Sequence[dp_event.DpEvent], delta: float) -> Total:
 
 def _total(costs: Cost, events: Sequence[dp_event.DpEvent], delta: float) -> Total:
     epsilon = _by_filter(costs, events, delta)
-    fixed = min(epsilon, composed(events, delta))  # what holds for any choice holds for a fixed one
+    fixed = min(epsilon, fixed_epsilon(events, delta))  # what holds for any choice holds for a fixed one
     return Total(epsilon, fixed, costs.renyi_epsilon(delta), delta, len(events))
 
 
 def _by_filter(costs: Cost, events: Sequence[dp_event.DpEvent], delta: float) -> float:
     """A single event was chosen before there was any result, so PLD's ε holds for it too."""
     epsilon = costs.epsilon(delta)
-    return min(epsilon, fixed_epsilon(events[0], delta)) if len(events) == 1 else epsilon
+    return min(epsilon, fixed_epsilon(events, delta)) if len(events) == 1 else epsilon
 
 
-def composed(events: Sequence[dp_event.DpEvent], delta: float) -> float:
+def fixed_epsilon(events: Sequence[dp_event.DpEvent], delta: float) -> float:
     """ε of all events together by PLD, for settings that were fixed beforehand."""
     return _composed(tuple(sorted(Counter(events).items(), key=repr)), delta)
-
-
-def fixed_epsilon(event: dp_event.DpEvent, delta: float) -> float:
-    """ε of one event by PLD."""
-    return composed([event], delta)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -164,9 +151,6 @@ def _composed(counted: tuple[tuple[dp_event.DpEvent, int], ...], delta: float) -
     if any(isinstance(event, dp_event.NonPrivateDpEvent) for event, _ in counted) or len(counted) > _MOST_DIFFERENT:
         return math.inf
     return compose([event for event, count in counted for _ in range(count)], delta).epsilon_pld
-
-
-TRAJECTORY = "trajectory"
 
 
 @dataclass(frozen=True)
@@ -190,38 +174,32 @@ def same_kind(one: Version | Registered | Charge, other: Version | Registered | 
     return one.unit == other.unit and (one.unit == TRAJECTORY or not elsewhere)
 
 
-class Sharing:
-    """Accounts of versions, from a history and who is in its versions."""
+def account_of(directory: Directory, version: Version | Registered, roster: Roster) -> Account:
+    """Every charge on a version that shares people with this one, oldest first."""
+    sharing, history = dict(_sharing(directory, version, roster)), directory.history
+    bounds = [known.trajectories_per_person for known in sharing.values()]
+    charges = [each for each in history.charges.values() if each.version in sharing]
+    return Account(tuple(Entry(charge, _units(version, charge, bounds)) for charge in charges))
 
-    def __init__(self, history: History, directory: Directory):
-        self._history = history
-        self._directory = directory
 
-    def account(self, version: Version | Registered, roster: Roster) -> Account:
-        """Every charge on a version that shares people with this one, oldest first."""
-        sharing = dict(self._versions(version, roster))
-        bounds = [known.trajectories_per_person for known in sharing.values()]
-        charges = [each for each in self._history.charges.values() if self._history.version_of[each.id] in sharing]
-        return Account(tuple(Entry(charge, _units(version, charge, bounds)) for charge in charges))
+def other_kinds(directory: Directory, version: Version, roster: Roster) -> list[OtherKind]:
+    """The accounts of versions that share people with this one and have another kind of unit."""
+    found = []
+    for sequence, known in _sharing(directory, version, roster):
+        if not same_kind(known, version):
+            theirs = directory.roster(sequence)
+            bounds = [each.trajectories_per_person for _, each in _sharing(directory, known, theirs)]
+            units = _units(known, version, [*bounds, version.trajectories_per_person])
+            found.append(OtherKind(known.unit, account_of(directory, known, theirs), units))
+    return found
 
-    def other_kinds(self, version: Version, roster: Roster) -> list[OtherKind]:
-        """The accounts of versions that share people with this one and have another kind of unit."""
-        found = []
-        for sequence, known in self._versions(version, roster):
-            if not same_kind(known, version):
-                theirs = self._directory.roster(sequence)
-                bounds = [each.trajectories_per_person for _, each in self._versions(known, theirs)]
-                units = _units(known, version, [*bounds, version.trajectories_per_person])
-                found.append(OtherKind(known.unit, self.account(known, theirs), units))
-        return found
 
-    def _versions(self, version: Version | Registered, roster: Roster) -> Iterator[tuple[int, Registered]]:
-        for sequence, known in self._history.versions.items():
-            one_population = version.population is not None and version.population == known.population
-            if (one_population and not same_kind(version, known)) or roster.shares(
-                "private", self._directory.roster(sequence), "private"
-            ):
-                yield sequence, known
+def _sharing(directory: Directory, version: Version | Registered, roster: Roster) -> Iterator[tuple[int, Registered]]:
+    for sequence, known in directory.history.versions.items():
+        one_population = version.population is not None and version.population == known.population
+        by_population = one_population and not same_kind(version, known)
+        if by_population or roster.shares("private", directory.roster(sequence), "private"):
+            yield sequence, known
 
 
 def _units(of: Version | Registered, other: Version | Registered | Charge, bounds: list[int | None]) -> int | None:

@@ -28,10 +28,10 @@ def refuse_second(request: Request, history: History) -> None:
             )
 
 
-def refuse_published(request: Request, roster: Roster, history: History, directory: Directory) -> None:
+def refuse_published(request: Request, roster: Roster, directory: Directory) -> None:
     """Refuse units that are public in one run and private in another."""
     own = request.version
-    for sequence, known in history.versions.items():
+    for sequence, known in directory.history.versions.items():
         earlier = directory.roster(sequence)
         one_population = own.population is not None and own.population == known.population
         published = bool(own.public) or any(side == "public" for side, _ in earlier.bits)
@@ -69,17 +69,17 @@ def refuse_unbounded(request: Request, account: Account, others: Sequence[OtherK
 
 def refuse_beyond(budget: Budget, request: Request, account: Account, others: Sequence[OtherKind]) -> None:
     """Refuse what the budget does not allow, on any kind of unit, and say what still fits."""
-    if not account.fits(request.event, budget):
+    if not account.fits_all([request.event], budget):
         tight, event, whose = account, request.event, ""
     else:
         for other in others:
             event = seen(request.event, other.units)
-            if not other.account.fits(event, budget):
+            if not other.account.fits_all([event], budget):
                 tight, whose = other.account, f" for one {other.unit}"
                 break
         else:
             return
-    spent, wanted = tight.epsilon(budget.delta), tight.with_event(event, budget.delta)
+    spent, wanted = tight.epsilon(budget.delta), tight.with_events([event], budget.delta)
     limit = f"ε {at_most(budget.epsilon, 6)} at δ {at_most(budget.delta, 6)}"
     run = "this run"
     if request.stage.startswith(_OTHERS):  # whose settings are no keys of the model's

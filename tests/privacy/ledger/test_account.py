@@ -226,7 +226,7 @@ def test_an_old_ledger_is_upgraded_and_nothing_is_forgotten(ledger_url: str, tmp
         assert [charge.id for charge in ledger.account(version("ef")).charges] == ["old1", new.id]
         assert ledger.verify() == 6
     execute(ledger_url, "UPDATE ledger_members SET content = :other WHERE version = 3", other=version("xyz").members)
-    with pytest.raises(PipelineError, match="record 3: the members of this dataset version were edited"):
+    with pytest.raises(PipelineError, match="record 3: the members of this dataset version were removed or edited"):
         opened(ledger_url, tmp_path).verify()
 
 
