@@ -263,9 +263,7 @@ def test_the_summary_repeats_what_the_private_units_answered_about_this_model_an
     answers = replace(
         PrivateEvaluation.read(PRIVATE_EVALUATION),
         estimates=(
-            Answer(
-                **rest, what="mean return", of="policy", estimator="lstd", value=-9.9, ci95=(-11.1, -8.7), epsilon=0.2
-            ),
+            Answer(**of_policy, value=-9.9, ci95=(-11.1, -8.7), epsilon=0.2),
             Answer(**of_model, value=0.5, ci95=(0.4, 0.6), epsilon=0.1),
         ),
         total=SpentOnDataset(epsilon=2.75, epsilon_fixed=2.5, epsilon_rdp=3.0, delta=1e-5, charges=4),

@@ -82,16 +82,13 @@ def test_one_charge_pays_and_only_the_winner_is_written(project: Params) -> None
     assert all(candidate.keys() == {"name", "sha256"} for candidate in content["candidates"])
 
 
-def test_what_was_killed_before_it_chose_resumes_under_the_same_charge(project: Params) -> None:
+def test_what_was_killed_resumes_under_the_same_charge_and_a_choice_that_was_made_and_lost_is_spent(
+    project: Params,
+) -> None:
     killed(project, selection, "sum_scores")
-    (open_charge,) = charged(project)
-    assert chosen(project).privacy.charge == open_charge.id
-    assert states(project) == ["committed"]
-
-
-def test_a_choice_that_was_made_and_lost_is_spent(project: Params) -> None:
     killed(project, Selection, "choose")
-    chosen(project)
+    (open_charge,) = charged(project)
+    assert chosen(project).privacy.charge != open_charge.id
     assert states(project) == ["aborted", "committed"]
 
 
