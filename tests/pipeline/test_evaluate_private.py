@@ -19,7 +19,7 @@ from primorl.setup.paid_training import write_nothing
 from primorl.trajectories.storage.rows import UnitStore
 from tests.evaluation.conftest import random_policy
 from tests.pipeline.tiny_policy import RememberingRun, write_model
-from tests.pipeline.training_project import KilledError, charged, edited, states, unopened, watch_private
+from tests.pipeline.training_project import charged, edited, killed, states, unopened, watch_private
 from tests.statements import NOT_PRIVATE, PRIVATE
 
 FILE, FIGURE = Path("metrics/private_evaluation.json"), Path("plots/private_evaluation.png")
@@ -37,9 +37,8 @@ def ready(data: Params) -> Params:
 
 
 def asking(params: Params, estimators: dict[str, float], **changes: Any) -> Params:
-    return edited(
-        params, evaluation={"private": plain(params.evaluation.private) | {"estimators": estimators} | changes}
-    )
+    asked = plain(params.evaluation.private) | {"estimators": estimators}
+    return edited(params, evaluation={"private": asked | changes})
 
 
 def evaluated(params: Params) -> PrivateEvaluation:
@@ -94,21 +93,12 @@ def test_what_is_not_asked_or_exceeds_the_budget_reads_and_charges_nothing(
     assert FIGURE.exists()
 
 
-def killed(ready: Params, where: type, method: str) -> None:
-    def die(*_: Any, **__: Any) -> None:
-        raise KilledError
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(where, method, die)
-        with pytest.raises(KilledError):
-            evaluated(ready)
-
-
 @pytest.mark.parametrize(("where", "method"), [(UnitStore, "transitions"), (Ledger, "commit")])
 def test_a_stage_killed_before_or_after_its_releases_goes_on_with_its_charges(
     ready: Params, where: type, method: str
 ) -> None:
-    killed(ready, where, method)
+    with killed(1, method, where):
+        evaluated(ready)
     before = [charge.id for charge in charged(ready)]
     evaluated(ready)
     assert [charge.id for charge in charged(ready)][: len(before)] == before
@@ -116,7 +106,8 @@ def test_a_stage_killed_before_or_after_its_releases_goes_on_with_its_charges(
 
 
 def test_a_stage_killed_at_its_only_release_has_spent_it_and_asks_before_it_pays_again(ready: Params) -> None:
-    killed(ready, Plan, "release")
+    with killed():
+        evaluated(ready)
     refused(ready, r"behaviour.*evaluation\.private\.draw")
     assert states(ready) == ["reserved"]
     evaluated(asking(ready, BOTH, draw=1))

@@ -22,7 +22,7 @@ from primorl.project.errors import PipelineError
 from primorl.project.files import read_json
 from primorl.setup.online import SimulatedUsers
 from tests.pipeline.tiny_policy import RememberingRun
-from tests.pipeline.training_project import KilledError, charged, dying, edited, states
+from tests.pipeline.training_project import charged, edited, killed, states
 from tests.privacy.test_statements import statement as of_training
 from tests.projects import project_settings, write_settings
 from tests.trajectories.builders import snapshot
@@ -108,13 +108,9 @@ def test_it_is_idle_unless_asked_and_says_where_nothing_is_guaranteed(asked: Par
     assert "Nothing: the user's data" in (FOLDER / "card.md").read_text(encoding="utf-8")
 
 
-def test_a_killed_run_goes_on_with_the_next_users(
-    asked: Params, met: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patched:
-        dying(patched, 3)
-        with pytest.raises(KilledError):
-            learned(asked)
+def test_a_killed_run_goes_on_with_the_next_users(asked: Params, met: list[int]) -> None:
+    with killed(3):
+        learned(asked)
     assert states(asked) == ["reserved"]
     learned(asked)
     assert sorted(met) == list(range(12))
@@ -146,12 +142,10 @@ def test_a_policy_that_was_trained_offline_goes_on_and_both_are_stated(asked: Pa
     assert torch.equal(next(value for name, value in before.items() if name.endswith("weight"))[0], weights[0])
 
 
-def test_a_run_goes_on_only_from_the_policy_that_it_began_with(asked: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_goes_on_only_from_the_policy_that_it_began_with(asked: Params) -> None:
     write_offline(DELTA)
-    with monkeypatch.context() as patched:
-        dying(patched, 2)
-        with pytest.raises(KilledError):
-            learned(asked, start="policy")
+    with killed(2):
+        learned(asked, start="policy")
     write_offline(DELTA)
     with pytest.raises(PipelineError, match=r"began with another offline policy .* set online\.draw"):
         learned(asked, start="policy")

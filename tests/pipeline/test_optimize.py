@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from pipeline import clone_behaviour, optimize_mopo, optimize_policy
+from pipeline import optimize_mopo, optimize_policy
 from primorl import load_policy
 from primorl.config.params import Params
 from primorl.config.suggestions import TO_FIT
@@ -30,7 +30,6 @@ from primorl.project.elapsed import ElapsedTime
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json
 from primorl.project.paths import BEHAVIOUR, MODEL, MOPO, POLICY, PRIVATE, PUBLIC
-from primorl.setup import clone_work
 from primorl.setup.paid_training import write_nothing
 from primorl.trajectories.storage.rows import UnitStore
 from tests.pipeline import tiny_policy, training_project
@@ -91,7 +90,7 @@ def test_discrete_actions_and_models_whose_episodes_end_are_trained_in(
     assert policy.layers[-1].shape == (1, 1, config["action_size"])
 
 
-def test_the_time_since_the_row_before_goes_on_to_model_clone_and_policy(
+def test_the_time_since_the_row_before_goes_on_to_model_and_policy(
     small: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elapsed = ElapsedTime(name="observation_2", unit="hours", most=4.0)
@@ -99,10 +98,6 @@ def test_the_time_since_the_row_before_goes_on_to_model_clone_and_policy(
     training_project.write_partitions([episode(9, i) for i in range(9)], [episode(20, 9 + i) for i in range(4)])
     training_project.trained(with_changes(small))
     assert ModelConfig.read(MODEL).elapsed == elapsed
-    for name, value in (("ROUNDS", 2), ("SAMPLING_PROBABILITY", 0.5), ("noise_for", lambda *_: 10.0)):
-        monkeypatch.setattr(clone_work, name, value)
-    clone_behaviour.body(with_changes(small, behaviour={"target_epsilon": 0.4}), RememberingRun())
-    assert PolicyConfig.read(BEHAVIOUR).elapsed == elapsed
     write_nothing(BEHAVIOUR)
     trained(tiny(with_changes(small), starts="public"))
     assert load_policy("models/policy").saved.elapsed == elapsed

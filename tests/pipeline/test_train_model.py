@@ -26,10 +26,9 @@ from primorl.training.training import ENGINE_VERSION
 from tests.pipeline import tiny_policy
 from tests.pipeline.fakes import FakeRun
 from tests.pipeline.training_project import (
-    KilledError,
     charged,
-    dying,
     edited,
+    killed,
     statement,
     states,
     trained,
@@ -111,11 +110,9 @@ def test_an_edit_of_the_engine_charges_nobody_and_another_draw_has_other_noise(
     assert float((weights - model().weights[0]).abs().max()) > 1e-2
 
 
-def test_a_killed_run_is_taken_up_and_costs_nothing_more(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patched:
-        dying(patched, 3)
-        with pytest.raises(KilledError):
-            trained(data)
+def test_a_killed_run_is_taken_up_and_costs_nothing_more(data: Params) -> None:
+    with killed(3):
+        trained(data)
     assert states(data) == ["reserved"]
     assert not MODEL.exists()
     run = trained(data)

@@ -27,17 +27,7 @@ from primorl.setup.policy_fitting import PublicLog
 from primorl.training.rounds import Rounds
 from primorl.trajectories.storage.rows import UnitStore
 from tests.pipeline import tiny_policy
-from tests.pipeline.training_project import (
-    OUTPUT,
-    KilledError,
-    charged,
-    dying,
-    edited,
-    statement,
-    states,
-    trained,
-    with_changes,
-)
+from tests.pipeline.training_project import OUTPUT, charged, edited, killed, statement, states, trained, with_changes
 from tests.privacy.ledger.ledgers import adaptive
 from tests.trajectories.builders import INFO, episode, table
 from tests.units import local_training, training_setup
@@ -167,10 +157,8 @@ def test_a_run_that_dies_after_it_asked_asks_no_more_and_one_that_dies_while_it_
 ) -> None:
     params = with_statistics(data, PRIVATE)
     for method, at, left in (("answer", 2, ["reserved"]), ("release", 3, ["aborted", "reserved"])):
-        with monkeypatch.context() as patched:
-            dying(patched, at, method)
-            with pytest.raises(KilledError):
-                trained(params)
+        with killed(at, method):
+            trained(params)
         assert states(data) == left
     assert "pays for one answer only; it stays spent" in capfd.readouterr().err
     monkeypatch.setattr(Plan, "answer", lambda *arguments: pytest.fail("asked twice under one charge"))

@@ -1,8 +1,9 @@
 """A project to train in: partitions, settings that train in a moment, and what the stage wrote and charged."""
 
 import json
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -53,18 +54,20 @@ def trained(params: Params) -> RememberingRun:
     return run
 
 
-def dying(monkeypatch: pytest.MonkeyPatch, at: int, method: str = "release") -> None:
-    """Kill the process at a call of a method of the plan."""
-    original, count = getattr(Plan, method), 0
+@contextmanager
+def killed(at: int = 1, method: str = "release", where: Any = Plan) -> Iterator[None]:
+    """Kill the block at a call of a method of the plan, or of another class or module."""
+    original, calls = getattr(where, method), count(1)
 
-    def once(self: Plan, *arguments: Any) -> Any:
-        nonlocal count
-        count += 1
-        if count == at:
+    def dying(*arguments: Any, **named: Any) -> Any:
+        if next(calls) == at:
             raise KilledError
-        return original(self, *arguments)
+        return original(*arguments, **named)
 
-    monkeypatch.setattr(Plan, method, once)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(where, method, dying)
+        with pytest.raises(KilledError):
+            yield
 
 
 def watch_private(monkeypatch: pytest.MonkeyPatch, opened: Callable[[], object]) -> None:

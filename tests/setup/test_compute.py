@@ -81,18 +81,17 @@ def test_threads_follow_what_is_faster_now(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 WATCHED = """
-import importlib, os, sys
+import os, sys
 class Watch:
     def find_spec(self, name, path=None, target=None):
         if name == "torch":
-            print(*(os.environ.get(name) for name in ("GOMP_SPINCOUNT", "KMP_BLOCKTIME", "MKL_CBWR")))
-            sys.exit(0)
+            sys.exit(" ".join(os.environ.get(name) for name in ("GOMP_SPINCOUNT", "KMP_BLOCKTIME", "MKL_CBWR")))
 sys.meta_path.insert(0, Watch())
-importlib.import_module("pipeline.train_model")
+import pipeline.train_model
 """
 
 
 def test_openmp_and_mkl_are_told_how_to_work_before_torch_is_loaded() -> None:
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin"}
     done = subprocess.run([sys.executable, "-c", WATCHED], env=environment, capture_output=True, text=True)
-    assert (done.stdout, done.returncode) == ("10000 1 AUTO\n", 0), done.stderr
+    assert done.stderr == "10000 1 AUTO\n"

@@ -17,15 +17,7 @@ from primorl.project.paths import SELECTION
 from primorl.setup import selection
 from tests.evaluation.conftest import random_policy
 from tests.pipeline.tiny_policy import RememberingRun, write_model
-from tests.pipeline.training_project import (
-    KilledError,
-    charged,
-    edited,
-    states,
-    unopened,
-    with_changes,
-    write_partitions,
-)
+from tests.pipeline.training_project import charged, edited, killed, states, unopened, with_changes, write_partitions
 from tests.statements import PRIVATE
 from tests.trajectories.builders import episode
 
@@ -55,18 +47,6 @@ def chosen(params: Params, folders: list[Path] = FOLDERS) -> selection.Selection
     return selection.select(params, candidates, run=RememberingRun(), epsilon=0.2, estimator="corrected")
 
 
-def killed(params: Params, where: object, name: str) -> None:
-    def kill(*_: object) -> None:
-        raise KilledError
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(where, name, kill)
-        with pytest.raises(KilledError):
-            chosen(params)
-    assert states(params) == ["reserved"]
-    assert not SELECTION.exists()
-
-
 def test_one_charge_pays_and_only_the_winner_is_written(project: Params) -> None:
     found = chosen(project)
     (charge,) = charged(project)
@@ -82,16 +62,16 @@ def test_one_charge_pays_and_only_the_winner_is_written(project: Params) -> None
     assert all(candidate.keys() == {"name", "sha256"} for candidate in content["candidates"])
 
 
-def test_what_was_killed_before_it_chose_resumes_under_the_same_charge(project: Params) -> None:
-    killed(project, selection, "sum_scores")
+def test_what_was_killed_resumes_under_the_same_charge_and_a_choice_that_was_made_and_lost_is_spent(
+    project: Params,
+) -> None:
+    for where, method in ((selection, "sum_scores"), (Selection, "choose")):
+        with killed(1, method, where):
+            chosen(project)
+        assert states(project) == ["reserved"]
+        assert not SELECTION.exists()
     (open_charge,) = charged(project)
-    assert chosen(project).privacy.charge == open_charge.id
-    assert states(project) == ["committed"]
-
-
-def test_a_choice_that_was_made_and_lost_is_spent(project: Params) -> None:
-    killed(project, Selection, "choose")
-    chosen(project)
+    assert chosen(project).privacy.charge != open_charge.id
     assert states(project) == ["aborted", "committed"]
 
 
