@@ -70,7 +70,7 @@ def answered(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
 
 
 def epsilon(q: float, z: float, rounds: int, delta: float = 1e-5) -> float:
-    return accounting.spent(accounting.training_event(q, z, rounds), delta, rounds=rounds).epsilon_pld
+    return accounting.spent(accounting.training_event(q, z, rounds), delta).epsilon_pld
 
 
 @pytest.mark.parametrize(("q", "z", "rounds", "rdp", "pld"), GOLDEN[2:4])

@@ -138,7 +138,7 @@ def test_no_noise_is_drawn_beside_the_plan(asked: Params, monkeypatch: pytest.Mo
 
 def test_a_clone_costs_what_was_asked_for() -> None:
     noise = clone_work.noise_for(0.5, 1e-5)
-    found = spent(clone_work.clone_event(0.5, 1e-5), 1e-5, rounds=clone_work.ROUNDS).epsilon_pld
+    found = spent(clone_work.clone_event(0.5, 1e-5), 1e-5).epsilon_pld
     assert 0.49 < found <= 0.5
     assert clone_work.clone_event(0.5, 1e-5) == training_event(
         clone_work.SAMPLING_PROBABILITY, noise, clone_work.ROUNDS

@@ -102,7 +102,7 @@ class Family:
         for _ in range(_HALVINGS if low < high else 0):
             middle = math.sqrt(low * high)
             low, high = (low, middle) if refuted(self.curve(middle)) else (middle, high)
-        return accounting.spent(self.event(high), self.delta, rounds=self.rounds).epsilon_pld
+        return accounting.spent(self.event(high), self.delta).epsilon_pld
 
     def event(self, multiplier: float) -> dp_event.DpEvent:
         """What the member with ``multiplier`` does, for the accountant."""

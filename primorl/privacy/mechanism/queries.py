@@ -132,7 +132,7 @@ class GaussianQuery:
 
     def statement(self, delta: float) -> QueryStatement:
         """The entry in ``privacy.json``; its ε is that of this query alone."""
-        alone = accounting.spent(self.event, delta, rounds=1) if self.noise_multiplier else None
+        alone = accounting.spent(self.event, delta) if self.noise_multiplier else None
         return QueryStatement(
             what=self.what,
             noise_multiplier=self.noise_multiplier,

@@ -166,7 +166,7 @@ class Selection:
         """
         return Statement(
             private=True,
-            **stated(self.event, accounting.spent(self.event, self.delta, rounds=1)),
+            **stated(self.event, accounting.spent(self.event, self.delta)),
             delta=self.delta,
             unit=self.unit,
             neighboring_relation=accounting.RELATION_NAME,
