@@ -14,7 +14,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "91b7b1a40bd219226e558445c1bd84238eab431313f65379afc7de43183f54f3"
+SOURCES = "f14be78935cf0dfac55afa129fe7b286e6d9bbddf41d1e0254c69f42cce0b150"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:

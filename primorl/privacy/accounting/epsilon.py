@@ -192,7 +192,7 @@ def compose(events: Sequence[dp_event.DpEvent], delta: float, relation: Relation
     0; one event without a guarantee makes the whole infinite.
     """
     rounds: dict[dp_event.DpEvent, int] = {}
-    for event in _flat(events):
+    for event in flat(events):
         if isinstance(event, dp_event.NonPrivateDpEvent):
             return Spent(math.inf, math.inf, delta)
         inner, count = (event.event, event.count) if isinstance(event, dp_event.SelfComposedDpEvent) else (event, 1)
@@ -203,9 +203,10 @@ def compose(events: Sequence[dp_event.DpEvent], delta: float, relation: Relation
     return spent(merged, delta, relation)
 
 
-def _flat(events: Iterable[dp_event.DpEvent]) -> Iterator[dp_event.DpEvent]:
+def flat(events: Iterable[dp_event.DpEvent]) -> Iterator[dp_event.DpEvent]:
+    """The events, and in the place of a composed one its parts."""
     for event in events:
-        yield from _flat(event.events) if isinstance(event, dp_event.ComposedDpEvent) else (event,)
+        yield from flat(event.events) if isinstance(event, dp_event.ComposedDpEvent) else (event,)
 
 
 def releases(event: dp_event.DpEvent) -> int:
