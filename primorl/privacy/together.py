@@ -1,16 +1,16 @@
 """The statement of what was made from the releases of several mechanisms: all of them are counted."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from dp_accounting import dp_event
 
-from primorl.privacy.accounting.epsilon import compose
+from primorl.privacy.accounting.epsilon import compose, flat
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.accounting.figures import stated
-from primorl.privacy.statement import MechanismStatement, Statement
+from primorl.privacy.statement import NO_ROUNDS, MechanismStatement, Statement
 from primorl.project.errors import PipelineError
 
 SHARED = ("unit", "units", "neighboring_relation", "dataset_fingerprint", "accountant", "delta", "public_units")
@@ -113,12 +113,8 @@ def _one_after_another(facts: Statement, statements: Mapping[str, Statement], as
         facts,
         private=all(statement.private for statement in statements.values()),
         **stated(event, spent),
-        sampling_probability=None,
-        noise_multiplier=None,
-        clipping_norm=None,
+        **NO_ROUNDS,
         clipping=None,
-        rounds=None,
-        queries=(),
         public_assumptions=(*_united(statement.public_assumptions for statement in statements.values()), assumption),
         void=_united(statement.void for statement in statements.values()),
         charge=None,
@@ -132,16 +128,10 @@ def _one_after_another(facts: Statement, statements: Mapping[str, Statement], as
 
 def joint_event(events: Sequence[dict[str, Any]]) -> dp_event.DpEvent:
     """Everything that several accounted events did, one after another."""
-    parts = tuple(_flat(events))
+    parts = tuple(flat(map(event_from_json, events)))
     if any(isinstance(part, dp_event.NonPrivateDpEvent) for part in parts):
         return dp_event.NonPrivateDpEvent()
     return dp_event.ComposedDpEvent(parts)
-
-
-def _flat(events: Sequence[dict[str, Any]]) -> Iterator[dp_event.DpEvent]:
-    for content in events:
-        event = event_from_json(content)
-        yield from event.events if isinstance(event, dp_event.ComposedDpEvent) else (event,)
 
 
 def _united(lines: Iterable[tuple[str, ...]]) -> tuple[str, ...]:

@@ -334,8 +334,8 @@ LEDGER_FAULTS = [
     Fault(
         "payment-progress-not-counted",
         f"{LEDGER}.charges",
-        "_Writer.save",
-        dropped("self.progress.advance"),
+        "_writer.save",
+        dropped("progress.advance"),
         f"{PAYING}::test_an_old_copy_runs_nothing_and_the_newest_one_still_does",
     ),
     Fault(

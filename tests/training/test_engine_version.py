@@ -14,7 +14,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "a86188217d304f0a38f57614401444802054e4b72d3dfd5b6a21efea15f2d2f4"
+SOURCES = "429c9389d96f973241d7e81dc6e9e15caf0663f4591d483259ea3f0e02b74613"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:

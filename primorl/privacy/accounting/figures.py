@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from dp_accounting import dp_event
 
-from primorl.privacy.accounting.epsilon import LARGEST_TIGHT, Spent, accountant_near, compose, releases
+from primorl.privacy.accounting.epsilon import LARGEST_TIGHT, Spent, accountant_near, compose
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.accounting.groups import grouped
 from primorl.privacy.accounting.rounding import rounded_up
@@ -103,7 +103,7 @@ def deltas(event: dp_event.DpEvent, near: float, epsilons: Sequence[float]) -> l
     It is the larger one of both directions: a unit in the data against zeros, and zeros against the unit. Values below
     1e-10 are raised to it, since rounding in the accountant's convolution could carry them below the truth.
     """
-    accountant = accountant_near(event, near, releases(event))
+    accountant = accountant_near(event, near)
     found = np.atleast_1d(accountant.get_delta(list(epsilons)))
     return [float(delta) for delta in np.clip(found, _LEAST_DELTA, 1.0)]
 

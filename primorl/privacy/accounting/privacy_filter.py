@@ -25,7 +25,7 @@ import numpy.typing as npt
 from dp_accounting import dp_event
 from scipy.special import log_ndtr, ndtr, ndtri
 
-from primorl.privacy.accounting.epsilon import LARGEST_TIGHT, accountant_near, rdp_values, releases
+from primorl.privacy.accounting.epsilon import LARGEST_TIGHT, accountant_near, rdp_values
 
 ORDERS = (2, 3, 4, 6, 8, 12, 20, 32)
 ESCAPED = 1e-10
@@ -121,7 +121,7 @@ def gaussian_cost(event: dp_event.DpEvent) -> float:
     rough = _rough_epsilon(event)
     if rough > LARGEST_TIGHT:
         return math.inf
-    accountant = accountant_near(event, rough / 2, releases(event))
+    accountant = accountant_near(event, rough / 2)
     profiles = [_Profile.of(pmf) for pmf in (accountant._pld._pmf_remove, accountant._pld._pmf_add)]
 
     def covers(mean: float) -> bool:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from primorl.privacy.accounting import epsilon as accounting
-from primorl.privacy.audits.one_run import clopper_pearson_bounds, guesses, refutes_trade_off
+from primorl.privacy.audits.one_run import clopper_pearson, guesses, refutes_trade_off
 from primorl.privacy.mechanism.plan import Plan
 
 Floats = NDArray[np.float64]
@@ -102,7 +102,7 @@ class Family:
         for _ in range(_HALVINGS if low < high else 0):
             middle = math.sqrt(low * high)
             low, high = (low, middle) if refuted(self.curve(middle)) else (middle, high)
-        return accounting.spent(self.event(high), self.delta, rounds=self.rounds).epsilon_pld
+        return accounting.spent(self.event(high), self.delta).epsilon_pld
 
     def event(self, multiplier: float) -> dp_event.DpEvent:
         """What the member with ``multiplier`` does, for the accountant."""
@@ -256,7 +256,7 @@ def _by_accuracy(family: Family, included: Booleans, likelihood: Floats, confide
     binomial although the median depends on all. (A threshold of 0 suits the stated noise only.)
     """
     right = int(np.count_nonzero((likelihood > np.median(likelihood)) == included))
-    accuracy, _ = clopper_pearson_bounds(right, len(included), 1 - 2 * (1 - confidence))  # one end is used
+    accuracy, _ = clopper_pearson(right, len(included), 1 - 2 * (1 - confidence))  # one end is used
     return family.lower_bound(lambda curve: bool(2 * accuracy - 1 > curve.total_variation))
 
 
@@ -361,6 +361,6 @@ def _rates(scores: Floats, included: NDArray[np.bool_], thresholds: Floats, conf
     wrong = np.stack((len(outside) - low_out, low_in))
     sizes = np.array([[len(inside)], [len(outside)]])
     return (
-        clopper_pearson_bounds(right, sizes, confidence)[0],
-        clopper_pearson_bounds(wrong, sizes[::-1], confidence)[1],
+        clopper_pearson(right, sizes, confidence)[0],
+        clopper_pearson(wrong, sizes[::-1], confidence)[1],
     )

@@ -96,7 +96,7 @@ def observe(plan: Plan, *, canaries: int, runs: int, on_round: Callable[[], obje
             released = torch.stack(plan.release(total.view(*pieces, width).unbind(0)))[..., :canaries].double()
             sign = 1 if t % 2 == 0 else -1
             seen = (released * signs.unsqueeze(-1) * sign).view(blocks, canaries).numpy()
-            seen *= _divisor(plan) / (plan.clipping_norm / math.sqrt(blocks))
+            seen *= plan.divisor / (plan.clipping_norm / math.sqrt(blocks))
             by_round[run, :, t] = seen.mean(0)
             by_block[run] += seen.T
             on_round()
@@ -107,10 +107,6 @@ def observe(plan: Plan, *, canaries: int, runs: int, on_round: Callable[[], obje
     return Observations(
         included.reshape(-1), by_round.reshape(-1, plan.rounds), by_block.reshape(runs * canaries, blocks)
     )
-
-
-def _divisor(plan: Plan) -> float:
-    return plan.expected_cohort if plan.denominator is None else plan.denominator
 
 
 def _checkerboard(pieces: tuple[int, ...]) -> Tensor:

@@ -143,30 +143,19 @@ def refutes_trade_off(
     return right + wrong > share
 
 
-def clopper_pearson(successes: int, trials: int, confidence: float) -> tuple[float, float]:
-    """Two-sided interval for a probability; each end alone fails with probability at most (1 - confidence)/2.
+def clopper_pearson(
+    successes: ArrayLike, trials: ArrayLike, confidence: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Exact two-sided intervals for probabilities from counts (Clopper and Pearson 1934); the arguments broadcast.
 
-    Args:
-        successes: among the trials.
-        trials: independent, all of one probability.
-        confidence: in (0, 1), of both ends together.
+    Each end alone fails with probability at most (1 - confidence)/2. P[Binomial(n, p) ≥ k] is the distribution function
+    of Beta(k, n - k + 1) at p, so the bounds are its quantiles.
 
     Returns:
-        Lower and upper bound; (0, 1) without trials.
+        Lower and upper bounds; 0 and 1 without trials.
 
     Raises:
         ValueError: counts or confidence out of range.
-    """
-    low, high = clopper_pearson_bounds(successes, trials, confidence)
-    return float(low), float(high)
-
-
-def clopper_pearson_bounds(
-    successes: ArrayLike, trials: ArrayLike, confidence: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """`clopper_pearson` of many counts at once; the arguments broadcast.
-
-    P[Binomial(n, p) ≥ k] is the distribution function of Beta(k, n - k + 1) at p, so the bounds are its quantiles.
     """
     k, n = np.broadcast_arrays(np.asarray(successes), np.asarray(trials))
     if not 0 < confidence < 1:

@@ -6,7 +6,7 @@ import re
 import secrets
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,13 +51,13 @@ class Payment(Generic[S]):
         charge: the ledger's entry.
         state: where the work stands; None for work without a guarantee, which is never written to disk.
         file: the checkpoint; None for work without a guarantee.
-        writer: saves states; None for work that is finished or has no guarantee.
+        save: writes a state; None for work that is finished or has no guarantee.
     """
 
     charge: Charge
     state: S | None
     file: Path | None = None
-    writer: "_Writer | None" = None
+    save: Callable[[State], None] | None = None
 
     @property
     def finished(self) -> bool:
@@ -72,29 +72,19 @@ class Payment(Generic[S]):
         Raises:
             PipelineError: another process has resumed the charge from a copy, or the database cannot be used.
         """
-        if self.writer is not None:
-            self.writer.save(state)
+        if self.save is not None:
+            self.save(state)
 
 
-@dataclass
-class _Writer:
-    """Saves the states of one charge.
+def _writer(file: Path, tokens: tuple[str, ...], progress: Progress, mark: Mark) -> Callable[[State], None]:
+    """Saves the states of one charge; ``mark`` is the charge's, as this process wrote it last."""
 
-    Attributes:
-        file: the checkpoint.
-        tokens: for its header.
-        progress: of the ledger.
-        mark: the charge's, as this process wrote it last.
-    """
+    def save(state: State) -> None:
+        nonlocal mark
+        write_checkpoint(file, state, charge=mark.charge, tokens=tokens, saves=mark.saves + 1)
+        mark = progress.advance(mark)
 
-    file: Path
-    tokens: tuple[str, ...]
-    progress: Progress
-    mark: Mark
-
-    def save(self, state: State) -> None:
-        write_checkpoint(self.file, state, charge=self.mark.charge, tokens=self.tokens, saves=self.mark.saves + 1)
-        self.mark = self.progress.advance(self.mark)
+    return save
 
 
 @contextmanager
@@ -246,20 +236,20 @@ def _resumed(
                 "for one answer only; it stays spent"
             )
             continue
-        writer = _taken(ledger, charge, file, found)
-        if writer is not None:
+        save = _taken(ledger, charge, file, found)
+        if save is not None:
             _say(
                 f"{charge.stage}: charge {charge.id} resumes after {found.state.started} of its rounds; nothing more "
                 "is spent"
             )
-            return Payment(charge, found.state, file, writer)
+            return Payment(charge, found.state, file, save)
         refusals.append(_refusal(charge, file, "an old copy"))
     if refusals:
         raise refusals[0]
     return None
 
 
-def _taken(ledger: Ledger, charge: Charge, file: Path, found: Checkpoint[S]) -> _Writer | None:
+def _taken(ledger: Ledger, charge: Charge, file: Path, found: Checkpoint[S]) -> Callable[[State], None] | None:
     """Resume from a checkpoint; None if it is an old copy.
 
     Wherever this is killed, the checkpoint knows the ledger's last token (`Ledger.take`).
@@ -273,7 +263,7 @@ def _taken(ledger: Ledger, charge: Charge, file: Path, found: Checkpoint[S]) -> 
     if not ledger.take(charge.id, last, token):
         return None
     mark = ledger.progress.claim(charge.id, token, found.saves)
-    return None if mark is None else _Writer(file, tokens, ledger.progress, mark)
+    return None if mark is None else _writer(file, tokens, ledger.progress, mark)
 
 
 def _reserved(
@@ -295,7 +285,7 @@ def _reserved(
     assert mark is not None, "the charge is new and nobody else has its lock"
     cost = "no guarantee" if charge.epsilon is None else f"ε {at_most(charge.epsilon, 4)} at δ {at_most(charge.delta)}"
     _say(f"{request.stage}: charge {name} reserved: {cost}")
-    return Payment(charge, begin, file, _Writer(file, (NEVER_RESUMED,), ledger.progress, mark))
+    return Payment(charge, begin, file, _writer(file, (NEVER_RESUMED,), ledger.progress, mark))
 
 
 def _lock_identity(ledger: Ledger, identity: str, checkpoints: Path, locks: ExitStack) -> None:

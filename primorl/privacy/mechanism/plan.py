@@ -137,6 +137,11 @@ class Plan:
         return self.sampling_probability * self.units
 
     @property
+    def divisor(self) -> float:
+        """What the sum of a round is divided by."""
+        return self.expected_cohort if self.denominator is None else self.denominator
+
+    @property
     def event(self) -> dp_event.DpEvent:
         """The event that the accountant composes."""
         if not self.is_private:
@@ -171,8 +176,7 @@ class Plan:
             drawn = (normals(self.entropy, sum(sizes)) * scale).to(total[0].device)
             noise = torch.split(drawn, sizes)
             total = [part + draw.view_as(part) for part, draw in zip(total, noise, strict=True)]
-        denominator = self.expected_cohort if self.denominator is None else self.denominator
-        return tuple((part / denominator).to(torch.float32) for part in total)
+        return tuple((part / self.divisor).to(torch.float32) for part in total)
 
     def answer(self, query: GaussianQuery, total: Tensor) -> Tensor:
         """(sum of the units' contributions + noise) / K: all that ever leaves a query.

@@ -5,15 +5,14 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 import torch
-from dp_accounting import dp_event
 from torch import Tensor
 
-from primorl.privacy.accounting import epsilon as accounting
+from primorl.privacy.accounting.epsilon import ACCOUNTANT, RELATION_NAME, spent
 from primorl.privacy.accounting.events import PureDpEvent
 from primorl.privacy.accounting.figures import stated
 from primorl.privacy.mechanism.entropy import Entropy, SystemEntropy
 from primorl.privacy.mechanism.plan import MOST_UNITS
-from primorl.privacy.statement import Accountant, Statement
+from primorl.privacy.statement import NO_ROUNDS, Accountant, Statement
 
 ONE = 1 << 36
 """The integer that represents a score of 1: sums of up to `MOST_UNITS` fit 63 bits."""
@@ -128,7 +127,7 @@ class Selection:
         return Scores(self.candidates)
 
     @property
-    def event(self) -> dp_event.DpEvent:
+    def event(self) -> PureDpEvent:
         """The event that the accountant composes."""
         return PureDpEvent(self.epsilon)
 
@@ -166,16 +165,12 @@ class Selection:
         """
         return Statement(
             private=True,
-            **stated(self.event, accounting.spent(self.event, self.delta, rounds=1)),
+            **stated(self.event, spent(self.event, self.delta)),
             delta=self.delta,
             unit=self.unit,
-            neighboring_relation=accounting.RELATION_NAME,
-            accountant=Accountant(**accounting.ACCOUNTANT),
-            sampling_probability=None,
-            noise_multiplier=None,
-            clipping_norm=None,
-            rounds=None,
-            queries=(),
+            neighboring_relation=RELATION_NAME,
+            accountant=Accountant(**ACCOUNTANT),
+            **NO_ROUNDS,
             units=self.units,
             public_assumptions=tuple(public_assumptions),
             dataset_fingerprint=dataset_fingerprint,

@@ -40,11 +40,11 @@ def test_the_profile_is_that_of_randomized_response(epsilon: float, count: int) 
 
 @pytest.mark.parametrize("epsilon", [1e-3, 0.2, 1.0, 20.0])
 def test_one_costs_no_more_than_it_says_and_little_less(epsilon: float) -> None:
-    found = spent(PureDpEvent(epsilon), DELTA, rounds=1)
+    found = spent(PureDpEvent(epsilon), DELTA)
     exact = max(0.0, math.log(math.exp(epsilon) - DELTA * (1 + math.exp(epsilon))))
     assert exact <= found.epsilon_pld <= epsilon
     assert found.epsilon_rdp <= epsilon
-    replaced = spent(PureDpEvent(epsilon), DELTA, rounds=1, relation="replace_one").epsilon_pld
+    replaced = spent(PureDpEvent(epsilon), DELTA, "replace_one").epsilon_pld
     assert 2 * exact * (1 - 1e-3) <= replaced <= 2 * epsilon
 
 
@@ -66,7 +66,7 @@ def test_the_filter_charges_the_gaussian_that_covers_it(epsilon: float) -> None:
     assert exact * (1 - 1e-5) <= gaussian_cost(PureDpEvent(epsilon)) <= 1.03 * exact
     found = cost(PureDpEvent(epsilon))
     assert found.renyi == pytest.approx(pure_rdp(epsilon, ORDERS))
-    assert found.epsilon(DELTA) >= spent(PureDpEvent(epsilon), DELTA, rounds=1).epsilon_pld
+    assert found.epsilon(DELTA) >= spent(PureDpEvent(epsilon), DELTA).epsilon_pld
     many = sum([found] * 50, cost(PureDpEvent(epsilon)))
     assert many.epsilon(DELTA) >= 0.99 * compose([PureDpEvent(epsilon)] * 51, DELTA).epsilon_pld
 
@@ -74,4 +74,4 @@ def test_the_filter_charges_the_gaussian_that_covers_it(epsilon: float) -> None:
 def test_a_group_of_k_is_k_times_as_far() -> None:
     assert grouped(PureDpEvent(0.2), 4) == PureDpEvent(0.8)
     assert figures(PureDpEvent(0.2), DELTA).groups[1][1] == pytest.approx(0.8, rel=1e-3)
-    assert spent(grouped(PureDpEvent(0.2), 10**6), DELTA, rounds=1).epsilon_pld >= 1000
+    assert spent(grouped(PureDpEvent(0.2), 10**6), DELTA).epsilon_pld >= 1000
