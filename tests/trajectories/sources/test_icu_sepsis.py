@@ -72,33 +72,31 @@ def from_commonest(package: Any, patients: Patients) -> list[tuple[Any, Any]]:
     ]
 
 
-def test_patients_come_and_go_as_in_the_package(package: Any, patients: Patients) -> None:
+def suits_all(package: Any, patients: Patients, share: float = 0.5, power: float = 1.0) -> list[bool]:
+    """Whether counts pass for what the package's tables, changed by ``share`` and ``power``, would give."""
+    state, action, _ = transitions(patients)
+    commonest = np.bincount(state).argmax()
+    chosen = np.bincount(action[state == commonest], minlength=25)
+    found = [suits(chosen, share * package.expert_policy[commonest] + (1 - share) / 25) > 1e-5]
+    for counted, probabilities in from_commonest(package, patients):
+        found.append(suits(counted, np.where(probabilities > 0, probabilities**power, 0)) > 1e-5)
+    return found
+
+
+def test_patients_come_and_go_as_in_the_package_and_another_distribution_is_seen(
+    package: Any, patients: Patients
+) -> None:
     firsts = patients.states[np.cumsum(patients.lengths + 1) - 1 - patients.lengths]
     assert suits(np.bincount(firsts, minlength=716), package.dynamics["d_0"]) > 1e-5
-    for counted, probabilities in from_commonest(package, patients):
-        assert suits(counted, probabilities) > 1e-5
-    state, action, _ = transitions(patients)
-    commonest = np.bincount(state).argmax()
-    chosen = np.bincount(action[state == commonest], minlength=25)
-    assert suits(chosen, 0.5 * package.expert_policy[commonest] + 0.5 / 25) > 1e-5
+    assert all(suits_all(package, patients))
+    actions, *successors = suits_all(package, patients, share=0.4, power=0.8)
+    assert not actions
+    assert sum(successors) < 20
 
 
-def test_another_distribution_would_be_seen(package: Any, patients: Patients) -> None:
-    rejected = 0
-    for counted, probabilities in from_commonest(package, patients):
-        flatter = np.where(probabilities > 0, probabilities**0.8, 0)
-        rejected += suits(counted, flatter / flatter.sum()) < 1e-5
-    assert rejected > 20
-    state, action, _ = transitions(patients)
-    commonest = np.bincount(state).argmax()
-    chosen = np.bincount(action[state == commonest], minlength=25)
-    assert suits(chosen, 0.4 * package.expert_policy[commonest] + 0.6 / 25) < 1e-5
-
-
-def test_rewards_and_ends_are_the_packages(package: Any, project: Path) -> None:
-    mdp = simulate(tables(), 60, 0.5, seed=0)
-    state, action, after = transitions(mdp)
-    table = collected(entry())
+def test_rewards_ends_and_probabilities_are_the_packages(package: Any, project: Path) -> None:
+    state, action, after = transitions(simulate(tables(), 60, 0.5, seed=0))
+    table = collected(entry(behaviour_probabilities=True))
     rewards = package.dynamics["r_mat"][state, action, after]
     assert np.array_equal(table["reward"].to_numpy(), rewards.astype(np.float32))
     assert table["terminated"].to_pylist() == [package._is_terminal_state(one) for one in after]
@@ -106,16 +104,7 @@ def test_rewards_and_ends_are_the_packages(package: Any, project: Path) -> None:
     assert np.array_equal(table["action"].to_numpy(), action)
     centres = package.state_cluster_centers[state].astype(np.float32)
     assert np.array_equal(vectors(table["observation"])[:, :47], centres)
-
-
-@pytest.mark.parametrize("expert_share", [0.5, 1.0])
-def test_the_probability_of_each_action_is_that_of_the_mixture(
-    package: Any, project: Path, expert_share: float
-) -> None:
-    state, action, _ = transitions(simulate(tables(), 60, expert_share, seed=0))
-    table = collected(entry(expert_share=expert_share, behaviour_probabilities=True))
-    assert np.array_equal(table["action"].to_numpy(), action)
-    behaviour = expert_share * package.expert_policy + (1 - expert_share) / 25
+    behaviour = 0.5 * package.expert_policy + 0.5 / 25
     found = table["behaviour_probability"].to_numpy()
     assert np.allclose(found, behaviour[state, action], rtol=1e-6, atol=0)
     shifted = np.roll(state, 1)  # the twin: a probability in the state before or after is noticed
@@ -188,16 +177,10 @@ def test_damaged_files_are_one_clear_error(project: Path) -> None:
             list(made.open(project).tables())
 
 
-def test_an_environment_with_other_observations_is_refused() -> None:
-    with pytest.raises(
-        PipelineError, match=r"datasets/icu.yaml: environment: found .*one-hot-v0; allowed with .*: centres"
-    ):
+def test_another_environment_and_a_missing_extra_are_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(PipelineError, match=r"icu.yaml: environment: found .*one-hot-v0; allowed with .*: centres"):
         source_of("icu", entry("centres", ENVIRONMENTS["one_hot"]))
-
-
-def test_a_missing_extra_is_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tables.cache_clear()
     monkeypatch.setattr("primorl.simulators.icu_sepsis.find_spec", lambda name: None)
     with pytest.raises(PipelineError, match=r"pip install primorl\[medical\]"):
         source_of("icu", entry()).collect(project)
-    monkeypatch.undo()

@@ -152,9 +152,6 @@ def test_unfit_environments_are_refused(project: Path, environment: str, changes
     assert message in str(wrong.value)
     assert "\n" not in str(wrong.value)
     assert snapshot(project) == {}
-
-
-def test_unfit_entries_are_refused() -> None:
     with pytest.raises(PipelineError, match=r"datasets/x.yaml: environment: found null; allowed is a Gymnasium id"):
         source_of("x", entry(None))
     with pytest.raises(ValueError, match="episodes must be at least runs"):
