@@ -144,6 +144,16 @@ def test_bad_discrete_actions(project: Path, chosen: Any, message: str) -> None:
     assert re.search(PART + message, refusal(entry(DISCRETE)))
 
 
+@pytest.mark.parametrize("value", [None, np.nan, np.inf, 0.0, -0.73, 1.73])
+def test_bad_probabilities(project: Path, value: float | None) -> None:
+    finite = value is not None and np.isfinite(value)
+    found = "a behaviour_probability out of range" if finite else "a missing, NaN or infinite behaviour_probability"
+    write([each | {"chosen with": value if index == 4 else 0.5} for index, each in enumerate(discrete())])
+    line = refusal(entry({"behaviour_probability": "chosen with"} | DISCRETE))
+    assert f"part-0.parquet: row 5: found {found} (column 'chosen with'); allowed: " in line
+    assert "73" not in line.partition("row 5")[2]  # the path before it is random
+
+
 def test_longer_than_the_horizon(project: Path) -> None:
     write(rows())
     message = refusal(entry(horizon=2))
@@ -152,24 +162,23 @@ def test_longer_than_the_horizon(project: Path) -> None:
     assert re.search(PART + "row 8: found the last row of a trajectory that neither terminated nor reached", message)
 
 
-def test_a_truncated_parquet_file(project: Path) -> None:
+def test_damaged_files(project: Path) -> None:
     path = write(rows())
-    for kept in (path.read_bytes()[:-20], b""):
-        path.write_bytes(kept)
-        assert re.search(PART + "not readable as Parquet: truncated, corrupt or empty", refusal(entry()))
-
-
-def test_a_corrupt_page(project: Path) -> None:
-    path = Path("log/part-0.parquet")
-    path.parent.mkdir()
     pq.write_table(
-        pa.Table.from_pylist(rows()), path, write_page_checksum=True, compression="none", use_dictionary=False
+        pa.table(pa.Table.from_pylist(rows())), path, write_page_checksum=True, compression="none", use_dictionary=False
     )
     content = bytearray(path.read_bytes())
-    place = bytes(content).index(np.array([7.0, 8.0]).tobytes())
-    content[place] ^= 1
-    path.write_bytes(content)
-    assert re.search(PART + "truncated or corrupt after row 0", refusal(entry()))
+    content[bytes(content).index(np.array([7.0, 8.0]).tobytes())] ^= 1
+    for damaged, message in (
+        (content, "truncated or corrupt after row 0"),
+        (content[:-20], "not readable as Parquet: truncated, corrupt or empty"),
+        (b"", "not readable as Parquet: truncated, corrupt or empty"),
+    ):
+        path.write_bytes(damaged)
+        assert re.search(PART + message, refusal(entry()))
+    path.unlink()
+    text(gzip.compress((HEADER + "2,0,0,1,A,0.5,1,0,1\n" * 1000).encode())[:-20], "log/log.csv.gz")
+    assert re.search(r"log.csv.gz: (not readable as CSV: )?truncated or corrupt", refusal(entry()))
 
 
 def test_files_with_other_columns(project: Path) -> None:
@@ -236,11 +245,6 @@ def test_a_bad_row_late_in_a_long_csv_is_named(project: Path, monkeypatch: pytes
     lines[321] = lines[321].replace("0.5", "half")
     text(HEADER + "".join(lines))
     assert "row 322, column 'dose'" in refusal(entry())
-
-
-def test_a_truncated_compressed_csv(project: Path) -> None:
-    text(gzip.compress((HEADER + "2,0,0,1,A,0.5,1,0,1\n" * 1000).encode())[:-20], "log/log.csv.gz")
-    assert re.search(r"log.csv.gz: (not readable as CSV: )?truncated or corrupt", refusal(entry()))
 
 
 def test_rows_that_were_spilled_are_gone_when_a_check_says_no(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
