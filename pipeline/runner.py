@@ -11,7 +11,6 @@ from types import FrameType
 
 import yaml
 
-import primorl
 from primorl.config import params
 from primorl.config.params import Params
 from primorl.project.dvc import hint, restore_outputs
@@ -48,7 +47,7 @@ def run_stage(name: str, description: str, body: Body) -> int:
 
 
 def _run(name: str, body: Body) -> None:
-    check_version(workspace(), primorl.__version__)
+    check_version()
     (home() / STATE).mkdir(mode=0o700, exist_ok=True)
     for root in {workspace(), home()}:
         sweep_leftovers(root)

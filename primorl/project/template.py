@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from primorl import __version__
 from primorl.project.errors import PipelineError
 from primorl.project.files import replaced_file, scratch_directory
 
@@ -18,19 +19,15 @@ FILES = (
     *(".dvc/config", ".dvc/.gitignore", "data/README.md", "data/*/.gitignore", "models/README.md"),
 )
 """Patterns from the repository's root."""
-FOLDER = "template"
-"""Where they are in the installed package."""
-OF_THE_VERSION = ("dvc.yaml", "pipeline/")
-"""Files that belong to the installed version; the others are the user's once they are there."""
+FOLDER = "template"  # where they are in the installed package
+_OF_THE_VERSION = ("dvc.yaml", "pipeline/", "primorl.version")  # the others are the user's once they are there
 VERSION = Path("primorl.version")
 """Names the version that a project's stages are of. Each stage depends on it, in the place of the package's code."""
-UNFINISHED = VERSION.with_suffix(".unfinished")
-"""Lies in the place of `VERSION` while a folder that was empty is filled."""
-RESERVED = tuple(Path(name).stem for name in FILES if name.startswith("datasets/"))
-"""Names of the template's own files in datasets/."""
+UNFINISHED = VERSION.with_suffix(".unfinished")  # in its place while a folder that was empty is filled
+RESERVED = tuple(Path(name).stem for name in FILES if name.startswith("datasets/"))  # of the template's own files
 
 
-def template(version: str) -> Iterator[tuple[str, str]]:
+def template() -> Iterator[tuple[str, str]]:
     """The path of each file in a project of the installed version, and its text.
 
     Raises:
@@ -47,7 +44,7 @@ def template(version: str) -> Iterator[tuple[str, str]]:
         for path in found:
             name, text = path.relative_to(root).as_posix(), path.read_text(encoding="utf-8")
             yield name, _of_installed(text) if name == "dvc.yaml" else text
-    yield str(VERSION), f"{version}\n"
+    yield str(VERSION), f"{__version__}\n"
 
 
 def _of_installed(pipeline: str) -> str:
@@ -62,7 +59,7 @@ def _of_installed(pipeline: str) -> str:
     return "".join(lines)
 
 
-def write_new(folder: Path, version: str, entry: tuple[str, str] | None = None) -> None:
+def write_new(folder: Path, entry: tuple[str, str] | None = None) -> None:
     """Fill a new or empty folder with a project, and make it a git repository where git is installed.
 
     DVC's files are those that ``dvc init`` writes. Without git they say so (``core.no_scm``). All is written beside the
@@ -72,7 +69,6 @@ def write_new(folder: Path, version: str, entry: tuple[str, str] | None = None) 
 
     Args:
         folder: need not exist; empty, or `UNFINISHED`.
-        version: the installed one.
         entry: name and content of the dataset's file that params.yaml shall name; None: the template's. The name is
             none of `RESERVED`.
 
@@ -80,7 +76,7 @@ def write_new(folder: Path, version: str, entry: tuple[str, str] | None = None) 
         PipelineError: the installed package lacks the files, or git fails.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    files = dict(template(version))
+    files = dict(template())
     if entry is not None:
         name, text = entry
         named = f"dataset: {as_text(name)}"
@@ -126,35 +122,31 @@ def _begin_repository(folder: Path) -> None:
         raise PipelineError(f"{folder}: `git init` fails there; run it yourself to see why, or repair git")
 
 
-def bring_up_to_date(folder: Path, version: str) -> list[str]:
+def bring_up_to_date(folder: Path) -> list[str]:
     """Write the files of the installed version into a project that `write_new` made; the user's own stay.
 
     Returns:
         The files that were others before.
     """
     changed = []
-    for name, text in template(version):  # the version comes last: it speaks of all
+    for name, text in template():  # the version comes last: it speaks of all
         path = folder / name
-        if not name.startswith((*OF_THE_VERSION, str(VERSION))):
-            continue
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
+        if name.startswith(_OF_THE_VERSION) and (not path.exists() or path.read_text(encoding="utf-8") != text):
             with replaced_file(path) as fresh:
                 fresh.write_text(text, encoding="utf-8")
             changed.append(name)
     return changed
 
 
-def check_version(folder: Path, version: str) -> None:
-    """Check that a project's stages are of the installed version; a clone of the repository has nothing to check.
+def check_version() -> None:
+    """Check that the project's stages are of the installed version; a clone of the repository has nothing to check.
 
     Raises:
         PipelineError: they are of another one.
     """
-    if not (folder / VERSION).exists():
-        return
-    found = (folder / VERSION).read_text(encoding="utf-8").strip()
-    if found != version:
+    found = VERSION.read_text(encoding="utf-8").strip() if VERSION.exists() else __version__
+    if found != __version__:
         raise PipelineError(
-            f"{VERSION}: found {found[:40]!r}, and primorl {version} is installed; run `primorl init .` in "
-            f"the project's folder, which brings dvc.yaml and pipeline/ to {version}"
+            f"{VERSION}: found {found[:40]!r}, and primorl {__version__} is installed; run `primorl init .` in "
+            f"the project's folder, which brings dvc.yaml and pipeline/ to {__version__}"
         )
