@@ -11,6 +11,7 @@ from types import FrameType
 
 import yaml
 
+import primorl
 from primorl.config import params
 from primorl.config.params import Params
 from primorl.project.dvc import hint, restore_outputs
@@ -47,7 +48,7 @@ def run_stage(name: str, description: str, body: Body) -> int:
 
 
 def _run(name: str, body: Body) -> None:
-    check_version()
+    check_version(primorl.__version__)
     (home() / STATE).mkdir(mode=0o700, exist_ok=True)
     for root in {workspace(), home()}:
         sweep_leftovers(root)

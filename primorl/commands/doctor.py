@@ -153,7 +153,7 @@ def _device() -> Verdict:
 
 
 def _version() -> Verdict:
-    check_version()
+    check_version(primorl.__version__)
     return "ok", primorl.__version__
 
 
@@ -290,7 +290,7 @@ def check(
     from primorl.config.datasets import TabularDataset
     from primorl.config.params import load
 
-    check_version()
+    check_version(primorl.__version__)
     params = load()
     if params.online.asked:
         from primorl.setup.arrivals import Arrivals

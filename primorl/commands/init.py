@@ -8,6 +8,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+import primorl
 from primorl.commands.terminal import given_path, option, project_folder
 from primorl.project import template
 from primorl.project.elapsed import TIME_UNITS
@@ -186,13 +187,13 @@ def _check_target(target: Path) -> bool:
 def _make(target: Path, entry: tuple[str, str] | None, *, there: bool) -> None:
     """Make the project, or bring it to the installed version, with a dataset's name and file."""
     if not there:
-        template.write_new(target, entry)
+        template.write_new(target, primorl.__version__, entry)
         print(f"made {target}")
         return
     file = target / "datasets" / f"{entry[0]}.yaml" if entry is not None else None
     if file is not None and file.exists():
         raise PipelineError(f"{file}: is there already; give another --name, or edit that file")
-    changed = template.bring_up_to_date(target)
+    changed = template.bring_up_to_date(target, primorl.__version__)
     print(f"brought to the installed version: {', '.join(changed) or 'nothing, it was all there'}")
     if file is not None and entry is not None:
         from primorl.project.files import replaced_file

@@ -9,7 +9,6 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from primorl import __version__
 from primorl.project.errors import PipelineError
 from primorl.project.files import replaced_file, scratch_directory
 
@@ -27,7 +26,7 @@ UNFINISHED = VERSION.with_suffix(".unfinished")  # in its place while a folder t
 RESERVED = tuple(Path(name).stem for name in FILES if name.startswith("datasets/"))  # of the template's own files
 
 
-def template() -> Iterator[tuple[str, str]]:
+def template(version: str) -> Iterator[tuple[str, str]]:
     """The path of each file in a project of the installed version, and its text.
 
     Raises:
@@ -44,7 +43,7 @@ def template() -> Iterator[tuple[str, str]]:
         for path in found:
             name, text = path.relative_to(root).as_posix(), path.read_text(encoding="utf-8")
             yield name, _of_installed(text) if name == "dvc.yaml" else text
-    yield str(VERSION), f"{__version__}\n"
+    yield str(VERSION), f"{version}\n"
 
 
 def _of_installed(pipeline: str) -> str:
@@ -59,7 +58,7 @@ def _of_installed(pipeline: str) -> str:
     return "".join(lines)
 
 
-def write_new(folder: Path, entry: tuple[str, str] | None = None) -> None:
+def write_new(folder: Path, version: str, entry: tuple[str, str] | None = None) -> None:
     """Fill a new or empty folder with a project, and make it a git repository where git is installed.
 
     DVC's files are those that ``dvc init`` writes. Without git they say so (``core.no_scm``). All is written beside the
@@ -69,6 +68,7 @@ def write_new(folder: Path, entry: tuple[str, str] | None = None) -> None:
 
     Args:
         folder: need not exist; empty, or `UNFINISHED`.
+        version: the installed one.
         entry: name and content of the dataset's file that params.yaml shall name; None: the template's. The name is
             none of `RESERVED`.
 
@@ -76,7 +76,7 @@ def write_new(folder: Path, entry: tuple[str, str] | None = None) -> None:
         PipelineError: the installed package lacks the files, or git fails.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    files = dict(template())
+    files = dict(template(version))
     if entry is not None:
         name, text = entry
         named = f"dataset: {as_text(name)}"
@@ -122,14 +122,14 @@ def _begin_repository(folder: Path) -> None:
         raise PipelineError(f"{folder}: `git init` fails there; run it yourself to see why, or repair git")
 
 
-def bring_up_to_date(folder: Path) -> list[str]:
+def bring_up_to_date(folder: Path, version: str) -> list[str]:
     """Write the files of the installed version into a project that `write_new` made; the user's own stay.
 
     Returns:
         The files that were others before.
     """
     changed = []
-    for name, text in template():  # the version comes last: it speaks of all
+    for name, text in template(version):  # the version comes last: it speaks of all
         path = folder / name
         if name.startswith(_OF_THE_VERSION) and (not path.exists() or path.read_text(encoding="utf-8") != text):
             with replaced_file(path) as fresh:
@@ -138,15 +138,15 @@ def bring_up_to_date(folder: Path) -> list[str]:
     return changed
 
 
-def check_version() -> None:
+def check_version(version: str) -> None:
     """Check that the project's stages are of the installed version; a clone of the repository has nothing to check.
 
     Raises:
         PipelineError: they are of another one.
     """
-    found = VERSION.read_text(encoding="utf-8").strip() if VERSION.exists() else __version__
-    if found != __version__:
+    found = VERSION.read_text(encoding="utf-8").strip() if VERSION.exists() else version
+    if found != version:
         raise PipelineError(
-            f"{VERSION}: found {found[:40]!r}, and primorl {__version__} is installed; run `primorl init .` in "
-            f"the project's folder, which brings dvc.yaml and pipeline/ to {__version__}"
+            f"{VERSION}: found {found[:40]!r}, and primorl {version} is installed; run `primorl init .` in "
+            f"the project's folder, which brings dvc.yaml and pipeline/ to {version}"
         )
