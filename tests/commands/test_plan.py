@@ -308,7 +308,8 @@ def test_without_environment_and_public_split_it_warns_of_values_that_count_the_
         logged(terminated=False, public_fraction=fraction)
         given = {"target_epsilon": None, "noise_multiplier": 5.0, "sampling_probability": 1.0, "rounds": 4}
         asked = {"normaliser": "bounds", "starts": True, "noise_multiplier": 30.0}
-        edit("params.yaml", privacy=given | {"statistics": asked}, partition={"public_fraction": fraction})
+        changes = {"partition": {"public_fraction": fraction}, "policy": {"starts": "released"}}
+        edit("params.yaml", privacy=given | {"statistics": asked}, **changes)
         assert ("count every step up to the horizon (9)" in said(primorl)) is warned
 
 
