@@ -48,7 +48,7 @@ def run_stage(name: str, description: str, body: Body) -> int:
 
 
 def _run(name: str, body: Body) -> None:
-    check_version(workspace(), primorl.__version__)
+    check_version(primorl.__version__)
     (home() / STATE).mkdir(mode=0o700, exist_ok=True)
     for root in {workspace(), home()}:
         sweep_leftovers(root)

@@ -54,9 +54,8 @@ def _show(
         else:
             _print_table(ledger, charges, params, dataset)
             _print_lost(ledger)
-        note = _check(params, ledger)
-    if note is not None:
-        print(note, file=sys.stderr)
+        if note := _check(params, ledger):
+            print(note, file=sys.stderr)
 
 
 def _verify() -> None:
@@ -109,9 +108,8 @@ def _export(
             fresh.chmod(0o600)  # it holds identities, commits and times
             fresh.write_text("".join(lines), encoding="utf-8")
         print(f"{file}: {len(lines)} records")
-        note = _check(params, ledger)
-    if note is not None:
-        print(note, file=sys.stderr)
+        if note := _check(params, ledger):
+            print(note, file=sys.stderr)
 
 
 def _opened() -> "tuple[Reading, Ledger | None]":
@@ -189,7 +187,6 @@ def _print_table(ledger: "Ledger", charges: "Sequence[Charge]", params: "Reading
 
 
 def _print_lost(ledger: "Ledger") -> None:
-    """Print the charges that a repair could not record again."""
     from primorl.privacy.accounting.rounding import at_most
 
     for lost in ledger.lost().values():
@@ -202,7 +199,6 @@ def _print_lost(ledger: "Ledger") -> None:
 def _summary(
     record: int, version: "Registered", account: "Account", own: "Sequence[Charge]", params: "Reading"
 ) -> Iterator[str]:
-    """Write what was spent on a version, and what is left."""
     from primorl.privacy.accounting.rounding import at_most, left_of
 
     budget = params.privacy.budget

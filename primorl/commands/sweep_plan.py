@@ -145,7 +145,7 @@ def _total(found: list[_Planned], partitions: Partitions, account: Account) -> I
     alone, spent = Account(()).with_events(private, delta), account.epsilon(delta)
     yield f"  ε {at_most(alone, 4)} in all at δ {at_most(delta)} for the others (ε compose, they do not add)"
     together = account.with_events(private, delta)
-    yield f"  {_epsilon(spent)} is spent on these units; with the sweep it would be {_epsilon(together)}"
+    yield f"  ε {at_most(spent, 4)} is spent on these units; with the sweep it would be ε {at_most(together, 4)}"
     budget = accounts.budget(checked, partitions.manifest.private_units)
     if budget is None:
         yield "  budget: none (privacy.budget.epsilon is null)"
@@ -154,7 +154,3 @@ def _total(found: list[_Planned], partitions: Partitions, account: Account) -> I
     fitting = bisect_left(counts, True, key=lambda count: not account.fits_all(private[:count], budget))
     left = left_of(budget.epsilon, spent)
     yield f"  budget: ε {at_most(budget.epsilon, 6)}, left {left}; the first {fitting} of {len(private)} charges fit"
-
-
-def _epsilon(value: float) -> str:
-    return f"ε {at_most(value, 4)}" if value < float("inf") else "ε ∞"
