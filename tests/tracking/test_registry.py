@@ -230,14 +230,10 @@ def test_no_champion_is_above_the_budget_advised_against_or_judged_by_others() -
 
 def test_a_policy_is_worth_its_measured_return_or_the_lower_end_of_what_the_units_say() -> None:
     """The value in the model and free answers judge nothing."""
-    answers = [
-        {"of": "policy", "what": MEAN_RETURN, "value": -7.5, "ci95": (-8.0, -7.0), "delta": 1e-5},
-        {"of": "policy", "what": MEAN_RETURN, "value": -8.0, "ci95": (-9.0, -7.0), "delta": 1e-5},
-        {"of": "policy", "what": MEAN_RETURN, "value": -9.5, "ci95": None, "delta": 1e-5},
-        {"of": "policy", "what": MEAN_RETURN, "value": -50.0, "ci95": (-60.0, -40.0), "delta": None},
-        {"of": "policy", "what": GAIN, "value": -50.0, "ci95": (-60.0, -40.0), "delta": 1e-5},
-        {"of": "behaviour", "what": MEAN_RETURN, "value": -50.0, "ci95": (-99.0, 0.0), "delta": 1e-5},
-    ]
+    answer = {"of": "policy", "what": MEAN_RETURN, "value": -8.0, "ci95": (-9.0, -7.0), "delta": 1e-5}
+    worse = {"value": -50.0, "ci95": (-60.0, -40.0)}
+    answers = [answer | {"ci95": (-8.5, -7.0)}, answer, answer | worse | {"delta": None}]
+    answers += [answer | worse | {"what": GAIN}, answer | worse | {"of": "behaviour"}, answer | {"ci95": None}]
     assert judged({"return_mean": -2.0, "private_evaluation": answers}) == (-2.0, "simulator")
     assert judged({"return_mean": None, "private_evaluation": answers}) == (-9.0, "private units")
     assert judged({"return_mean": None, "model_value": 3.0}) == (None, None)
