@@ -155,34 +155,21 @@ def test_what_is_void_or_unprotected_looks_so() -> None:
 
 def test_only_figures_of_one_kind_are_compared() -> None:
     """A value in the model with nothing; a discounted interval with none that is not; unknown practice with nothing."""
-    for value, interval, verdict in (
-        (-143.5, [-161.6, -125.4], "The policy's interval lies above today's."),
-        (-900.0, [-950.0, -850.0], "The policy's interval lies below today's."),
-        (-610.0, [-650.0, -570.0], "The two intervals overlap: that one is better than the other is not shown."),
-    ):
-        assert verdict in text(practice(SUMMARY | PUBLIC | {"return_mean": value, "return_ci95": interval}))
-    of_policy = TODAY | {"estimator": "lstd", "of": "policy", "value": -2.5, "ci95": [-3.0, -2.0]}
-    free, other = of_policy | {"epsilon": None, "delta": None}, TODAY | {"what": "share of units"}
+    today = SUMMARY | PUBLIC
     measured = SUMMARY | {"return_mean": 5.0, "return_ci95": [4.0, 6.0]}
-    for section, said, never in (
-        (practice(SUMMARY), "Today's practice is not known", "interval lies"),
-        (practice(IN_MODEL, [TODAY]), "they do not show that it is better", "interval lies"),
-        (
-            practice(IN_MODEL, [TODAY, of_policy], 0.95),
-            "discounted by γ = 0.95: -2.5, 95% interval -3 to",
-            "they do not",
-        ),
-        (practice(IN_MODEL, [TODAY, of_policy], cloned=True), "by behaviour", "lstd"),
-        (practice(IN_MODEL, [free, other]), "Today's practice is not known", "lstd"),
-        (practice(measured, [TODAY], 0.95), "they do not compare", "interval lies"),
-        (practice(measured, [TODAY]), "The policy's interval lies above today's.", "γ"),
-        (practice(measured | PUBLIC, [], 0.95), "The policy's interval lies above today's.", "γ"),
+    for section, said in (
+        (practice(today), "The policy's interval lies above today's."),
+        (practice(today | {"return_mean": -900.0, "return_ci95": [-950.0, -850.0]}), "interval lies below today's."),
+        (practice(today | {"return_ci95": [-650.0, -570.0]}), "that one is better than the other is not shown"),
+        (practice(measured, [TODAY]), "The policy's interval lies above today's."),
+        (practice(SUMMARY), "Today's practice is not known"),
+        (practice(IN_MODEL, [TODAY]), "they do not show that it is better"),
+        (practice(measured, [TODAY], 0.95), "they do not compare"),
+        (practice(IN_MODEL, [TODAY | {"epsilon": None, "delta": None}]), "Today's practice is not known"),
     ):
         assert said in text(section)
-        assert never not in text(section)
     made = card(policy={"environment": None, "discrete_actions": True, "action_size": 4}, summary=IN_MODEL)
     assert points(made, "How well it performs").startswith("This was not measured")
-    assert "it was measured" not in made.markdown()
 
 
 class Tags(HTMLParser):

@@ -241,18 +241,6 @@ def test_the_ledgers_statement_tells_what_was_spent_and_nothing_else() -> None:
     assert not any(digest in everything or digest.hex().encode() in everything for digest in units)
 
 
-@pytest.mark.usefixtures("project")
-def test_a_cut_ledger_without_its_head_releases_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    """Twin: whole, it is released, and ledger and head stay as they are."""
-    state = snapshot(Path(".primorl"))
-    assert cli.main(["release", "sound"]) == 0
-    assert snapshot(Path(".primorl")) == state
-    Path(".primorl/ledger.head").unlink()
-    assert cli.main(["release", "out"]) == 1
-    assert "ledger.head: not there, so nobody can tell" in capsys.readouterr().err
-    assert not Path("out").exists()
-
-
 # Texts of people
 
 

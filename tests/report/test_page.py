@@ -161,16 +161,6 @@ def test_a_number_that_is_not_finite_is_no_point() -> None:
     assert [row[-1] for row in drawn["budget"].rows] == ["1.2", "∞"]
 
 
-def test_answers_say_by_what_they_are_discounted() -> None:
-    """In the figure and in the tile. Twin: undiscounted ones say nothing of it."""
-    answers = [answer("lstd", of, -3.5, ci95=[-4.0, -3.0], epsilon=0.2) for of in ("behaviour", "policy")]
-    asked = replace(FACTS, summary=SUMMARY | {"private_evaluation": answers, "return_mean": None}, discount=0.95)
-    named = [name for name, *_ in figures(asked)["values"].rows if "discounted by γ = 0.95" in name]
-    assert len(named) == 2
-    assert "What is discounted does not compare" in page(asked)
-    assert "γ" not in page(replace(asked, discount=1.0)).replace(_library(), "")
-
-
 def test_what_is_not_known_is_left_out() -> None:
     """Without a public split, a curve, a ledger and a guarantee there are no figures of them, and no figure invents."""
     nothing = Statement.no_guarantee(unit="trajectory", units=9, dataset_fingerprint="d473" * 16, reason="variant mopo")
@@ -253,18 +243,6 @@ def test_other_results_without_a_bound_leave_none_to_the_page() -> None:
     assert "Blind guessing is" not in text
     assert 'id="attack"' not in text
     assert "No bound holds for" not in page(FACTS)
-
-
-def test_beside_other_results_stands_what_all_charges_come_to() -> None:
-    """Twin: without a ledger it stands there that nobody knows it, and what the bound counts."""
-    assert "in the ledger come to ε = 2.5 at δ = 1e-05, and the bound at the top of the page counts them all" in (
-        plain(page(FACTS))
-    )
-    unknown = plain(page(replace(FACTS, spending=None)))
-    assert "It is not known here" in unknown
-    assert "counts this run&#39;s model and policy, and nothing else" in unknown
-    assert "public files, the ledger and MLflow." in page(FACTS)
-    assert "public files alone." in page(replace(FACTS, spending=None, others=None))
 
 
 def test_noise_is_not_rounded_up_and_cohorts_not_down() -> None:

@@ -14,9 +14,7 @@ from primorl import tracking
 from primorl.config.params import Params
 from primorl.project.git import git_tags
 from primorl.tracking import stage_run
-from primorl.tracking.store import store_uri
 from tests.tracking.conftest import REPOSITORY
-from tests.tracking.test_failures import with_uri
 
 PARENT_TAG = "mlflow.parentRunId"
 
@@ -175,13 +173,3 @@ def test_the_pipeline_names_its_commit(project: Path, monkeypatch: pytest.Monkey
     trial.mkdir(parents=True)
     monkeypatch.chdir(trial)
     assert git_tags()["git_dirty"] == "true"
-
-
-def test_the_store_is_the_projects_wherever_the_stage_runs(
-    project: Path, chosen: Params, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
-    assert store_uri(chosen) == f"sqlite:///{project}/mlflow.db"
-    assert store_uri(with_uri(chosen, "sqlite:///runs/all.db")) == f"sqlite:///{project}/runs/all.db"
-    for absolute in ("sqlite:////srv/all.db", "postgresql://db/mlflow", "https://mlflow.example.org"):
-        assert store_uri(with_uri(chosen, absolute)) == absolute
