@@ -139,14 +139,14 @@ def _learning(facts: Facts) -> Figure | None:
 def _model_error(facts: Facts) -> Figure | None:
     if not facts.model_error:
         return None
-    errors, labels = list(facts.model_error.values()), list(map(wrapped, facts.model_error))
+    errors, labels = list(facts.model_error.values()), list(map(_wrapped, facts.model_error))
     drawn = [max(error, _LEAST_ERROR) for error in errors]
     dots = _line(drawn, (), "the model", BLUE, mode="markers", hover="%{y}: %{text}")
     dots |= {"y": labels, "showlegend": False, "text": [f"{error:.2%}" for error in errors]}
     dots["marker"] |= {"size": 10}
     spec = _layout([dots], "error, as a share of what varies", "")
     spec["layout"] |= _named_rows(labels, each=28)
-    spec["layout"]["xaxis"] |= log_axis([*drawn, 1.0]) | {"tickformat": "~%"}
+    spec["layout"]["xaxis"] |= _log_axis([*drawn, 1.0]) | {"tickformat": "~%"}
     average = {"type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1}
     average |= {"line": {"color": GREY, "dash": "dash"}, "name": "the average alone", "showlegend": True}
     spec["layout"] |= {"shapes": [average], "showlegend": True}
@@ -215,7 +215,7 @@ def _first_states(facts: Facts) -> Figure | None:
     ranges = _ranges(facts)
     labels = {}
     for name, (low, high) in ranges.items():
-        labels[name] = wrapped(name) + ("" if name in facts.first_shares else f"<br>{low:.4g} to {high:.4g}")
+        labels[name] = _wrapped(name) + ("" if name in facts.first_shares else f"<br>{low:.4g} to {high:.4g}")
     data = []
     if numbers := [name for name in facts.first_states if name not in facts.first_shares]:
         parts = [_placed(facts.first_states[name], *ranges[name]) for name in numbers]
@@ -253,7 +253,7 @@ def _actions(facts: Facts) -> Figure | None:
     if found is None:
         return None
     sides = (("today, public", GREY, found.recorded), ("the policy", BLUE, found.chosen))
-    names = list(map(wrapped, found.names))
+    names = list(map(_wrapped, found.names))
     if found.discrete:
         data = [_bars(names, [share for (share,) in side], color, who) for who, color, side in sides]
         rows: list[tuple[str, ...]] = []
@@ -317,7 +317,7 @@ def _others(facts: Facts) -> Figure | None:
     if not data:
         return None
     spec = _layout(data, "ε of the policy", "value")
-    spec["layout"]["xaxis"] |= log_axis([epsilon for _, epsilon, _, _ in known if epsilon is not None])
+    spec["layout"]["xaxis"] |= _log_axis([epsilon for _, epsilon, _, _ in known if epsilon is not None])
     rows = []
     for name, epsilon, value, by in known:
         rows.append((name, "none" if epsilon is None else at_most(epsilon), f"{value:.4g}", by))
@@ -369,7 +369,7 @@ def _layout(data: list[dict[str, Any]], x: str, y: str, *, percent: bool = False
     }
 
 
-def wrapped(name: str) -> str:
+def _wrapped(name: str) -> str:
     """Break a name after its separators into lines of about 20 characters, for which a telephone has room."""
     lines = [""]
     for part in re.split(r"(?<=[_ =:/-])", name):
@@ -441,7 +441,7 @@ def _spread(
     }
 
 
-def log_axis(values: Sequence[float]) -> dict[str, Any]:
+def _log_axis(values: Sequence[float]) -> dict[str, Any]:
     """Parts of a logarithmic axis with few ticks at plain numbers; values that are not above 0 are left out."""
     drawn = [value for value in values if math.isfinite(value) and value > 0] or [1.0]
     low, high = math.log10(min(drawn)), math.log10(max(drawn))

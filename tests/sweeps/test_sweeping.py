@@ -18,7 +18,7 @@ from primorl.project.errors import PipelineError
 from primorl.sweeps import sweeping
 from primorl.sweeps.file import Trial
 from primorl.sweeps.rows import finished_rows
-from primorl.sweeps.sweeping import TABLE, Done, check_fresh, check_trials, run_sweep, share_cores
+from primorl.sweeps.sweeping import TABLE, Done, check_fresh, check_trials, run_sweep
 from primorl.sweeps.trial import Job
 from primorl.tracking import RUN_TAGS, stage_run
 from tests.sweeps.conftest import Forked, NoRun, ran, sweep_of
@@ -122,12 +122,6 @@ def test_rows_of_other_settings_are_kept_with_a_warning(project: Params) -> None
     assert "before these changed: datasets/small.yaml, policy; they are kept" in warning
     assert [line["stale"] for line in csv.DictReader((FOLDER / TABLE).open())] == ["policy, datasets/small.yaml"]
     assert ran() == ["train 0", "evaluate 0"]
-
-
-def test_workers_and_threads_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweeping, "cores", lambda: 8)
-    asked = [(None, None, 9), (None, 2, 9), (None, None, 2), (3, 8, 9), (None, 16, 9)]
-    assert [share_cores(*each) for each in asked] == [(8, 1), (4, 2), (2, 4), (3, 2), (1, 8)]
 
 
 GONE = {"collect": [{"changed outs": {"data/raw": "deleted"}}], "ingest": [{"changed deps": {"data/raw": "deleted"}}]}
