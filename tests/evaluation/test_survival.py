@@ -82,7 +82,7 @@ def test_corrections_by_cut_recordings_find_the_value_of_cut_recordings() -> Non
     fitted = public.fit()
     starts = public.at_starts(fitted)
     expected = float((HALVES * 0.9 ** torch.arange(5, dtype=torch.float64)).sum())
-    assert starts.tolist() == pytest.approx([0.5 * expected, 0.9 * expected], rel=0.03)
+    assert starts.mean(1).tolist() == pytest.approx([0.5 * expected, 0.9 * expected], rel=0.03)
     q = public.action_values(fitted, rows.observation, rows.action, rows.step)[0]
     ahead = public.action_values(fitted, rows.following, rows.action, rows.step + 1)[0]
     error = rows.reward + 0.9 * asked.continues(rows.step, rows.terminated) * ahead - q

@@ -9,13 +9,7 @@ from torch import Tensor
 from primorl.evaluation.private.estimator import NOISE, FirstStateValue, noise_of, run
 from primorl.evaluation.private.lstd import Lstd
 from primorl.evaluation.private.model_values import ModelQ
-from primorl.evaluation.private.problem import (
-    Episodes,
-    first_rows,
-    mean_over_trajectories,
-    row_shares,
-    thinned,
-)
+from primorl.evaluation.private.problem import Episodes, first_rows, mean_over_trajectories, row_shares, thinned
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.queries import ONE
 from tests.evaluation.private.conftest import Log, model, payers, problem

@@ -105,7 +105,6 @@ def test_without_weight_only_the_first_states_count() -> None:
     scorer, data = fitted(score=replace(SMALL, largest_weight=0.0)), log(False).episodes()
     other = replace(data, reward=data.reward * 0, following=-data.following, action=-data.action)
     assert torch.equal(scorer.scores(data), scorer.scores(other))
-    assert scorer.model_values().shape == (4,)
     assert not torch.equal(fitted().scores(data), fitted().scores(other))
 
 
@@ -114,7 +113,7 @@ def test_the_value_is_that_of_the_model(horizon: int | None, value: float) -> No
     """With one reward whatever happens, a value is a geometric series."""
     asked = paying(model([0.5, 0.5], [1.0, 1.0]), UNITS, horizon=horizon)
     scorer = replace(SMALL, features=64, rollouts=32).fitted(asked, candidates(False))
-    assert scorer.model_values().tolist() == pytest.approx([value] * 4, rel=0.02)
+    assert scorer.values(asked.starts, torch.zeros(4).long()).mean(0).tolist() == pytest.approx([value] * 4, rel=0.02)
 
 
 def test_policies_of_different_shapes_stand_side_by_side() -> None:
