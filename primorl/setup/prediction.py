@@ -56,7 +56,7 @@ def predict(
         raise PipelineError(f"--out: found the file of --observations, {str(out)!r}; allowed is another one")
     unnamed = tuple(f"observation_{index}" for index in range(policy.observation_size))
     names = policy.observation_names or unnamed
-    elapsed = policy.saved.elapsed
+    elapsed = policy.elapsed
     if by is not None and elapsed is None:
         raise PipelineError(
             "--trajectory, --step: found a policy that does not observe the time since the row before; leave them out "

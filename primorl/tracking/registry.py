@@ -266,7 +266,7 @@ def _save(policy: Policy, files: Path, place: Path) -> None:
     """Write an MLflow model: code, the policy's files, signature, example and requirements."""
     import mlflow.pyfunc
 
-    example = policy.saved.observation_mean[None].astype(np.float64)
+    example = policy.observation_mean[None].astype(np.float64)
     with redirect_stderr(StringIO()):  # bars, and warnings that it wants type hints; it shows these past all filters
         mlflow.pyfunc.save_model(
             str(place),

@@ -36,7 +36,7 @@ def test_the_policy_says_which_dimension_is_the_time_since_the_row_before(
     assert PolicyConfig.read(Path("models/behaviour")).elapsed == elapsed
     write_nothing(Path("models/behaviour"))
     optimize_policy.body(tiny(with_changes(small), starts="public"), RememberingRun())
-    assert load_policy("models/policy").saved.elapsed == elapsed
+    assert load_policy("models/policy").elapsed == elapsed
     for folder in ("dynamics", "policy"):
         mentioned = '"elapsed"' in Path(f"models/{folder}/config.json").read_text(encoding="utf-8")
         assert mentioned is (elapsed is not None)

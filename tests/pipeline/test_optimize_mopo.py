@@ -13,8 +13,7 @@ from primorl.config.blocks import Budget
 from primorl.config.params import Params
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy.exported import DeterministicPolicy
-from primorl.policy.mopo import real_transitions, with_real
-from primorl.policy.replay import ReplayBuffer, Scaling
+from primorl.policy.replay import ReplayBuffer, Scaling, real_transitions, with_real
 from primorl.project.errors import PipelineError
 from primorl.setup.accounts import project_ledger
 from primorl.trajectories.storage.store import UnitStore

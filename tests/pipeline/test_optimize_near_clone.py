@@ -10,7 +10,7 @@ import torch
 from pipeline import optimize_policy
 from primorl.config.params import Params
 from primorl.config.suggestions import TO_FIT
-from primorl.policy import behaviour, choice
+from primorl.policy import behaviour, member_values
 from primorl.policy.behaviour import BehaviourPolicy
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
@@ -28,7 +28,7 @@ DELTA = 1e-5
 
 @pytest.fixture(autouse=True)
 def _few_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "_ROLLOUTS", 8)
+    monkeypatch.setattr(member_values, "_ROLLOUTS", 8)
 
 
 def stated(multiplier: float, charge: str) -> Statement:
@@ -81,9 +81,9 @@ def test_the_statement_counts_model_and_clone(small: Params, actions: int | None
         assert [part.charge for part in statement.mechanisms] == ["model", "clone"]
         gains = [min(each.gains) for each in config.candidates]
         assert config.clone_error is not None
-        best = gains.index(max(gains)) if max(gains) > choice._SHARE_OF_ERROR * config.clone_error else 0
+        best = gains.index(max(gains)) if max(gains) > member_values._SHARE_OF_ERROR * config.clone_error else 0
         assert [each.chosen for each in config.candidates] == [place == best for place in range(3)]
-        assert [each.divergence for each in config.candidates] == list(choice.DIVERGENCES)
+        assert [each.divergence for each in config.candidates] == list(member_values.DIVERGENCES)
     assert run.logged["epsilon"] == str(statement.epsilon)
     for inner in run.inner.values():
         assert {"chosen_divergence", "smallest_gain_0.3", "smallest_gain_3", "divergence"} <= set(inner.steps)

@@ -121,7 +121,7 @@ def test_discrete_actions_make_a_discrete_policy(small: Params) -> None:
     assert policy.discrete_actions
     assert policy.layers[-1].shape == (1, 1, 2)
     assert params.policy.entropy_of(2) == pytest.approx(params.policy.discrete_target_entropy * np.log(2))
-    sac = DiscreteSac(params.policy, ReplayColumns(3, 2), SeedGenerators.of([0], torch.device("cpu")))
+    sac = DiscreteSac(params.policy, ReplayColumns(3, 2), SeedGenerators.of([0], torch.device("cpu")), None)
     assert sac._target_entropy == params.policy.entropy_of(2)
     assert {name: steps for name, steps in run.steps.items() if steps != [1, 2]} == {}
 
