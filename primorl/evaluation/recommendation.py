@@ -14,7 +14,7 @@ from primorl.dynamics.config import PublicLosses
 from primorl.evaluation.private.results import AS_DRAWN, BELIEVE, DOUBT, GAIN, MEAN_RETURN, PrivateEvaluation
 from primorl.evaluation.statistics import NORMAL_QUANTILE
 from primorl.policy.behaviour import BehaviourConfig
-from primorl.policy.choice import DOUBT_SHARE
+from primorl.policy.member_values import DOUBT_SHARE
 from primorl.project.records import Line, record
 
 MISFIT_SHARE = 1.0

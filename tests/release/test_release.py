@@ -58,8 +58,8 @@ def test_what_leaves_is_what_the_stages_wrote(released: Path, trained: Path) -> 
     assert found > 1
     assert f"today's practice, in the {found} public" in card
     policy, bounds = primorl.load_policy(released / "policy"), primorl.load_model(released / "dynamics").bounds
-    assert policy.saved.observation_range is not None
-    low, high = policy.saved.observation_range
+    assert policy.observation_range is not None
+    low, high = policy.observation_range
     assert (low.tolist(), high.tolist()) == (bounds.observation_low.tolist(), bounds.observation_high.tolist())
     assert (len(policy.observation_names), len(policy.action_names)) == (3, 1)
     with pytest.raises(ValueError, match="lies far outside the public range"):
