@@ -14,7 +14,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "9f4bafa89bfd73fa8c64db15ff83567588555ca7852f0d3c4716ba3bc545f708"
+SOURCES = "9d23bdff61808d5eb8a78dd854e0df17f5c14d71667df3b16f0e4c7e42ec6a75"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:
