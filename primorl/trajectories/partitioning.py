@@ -71,9 +71,7 @@ def partition(source: Path, target: Path, *, public_fraction: float | None, salt
                 private_writer.write(kept)
             check.finish()
             if fingerprint.keyed(project_secret()) != reader.info.dataset_fingerprint:
-                raise PipelineError(
-                    f"{source}: its rows, or the project's secret, are not those that were ingested; run {REMAKE}"
-                )
+                raise PipelineError(f"{source}: rows or secret are not those that were ingested; run {REMAKE}")
             rule.finish()
             for side, count in counts.items():
                 if count == 0 and not (side == "public" and rule.may_be_none):
@@ -115,7 +113,4 @@ def check_disjoint(private: Path, public: Path) -> None:
     few, many = ([pc.unique(table["unit_id"]) for table in reader.tables(columns=["unit_id"])] for reader in readers)
     smaller = pa.chunked_array(few, pa.string())
     if any(pc.any(pc.is_in(units, value_set=smaller)).as_py() for units in many):
-        raise PipelineError(
-            f"{private}: found a unit that is in {public} too; allowed: every unit in one partition; "
-            "run `dvc repro partition` again"
-        )
+        raise PipelineError(f"{private}: found a unit that is in {public} too; run `dvc repro partition` again")

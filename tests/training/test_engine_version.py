@@ -14,7 +14,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "429c9389d96f973241d7e81dc6e9e15caf0663f4591d483259ea3f0e02b74613"
+SOURCES = "b2be965190e434e6b652b0c81635205879ed87f22a96d3378b8fbb53c8081545"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:

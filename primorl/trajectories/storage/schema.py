@@ -175,10 +175,7 @@ class DatasetInfo:
         try:
             return cls.from_json(json.loads((schema.metadata or {})[_METADATA_KEY]))
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise PipelineError(
-                f"{file}: Parquet metadata {_METADATA_KEY.decode()!r} missing or malformed; "
-                "run `dvc repro ingest` again"
-            ) from None
+            raise PipelineError(f"{file}: Parquet metadata missing or malformed; run `dvc repro ingest`") from None
 
 
 def arrow_schema(spaces: Spaces, *, behaviour_probabilities: bool = False) -> pa.Schema:

@@ -46,9 +46,8 @@ class Tabular:
         strange = len(files) - len(log_files(target))
         if strange > 0:
             raise PipelineError(
-                f"datasets/{self.name}.yaml: options.files: found {strange} of {len(files)} files at {named!r} "
-                "with an unsupported name; allowed are .parquet, .csv and .csv.gz, with no dot or "
-                "underscore in front; rename them, or narrow the pattern"
+                f"datasets/{self.name}.yaml: options.files: found {strange} of {len(files)} files at {named!r} with an "
+                "unsupported name; allowed are .parquet, .csv and .csv.gz; rename them, or narrow the pattern"
             )
 
     def check_columns(self) -> bool:
