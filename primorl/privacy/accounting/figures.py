@@ -68,11 +68,7 @@ def figures(event: dp_event.DpEvent, delta: float) -> Figures:
 
 
 def stated(event: dp_event.DpEvent, spent: Spent | None) -> dict[str, Any]:
-    """The keys of a privacy statement that the accountant makes of an event.
-
-    Args:
-        event: the accounted event.
-        spent: its ε at the statement's δ; None: nothing is guaranteed.
+    """The keys of a privacy statement that the accountant makes of an event; ``spent`` None: nothing is guaranteed.
 
     Raises:
         ValueError: the event is not of a kind that this project accounts.
@@ -133,11 +129,8 @@ def true_positive_rate(profile: Sequence[tuple[float, float]], rate: float) -> f
 
 
 def posterior(prior: float, rate: float, power: float) -> float:
-    """What somebody of that prior believes of a unit that her attack names: p β / (p β + (1 - p) α).
+    """What somebody of prior belief p believes of a unit that her attack names: p β / (p β + (1 - p) α).
 
-    Args:
-        prior: p, her belief before.
-        rate: α, the attack's false positive rate.
-        power: β, its true positive rate.
+    α is the attack's false positive ``rate``, β its true positive rate, ``power``.
     """
     return prior * power / (prior * power + (1 - prior) * rate)

@@ -33,9 +33,7 @@ _ORDERS = (2, 3, 4, 6, 8, 12, 16, 32, 64, 128)  # of RDP, which only says how fi
 class Curve:
     """What one mechanism allows: δ(ε) on a grid of ε. Fewer points allow more, so the curve errs to the safe side.
 
-    Attributes:
-        factors: e^ε of every point, ``[G]``; the first is 1.
-        deltas: δ(ε), ``[G]``.
+    ``factors`` are e^ε of the points, ``[G]``, the first 1; ``deltas`` are δ(ε), ``[G]``.
     """
 
     factors: Floats
@@ -89,10 +87,9 @@ class Family:
         return _curve(self, multiplier)
 
     def lower_bound(self, refuted: Callable[[Curve], bool]) -> float:
-        """ε of the largest multiplier that is refuted, at most four times smaller than the stated one; 0 if none is.
+        """ε of the largest multiplier whose curve is ``refuted``, at least a quarter of the stated one; 0 if none is.
 
-        Args:
-            refuted: whether what was seen contradicts a curve; curves fall as the multiplier grows.
+        Curves fall as the multiplier grows.
         """
         low, high = self.stated / _WIDEST, self.stated * _WIDEST
         if not refuted(self.curve(high)):
@@ -155,13 +152,7 @@ class Observations:
 
 @dataclass(frozen=True)
 class Bound:
-    """A lower bound on ε.
-
-    Attributes:
-        name: of the method.
-        epsilon: the bound.
-        assumes: what it takes for granted of the mechanism.
-    """
+    """A lower bound on ε: the method's name, and what it takes for granted of the mechanism."""
 
     name: str
     epsilon: float
@@ -236,15 +227,7 @@ def lower_bound(plan: Plan, seen: Observations, claimed: float, confidence: floa
 
 
 def f_dp_bound(family: Family, canaries: int, made: int, right: int, confidence: float) -> float:
-    """ε that ``right`` of ``made`` guesses prove of a member of ``family``, by Mahloujifar et al. 2024.
-
-    Args:
-        family: that the mechanism is taken to be of.
-        canaries: m, abstentions included.
-        made: guesses.
-        right: right ones.
-        confidence: of the bound.
-    """
+    """ε that ``right`` of ``made`` guesses about ``canaries`` prove of a member of ``family`` (`refutes_trade_off`)."""
     return family.lower_bound(lambda curve: refutes_trade_off(curve.least, canaries, made, right, 1 - confidence))
 
 

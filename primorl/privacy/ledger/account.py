@@ -27,12 +27,7 @@ _MOST_DIFFERENT = 24
 
 @dataclass(frozen=True)
 class Entry:
-    """A charge, as one unit of the account sees it.
-
-    Attributes:
-        charge: of the ledger.
-        units: how many units of the charge one unit of the account may be; None: nobody declared a bound.
-    """
+    """A charge, as one unit of the account sees it; that may be so many ``units`` of it (None: nobody declared a bound)."""
 
     charge: Charge
     units: int | None
@@ -155,12 +150,9 @@ def _composed(counted: tuple[tuple[dp_event.DpEvent, int], ...], delta: float) -
 
 @dataclass(frozen=True)
 class OtherKind:
-    """An account on the same people whose unit is of another kind than that of a request.
+    """An account on the same people, of a ``unit`` of another kind than that of a request.
 
-    Attributes:
-        unit: of the account.
-        account: what was charged to it so far.
-        units: how many units of the request one unit of the account may be; None: nobody declared a bound.
+    One of its units may be so many ``units`` of the request; None: nobody declared a bound.
     """
 
     unit: str

@@ -156,13 +156,7 @@ def pay_or_resume(
 
 
 def spent_on_dataset(ledger: Ledger, version: Version, delta: float) -> SpentOnDataset:
-    """What was spent on the same units so far, for the privacy statement.
-
-    Args:
-        ledger: holds the charges.
-        version: whose units.
-        delta: at which ε is read.
-    """
+    """What was spent on the units of ``version`` so far, read at ``delta``, for the privacy statement."""
     total = total_of(ledger.account(version).events, delta)  # by the accountant that the statement names
     return SpentOnDataset(
         epsilon=finite(total.epsilon),
@@ -182,11 +176,7 @@ def _paid_for(
     restore: Restore[S],
     locks: ExitStack,
 ) -> Payment[S]:
-    """What `pay_or_resume` gives, with the locks that its block needs.
-
-    Raises:
-        Busy: another living process works on it.
-    """
+    """What `pay_or_resume` gives, with the locks that its block needs; `Busy` if another living process works on it."""
     payment = _restored(ledger, request.identity, checkpoints, restore)
     if payment is None:
         _lock_identity(ledger, request.identity, checkpoints, locks)
@@ -212,11 +202,7 @@ def _restored(ledger: Ledger, identity: str, checkpoints: Path, restore: Restore
 def _resumed(
     ledger: Ledger, identity: str, checkpoints: Path, restore: Restore[S], locks: ExitStack
 ) -> Payment[S] | None:
-    """The payment to resume; None if there is none.
-
-    Raises:
-        PipelineError: an open charge cannot be resumed here, or another process works on it.
-    """
+    """The payment to resume; None if there is none. It raises if an open charge cannot be resumed here or now."""
     refusals = []
     for charge in _paid(ledger, identity):
         file = _file(checkpoints, charge.id)
@@ -289,11 +275,7 @@ def _reserved(
 
 
 def _lock_identity(ledger: Ledger, identity: str, checkpoints: Path, locks: ExitStack) -> None:
-    """Keep other processes of this machine from the same work, also before either has a charge.
-
-    Raises:
-        Busy: another process works on it.
-    """
+    """Keep other processes of this machine from the same work (`Busy`), also before either has a charge."""
     file = checkpoints / f"identity-{hashlib.sha256(identity.encode()).hexdigest()[:32]}.lock"
     if not locks.enter_context(locked(file)):
         for charge in _paid(ledger, identity):

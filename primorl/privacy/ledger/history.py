@@ -18,9 +18,8 @@ class Charge:
 
     ``version`` is the sequence of the record of its dataset version, ``event`` what `event_from_json` rebuilds,
     ``epsilon`` its ε at ``delta`` as it was accounted then (None: no guarantee), ``time`` when it was reserved (ISO
-    8601, UTC), ``trajectories_per_person`` what its version declares, ``cost`` what it costs in the privacy filter's
-    currencies (None: the record is older than the filter), ``made`` the files that it made: SHA-256 by name, once for
-    every time that other content was written (a result that is restored gets a newer statement).
+    8601, UTC), ``cost`` what it costs in the privacy filter's currencies (None: older than the filter), ``made`` the
+    files that it made: SHA-256 by name, once for every time that other content was written.
     """
 
     id: str

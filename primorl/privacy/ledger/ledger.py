@@ -72,13 +72,10 @@ class Ledger:
 
     @classmethod
     def open(cls, url: str, *, secret: bytes, anchor: Path, read_only: bool = False) -> Self:
-        """Open a ledger, or begin one.
+        """Open a ledger at SQLAlchemy's ``url``, or begin one.
 
-        Args:
-            url: SQLAlchemy's, of a SQLite file or a PostgreSQL database.
-            secret: the project's; another one cannot read what this one wrote.
-            anchor: the file that remembers the chain's head.
-            read_only: create and change nothing; a ledger that was not begun is empty.
+        ``secret`` is the project's; another one cannot read what this one wrote. ``anchor`` is the file that remembers the
+        chain's head. With ``read_only`` nothing is created or changed; a ledger that was not begun is empty.
 
         Raises:
             PipelineError: the database cannot be used; it is named without credentials.
@@ -161,14 +158,9 @@ class Ledger:
     def take(self, charge_id: str, last: str, token: str) -> bool:
         """Resume an open charge, if it was last resumed under the token ``last``; from now on that is ``token``.
 
-        A process writes ``token`` into its checkpoint before it asks. So a kill on either side of the answer leaves a
-        checkpoint that knows the charge's last token, and of several copies that know ``last``, on whatever machines,
-        one is granted: the others do not know the token that it brought.
-
-        Args:
-            charge_id: of the charge.
-            last: what the checkpoint knows and `last_take` said.
-            token: new and random.
+        A process writes a new, random ``token`` into its checkpoint before it asks. So a kill on either side of the answer
+        leaves a checkpoint that knows the charge's last token, and of several copies that know ``last``, on whatever
+        machines, one is granted: the others do not know the token that it brought.
 
         Returns:
             False if a copy was resumed before, or the charge has ended.
@@ -184,12 +176,9 @@ class Ledger:
         return self._write(decide)
 
     def commit(self, charge_id: str, made: Mapping[str, str] | None = None) -> None:
-        """Record that a run ended well, and the files that it made. Doing so twice has no further effect.
+        """Record that a run ended well, and the files that it made: their SHA-256 by name.
 
-        Args:
-            charge_id: of the charge.
-            made: SHA-256 of every file by name; None if there are none. Files that were restored with a newer statement
-                are recorded beside the first.
+        Doing so twice has no further effect. Files that were restored with a newer statement are recorded beside the first.
 
         Raises:
             PipelineError: no such charge, it was aborted, or its tensors are not those that it made first.
@@ -394,12 +383,7 @@ def _now() -> str:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """What is wrong with a ledger's head.
-
-    Attributes:
-        says: in words, after the head's name.
-        records_lost: whether it proves that records are gone; a head that is missing or damaged proves nothing.
-    """
+    """What is wrong with a ledger's head, in words, and whether it proves that records are gone."""
 
     says: str
     records_lost: bool
@@ -409,11 +393,7 @@ class BrokenLedger(Ledger):
     """A ledger that is read whatever its head says: it may be missing, damaged, ahead of the records or another's."""
 
     def describe(self) -> str:
-        """Where the ledger is, how many records it has and what the last one is.
-
-        Raises:
-            PipelineError: the records themselves are broken; names the first broken one.
-        """
+        """Where the ledger is, how many records it has and what the last one is."""
         count = self.verify()
         if count == 0:
             return f"ledger {self._store.shown}: no records"
@@ -422,11 +402,7 @@ class BrokenLedger(Ledger):
         return f"{whole}; the last is of {last['time']}: {last['kind']}"
 
     def disagreement(self) -> Disagreement | None:
-        """What is wrong with the head; None if it is the last record's, or that of an earlier one.
-
-        Raises:
-            PipelineError: the records themselves are broken; names the first broken one.
-        """
+        """What is wrong with the head; None if it is the last record's, or that of an earlier one."""
         count = self.verify()
         try:
             known = self._anchor.read()
@@ -447,22 +423,13 @@ class BrokenLedger(Ledger):
         return None
 
     def renew_head(self) -> Path | None:
-        """Begin a new head at the records as they stand; return where the previous one is kept, if there was one.
-
-        Raises:
-            PipelineError: the records themselves are broken, or the head cannot be written.
-        """
+        """Begin a new head at the records as they stand; return where the previous one is kept, if there was one."""
         self.verify()
         hashes = self._history.chain.hashes
         return self._anchor.replace(Head(len(hashes), hashes[-1]) if hashes else BEGUN)
 
     def record_repair(self, said: Mapping[str, Any]) -> None:
-        """Put a repair on record.
-
-        Args:
-            said: what was found and done. Its ``lost`` lists charges that count nowhere any more, each with its id as
-                ``charge``.
-        """
+        """Put a repair on record; its ``lost`` lists charges that count nowhere any more, by their id as ``charge``."""
         self._write(lambda: ([{**said, "kind": "repaired", "time": _now()}], {}, None))
 
     def _remembered(self) -> Head | None:

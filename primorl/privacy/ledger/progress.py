@@ -71,12 +71,7 @@ class Progress:
         return mark is not None and mark.saves > saves
 
     def claim(self, charge: str, owner: str, saves: int) -> Mark | None:
-        """Put a new owner into a charge's mark: who goes on from its checkpoint with this number of saves.
-
-        Args:
-            charge: its id.
-            owner: new and random.
-            saves: of the checkpoint that the owner has.
+        """Put a new owner (a random name) into a charge's mark: who goes on from its checkpoint with so many saves.
 
         Returns:
             The mark; None if the checkpoint is an old copy.

@@ -25,14 +25,11 @@ class Budget:
 
 @dataclass(frozen=True)
 class Version:
-    """A dataset version as the ledger knows it.
+    """A dataset version as the ledger knows it, by a keyed ``fingerprint`` of its content.
 
     Two versions *share units* if their members have a digest in common; which versions do is declared public.
 
     Attributes:
-        fingerprint: keyed fingerprint of the content.
-        unit: what one unit is.
-        units: number of private units.
         members: 16-byte keyed digests of the private units, in any order.
         public: the same of the public units. They are published: never again may one of them be private.
         trajectories_per_person: the most trajectories that one person has, as declared; None: nobody declared it.
@@ -50,17 +47,12 @@ class Version:
 
 @dataclass(frozen=True)
 class Request:
-    """What a run asks to do.
+    """What a run of ``stage`` asks to do to the units of ``version``, of a named dataset.
 
     Attributes:
-        version: whose budget is spent.
-        dataset: name of the dataset.
-        stage: who asks.
         identity: equal for two runs exactly if they are the same paid work.
         event: what the run will do.
         delta: at which the run's own ε is read.
-        git_commit: of the project, for the record.
-        mlflow_run: for the record.
     """
 
     version: Version

@@ -61,14 +61,9 @@ def heads(digests: bytes) -> Heads:
 
 
 def placed(private: Heads, public: Heads, own: int, segments: Iterable[int], segment: Callable[[int], Heads]) -> Roster:
-    """Lay out a version among the segments that are there.
+    """Lay out a version's private and public heads among the segments that are there, named oldest first.
 
-    Args:
-        private: heads of its private digests.
-        public: of its public ones.
-        own: the name of the segment that it would begin.
-        segments: names of all earlier segments, oldest first.
-        segment: their digests, by name.
+    It would begin a segment of the name ``own``; ``segment`` gives the digests of earlier ones by name.
     """
     left: dict[Side, Heads] = {"private": private, "public": public}
     bits: dict[tuple[Side, int], Bits] = {}
@@ -101,12 +96,7 @@ def _bits(at: npt.NDArray[np.intp], size: int) -> Bits:
 
 
 class Directory:
-    """Who is in the versions of a history.
-
-    Args:
-        store: has the digests.
-        history: has the versions; it may grow.
-    """
+    """Who is in the versions of a history, which may grow; the store has the digests."""
 
     def __init__(self, store: Store, history: History):
         self._store = store
