@@ -205,14 +205,7 @@ class LowerBound:
 
 
 def lower_bound(plan: Plan, seen: Observations, claimed: float, confidence: float) -> LowerBound:
-    """Bound ε from below by every method.
-
-    Args:
-        plan: that was observed.
-        seen: what `primorl.privacy.audits.canaries.observe` returned.
-        claimed: the ε stated at the plan's δ.
-        confidence: of all bounds together.
-    """
+    """All lower bounds on the ε of a mechanism; see `LowerBound`."""
     family, each = Family.of(plan), 1 - (1 - confidence) / len(ASSUMPTIONS)
     likelihood = _likelihood_ratios(plan, seen)
     statistic, *rates = _by_rates(plan, family, seen, likelihood, each)

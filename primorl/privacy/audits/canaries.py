@@ -116,9 +116,8 @@ def _checkerboard(pieces: tuple[int, ...]) -> Tensor:
 def _clipped(plan: Plan, signs: Tensor) -> Tensor:
     """Clipped contributions of a canary and of some ordinary units, one a row: ``[P, blocks, 1 + spare]``.
 
-    The first coordinate of every piece is the canary's own; each canary has one of its own in the sum, see `_sum`. The
-    ordinary units use the spare coordinates. They are: random ones, far above, about and below the bound; one that
-    contributes zero; and one whose contribution is NaN.
+    The first coordinate of every piece is the canary's own. The ordinary units use the spare coordinates: random ones,
+    far above, about and below the bound; one that contributes zero; and one whose contribution is NaN.
     """
     pieces, blocks = plan.clip.pieces, signs.numel()
     scales = torch.tensor([_EXCESS, 1.0, 1.0, 0.1, 0.01, 0.0, math.nan])

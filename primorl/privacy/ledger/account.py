@@ -27,7 +27,7 @@ _MOST_DIFFERENT = 24
 
 @dataclass(frozen=True)
 class Entry:
-    """A charge, as one unit of the account sees it; that may be so many ``units`` of it (None: nobody declared a bound)."""
+    """A charge as one unit of the account sees it; None of its ``units``: nobody declared how many one may be."""
 
     charge: Charge
     units: int | None

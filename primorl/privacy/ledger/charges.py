@@ -287,8 +287,7 @@ def _lock_identity(ledger: Ledger, identity: str, checkpoints: Path, locks: Exit
 def _orphans(ledger: Ledger, checkpoints: Path, locks: ExitStack) -> list[Path]:
     """The checkpoints of dead processes whose charges the ledger does not hold, locked.
 
-    Raises:
-        PipelineError: something was released under one of them, so the ledger has lost records.
+    It raises if something was released under one of them, so that the ledger has lost records.
     """
     known = {charge.id for charge in ledger.charges()}
     files = [file for file in sorted(checkpoints.glob("*.safetensors")) if _CHARGE.fullmatch(file.stem)]

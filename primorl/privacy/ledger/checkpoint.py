@@ -73,8 +73,8 @@ Restore = Callable[[Mapping[str, Tensor], dict[str, Any]], S]
 class Checkpoint(Generic[S]):
     """A state on disk, and how often one of this charge was saved (`progress`).
 
-    ``tokens`` are those of resumptions (`Ledger.take`): the last one that the ledger granted to this checkpoint, and one
-    that was asked for and may have been granted.
+    ``tokens`` are those of resumptions (`Ledger.take`): the last one that the ledger granted to this checkpoint, and
+    one that was asked for and may have been granted.
     """
 
     state: S

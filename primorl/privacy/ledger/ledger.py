@@ -74,8 +74,8 @@ class Ledger:
     def open(cls, url: str, *, secret: bytes, anchor: Path, read_only: bool = False) -> Self:
         """Open a ledger at SQLAlchemy's ``url``, or begin one.
 
-        ``secret`` is the project's; another one cannot read what this one wrote. ``anchor`` is the file that remembers the
-        chain's head. With ``read_only`` nothing is created or changed; a ledger that was not begun is empty.
+        ``secret`` is the project's; another one cannot read what this one wrote. ``anchor`` is the file that remembers
+        the chain's head. With ``read_only`` nothing is created or changed; a ledger that was not begun is empty.
 
         Raises:
             PipelineError: the database cannot be used; it is named without credentials.
@@ -158,9 +158,9 @@ class Ledger:
     def take(self, charge_id: str, last: str, token: str) -> bool:
         """Resume an open charge, if it was last resumed under the token ``last``; from now on that is ``token``.
 
-        A process writes a new, random ``token`` into its checkpoint before it asks. So a kill on either side of the answer
-        leaves a checkpoint that knows the charge's last token, and of several copies that know ``last``, on whatever
-        machines, one is granted: the others do not know the token that it brought.
+        A process writes a new, random ``token`` into its checkpoint before it asks. So a kill on either side of the
+        answer leaves a checkpoint that knows the charge's last token, and of several copies that know ``last``, on
+        whatever machines, one is granted: the others do not know the token that it brought.
 
         Returns:
             False if a copy was resumed before, or the charge has ended.
@@ -178,7 +178,8 @@ class Ledger:
     def commit(self, charge_id: str, made: Mapping[str, str] | None = None) -> None:
         """Record that a run ended well, and the files that it made: their SHA-256 by name.
 
-        Doing so twice has no further effect. Files that were restored with a newer statement are recorded beside the first.
+        Doing so twice has no further effect. Files that were restored with a newer statement are recorded beside the
+        first.
 
         Raises:
             PipelineError: no such charge, it was aborted, or its tensors are not those that it made first.

@@ -30,11 +30,9 @@ Bits = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Roster:
-    """The digests of one version.
+    """The digests of one version: in ``segment`` those that no earlier version has, sorted.
 
-    Attributes:
-        segment: those that no earlier version has, sorted.
-        bits: by side and segment (named by the version that began it, this one included): which digests are in it.
+    ``bits`` says, by side and segment, which digests are in it. A segment is named by the version that began it.
     """
 
     segment: Heads
@@ -105,11 +103,7 @@ class Directory:
         self._segments: dict[int, Heads] = {}
 
     def check(self) -> None:
-        """Read the digests of every version.
-
-        Raises:
-            PipelineError: names the first version whose digests are gone or edited.
-        """
+        """Read the digests of every version; raises and names the first version whose digests are gone or edited."""
         for sequence in self.history.versions:
             self.roster(sequence)
             self.segment(sequence)

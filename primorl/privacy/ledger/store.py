@@ -89,11 +89,9 @@ class Mark:
 class Store:
     """Reads and appends rows; what they mean is none of its business.
 
-    Every call opens a connection of its own, so none idles through hours of training or crosses a fork.
-
-    Args:
-        url: SQLAlchemy's; the tables (and a SQLite file, mode 0600) are made where they are missing.
-        read_only: make and change nothing; what was not begun is empty.
+    Every call opens a connection of its own, so none idles through hours of training or crosses a fork. The tables (and
+    a SQLite file, mode 0600) are made where they are missing; with ``read_only`` nothing is made or changed, and what
+    was not begun is empty.
 
     Raises:
         PipelineError: the database cannot be used; no message holds user or password.
@@ -235,11 +233,7 @@ class Store:
         )
 
     def _schema_number(self) -> int | None:
-        """The number that the tables were made under; None if none is written yet.
-
-        Raises:
-            PipelineError: a newer version of this software wrote them.
-        """
+        """The number that the tables were made under; None if none is written yet. A newer one than ours is refused."""
         with self._engine.connect() as connection:
             number = connection.execute(sa.select(sa.func.max(_schema.c.number))).scalar()
         if number is not None and number > SCHEMA:

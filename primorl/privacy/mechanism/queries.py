@@ -116,8 +116,8 @@ class GaussianQuery:
     def release(self, total: Tensor, entropy: Entropy) -> Tensor:
         """The sum + N(0, (z · sensitivity)² I), float64 in units of 1: the only thing that is released.
 
-        ``total`` is the sum of the units' contributions, int64 (in multiples of 1 / ONE), of any shape; sensitive, discard
-        right after use.
+        ``total`` is the sum of the units' contributions, int64 (in multiples of 1 / ONE), of any shape; sensitive,
+        discard right after use.
         """
         from primorl.privacy.mechanism.noise import normals
 
@@ -164,8 +164,8 @@ class Fractions(Contribution):
     def total(self, bins: Tensor, own: Tensor) -> Tensor:
         """Sum of the contributions of some units: int64 ``[columns, bins]``; sensitive.
 
-        ``bins`` is that of every row and column, int64 ``[U, M, columns]``; ``own`` says which rows are the unit's own, bool
-        ``[U, M]``.
+        ``bins`` is that of every row and column, int64 ``[U, M, columns]``; ``own`` says which rows are the unit's own,
+        bool ``[U, M]``.
         """
         import torch
 
