@@ -25,45 +25,34 @@ _WAIT_SECONDS = 60  # for another process's transaction, which takes millisecond
 _CONNECT_SECONDS = 10
 _CREATE_ATTEMPTS = 20
 
+
+def _number(name: str) -> sa.Column[int]:
+    return sa.Column(name, sa.Integer, primary_key=True, autoincrement=False)
+
+
+def _text(name: str, *, key: bool = False) -> sa.Column[str]:
+    return sa.Column(name, sa.Text, nullable=False, primary_key=key)
+
+
+def _content() -> sa.Column[bytes]:
+    return sa.Column("content", sa.LargeBinary, nullable=False)
+
+
 _tables = sa.MetaData()
-_records = sa.Table(
-    "ledger_records",
-    _tables,
-    sa.Column("sequence", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Column("previous", sa.Text, nullable=False),
-    sa.Column("hash", sa.Text, nullable=False),
-)
-_members = sa.Table(
-    "ledger_members",
-    _tables,
-    sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),  # sequence of the version's record
-    sa.Column("content", sa.LargeBinary, nullable=False),
-)
-"""Digests of the versions of schema 1, whole; newer ones are in the next two tables."""
-_segments = sa.Table(
-    "ledger_segments",
-    _tables,
-    sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),  # whose record began the segment
-    sa.Column("content", sa.LargeBinary, nullable=False),
-)
-_bits = sa.Table(
-    "ledger_bits",
-    _tables,
-    sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("side", sa.Text, primary_key=True),
-    sa.Column("segment", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("content", sa.LargeBinary, nullable=False),
-)
+_records = sa.Table("ledger_records", _tables, _number("sequence"), _text("body"), _text("previous"), _text("hash"))
+# Digests of the versions of schema 1, whole, by the sequence of the version's record; newer ones are in the next two.
+_members = sa.Table("ledger_members", _tables, _number("version"), _content())
+_segments = sa.Table("ledger_segments", _tables, _number("version"), _content())  # whose record began the segment
+_bits = sa.Table("ledger_bits", _tables, _number("version"), _text("side", key=True), _number("segment"), _content())
 _progress = sa.Table(
     "ledger_progress",
     _tables,
     sa.Column("charge", sa.String, primary_key=True),
-    sa.Column("owner", sa.Text, nullable=False),
+    _text("owner"),
     sa.Column("saves", sa.Integer, nullable=False),
-    sa.Column("mac", sa.Text, nullable=False),
+    _text("mac"),
 )
-_schema = sa.Table("ledger_schema", _tables, sa.Column("number", sa.Integer, primary_key=True, autoincrement=False))
+_schema = sa.Table("ledger_schema", _tables, _number("number"))
 SCHEMA = 2
 """Number of the tables above. 1: records and members only. A ledger of it gets the other tables when it is opened."""
 
@@ -110,11 +99,9 @@ class Store:
         with self._clear_errors():
             if not read_only:
                 self._create_tables()
-            elif not self.begun:
-                self._tables = set()
             else:
-                there = sa.inspect(self._engine)
-                self._tables = {table.name for table in _tables.sorted_tables if there.has_table(table.name)}
+                there = sa.inspect(self._engine) if self.begun else None
+                self._tables = {name for name in self._tables if there is not None and there.has_table(name)}
                 self.begun = _records.name in self._tables
                 if _schema.name in self._tables:
                     self._schema_number()
