@@ -12,7 +12,7 @@ import pyarrow as pa
 from primorl.config.blocks import Online
 from primorl.config.params import Params
 from primorl.online.mechanism import ONE_USER
-from primorl.privacy.ledger.requests import Version
+from primorl.privacy.ledger.history import Version
 from primorl.project.errors import PipelineError
 from primorl.project.paths import ARRIVALS, WITHDRAWALS
 from primorl.trajectories.identity.fingerprint import project_secret

@@ -22,7 +22,7 @@ from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy, Names
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.ledger.charges import Payment, pay_or_resume, spent_on_dataset
-from primorl.privacy.ledger.requests import Request
+from primorl.privacy.ledger.history import Request
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.statement import SpentOnDataset, Statement
 from primorl.project.errors import PipelineError

@@ -108,7 +108,7 @@ def record_failure(job: Job, error: str) -> Row:
 
 def _run_stages(trial: TrialFolder, ask: Ask) -> tuple[Status | None, str | None]:
     """Ask the ledger, then run the stages. The status is None where the trial was interrupted."""
-    from primorl.privacy.ledger.requests import Refused
+    from primorl.privacy.ledger.history import Refused
 
     try:
         ask()

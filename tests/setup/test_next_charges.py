@@ -10,7 +10,7 @@ import pytest
 from pipeline import clone_behaviour
 from primorl.config import shares
 from primorl.config.params import Params, plain
-from primorl.privacy.ledger.requests import Request
+from primorl.privacy.ledger.history import Request
 from primorl.project.dvc import Status
 from primorl.project.errors import PipelineError
 from primorl.project.paths import PARTITIONS

@@ -6,7 +6,7 @@ import pytest
 
 from primorl.config.params import Params
 from primorl.privacy.ledger import refusals
-from primorl.privacy.ledger.requests import BudgetExceeded
+from primorl.privacy.ledger.history import BudgetExceeded
 from primorl.setup.next_charges import check_next
 from tests.pipeline.conftest import data, no_verdict, small, without_groups
 from tests.pipeline.training_project import charged, trained, watch_private

@@ -20,6 +20,23 @@ from primorl.privacy.audits.one_run import clopper_pearson, guesses, refutes_tra
 from primorl.privacy.mechanism.plan import Plan
 
 Floats = NDArray[np.float64]
+Booleans = NDArray[np.bool_]
+Name = Literal["guesses", "gaussian", "likelihood", "one_run_fdp"]
+
+_THRESHOLDS = 256
+_ROWS = 4096  # canaries whose likelihoods are computed at once
+# The share of the canaries that the f-DP bound guesses about is this over the root of their number: few and sure
+# guesses refute more, until too few are left. Chosen by simulation, before anything was audited.
+_SHARE = 13.0
+_FAMILY = "rounds are Gaussian releases of Poisson samples with the plan's q; only the noise multiplier is unknown"
+ASSUMPTIONS: dict[Name, str] = {
+    "guesses": "canaries are independent of each other",
+    "gaussian": f"canaries are independent of each other; {_FAMILY}",
+    "likelihood": f"canaries are independent of each other; {_FAMILY}",
+    "one_run_fdp": _FAMILY,
+}
+"""What each bound takes for granted of the mechanism, beside fair and independent coins."""
+
 
 # The search for the noise multiplier goes within this factor of the plan's.
 _WIDEST = 4.0
@@ -113,24 +130,6 @@ def _curve(family: Family, multiplier: float) -> Curve:
     loose, _ = accounting.rdp_epsilon(event, family.delta, _ORDERS)
     accountant = pld.PLDAccountant(accounting.RELATION, accounting.grid_interval(event, loose, family.rounds))
     return Curve(np.exp(_GRID), np.asarray(accountant.compose(event).get_delta(list(_GRID))))
-
-
-Booleans = NDArray[np.bool_]
-Name = Literal["guesses", "gaussian", "likelihood", "one_run_fdp"]
-
-_THRESHOLDS = 256
-_ROWS = 4096  # canaries whose likelihoods are computed at once
-# The share of the canaries that the f-DP bound guesses about is this over the root of their number: few and sure
-# guesses refute more, until too few are left. Chosen by simulation, before anything was audited.
-_SHARE = 13.0
-_FAMILY = "rounds are Gaussian releases of Poisson samples with the plan's q; only the noise multiplier is unknown"
-ASSUMPTIONS: dict[Name, str] = {
-    "guesses": "canaries are independent of each other",
-    "gaussian": f"canaries are independent of each other; {_FAMILY}",
-    "likelihood": f"canaries are independent of each other; {_FAMILY}",
-    "one_run_fdp": _FAMILY,
-}
-"""What each bound takes for granted of the mechanism, beside fair and independent coins."""
 
 
 @dataclass(frozen=True)

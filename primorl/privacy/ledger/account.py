@@ -17,8 +17,7 @@ from primorl.privacy.accounting.epsilon import compose
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.accounting.groups import grouped
 from primorl.privacy.accounting.privacy_filter import UNBOUNDED, Cost, cost, total
-from primorl.privacy.ledger.history import Charge, Registered
-from primorl.privacy.ledger.requests import Budget, Version
+from primorl.privacy.ledger.history import Budget, Charge, Registered, Version
 from primorl.privacy.ledger.roster import Directory, Roster
 
 TRAJECTORY = "trajectory"

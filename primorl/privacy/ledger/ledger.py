@@ -20,10 +20,18 @@ from primorl.privacy.accounting.privacy_filter import cost
 from primorl.privacy.ledger.account import Account, account_of, fixed_epsilon, other_kinds
 from primorl.privacy.ledger.anchor import BEGUN, Anchor, Head
 from primorl.privacy.ledger.chain import Chain, canonical
-from primorl.privacy.ledger.history import NEVER_RESUMED, Charge, History, Registered
+from primorl.privacy.ledger.history import (
+    NEVER_RESUMED,
+    Budget,
+    BudgetExceeded,
+    Charge,
+    History,
+    Registered,
+    Request,
+    Version,
+)
 from primorl.privacy.ledger.progress import Progress
 from primorl.privacy.ledger.refusals import refuse_beyond, refuse_published, refuse_second, refuse_unbounded
-from primorl.privacy.ledger.requests import Budget, BudgetExceeded, Request, Version
 from primorl.privacy.ledger.roster import DIGEST_BYTES, Directory, Roster, one
 from primorl.privacy.ledger.store import Mark, Packed, Store
 from primorl.project.errors import PipelineError

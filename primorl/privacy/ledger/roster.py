@@ -16,8 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from primorl.privacy.ledger.history import History, Registered
-from primorl.privacy.ledger.requests import Version
+from primorl.privacy.ledger.history import History, Registered, Version
 from primorl.privacy.ledger.store import Packed, Side, Store
 
 DIGEST_BYTES = 16

@@ -14,8 +14,8 @@ import torch
 
 from primorl.privacy.ledger import charges
 from primorl.privacy.ledger.checkpoint import read_checkpoint, write_checkpoint
+from primorl.privacy.ledger.history import BudgetExceeded, Refused
 from primorl.privacy.ledger.ledger import Ledger, new_charge_id
-from primorl.privacy.ledger.requests import BudgetExceeded, Refused
 from primorl.project.errors import PipelineError
 from primorl.project.files import locked
 from tests.privacy.ledger.interrupted import (

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from primorl.privacy.ledger.history import Refused
 from primorl.privacy.ledger.ledger import Budget, Request, new_charge_id
-from primorl.privacy.ledger.requests import Refused
 from tests.privacy.ledger.ledgers import (
     DELTA,
     FORK,
