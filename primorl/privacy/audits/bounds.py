@@ -276,11 +276,7 @@ def _by_rates(
 
     statistic, hit, alarm = judged(log_ratio)
     _, gaussian_hit, gaussian_alarm = judged(separation)
-    return (
-        statistic,
-        max(0.0, float(log_ratio(np.array(hit), np.array(alarm)))),
-        family.lower_bound(refuted),
-    )
+    return (statistic, max(0.0, float(log_ratio(np.array(hit), np.array(alarm)))), family.lower_bound(refuted))
 
 
 def _likelihood_ratios(plan: Plan, seen: Observations) -> Floats:
@@ -335,7 +331,4 @@ def _rates(scores: Floats, included: NDArray[np.bool_], thresholds: Floats, conf
     right = np.stack((len(inside) - low_in, low_out))
     wrong = np.stack((len(outside) - low_out, low_in))
     sizes = np.array([[len(inside)], [len(outside)]])
-    return (
-        clopper_pearson(right, sizes, confidence)[0],
-        clopper_pearson(wrong, sizes[::-1], confidence)[1],
-    )
+    return (clopper_pearson(right, sizes, confidence)[0], clopper_pearson(wrong, sizes[::-1], confidence)[1])

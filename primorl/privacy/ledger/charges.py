@@ -88,12 +88,7 @@ def _writer(file: Path, tokens: tuple[str, ...], progress: Progress, mark: Mark)
 
 @contextmanager
 def pay_or_resume(
-    ledger: Ledger,
-    request: Request,
-    budget: Budget | None,
-    checkpoints: Path,
-    begin: S | None,
-    restore: Restore[S],
+    ledger: Ledger, request: Request, budget: Budget | None, checkpoints: Path, begin: S | None, restore: Restore[S]
 ) -> Iterator[Payment[S]]:
     """Resume or restore work that was paid for under the same identity; otherwise reserve a new charge.
 
