@@ -80,13 +80,8 @@ class Family:
     """The mechanisms that an audit compares with: T Poisson-sampled Gaussian releases, of any noise multiplier.
 
     Guesses that are better than some multiplier allows refute it, and with it all larger ones. The ε of the largest
-    multiplier that is refuted is a lower bound on ε, if the audited mechanism is a member of the family.
-
-    Attributes:
-        sampling_probability: q.
-        rounds: T.
-        delta: at which ε is read.
-        stated: the multiplier that the plan states; the search begins around it.
+    multiplier that is refuted is a lower bound on ε, if the audited mechanism is a member. The search begins around the
+    multiplier that the plan has ``stated``.
     """
 
     sampling_probability: float

@@ -136,7 +136,14 @@ def pay_or_resume(
     while True:
         with ExitStack() as locks:
             try:
-                payment = _paid_for(ledger, request, budget, checkpoints, begin, restore, locks)
+                payment = _restored(ledger, request.identity, checkpoints, restore)
+                if payment is None:
+                    _lock_identity(ledger, request.identity, checkpoints, locks)
+                    payment = _resumed(ledger, request.identity, checkpoints, restore, locks)
+                if payment is None:
+                    orphans = _orphans(ledger, checkpoints, locks)
+                    payment = _reserved(ledger, request, budget, checkpoints, begin, locks)
+                    _delete_orphans(ledger, orphans)
             except Busy:
                 if WAIT not in os.environ:
                     raise
@@ -159,27 +166,6 @@ def spent_on_dataset(ledger: Ledger, version: Version, delta: float) -> SpentOnD
         delta=delta,
         charges=total.charges,
     )
-
-
-def _paid_for(
-    ledger: Ledger,
-    request: Request,
-    budget: Budget | None,
-    checkpoints: Path,
-    begin: S,
-    restore: Restore[S],
-    locks: ExitStack,
-) -> Payment[S]:
-    """What `pay_or_resume` gives, with the locks that its block needs; `Busy` if another living process works on it."""
-    payment = _restored(ledger, request.identity, checkpoints, restore)
-    if payment is None:
-        _lock_identity(ledger, request.identity, checkpoints, locks)
-        payment = _resumed(ledger, request.identity, checkpoints, restore, locks)
-    if payment is None:
-        orphans = _orphans(ledger, checkpoints, locks)
-        payment = _reserved(ledger, request, budget, checkpoints, begin, locks)
-        _delete_orphans(ledger, orphans)
-    return payment
 
 
 def _restored(ledger: Ledger, identity: str, checkpoints: Path, restore: Restore[S]) -> Payment[S] | None:

@@ -93,17 +93,14 @@ class Ledger:
     def reserve(self, request: Request, budget: Budget | None, charge_id: str | None = None) -> Charge:
         """Charge for a run, before it touches anything private.
 
-        Args:
-            request: what the run will do to which units.
-            budget: the limit; None counts without one.
-            charge_id: its id, if a checkpoint was written under it already (`new_charge_id`): of work that can be
-                resumed, and so is paid for once.
+        ``budget`` None counts without a limit. ``charge_id`` is the charge's, if a checkpoint was written under it
+        already (`new_charge_id`): of work that can be resumed, and so is paid for once.
 
         Raises:
             BudgetExceeded: the budget would be exceeded; the message says what still fits. Nothing was written.
-            Refused: a charge pays for work of the same identity that can be resumed. Nothing was written.
-            Refused: a unit that was charged for as private is public now, or the other way round.
-            Refused: an earlier charge was on another kind of unit, and nobody declared how many one person has.
+            Refused: a charge pays for work of the same identity that can be resumed; a unit that was charged for as
+                private is public now, or the other way round; or an earlier charge was on another kind of unit, and
+                nobody declared how many one person has. Nothing was written.
             PipelineError: the ledger is damaged, has lost its head or cannot be used, or the members are not digests.
             ValueError: the event is not one that can be written down and accounted again.
         """
@@ -342,9 +339,11 @@ class Ledger:
         return self._anchor.read()
 
     def _remember(self) -> None:
+        self._anchor.advance(self._last())
+
+    def _last(self) -> Head:
         hashes = self._history.chain.hashes
-        if hashes:
-            self._anchor.advance(Head(len(hashes), hashes[-1]))
+        return Head(len(hashes), hashes[-1]) if hashes else BEGUN
 
     def _check_head(self, chain: Chain, anchored: Head | None) -> None:
         if anchored is None or anchored == BEGUN:
@@ -434,8 +433,7 @@ class BrokenLedger(Ledger):
     def renew_head(self) -> Path | None:
         """Begin a new head at the records as they stand; return where the previous one is kept, if there was one."""
         self.verify()
-        hashes = self._history.chain.hashes
-        return self._anchor.replace(Head(len(hashes), hashes[-1]) if hashes else BEGUN)
+        return self._anchor.replace(self._last())
 
     def record_repair(self, said: Mapping[str, Any]) -> None:
         """Put a repair on record; its ``lost`` lists charges that count nowhere any more, by their id as ``charge``."""

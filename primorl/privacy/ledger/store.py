@@ -298,8 +298,8 @@ def _engine(url: sa.URL, shown: str, read_only: bool) -> sa.Engine:
 def _read_sqlite(file: Path) -> sqlite3.Connection:
     """A connection that creates and changes nothing, so that read access to file and folder is enough.
 
-    A process that was killed in the middle of a write leaves a journal beside the file, without which the file is not
-    to be read. Only who may write can put things right; for them that happens here.
+    A process that was killed in the middle of a write leaves a journal, without which the file is not to be read. Only
+    who may write can put things right; for them that happens here.
     """
     place = f"file:{quote(str(file.absolute()))}?mode="
     opened = sqlite3.connect(f"{place}ro", uri=True, timeout=_WAIT_SECONDS)

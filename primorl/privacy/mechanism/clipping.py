@@ -197,11 +197,9 @@ class EnsembleClip(_NormClip):
     def finish(self, updates: list[Tensor]) -> list[Tensor]:
         """Clip every update to the bound and set updates that are not finite to zero, as a whole. In place.
 
-        Short rows are summed in float32; long rows and the rows' squares in float64, so that many small entries are not
-        lost beside a few large ones.
-
-        Args:
-            updates: one float32 tensor ``[P, .., n]`` for each layer; together they hold P updates.
+        There is one float32 tensor ``[P, .., n]`` for each layer; together they hold P updates. Short rows are summed
+        in float32; long rows and the rows' squares in float64, so that many small entries are not lost beside a few
+        large ones.
         """
         import torch
 

@@ -153,14 +153,10 @@ class Plan:
         return self.sampler.sample(len(self.local_units), self.entropy)
 
     def release(self, total: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """(sum of clipped contributions + N(0, (zC)² I)) / (qK): all that ever leaves a round.
+        """(sum of clipped contributions + N(0, (zC)² I)) / (qK), float32: all that ever leaves a round.
 
-        Args:
-            total: float64 tensors that together hold the sum of the cohort's clipped contributions;
-                sensitive, discard right after use.
-
-        Returns:
-            Tensors of the same shapes, float32.
+        ``total`` holds float64 tensors that together are the sum of the cohort's clipped contributions; sensitive,
+        discard right after use.
 
         Raises:
             ValueError: this is not the first process, which alone draws noise, once.
