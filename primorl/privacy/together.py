@@ -30,13 +30,10 @@ def mechanism(what: str, statement: Statement) -> MechanismStatement:
 
 
 def together(statements: Mapping[str, Statement]) -> Statement:
-    """The statement of what was made from several releases and nothing else.
+    """The statement of what was made from several releases, by folder, and nothing else.
 
     Post-processing of all outputs is as private as all mechanisms one after another, so ε, profile, groups and attacks
     are those of the composed event. Reasons to distrust one are reasons to distrust the whole.
-
-    Args:
-        statements: by folder of the release; the first one's facts about the data are taken.
 
     Raises:
         PipelineError: two statements are not about the same data, or not at the same δ.
@@ -57,14 +54,9 @@ def together(statements: Mapping[str, Statement]) -> Statement:
 
 
 def check_parts(path: Path, whole: Statement, parts: Mapping[str, Statement]) -> None:
-    """Check that a statement is of the releases in other folders: the first one's, or of several of them together.
+    """Check that a statement at ``path`` is of the releases in other folders: the first one's, or of several together.
 
     Figures of several together (`FIGURES`) are left to the accountant.
-
-    Args:
-        path: of the statement, for the message.
-        whole: of what was made from one release, or from several.
-        parts: statements by folder of the release.
 
     Raises:
         PipelineError: a release is gone or is another one, or a key is not what these releases make of it.
@@ -89,10 +81,6 @@ def after_offline(offline: Statement, online: Statement) -> Statement:
 
     Its ε is of somebody who is in the log and among the users: of both mechanisms, one after the other. Who is in one
     of them only has the ε of that one, which ``mechanisms`` tells.
-
-    Args:
-        offline: of the policy from the log.
-        online: of the run that went on from it.
 
     Raises:
         ValueError: they are not at the same δ.

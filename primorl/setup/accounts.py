@@ -15,8 +15,8 @@ from sqlalchemy.exc import ArgumentError
 from primorl.config.params import Params, Reading
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.ledger.account import Account
+from primorl.privacy.ledger.history import Request, Version
 from primorl.privacy.ledger.ledger import Budget, Ledger
-from primorl.privacy.ledger.requests import Request, Version
 from primorl.privacy.ledger.store import Store
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.dvc import REMAKE, is_recorded, recorded_file

@@ -248,7 +248,7 @@ def ask_ledger() -> None:
 
 def _run_stages(trial: TrialFolder) -> tuple[Status | None, str | None]:
     """Ask the ledger, then run the stages. The status is None where the trial was interrupted."""
-    from primorl.privacy.ledger.requests import Refused
+    from primorl.privacy.ledger.history import Refused
 
     try:
         ask_ledger()

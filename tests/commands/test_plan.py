@@ -12,8 +12,8 @@ import yaml
 from primorl.config.params import Params, load
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.solving import solve_noise_multiplier
+from primorl.privacy.ledger.history import Version
 from primorl.privacy.ledger.ledger import Budget
-from primorl.privacy.ledger.requests import Version
 from primorl.project.errors import PipelineError
 from primorl.project.files import write_json
 from primorl.project.paths import MANIFEST

@@ -224,7 +224,7 @@ ACCOUNT_FAULTS = [
         EPSILON,
         "PldWithPure._maybe_compose",
         call("one.self_compose", "one"),
-        f"{TEST_ACCOUNTING}/test_pure.py::test_the_profile_is_that_of_randomized_response",
+        f"{TEST_ACCOUNTING}/test_epsilon.py::test_the_profile_is_that_of_randomized_response",
     ),
     Fault(
         "filter-one-order",

@@ -9,7 +9,7 @@ from primorl.config import params
 from primorl.evaluation.private.results import MEAN_RETURN, Answer, Histogram, PrivateEvaluation
 from primorl.evaluation.summary import Summary, stated
 from primorl.privacy.ledger.charges import spent_on_dataset
-from primorl.privacy.ledger.requests import Request
+from primorl.privacy.ledger.history import Request
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler

@@ -17,7 +17,7 @@ from dp_accounting import dp_event
 import primorl
 from primorl.commands import main as cli
 from primorl.config import params
-from primorl.privacy.ledger.requests import Request, Version
+from primorl.privacy.ledger.history import Request, Version
 from primorl.project.errors import PipelineError
 from primorl.project.files import file_sha256, read_json, write_json
 from primorl.release import bundle

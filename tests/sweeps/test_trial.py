@@ -17,7 +17,7 @@ import yaml
 from primorl.config.params import Params
 from primorl.dynamics.config import PublicLosses
 from primorl.privacy.ledger.charges import WAIT
-from primorl.privacy.ledger.requests import BudgetExceeded
+from primorl.privacy.ledger.history import BudgetExceeded
 from primorl.project.errors import PipelineError
 from primorl.project.files import home, locked
 from primorl.sweeps import trial as trials

@@ -88,11 +88,8 @@ class Spent:
 class Training:
     """A training run as the accountant sees it: T rounds of PriMORL's Algorithm 2, and the queries before them.
 
-    Attributes:
-        sampling_probability: q.
-        noise_multiplier: z, the noise over the clipping norm C, under either neighbouring relation (see `spent`).
-        rounds: T.
-        queries: noise multipliers of Gaussian releases of sums over all units (`queries.GaussianQuery`).
+    The multiplier z is the noise over the clipping norm C, under either neighbouring relation (see `spent`);
+    ``queries`` holds those of Gaussian releases of sums over all units (`queries.GaussianQuery`).
     """
 
     sampling_probability: float

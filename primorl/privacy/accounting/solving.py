@@ -10,11 +10,11 @@ from dp_accounting import dp_event, pld
 from primorl.privacy.accounting.epsilon import (
     LARGEST_TIGHT,
     RELATION,
+    Training,
     compose,
     grid_interval,
     rdp_epsilon,
     spent,
-    training_event,
 )
 from primorl.privacy.accounting.rounding import at_most
 
@@ -40,7 +40,7 @@ def solve_noise_multiplier(
     _refuse_costly(target_epsilon, delta, queries)
 
     def event(multiplier: float) -> dp_event.DpEvent:
-        return training_event(sampling_probability, multiplier, rounds, queries)
+        return Training(sampling_probability, multiplier, rounds, queries).event
 
     bounds = _SMALLEST_MULTIPLIER, _LARGEST_MULTIPLIER
     rough = _crossing(event, lambda e: _rough_epsilon(e, delta), target_epsilon, 1.0, *bounds, _ROUGH, rising=False)
@@ -81,7 +81,7 @@ def solve_rounds(
     _refuse_costly(target_epsilon, delta, queries)
 
     def event(rounds: int) -> dp_event.DpEvent:
-        return training_event(sampling_probability, noise_multiplier, rounds, queries)
+        return Training(sampling_probability, noise_multiplier, rounds, queries).event
 
     def fits(rounds: int) -> bool:
         return spent(event(rounds), delta).epsilon_pld <= target_epsilon

@@ -77,10 +77,7 @@ class Anchor:
                 self._write(head)
 
     def replace(self, head: Head) -> Path | None:
-        """Set the head anew, also backwards or over a damaged file.
-
-        Returns:
-            Where the previous file is kept now; None if there was none.
+        """Set the head anew, also backwards or over a damaged file; return where the previous file is kept, if any.
 
         Raises:
             PipelineError: the file cannot be written.

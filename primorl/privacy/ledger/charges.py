@@ -25,10 +25,9 @@ from primorl.privacy.ledger.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
-from primorl.privacy.ledger.history import NEVER_RESUMED, Charge
+from primorl.privacy.ledger.history import NEVER_RESUMED, Charge, Refused, Request, Version
 from primorl.privacy.ledger.ledger import Budget, Ledger, new_charge_id
 from primorl.privacy.ledger.progress import Progress
-from primorl.privacy.ledger.requests import Refused, Request, Version
 from primorl.privacy.ledger.store import Mark
 from primorl.privacy.statement import SpentOnDataset
 from primorl.project.errors import Busy, PipelineError
@@ -89,12 +88,7 @@ def _writer(file: Path, tokens: tuple[str, ...], progress: Progress, mark: Mark)
 
 @contextmanager
 def pay_or_resume(
-    ledger: Ledger,
-    request: Request,
-    budget: Budget | None,
-    checkpoints: Path,
-    begin: S | None,
-    restore: Restore[S],
+    ledger: Ledger, request: Request, budget: Budget | None, checkpoints: Path, begin: S | None, restore: Restore[S]
 ) -> Iterator[Payment[S]]:
     """Resume or restore work that was paid for under the same identity; otherwise reserve a new charge.
 
@@ -142,7 +136,14 @@ def pay_or_resume(
     while True:
         with ExitStack() as locks:
             try:
-                payment = _paid_for(ledger, request, budget, checkpoints, begin, restore, locks)
+                payment = _restored(ledger, request.identity, checkpoints, restore)
+                if payment is None:
+                    _lock_identity(ledger, request.identity, checkpoints, locks)
+                    payment = _resumed(ledger, request.identity, checkpoints, restore, locks)
+                if payment is None:
+                    orphans = _orphans(ledger, checkpoints, locks)
+                    payment = _reserved(ledger, request, budget, checkpoints, begin, locks)
+                    _delete_orphans(ledger, orphans)
             except Busy:
                 if WAIT not in os.environ:
                     raise
@@ -156,13 +157,7 @@ def pay_or_resume(
 
 
 def spent_on_dataset(ledger: Ledger, version: Version, delta: float) -> SpentOnDataset:
-    """What was spent on the same units so far, for the privacy statement.
-
-    Args:
-        ledger: holds the charges.
-        version: whose units.
-        delta: at which ε is read.
-    """
+    """What was spent on the units of ``version`` so far, read at ``delta``, for the privacy statement."""
     total = total_of(ledger.account(version).events, delta)  # by the accountant that the statement names
     return SpentOnDataset(
         epsilon=finite(total.epsilon),
@@ -171,31 +166,6 @@ def spent_on_dataset(ledger: Ledger, version: Version, delta: float) -> SpentOnD
         delta=delta,
         charges=total.charges,
     )
-
-
-def _paid_for(
-    ledger: Ledger,
-    request: Request,
-    budget: Budget | None,
-    checkpoints: Path,
-    begin: S,
-    restore: Restore[S],
-    locks: ExitStack,
-) -> Payment[S]:
-    """What `pay_or_resume` gives, with the locks that its block needs.
-
-    Raises:
-        Busy: another living process works on it.
-    """
-    payment = _restored(ledger, request.identity, checkpoints, restore)
-    if payment is None:
-        _lock_identity(ledger, request.identity, checkpoints, locks)
-        payment = _resumed(ledger, request.identity, checkpoints, restore, locks)
-    if payment is None:
-        orphans = _orphans(ledger, checkpoints, locks)
-        payment = _reserved(ledger, request, budget, checkpoints, begin, locks)
-        _delete_orphans(ledger, orphans)
-    return payment
 
 
 def _restored(ledger: Ledger, identity: str, checkpoints: Path, restore: Restore[S]) -> Payment[S] | None:
@@ -212,11 +182,7 @@ def _restored(ledger: Ledger, identity: str, checkpoints: Path, restore: Restore
 def _resumed(
     ledger: Ledger, identity: str, checkpoints: Path, restore: Restore[S], locks: ExitStack
 ) -> Payment[S] | None:
-    """The payment to resume; None if there is none.
-
-    Raises:
-        PipelineError: an open charge cannot be resumed here, or another process works on it.
-    """
+    """The payment to resume; None if there is none. It raises if an open charge cannot be resumed here or now."""
     refusals = []
     for charge in _paid(ledger, identity):
         file = _file(checkpoints, charge.id)
@@ -289,11 +255,7 @@ def _reserved(
 
 
 def _lock_identity(ledger: Ledger, identity: str, checkpoints: Path, locks: ExitStack) -> None:
-    """Keep other processes of this machine from the same work, also before either has a charge.
-
-    Raises:
-        Busy: another process works on it.
-    """
+    """Keep other processes of this machine from the same work (`Busy`), also before either has a charge."""
     file = checkpoints / f"identity-{hashlib.sha256(identity.encode()).hexdigest()[:32]}.lock"
     if not locks.enter_context(locked(file)):
         for charge in _paid(ledger, identity):
@@ -305,8 +267,7 @@ def _lock_identity(ledger: Ledger, identity: str, checkpoints: Path, locks: Exit
 def _orphans(ledger: Ledger, checkpoints: Path, locks: ExitStack) -> list[Path]:
     """The checkpoints of dead processes whose charges the ledger does not hold, locked.
 
-    Raises:
-        PipelineError: something was released under one of them, so the ledger has lost records.
+    It raises if something was released under one of them, so that the ledger has lost records.
     """
     known = {charge.id for charge in ledger.charges()}
     files = [file for file in sorted(checkpoints.glob("*.safetensors")) if _CHARGE.fullmatch(file.stem)]

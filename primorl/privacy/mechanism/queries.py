@@ -114,15 +114,10 @@ class GaussianQuery:
         return dp_event.GaussianDpEvent(self.noise_multiplier)
 
     def release(self, total: Tensor, entropy: Entropy) -> Tensor:
-        """The sum + N(0, (z · sensitivity)² I): the only thing that is released.
+        """The sum + N(0, (z · sensitivity)² I), float64 in units of 1: the only thing that is released.
 
-        Args:
-            total: sum of the units' contributions, int64 (in multiples of 1 / ONE), of any shape; sensitive, discard
-                right after use.
-            entropy: where the noise comes from.
-
-        Returns:
-            The same shape, float64, in units of 1.
+        ``total`` is the sum of the units' contributions, int64 (in multiples of 1 / ONE), of any shape; sensitive,
+        discard right after use.
         """
         from primorl.privacy.mechanism.noise import normals
 
@@ -167,14 +162,10 @@ class Fractions(Contribution):
         return math.sqrt(self.columns if relation == "zero_out_one" else 2 * self.columns)
 
     def total(self, bins: Tensor, own: Tensor) -> Tensor:
-        """Sum of the contributions of some units.
+        """Sum of the contributions of some units: int64 ``[columns, bins]``; sensitive.
 
-        Args:
-            bins: of every row and column, int64 ``[U, M, columns]``.
-            own: which rows are the unit's own, bool ``[U, M]``.
-
-        Returns:
-            int64 ``[columns, bins]``; sensitive.
+        ``bins`` is that of every row and column, int64 ``[U, M, columns]``; ``own`` says which rows are the unit's own,
+        bool ``[U, M]``.
         """
         import torch
 
@@ -225,14 +216,9 @@ class Moments(Contribution):
         return math.sqrt(2 * size * (size + 1) + size + 2 * blocks)
 
     def total(self, vectors: Tensor, chosen: Tensor) -> Tensor:
-        """Sum of the contributions of some units.
+        """Sum of the contributions of some units: int64 ``[numbers]``; sensitive.
 
-        Args:
-            vectors: x, ``[U, S]``.
-            chosen: the category of each one-hot part, int64 ``[U, blocks]``, from 0.
-
-        Returns:
-            int64 ``[numbers]``; sensitive.
+        ``vectors`` holds x, ``[U, S]``; ``chosen`` the category of each one-hot part, int64 ``[U, blocks]``, from 0.
         """
         import torch
 
@@ -272,13 +258,7 @@ class BoundedSum(Contribution):
         return self.norm if relation == "zero_out_one" else 2 * self.norm
 
     def total(self, vectors: Tensor) -> Tensor:
-        """Sum of the contributions of some units.
-
-        Args:
-            vectors: ``[U, size]``.
-
-        Returns:
-            int64 ``[size]``; sensitive.
+        """Sum of the ``[U, size]`` contributions of some units: int64 ``[size]``; sensitive.
 
         Raises:
             ValueError: if ``vectors`` has another shape, or the sum could overflow.

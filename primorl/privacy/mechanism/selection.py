@@ -40,13 +40,7 @@ class Scores:
     candidates: int
 
     def total(self, scores: Tensor) -> Tensor:
-        """Sum over some units.
-
-        Args:
-            scores: ``[U, candidates]``.
-
-        Returns:
-            int64 ``[candidates]``, in multiples of 1 / ONE; sensitive.
+        """Sum of ``[U, candidates]`` scores over some units: int64 ``[candidates]``, multiples of 1 / ONE; sensitive.
 
         Raises:
             ValueError: ``scores`` has another shape.
@@ -134,9 +128,7 @@ class Selection:
     def choose(self, total: Tensor) -> int:
         """The number of the winner: all that ever leaves.
 
-        Args:
-            total: sums over all units as `Scores.total` makes them, int64 ``[candidates]``; sensitive, discard right
-                after use.
+        ``total`` has the sums over all units as `Scores.total` makes them; sensitive, discard right after use.
 
         Raises:
             ValueError: ``total`` is not made of so many whole numbers.
@@ -157,12 +149,7 @@ class Selection:
         return [reason for reason, holds in reasons.items() if holds]
 
     def statement(self, *, dataset_fingerprint: str, public_assumptions: Sequence[str]) -> Statement:
-        """What the choice guarantees, at ``delta``; the ledger's part is added when it is paid for.
-
-        Args:
-            dataset_fingerprint: keyed, of the dataset version.
-            public_assumptions: what the guarantee takes as public.
-        """
+        """What the choice guarantees, at ``delta``; the ledger's part is added when it is paid for."""
         return Statement(
             private=True,
             **stated(self.event, spent(self.event, self.delta)),

@@ -8,13 +8,7 @@ import pytest
 from scipy import stats
 from scipy.special import ndtr, ndtri
 
-from primorl.privacy.audits.one_run import (
-    clopper_pearson,
-    epsilon_lower_bound,
-    guesses,
-    p_value,
-    refutes_trade_off,
-)
+from primorl.privacy.audits.one_run import clopper_pearson, epsilon_lower_bound, guesses, p_value, refutes_trade_off
 
 
 def test_the_p_value_is_the_binomial_tail_plus_the_correction() -> None:
