@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 import primorl
-from primorl.commands.terminal import rendered
+from primorl.commands.terminal import flag, rendered
 from primorl.project import paths
 from primorl.project.errors import PipelineError
 from primorl.project.files import home, sweep_leftovers
@@ -274,8 +274,7 @@ def _space() -> Verdict:
 
 def check(
     charges: Annotated[
-        bool,
-        typer.Option("--charges", help="Say what `dvc repro` would charge; on a terminal, ask where a budget is near."),
+        bool, flag("--charges", "Say what `dvc repro` would charge; on a terminal, ask where a budget is near.")
     ] = False,
 ) -> None:
     """Check params.yaml, datasets and a log's columns before `dvc repro`. Runs nothing and changes nothing.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primorl.commands.terminal import add_group, given_path, option, rendered
+from primorl.commands.terminal import add_group, flag, given_path, option, rendered
 from primorl.project.paths import LEDGER_HEAD, MANIFEST, PARTITIONS
 
 if TYPE_CHECKING:
@@ -37,9 +37,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _show(
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print a JSON list, oldest first, with the running total.")
-    ] = False,
+    as_json: Annotated[bool, flag("--json", "Print a JSON list, oldest first, with the running total.")] = False,
     dataset: Annotated[str | None, option("NAME", "Show only the charges of this dataset.")] = None,
 ) -> None:
     """List the charges, and what is spent and left of each dataset."""
@@ -75,9 +73,7 @@ def _verify() -> None:
 def _repair(
     accept_loss: Annotated[
         bool,
-        typer.Option(
-            "--accept-loss", help="Go on although something is lost that cannot be recorded again; it is put on record."
-        ),
+        flag("--accept-loss", "Go on although something is lost that cannot be recorded again; it is put on record."),
     ] = False,
 ) -> None:
     """Say what the ledger has lost, record again what can be, and begin a new head.
