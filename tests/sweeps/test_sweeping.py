@@ -17,9 +17,8 @@ from primorl.config.params import Params
 from primorl.project.errors import PipelineError
 from primorl.sweeps import sweeping
 from primorl.sweeps.file import Trial
-from primorl.sweeps.rows import finished_rows
 from primorl.sweeps.sweeping import TABLE, Done, check_fresh, check_trials, run_sweep
-from primorl.sweeps.trial import Job
+from primorl.sweeps.trial import Job, finished_rows
 from primorl.tracking import RUN_TAGS, stage_run
 from tests.sweeps.conftest import Forked, NoRun, ran, sweep_of
 from tests.sweeps.stages import BAD_SEED, HOLD, RAN
