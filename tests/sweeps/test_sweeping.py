@@ -79,14 +79,14 @@ def test_a_killed_trial_is_kept_as_failed_and_an_interrupt_ends_all_processes(
     monkeypatch.setattr(sweeping, "start_trial", start)
     with pytest.raises(KeyboardInterrupt):
         swept(1, 2)
-    assert begun[0].status == -signal.SIGTERM
+    assert begun[0].poll() == -signal.SIGTERM
 
-    class Killed(Forked):
-        def __init__(self, *words: Any) -> None:
-            super().__init__(*words)
-            os.kill(self.pid, signal.SIGKILL)
+    def kill(job: Job, slurm: str | None) -> Forked:
+        process = Forked(job)
+        process.kill()
+        return process
 
-    monkeypatch.setattr(sweeping, "start_trial", Killed)
+    monkeypatch.setattr(sweeping, "start_trial", kill)
     (row,) = swept(1).rows
     assert (row.status, row.error) == ("failed", "its process was killed by signal 9")
 
