@@ -19,8 +19,7 @@ from primorl.project.files import check_writable, home, sweep_leftovers, workspa
 from primorl.project.paths import CHECKPOINTS, PARAMS, PIPELINE, STATE, seconds_of
 from primorl.project.reporting import exit_status
 from primorl.project.template import check_version
-from primorl.tracking import StageRun, stage_run
-from primorl.tracking.usage import Usage
+from primorl.tracking import StageRun, Usage, stage_run
 
 Body = Callable[[Params, StageRun], None]
 

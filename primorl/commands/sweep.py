@@ -34,11 +34,10 @@ def sweep(
     """
     from primorl.sweeps import sweeping
     from primorl.sweeps.file import read_sweep
-    from primorl.sweeps.rows import check_table_name
 
     sweep = read_sweep(file)
     if rows is not None:
-        check_table_name(rows)
+        sweeping.check_table_name(rows)
     if plan:
         from primorl.commands.sweep_plan import lines
 

@@ -23,9 +23,8 @@ from primorl.setup.clone_work import clone_identity
 from primorl.setup.next_charges import PendingCharge, beside_model, mark_paid
 from primorl.setup.partitions import Partitions
 from primorl.sweeps.file import Sweep, Trial, column_heads, expand
-from primorl.sweeps.rows import read_row
 from primorl.sweeps.sweeping import check_trials
-from primorl.sweeps.trial import trial_folder, trial_params
+from primorl.sweeps.trial import read_row, trial_folder, trial_params
 
 
 @dataclass(kw_only=True)

@@ -17,9 +17,8 @@ from primorl.config.params import Params
 from primorl.project.errors import PipelineError
 from primorl.sweeps import sweeping
 from primorl.sweeps.file import Trial
-from primorl.sweeps.rows import finished_rows
 from primorl.sweeps.sweeping import TABLE, Done, check_fresh, check_trials, run_sweep
-from primorl.sweeps.trial import Job
+from primorl.sweeps.trial import Job, finished_rows
 from primorl.tracking import RUN_TAGS, stage_run
 from tests.sweeps.conftest import Forked, NoRun, ran, sweep_of
 from tests.sweeps.stages import BAD_SEED, HOLD, RAN
@@ -80,14 +79,14 @@ def test_a_killed_trial_is_kept_as_failed_and_an_interrupt_ends_all_processes(
     monkeypatch.setattr(sweeping, "start_trial", start)
     with pytest.raises(KeyboardInterrupt):
         swept(1, 2)
-    assert begun[0].status == -signal.SIGTERM
+    assert begun[0].poll() == -signal.SIGTERM
 
-    class Killed(Forked):
-        def __init__(self, *words: Any) -> None:
-            super().__init__(*words)
-            os.kill(self.pid, signal.SIGKILL)
+    def kill(job: Job, slurm: str | None) -> Forked:
+        process = Forked(job)
+        process.kill()
+        return process
 
-    monkeypatch.setattr(sweeping, "start_trial", Killed)
+    monkeypatch.setattr(sweeping, "start_trial", kill)
     (row,) = swept(1).rows
     assert (row.status, row.error) == ("failed", "its process was killed by signal 9")
 
