@@ -74,24 +74,6 @@ def test_estimates_without_noise_are_those_of_the_sample() -> None:
     assert pooled.tolist() == pytest.approx([0.0, 0.2, 0.2, 0.2, 0.85, 0.85])
 
 
-def test_quantiles_rise_and_cover_under_noise() -> None:
-    problem, behaviour = asked(500), Behaviour(levels=6, mean_share=0.5)
-    draw, hits, silent = torch.Generator().manual_seed(5), 0, 0
-    for _ in range(120):
-        x = torch.rand(500, generator=draw, dtype=torch.float64) * 1.4 - 0.7
-        state, plan = exact(problem, x, 0.05, behaviour)
-        quantiles = behaviour.estimates(problem, plan, state)[1:]
-        values = [said.value for said in quantiles]
-        assert values == sorted(values)
-        sampling = behaviour.estimates(problem, replace(plan, noise_multiplier=1e-9), state)[3]
-        assert quantiles[2].ci95 is not None
-        assert sampling.ci95 is not None
-        hits += quantiles[2].ci95[0] <= -0.5 <= quantiles[2].ci95[1]
-        silent += sampling.ci95[0] <= -0.5 <= sampling.ci95[1]
-    assert hits >= 0.88 * 120
-    assert silent < 0.8 * 120  # the twin: intervals of sampling alone
-
-
 def test_a_units_bin_does_not_depend_on_how_many_trajectories_another_unit_has() -> None:
     """Padded sums of six returns take another order in a wider batch; their last bit must not decide about a bin."""
     problem = asked(7, return_low=0.0, return_high=10.0, reward_low=0.0, reward_high=10.0, horizon=1)

@@ -17,8 +17,6 @@ from primorl.privacy.mechanism.clipping import L2Clip
 from tests.evaluation.private.conftest import RETURN, Log, payers, problem
 from tests.evaluation.private.test_one_unit import dptd
 
-_GENERATOR = torch.Generator()
-
 
 def converged(estimator: Dptd, question: Problem, source: Log) -> Answer:
     """TD: the same algorithm without noise and clip. The log is read once."""
@@ -81,49 +79,38 @@ def test_steps_are_those_of_algorithm_1_and_the_output_averages_the_later_half()
         assert all(values[name].abs().max() <= 1 for name in ("theta", "omega", "output")), "the box"
 
 
-def _normal(*shape: int) -> Tensor:
-    return torch.randn(*shape, dtype=torch.float64, generator=_GENERATOR)
-
-
-def plain(network: ValueNetwork, theta: Tensor, inputs: Tensor) -> Tensor:
-    """One network on one input, step by step."""
-    first, hidden = 0, inputs
-    for below, above in pairwise(network.sizes):
-        layer = theta[first : first + above * (below + 1)].view(above, below + 1)
-        first += above * (below + 1)
-        hidden = layer[:, :-1] @ hidden + layer[:, -1]
-        hidden = elu(hidden) if first < len(theta) else hidden
-    return hidden[0]
-
-
 def slow_loss(network: ValueNetwork, theta: Tensor, omega: Tensor, *parts: Tensor) -> Tensor:
     """ℓ of one transition, by autograd and literally as the paper writes it."""
     inputs, next_inputs, reward, factor, next_factor = parts
-    value = plain(network, theta, inputs)
-    (gradient,) = torch.autograd.grad(value, theta, create_graph=True)
-    features = factor * gradient
-    error = reward + next_factor * plain(network, theta, next_inputs) - factor * value
-    return (error * features) @ omega - 0.5 * (features @ omega).square()
+
+    def value(at: Tensor) -> Tensor:
+        """The network step by step."""
+        first, hidden = 0, at
+        for below, above in pairwise(network.sizes):
+            layer = theta[first : first + above * (below + 1)].view(above, below + 1)
+            first += above * (below + 1)
+            hidden = layer[:, :-1] @ hidden + layer[:, -1]
+            hidden = elu(hidden) if first < len(theta) else hidden
+        return hidden[0]
+
+    (gradient,) = torch.autograd.grad(value(inputs), theta, create_graph=True)
+    error = reward + next_factor * value(next_inputs) - factor * value(inputs)
+    return error * (factor * gradient) @ omega - 0.5 * (factor * gradient @ omega).square()
 
 
 @pytest.mark.parametrize(("hidden", "shared"), [((6, 5), True), ((4,), False)])
 def test_gradients_and_losses_are_those_of_autograd(hidden: tuple[int, ...], shared: bool) -> None:
-    _GENERATOR.manual_seed(0)
-    network, networks, units, length = ValueNetwork(4, hidden), 2, 2, 3
-    shape = (1 if shared else networks, units, length)
-    batch = TdBatch(_normal(*shape, 4), _normal(*shape, 4), *(_normal(*shape) for _ in range(3)), _normal(*shape).abs())
-    theta, omega = network.initial(networks, _GENERATOR), network.initial(networks, _GENERATOR)
+    generator, network, networks = torch.Generator().manual_seed(0), ValueNetwork(4, hidden), 2
+    shapes = [(1 if shared else networks, 2, 3, *last) for last in ((4,), (4,), (), (), (), ())]
+    batch = TdBatch(*(torch.randn(shape, dtype=torch.float64, generator=generator) for shape in shapes))
+    theta, omega = network.initial(networks, generator), network.initial(networks, generator)
     gradients, losses = network.gradients(theta, omega, batch), network.losses(theta, omega, batch)
-    assert gradients.shape == (units, networks, 2, network.parameters)
     for n in range(networks):
-        for u in range(units):
+        for u in range(2):
             own_theta, own_omega = theta[n].clone().requires_grad_(), omega[n].clone().requires_grad_()
             *parts, weight = (part[0 if shared else n, u] for part in batch)
-            rows = [[part[m] for part in parts] for m in range(length)]
+            rows = [[part[m] for part in parts] for m in range(3)]
             each = torch.stack([slow_loss(network, own_theta, own_omega, *row) for row in rows])
             expected = torch.stack(torch.autograd.grad((weight * each).sum(), (own_theta, own_omega)))
             torch.testing.assert_close(gradients[u, n], expected, rtol=1e-10, atol=1e-12)
             torch.testing.assert_close(losses[n, u], each.detach(), rtol=1e-10, atol=1e-12)
-    inputs = batch.inputs[:1]
-    values = [[plain(network, own, row) for row in inputs[0].flatten(0, 1)] for own in theta]
-    torch.testing.assert_close(network.values(theta, inputs).flatten(1), torch.tensor(values).double())

@@ -32,25 +32,6 @@ def test_it_finds_the_value_of_a_chain_that_the_model_has_wrong() -> None:
     assert all(high - low < 3 * RETURN for low, high in noisy)
 
 
-def test_statistics_are_what_loops_over_rows_add_up_to() -> None:
-    """Slow reference: one row at a time, weights γ^t over the unit's own."""
-    asked, source = problem(3), payers(3, 1.0)
-    values, whole = values_of(LSTD, asked, source), source.episodes()
-    found = LSTD.contributions(asked, values, whole)
-    here, gap, error = LSTD._temporal_differences(asked, values, whole)
-    size = here.shape[-1]
-    for unit in range(3):
-        matrix, vector = torch.zeros(size, size, dtype=torch.float64), torch.zeros(size, dtype=torch.float64)
-        rows = [row for row in range(whole.own.shape[1]) if whole.own[unit, row]]
-        total = sum(0.9 ** int(whole.step[unit, row]) for row in rows)
-        for row in rows:
-            share = 0.9 ** int(whole.step[unit, row]) / total
-            matrix += share * torch.outer(here[unit, row], gap[unit, row])
-            vector += share * here[unit, row] * error[unit, row]
-        torch.testing.assert_close(found[unit], torch.cat((matrix.flatten(), vector)))
-    assert (torch.linalg.vector_norm(here, dim=-1) <= 1 + 1e-9).all()
-
-
 def test_the_correction_weighs_rows_by_the_adjoint_system() -> None:
     """η solves Aᵀη = φ₀ and θ solves A θ = b: then ⟨η, b⟩ = ⟨θ, φ₀⟩, whatever A is."""
     asked = problem(4)

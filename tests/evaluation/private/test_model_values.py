@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.termination import RULES, Rule
 from primorl.evaluation.private.model_values import Clone, ModelQ, values_in_model
@@ -16,40 +15,10 @@ from primorl.evaluation.private.results import GAIN
 from primorl.evaluation.statistics import ModelValue
 from primorl.policy.member_values import returns_by_member, step_weights
 from tests.evaluation.conftest import random_policy
-from tests.evaluation.private import tiny_mdp
 from tests.evaluation.private.conftest import model, payers, problem
 
 HALVES = torch.tensor([1.0, 0.5, 0.25, 0.125, 0.0], dtype=torch.float64)
 HALF_LIVED = float((HALVES * 0.9 ** torch.arange(5, dtype=torch.float64)).sum())  # a return of ones
-
-
-@pytest.mark.parametrize("horizon", [5, None])
-def test_action_values_are_what_the_steps_that_are_left_pay(horizon: int | None) -> None:
-    asked = replace(tiny_mdp.problem(10), horizon=horizon, discount=0.8).with_return_bounds(None)
-    model, steps = ModelQ(asked, features=8, rollouts=64), torch.arange(6)
-    observation = torch.eye(3)[steps % 3]
-    found = model.action_values(model.fit(), observation, tiny_mdp.act(observation), steps)
-    left = 5 - steps if horizon else torch.full_like(steps, 100)
-    expected = 0.5 * (1 - 0.8 ** left.double()) / (1 - 0.8)
-    torch.testing.assert_close(found, expected.expand(2, -1), atol=0.01, rtol=0)
-
-
-def test_action_values_follow_the_seed_stay_within_bounds_and_depend_on_no_other_row() -> None:
-    asked, generator = replace(tiny_mdp.problem(10), reward_high=0.3), torch.Generator().manual_seed(0)
-    first, again, other = (ModelQ(replace(asked, seed=seed), 8, 64).fit()["model_values"] for seed in (1, 1, 2))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-    absurd = torch.tensor([[float("nan")] * 3, [1e300, -1e300, 0.0]], dtype=torch.float64)
-    found = ModelQ(asked, 8, 64).action_values({"model_values": first}, absurd, absurd[:, :2], torch.tensor([0, 1]))
-    assert ((found >= 0) & (found <= 0.3 * asked.effective_horizon + 1e-12)).all()
-    shape = Architecture(tiny_mdp.STATES, tiny_mdp.ACTIONS, 2, (64, 64), -1.0, 0.0)
-    ensemble = replace(asked.ensemble, architecture=shape, weights=shape.initial_weights(0))
-    wide = ModelQ(replace(tiny_mdp.problem(10), ensemble=ensemble), 8, 64)
-    rows = torch.rand(99, 3, generator=generator), torch.rand(99, 2, generator=generator), torch.arange(99) % 5
-    fitted = wide.fit()
-    together = wide.action_values(fitted, *rows)
-    alone = torch.cat([wide.action_values(fitted, *(part[[row]] for part in rows)) for row in range(99)], 1)
-    torch.testing.assert_close(alone, together, rtol=0, atol=1e-12)  # float32 is off by 1e-8 and more
 
 
 def values(ensemble: GaussianEnsemble, start: float = 0.0) -> list[float]:
