@@ -21,7 +21,7 @@ ANSWERS: dict[EstimatorName, str] = {
 BOUNDED = "8b71ab8d8c5d37265cb51e7fe15ad076dfb6a032fcd02309d9ea768862b2bff8"
 """What commit 42ef484f computes for the same settings."""
 DATA: Any = SimpleNamespace(identity="data")
-PROBLEM = problem(model([1.0], [1.0]), units=40)
+PROBLEM = problem(40, model([1.0], [1.0]))
 INFO: Any = SimpleNamespace(horizon=5, behaviour_probabilities=None)
 
 

@@ -68,11 +68,6 @@ class ValueNetwork:
         """Widths of the layers: D, the hidden ones, 1."""
         return (self.inputs, *self.hidden, 1)
 
-    @property
-    def parameters(self) -> int:
-        """Count the parameters of one network, d."""
-        return sum((below + 1) * above for below, above in itertools.pairwise(self.sizes))
-
     def initial(self, networks: int, generator: torch.Generator) -> Tensor:
         """Draw parameters ``[N, d]``, float64: uniform within ±1/√(inputs of the layer)."""
         parts = []
