@@ -1,6 +1,6 @@
 """Puts the files of a new project into the wheel, for `primorl init`. All other settings stand in pyproject.toml."""
 
-import runpy
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,12 +8,14 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).parent
-LISTED = runpy.run_path(str(ROOT / "primorl/project/template.py"))  # the build has none of primorl's dependencies
+sys.path.insert(0, str(ROOT))
+
+from primorl.project.template import FILES, FOLDER  # noqa: E402 - the build has none of primorl's dependencies
 
 
 def template() -> Iterator[str]:
     """Paths of the files, from the repository's root."""
-    for pattern in LISTED["FILES"]:
+    for pattern in FILES:
         found = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob(pattern))
         if not found:
             raise FileNotFoundError(f"{pattern}: no such file; primorl/project/template.py lists it")
@@ -41,7 +43,7 @@ class BuildWithTemplate(build_py):
     def _copies(self) -> dict[str, str]:
         if self.editable_mode:  # then the repository itself is read
             return {}
-        return {name: str(Path(self.build_lib, "primorl", LISTED["FOLDER"], name)) for name in template()}
+        return {name: str(Path(self.build_lib, "primorl", FOLDER, name)) for name in template()}
 
 
 setup(cmdclass={"build_py": BuildWithTemplate})

@@ -15,7 +15,7 @@ from primorl.config.blocks import PublicColumn
 from primorl.config.datasets import TabularDataset
 from primorl.config.params import Params, load
 from primorl.project.errors import PipelineError
-from primorl.trajectories.sources.tabular.fields import fields_of
+from primorl.trajectories.sources.tabular.files import fields_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

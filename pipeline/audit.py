@@ -22,8 +22,8 @@ def body(params: Params, run: StageRun) -> None:
     one_run = audits.of_one_run(params, audits.ONE_RUN_CANARIES, half)
     report = {
         "confidence": audits.CONFIDENCE,
-        "mechanism": audits.mechanism_report(mechanism),
-        "one_run": audits.one_run_report(one_run),
+        "mechanism": audits.report(mechanism),
+        "one_run": audits.report(one_run),
     }
     write_json(AUDIT_REPORT, report)
     with replaced_file(AUDIT_FIGURE) as fresh:
@@ -37,8 +37,8 @@ def body(params: Params, run: StageRun) -> None:
             },
             f"Lower bounds on ε at δ = {at_most(mechanism.delta)}, all together at {100 * audits.CONFIDENCE:.6g}%",
         )
-    audits.log_mechanism(run, mechanism)
-    audits.log_one_run(run, one_run)
+    audits.log_bounds(run, mechanism)
+    audits.log_bounds(run, one_run)
     for file in (AUDIT_REPORT, AUDIT_FIGURE):
         run.artifact(file)
     audits.refuse(mechanism)

@@ -8,16 +8,15 @@ import time
 
 from pipeline.runner import run_stage
 from primorl.config.params import Params
-from primorl.evaluation.episode import log_episode
 from primorl.evaluation.figures import draw_returns
-from primorl.evaluation.logged import log_summary, note
-from primorl.evaluation.summary import write_curve
+from primorl.evaluation.returns import log_episode
+from primorl.evaluation.summary import log_summary, note, write_curve
 from primorl.policy.exported import DeterministicPolicy
 from primorl.project.files import read_json, replaced_file
 from primorl.project.paths import CURVES, FIGURE, SUMMARY, seconds_of
 from primorl.setup.policy_results import Evaluated
 from primorl.tracking import StageRun, in_sweep
-from primorl.tracking.registry import Entry, register
+from primorl.tracking.registry import register
 
 _STAGES = "collect ingest partition train_model clone_behaviour optimize_policy optimize_mopo evaluate_private"
 
@@ -44,15 +43,14 @@ def body(params: Params, run: StageRun) -> None:
         evaluation,
         fingerprint=fingerprint,
         score=score,
-        artifacts=(SUMMARY, CURVES, FIGURE),
-        statement_file=found.folder / "privacy.json",
+        files=(found.folder / "privacy.json", SUMMARY, CURVES, FIGURE),
     )
     if in_sweep():
         return
     if params.chosen.environment is not None:
         policy, seed = DeterministicPolicy.load(found.folder), params.evaluation.seed
         log_episode(run.pipeline, params.chosen.environment, policy, seed, found.horizon)
-    register(run.pipeline, found.folder, Entry.of(said, params, fingerprint, description=note(said)))
+    register(run.pipeline, found.folder, said, params, fingerprint, note(said))
 
 
 if __name__ == "__main__":

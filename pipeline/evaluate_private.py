@@ -4,15 +4,20 @@ import sys
 
 from pipeline.runner import run_stage
 from primorl.config.params import Params, plain
+from primorl.evaluation.private.model_values import values_in_model
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.statement import Statement
 from primorl.project.paths import BEHAVIOUR, EVALUATION_FIGURE, MODEL, PARTITIONS, POLICY, PRIVATE_EVALUATION
-from primorl.setup.estimators import asked_for, free_estimates
-from primorl.setup.evaluation_files import evaluation_record, nothing_asked, write_evaluation
-from primorl.setup.evaluation_problem import act_of, clone_of, evaluation_problem
+from primorl.setup.estimators import ROLLOUTS, act_of, asked_for, clone_of, evaluation_problem
 from primorl.setup.partitions import Partitions
-from primorl.setup.private_evaluation import Subject, paid_evaluation
+from primorl.setup.private_evaluation import (
+    Subject,
+    evaluation_record,
+    nothing_asked,
+    paid_evaluation,
+    write_evaluation,
+)
 from primorl.tracking import StageRun
 
 
@@ -27,25 +32,22 @@ def body(params: Params, run: StageRun) -> None:
     run.params({"seed": params.seed, "evaluation": {"private": plain(chosen)}})
     clone = clone_of(BEHAVIOUR, params.seed)
     problem = evaluation_problem(
-        partitions.manifest,
-        MODEL,
+        params,
+        partitions,
         act_of(DeterministicPolicy.load(POLICY)),
-        partitions.public,
-        delta=params.privacy.delta,
         discount=chosen.discount,
         return_bounds=chosen.return_bounds,
-        seed=params.seed,
         ends=PolicyConfig.read(POLICY).ends,
         clone=clone,
     )
     subject = Subject.read(cloned=clone is not None)
     asked = asked_for(estimators, problem, partitions.manifest.info)
-    free = free_estimates(problem, clone)
-    with paid_evaluation(params, problem, asked, partitions, subject, run) as paid:
-        record = evaluation_record(params, problem, partitions, subject, paid, free)
+    free = values_in_model(problem, ROLLOUTS, clone)
+    with paid_evaluation(params, problem, asked, partitions, subject, run) as answered:
+        record = evaluation_record(params, problem, partitions, subject, answered, free)
         write_evaluation(PRIVATE_EVALUATION, EVALUATION_FIGURE, record)
-        for each in paid.paid:
-            paid.commit(each.charge, record.made(each.asked.estimator.name))
+        for each in answered:
+            each.work.commit(record.made(each.estimator.name))
     for answer in record.values():
         run.metric(f"private.{answer.of}.{answer.estimator}", answer.value)
     for file in (PRIVATE_EVALUATION, EVALUATION_FIGURE):

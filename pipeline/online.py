@@ -22,8 +22,8 @@ def body(params: Params, run: StageRun) -> None:
     started = time.perf_counter()
     asked = online_run(params)
     run.params({"seed": params.seed, "online": plain(params.online)})
-    with paid_online(params, asked, run) as paid:
-        write_online(params, asked, paid, run, time.perf_counter() - started)
+    with paid_online(params, asked, run) as (state, work):
+        write_online(params, asked, state, work, run, time.perf_counter() - started)
 
 
 if __name__ == "__main__":

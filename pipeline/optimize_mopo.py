@@ -7,6 +7,7 @@ from dp_accounting import dp_event
 
 from pipeline.runner import run_stage
 from primorl.config.params import Params, plain
+from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.policy.config import PolicyPointer
 from primorl.policy.mopo import real_transitions, with_real
@@ -17,7 +18,7 @@ from primorl.setup import accounts
 from primorl.setup.compute import policy_device
 from primorl.setup.partitions import Partitions
 from primorl.tracking import StageRun
-from primorl.trajectories.storage.store import UnitStore
+from primorl.trajectories.storage.rows import UnitStore
 
 
 def body(params: Params, run: StageRun) -> None:
@@ -28,11 +29,12 @@ def body(params: Params, run: StageRun) -> None:
         return
     released = Released.read(MODEL, variant=variant, environment=params.chosen.environment)
     device = policy_device(params.compute, len(params.policy_seeds) * max(chosen.hidden))
-    model = PessimisticModel.load(MODEL, uncertainty=chosen.uncertainty, penalty=chosen.penalty, device=device)
+    ensemble = GaussianEnsemble.load(MODEL, device)
+    model = PessimisticModel(ensemble, uncertainty=chosen.uncertainty, penalty=chosen.penalty)
     partitions = Partitions.open(PARTITIONS)
     manifest, version = partitions.manifest, partitions.version
     wanted = accounts.request(
-        params, run, manifest, version, stage="optimize_mopo", event=dp_event.NonPrivateDpEvent(), identity=""
+        params, run, manifest.info.dataset, version, "optimize_mopo", dp_event.NonPrivateDpEvent(), ""
     )
     with closing(accounts.project_ledger(params)) as ledger:
         charge = ledger.reserve(wanted, accounts.budget(params, manifest.private_units))

@@ -7,7 +7,6 @@ import torch
 
 from pipeline.runner import run_stage
 from primorl.config.params import Params, plain
-from primorl.dynamics.ends import without_head
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.dynamics.termination import NONE
@@ -39,9 +38,9 @@ def body(params: Params, run: StageRun) -> None:
     device = policy_device(params.compute, len(params.policy_seeds) * max(chosen.hidden))
     if near_clone:
         released = released.with_clone(BEHAVIOUR)
-        near = near_the_clone(params, public, model if believed else without_head(model), device)
+        near = near_the_clone(params, public, model if believed else model.without_head(), device)
     model = GaussianEnsemble.load(MODEL, device)
-    model = model if believed else without_head(model)
+    model = model if believed else model.without_head()
     write_trained(
         POLICY,
         replace(released, ends=None if believed else NONE),

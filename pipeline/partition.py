@@ -8,7 +8,7 @@ from primorl.project.paths import PARTITIONS, PUBLIC, TRAJECTORIES
 from primorl.setup.public_checks import objections, say_public
 from primorl.tracking import StageRun
 from primorl.trajectories.partitioning import partition
-from primorl.trajectories.storage.store import UnitStore
+from primorl.trajectories.storage.rows import UnitStore
 
 
 def body(params: Params, run: StageRun) -> None:

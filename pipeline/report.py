@@ -14,13 +14,7 @@ from primorl.tracking import StageRun
 def body(params: Params, run: StageRun) -> None:
     """Write ``reports/report.html``."""
     mlflow_run = run.pipeline.run_id  # empty where the store was lost
-    facts = read_facts(
-        dataset=params.dataset,
-        uncertainty=params.policy.uncertainty,
-        penalty=params.policy.penalty,
-        mlflow=f"MLflow run {mlflow_run}." if mlflow_run else "",
-        declared=params.chosen.card.stated,
-    )
+    facts = read_facts(params, mlflow=f"MLflow run {mlflow_run}." if mlflow_run else "")
     with replaced_file(REPORT) as fresh:
         fresh.write_text(page(facts), encoding="utf-8")
     run.pipeline.artifact(REPORT)

@@ -14,10 +14,10 @@ import yaml
 import primorl
 from primorl.config import params
 from primorl.config.params import Params
+from primorl.project.dvc import hint, restore_outputs
 from primorl.project.files import check_writable, home, sweep_leftovers, workspace, write_json
 from primorl.project.paths import CHECKPOINTS, PARAMS, PIPELINE, STATE, seconds_of
 from primorl.project.reporting import exit_status
-from primorl.project.restoration import hint, restore_outputs
 from primorl.project.template import check_version
 from primorl.tracking import StageRun, stage_run
 from primorl.tracking.usage import Usage

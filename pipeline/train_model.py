@@ -6,13 +6,10 @@ from functools import partial
 from pipeline.runner import run_stage
 from primorl.config.params import Params, plain
 from primorl.project.paths import MODEL, PARTITIONS
-from primorl.setup.compute import Place, is_worker
-from primorl.setup.fitting import check_verdict, fitted, say_fit
-from primorl.setup.launcher import run_worker
-from primorl.setup.model_files import write_model
-from primorl.setup.model_work import MODEL_TRAINING
+from primorl.setup.compute import Place, is_worker, run_worker
+from primorl.setup.fitting import MODEL_TRAINING, check_verdict, fitted, say_fit
 from primorl.setup.next_charges import check_all_fits
-from primorl.setup.paid_training import paid_training, work_for_first
+from primorl.setup.paid_training import paid_training, work_for_first, write_model
 from primorl.setup.partitions import Partitions
 from primorl.setup.public_checks import check_public
 from primorl.tracking import StageRun

@@ -12,7 +12,7 @@ Figure 1 (c), is not run: it needs a DQN player, about half a day on a GPU.
 Rows: research/results/dptd.json. Draws docs/figures/dptd_figure1.png and dptd_figure2.png.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -24,11 +24,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from primorl.evaluation.private.dptd import Dptd, projected
-from primorl.evaluation.private.episodes import Episodes
+from primorl.evaluation.private.dptd import Dptd, TdBatch, projected
 from primorl.evaluation.private.estimator import noise_of
-from primorl.evaluation.private.problem import Problem
-from primorl.evaluation.private.value_network import TdBatch
+from primorl.evaluation.private.problem import Episodes, Problem
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.plan import Plan
@@ -248,13 +246,13 @@ def round_of(plan: Plan, batch: TdBatch, values: dict[str, Tensor], run: int, pr
 
 def part(batch: TdBatch, units: slice | Tensor) -> TdBatch:
     """Take some of the units."""
-    return TdBatch(*(getattr(batch, field.name)[:, units] for field in fields(TdBatch)))
+    return TdBatch(*(each[:, units] for each in batch))
 
 
 def flat(batch: TdBatch) -> TdBatch:
     """Make every transition, and every place of padding, a unit of its own."""
-    parts = TdBatch(*(getattr(batch, field.name).flatten(1, 2)[:, :, None] for field in fields(TdBatch)))
-    return replace(parts, weight=(parts.weight > 0).double())
+    *parts, weight = (each.flatten(1, 2)[:, :, None] for each in batch)
+    return TdBatch(*parts, weight=(weight > 0).double())
 
 
 def draw(path: Path, rows: list[Row]) -> None:

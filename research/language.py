@@ -237,7 +237,7 @@ class PromptedUsers:
 
     @torch.no_grad()
     def meet(self, numbers: Sequence[int], network: LanguagePolicy, parameters: Tensor) -> Answers:
-        """Draw and score the answers of some users; see `primorl.online.trajectories.Users.meet`."""
+        """Draw and score the answers of some users; see `primorl.online.learning.Users.meet`."""
         length, answer, count = self.lengths
         generator = torch.Generator().manual_seed(
             int(np.random.SeedSequence([self.seed, *numbers]).generate_state(1, np.uint64)[0] >> 1)

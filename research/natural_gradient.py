@@ -4,7 +4,7 @@ python -m research.natural_gradient
 
 Prints, for a cohort of CartPole users and a log-linear policy, by how much the step of each oracle lowers the loss of
 the regression, as a share of what the least squares solution does; and that of the oracle by descent, which the
-pipeline has (`primorl.online.policy_optimisation.NaturalGradientByDescent`).
+pipeline has (`primorl.online.updates.NaturalGradientByDescent`).
 """
 
 import math
@@ -16,14 +16,13 @@ import torch
 from torch import Tensor
 
 from primorl.online.advantages import own_weights, within
-from primorl.online.learning import PARAMETERS, Values
+from primorl.online.learning import PARAMETERS, Trajectories, Values
 from primorl.online.mechanism import Cohort, online_plan
 from primorl.online.network import PolicyNetwork
-from primorl.online.policy_optimisation import FromReturns, NaturalGradientByDescent
-from primorl.online.trajectories import Trajectories
+from primorl.online.updates import FromReturns, NaturalGradientByDescent
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.mechanism.selection import Selection
-from primorl.setup.simulated_users import SimulatedUsers
+from primorl.setup.online import SimulatedUsers
 from primorl.simulators.batches import batch
 
 
@@ -54,9 +53,7 @@ class NaturalGradientByStatistics(FromReturns):
     ridge: float
     largest_step: float
 
-    def updated(
-        self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
-    ) -> dict[str, Tensor]:
+    def updated(self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int) -> Values:
         """See `Update.updated`."""
         d = network.parameters
         statistics = self.statistics(network, values[PARAMETERS], met)
@@ -194,7 +191,7 @@ def main() -> None:
     theta, users = network.initial(0), SimulatedUsers(cartpole, 200, 1, 0)
     oracles = (
         NaturalGradientByStatistics(1.0, 1.0, 1e-3, 10.0),
-        NaturalGradientByDescent(1.0, 0.1, 2, 0.5, 0.5),
+        NaturalGradientByDescent(learning_rate=1.0, clipping_norm=0.1, steps=2, step_size=0.5, ball=0.5),
         NaturalGradientByChoice(1.0, 64, 0.5, 2.0),
     )
     for epsilon in (1.0, 10.0):

@@ -12,8 +12,8 @@ nothing about the canary. In the papers' mode she moves the critic, which moves 
 contribute, and the release tells her by far more than the stated ε.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,18 +23,18 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from primorl.online.advantages import generalised_advantages, normalised, returns_to_go, within
-from primorl.online.dppg import DPPG, RELEASED, Adam
-from primorl.online.learning import PARAMETERS, Values
+from primorl.online.learning import PARAMETERS, Trajectories, Values
 from primorl.online.mechanism import Cohort, online_plan
 from primorl.online.network import PolicyNetwork
-from primorl.online.trajectories import Trajectories
+from primorl.online.updates import DPPG
 from primorl.privacy.accounting.epsilon import Training
-from primorl.privacy.audits.intervals import clopper_pearson
+from primorl.privacy.audits.one_run import clopper_pearson
 from primorl.privacy.mechanism.plan import Plan
-from primorl.setup.simulated_users import SimulatedUsers
+from primorl.setup.online import SimulatedUsers
 from primorl.simulators.batches import batch
 
 _CRITIC, _FIRST, _SECOND, _STEPS = "critic", "critic_first_moment", "critic_second_moment", "critic_steps"
+_FIRST_DECAY, _SECOND_DECAY, _LEAST = 0.9, 0.999, 1e-8  # of Adam
 
 
 def over_cohort(values: Tensor, valid: Tensor) -> Tensor:
@@ -52,24 +52,58 @@ class CoupledAdvantages:
         return over_cohort(returns_to_go(met, self.discount), met.valid)
 
 
-class CarriedCritic(DPPG):
+@dataclass
+class Adam:
+    """Moments of gradients for many vectors at once (Kingma and Ba 2015, Algorithm 1).
+
+    Attributes:
+        first: ``[.., n]``.
+        second: ``[.., n]``.
+        steps: gradients so far.
+    """
+
+    first: Tensor
+    second: Tensor
+    steps: int = 0
+
+    def direction(self, gradient: Tensor) -> Tensor:
+        """Update the moments and return the uphill step of length 1."""
+        self.first = _FIRST_DECAY * self.first + (1 - _FIRST_DECAY) * gradient
+        self.second = _SECOND_DECAY * self.second + (1 - _SECOND_DECAY) * gradient.square()
+        self.steps += 1
+        first = self.first / (1 - _FIRST_DECAY**self.steps)
+        second = self.second / (1 - _SECOND_DECAY**self.steps)
+        return first / (second.sqrt() + _LEAST)
+
+
+class AdamDPPG(DPPG):
+    """DPPG with the local steps of the paper's experiments: Adam's, from moments of zero for every user."""
+
+    def rule(self, parameters: Tensor) -> Callable[[Tensor], Tensor]:
+        """See `DPPG.rule`."""
+        return Adam(torch.zeros_like(parameters), torch.zeros_like(parameters)).direction
+
+
+class CarriedCritic(AdamDPPG):
     """DPPG with a critic that is carried from user to user without clip and noise, and coupled advantages."""
 
-    def begin(self, network: PolicyNetwork, parameters: Tensor) -> dict[str, Tensor]:
-        """See `primorl.online.learning.Update.begin`."""
+    def updated(self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int) -> Values:
+        """See `primorl.online.learning.Update.updated`; the first cohort begins a new critic."""
         critic = critic_of(network).initial(0)
         zeros, steps = torch.zeros_like(critic), torch.zeros((), dtype=torch.int64)
-        return super().begin(network, parameters) | {_CRITIC: critic, _FIRST: zeros, _SECOND: zeros, _STEPS: steps}
+        values = {_CRITIC: critic, _FIRST: zeros, _SECOND: zeros, _STEPS: steps, **values}
+        before, raw = self._raw(network, values, met)
+        fitted = self._fitted(network, values, met, raw + before, self.schedule(met.steps, number))
+        return {**super().updated(network, values, met, cohort, number), **fitted}
 
-    def updated(
-        self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
-    ) -> dict[str, Tensor]:
-        """See `primorl.online.learning.Update.updated`."""
-        schedule = self.schedule(met.steps, number)
+    def advantages(self, network: PolicyNetwork, values: Values, met: Trajectories) -> Tensor:
+        """See `DPPG.advantages`."""
+        return over_cohort(self._raw(network, values, met)[1], met.valid)
+
+    def _raw(self, network: PolicyNetwork, values: Values, met: Trajectories) -> tuple[Tensor, Tensor]:
+        """V of the observations, and Â before it is normalised."""
         before, after = (self._estimates(network, values, seen) for seen in (met.observations, met.next_observations))
-        raw = generalised_advantages(met, before, after, self.discount, self.decay)
-        stepped = self.step(network, values, met, over_cohort(raw, met.valid), schedule, cohort)
-        return stepped | self._fitted(network, values, met, raw + before, schedule)
+        return before, generalised_advantages(met, before, after, self.discount, self.decay)
 
     def _estimates(self, network: PolicyNetwork, values: Values, observations: Tensor) -> Tensor:
         """V of observations: ``[U, T, S]`` to ``[U, T]``."""
@@ -101,7 +135,7 @@ def critic_of(network: PolicyNetwork) -> PolicyNetwork:
 
 def loose(update: Any) -> Any:
     """Put an update of `primorl.online` into the papers' mode."""
-    if isinstance(update, DPPG):
+    if isinstance(update, AdamDPPG):
         return CarriedCritic(**vars(update))
     return type(f"Paper{type(update).__name__}", (CoupledAdvantages, type(update)), {})(**vars(update))
 
@@ -142,7 +176,7 @@ def attacked(update: DPPG, trials: int) -> Mapping[str, float]:
     for value in vars(empty).values():
         value[0] = 0
     plan = online_plan(users=2000, cohort=USERS, noise_multiplier=Z, releases=1, appearances=1, delta=DELTA)
-    cohort, begun, afters, means = Noiseless(plan), update.begin(network, parameters), [], []
+    cohort, begun, afters, means = Noiseless(plan), {PARAMETERS: parameters}, [], []
     for data in (empty, first):  # the critic after the first cohort does not depend on what is released
         afters.append(update.updated(network, begun, data, cohort, 0))
         means.append(cohort.mean)
@@ -153,8 +187,8 @@ def attacked(update: DPPG, trials: int) -> Mapping[str, float]:
         released = means[int(there)] + torch.randn_like(means[0]) * noise
         seconds = []
         for after in afters:
-            now = {PARAMETERS: parameters + update.learning_rate * released, RELEASED: released}
-            update.updated(network, {**after, **now}, second, cohort, 1)
+            now = {**after, PARAMETERS: parameters + update.learning_rate * released}
+            update.updated(network, now, second, cohort, 1)
             seconds.append(cohort.mean.double())
         seen, difference = seconds[int(there)] + torch.randn_like(seconds[0]) * noise, seconds[1] - seconds[0]
         moved[trial] = float(difference.norm()) * USERS / update.clipping_norm
@@ -183,7 +217,7 @@ def proved(guessed: NDArray[np.bool_], included: NDArray[np.bool_]) -> float:
 
 def main() -> None:
     """Attack both modes and print the table."""
-    strict = DPPG(0.5, 0.02, 16, 4)
+    strict = AdamDPPG(clipping_norm=0.5, local_learning_rate=0.02, epochs=16, minibatches=4)
     found = {mode: attacked(update, TRIALS) for mode, update in (("strict", strict), ("paper", loose(strict)))}
     print(f"stated ε: {epsilon(Z):.3g}")
     for name, value in found["strict"].items():

@@ -8,7 +8,7 @@ import numpy as np
 from dp_accounting import dp_event
 from numpy.typing import NDArray
 
-from primorl.privacy.accounting.pure import PureDpEvent
+from primorl.privacy.accounting.events import PureDpEvent
 from primorl.privacy.mechanism.entropy import Entropy, SystemEntropy, integers
 
 Whole = NDArray[np.int64]

@@ -14,10 +14,9 @@ from scipy.stats import ncx2
 from torch import Tensor
 
 from primorl.online.advantages import policy_gradients, returns_to_go
-from primorl.online.learning import PARAMETERS, Values
+from primorl.online.learning import PARAMETERS, Trajectories, Values
 from primorl.online.mechanism import Cohort
 from primorl.online.network import PolicyNetwork
-from primorl.online.trajectories import Trajectories
 from research.natural_gradient import step_scores
 
 
@@ -121,9 +120,7 @@ class TrustRegion:
     public: Trajectories | None = None
     regulariser: float = 1e-3
 
-    def updated(
-        self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
-    ) -> dict[str, Tensor]:
+    def updated(self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int) -> Values:
         """See `primorl.online.learning.Update.updated`."""
         parameters = values[PARAMETERS]
         step = Step(self.learning_rate(number), cohort.noise_multiplier / cohort.users, self.failure)

@@ -1,6 +1,10 @@
-"""Plans of an ensemble from flat settings."""
+"""Plans of an ensemble from flat settings, and plans whose noise is not what they state."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
@@ -19,3 +23,20 @@ def ensemble_plan(
 ) -> Plan:
     clip = EnsembleClip(clipping_norm, clipping, members, layers)  # type: ignore[arg-type]
     return kind(sampler=PoissonSampler(sampling_probability), clip=clip, **settings)
+
+
+def releasing(change: Callable[[Plan, list[Tensor]], Sequence[Tensor]]) -> type[Plan]:
+    """A plan that adds what ``change`` makes of its noise, in released units, to the exact sum."""
+
+    class Changed(Plan):
+        def release(self, total: Sequence[Tensor]) -> tuple[Tensor, ...]:
+            noise = [part.double() for part in super().release([torch.zeros_like(part) for part in total])]
+            return tuple(
+                (part / self.expected_cohort + own).float()
+                for part, own in zip(total, change(self, noise), strict=True)
+            )
+
+    return Changed
+
+
+HalfTheNoise = releasing(lambda plan, noise: [part / 2 for part in noise])

@@ -38,7 +38,7 @@ EDGES = (
     "primorl.privacy.ledger",
     "primorl.setup.accounts",
     "primorl.setup.compute",
-    "primorl.setup.launcher",
+    "primorl.setup.compute",
     "primorl.setup.next_charges",  # refuses
     "primorl.setup.public_checks",  # refuses and warns
     "pipeline.runner",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from primorl.commands import audit, ledger, plan_text
+from primorl.commands import audit, ledger, plan_answer
 from primorl.evaluation.wording import account, guarantee, source
 from primorl.privacy.accounting.epsilon import Spent, Training
 from primorl.privacy.accounting.rounding import at_least, at_most, left_of, percent_at_most
@@ -38,9 +38,9 @@ def summed(epsilon: float) -> str:
 def rendered(epsilon: float, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple[str, str]]:
     training = Training(0.1, 2.0, 3)
     monkeypatch.setattr(Training, "spent", lambda *_: Spent(epsilon, epsilon, DELTA))
-    monkeypatch.setattr(plan_text, "asked_for", lambda _: (training, DELTA))
-    settings: Any = SimpleNamespace(units=None, params=None, manifest=None, is_a_run=False)
-    planned = "\n".join(plan_text._text(settings, None))
+    monkeypatch.setattr(plan_answer, "asked_for", lambda _: (training, DELTA))
+    settings: Any = SimpleNamespace(units=None, params=None, manifest=None, run=None)
+    planned = "\n".join(plan_answer._text(settings, None))
     summary = {"private": True, "epsilon": epsilon, "delta": DELTA, "unit": "person", "void": []}
     charged = {"epsilon": epsilon, "epsilon_fixed": epsilon, "delta": DELTA, "charges": 2}
     answers = {"statements": {}, "estimates": [], "total": charged, "units": 9, "unit": "person", "discount": 1}

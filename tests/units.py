@@ -10,7 +10,7 @@ from torch import Tensor
 from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.ensemble import Bounds
 from primorl.privacy.mechanism.plan import Plan
-from primorl.training.normaliser_query import ObservationColumns
+from primorl.training.queries import ObservationColumns
 from primorl.training.settings import EarlyStopping, Execution, LocalTraining, ServerTraining
 from primorl.training.setup import TrainingSetup
 

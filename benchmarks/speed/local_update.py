@@ -17,7 +17,7 @@ from torch import Tensor
 from benchmarks.machine import interleaved, row, write
 from benchmarks.speed.fixed_round import BATCH, FixedRound
 from primorl.training.cohort import local_batches
-from primorl.training.local_update import LocalBatches, sum_of_updates
+from primorl.training.local_update import Kernel, LocalBatches
 from tests.training.reference import reference_sum
 
 _LOOP_UNITS = 30  # the loop's time is that of so many units, times what is left
@@ -79,7 +79,7 @@ def fresh_batches(size: FixedRound, units: int) -> LocalBatches:
 
 def check(size: FixedRound, batches: LocalBatches) -> float:
     """Seconds of the loop on ``batches``, whose sum must be the kernel's."""
-    fast = sum_of_updates(size.weights, batches, size.shape, size.local, size.plan.clip)
+    fast = Kernel(size.shape, size.local, size.plan.clip).sum(size.weights, batches)
     slow: list[Tensor] = []
     weights = tuple(part.cpu() for part in size.weights)
     copied = LocalBatches(*(part.cpu() for part in (batches.inputs, batches.targets, batches.weights)))

@@ -29,11 +29,10 @@ from primorl.privacy.ledger.checkpoint import write_checkpoint
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
-from primorl.setup.paid_training import TrainingReport
+from primorl.setup.paid_training import training_report
 from primorl.tracking import stage_run
 from primorl.training.one_run_audit import Units
-from primorl.training.state import TrainingState
-from primorl.training.training import train
+from primorl.training.training import TrainingState, train
 from tests.units import server_training
 
 RATE, EVALUATE_EVERY, PUBLIC = 0.1, 5, 60
@@ -89,7 +88,7 @@ def measure(size: FixedRound, rounds: int) -> list[dict[str, float]]:
             write_checkpoint(file, state, charge="benchmark")
 
         setup = replace(size.setup(), plan=plan, server=server_training(0.6, 0.9, EVALUATE_EVERY))
-        with timed(spent), TrainingReport(run, setup, "overheads") as report:
+        with timed(spent), training_report(run, setup, "overheads") as report:
 
             def on_round(done: int, evaluation: Any) -> None:
                 started, accounted = time.perf_counter(), spent["accounting"]

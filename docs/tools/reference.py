@@ -1,8 +1,10 @@
 """Make the page of the reference from docstrings, `primorl COMMAND --help` and the keys of ``privacy.json``."""
 
+import dataclasses
 import inspect
 import re
 import textwrap
+import typing
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,7 +15,6 @@ from primorl.commands.main import app
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.policy.loaded import ObservationError, Policy
 from primorl.project.errors import PipelineError
-from primorl.project.records import keys_table
 
 FUNCTIONS = ("load_policy", "load_model")
 CLASSES = (Policy, GaussianEnsemble, primorl.Statement, PipelineError, ObservationError)
@@ -38,8 +39,10 @@ def page() -> str:
     """Write the page as Markdown."""
     functions = [_function(getattr(primorl, name), f"primorl.{name}", "###") for name in FUNCTIONS]
     commands = "\n".join(_commands(typer.main.get_command(app), "primorl", None))
-    keys = f"\n## privacy.json\n\n{keys_table(primorl.Statement)}\n"
-    return _INTRODUCTION + "\n".join([*functions, *map(_class, CLASSES)]) + f"\n## Commands\n\n{commands}" + keys
+    python = "\n".join([*functions, *map(_class, CLASSES)])
+    keys = "\n".join(f"| `{key}` | {text} |" for key, text in _keys(primorl.Statement))
+    table = f"| Key | Meaning |\n|---|---|\n{keys}\n"
+    return f"{_INTRODUCTION}{python}\n## Commands\n\n{commands}\n## privacy.json\n\n{table}"
 
 
 def _class(cls: type) -> str:
@@ -88,3 +91,24 @@ def _commands(command: Any, name: str, parent: Any) -> Iterator[str]:
     yield f"### `{context.command_path}`\n\n```text\n{help_text}\n```\n"
     for word, below in getattr(command, "commands", {}).items():
         yield from _commands(below, word, context)
+
+
+def _keys(record: Any) -> Iterator[tuple[str, str]]:
+    """Yield every key of a record class and what it means, nested keys after their parent (``queries[].what``)."""
+    if hasattr(record, "FORMAT"):
+        yield "format", f"Version of this format: {record.FORMAT}."
+    hints = typing.get_type_hints(record, include_extras=True)
+    for field in dataclasses.fields(record):
+        parts = typing.get_args(hints[field.name])
+        texts = [part for part in parts[1:] if isinstance(part, str)]
+        optional = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+        yield field.name, " ".join([*texts, *(["Optional."] if optional else [])])
+        for inner in _inner_records(hints[field.name]):
+            mark = "[]" if "tuple" in str(hints[field.name]) else ""
+            yield from ((f"{field.name}{mark}.{key}", text) for key, text in _keys(inner))
+
+
+def _inner_records(hint: Any) -> list[type]:
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return [hint]
+    return [inner for part in typing.get_args(hint) for inner in _inner_records(part)]

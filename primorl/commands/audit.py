@@ -1,5 +1,6 @@
 """``primorl audit``."""
 
+import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from primorl.commands.arguments import number
-from primorl.commands.printing import rendered
+from primorl.commands.terminal import add_group, number, option, rendered
 from primorl.privacy.accounting.rounding import at_least, at_most
 from primorl.project.paths import AUDIT_RECORDS, PARAMS
 
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from primorl.tracking import StageRun
     from primorl.training.one_run_audit import OneRun
 
-_EXAMPLES = """\b
-Examples:
+_EXAMPLES = """Examples:
   primorl audit mechanism                        2,048 canary updates through sampler, clip and noise; reads no data
   primorl audit one-run --canaries 400           canary trajectories through the whole training, on the public split
 
@@ -27,24 +26,12 @@ Reports go to reports/audit/ and to MLflow. No private data is read, so nothing 
 claimed ε ends with an error and status 1.
 """
 _Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON instead of a table.")]
+_COUNT = number(int, lambda count: count >= 1, "1 and more")
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    actions = typer.Typer(help=f"Try to refute the claimed ε.\n\n{_EXAMPLES}")
-    for name, function, about in (
-        (
-            "mechanism",
-            _mechanism,
-            "White box: look at every round's release, with canaries in directions of their own.",
-        ),
-        ("one-run", _one_run, "Train once with canary trajectories in the data."),
-    ):
-        actions.command(name, help=f"{about}\n\n{_EXAMPLES}")(function)
-    app.add_typer(actions, name="audit")
-
-
-_COUNT = number(int, lambda count: count >= 1, "1 and more")
+    """Add the commands to ``app``."""
+    add_group(app, "audit", "Try to refute the claimed ε.", _EXAMPLES, _mechanism, _one_run)
 
 
 @contextmanager
@@ -61,50 +48,43 @@ def _logged() -> "Iterator[tuple[Params, StageRun]]":
 
 
 def _mechanism(
-    canaries: Annotated[
-        int | None, typer.Option(metavar="M", parser=_COUNT, help="Canaries in one run.  [default: 2048]")
-    ] = None,
+    canaries: Annotated[int | None, option("M", "Canaries in one run.  [default: 2048]", parser=_COUNT)] = None,
     runs: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", parser=_COUNT, help="Runs of all rounds.  [default: as many as see 131,072 canaries]"
-        ),
+        int | None, option("N", "Runs of all rounds.  [default: as many as see 131,072 canaries]", parser=_COUNT)
     ] = None,
     as_json: _Json = False,
 ) -> None:
+    """White box: look at every round's release, with canaries in directions of their own."""
     from primorl.setup import audits
 
     with _logged() as (params, log):
         found = audits.of_mechanism(params, canaries or audits.MECHANISM_CANARIES, runs, audits.CONFIDENCE)
-        audits.log_mechanism(log, found)
+        audits.log_bounds(log, found)
         table = _bounds(found) + f"\n{found.canaries} canaries were seen"
-        _finish("mechanism", audits.mechanism_report(found), table, as_json, log)
+        _finish("mechanism", audits.report(found), table, as_json, log)
         audits.refuse(found)
 
 
 def _one_run(
-    canaries: Annotated[
-        int | None, typer.Option(metavar="M", parser=_COUNT, help="Canary trajectories.  [default: 200]")
-    ] = None,
+    canaries: Annotated[int | None, option("M", "Canary trajectories.  [default: 200]", parser=_COUNT)] = None,
     as_json: _Json = False,
 ) -> None:
+    """Train once with canary trajectories in the data."""
     from primorl.setup import audits
 
     with _logged() as (params, log):
         found = audits.of_one_run(params, canaries or audits.ONE_RUN_CANARIES, audits.CONFIDENCE)
-        audits.log_one_run(log, found)
+        audits.log_bounds(log, found)
         table = _bounds(found)
         for name, view in (("every round's release", found.rounds), ("the released model", found.model)):
             table += f"\n{name}: {view.correct} of {view.guesses} guesses right"
         table += f"\ntrained on {found.units} public units and {found.canaries} canaries; the model was dropped"
-        _finish("one-run", audits.one_run_report(found), table, as_json, log)
+        _finish("one-run", audits.report(found), table, as_json, log)
         audits.refuse(found)
 
 
 def _finish(name: str, report: dict[str, Any], table: str, as_json: bool, log: "StageRun") -> None:
     """Write the report, log it, and print it or the table."""
-    import json
-
     from primorl.project.files import write_json
 
     path = AUDIT_RECORDS / f"{name}.json"

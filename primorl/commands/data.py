@@ -1,20 +1,19 @@
 """``primorl data``."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from primorl.commands.arguments import given_path
-from primorl.commands.printing import rendered
+from primorl.commands.terminal import AsJson, add_group, option, path_option, rendered
 from primorl.project.paths import PARTITIONS
 
 if TYPE_CHECKING:
     from primorl.trajectories.description import PublicSplit
 
-_EXAMPLES = """\b
-Examples:
+_EXAMPLES = """Examples:
   primorl data describe                     facts, counts, fingerprint, and the public split's statistics
   primorl data describe --figure data.png   also draw its returns, lengths and coverage
   primorl data push --remote vault          send what DVC keeps off remotes (raw rows, partitions) to the remote `vault`
@@ -23,18 +22,13 @@ _MOST_ROWS = 12  # of observations, and of actions
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    actions = typer.Typer(help=f"Describe the dataset, or send private data to a private remote.\n\n{_EXAMPLES}")
-    actions.command(
-        "describe", help=f"Describe the dataset and its public split. Opens nothing private.\n\n{_EXAMPLES}"
-    )(_describe)
-    actions.command("push", help=f"Send private outputs to the remote that you name.\n\n{_EXAMPLES}")(_push)
-    app.add_typer(actions, name="data")
+    """Add the commands to ``app``."""
+    about = "Describe the dataset, or send private data to a private remote."
+    add_group(app, "data", about, _EXAMPLES, _describe, _push)
 
 
-def _push(
-    remote: Annotated[str, typer.Option(metavar="NAME", help="A DVC remote inside the trust boundary.")],
-) -> None:
+def _push(remote: Annotated[str, option("NAME", "A DVC remote inside the trust boundary.")]) -> None:
+    """Send private outputs to the remote that you name."""
     from primorl.project.dvc import push_private
 
     for path in push_private(remote):
@@ -42,14 +36,10 @@ def _push(
 
 
 def _describe(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    figure: Annotated[
-        Path | None,
-        typer.Option(metavar="PNG", parser=given_path, help="Draw returns, lengths and coverage into this file."),
-    ] = None,
+    as_json: AsJson = False,
+    figure: Annotated[Path | None, path_option("PNG", "Draw returns, lengths and coverage into this file.")] = None,
 ) -> None:
-    import json
-
+    """Describe the dataset and its public split. Opens nothing private."""
     from primorl.project.files import replaced_file
     from primorl.trajectories.description import describe, draw
 

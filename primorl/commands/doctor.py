@@ -1,4 +1,4 @@
-"""``primorl doctor``."""
+"""``primorl doctor`` and ``primorl check``: whether all is well, before and after a run."""
 
 import shutil
 import sys
@@ -7,37 +7,20 @@ from contextlib import closing
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 import primorl
-from primorl.commands.printing import rendered
+from primorl.commands.terminal import rendered
+from primorl.project import paths
 from primorl.project.errors import PipelineError
 from primorl.project.files import home, sweep_leftovers
-from primorl.project.paths import (
-    LEDGER_HEAD,
-    LOCK,
-    MANIFEST,
-    MODEL,
-    PARAMS,
-    PARTITIONS,
-    PIPELINE,
-    SECRET,
-    STATE,
-    SUMMARY,
-)
 from primorl.project.template import check_version
 
-_HELP = """Check environment, packages, device, stores and project, and clean up after a killed run.
+if TYPE_CHECKING:
+    from primorl.config.params import Params
 
-Removes temporary copies of outputs that no running process owns; changes nothing else. Each row says ok, warning or
-problem, and what to do. Ends with status 1 if there is a problem.
-
-\b
-Examples:
-  primorl doctor                    after a crash, a kill or a full disk, or when a command behaves strangely
-"""
 State = Literal["ok", "warning", "problem"]
 Verdict = tuple[State, str]
 """``warning``: runs work, with a loss that the text names. ``problem``: something needs to be done."""
@@ -58,12 +41,15 @@ class Finding:
     says: str
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command("doctor", help=_HELP)(_run)
+def doctor() -> None:
+    """Check environment, packages, device, stores and project, and clean up after a killed run.
 
+    Removes temporary copies of outputs that no running process owns; changes nothing else. Each row says ok, warning or
+    problem, and what to do. Ends with status 1 if there is a problem.
 
-def _run() -> None:
+    Examples:
+      primorl doctor                    after a crash, a kill or a full disk, or when a command behaves strangely
+    """
     findings = list(examine())
     print(rendered(("check", "", "result"), [(found.what, found.state, found.says) for found in findings]))
     if any(found.state == "problem" for found in findings):
@@ -159,9 +145,9 @@ def _device() -> Verdict:
     from primorl.config.params import load
     from primorl.setup.compute import chosen_device
 
-    if not PARAMS.exists():
+    if not paths.PARAMS.exists():
         return "ok", "GPU" if torch.cuda.is_available() else "CPU"
-    chosen = chosen_device(load(PARAMS).compute)
+    chosen = chosen_device(load(paths.PARAMS).compute)
     if chosen.type == "cuda":
         return "ok", f"{torch.cuda.device_count()} GPU: {torch.cuda.get_device_name(chosen)}"
     return "ok", f"CPU, {torch.get_num_threads()} threads"
@@ -175,20 +161,20 @@ def _version() -> Verdict:
 def _params() -> Verdict:
     from primorl.config.params import load
 
-    if not PARAMS.exists():
+    if not paths.PARAMS.exists():
         return "problem", "not there: this folder is no project; change to the folder with params.yaml and dvc.yaml"
     load()
     return "ok", "valid"
 
 
 def _lock() -> Verdict:
-    if not PIPELINE.exists():
-        return "problem", f"{PIPELINE} is not there: this folder is no project"
-    if LOCK.exists() and _locked_outputs() is None:
+    if not paths.PIPELINE.exists():
+        return "problem", f"{paths.PIPELINE} is not there: this folder is no project"
+    if paths.LOCK.exists() and _locked_outputs() is None:
         return "problem", "not valid; `git checkout dvc.lock` brings back the committed one"
-    if LOCK.exists():
+    if paths.LOCK.exists():
         return "ok", "valid"
-    if MODEL.exists():
+    if paths.MODEL.exists():
         return "problem", "not there, although there is a model; `git checkout dvc.lock` or `dvc repro` brings it back"
     return "ok", "not there yet; `dvc repro` writes it"
 
@@ -197,7 +183,7 @@ def _locked_outputs() -> list[str] | None:
     import yaml
 
     try:
-        content: Any = yaml.safe_load(LOCK.read_text(encoding="utf-8"))
+        content: Any = yaml.safe_load(paths.LOCK.read_text(encoding="utf-8"))
         return [output["path"] for stage in content["stages"].values() for output in stage.get("outs", [])]
     except (OSError, ValueError, yaml.YAMLError, AttributeError, KeyError, TypeError, RecursionError):
         return None
@@ -205,7 +191,7 @@ def _locked_outputs() -> list[str] | None:
 
 def _outputs() -> Verdict:
     """Find outputs that were made and are gone; DVC removes them before it runs a stage."""
-    from primorl.project.restoration import missing_outputs
+    from primorl.project.dvc import missing_outputs
 
     outputs = _locked_outputs()
     if outputs is None:
@@ -220,12 +206,12 @@ def _outputs() -> Verdict:
 
 def _summary() -> Verdict:
     """Check that the results are of the model and the policy that are here."""
-    from primorl.commands.summary import other_files
+    from primorl.commands.results import other_files
     from primorl.evaluation.summary import Summary
 
-    if not SUMMARY.exists():
+    if not paths.SUMMARY.exists():
         return "ok", "not there yet"
-    stale = other_files(Summary.read(SUMMARY))
+    stale = other_files(Summary.read(paths.SUMMARY))
     return ("ok", "of the model and the policy that are here") if stale is None else ("problem", stale)
 
 
@@ -233,31 +219,30 @@ def _tracking() -> Verdict:
     from primorl.config.params import load
     from primorl.tracking.store import check_store
 
-    if not PARAMS.exists():
+    if not paths.PARAMS.exists():
         return "ok", "no project, no store"
-    return "ok", check_store(load(PARAMS))
+    return "ok", check_store(load(paths.PARAMS))
 
 
 def _secret() -> Verdict:
     from primorl.setup.accounts import check_secret
     from primorl.trajectories.storage.manifest import Manifest
 
-    secret = home() / SECRET
+    secret = home() / paths.SECRET
     if secret.exists() and secret.stat().st_mode & 0o077:
         return "problem", f"others may read {secret}; chmod 600 {secret}"
-    if not secret.exists() and (home() / LEDGER_HEAD).exists():
+    if not secret.exists() and (home() / paths.LEDGER_HEAD).exists():
         return "problem", f"{secret}: not there, and without it the ledger cannot be read; put it back from its backup"
-    if MANIFEST.exists():
-        check_secret(Manifest.load(MANIFEST), PARTITIONS)
+    if paths.MANIFEST.exists():
+        check_secret(Manifest.load(paths.MANIFEST), paths.PARTITIONS)
     return "ok", "there" if secret.exists() else "not there yet; the first run makes one"
 
 
 def _ledger() -> Verdict:
     from primorl.config.params import load_reading
-    from primorl.setup.accounts import begun_ledger
-    from primorl.setup.losses import refuse_losses
+    from primorl.setup.accounts import begun_ledger, refuse_losses
 
-    if not PARAMS.exists():
+    if not paths.PARAMS.exists():
         return "ok", "no project, no ledger"
     opened = begun_ledger(load_reading())
     if opened is None:
@@ -271,7 +256,7 @@ def _ledger() -> Verdict:
 
 def _permissions() -> Verdict:
     """Check that nobody else may read what ``.primorl`` holds: secret, ledger, checkpoints."""
-    state = home() / STATE
+    state = home() / paths.STATE
     if not state.exists():
         return "ok", "not there yet; the first run makes it"
     if state.stat().st_mode & 0o077:
@@ -289,3 +274,55 @@ def _space() -> Verdict:
     free = shutil.disk_usage(Path.cwd()).free
     text = f"{free / 2**30:.1f} GiB free"
     return ("ok", text) if free >= _LEAST_SPACE else ("problem", f"{text}; make room for at least 1 GiB")
+
+
+def check(
+    charges: Annotated[
+        bool,
+        typer.Option("--charges", help="Say what `dvc repro` would charge; on a terminal, ask where a budget is near."),
+    ] = False,
+) -> None:
+    """Check params.yaml, datasets and a log's columns before `dvc repro`. Runs nothing and changes nothing.
+
+    DVC itself may remove outputs before it finds a mistake in params.yaml; this command finds it first.
+
+    Examples:
+      primorl check && dvc repro            run the pipeline only if the settings are valid
+      primorl check --charges && dvc repro  say first what it charges, and ask where a budget is nearly used up
+    """
+    from primorl.config.datasets import TabularDataset
+    from primorl.config.params import load
+
+    check_version(Path(), primorl.__version__)
+    params = load()
+    if params.online.asked:
+        from primorl.setup.arrivals import Arrivals
+
+        if params.chosen.environment is None:
+            raise PipelineError(
+                f"params.yaml: online.users and online.arrivals: found users, and datasets/{params.dataset}.yaml names "
+                "no environment that could simulate them; set both to null"
+            )
+        Arrivals.of(params)
+    print("params.yaml and the datasets are valid")
+    if isinstance(params.chosen, TabularDataset):
+        from primorl.trajectories.sources.tabular.source import Tabular
+
+        there = Tabular(params.dataset, params.chosen).check_columns()
+        named = params.chosen.options.files
+        print(f"{named}: {'has the columns of the entry' if there else 'not there yet, so its columns are unchecked'}")
+    if charges:
+        _say_charges(params)
+
+
+def _say_charges(params: "Params") -> None:
+    """Print what the next run charges; on a terminal, ask whether to go on where a budget is nearly used up."""
+    from primorl.setup.next_charges import UNKNOWN, preview
+
+    found = preview(params)
+    if found is None:
+        print(UNKNOWN)
+        return
+    print(found.line)
+    if found.near and sys.stdin.isatty() and sys.stdout.isatty() and not typer.confirm("Go on?"):
+        raise PipelineError("stopped as asked: nothing was run, nothing was charged")

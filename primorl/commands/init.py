@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 import primorl
-from primorl.commands.arguments import given_path, project_folder
+from primorl.commands.terminal import given_path, option, project_folder
 from primorl.project import template
 from primorl.project.elapsed import TIME_UNITS
 from primorl.project.errors import PipelineError
@@ -17,33 +17,9 @@ from primorl.project.template import UNFINISHED, VERSION
 
 T = TypeVar("T")
 
-_HELP = """Make a project's folder, with an entry for your own CSV if you name it.
 
-Works without a clone of primorl's repository. DIR is new or empty, and lies in no other project. In a folder that this
-command made, it brings dvc.yaml and pipeline/ to the installed version, adds the entry, and leaves the rest as it is.
-
-With --csv, the names and types of the columns are read, and nothing else: bounds, categories and the horizon are public
-facts that you know beforehand. What you do not give is FILL IN in datasets/NAME.yaml, beside the columns' names and
-types; the command lists it, and nothing trains before it is replaced.
-
-\b
-Examples:
-  primorl init project                               a project with the default dataset
-  primorl init project --csv visits.csv              an entry that names the columns, to be filled in
-  primorl init project --csv visits.csv --unit patient --trajectory visit --step time \\
-      --observation glucose --observation meal --action dose --reward reward \\
-      --categories meal=none,snack,dinner --bounds glucose=2:25 --bounds dose=0:1 --bounds reward=-1:0
-  primorl init .                                     after an upgrade of primorl
-"""
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command("init", help=_HELP)(_run)
-
-
-def _for_column(form: str, read: Callable[[str], T]) -> Callable[[str], tuple[str, T]]:
-    """Make a parser of ``COLUMN=…``; a column's name may have an equals sign."""
+def _column_option(form: str, read: Callable[[str], T], about: str) -> Any:
+    """Make an option of the form ``COLUMN=…``; a column's name may have an equals sign."""
 
     def parse(text: str) -> tuple[str, T]:
         column, separator, said = text.rpartition("=")
@@ -54,7 +30,7 @@ def _for_column(form: str, read: Callable[[str], T]) -> Callable[[str], tuple[st
         except ValueError as wrong:
             raise typer.BadParameter(f"{column}: found {said[:80]!r}; allowed {wrong}") from None
 
-    return parse
+    return option(form, about, parser=parse)
 
 
 def _categories(text: str) -> tuple[str, ...]:
@@ -86,49 +62,54 @@ def _elapsed(text: str) -> tuple[str, float]:
     return unit, most
 
 
-def _run(
+def init(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="The project's folder.")],
-    csv: Annotated[str | None, typer.Option(metavar="FILE", help="Your log: .csv or .csv.gz.")] = None,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Of the dataset (default: the file's).")] = None,
+    csv: Annotated[str | None, option("FILE", "Your log: .csv or .csv.gz.")] = None,
+    name: Annotated[str | None, option("NAME", "Of the dataset (default: the file's).")] = None,
     unit: Annotated[
-        str | None,
-        typer.Option(metavar="COLUMN", help="Whom the guarantee protects: the person; or the trajectory's column."),
+        str | None, option("COLUMN", "Whom the guarantee protects: the person; or the trajectory's column.")
     ] = None,
-    trajectory: Annotated[str | None, typer.Option(metavar="COLUMN", help="Which trajectory a row is of.")] = None,
-    step: Annotated[
-        str | None, typer.Option(metavar="COLUMN", help="A number or time that ascends within a trajectory.")
-    ] = None,
-    observation: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="Observed; repeat it.")] = None,
-    action: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="Done; repeat it.")] = None,
-    reward: Annotated[str | None, typer.Option(metavar="COLUMN", help="The reward of the row's action.")] = None,
+    trajectory: Annotated[str | None, option("COLUMN", "Which trajectory a row is of.")] = None,
+    step: Annotated[str | None, option("COLUMN", "A number or time that ascends within a trajectory.")] = None,
+    observation: Annotated[list[str] | None, option("COLUMN", "Observed; repeat it.")] = None,
+    action: Annotated[list[str] | None, option("COLUMN", "Done; repeat it.")] = None,
+    reward: Annotated[str | None, option("COLUMN", "The reward of the row's action.")] = None,
     categories: Annotated[
         list[Any] | None,
-        typer.Option(
-            metavar="COLUMN=A,B",
-            parser=_for_column("COLUMN=A,B", _categories),
-            help="All that may be in a column; repeat it. An action becomes discrete.",
+        _column_option(
+            "COLUMN=A,B", _categories, "All that may be in a column; repeat it. An action becomes discrete."
         ),
     ] = None,
     bounds: Annotated[
         list[Any] | None,
-        typer.Option(
-            metavar="COLUMN=LOW:HIGH",
-            parser=_for_column("COLUMN=LOW:HIGH", _bounds),
-            help="Public bounds, known beforehand; repeat it.",
-        ),
+        _column_option("COLUMN=LOW:HIGH", _bounds, "Public bounds, known beforehand; repeat it."),
     ] = None,
     elapsed: Annotated[
         Any,
-        typer.Option(
-            metavar="NAME=UNIT:MOST",
-            parser=_for_column("NAME=UNIT:MOST", _elapsed),
-            help="Observe the time since the row before, at most so long: since=hours:24.",
+        _column_option(
+            "NAME=UNIT:MOST", _elapsed, "Observe the time since the row before, at most so long: since=hours:24."
         ),
     ] = None,
-    horizon: Annotated[
-        int | None, typer.Option(metavar="STEPS", min=1, help="The most steps of a trajectory, known beforehand.")
-    ] = None,
+    horizon: Annotated[int | None, option("STEPS", "The most steps of a trajectory, known beforehand.", min=1)] = None,
 ) -> None:
+    r"""Make a project's folder, with an entry for your own CSV if you name it.
+
+    Works without a clone of primorl's repository. DIR is new or empty, and lies in no other project. In a folder that
+    this command made, it brings dvc.yaml and pipeline/ to the installed version, adds the entry, and leaves the rest as
+    it is.
+
+    With --csv, the names and types of the columns are read, and nothing else: bounds, categories and the horizon are
+    public facts that you know beforehand. What you do not give is FILL IN in datasets/NAME.yaml, beside the columns'
+    names and types; the command lists it, and nothing trains before it is replaced.
+
+    Examples:
+      primorl init project                               a project with the default dataset
+      primorl init project --csv visits.csv              an entry that names the columns, to be filled in
+      primorl init project --csv visits.csv --unit patient --trajectory visit --step time \
+          --observation glucose --observation meal --action dose --reward reward \
+          --categories meal=none,snack,dinner --bounds glucose=2:25 --bounds dose=0:1 --bounds reward=-1:0
+      primorl init .                                     after an upgrade of primorl
+    """
     given: dict[str, Any] = {
         "unit": unit,
         "trajectory": trajectory,
@@ -148,14 +129,14 @@ def _run(
             raise PipelineError(f"{', '.join(unused)}: found without --csv; name the log: --csv FILE")
         _make(target, None, there=there)
         return
-    from primorl.setup.drafting import Draft, Meaning
+    from primorl.setup.drafting import Draft
     from primorl.trajectories.sources.tabular.columns import columns_of
 
     log = given_path(csv)
     if log.resolve().is_relative_to(target):
         raise PipelineError(f"{log}: lies in the project, where git would see its rows; move it to another folder")
     form, columns = columns_of(log)
-    draft = Draft(Meaning(**given), columns)
+    draft = Draft(columns=columns, **given)
     name = _dataset_name(name, log)
     _make(target, (name, draft.text(name, log, form)), there=there)
     print(f"datasets/{name}.yaml has the names and types of the columns; no bound was read off the rows")

@@ -1,5 +1,6 @@
 """``primorl ledger``."""
 
+import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -9,17 +10,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primorl.commands.arguments import given_path
+from primorl.commands.terminal import add_group, given_path, option, rendered
 from primorl.project.paths import LEDGER_HEAD, MANIFEST, PARTITIONS
 
 if TYPE_CHECKING:
     from primorl.config.params import Reading
     from primorl.privacy.ledger.account import Account
-    from primorl.privacy.ledger.history import Registered
-    from primorl.privacy.ledger.ledger import Charge, Ledger
+    from primorl.privacy.ledger.history import Charge, Registered
+    from primorl.privacy.ledger.ledger import Ledger
 
-_EXAMPLES = """\b
-Examples:
+_EXAMPLES = """Examples:
   primorl ledger show                        every charge, and what is spent and left of each dataset version
   primorl ledger show --json --dataset NAME  the charges of one dataset, as JSON
   primorl ledger verify                      check hashes, order and members; names the first broken record
@@ -27,32 +27,22 @@ Examples:
   primorl ledger repair                      say what the ledger has lost, and begin a new head where it has none
 """
 _EMPTY = "the ledger is empty: nothing was charged yet"
-_REPAIR = """Say what the ledger has lost, record again what can be, and begin a new head.
-
-Nothing is charged while the head file is missing, or while the ledger lacks a charge that a file names; this command
-mends that. A project that joins a ledger of others begins its own head with it as well."""
 _COLUMNS = ("rec.", "reserved", "dataset", "stage", "state", "ε", "δ", "charge")
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
+    """Add the commands to ``app``."""
     about = "Show, check or export what was spent on private data."
-    actions = typer.Typer(help=f"{about}\n\n{_EXAMPLES}")
-    actions.command("show", help=f"List the charges, and what is spent and left of each dataset.\n\n{_EXAMPLES}")(_show)
-    actions.command("verify", help=f"Check that no record was edited, removed, inserted or moved.\n\n{_EXAMPLES}")(
-        _verify
-    )
-    actions.command("repair", help=f"{_REPAIR}\n\n{_EXAMPLES}")(_repair)
-    actions.command("export", help=f"Write the raw records as JSON lines.\n\n{_EXAMPLES}")(_export)
-    app.add_typer(actions, name="ledger")
+    add_group(app, "ledger", about, _EXAMPLES, _show, _verify, _repair, _export)
 
 
 def _show(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print a JSON list, oldest first, with the running total.")
     ] = False,
-    dataset: Annotated[str | None, typer.Option(metavar="NAME", help="Show only the charges of this dataset.")] = None,
+    dataset: Annotated[str | None, option("NAME", "Show only the charges of this dataset.")] = None,
 ) -> None:
+    """List the charges, and what is spent and left of each dataset."""
     params, ledger = _opened()
     if ledger is None:
         print("[]" if as_json else _EMPTY)
@@ -70,7 +60,7 @@ def _show(
 
 
 def _verify() -> None:
-    """Check the chain, its head file, and that it has every charge that a file of this project names."""
+    """Check that no record was edited, removed, inserted or moved."""
     params, opened = _opened()
     if opened is None:
         print(_EMPTY)
@@ -91,6 +81,11 @@ def _repair(
         ),
     ] = False,
 ) -> None:
+    """Say what the ledger has lost, record again what can be, and begin a new head.
+
+    Nothing is charged while the head file is missing, or while the ledger lacks a charge that a file names; this
+    command mends that. A project that joins a ledger of others begins its own head with it as well.
+    """
     from primorl.config.params import load_reading
     from primorl.setup.ledger_repair import repair
 
@@ -101,8 +96,7 @@ def _repair(
 def _export(
     file: Annotated[Path, typer.Argument(metavar="FILE", parser=given_path, help="The file to write.")],
 ) -> None:
-    import json
-
+    """Write the raw records as JSON lines."""
     from primorl.project.files import replaced_file
 
     params, opened = _opened()
@@ -127,8 +121,7 @@ def _opened() -> "tuple[Reading, Ledger | None]":
         PipelineError: there is no ledger, and files of the project name charges.
     """
     from primorl.config.params import load_reading
-    from primorl.setup.accounts import begun_ledger
-    from primorl.setup.losses import refuse_losses
+    from primorl.setup.accounts import begun_ledger, refuse_losses
 
     params = load_reading()
     ledger = begun_ledger(params)
@@ -145,8 +138,7 @@ def _check(params: "Reading", ledger: "Ledger") -> str | None:
             partitions were made under another secret.
     """
     from primorl.project.files import home
-    from primorl.setup.accounts import check_secret
-    from primorl.setup.losses import refuse_losses
+    from primorl.setup.accounts import check_secret, refuse_losses
     from primorl.trajectories.storage.manifest import Manifest
 
     refuse_losses(ledger, head=params.ledger.url is None)
@@ -161,8 +153,6 @@ def _check(params: "Reading", ledger: "Ledger") -> str | None:
 
 
 def _print_json(ledger: "Ledger", charges: "Sequence[Charge]", params: "Reading") -> None:
-    import json
-
     from primorl.project.files import finite
 
     delta = params.privacy.budget.delta
@@ -177,7 +167,6 @@ def _print_json(ledger: "Ledger", charges: "Sequence[Charge]", params: "Reading"
 
 
 def _print_table(ledger: "Ledger", charges: "Sequence[Charge]", params: "Reading", dataset: str | None) -> None:
-    from primorl.commands.printing import rendered
     from primorl.privacy.accounting.rounding import at_most
 
     if not charges:

@@ -13,34 +13,18 @@ from typing import Annotated
 import typer
 
 import primorl
-from primorl.commands import (
-    audit,
-    check,
-    data,
-    doctor,
-    export,
-    init,
-    ledger,
-    plan,
-    predict,
-    release,
-    report,
-    runs,
-    select,
-    summary,
-    sweep,
-)
-from primorl.commands.arguments import in_project
-from primorl.project.errors import PipelineError
+from primorl.commands import audit, data, doctor, init, ledger, plan, policies, results, sweep
+from primorl.commands.terminal import add_command, in_project
 from primorl.project.paths import LOCK
+from primorl.project.reporting import INTERRUPTED, explained
 
-COMMANDS = (
-    *(init, check, data, plan, summary, report, runs, sweep, select),
-    *(predict, export, ledger, audit, release, doctor),
+_COMMANDS = (
+    *(init.init, doctor.check, plan.plan, results.summary, results.report, results.runs, sweep.sweep),
+    *(policies.select, policies.predict, policies.export, policies.release, doctor.doctor),
 )
-"""In the order of ``primorl --help``."""
+"""In the order of ``primorl --help``, where the groups come last."""
 _COMPLETION = "_PRIMORL_COMPLETE"
-_USAGE, _INTERRUPTED = 2, 130  # exit statuses
+_USAGE = 2  # exit status
 
 app = typer.Typer(
     name="primorl",
@@ -48,8 +32,10 @@ app = typer.Typer(
     epilog="`primorl COMMAND --help` shows the options of a command and examples.",
     rich_markup_mode=None,  # rich would wrap the examples, and drop what stands in square brackets
 )
-for module in COMMANDS:
-    module.register(app)
+for command in _COMMANDS:
+    add_command(app, command.__name__, command)
+for group in (data, ledger, audit):
+    group.register(app)
 
 
 def _version(wanted: bool) -> None:
@@ -103,12 +89,12 @@ def main(words: Sequence[str] | None = None) -> int:
         return 0
     except (KeyboardInterrupt, typer.Abort):  # Abort: at a question
         print("error: interrupted", file=sys.stderr)
-        return _INTERRUPTED
+        return INTERRUPTED
     except typer.TyperException as wrong:
         print(f"error: {_usage(wrong)}", file=sys.stderr)
         return _USAGE
     except Exception as wrong:
-        print(f"error: {_explained(wrong, _name(given))}", file=sys.stderr)
+        print(f"error: {explained(_name(given), wrong)}", file=sys.stderr)
         if debug:
             traceback.print_exception(wrong)
         return 1
@@ -118,7 +104,7 @@ def _mention_missing_outputs(command: str) -> None:
     """Say how to get back outputs that DVC removed before it failed; `doctor` has a row for them."""
     if command == "doctor" or not LOCK.exists():
         return
-    from primorl.project.restoration import hint
+    from primorl.project.dvc import hint
 
     with suppress(Exception):  # the command's own result matters more
         if advice := hint():
@@ -133,17 +119,6 @@ def _usage(wrong: typer.TyperException) -> str:
     context = getattr(wrong, "ctx", None)
     path = "primorl" if context is None else context.command_path
     return f"{' '.join(wrong.format_message().split()).rstrip('.')}; see `{path} --help`"
-
-
-def _explained(wrong: Exception, command: str) -> str:
-    if isinstance(wrong, PipelineError):
-        return str(wrong)
-    if isinstance(wrong, ModuleNotFoundError) and not (wrong.name or "").startswith("primorl"):
-        return f"{command}: needs {wrong.name}, which is not installed; run `pip install 'primorl[pipeline]'`"
-    if isinstance(wrong, OSError):
-        return f"{wrong.filename or command}: {wrong.strerror or type(wrong).__name__}"
-    frame = traceback.extract_tb(wrong.__traceback__)[-1]
-    return f"{command}: unforeseen {type(wrong).__name__} at {frame.filename.rpartition('/')[2]}:{frame.lineno}"
 
 
 if __name__ == "__main__":

@@ -5,20 +5,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from primorl.commands.arguments import number
+from primorl.commands.terminal import AsJson, number, option
 
-_HELP = """Show the ε of a mechanism, or solve for a target ε.
-
-\b
-Examples:
-  primorl plan                                       what params.yaml costs, what was spent and what is left
-  primorl plan --target-epsilon 1                    the noise multiplier for ε 1, all else as in params.yaml
-  primorl plan --target-epsilon 1 --solve rounds     as many rounds as ε 1 pays for
-  primorl plan --json --sampling-probability 0.01 --noise-multiplier 2 --rounds 400 --delta 1e-5
-
-Options that are not given are taken from params.yaml, and so are the queries that privacy.statistics asks before the
-rounds: ε covers all of them together. Nothing is spent and no private row is read.
-"""
 MOST_ROUNDS = 1_000_000
 _MOST_QUERIES = 8
 _MULTIPLIERS = "a number from 1e-06 to 1e+06"
@@ -44,56 +32,43 @@ def _queries(text: str) -> tuple[float, ...]:
     return tuple(_query(part) for part in parts)
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command("plan", help=_HELP)(_run)
-
-
-def _run(
+def plan(
     sampling_probability: Annotated[
-        float | None,
-        typer.Option(metavar="Q", parser=_probability, help="Probability with which each unit joins a round."),
+        float | None, option("Q", "Probability with which each unit joins a round.", parser=_probability)
     ] = None,
-    noise_multiplier: Annotated[
-        float | None, typer.Option(metavar="Z", parser=_multiplier, help="Noise over clipping norm.")
-    ] = None,
-    rounds: Annotated[int | None, typer.Option(metavar="T", parser=_rounds, help="Number of rounds.")] = None,
-    delta: Annotated[float | None, typer.Option(metavar="D", parser=_delta, help="δ.")] = None,
+    noise_multiplier: Annotated[float | None, option("Z", "Noise over clipping norm.", parser=_multiplier)] = None,
+    rounds: Annotated[int | None, option("T", "Number of rounds.", parser=_rounds)] = None,
+    delta: Annotated[float | None, option("D", "δ.", parser=_delta)] = None,
     queries: Annotated[
-        Any,
-        typer.Option(
-            metavar="Z,Z", parser=_queries, help="Noise multipliers of the queries before the rounds, or none."
-        ),
+        Any, option("Z,Z", "Noise multipliers of the queries before the rounds, or none.", parser=_queries)
     ] = None,
     target_epsilon: Annotated[
-        float | None,
-        typer.Option(metavar="E", parser=_epsilon, help="Solve for the noise or the rounds that spend this ε, by PLD."),
+        float | None, option("E", "Solve for the noise or the rounds that spend this ε, by PLD.", parser=_epsilon)
     ] = None,
     solve: Annotated[
         Literal["noise-multiplier", "rounds"] | None,
-        typer.Option(metavar="WHAT", help="What to solve for: noise-multiplier (default) or rounds."),
+        option("WHAT", "What to solve for: noise-multiplier (default) or rounds."),
     ] = None,
     units: Annotated[
         int | None,
-        typer.Option(
-            metavar="K", parser=_units, help="Private units.  [default: those of data/partitions/manifest.json]"
-        ),
+        option("K", "Private units.  [default: those of data/partitions/manifest.json]", parser=_units),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    from primorl.commands.plan_settings import Options
-    from primorl.commands.plan_text import show
+    """Show the ε of a mechanism, or solve for a target ε.
 
-    show(
-        Options(
-            sampling_probability=sampling_probability,
-            noise_multiplier=noise_multiplier,
-            rounds=rounds,
-            delta=delta,
-            queries=queries,
-            target_epsilon=target_epsilon,
-            units=units,
-            solve=solve,
-        ),
-        as_json=as_json,
+    Examples:
+      primorl plan                                       what params.yaml costs, what was spent and what is left
+      primorl plan --target-epsilon 1                    the noise multiplier for ε 1, all else as in params.yaml
+      primorl plan --target-epsilon 1 --solve rounds     as many rounds as ε 1 pays for
+      primorl plan --json --sampling-probability 0.01 --noise-multiplier 2 --rounds 400 --delta 1e-5
+
+    Options that are not given are taken from params.yaml, and so are the queries that privacy.statistics asks before
+    the rounds: ε covers all of them together. Nothing is spent and no private row is read.
+    """
+    from primorl.commands import plan_answer
+
+    options = plan_answer.Options(
+        sampling_probability, noise_multiplier, rounds, delta, queries, target_epsilon, solve, units
     )
+    plan_answer.show(options, as_json=as_json)

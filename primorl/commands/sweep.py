@@ -6,47 +6,32 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primorl.commands.arguments import given_path
+from primorl.commands.terminal import given_path, one_line, option, path_option, rendered
 
 if TYPE_CHECKING:
     from primorl.sweeps.file import Sweep
     from primorl.sweeps.sweeping import Done
 
-_HELP = """Run the stages after partition for many settings, each in a folder of its own.
 
-\b
-Examples:
-  primorl sweep sweeps/pendulum-epsilon.yaml              run what is missing, then a table
-  primorl sweep sweeps/pendulum-epsilon.yaml --plan       what it would charge; runs nothing
-  primorl sweep sweeps/pendulum-epsilon.yaml --rows out.csv       write all finished trials; runs nothing
-  primorl sweep sweeps/pendulum-epsilon.yaml --workers 4  four trials at a time, which share the cores
-  primorl sweep sweeps/pendulum-epsilon.yaml --slurm gpu  each trial is a job of Slurm's partition gpu
-
-Trials lie in .primorl/sweeps/NAME. The same command goes on after a kill, and runs again what failed. The ledger is
-asked before each trial; what it refuses is not begun. Every trial with new settings of the model is charged.
-"""
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command("sweep", help=_HELP)(_run)
-
-
-def _run(
+def sweep(
     file: Annotated[Path, typer.Argument(metavar="FILE", parser=given_path, help="The sweep, a YAML file.")],
     plan: Annotated[bool, typer.Option("--plan", help="Say what it would charge; run nothing.")] = False,
-    rows: Annotated[
-        Path | None,
-        typer.Option(metavar="OUT", parser=given_path, help="Write finished trials to OUT.csv or OUT.parquet."),
-    ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Trials at a time.  [default: cores / compute.threads]"),
-    ] = None,
-    slurm: Annotated[
-        str | None, typer.Option(metavar="PARTITION", help="Submit each trial as a job; needs primorl[slurm].")
-    ] = None,
+    rows: Annotated[Path | None, path_option("OUT", "Write finished trials to OUT.csv or OUT.parquet.")] = None,
+    workers: Annotated[int | None, option("N", "Trials at a time.  [default: cores / compute.threads]", min=1)] = None,
+    slurm: Annotated[str | None, option("PARTITION", "Submit each trial as a job; needs primorl[slurm].")] = None,
 ) -> None:
+    """Run the stages after partition for many settings, each in a folder of its own.
+
+    Examples:
+      primorl sweep sweeps/pendulum-epsilon.yaml              run what is missing, then a table
+      primorl sweep sweeps/pendulum-epsilon.yaml --plan       what it would charge; runs nothing
+      primorl sweep sweeps/pendulum-epsilon.yaml --rows out.csv       write all finished trials; runs nothing
+      primorl sweep sweeps/pendulum-epsilon.yaml --workers 4  four trials at a time, which share the cores
+      primorl sweep sweeps/pendulum-epsilon.yaml --slurm gpu  each trial is a job of Slurm's partition gpu
+
+    Trials lie in .primorl/sweeps/NAME. The same command goes on after a kill, and runs again what failed. The ledger is
+    asked before each trial; what it refuses is not begun. Every trial with new settings of the model is charged.
+    """
     from primorl.sweeps import sweeping
     from primorl.sweeps.file import read_sweep
     from primorl.sweeps.rows import check_table_name
@@ -73,26 +58,16 @@ def _run(
 
 def _table(sweep: "Sweep", done: "Done") -> str:
     """Write a line for every trial: what varies, the result, its ε; below, why trials are not finished."""
-    from primorl.commands.printing import one_line, rendered
     from primorl.privacy.accounting.rounding import at_most
     from primorl.sweeps.file import column_heads
 
     heads, lines = column_heads(sweep.keys), []
     for row in done.rows:
-        value, score = row.first("return_mean", "model_value"), row.first("normalized_score")
-        epsilon = row.summary.get("epsilon")
-        lines.append(
-            (
-                row.trial,
-                row.case or "",
-                *(str(row.settings.get(key, "")) for key in sweep.keys),
-                "" if value is None else f"{value:.4g}",
-                "" if score is None else f"{score:.4g}",
-                "" if not row.summary else "∞" if epsilon is None else at_most(epsilon, 4),
-                f"{row.seconds:.0f}",
-                row.status,
-            )
-        )
+        varied = [str(row.settings.get(key, "")) for key in sweep.keys]
+        found = (row.first("return_mean", "model_value"), row.first("normalized_score"))
+        values = ["" if value is None else f"{value:.4g}" for value in found]
+        epsilon = at_most(row.summary.get("epsilon"), 4) if row.summary else ""
+        lines.append((row.trial, row.case or "", *varied, *values, epsilon, f"{row.seconds:.0f}", row.status))
     columns = ("trial", "case", *heads, "return", "score", "ε", "seconds", "")
     table = rendered(columns, lines, right=columns[2:-1], cut=("trial", "case", *heads))
     unfinished = [f"{row.trial} {row.status}: {one_line(row.error)}" for row in done.rows if row.error]

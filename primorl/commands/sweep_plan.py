@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from absl import logging
 from dp_accounting import dp_event
 
-from primorl.commands.plan_settings import Options, Settings, asked_for
-from primorl.commands.printing import one_line, rendered
+from primorl.commands.plan_answer import Options, Settings, asked_for
+from primorl.commands.terminal import one_line, rendered
 from primorl.config import params
 from primorl.config.params import Params
 from primorl.privacy.accounting.epsilon import RELATION_NAME
@@ -23,9 +23,9 @@ from primorl.setup.clone_work import clone_identity
 from primorl.setup.next_charges import PendingCharge, beside_model, mark_paid
 from primorl.setup.partitions import Partitions
 from primorl.sweeps.file import Sweep, Trial, column_heads, expand
-from primorl.sweeps.folders import trial_folder, trial_params
 from primorl.sweeps.rows import read_row
 from primorl.sweeps.sweeping import check_trials
+from primorl.sweeps.trial import trial_folder, trial_params
 
 
 @dataclass(kw_only=True)

@@ -16,6 +16,7 @@ from primorl.config.texts import (
     StoreUrl,
     Text,
     Variant,
+    word_or_numbers,
 )
 from primorl.policy.settings import SacConfig
 from primorl.project.values import (
@@ -197,12 +198,8 @@ class Policy(SacConfig, Block):
     mopo_real_fraction: Share
 
 
-def _word_or_numbers(value: Any) -> str:
-    return "word" if isinstance(value, str) else "numbers"
-
-
 ReturnBounds = Annotated[
-    Annotated[Literal["public"], Tag("word")] | Annotated[Range, Tag("numbers")], Discriminator(_word_or_numbers)
+    Annotated[Literal["public"], Tag("word")] | Annotated[Range, Tag("numbers")], Discriminator(word_or_numbers)
 ]
 
 

@@ -6,21 +6,13 @@ DVC fails where a listed key is missing.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, TypeAdapter
 
 from primorl.config.tabular import BoxActions, TabularOptions
-from primorl.config.texts import (
-    Block,
-    FilledText,
-    InnerPath,
-    Name,
-    OpenRange,
-    Range,
-    Sentence,
-    Text,
-)
+from primorl.config.texts import Block, FilledText, InnerPath, Name, OpenRange, Range, Sentence, Text, word_or_numbers
 from primorl.project.values import (
     Finite,
     HiddenSizes,
@@ -141,20 +133,16 @@ class DeclaredBounds(Block):
             raise ValueError("low and high must have the same length, and low < high in every dimension")
 
 
-def _word_or_numbers(value: Any) -> str:
-    return "word" if isinstance(value, str) else "numbers"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Bounds(Block):
     """Public bounds of model states and rewards."""
 
     observation: Annotated[
         Annotated[Literal["space", "public"], Tag("word")] | Annotated[DeclaredBounds, Tag("numbers")],
-        Discriminator(_word_or_numbers),
+        Discriminator(word_or_numbers),
     ]
     reward: Annotated[
-        Annotated[Literal["public"], Tag("word")] | Annotated[Range, Tag("numbers")], Discriminator(_word_or_numbers)
+        Annotated[Literal["public"], Tag("word")] | Annotated[Range, Tag("numbers")], Discriminator(word_or_numbers)
     ]
 
 
@@ -257,16 +245,6 @@ class DatasetCommon(Block):
     suggested: Suggested
     card: Annotated[CardTexts, BeforeValidator(_or_nothing)] = field(default_factory=CardTexts)
 
-    @property
-    def duplicates(self) -> Literal["refuse", "allow"]:
-        """Whether two units may have equal rows."""
-        return self.ingestion.duplicates
-
-    @property
-    def exclude_units(self) -> str | None:
-        """The file with the ids of units to leave out; None: no unit is left out."""
-        return self.ingestion.exclude_units
-
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayDataset(DatasetCommon):
@@ -338,16 +316,12 @@ AnyDataset = ReplayDataset | MinariDataset | D4rlDataset | TabularDataset | IcuS
 Dataset = Annotated[AnyDataset, Field(discriminator="source")]
 
 
-_ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
 def checked(kind: type[T], content: Mapping[str, Any]) -> T:
-    """Make one of this module's classes from plain values.
-
-    Raises:
-        pydantic.ValidationError: the values do not fit.
-    """
-    if kind not in _ADAPTERS:
-        _ADAPTERS[kind] = TypeAdapter(kind)
-    made: T = _ADAPTERS[kind].validate_python(dict(content))
+    """Make one of this module's classes from plain values; raises pydantic's error if they do not fit."""
+    made: T = _adapter(kind).validate_python(dict(content))  # type: ignore[arg-type]
     return made

@@ -4,14 +4,12 @@
 ``datasets/defaults.yaml`` says which values suit a dataset that suggests none. `suggestions` has the rules.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from primorl.config import shares, suggestions
 from primorl.config.blocks import (
@@ -28,18 +26,17 @@ from primorl.config.blocks import (
     Privacy,
     Tracking,
 )
-from primorl.config.datasets import CardTexts, Dataset
-from primorl.config.explanations import explanations
-from primorl.config.reading import read_yaml, shown
+from primorl.config.datasets import CardTexts, Dataset, checked
+from primorl.config.reading import explanations, found_at, read_yaml, shown
 from primorl.config.texts import Block, Name
 from primorl.project.errors import PipelineError
 from primorl.project.paths import PARAMS
 from primorl.project.values import Seed
 
+T = TypeVar("T")
 DATASETS = "datasets"
 DEFAULTS = "defaults"
 """The file in ``datasets/`` that is no dataset."""
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _NO_CHOICES = ("ledger", "tracking", "compute")
 _WHY = "every choice of a run lives in this file"
 
@@ -75,18 +72,16 @@ class Params(Block):
 
         Found out after training, another model would have to be paid for.
         """
-        if self.partition.public_fraction == 0 and self.dynamics.variant != "mopo":
-            self._check_without_public()
-        starts, nowhere = self.policy.starts, None
-        if "policy.starts" in self.unfitted:
-            public = self.partition.public_fraction != 0
-            if public or self.chosen.environment is not None or self.privacy.statistics.starts:
-                return
         if self.dynamics.variant == "mopo":  # its rollouts begin at real states
+            return
+        nobody, starts, nowhere = self.partition.public_fraction == 0, self.policy.starts, None
+        if nobody:
+            self._check_without_public()
+        if "policy.starts" in self.unfitted:
             return
         if starts in ("reset", "pool") and self.chosen.environment is None:
             nowhere = f"{DATASETS}/{self.dataset}.yaml says environment: null"
-        elif starts == "public" and self.partition.public_fraction == 0:
+        elif starts == "public" and nobody:
             nowhere = "partition.public_fraction is 0"
         elif starts == "released" and not self.privacy.statistics.starts:
             nowhere = "privacy.statistics.starts is false"
@@ -130,7 +125,8 @@ class Params(Block):
 
     def values(self, keys: Iterable[str]) -> dict[str, Any]:
         """Values by dotted key."""
-        return {key: _value(self, key) for key in sorted(keys)}
+        content = plain(self)
+        return {key: found_at(content, key) for key in sorted(keys)}
 
     def fitted(self, values: Mapping[str, Any]) -> "Params":
         """The same choices with fitted values, by dotted key, in the place of what stood in for them.
@@ -140,11 +136,8 @@ class Params(Block):
         taken = {key: value for key, value in values.items() if key in self.unfitted}
         content = plain(self)
         for key, value in taken.items():
-            *path, last = key.split(".")
-            block = content
-            for part in path:
-                block = block[part]
-            block[last] = value
+            block, _, last = key.rpartition(".")
+            found_at(content, block)[last] = value
         return from_plain(content, {**self.origins, **dict.fromkeys(taken, suggestions.FIT)})
 
     def estimators(self, epsilon: float | None) -> Estimators:
@@ -156,18 +149,14 @@ class Params(Block):
     def suggested(self) -> dict[str, Any]:
         """The values that were taken from a dataset's file or from the defaults, by dotted key."""
         paired = {key for pair in suggestions.PAIRS for key in pair}
-        taken = {
-            key: _value(self, key)
-            for key, file in sorted(self.origins.items())
-            if file not in (PARAMS.name, suggestions.TO_FIT)
-        }
+        taken = self.values(key for key, file in self.origins.items() if file not in (PARAMS.name, suggestions.TO_FIT))
         return {key: value for key, value in taken.items() if value is not None or key not in paired}
 
     def suggestions_line(self) -> str | None:
         """What the dataset decided, in one line; None: ``params.yaml`` decided everything."""
         by_file: dict[str, list[str]] = {}
         for key, value in self.suggested().items():
-            by_file.setdefault(self.origins[key], []).append(f"{key} {_word(value)}")
+            by_file.setdefault(self.origins[key], []).append(f"{key} {'null' if value is None else value}")
         default = f"{DATASETS}/{DEFAULTS}.yaml"
         parts = [f"{file}: {', '.join(said)}" for file, said in sorted(by_file.items()) if file != default]
         if default in by_file:
@@ -206,10 +195,6 @@ def load(path: Path = PARAMS) -> Params:
 def parse(raw: Any, path: Path = PARAMS) -> Params:
     """Check the content of ``params.yaml``; the dataset's file is read beside it.
 
-    Args:
-        raw: the content.
-        path: where it stands; errors name it, and ``datasets/`` is beside it.
-
     Raises:
         PipelineError: one line that names every wrong key, what was found and what is allowed.
     """
@@ -238,21 +223,21 @@ def parse(raw: Any, path: Path = PARAMS) -> Params:
 
 def _checked(said: dict[str, Any], path: Path, own: Path, wrong: dict[Path, list[str]]) -> Params:
     """Make `Params` of decided values; ``wrong`` holds what is known to be wrong, by file."""
-    checked: Params | None = None
+    made: Params | None = None
     try:
-        checked = _adapter().validate_python(said)
+        made = checked(Params, said)
     except ValidationError as refused:
         for key, why in explanations(refused, said):
-            if suggestions.may_be_auto(key) and isinstance(suggestions.found_at(said, key), str):
+            if suggestions.may_be_auto(key) and isinstance(found_at(said, key), str):
                 why += f", or {suggestions.AUTO}"
             chosen = key.partition(".")[0] == "chosen"
             file, inner = (own, key.removeprefix("chosen").removeprefix(".")) if chosen else (path, key)
             if not inner or not any(other.startswith((f"{inner}: ", f"{inner}.")) for other in wrong[file]):
                 wrong[file].append(f"{inner}: {why}" if inner else why)
     lines = [f"{file}: {'; '.join(texts)}" for file, texts in wrong.items() if texts]
-    if lines or checked is None:
+    if lines or made is None:
         raise PipelineError("; ".join(lines))
-    return checked
+    return made
 
 
 def load_reading(path: Path = PARAMS) -> Reading:
@@ -264,15 +249,9 @@ def load_reading(path: Path = PARAMS) -> Reading:
         PipelineError: the file cannot be read, or one of these keys is wrong.
     """
     raw = _block(read_yaml(path, _WHY), path, keys=False)
-    privacy = raw.get("privacy")
-    budget = privacy.get("budget") if isinstance(privacy, dict) else None
+    budget = found_at(raw, "privacy.budget")
     said = {"dataset": raw.get("dataset"), "ledger": raw.get("ledger"), "privacy": {"budget": budget}}
-    try:
-        reading: Reading = TypeAdapter(Reading).validate_python(said)
-    except ValidationError as refused:
-        texts = (f"{key}: {why}" for key, why in explanations(refused, said))
-        raise PipelineError(f"{path}: " + "; ".join(texts)) from None
-    return reading
+    return _validated(Reading, said, path)
 
 
 def declared_texts(dataset: str, folder: Path = Path(DATASETS)) -> dict[str, str]:
@@ -284,14 +263,16 @@ def declared_texts(dataset: str, folder: Path = Path(DATASETS)) -> dict[str, str
         PipelineError: the file cannot be read, or the block does not fit.
     """
     own = folder / f"{dataset}.yaml"
-    entry = read_yaml(own, "") if own.exists() else {}
-    said = {"card": entry.get("card") if isinstance(entry, dict) and entry.get("card") is not None else {}}
+    card = found_at(read_yaml(own, ""), "card") if own.exists() else None
+    return _validated(dict[str, CardTexts], {"card": {} if card is None else card}, own)["card"].stated
+
+
+def _validated(kind: type[T], said: dict[str, Any], file: Path) -> T:
     try:
-        texts: CardTexts = TypeAdapter(CardTexts).validate_python(said["card"])
+        return checked(kind, said)
     except ValidationError as refused:
-        wrong = (f"card.{key}: {why}" if key else f"card: {why}" for key, why in explanations(refused, said["card"]))
-        raise PipelineError(f"{own}: {'; '.join(wrong)}") from None
-    return texts.stated
+        texts = (f"{key}: {why}" for key, why in explanations(refused, said))
+        raise PipelineError(f"{file}: {'; '.join(texts)}") from None
 
 
 def names(folder: Path = Path(DATASETS)) -> list[str]:
@@ -308,10 +289,6 @@ def plain(block: Any) -> dict[str, Any]:
 
 def from_plain(content: Mapping[str, Any], origins: Mapping[str, str] | None = None) -> Params:
     """Check values as `plain` gives them: every key decided, the dataset's under ``chosen``.
-
-    Args:
-        content: the values.
-        origins: see `Params`; None: nothing is known of them.
 
     Raises:
         PipelineError: as `parse`.
@@ -343,21 +320,10 @@ def _dataset(raw: dict[str, Any], path: Path) -> str:
     if "dataset" not in raw:
         raise PipelineError(f"{path}: dataset: missing")
     name = raw["dataset"]
-    if not isinstance(name, str) or _NAME.fullmatch(name) is None or name not in there:
+    if name not in there:
         allowed = f"allowed are the files in {DATASETS}/: {', '.join(there)}" if there else f"{DATASETS}/ has no file"
         raise PipelineError(f"{path}: dataset: found {shown(name)}; {allowed}")
-    return name
-
-
-@cache
-def _adapter() -> TypeAdapter[Params]:
-    return TypeAdapter(Params)
-
-
-def _value(block: Any, key: str) -> Any:
-    for part in key.split("."):
-        block = getattr(block, part)
-    return _lists(asdict(block)) if hasattr(block, "__dataclass_fields__") else _lists(block)
+    return str(name)
 
 
 def _leaves(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -366,10 +332,6 @@ def _leaves(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield from _leaves(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
-
-
-def _word(value: Any) -> str:
-    return "null" if value is None else str(value)
 
 
 def _lists(value: Any) -> Any:

@@ -4,9 +4,11 @@ In YAML 1.1, as PyYAML reads it, ``1:30`` is the number 90, ``yes`` is true and 
 other values than DVC tracks.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.constructor import SafeConstructor
 from ruamel.yaml.error import YAMLError
@@ -53,10 +55,6 @@ class _PlainData(SafeConstructor):
 def read_yaml(path: Path, why: str) -> Any:
     """Read one YAML file of settings.
 
-    Args:
-        path: the file.
-        why: what the file is for; ends the message where it is missing.
-
     Raises:
         PipelineError: the file is missing or not readable, too large or not valid YAML, gives a key twice, or repeats
             itself through aliases beyond 100,000 values.
@@ -65,7 +63,13 @@ def read_yaml(path: Path, why: str) -> Any:
         size = path.stat().st_size
         if size > _MOST_BYTES:
             raise PipelineError(f"{path}: found {size} bytes; allowed are up to {_MOST_BYTES}")
-        return _constructed(path.read_text(encoding="utf-8"))
+        text, reader = path.read_text(encoding="utf-8"), YAML(typ="safe", pure=True)
+        reader.Constructor = _PlainData
+        node = reader.compose(text)
+        if node is None:
+            return None
+        _count(node, {})
+        return reader.load(text)
     except (FileNotFoundError, NotADirectoryError):
         raise PipelineError(f"{path}: not there; {why}") from None
     except OSError as refused:
@@ -76,16 +80,6 @@ def read_yaml(path: Path, why: str) -> Any:
         where = getattr(broken, "problem_mark", None)
         line = f", line {where.line + 1}" if where is not None else ""
         raise PipelineError(f"{path}{line}: not valid YAML") from None
-
-
-def _constructed(text: str) -> Any:
-    reader = YAML(typ="safe", pure=True)
-    reader.Constructor = _PlainData
-    node = reader.compose(text)
-    if node is None:
-        return None
-    _count(node, {})
-    return reader.load(text)
 
 
 def _count(node: Node, known: dict[int, int]) -> int:
@@ -113,3 +107,71 @@ def shown(value: Any) -> str:
         except ValueError:  # Python prints no integer of thousands of digits
             return "a number of thousands of digits"
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+_MOST = 10
+
+
+def explanations(wrong: ValidationError, raw: Any) -> Iterator[tuple[str, str]]:
+    """Each wrong key, dotted, with what is wrong; at most ten."""
+    errors = [(key_of(error, raw), error) for error in wrong.errors(include_url=False, include_context=True)]
+    named = {key for key, _ in errors}
+    within = {key[:place] for key in named for place, mark in enumerate(key) if mark == "."}
+    # Pydantic does not count a list's broken entries, and then complains about its length too.
+    kept = [(key, error) for key, error in errors if key not in within]
+    for key, error in kept[:_MOST]:
+        yield shown_key(key), explain(key, error)
+    if len(kept) > _MOST:
+        yield "", f"and {len(kept) - _MOST} more"
+
+
+def shown_key(key: str) -> str:
+    """A key as an error names it: at most 100 characters."""
+    return key if len(key) <= 100 else f"{key[:97]}..."
+
+
+def found_at(content: Any, key: str) -> Any:
+    """Return what stands at a dotted key of nested dictionaries; None: nothing."""
+    for part in key.split("."):
+        content = content.get(part) if isinstance(content, dict) else None
+    return content
+
+
+def key_of(error: Any, raw: Any) -> str:
+    """The path of keys as the file has them; pydantic's own also names the alternatives of a type."""
+    path, inside = [], raw
+    for part in error["loc"]:
+        if (isinstance(inside, dict) and part in inside) or (isinstance(inside, list) and part in range(len(inside))):
+            path.append(str(part))
+            inside = inside[part]
+    if error["type"] == "missing":
+        path.append(str(error["loc"][-1]))
+    elif error["type"].startswith("union_tag") and isinstance(inside, dict):
+        path.append("source")
+    return ".".join(path)
+
+
+def unknown_key(key: str) -> str:
+    """Say why a dotted key is refused; keys that moved are told where."""
+    if key.endswith("dynamics.processes"):
+        return "unknown key; it is compute.processes, on which no charge depends"
+    return "unknown key; remove it or check its spelling"
+
+
+def explain(key: str, error: Any) -> str:
+    """What is wrong with one key."""
+    kind, found, message = error["type"], error["input"], error["msg"].removeprefix("Value error, ")
+    if kind in ("unexpected_keyword_argument", "invalid_key"):
+        return unknown_key(key)
+    if kind == "missing" or (kind == "union_tag_not_found" and isinstance(found, dict)):
+        return "missing"
+    if kind == "union_tag_invalid":
+        return f"found {shown(error['ctx']['tag'])}; allowed are {error['ctx']['expected_tags']}"
+    if kind in ("dataclass_type", "dict_type", "union_tag_not_found"):
+        message = "a block of keys is needed"
+    if kind == "tuple_type":
+        message = "a list is needed"
+    message = (message[0].lower() + message[1:]).replace("input should be", "allowed is", 1)
+    # A rule about several keys says itself what it found; a store's address may carry a password.
+    quiet = isinstance(found, dict | list) or not key or key.partition(".")[0] in ("tracking", "ledger")
+    return message if quiet else f"found {'nothing' if found is None else shown(found)}; {message}"

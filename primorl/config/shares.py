@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from primorl.config.blocks import EstimatorName, Estimators
+from primorl.config.reading import found_at
 from primorl.project.paths import MODEL
 
 SHARE = "share"
@@ -27,21 +28,13 @@ def decide(content: dict[str, Any], origins: dict[str, str], environment: object
 
     A noise multiplier decides the model's ε when it is trained. Then no clone is made, and the origin of the
     estimators is `STATED`: the stage asks them at `estimators` of the ε that the model's statement has.
-
-    Args:
-        content: of ``params.yaml``, suggestions being in place.
-        origins: the file that decided each key.
-        environment: as the dataset's file has it.
     """
+    target = found_at(content, "privacy.target_epsilon")
     for key in KEYS:
-        *blocks, last = key.split(".")
-        place: Any = content
-        for name in blocks:
-            place = place.get(name) if isinstance(place, dict) else None
+        block, _, last = key.rpartition(".")
+        place = found_at(content, block)
         if not isinstance(place, dict) or place.get(last) != SHARE:
             continue
-        privacy = content.get("privacy")
-        target = privacy.get("target_epsilon") if isinstance(privacy, dict) else None
         if environment is None and isinstance(target, int | float):
             place[last] = clone(target) if key == CLONE else estimators(target)
             continue

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from primorl.config import shares
 from primorl.config.blocks import Behaviour, Dynamics, Evaluation, Partition, Policy, Privacy
-from primorl.config.explanations import explain, unknown_key
+from primorl.config.reading import explain, found_at, shown_key, unknown_key
 
 AUTO = "auto"
 BLOCKS: dict[str, type] = {
@@ -107,14 +107,7 @@ def _takes_null(hint: Any) -> bool:
 
 
 def read(content: Any, file: str, prefix: str, wrong: list[str]) -> Source:
-    """Check what one file suggests; what is wrong is added to ``wrong``, one text a key.
-
-    Args:
-        content: blocks of keys as ``params.yaml`` has them, or anything else.
-        file: as errors name it.
-        prefix: of the keys in that file.
-        wrong: the errors found so far.
-    """
+    """Check what one file suggests; what is wrong is added to ``wrong``, one text a key."""
     source = Source(file, prefix, {})
     if not isinstance(content, dict):
         wrong.append(f"{prefix.rstrip('.')}: a block of keys is needed".removeprefix(": "))
@@ -142,11 +135,6 @@ def read(content: Any, file: str, prefix: str, wrong: list[str]) -> Source:
     return source
 
 
-def shown_key(key: str) -> str:
-    """A key as an error names it: at most 100 characters."""
-    return key if len(key) <= 100 else f"{key[:97]}..."
-
-
 @cache
 def _adapter(key: str) -> TypeAdapter[Any]:
     return TypeAdapter(leaves()[key])
@@ -168,10 +156,6 @@ def _is_block(key: str) -> bool:
 def decide(raw: dict[str, Any], sources: list[Source]) -> tuple[dict[str, Any], dict[str, str], list[str]]:
     """Put suggestions in the place of ``auto``.
 
-    Args:
-        raw: the content of ``params.yaml``.
-        sources: suggestions, the most specific first.
-
     Returns:
         The content with values in place; where each came from, by dotted key; and what is wrong, one text a key.
     """
@@ -183,7 +167,7 @@ def decide(raw: dict[str, Any], sources: list[Source]) -> tuple[dict[str, Any], 
         if isinstance(value, dict) and key not in leaves():
             return {name: decided(inner, f"{key}.{name}") for name, inner in value.items()}
         hint = leaves().get(key)
-        if hint is None or not _is_auto(value, hint):
+        if hint is None or not (value == AUTO or (value is None and not _takes_null(hint))):
             origins[key] = "params.yaml"
             return value
         if key in unused:
@@ -196,12 +180,12 @@ def decide(raw: dict[str, Any], sources: list[Source]) -> tuple[dict[str, Any], 
         if key in FITTED:
             origins[key] = TO_FIT
             return FITTED[key]
-        reason = _alone(key)
+        reason, found = _alone(key), "null" if value is None else AUTO
         if reason is not None:
-            wrong.append(f"{key}: found {_word(value)}; {reason}, so that no dataset suggests it; give a value")
+            wrong.append(f"{key}: found {found}; {reason}, so that no dataset suggests it; give a value")
         else:
             places = " nor ".join(f"{source.file} ({source.prefix}{key})" for source in sources)
-            wrong.append(f"{key}: found {_word(value)}, and neither {places} suggests a value; give one")
+            wrong.append(f"{key}: found {found}, and neither {places} suggests a value; give one")
         return value
 
     blocks = {name: decided(raw[name], name) for name in BLOCKS if name in raw}
@@ -217,34 +201,17 @@ def _alone(key: str) -> str | None:
     return next((why for alone, why in _ALONE.items() if f"{key}.".startswith(f"{alone}.")), None)
 
 
-def _word(value: Any) -> str:
-    return "null" if value is None else AUTO
-
-
-def _is_auto(value: Any, hint: Any) -> bool:
-    return value == AUTO or (value is None and not _takes_null(hint))
-
-
 def _unused(raw: dict[str, Any], sources: list[Source]) -> dict[str, str]:
     """Keys of `PAIRS` that are ``auto`` and give way to the other one, with the file that decided so."""
     unused = {}
     for pair in PAIRS:
-        first, second = (found_at(raw, key) for key in pair)
-        if first == second == AUTO:
+        for key, other in (pair, pair[::-1]):
+            if found_at(raw, key) == AUTO and found_at(raw, other) not in (None, AUTO):
+                unused[key] = "params.yaml"
+        if all(found_at(raw, key) == AUTO for key in pair):
             for source in sources:
-                named = [key for key in pair if source.values.get(key) is not None]
-                if len(named) == 1:
-                    unused[pair[0] if named[0] == pair[1] else pair[1]] = source.file
+                without = [key for key in pair if source.values.get(key) is None]
+                if len(without) == 1:
+                    unused[without[0]] = source.file
                     break
-        elif first == AUTO and second is not None:
-            unused[pair[0]] = "params.yaml"
-        elif second == AUTO and first is not None:
-            unused[pair[1]] = "params.yaml"
     return unused
-
-
-def found_at(content: Any, key: str) -> Any:
-    """Return what stands at a dotted key of nested dictionaries; None: nothing."""
-    for part in key.split("."):
-        content = content.get(part) if isinstance(content, dict) else None
-    return content

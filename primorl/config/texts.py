@@ -63,6 +63,11 @@ def _one_line(text: str) -> str:
     return line
 
 
+def word_or_numbers(value: Any) -> str:
+    """Tell the tag of a value that is a word, or else numbers."""
+    return "word" if isinstance(value, str) else "numbers"
+
+
 def _different(names: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(names)) < len(names):
         raise ValueError("found one twice; every category stands once")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -30,8 +31,7 @@ class Architecture:
     by members and lie outside the clipped update.
 
     With ``learned_termination`` the last layer has one output more: times `TERMINATION_GAIN`, the logit of the
-    probability that the step ends the episode. Its weights are weights like all others: clipped, noised and charged
-    with them.
+    probability that the step ends the episode. Its weights are clipped, noised and charged with all others.
     """
 
     observation_size: int
@@ -44,16 +44,9 @@ class Architecture:
 
     @classmethod
     def of(cls, config: ModelConfig) -> Architecture:
-        """The sizes that a stored model states."""
-        return cls(
-            config.observation_size,
-            config.action_size,
-            config.members,
-            config.hidden,
-            config.log_variance_low,
-            config.log_variance_high,
-            config.termination == LEARNED,
-        )
+        """Read the sizes that a stored model states."""
+        sizes = {name: getattr(config, name) for name in cls.__dataclass_fields__ if name != "learned_termination"}
+        return cls(**sizes, learned_termination=config.termination == LEARNED)
 
     @property
     def inputs(self) -> int:
@@ -72,7 +65,7 @@ class Architecture:
 
     @property
     def target_names(self) -> tuple[str, ...]:
-        """What each column of a target row is."""
+        """Names of the columns of a target row."""
         names = (*(f"observation_{i}" for i in range(self.observation_size)), "reward", "termination")
         return names[: self.columns]
 
@@ -93,15 +86,20 @@ class Architecture:
         The logit of a termination begins as a constant, at a probability of 1%: an episode ends once in many steps, and
         from even odds on every step of every unit would first spend its clipped update on saying so.
         """
-        import torch
-
-        generator = torch.Generator().manual_seed(seed)
-        weights: list[Tensor] = []
-        for inputs, outputs in self.layers:
-            bound = 1 / math.sqrt(inputs)
-            for shape in ((self.members, inputs, outputs), (self.members, 1, outputs)):
-                weights.append((torch.rand(shape, generator=generator) * 2 - 1) * bound)
+        weights = uniform_weights(self.members, self.layers, seed)
         if self.learned_termination:
             weights[-2][..., -1] = 0.0
             weights[-1][..., -1] = _RARE_LOGIT / TERMINATION_GAIN
-        return tuple(weights)
+        return weights
+
+
+def uniform_weights(members: int, layers: Sequence[tuple[int, int]], seed: int) -> Weights:
+    """Draw the weights of ``members`` MLPs of these (in, out) layers, uniformly within ±1/√in."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    weights: list[Tensor] = []
+    for inputs, outputs in layers:
+        for shape in ((members, inputs, outputs), (members, 1, outputs)):
+            weights.append((torch.rand(shape, generator=generator) * 2 - 1) * (1 / math.sqrt(inputs)))
+    return tuple(weights)

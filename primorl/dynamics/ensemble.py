@@ -1,7 +1,7 @@
-"""A Gaussian dynamics ensemble: weights as plain tensors, its prediction, its loss, its file."""
+"""A Gaussian dynamics ensemble: weights as plain tensors, its prediction, its loss, its ends, its file."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.nn.functional import silu, softplus
+from torch.nn.functional import binary_cross_entropy, silu, softplus
 
 from primorl.dynamics.architecture import TERMINATION_GAIN, Architecture
-from primorl.dynamics.config import ModelConfig, Variant
+from primorl.dynamics.config import ModelConfig
 from primorl.dynamics.normaliser import Normaliser
 from primorl.dynamics.termination import LEARNED, NONE, RULES
 from primorl.project.errors import PipelineError
@@ -21,8 +21,26 @@ from primorl.project.errors import PipelineError
 # What a damaged or hostile file makes the reader raise; OverflowError: 1e999 for a size; RecursionError: deep nesting.
 _BROKEN = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, SafetensorError)
 
+FEWEST_ENDS, END_MARGIN = 20, 0.1
 Weights = tuple[Tensor, ...]
 """Alternating ``[N, in, out]`` matrices and ``[N, 1, out]`` biases, first layer first."""
+
+
+def flat(weights: Sequence[Tensor]) -> Tensor:
+    """Join tensors to one vector."""
+    return torch.cat([part.detach().flatten() for part in weights])
+
+
+def shaped(vector: Tensor, like: Sequence[Tensor]) -> Weights:
+    """Cut `flat` weights up again into the shapes of ``like``, views of ``vector``.
+
+    Raises:
+        ValueError: it has another length.
+    """
+    sizes = [part.numel() for part in like]
+    if vector.shape != (sum(sizes),):
+        raise ValueError
+    return tuple(part.view_as(own) for part, own in zip(torch.split(vector, sizes), like, strict=True))
 
 
 def outputs(weights: Weights, inputs: Tensor) -> Tensor:
@@ -36,24 +54,12 @@ def outputs(weights: Weights, inputs: Tensor) -> Tensor:
     return hidden
 
 
-def gaussian(output: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
-    """Mean and log-variance of the standardised targets, from `outputs`.
-
-    Args:
-        output: ``[.., 2(S + 1)]``, or with a logit behind.
-        low: lower bound of the log-variance.
-        high: upper bound of the log-variance.
-
-    Returns:
-        Two ``[.., S + 1]`` tensors.
-    """
-    targets = output.shape[-1] // 2  # a logit makes it odd
-    return output[..., :targets], soft_bounded(output[..., targets : 2 * targets], low, high)
-
-
-def forward(weights: Weights, inputs: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
-    """`gaussian` of the `outputs` for standardised ``inputs [N, B, S + A]``: two ``[N, B, S + 1]`` tensors."""
-    return gaussian(outputs(weights, inputs), low, high)
+def gaussian(shape: Architecture, output: Tensor) -> tuple[Tensor, Tensor]:
+    """Split `outputs` into mean and log-variance of the standardised targets, two ``[.., S + 1]`` tensors."""
+    size = shape.targets
+    return output[..., :size], soft_bounded(
+        output[..., size : 2 * size], shape.log_variance_low, shape.log_variance_high
+    )
 
 
 def row_losses(
@@ -64,13 +70,13 @@ def row_losses(
     beta_nll: float = 0.0,
     counted: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """What every member loses on every row, and what it predicts.
+    """Compute every member's loss on every row, and its prediction.
 
-    The Gaussian's `negative_log_likelihood`; with a learned termination plus -log P(flag), its binary cross-entropy.
+    The loss is the Gaussian's `negative_log_likelihood`, plus the flag's cross-entropy if terminations are learned.
 
     Args:
         shape: sizes of the ensemble.
-        weights: ``[N, in, out]`` and ``[N, 1, out]`` tensors.
+        weights: see `Weights`.
         inputs: standardised, ``[N, B, S + A]``.
         targets: standardised, ``[.., B, columns]``, see `Architecture.columns`.
         beta_nll: β of the loss that is trained on; losses that are reported have 0.
@@ -80,10 +86,10 @@ def row_losses(
         Losses ``[N, B]``; means, and probabilities of a termination where those are learned: ``[N, B, columns]``.
     """
     output = outputs(weights, inputs)
-    mean, log_variance = gaussian(output, shape.log_variance_low, shape.log_variance_high)
+    mean, log_variance = gaussian(shape, output)
     of = slice(None) if counted is None else counted
-    of_targets = targets[..., : shape.targets][..., of]
-    loss = negative_log_likelihood(mean[..., of], log_variance[..., of], of_targets, beta_nll)
+    known = targets[..., : shape.targets][..., of]
+    loss = negative_log_likelihood(mean[..., of], log_variance[..., of], known, beta_nll)
     if not shape.learned_termination:
         return loss, mean
     logit = TERMINATION_GAIN * output[..., -1]
@@ -139,8 +145,6 @@ class GaussianEnsemble:
     termination: str = NONE
 
     def __post_init__(self) -> None:
-        if (self.termination == LEARNED) != self.architecture.learned_termination:
-            raise ValueError("termination must be 'learned' where the architecture has a head for it, and only there")
         if self.termination not in (NONE, LEARNED, *RULES):
             raise ValueError(f"no termination rule {self.termination!r}")
 
@@ -163,49 +167,53 @@ class GaussianEnsemble:
         shape = self.architecture
         inputs = self.normaliser.inputs(torch.cat((observation, action), dim=-1))
         output = outputs(self.weights, inputs.expand(shape.members, -1, -1))
-        mean, log_variance = gaussian(output, shape.log_variance_low, shape.log_variance_high)
+        mean, log_variance = gaussian(shape, output)
         scale = self.normaliser.target_scale
         ends = torch.sigmoid(TERMINATION_GAIN * output[..., -1]) if shape.learned_termination else None
         return mean * scale + self.normaliser.target_mean, torch.exp(0.5 * log_variance) * scale, ends
 
-    def save(self, folder: Path, *, environment: str | None, variant: Variant, rounds: int, **facts: Any) -> None:
+    def with_ends(self, ends: str | None) -> "GaussianEnsemble":
+        """Return the model as a policy's rollouts used it; ``ends`` is from the policy's ``config.json``."""
+        return self.without_head() if ends == NONE else self
+
+    def without_head(self) -> "GaussianEnsemble":
+        """Return the same model without its learned termination: its episodes never end by themselves."""
+        if self.termination != LEARNED:
+            return self
+        *others, weight, bias = self.weights
+        return replace(
+            self,
+            architecture=replace(self.architecture, learned_termination=False),
+            weights=(*others, weight[..., :-1], bias[..., :-1]),
+            normaliser=replace(self.normaliser, flag=False),
+            termination=NONE,
+        )
+
+    def save(self, folder: Path, **facts: Any) -> None:
         """Write ``model.safetensors`` and ``config.json``.
 
         Args:
             folder: an existing folder.
-            environment: id of the Gymnasium environment; None: no simulator.
-            variant: ``dynamics.variant`` of params.yaml.
-            rounds: rounds (or epochs) in the weights.
-            facts: other fields of `ModelConfig`, such as names, ``elapsed``, ``engine_version`` or ``public_loss``.
+            facts: fields of `ModelConfig` that the ensemble does not know, such as ``variant`` and ``rounds``.
         """
         tensors = {f"layers.{i // 2}.{('weight', 'bias')[i % 2]}": w for i, w in enumerate(self.weights)}
         for part in (self.normaliser, self.bounds):
             tensors |= {name: value for name, value in vars(part).items() if isinstance(value, Tensor)}
         save_file({k: v.detach().float().cpu().contiguous() for k, v in tensors.items()}, folder / "model.safetensors")
-        shape = self.architecture
-        ModelConfig(
-            **{name: value for name, value in vars(shape).items() if name != "learned_termination"},
-            reward_low=self.bounds.reward_low,
-            reward_high=self.bounds.reward_high,
-            discrete_actions=self.bounds.discrete_actions,
-            termination=self.termination,
-            environment=environment,
-            variant=variant,
-            rounds=rounds,
-            **facts,
-        ).write(folder)
+        known = vars(self.architecture) | vars(self.bounds) | {"termination": self.termination}
+        own = {name: value for name, value in known.items() if name in ModelConfig.__dataclass_fields__}
+        ModelConfig(**own, **facts).write(folder)
 
     @classmethod
     def load(cls, folder: Path, device: torch.device) -> "GaussianEnsemble":
-        """Read what ``save`` wrote. Executes nothing from the files.
+        """Read the files of ``save``. Executes nothing from them.
 
         Raises:
             PipelineError: a file is missing, broken, or does not fit the other.
         """
         try:
             config = ModelConfig.read(folder)
-            tensors = load_file(folder / "model.safetensors", device=str(device))
-            return cls._assemble(config, tensors)
+            return cls._assemble(config, load_file(folder / "model.safetensors", device=str(device)))
         except FileNotFoundError as missing:
             raise PipelineError(f"{missing.filename or folder}: not there; `dvc checkout` brings it back") from None
         except _BROKEN as broken:
@@ -215,16 +223,17 @@ class GaussianEnsemble:
             ) from None
 
     @classmethod
-    def _assemble(cls, config: ModelConfig, tensors: Mapping[str, Tensor]) -> "GaussianEnsemble":
+    def _assemble(cls, config: ModelConfig, tensors: Mapping[str, Any]) -> "GaussianEnsemble":
         shape = Architecture.of(config)
+        S, A = shape.observation_size, shape.action_size
+        maps = {"input_mean": S + A, "input_scale": S + A, "target_mean": S + 1, "target_scale": S + 1}
+        limits = {"observation_low": S, "observation_high": S, "action_low": A, "action_high": A}
         sizes: dict[str, tuple[int, ...]] = {}
         for i, (inputs, outputs) in enumerate(shape.layers):
             sizes[f"layers.{i}.weight"] = (shape.members, inputs, outputs)
             sizes[f"layers.{i}.bias"] = (shape.members, 1, outputs)
-        for name, size in (("input", shape.inputs), ("target", shape.targets)):
-            sizes |= {f"{name}_{part}": (size,) for part in ("mean", "scale")}
-        for name, size in (("observation", shape.observation_size), ("action", shape.action_size)):
-            sizes |= {f"{name}_{side}": (size,) for side in ("low", "high")}
+        weights = tuple(tensors[name] for name in sizes)
+        sizes |= {name: (size,) for name, size in (maps | limits).items()}
         for name, wanted in sizes.items():
             if (found := tuple(tensors[name].shape)) != wanted:
                 raise _MismatchError(f"{name} has shape {found}, config.json says {wanted}")
@@ -232,20 +241,56 @@ class GaussianEnsemble:
                 raise _MismatchError(f"{name} is not made of float32 numbers")
         if len(tensors) != len(sizes):
             raise _MismatchError(f"{len(tensors)} tensors, config.json says {len(sizes)}")
-        weights = tuple(tensors[name] for name in sizes if name.startswith("layers."))
-        normaliser = Normaliser(
-            tensors["input_mean"], tensors["input_scale"], tensors["target_mean"], tensors["target_scale"]
-        )
-        bounds = Bounds(
-            tensors["observation_low"],
-            tensors["observation_high"],
-            tensors["action_low"],
-            tensors["action_high"],
-            config.reward_low,
-            config.reward_high,
-            config.discrete_actions,
-        )
+        normaliser = Normaliser(**{name: tensors[name] for name in maps})
+        facts = {name: getattr(config, name) for name in ("reward_low", "reward_high", "discrete_actions")}
+        bounds = Bounds(**{name: tensors[name] for name in limits}, **facts)
         return cls(shape, weights, normaliser, bounds, config.termination)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """How well the public split supports a learned termination.
+
+    Attributes:
+        terminations: how many public steps ended their episode.
+        loss: mean cross-entropy of the members' mean probability there; NaN: nothing is public.
+        constant: the same of the public rate of terminations.
+    """
+
+    terminations: int
+    loss: float
+    constant: float
+
+    @property
+    def supports(self) -> bool:
+        """Whether there are `FEWEST_ENDS` or more, and the head beats their rate by the share `END_MARGIN`."""
+        return self.terminations >= FEWEST_ENDS and self.loss <= (1 - END_MARGIN) * self.constant
+
+    @property
+    def why(self) -> str:
+        """The figures, for a log."""
+        return (
+            f"{self.terminations} public terminations (needed {FEWEST_ENDS}), cross-entropy {self.loss:.4g} against "
+            f"{self.constant:.4g} of a constant rate (needed {1 - END_MARGIN:g} of it)"
+        )
+
+
+@torch.no_grad()
+def evidence(ensemble: GaussianEnsemble, inputs: Tensor, terminated: Tensor) -> Evidence:
+    """Judge the learned termination of a model, on the CPU: a predicted end avoids all costs that would follow.
+
+    Args:
+        ensemble: with a learned termination.
+        inputs: public observations and actions, ``[R, S + A]``.
+        terminated: whether each step ended its episode, bool ``[R]``.
+    """
+    S = ensemble.architecture.observation_size
+    _, _, ends = ensemble.predict(inputs[:, :S], inputs[:, S:])
+    assert ends is not None, "this model learned no termination"
+    flags = terminated.to(ends.dtype)
+    rate = flags.mean().expand_as(flags)
+    loss, constant = (float(binary_cross_entropy(p, flags)) for p in (ends.mean(0), rate))
+    return Evidence(int(terminated.sum()), loss, constant)
 
 
 def load_model(folder: str | os.PathLike[str], device: str = "cpu") -> GaussianEnsemble:

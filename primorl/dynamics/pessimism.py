@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -12,47 +11,24 @@ from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.dynamics.termination import RULES
 
 Uncertainty = Callable[[Tensor, Tensor], Tensor]
+"""Means and standard deviations of all members, ``[N, B, S + 1]`` each, to an uncertainty ``[B]``."""
 
 
 def max_aleatoric(mean: Tensor, std: Tensor) -> Tensor:
-    """u_MA(s, a) = max_i ‖Σ_i(s, a)‖_F, Σ_i being member i's diagonal covariance.
-
-    Args:
-        mean: ``[N, B, S + 1]``, unused: every uncertainty takes the same arguments.
-        std: ``[N, B, S + 1]``.
-
-    Returns:
-        ``[B]``.
-    """
+    """u_MA(s, a) = max_i ‖Σ_i(s, a)‖_F, Σ_i being member i's diagonal covariance."""
     norms: Tensor = torch.linalg.vector_norm(std.square(), dim=-1)
     return norms.amax(0)
 
 
 def max_pairwise_difference(mean: Tensor, std: Tensor) -> Tensor:
-    """u_MPD(s, a) = max_{i,j} ‖μ_i(s, a) - μ_j(s, a)‖₂.
-
-    Args:
-        mean: ``[N, B, S + 1]``.
-        std: ``[N, B, S + 1]``, unused.
-
-    Returns:
-        ``[B]``.
-    """
+    """u_MPD(s, a) = max_{i,j} ‖μ_i(s, a) - μ_j(s, a)‖₂."""
     first, second = torch.triu_indices(mean.shape[0], mean.shape[0], offset=1, device=mean.device)
     gaps: Tensor = torch.linalg.vector_norm(mean[first] - mean[second], dim=-1)
     return gaps.amax(0)
 
 
 def standardised_difference(mean: Tensor, std: Tensor) -> Tensor:
-    """u_SD(s, a) = max_i ‖(μ_i(s, a) - μ̄(s, a)) / σ‖₂, where σ is the public scale of every target.
-
-    Args:
-        mean: ``[N, B, S + 1]``, divided by σ.
-        std: ``[N, B, S + 1]``, unused.
-
-    Returns:
-        ``[B]``, without a unit.
-    """
+    """u_SD(s, a) = max_i ‖(μ_i(s, a) - μ̄(s, a)) / σ‖₂, without a unit; ``mean`` is already divided by the scale σ."""
     gaps: Tensor = torch.linalg.vector_norm(mean - mean.mean(0), dim=-1)
     return gaps.amax(0)
 
@@ -88,9 +64,8 @@ class PessimisticModel:
     u is measured in the data's units, over (next_observation - observation, reward), as in the paper; only
     ``standardised_difference`` has no unit, and λ is then in units of the rewards' public scale.
 
-    A learned termination is drawn from the probability of the member that gives the state and the reward (over
-    the draw of the member that is the members' mean); a declared rule sees the predicted state before it
-    is held within the bounds, which may be narrower than the range where the task goes on.
+    A learned termination is drawn from the probability of the member that gives the state and the reward. A declared
+    rule sees the predicted state before it is held within the bounds, which may be narrower than the task's range.
     """
 
     def __init__(self, ensemble: GaussianEnsemble, *, uncertainty: str, penalty: float) -> None:
@@ -99,19 +74,13 @@ class PessimisticModel:
         self._scale = ensemble.normaliser.target_scale if uncertainty == _WITHOUT_UNIT else None
         self._penalty = penalty if self._scale is None else penalty * float(self._scale[-1])
         self._rule = RULES.get(ensemble.termination)
-        self.observation_size = ensemble.architecture.observation_size
-        self.action_size = ensemble.architecture.action_size
+        self.observation_size = size = ensemble.architecture.observation_size
         bounds = ensemble.bounds
         self.observation_low, self.observation_high = bounds.observation_low, bounds.observation_high
         self.action_low, self.action_high = bounds.action_low, bounds.action_high
         self.discrete_actions = bounds.discrete_actions
-        self.observation_mean = ensemble.normaliser.input_mean[: self.observation_size]
-        self.observation_scale = ensemble.normaliser.input_scale[: self.observation_size]
-
-    @classmethod
-    def load(cls, folder: Path, *, uncertainty: str, penalty: float, device: torch.device) -> "PessimisticModel":
-        """Read the ensemble that ``train_model`` wrote; raises what `GaussianEnsemble.load` raises."""
-        return cls(GaussianEnsemble.load(folder, device), uncertainty=uncertainty, penalty=penalty)
+        self.observation_mean = ensemble.normaliser.input_mean[:size]
+        self.observation_scale = ensemble.normaliser.input_scale[:size]
 
     @torch.no_grad()
     def step(self, observation: Tensor, action: Tensor, generators: SeedGenerators) -> Step:
@@ -123,11 +92,10 @@ class PessimisticModel:
             generators: of the draws.
         """
         mean, std, ends = self._ensemble.predict(observation, action)
-        members, rollouts = mean.shape[:2]
+        members, rollouts, targets = mean.shape
         member = generators.randint(members, rollouts)
         row = torch.arange(rollouts, device=observation.device)
-        noise = generators.randn(rollouts, mean.shape[2])
-        drawn = mean[member, row] + std[member, row] * noise
+        drawn = mean[member, row] + std[member, row] * generators.randn(rollouts, targets)
         # A prediction that is not a number would survive clamp and poison every later step: such a rollout stays put.
         drawn = torch.nan_to_num(drawn, nan=0.0)
         bounds = self._ensemble.bounds

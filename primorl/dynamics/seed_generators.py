@@ -8,12 +8,9 @@ from torch import Tensor
 
 
 class SeedGenerators:
-    """One generator for each of G seeds; of n rows drawn, the first n/G are the first seed's, and so on.
+    """One generator for each of G seeds, all on one device; of n rows, the first n/G are the first seed's, and so on.
 
-    So what a seed gets does not depend on which others are there.
-
-    Args:
-        generators: one a seed, all on one device.
+    So a seed's numbers do not depend on which others are there.
     """
 
     def __init__(self, generators: Sequence[torch.Generator]) -> None:

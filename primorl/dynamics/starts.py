@@ -21,8 +21,8 @@ _BROKEN = (ValueError, KeyError, RecursionError, SafetensorError)
 class StartModel:
     """First states: a Gaussian over continuous dimensions, held to the bounds; a category for each one-hot part.
 
-    A post-processing of one noisy answer, so drawing from it costs nothing. What it does not say: how categories go
-    together with each other or with the rest, and any shape that a Gaussian has not.
+    A post-processing of one noisy answer, so drawing from it costs nothing. It does not know how categories go
+    together with each other or with the rest.
 
     Attributes:
         low: bounds, ``[S]``.
@@ -50,24 +50,20 @@ class StartModel:
             drawn[:, inside] = torch.nn.functional.one_hot(category, len(inside)).to(drawn.dtype)
         return drawn
 
-    def to(self, device: torch.device) -> "StartModel":
-        """The same on ``device``."""
-        return StartModel(*(value.to(device) for value in vars(self).values()))
-
     def save(self, folder: Path) -> None:
         """Write ``starts.safetensors`` into ``folder``."""
         save_file({name: value.cpu().contiguous() for name, value in vars(self).items()}, folder / FILE)
 
     @classmethod
     def load(cls, folder: Path, device: torch.device) -> "StartModel":
-        """Read what ``save`` wrote. Executes nothing from the file.
+        """Read the file of ``save``. Executes nothing from it.
 
         Raises:
             PipelineError: it is missing, broken, or no such model.
         """
         file = folder / FILE
         try:
-            tensors = load_file(file)
+            tensors = load_file(file, device=str(device))
             model = cls(**{name: tensors.pop(name) for name in cls.__dataclass_fields__})
             if tensors or not model._sound():
                 raise ValueError
@@ -78,7 +74,7 @@ class StartModel:
             ) from None
         except _BROKEN:
             raise PipelineError(f"{file}: not a model of first states, or damaged; run `dvc checkout`") from None
-        return model.to(device)
+        return model
 
     def _sound(self) -> bool:
         size = len(self.low)
@@ -90,8 +86,6 @@ class StartModel:
             return False
         blocks = sorted(set(self.block.tolist()) - {CONTINUOUS})
         sums = [float(self.probabilities[self.block == part].sum()) for part in blocks]
-        return (
-            bool((self.low <= self.high).all() & (self.probabilities >= 0).all())
-            and blocks == list(range(len(blocks)))
-            and all(math.isclose(total, 1, abs_tol=1e-3) for total in sums)
-        )
+        ordered = bool((self.low <= self.high).all() & (self.probabilities >= 0).all())
+        whole = all(math.isclose(total, 1, abs_tol=1e-3) for total in sums)
+        return ordered and whole and blocks == list(range(len(blocks)))

@@ -13,8 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from primorl.evaluation.private.results import Answer, PrivateEvaluation
-from primorl.evaluation.statistics import Estimate, ModelValue
-from primorl.evaluation.wording import WHOSE, guarantee
+from primorl.evaluation.statistics import Estimate, MeanInterval, ModelValue
+from primorl.evaluation.summary import OnlineSummary
+from primorl.evaluation.wording import WHOSE, guarantee, source
 from primorl.privacy.accounting.rounding import at_most
 
 _COLOURS = {"behaviour": "C7", "clone": "C2", "policy": "C3", "random": "C0", "zero_action": "C0", "model": "C0"}
@@ -34,8 +35,7 @@ def draw_returns(path: Path, final: Estimate, curve: Sequence[Estimate], summary
         spread = f"range over its {summary['model_value_members']} members"
         count, fewer = f"{summary['model_value_rollouts']} rollouts in each", "rollouts"
     else:
-        environment = summary["env_id"].rpartition(":")[2].rpartition("/")[2]  # the rest names a module
-        what, spread = f"return in {environment}", "95% interval"
+        what, spread = _return_in(summary["env_id"]), "95% interval"
         count, fewer = f"{summary['episodes']} episodes", "episodes"
     seeds = len(summary.get("seeds", ()))
     name = "final policy"
@@ -45,13 +45,10 @@ def draw_returns(path: Path, final: Estimate, curve: Sequence[Estimate], summary
             spread, count = f"{spread}, mean over {seeds} seeds", f"{count} for each"
         else:
             spread, count = f"mean and {spread} over {seeds} seeds", f"{count} each"
-    behaviour = summary.get("public_return_mean")
-    level = None
+    behaviour, level = summary.get("public_return_mean"), None
     if behaviour is not None:
-        level = (
-            behaviour,
-            f"behaviour in the log: {behaviour:.4g}, {summary['public_trajectories']} public trajectories",
-        )
+        words = f"behaviour in the log: {behaviour:.4g}, {summary['public_trajectories']} public trajectories"
+        level = (behaviour, words)
     draw_curve(
         path,
         (range(1, len(curve)), curve[:-1], f"after each epoch, {spread}, of fewer {fewer}"),
@@ -91,19 +88,9 @@ def draw_curve(
         axes.plot(at, [point.mean for point in points], color="C0", marker=".", label=name)
     if level is not None:
         axes.axhline(level[0], color="C7", linewidth=1, linestyle="--", label=level[1])
-    axes.errorbar(
-        [place],
-        [last.mean],
-        yerr=[[last.mean - last.low], [last.high - last.mean]],
-        color="C3",
-        marker="D",
-        markersize=5,
-        capsize=4,
-        linestyle="none",
-        label=last_name,
-    )
-    axes.set_xlabel(labels[0])
-    axes.set_ylabel(labels[1])
+    errors = [[last.mean - last.low], [last.high - last.mean]]
+    axes.errorbar([place], [last.mean], errors, fmt="D", color="C3", markersize=5, capsize=4, label=last_name)
+    axes.set(xlabel=labels[0], ylabel=labels[1])
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
@@ -111,6 +98,38 @@ def draw_curve(
     figure.legend(loc="outside lower center", ncols=1, frameon=False, fontsize=9)
     axes.set_title(title, fontsize=11, wrap=True)
     _save(figure, path)
+
+
+def draw_online(path: Path, users: Sequence[int], returns: Sequence[MeanInterval], summary: OnlineSummary) -> None:
+    """Draw the return against the users so far, as a PNG.
+
+    Args:
+        path: the file to write.
+        users: so many had been met; 0 first.
+        returns: of the policy then.
+        summary: of the run; its returns, over more episodes, are those of the first and the final policy.
+    """
+    if not summary.met:
+        draw_text(path, "Nobody was met: online.users and online.arrivals are null.")
+        return
+    assert summary.return_before is not None
+    assert summary.return_mean is not None
+    assert summary.return_ci95 is not None
+    before, final = summary.return_before, MeanInterval(summary.return_mean, *summary.return_ci95)
+    name = "offline policy" if summary.start == "policy" else "new policy"
+    figures = f"{final.mean:.4g} [{final.low:.4g}, {final.high:.4g}]"
+    draw_curve(
+        path,
+        (users, returns, "policy so far, 95% interval"),
+        (users[-1], final, f"final policy: {figures}, {summary.episodes} episodes"),
+        labels=(f"users so far ({summary.cohort} to an update)", _return_in(str(summary.env_id))),
+        title=f"online {summary.algorithm}\n{summary.promise}",
+        level=(before, f"{name}: {before:.4g}"),
+    )
+
+
+def _return_in(environment: str) -> str:
+    return f"return in {environment.rpartition(':')[2].rpartition('/')[2]}"  # the rest names a module
 
 
 def draw_text(path: Path, text: str) -> None:
@@ -137,8 +156,10 @@ def draw_evaluation(path: Path, record: PrivateEvaluation) -> None:
     heights = [0.34 * len(values) + 0.8, *[2.6] * (panels - 1)]
     axes = figure.subplots(panels, 1, height_ratios=heights, squeeze=False)[:, 0]
     _forest(axes[0], values)
-    if record.histograms:
-        _histogram(axes[1], record)
+    for histogram in record.histograms[:1]:
+        axes[1].stairs(histogram.shares, histogram.edges, fill=True, color=_COLOURS["behaviour"], alpha=0.5)
+        axes[1].set(xlabel=histogram.what, ylabel="share of the units")
+        axes[1].spines[["top", "right"]].set_visible(False)
     if errors:
         _errors(axes[-1], errors, record.verdict)
     figure.suptitle(f"{record.dataset}: {_price(record)}", fontsize=11)
@@ -156,58 +177,34 @@ def _price(record: PrivateEvaluation) -> str:
 def _forest(axes: Axes, values: tuple[Answer, ...]) -> None:
     for place, answer in enumerate(reversed(values)):
         marker, face = ("o", "white") if answer.epsilon is None else ("D", None)
-        _mark(axes, answer, place, _COLOURS[answer.of], marker, face=face)
+        _mark(axes, answer, place, marker, color=_COLOURS[answer.of], markerfacecolor=face)
         if answer.of == "behaviour":
             axes.axvline(answer.value, color=_COLOURS["behaviour"], linewidth=1, linestyle=":")
-    _rows(axes, [_label(answer) for answer in reversed(values)])
+    _rows(axes, [f"{WHOSE[answer.of]}, {source(vars(answer))}" for answer in reversed(values)])
     axes.set_xlabel("mean return per unit, 95% interval (open circle: by the model, free)", fontsize=9)
-
-
-def _label(answer: Answer) -> str:
-    price = "free" if answer.epsilon is None else f"ε {at_most(answer.epsilon)}"
-    return f"{WHOSE[answer.of]}, {answer.estimator} ({price})"
-
-
-def _histogram(axes: Axes, record: PrivateEvaluation) -> None:
-    histogram = record.histograms[0]
-    axes.stairs(histogram.shares, histogram.edges, fill=True, color=_COLOURS["behaviour"], alpha=0.5)
-    axes.set_xlabel(histogram.what)
-    axes.set_ylabel("share of the units")
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _errors(axes: Axes, errors: list[Answer], verdict: str | None) -> None:
     """The model's errors, and on the same line those of a trivial prediction (`model_check.TRIVIAL`)."""
-    names = list(dict.fromkeys(_base(answer) for answer in errors))[::-1]
+    bases = [answer.what.partition(", of ")[0] for answer in errors]
+    names = list(dict.fromkeys(bases))[::-1]
     labels = {"C1": "the model", "C7": "a trivial prediction"}
-    for answer in errors:
-        place, colour, marker, below = names.index(_base(answer)), "C1", "s", -0.14
-        if _base(answer) != answer.what:
-            colour, marker, below = "C7", "o", 0.14
-        _mark(axes, answer, place + below, colour, marker, label=labels.pop(colour, None))
+    for answer, base in zip(errors, bases, strict=True):
+        colour, marker, below = ("C1", "s", -0.14) if base == answer.what else ("C7", "o", 0.14)
+        _mark(axes, answer, names.index(base) + below, marker, color=colour, label=labels.pop(colour, None))
     _rows(axes, names)
     axes.set_xlabel("error in the private data, in public scales", fontsize=9)
     axes.set_title("" if verdict is None else "\n".join(wrap(verdict, 78)), fontsize=9)
     axes.legend(loc="best", frameon=False, fontsize=8)
 
 
-def _mark(
-    axes: Axes,
-    answer: Answer,
-    place: float,
-    colour: str,
-    marker: str,
-    *,
-    face: str | None = None,
-    label: str | None = None,
-) -> None:
+def _mark(axes: Axes, answer: Answer, place: float, marker: str, **look: Any) -> None:
     """Draw an answer with its interval, if it has one."""
     spread = None
     if answer.ci95 is not None:
         low, high = answer.ci95
         spread = [[max(answer.value - low, 0.0)], [max(high - answer.value, 0.0)]]
-    look: dict[str, Any] = {"color": colour, "marker": marker, "markerfacecolor": face, "markersize": 6, "label": label}
-    axes.errorbar([answer.value], [place], xerr=spread, capsize=3, linestyle="none", **look)
+    axes.errorbar([answer.value], [place], xerr=spread, fmt=marker, capsize=3, markersize=6, **look)
 
 
 def _rows(axes: Axes, names: list[str]) -> None:
@@ -216,11 +213,6 @@ def _rows(axes: Axes, names: list[str]) -> None:
     axes.set_ylim(-0.6, len(names) - 0.4)
     axes.grid(axis="x", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-
-
-def _base(answer: Answer) -> str:
-    """What an error is of, whoever predicts."""
-    return answer.what.partition(", of ")[0]
 
 
 def _save(figure: Figure, path: Path) -> None:

@@ -27,12 +27,6 @@ class Result:
     final: Estimate
     curve: tuple[Estimate, ...]
 
-    @classmethod
-    def over(cls, seeds: Sequence["Result"]) -> "Result":
-        """The mean over seeds and its spread; of a single seed, that seed's result."""
-        curve = zip(*(result.curve for result in seeds), strict=True)
-        return cls(_over([result.final for result in seeds]), tuple(_over(same) for same in curve))
-
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -48,8 +42,10 @@ class Evaluation:
 
     @property
     def overall(self) -> Result:
-        """Over all seeds."""
-        return Result.over(self.by_seed)
+        """Average over seeds, with the spread; of a single seed, that seed's result."""
+        over: Any = type(self.by_seed[0].final).over
+        curve = zip(*(result.curve for result in self.by_seed), strict=True)
+        return Result(over([result.final for result in self.by_seed]), tuple(over(same) for same in curve))
 
 
 def in_environment(
@@ -105,7 +101,7 @@ def in_model(
         epoch_rollouts: of each epoch's policy in each member.
         seed: of the draws.
         horizon: steps of a rollout that does not terminate.
-        survival: how much each step counts, see `primorl.evaluation.survival`; None: every step counts.
+        survival: how much each step counts, see `PublicTrajectories`; None: every step counts.
 
     Raises:
         PipelineError: if the start states are not the model's, or a file is missing or broken.
@@ -146,9 +142,3 @@ def _policies(folders: Sequence[Path]) -> tuple[DeterministicPolicy, Determinist
         for load in (DeterministicPolicy.load, DeterministicPolicy.load_epochs)
     )
     return final, epochs
-
-
-def _over(seeds: Sequence[Any]) -> Estimate:
-    kind: type[Any] = type(seeds[0])
-    estimate: Estimate = kind.over(seeds)
-    return estimate

@@ -1,7 +1,7 @@
-"""``metrics/summary.json``: the results of a run beside the privacy statement they were paid for with."""
+"""``metrics/summary.json`` and ``online.json``: results beside the privacy that paid for them, their curves and log."""
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -11,16 +11,20 @@ import numpy.typing as npt
 from primorl.dynamics.config import Variant
 from primorl.evaluation.private.results import Answer, PrivateEvaluation
 from primorl.evaluation.recommendation import Recommendation
-from primorl.evaluation.results import Evaluation
-from primorl.evaluation.statistics import Estimate, MeanInterval, ModelValue
+from primorl.evaluation.results import Evaluation, Result
+from primorl.evaluation.statistics import NOTE, Estimate, MeanInterval, ModelValue
+from primorl.evaluation.wording import guarantee, text, worth
+from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.statement import SpentOnDataset, Statement
 from primorl.project.files import file_sha256, write_json
-from primorl.project.records import Hexadecimal, Line, read_record, record, to_json
+from primorl.project.logs import Log, StageLog
+from primorl.project.records import Hexadecimal, Line, read_record, record, to_json, write_record
 from primorl.project.values import Within
 
 Score = Callable[[float], float]
 """From a mean return to the normalised score that the dataset declares."""
 
+_COMPARED = ("dataset", "env_id", "variant", "seed", "private", "epsilon", "delta", "unit")
 _REPEATED = ("private", "epsilon", "epsilon_rdp", "delta", "unit", "units", "void", "spent_on_dataset")
 _Epsilon = Annotated[float, Within(ge=0)]
 _Count = Annotated[int, Within(ge=1)]
@@ -114,18 +118,22 @@ class Summary:
             public_returns: of the public trajectories; may be empty.
             others: the other fields.
         """
+        digests = [file_sha256(folder / "policy.safetensors") for folder in folders]
         listed = tuple(
-            SeedSummary(seed=seed, **_value(result.final, score), policy_sha256=_digest(folder))
-            for seed, result, folder in zip(seeds or (), evaluation.by_seed, folders, strict=seeds is not None)
+            SeedSummary(seed=seed, **_value(result.final, score), policy_sha256=digest)
+            for seed, result, digest in zip(seeds or (), evaluation.by_seed, digests, strict=seeds is not None)
         )
+        if len(public_returns) > 1:
+            mean = MeanInterval.of(public_returns)
+            others |= {"public_return_mean": mean.mean, "public_return_ci95": (mean.low, mean.high)}
+            others["public_trajectories"] = len(public_returns)
         return cls(
             **stated(statement, answers),
             **_value(evaluation.overall.final, score),
             **evaluation.method,
-            **_behaviour(public_returns),
             seeds=tuple(seeds) if seeds else None,
             by_seed=listed or None,
-            policy_sha256=_digest(folders[0]),
+            policy_sha256=digests[0],
             **others,
         )
 
@@ -166,27 +174,10 @@ class Summary:
 
 def stated(statement: Statement, answers: PrivateEvaluation) -> dict[str, Any]:
     """What a summary repeats of the policy's statement and of the private units' answers."""
-    repeated = {key: getattr(statement, key) for key in _REPEATED}
+    repeated = {key: getattr(statement, key) for key in _REPEATED} | {"model_verdict": answers.verdict}
     if not answers.asked:
-        return repeated | {"private_evaluation": None, "model_verdict": None}
-    return repeated | {
-        "spent_on_dataset": answers.total,
-        "private_evaluation": answers.values(),
-        "model_verdict": answers.verdict,
-    }
-
-
-def _behaviour(public_returns: npt.NDArray[np.float64]) -> dict[str, Any]:
-    """What the behaviour in the log earns, as far as it is public; nothing of fewer than two trajectories."""
-    if len(public_returns) < 2:
-        return {}
-    mean = MeanInterval.of(public_returns)
-    interval = (mean.low, mean.high)
-    return {
-        "public_return_mean": mean.mean,
-        "public_return_ci95": interval,
-        "public_trajectories": len(public_returns),
-    }
+        return repeated | {"private_evaluation": None}
+    return repeated | {"spent_on_dataset": answers.total, "private_evaluation": answers.values()}
 
 
 def write_curve(path: Path, curve: Sequence[Estimate], score: Score | None) -> None:
@@ -198,10 +189,8 @@ def write_curve(path: Path, curve: Sequence[Estimate], score: Score | None) -> N
         rows.writerow(["epoch", *measured, *(["model_value", "model_low", "model_high"] if of_model else [])])
         for epoch, point in enumerate(curve, start=1):
             numbers = [point.mean, point.low, point.high]
-            if of_model:
-                rows.writerow([epoch, *[None] * len(measured), *numbers])
-            else:
-                rows.writerow([epoch, *numbers, _score(point.mean, score)])
+            scored = [*numbers, score(point.mean) if score else None]
+            rows.writerow([epoch, *([None] * len(measured) + numbers if of_model else scored)])
 
 
 def _value(final: Estimate, score: Score | None) -> dict[str, Any]:
@@ -209,16 +198,179 @@ def _value(final: Estimate, score: Score | None) -> dict[str, Any]:
     if isinstance(final, ModelValue):
         unmeasured = dict.fromkeys(("return_mean", "return_ci95", "normalized_score"))
         return unmeasured | {"model_value": final.mean, "model_value_range": (final.low, final.high)}
-    return {
-        "return_mean": final.mean,
-        "return_ci95": (final.low, final.high),
-        "normalized_score": _score(final.mean, score),
-    }
+    measured = {"return_mean": final.mean, "return_ci95": (final.low, final.high)}
+    return measured | {"normalized_score": score(final.mean) if score else None}
 
 
-def _score(mean: float, score: Score | None) -> float | None:
-    return None if score is None else score(mean)
+def log_summary(
+    run: StageLog,
+    pipeline: Log,
+    summary: Summary,
+    evaluation: Evaluation,
+    *,
+    fingerprint: str,
+    score: Score | None,
+    files: Sequence[Path],
+) -> None:
+    """Log an evaluation.
+
+    The metrics ``epsilon``, ``epsilon_spent_on_dataset``, ``return_mean`` and the like are those of the pipeline's run,
+    and of no run of a stage, so that a search finds every result once. A run of one seed of several has its return. A
+    void run has the tag ``void`` and no ``epsilon``: a search by ε must not find it. ``private_value`` is what the
+    private units say, see `primorl.evaluation.wording.worth`.
+
+    Args:
+        run: the stage's run.
+        pipeline: the pipeline's run.
+        summary: of the evaluation.
+        evaluation: of every seed; each of several seeds gets a run inside the stage's.
+        fingerprint: keyed, of the dataset.
+        score: of the dataset.
+        files: for both runs.
+    """
+    overall, plain = evaluation.overall, summary.to_json()
+    for log in (run, pipeline):
+        _log_choices(log, plain, fingerprint)
+        for file in files:
+            log.artifact(file)
+    pipeline.dataset(summary.dataset, fingerprint, {"private units": summary.units, "unit": summary.unit})
+    pipeline.note(note(plain))
+    found: dict[str, float | None] = {}
+    if summary.void:
+        pipeline.tag("void", "; ".join(summary.void))
+    else:
+        found["epsilon"] = summary.epsilon
+    if summary.spent_on_dataset is not None:
+        found["epsilon_spent_on_dataset"] = summary.spent_on_dataset.epsilon
+    for answer in summary.private_evaluation or ():
+        name, (low, high) = f"private.{answer.of}.{answer.estimator}", answer.ci95 or (None, None)
+        found |= {name: answer.value, f"{name}.low": low, f"{name}.high": high}
+    asked = worth(plain.get("private_evaluation") or ())
+    if asked is not None:
+        low, high = asked["ci95"] or (None, None)
+        found |= {"private_value": asked["value"], "private_value_low": low, "private_value_high": high}
+    for name, value in found.items():
+        if value is not None:
+            pipeline.metric(name, value)
+    _log_result(pipeline, overall, score)
+    _log_curve(run, overall)
+    for seed, result in zip(summary.seeds or (), evaluation.by_seed, strict=False):
+        with run.nested(f"seed {seed}") as inner:
+            _log_choices(inner, plain | {"seed": seed}, fingerprint)
+            _log_result(inner, result, score)
+            _log_curve(inner, result)
 
 
-def _digest(folder: Path) -> str:
-    return file_sha256(folder / "policy.safetensors")
+def note(summary: Mapping[str, Any]) -> str:
+    """Describe a run in Markdown: its results, and how to get its files back.
+
+    Args:
+        summary: the content of ``metrics/summary.json``.
+    """
+    return f"""{guarantee(summary)}
+
+```
+{text(dict(summary))}
+```
+
+Files of this run: **Artifacts** has the summary, the privacy statement and the figures; the policy is under **Models**.
+To have `models/` of this run again, set `params.yaml` to its parameters and run `dvc repro`. What was paid for is
+restored and charged no second time.
+"""
+
+
+def _log_choices(log: Log, summary: Mapping[str, Any], fingerprint: str) -> None:
+    if "recommendation" in summary:
+        log.tag("recommendation", summary["recommendation"]["answer"])
+        log.tag("recommendation_reason", summary["recommendation"]["reason"])
+    log.params({key: summary[key] for key in _COMPARED})
+    log.tag("dataset_fingerprint", fingerprint)
+
+
+def _log_result(log: Log, result: Result, score: Score | None) -> None:
+    final = result.final
+    if isinstance(final, ModelValue):
+        log.tag("model_value_note", NOTE)
+        found = {"model_value": final.mean, "model_low": final.low, "model_high": final.high}
+    else:
+        found = {"return_mean": final.mean, "return_low": final.low, "return_high": final.high}
+        if score is not None:
+            found["normalized_score"] = score(final.mean)
+    for name, value in found.items():
+        log.metric(name, value)
+
+
+def _log_curve(log: Log, result: Result) -> None:
+    name = "model_value" if isinstance(result.final, ModelValue) else "return_mean"
+    for epoch, point in enumerate(result.curve, start=1):
+        log.metric(f"curve.{name}", point.mean, epoch)
+
+
+@record
+class OnlineSummary:
+    """Result of learning from users (``metrics/online.json``). Returns are of the likeliest actions.
+
+    Raises:
+        ValueError: users were met, and a figure is missing.
+    """
+
+    FORMAT: ClassVar[int] = 1
+
+    met: Annotated[bool, "Whether any users were met: `online.users` or `online.arrivals` asks for it."]
+    env_id: Annotated[Line | None, "Gymnasium id of the environment that simulates the users."] = None
+    algorithm: Annotated[Line | None, "Name of the update."] = None
+    guarantee: Annotated[Line | None, "`online.guarantee` of params.yaml."] = None
+    start: Annotated[Line | None, "`online.start` of params.yaml."] = None
+    private: Annotated[bool | None, "Whether the policy has an (ε, δ) guarantee, and nothing is void."] = None
+    epsilon: Annotated[_Epsilon | None, "ε of one user who is not in the log; `null`: no guarantee."] = None
+    epsilon_in_all: Annotated[
+        _Epsilon | None, "ε of somebody who is both in the log and a user; from scratch that of a user."
+    ] = None
+    delta: Annotated[Annotated[float, Within(gt=0, lt=1)] | None, "δ at which both are read."] = None
+    unit: Annotated[Line | None, "What one unit of privacy is."] = None
+    users: Annotated[_Count | None, "N, different users who were met."] = None
+    cohort: Annotated[_Count | None, "m, users of one update."] = None
+    cohorts: Annotated[_Count | None, "Updates."] = None
+    void: Annotated[tuple[Line, ...], "Reasons not to rely on the statement."] = ()
+    return_before: Annotated[float | None, "Mean return of the policy to begin with."] = None
+    return_before_ci95: Annotated[tuple[float, float] | None, "Its 95% interval."] = None
+    return_mean: Annotated[float | None, "Mean return of the final policy."] = None
+    return_ci95: Annotated[tuple[float, float] | None, "Its 95% interval."] = None
+    episodes: Annotated[_Count | None, "Episodes of each of the two."] = None
+    policy_sha256: Annotated[Hexadecimal | None, "SHA-256 of the final policy's file."] = None
+    seconds: Annotated[float | None, "Wall time of the stage."] = None
+
+    def __post_init__(self) -> None:
+        """Refuse a result without its figures."""
+        needed = (self.return_before, self.return_mean, self.return_ci95, self.users, self.policy_sha256)
+        if self.met and None in needed:
+            raise ValueError("met: true, and a figure is missing")
+
+    @property
+    def promise(self) -> str:
+        """State the promise to one user, in one line."""
+        if self.epsilon is None:
+            return f"nothing is promised: {'; '.join(self.void)}"
+        return f"ε = {at_most(self.epsilon)}, δ = {at_most(self.delta or 0.0)} per {self.unit}"
+
+    def write(self, file: Path) -> None:
+        """Write the file, atomically."""
+        write_record(file, self)
+
+    @classmethod
+    def read(cls, file: Path) -> "OnlineSummary":
+        """Read the file.
+
+        Raises:
+            PipelineError: missing, of another format version, or not as declared. One line.
+        """
+        return read_record(file, cls, "run `dvc repro online`")
+
+
+def write_online_curve(path: Path, users: Sequence[int], returns: Sequence[MeanInterval]) -> None:
+    """Write the return after so many users, with its 95% interval, as CSV; empty of rows where nobody was met."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["users", "return_mean", "return_low", "return_high"])
+        for count, each in zip(users, returns, strict=True):
+            writer.writerow([count, *(f"{value:.6g}" for value in (each.mean, each.low, each.high))])

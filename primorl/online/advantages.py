@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor
 
+from primorl.online.learning import Trajectories
 from primorl.online.network import PolicyNetwork
-from primorl.online.trajectories import Trajectories
 
 _LEAST_SCALE = 1e-6
 _RIDGE = 1e-3

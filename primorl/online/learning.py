@@ -1,4 +1,4 @@
-"""Learning from users who arrive: cohort after cohort, one private update each."""
+"""Learning from users who arrive: their trajectories, and cohort after cohort, one private update each."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +9,6 @@ from torch import Tensor
 
 from primorl.online.mechanism import Cohort
 from primorl.online.network import PolicyNetwork
-from primorl.online.trajectories import Trajectories, Users
 from primorl.privacy.mechanism.plan import Plan
 
 PARAMETERS = "parameters"
@@ -18,6 +17,65 @@ PARAMETERS = "parameters"
 _KEPT, _VALUE = "kept", "values."  # in checkpoints
 
 Values = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Trajectories:
+    """The steps of U users under one released policy. Sensitive: discard right after the update.
+
+    A user may have several episodes, one after the other. T, the number of steps that a user may take, is public, and
+    all tensors have it as their second size, whoever the users are: so what is computed of one user does not depend on
+    the others, not even in its last digit.
+
+    Attributes:
+        observations: before each step, in the environment's units, float32 ``[U, T, S]``.
+        actions: numbers of discrete actions, int64 ``[U, T]``; or what `PolicyNetwork.sample` drew for a box, before it
+            was squashed into the bounds, float32 ``[U, T, A]``.
+        rewards: float32 ``[U, T]``.
+        next_observations: after each step, float32 ``[U, T, S]``.
+        terminated: the episode ended by itself with this step, bool ``[U, T]``.
+        ends: last step of an episode, whether it terminated or was cut off, bool ``[U, T]``.
+        valid: a step that the user took, bool ``[U, T]``; the others are padding, which is zero.
+    """
+
+    observations: Tensor
+    actions: Tensor
+    rewards: Tensor
+    next_observations: Tensor
+    terminated: Tensor
+    ends: Tensor
+    valid: Tensor
+
+    @property
+    def users(self) -> int:
+        """U."""
+        return len(self.rewards)
+
+    @property
+    def steps(self) -> int:
+        """T."""
+        return self.rewards.shape[1]
+
+    def of(self, users: slice) -> "Trajectories":
+        """The same of some of the users."""
+        return Trajectories(**{name: value[users] for name, value in vars(self).items()})
+
+    def to(self, device: torch.device) -> "Trajectories":
+        """The same on a device."""
+        return Trajectories(**{name: value.to(device) for name, value in vars(self).items()})
+
+
+class Users(Protocol):
+    """People who can be met once under a policy: an environment that simulates them, or a service."""
+
+    def meet(self, numbers: Sequence[int], network: PolicyNetwork, parameters: Tensor) -> Trajectories:
+        """Let users act under a policy and bring back what they did, U = len(numbers).
+
+        Args:
+            numbers: of the users, in the order of their arrival from 0. Each is met once.
+            network: shape of the policy.
+            parameters: of the policy, float32 ``[d]``: public or released.
+        """
 
 
 class Update(Protocol):
@@ -29,12 +87,7 @@ class Update(Protocol):
     def releases(self) -> int:
         """Count the noisy means that it takes from one cohort."""
 
-    def begin(self, network: PolicyNetwork, parameters: Tensor) -> dict[str, Tensor]:
-        """Return the values before the first cohort, `PARAMETERS` among them: public, or released before."""
-
-    def updated(
-        self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
-    ) -> dict[str, Tensor]:
+    def updated(self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int) -> Values:
         """Compute the values after a cohort from the values before and from the cohort's releases, nothing else.
 
         Args:
@@ -57,7 +110,7 @@ class OnlineState:
         every: after so many cohorts, and after the last one, the parameters are kept for the curve; 0: never.
         started: cohorts that began, or may have begun. Their users are used up.
         done: cohorts whose updates are in ``values``.
-        kept: parameters that were kept, `PARAMETERS` after cohorts ``kept_after``; the first are those of the start.
+        kept: parameters after cohorts ``kept_after``; the first are those of the start.
         kept_after: numbers of cohorts.
     """
 
@@ -85,30 +138,30 @@ class OnlineState:
 
     @classmethod
     def begin(cls, values: Values, cohorts: int, every: int = 0, about: str = "") -> "OnlineState":
-        """The state before the first cohort."""
+        """Begin before the first cohort."""
         kept, after = ((values[PARAMETERS],), (0,)) if every else ((), ())
         return cls(values, cohorts, every, kept=kept, kept_after=after, about=about)
 
     def after(self, values: Values) -> "OnlineState":
-        """The state after the cohort that was started last."""
+        """Take the values after the cohort that was started last."""
         now = replace(self, values=values, done=self.done + 1)
         if not self.every or (now.started % self.every and not now.finished):
             return now
         return replace(now, kept=(*now.kept, values[PARAMETERS]), kept_after=(*now.kept_after, now.started))
 
     def ended(self) -> "OnlineState":
-        """The state at the end: the parameters are kept, also where the last cohort was interrupted."""
+        """Keep the last parameters, also where the last cohort was interrupted."""
         if not self.every or self.kept_after[-1] == self.cohorts:
             return self
         return replace(self, kept=(*self.kept, self.parameters), kept_after=(*self.kept_after, self.cohorts))
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint holds as tensors."""
+        """Return the tensors that a checkpoint holds."""
         kept = {_KEPT: torch.stack(self.kept)} if self.kept else {}
         return {f"{_VALUE}{name}": value for name, value in self.values.items()} | kept
 
     def facts(self) -> dict[str, Any]:
-        """Everything else, as strict JSON."""
+        """Return everything else, as strict JSON."""
         facts = {name: value for name, value in vars(self).items() if name not in ("values", "kept")}
         return facts | {"kept_after": list(self.kept_after)}
 
@@ -146,7 +199,7 @@ def learn(
         plan: of the run (`online_plan`).
         users: who can be met.
         cohorts: numbers of the arrivals of every cohort; somebody who comes back has another number.
-        state: where the run stands; at first ``OnlineState.begin(update.begin(network, parameters), len(cohorts))``.
+        state: where the run stands; at first ``OnlineState.begin({PARAMETERS: parameters}, len(cohorts))``.
         save_checkpoint: must have stored the state durably when it returns.
         on_update: called after every update with the released state.
         device: where updates are computed; None: the CPU.
@@ -166,9 +219,8 @@ def learn(
         raise ValueError(
             f"the update takes {update.releases} releases of a cohort, and the plan pays for {plan.rounds}"
         )
-    here = device or torch.device("cpu")
+    here, now = device or torch.device("cpu"), state
     network = network.to(here)
-    now = state
     while not now.finished:
         number = now.started
         now = replace(now, started=number + 1)

@@ -25,7 +25,7 @@ def online_plan(
     delta: float,
     entropy: Entropy | None = None,
 ) -> Plan:
-    """The plan of a run, in which every user is in at most ``appearances`` cohorts.
+    """Plan a run in which every user is in at most ``appearances`` cohorts.
 
     Formal guarantee: a cohort of ``cohort`` users (m, public) makes ``releases`` noisy sums, in which a user's vector
     has norm at most 1. A user who is replaced by an empty one, who contributes zero, changes no other cohort than her
@@ -107,7 +107,9 @@ class Cohort:
         scale = clipping_norm if plan.is_private else 1.0
         total, users = None, 0
         for rows in (contributions,) if isinstance(contributions, Tensor) else contributions:
-            users = self._counted(users + len(rows))
+            users += len(rows)
+            if users > self.users:
+                raise ValueError(f"{users} users in a cohort of {self.users}")
             clipped = clip.finish(rows.detach().to(torch.float64) / scale)
             if grid > 0:  # the sum is then exact, so that nobody's presence moves the rounding of the others
                 clipped = clipped.div_(grid).trunc_().mul_(grid)
@@ -117,8 +119,3 @@ class Cohort:
             raise ValueError("no contributions: an empty cohort is a piece of no rows, [0, n]")
         (unit,) = plan.release((total,))
         return unit * scale
-
-    def _counted(self, users: int) -> int:
-        if users > self.users:
-            raise ValueError(f"{users} users in a cohort of {self.users}")
-        return users

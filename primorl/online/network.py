@@ -116,22 +116,12 @@ class PolicyNetwork:
 
     def log_probabilities(self, parameters: Tensor, observations: Tensor, actions: Tensor) -> Tensor:
         """Log-probabilities of actions: ``[P, d]``, ``[P, B, S]`` and ``[P, B(, A)]`` to ``[P, B]``."""
-        return self.scores(parameters, self.outputs(parameters, observations), actions)
-
-    def scores(self, parameters: Tensor, outputs: Tensor, actions: Tensor) -> Tensor:
-        """Log-probabilities of actions, given `outputs`."""
+        outputs = self.outputs(parameters, observations)
         if self.discrete_actions:
             return torch.log_softmax(outputs, -1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
         scales = self._log_scales(parameters)
         deviations = (actions - outputs) * (-scales).exp()
         return (-0.5 * deviations.square() - scales - _LOG_ROOT_2PI).sum(-1)
-
-    def entropy(self, parameters: Tensor, outputs: Tensor) -> Tensor:
-        """Entropy of the actions, given `outputs`: ``[P, B]``. In a box, of u."""
-        if self.discrete_actions:
-            logs = torch.log_softmax(outputs, -1)
-            return -(logs.exp() * logs).sum(-1)
-        return (self._log_scales(parameters) + 0.5 + _LOG_ROOT_2PI).sum(-1).expand(outputs.shape[:-1])
 
     @torch.no_grad()
     def sample(self, parameters: Tensor, observations: Tensor, generator: torch.Generator) -> Tensor:

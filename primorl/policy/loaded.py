@@ -185,11 +185,7 @@ class Policy:
         return unknown, (values < low) | (values > high)
 
     def _refuse(
-        self,
-        wrong: npt.NDArray[np.bool_],
-        what: str,
-        single: bool,
-        allowed: tuple[Array, Array] | None = None,
+        self, wrong: npt.NDArray[np.bool_], what: str, single: bool, allowed: tuple[Array, Array] | None = None
     ) -> None:
         """Name the first wrong value by its place; the value itself may be a patient's."""
         if not wrong.any():

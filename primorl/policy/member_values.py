@@ -28,7 +28,7 @@ def step_weights(horizon: int, *, discount: float = 1.0, survival: Tensor | None
     Args:
         horizon: steps of a rollout that does not terminate.
         discount: γ.
-        survival: S(t), ``[horizon]``, see `primorl.evaluation.survival`; None: 1, every rollout has all its steps.
+        survival: S(t), ``[horizon]``, see evaluation's `PublicTrajectories`; None: 1, every rollout has all its steps.
     """
     weights = discount ** torch.arange(horizon, dtype=torch.float64)
     return weights if survival is None else weights * survival

@@ -3,16 +3,7 @@
 import math
 from dataclasses import dataclass
 
-from primorl.project.values import (
-    BufferSize,
-    Finite,
-    HiddenSizes,
-    LearningRate,
-    Positive,
-    Probability,
-    Share,
-    Steps,
-)
+from primorl.project.values import BufferSize, Finite, HiddenSizes, LearningRate, Positive, Probability, Share, Steps
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,1 +1,1 @@
-"""Paths, files, DVC, restoration, errors, progress. Imports no other room."""
+"""Paths, files, DVC, errors, progress. Imports no other room."""

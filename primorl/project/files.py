@@ -54,8 +54,8 @@ def leaves_project(path: str) -> bool:
 def replaced_directory(target: Path) -> Iterator[Path]:
     """Give an empty folder to fill. If the block succeeds the folder replaces ``target``, else it is deleted.
 
-    The previous ``target`` stays untouched until the new one is complete and on the disk. Where the system can
-    exchange two folders in one step (Linux), a kill or a power cut leaves either the old one or the new one.
+    The previous ``target`` stays untouched until the new one is complete and on the disk. On Linux, which exchanges two
+    folders in one step, a kill or a power cut leaves either the old one or the new one.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     _sweep(target.parent, target.name)
@@ -103,10 +103,10 @@ def _swap(one: Path, other: Path) -> bool:
     """Exchange two paths in one step; False where the system or the file system cannot."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     here = ctypes.c_int(_AT_FDCWD)
-    return (
-        rename is not None
-        and rename(here, os.fsencode(one), here, os.fsencode(other), ctypes.c_uint(_RENAME_EXCHANGE)) == 0
-    )
+    if rename is None:
+        return False
+    done = rename(here, os.fsencode(one), here, os.fsencode(other), ctypes.c_uint(_RENAME_EXCHANGE))
+    return bool(done == 0)
 
 
 @contextmanager
@@ -222,7 +222,8 @@ def check_writable(paths: Iterable[Path], bytes_needed: int = 0) -> None:
     Raises:
         PipelineError: if a folder refuses new files, or too little space is free.
     """
-    for folder in sorted({_existing_parent(path) for path in paths}):
+    parents = ((parent for parent in path.absolute().parents if parent.is_dir()) for path in paths)
+    for folder in sorted({next(existing) for existing in parents}):
         try:
             with tempfile.TemporaryFile(prefix=_temporary(Path("writable")), dir=folder):
                 free = shutil.disk_usage(folder).free
@@ -231,18 +232,8 @@ def check_writable(paths: Iterable[Path], bytes_needed: int = 0) -> None:
                 f"{folder}: no file can be written there ({refused.strerror}); make it writable, or free some space"
             ) from None
         if free < bytes_needed:
-            raise PipelineError(
-                f"{folder}: found {_megabytes(free)} MB free, this stage needs {_megabytes(bytes_needed)} MB; "
-                "free some space"
-            )
-
-
-def _existing_parent(path: Path) -> Path:
-    return next(parent for parent in path.absolute().parents if parent.is_dir())
-
-
-def _megabytes(count: int) -> int:
-    return -(-count // 2**20)
+            found, needed = -(-free // 2**20), -(-bytes_needed // 2**20)
+            raise PipelineError(f"{folder}: found {found} MB free, this stage needs {needed} MB; free some space")
 
 
 def _alive(process: int) -> bool:
@@ -293,13 +284,21 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         PipelineError: if the file is missing or is not a strict JSON object (finite numbers, every key once).
     """
+    return parse_json(read_text(path, "run `dvc repro` to make it"), path)
+
+
+def read_text(path: Path, remedy: str) -> str:
+    """Read a file as UTF-8.
+
+    Raises:
+        PipelineError: the file is missing or is no text; advises ``remedy``.
+    """
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise PipelineError(f"{path}: not there; run `dvc repro` to make it") from None
-    except UnicodeDecodeError as broken:
-        raise _not_json(path, broken) from None
-    return parse_json(text, path)
+        raise PipelineError(f"{path}: not there; {remedy}") from None
+    except (OSError, UnicodeDecodeError) as broken:
+        raise PipelineError(f"{path}: not readable ({type(broken).__name__}); {remedy}") from None
 
 
 def parse_json(text: str, path: Path) -> dict[str, Any]:
@@ -309,15 +308,11 @@ def parse_json(text: str, path: Path) -> dict[str, Any]:
             text, parse_constant=_refuse_constant, parse_float=_finite_only, object_pairs_hook=_keys_once
         )
     except (ValueError, RecursionError) as broken:  # RecursionError: thousands of brackets
-        raise _not_json(path, broken) from None
+        reason = str(broken) if isinstance(broken, _RefusedError) else type(broken).__name__
+        raise PipelineError(f"{path}: not JSON ({reason}); run the stage that writes it again") from None
     if not isinstance(content, dict):
         raise PipelineError(f"{path}: found a JSON {type(content).__name__}, expected an object")
     return content
-
-
-def _not_json(path: Path, broken: Exception) -> PipelineError:
-    reason = str(broken) if isinstance(broken, _RefusedError) else type(broken).__name__
-    return PipelineError(f"{path}: not JSON ({reason}); run the stage that writes it again")
 
 
 class _RefusedError(ValueError):

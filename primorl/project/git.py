@@ -1,7 +1,6 @@
 """What git says of the project's code."""
 
 import subprocess
-from pathlib import Path
 
 from primorl.project.files import home, workspace
 from primorl.project.paths import STATE
@@ -23,13 +22,10 @@ def git_tags() -> dict[str, str]:
 
 
 def _git(*arguments: str) -> str | None:
+    # Not in the folder of a sweep's trial, which git ignores.
+    folder = home() if workspace().resolve().is_relative_to(home() / STATE) else workspace()
     try:
-        done = subprocess.run(["git", *arguments], cwd=_code(), capture_output=True, text=True, check=True)
+        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
     return done.stdout.strip()
-
-
-def _code() -> Path:
-    # Not in the folder of a sweep's trial, which git ignores.
-    return home() if workspace().resolve().is_relative_to(home() / STATE) else workspace()

@@ -46,23 +46,8 @@ FITS = STATE / "fits"
 SWEEPS = STATE / "sweeps"
 
 PARENTS = (
-    Path(),
-    Path("data"),
-    PARTITIONS,
-    MODELS,
-    MODEL,
-    POLICY,
-    BEHAVIOUR,
-    ONLINE,
-    Path("metrics"),
-    SECONDS,
-    Path("plots"),
-    REPORTS,
-    AUDIT_RECORDS,
-    STATE,
-    CHECKPOINTS,
-    FITS,
-    Path(".dvc/tmp"),
+    *(Path(folder) for folder in ("", "data", "metrics", "plots", ".dvc/tmp")),
+    *(PARTITIONS, MODELS, MODEL, POLICY, BEHAVIOUR, ONLINE, SECONDS, REPORTS, AUDIT_RECORDS, STATE, CHECKPOINTS, FITS),
 )
 """Folders that outputs are written into, and so the folders in which a killed process leaves temporary files."""
 

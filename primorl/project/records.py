@@ -1,8 +1,8 @@
 """JSON files with a format version: one class each, which is the file's only writer and reader, and its documentation.
 
 A record class is a frozen dataclass made with `record`. Its fields are the keys of the file; an annotation
-``Annotated[type, "text"]`` documents the key, and `documented_keys` lists them. Unknown keys, missing keys, other types
-and files of another format version are refused with one line each.
+``Annotated[type, "text"]`` documents the key. Unknown keys, missing keys, other types and files of another format
+version are refused with one line each.
 
 Pydantic checks the types. It is imported when a file is read, so that the engine's modules can declare records.
 """
@@ -12,10 +12,10 @@ import json
 import re
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, dataclass_transform
 
 from primorl.project.errors import PipelineError
-from primorl.project.files import parse_json, write_json
+from primorl.project.files import parse_json, read_text, write_json
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -84,13 +84,7 @@ def read_record(path: Path, kind: type[R], remedy: str = "run `dvc repro` to mak
         PipelineError: the file is missing, is not strict JSON, is of another format version, or has other keys or
             types than ``kind`` declares. One line.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise PipelineError(f"{path}: not there; {remedy}") from None
-    except (OSError, UnicodeDecodeError) as broken:
-        raise PipelineError(f"{path}: not readable ({type(broken).__name__}); {remedy}") from None
-    return parse_record(text, kind, path, remedy)
+    return parse_record(read_text(path, remedy), kind, path, remedy)
 
 
 def parse_record(text: str, kind: type[R], path: Path, remedy: str = "run `dvc repro` to make it again") -> R:
@@ -126,34 +120,6 @@ def _adapter(kind: Any) -> "TypeAdapter[Any]":
 def printable(text: str) -> str:
     """A stranger's text, made fit for one line on a terminal."""
     return re.sub(r"[^ -~]", "?", text)[:100]
-
-
-def documented_keys(kind: type) -> list[tuple[str, str]]:
-    """Every key of a record class and what it means, nested keys after their parent (``queries[].what``)."""
-    hints, found = get_type_hints(kind, include_extras=True), []
-    for field in fields(kind):
-        hint = hints[field.name]
-        texts = [part for part in get_args(hint)[1:] if isinstance(part, str)] if get_origin(hint) is Annotated else []
-        optional = "" if field.default is MISSING and field.default_factory is MISSING else " Optional."
-        found.append((field.name, f"{' '.join(texts)}{optional}"))
-        for inner in _inner_records(hint):
-            mark = "[]" if "tuple" in str(hint) else ""
-            found += [(f"{field.name}{mark}.{key}", text) for key, text in documented_keys(inner)]
-    return found
-
-
-def keys_table(kind: type) -> str:
-    """The keys of a record class as a Markdown table, for the docs."""
-    rows = [f"| `{key}` | {text} |" for key, text in documented_keys(kind)]
-    version = getattr(kind, "FORMAT", None)
-    first = [] if version is None else [f"| `format` | Version of this format: {version}. |"]
-    return "\n".join(["| Key | Meaning |", "|---|---|", *first, *rows])
-
-
-def _inner_records(hint: Any) -> list[type]:
-    if isinstance(hint, type) and is_dataclass(hint):
-        return [hint]
-    return [inner for part in get_args(hint) for inner in _inner_records(part)]
 
 
 def _plain(value: Any) -> Any:

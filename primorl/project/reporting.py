@@ -1,4 +1,4 @@
-"""How a stage or a worker process ends: its errors as one line on stderr, and its exit status."""
+"""How a stage, a command or a worker process ends: its errors as one line on stderr, and its exit status."""
 
 import sys
 import traceback
@@ -12,8 +12,6 @@ INTERRUPTED = 130
 
 def exit_status(name: str, work: Callable[[], None], *, debug: bool) -> int:
     """Do a stage's work and return its exit status. An error becomes one line on stderr.
-
-    The message of an exception that nobody foresaw may quote private values. Only its type and place are shown.
 
     Args:
         name: of the stage, for messages.
@@ -31,14 +29,17 @@ def exit_status(name: str, work: Callable[[], None], *, debug: bool) -> int:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        print(f"error: {_explained(name, error)}", file=sys.stderr)
+        print(f"error: {explained(name, error)}", file=sys.stderr)
         return 1
     return 0
 
 
-def _explained(name: str, error: Exception) -> str:
+def explained(name: str, error: Exception) -> str:
+    """Say in a line what went wrong in ``name``; of an exception that nobody foresaw, only its type and place."""
     if isinstance(error, PipelineError):
         return str(error)
+    if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("primorl"):
+        return f"{name}: needs {error.name}, which is not installed; run `pip install 'primorl[pipeline]'`"
     if isinstance(error, OSError):
         return f"{error.filename or name}: {error.strerror or type(error).__name__}"
     frame = traceback.extract_tb(error.__traceback__)[-1]

@@ -1,7 +1,6 @@
 """A new project's files: copies of the repository's own, which the wheel holds.
 
-``setup.py`` reads `FILES` and `FOLDER` without importing the package, so this module imports nothing of the project at
-its top.
+``setup.py`` imports `FILES` and `FOLDER` where none of the dependencies is installed.
 """
 
 import re
@@ -10,20 +9,13 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+from primorl.project.errors import PipelineError
+from primorl.project.files import replaced_file, scratch_directory
+
 _DEFAULT = "datasets/pendulum-replay.yaml"  # the one that params.yaml names
 FILES = (
-    "dvc.yaml",
-    "params.yaml",
-    "datasets/defaults.yaml",
-    _DEFAULT,
-    "pipeline/*.py",
-    ".gitignore",
-    ".dvcignore",
-    ".dvc/config",
-    ".dvc/.gitignore",
-    "data/README.md",
-    "data/*/.gitignore",
-    "models/README.md",
+    *("dvc.yaml", "params.yaml", "datasets/defaults.yaml", _DEFAULT, "pipeline/*.py", ".gitignore", ".dvcignore"),
+    *(".dvc/config", ".dvc/.gitignore", "data/README.md", "data/*/.gitignore", "models/README.md"),
 )
 """Patterns from the repository's root."""
 FOLDER = "template"
@@ -44,8 +36,6 @@ def template(version: str) -> Iterator[tuple[str, str]]:
     Raises:
         PipelineError: the installed package lacks the files.
     """
-    from primorl.project.errors import PipelineError
-
     package = Path(__file__).parents[1]
     root = package / FOLDER if (package / FOLDER).is_dir() else package.parent
     for pattern in FILES:
@@ -89,8 +79,6 @@ def write_new(folder: Path, version: str, entry: tuple[str, str] | None = None) 
     Raises:
         PipelineError: the installed package lacks the files, or git fails.
     """
-    from primorl.project.files import scratch_directory
-
     folder.parent.mkdir(parents=True, exist_ok=True)
     files = dict(template(version))
     if entry is not None:
@@ -131,8 +119,6 @@ def _fill(folder: Path, made: Path) -> None:
 
 
 def _begin_repository(folder: Path) -> None:
-    from primorl.project.errors import PipelineError
-
     if shutil.which("git") is None:
         with (folder / ".dvc/config").open("a", encoding="utf-8") as config:
             config.write("    no_scm = true\n")
@@ -146,8 +132,6 @@ def bring_up_to_date(folder: Path, version: str) -> list[str]:
     Returns:
         The files that were others before.
     """
-    from primorl.project.files import replaced_file
-
     changed = []
     for name, text in template(version):  # the version comes last: it speaks of all
         path = folder / name
@@ -166,8 +150,6 @@ def check_version(folder: Path, version: str) -> None:
     Raises:
         PipelineError: they are of another one.
     """
-    from primorl.project.errors import PipelineError
-
     if not (folder / VERSION).exists():
         return
     found = (folder / VERSION).read_text(encoding="utf-8").strip()

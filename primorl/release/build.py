@@ -22,14 +22,14 @@ from primorl.evaluation.summary import Summary, stated
 from primorl.policy.behaviour import BehaviourConfig
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.ledger.account import fixed_epsilon
-from primorl.privacy.ledger.ledger import Charge
+from primorl.privacy.ledger.history import Charge
 from primorl.privacy.statement import Statement
 from primorl.project import paths
 from primorl.project.errors import PipelineError
 from primorl.project.files import file_sha256, finite, home, read_json, replaced_directory
 from primorl.project.paths import BEHAVIOUR, MODELS, PARTITIONS, SUMMARY
 from primorl.project.records import write_record
-from primorl.release import bundle, signature
+from primorl.release import bundle
 from primorl.release.card import render
 from primorl.release.contents import (
     ANSWERS,
@@ -53,9 +53,8 @@ from primorl.release.contents import (
 )
 from primorl.release.recheck import account_figures, spent
 from primorl.release.stated_figures import OURS
-from primorl.setup.accounts import begun_ledger, dataset_version
+from primorl.setup.accounts import begun_ledger, dataset_version, refuse_losses
 from primorl.setup.estimators import ROLLOUTS
-from primorl.setup.losses import refuse_losses
 from primorl.trajectories.storage.manifest import Manifest
 
 CLONE_NOTE = "the mean return of the clone of today's practice in the released model, not measured: wrong where that is"
@@ -66,12 +65,7 @@ _FEWEST_HASH_DIGITS, _FEWEST_COUNT_DIGITS = 12, 4  # shorter ones match by chanc
 
 
 def release(
-    target: Path,
-    params: Params | Reading,
-    *,
-    void_ok: bool,
-    sign: Path | None = None,
-    policy: Released | None = None,
+    target: Path, params: Params | Reading, *, void_ok: bool, sign: Path | None = None, policy: Released | None = None
 ) -> Statement:
     """Make a bundle in ``target``. If that fails, everything stays as it was.
 
@@ -89,7 +83,7 @@ def release(
         PipelineError: if a file is missing or contradicts another, the statement is void, or something must not leave.
     """
     _refuse_to_overwrite(target)
-    signer = None if sign is None else signature.read_private_key(sign)
+    signer = None if sign is None else bundle.read_private_key(sign)
     if read_json(MODELS / MODEL[1]).get("variant") == "mopo":
         raise PipelineError(f"{MODELS / MODEL[1]}: variant mopo holds raw private transitions and is never released")
     statement, manifest = read(MODELS, MODEL[2], Statement), Manifest.load(paths.MANIFEST)
@@ -123,7 +117,7 @@ def release(
             message = message.replace(str(fresh / DECLARED), f"datasets/{summary.dataset}.yaml: card")
             raise PipelineError(message.replace(str(fresh), str(MODELS))) from None
         if signer is not None:
-            signature.sign(fresh, signer)
+            bundle.sign(fresh, signer)
         forget_times(fresh)
     return released
 
@@ -190,13 +184,9 @@ def check_outputs(outputs: Sequence[Path]) -> None:
 
     So an edit that no digest of the chain covers, such as a return in the summary, and a checkout that was interrupted
     are noticed before anything leaves. Where DVC recorded none, nothing is compared.
-
-    Raises:
-        PipelineError: names the output.
     """
-    lock = paths.LOCK
     try:
-        stages = yaml.safe_load(lock.read_text(encoding="utf-8"))["stages"].values()
+        stages = yaml.safe_load(paths.LOCK.read_text(encoding="utf-8"))["stages"].values()
         written: list[dict[str, Any]] = [output for stage in stages for output in stage.get("outs", [])]
         listed = {output["path"]: output["md5"] for output in written if output.get("hash") == "md5"}
     except (OSError, KeyError, TypeError, AttributeError, yaml.YAMLError):
@@ -204,7 +194,7 @@ def check_outputs(outputs: Sequence[Path]) -> None:
     for path in outputs:
         if (digest := listed.get(path.as_posix())) is not None and digest != _dvc_digest(path):
             raise PipelineError(
-                f"{path}: not what {lock} says that its stage wrote: edited, or a checkout was interrupted; "
+                f"{path}: not what {paths.LOCK} says that its stage wrote: edited, or a checkout was interrupted; "
                 "`dvc checkout` brings it back, `dvc repro` makes it again"
             )
 
@@ -225,11 +215,6 @@ def _digest(path: Path, algorithm: str) -> str:
 
 def chosen_policy(summary: Summary, answers: PrivateEvaluation, named: Released | None) -> Path:
     """The folder of the policy that leaves: the recommended one, which may be the clone, or one that was named.
-
-    Args:
-        summary: with the recommendation.
-        answers: of the private units.
-        named: by the caller; None: the recommended one is taken.
 
     Raises:
         PipelineError: none is recommended and none is named, or the clone is wanted and nothing tells what it is worth.
@@ -306,9 +291,11 @@ def _ledger_statement(
         refuse_losses(ledger)
         account = ledger.account(dataset_version(manifest, PARTITIONS))
     charges = {charge.id: charge for charge in account.charges}
-    made = {str(statement.charge): _made_model(charges.get(str(statement.charge)), statement)}
+    files = [MODELS / name for name in (*MODEL, STARTS) if (MODELS / name).exists()]
+    made = {str(statement.charge): _made_by(charges.get(str(statement.charge)), statement, MODELS / MODEL[2], files)}
     if clone is not None:
-        made[str(clone.charge)] = _made_clone(charges.get(str(clone.charge)), clone)
+        own = charges.get(str(clone.charge))
+        made[str(clone.charge)] = _made_by(own, clone, MODELS / CLONE, sorted(BEHAVIOUR.iterdir()))
     made |= _made_answers(charges, answers)
     return LedgerStatement(
         dataset_fingerprint=statement.dataset_fingerprint,
@@ -323,7 +310,7 @@ def _ledger_statement(
                 id=charge.id,
                 stage=charge.stage,
                 event=charge.event,
-                epsilon=finite(fixed_epsilon(event_from_json(charge.event), charge.delta)),
+                epsilon=finite(fixed_epsilon([event_from_json(charge.event)], charge.delta)),
                 delta=charge.delta,
                 state=charge.state,
                 day=charge.time[:10],
@@ -337,34 +324,21 @@ def _ledger_statement(
     )
 
 
-def _made_model(charge: Charge | None, statement: Statement) -> dict[str, str]:
+def _made_by(charge: Charge | None, statement: Statement, path: Path, files: Sequence[Path]) -> dict[str, str]:
+    """The digests that a charge was recorded with: those of the files that are here, if it made them."""
     if charge is None:
-        raise PipelineError(f"{MODELS / MODEL[2]}: charge {statement.charge} is not in the ledger for these data")
+        raise PipelineError(f"{path}: charge {statement.charge} is not in the ledger for these data")
     if not charge.made and charge.stage == "repair":
         raise PipelineError(
-            f"{MODELS / MODEL[0]}: charge {charge.id}: a repair of the ledger recorded it again and does not know its "
-            "files; bring the ledger's backup, or train again, which is charged"
+            f"{path}: charge {charge.id}: a repair of the ledger recorded it again and does not know its files; bring "
+            "the ledger's backup, or train again, which is charged"
         )
     if not charge.made:
         raise PipelineError(
-            f"{MODELS / MODEL[0]}: charge {charge.id}: the ledger has no digest of what it made: found state "
-            f"{charge.state!r}, or an earlier version recorded it; `dvc repro -f -s train_model` restores the model "
-            "for free from its checkpoint and records them, then run `dvc repro`"
+            f"{path}: charge {charge.id}: the ledger has no digest of what it made: found state {charge.state!r}, or "
+            f"an earlier version recorded it; `dvc repro -f -s {charge.stage}` restores it for free from its "
+            "checkpoint and records them, then run `dvc repro`"
         )
-    return _recorded(charge, [MODELS / name for name in (*MODEL, STARTS) if (MODELS / name).exists()])
-
-
-def _made_clone(charge: Charge | None, clone: Statement) -> dict[str, str]:
-    if charge is None or not charge.made:
-        raise PipelineError(
-            f"{MODELS / CLONE}: charge {clone.charge}: the ledger has no digests of what it made for these data; "
-            "`dvc repro -f -s clone_behaviour` restores the clone for free from its checkpoint and records them"
-        )
-    return _recorded(charge, sorted(BEHAVIOUR.iterdir()))
-
-
-def _recorded(charge: Charge, files: Sequence[Path]) -> dict[str, str]:
-    """The digests that a charge was recorded with: those of the files that are here, if it made them."""
     here = {file.name: file_sha256(file) for file in files}
     return here if here in charge.made else charge.made[-1]
 

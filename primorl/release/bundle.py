@@ -1,8 +1,12 @@
-"""The check of a bundle: it holds what `primorl.release.contents` declares and nothing else, and its parts agree.
+"""The check of a bundle and its signature: it holds what `contents` declares and nothing else, and its parts agree.
 
 A chain binds the statements to the bytes that they speak of. The ledger's record of a charge names the digest of every
 file that the charge made, the whole statement among them. The policy names the model's digest and its own, the
 evaluation and the private answers name both. The charge of an answer names the digest of the answer and its statement.
+
+``MANIFEST.sig`` is an Ed25519 signature over the bytes of ``MANIFEST.json``, which names every other file by its
+digest. It holds the 64 bytes and nothing else, so that OpenSSL can verify it as well. Keys are PEM files: PKCS #8
+without a password, and SubjectPublicKeyInfo.
 """
 
 import math
@@ -14,6 +18,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import torch
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.starts import StartModel
@@ -25,7 +32,6 @@ from primorl.privacy.statement import Statement
 from primorl.privacy.together import BEFOREHAND, SHARED, mechanism
 from primorl.project.errors import PipelineError
 from primorl.project.files import file_sha256
-from primorl.release import signature
 from primorl.release.card import render
 from primorl.release.contents import (
     ANSWERS,
@@ -34,8 +40,10 @@ from primorl.release.contents import (
     EVALUATION,
     FILES,
     LEDGER,
+    MANIFEST,
     MODEL,
     POLICY,
+    SIGNATURE,
     STARTS,
     Bundle,
     Evaluation,
@@ -44,7 +52,7 @@ from primorl.release.contents import (
 from primorl.release.document import is_inert
 from primorl.release.recheck import check_ledger, check_payment, check_statement, given
 from primorl.release.soundness import check_model, check_policy
-from primorl.training.start_query import STARTS as STARTS_QUERY
+from primorl.training.queries import STARTS as STARTS_QUERY
 
 PARTS = ("models/dynamics", "models/behaviour")
 """Mechanisms of a policy's statement that counts model and clone."""
@@ -81,7 +89,7 @@ def check(folder: Path, *, void_ok: bool, key: Path | None = None) -> Statement:
     """
     bundle = read_bundle(folder)
     if key is not None:
-        signature.verify(folder, key)
+        verify(folder, key)
     _check_tensors(bundle)
     _check_configs(bundle)
     if not void_ok:
@@ -106,12 +114,55 @@ def check(folder: Path, *, void_ok: bool, key: Path | None = None) -> Statement:
     return bundle.of_policy
 
 
-def check_cards(folder: Path, expected: dict[str, str]) -> None:
-    """Check that the cards are inert, and the ones that the bundle's figures make.
+def read_private_key(path: Path) -> Ed25519PrivateKey:
+    """Read the key to sign with."""
+    try:
+        key = load_pem_private_key(_key_file(path), password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: it has a password
+        key = None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise PipelineError(
+            f"{path}: not a private key to sign with; allowed is Ed25519 in PEM without a password: "
+            "`openssl genpkey -algorithm ed25519 -out FILE` makes one"
+        )
+    return key
 
-    Raises:
-        PipelineError: they are not.
-    """
+
+def sign(folder: Path, key: Ed25519PrivateKey) -> None:
+    """Sign the bundle in ``folder``: writes ``MANIFEST.sig``."""
+    (folder / SIGNATURE).write_bytes(key.sign((folder / MANIFEST).read_bytes()))
+
+
+def verify(folder: Path, path: Path) -> None:
+    """Verify the signature of the bundle in ``folder`` with the signer's public key in the file ``path``."""
+    try:
+        key = load_pem_public_key(_key_file(path))
+    except (ValueError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, Ed25519PublicKey):
+        raise PipelineError(
+            f"{path}: not a public key; allowed is Ed25519 in PEM: `openssl pkey -in KEY -pubout -out FILE` writes it"
+        )
+    if not (folder / SIGNATURE).exists():
+        raise PipelineError(f"{folder / SIGNATURE}: not there: it is not signed; ask its maker for a signed bundle")
+    try:
+        key.verify((folder / SIGNATURE).read_bytes(), (folder / MANIFEST).read_bytes())
+    except InvalidSignature:
+        raise PipelineError(
+            f"{folder / SIGNATURE}: not a signature of {MANIFEST} by the key in {path}: the bundle was changed, or "
+            "somebody else signed it; do not rely on it"
+        ) from None
+
+
+def _key_file(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as wrong:
+        raise PipelineError(f"{path}: the key cannot be read ({wrong.strerror}); name an existing file") from None
+
+
+def check_cards(folder: Path, expected: dict[str, str]) -> None:
+    """Refuse cards that are not inert, or not the ones that the bundle's figures make."""
     for card, text in expected.items():
         if not is_inert(found := _text(folder / card)):
             raise PipelineError(f"{folder / card}: holds markup that is not ours and may run or fetch; do not open it")
@@ -123,24 +174,14 @@ def check_cards(folder: Path, expected: dict[str, str]) -> None:
 
 
 def refuse_void(path: Path, statement: Statement) -> None:
-    """Refuse a statement that says of itself that it must not be relied on.
-
-    Raises:
-        PipelineError: it does; names its file, ``path``.
-    """
+    """Refuse a statement, read from ``path``, that says of itself that it must not be relied on."""
     if not statement.sound:
         reason = "; ".join(statement.void) or "nothing is guaranteed"
         raise PipelineError(f"{path}: void: {reason}; do not rely on it (--void-ok goes on all the same)")
 
 
 def as_released(statement: Statement, evaluation: Evaluation, answers: PrivateEvaluation | None) -> Statement:
-    """The policy's statement in a bundle: what it is at home, and `CHOSEN` where the answers had a say.
-
-    Args:
-        statement: of what the policy was made from.
-        evaluation: ``evaluation.json``, with the recommendation.
-        answers: of the private units; None: nothing was asked.
-    """
+    """The policy's statement in a bundle: what it is at home, and `CHOSEN` where the answers had a say."""
     if evaluation.recommendation is None or answers is None:
         return statement
     return replace(statement, public_assumptions=(*statement.public_assumptions, CHOSEN))
@@ -165,10 +206,7 @@ def check_written_again(path: Path, write: Callable[[Path], object], what: str) 
     Args:
         path: the file.
         write: writes what was loaded from it into a folder.
-        what: the file holds.
-
-    Raises:
-        PipelineError: other bytes were written.
+        what: the file holds, for the message.
     """
     with tempfile.TemporaryDirectory(prefix="primorl-check-") as again:
         write(Path(again))

@@ -1,9 +1,11 @@
 """The cards of a bundle: what model, policy and statement say, for people who are not experts.
 
 Every number comes from the files of the bundle, so anybody can make the cards again and compare. ``declared.json`` has
-the texts of people. The words are in ``templates/words``.
+the texts of people. The words are in ``templates/words``. Here is also what a bundle or a report guarantees as a whole:
+model, clone and the private units' answers, one after another.
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,33 +13,26 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from primorl.evaluation.online_results import OnlineSummary
 from primorl.evaluation.private.results import MEAN_RETURN
+from primorl.evaluation.summary import OnlineSummary
 from primorl.evaluation.wording import ADVICE, WHOSE, guarantee, plural, source
+from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.accounting.figures import true_positive_rate
+from primorl.privacy.accounting.privacy_filter import Cost, cost, total
 from primorl.privacy.accounting.rounding import percent_at_most
 from primorl.privacy.statement import Statement
+from primorl.privacy.together import joint_event
 from primorl.project.errors import PipelineError
 from primorl.project.files import file_sha256, read_json
-from primorl.release.composition import counted_clone, whole
-from primorl.release.contents import (
-    ANSWERS,
-    CARDS,
-    CLONE,
-    DECLARED,
-    EVALUATION,
-    FILES,
-    LEDGER,
-    MODEL,
-    OPTIONAL,
-    POLICY,
-)
+from primorl.release.contents import ANSWERS, CARDS, CLONE, DECLARED, EVALUATION, FILES, LEDGER, MODEL, OPTIONAL, POLICY
 from primorl.release.document import Document, Row, Section, written
 
 _CURVE = (0.0, 0.002, 0.005, *(j / 100 for j in range(1, 10)), *(j / 50 for j in range(5, 51)))
 _GENERATED_NAME = re.compile(r"(observation_|action_)?\d+")
 _MOST_COLUMNS = 60
 _STUDIED = "this bundle"
+_CLONING = "clone_behaviour"  # the stage of its charges
+_DELTAS = (1e-4, 1e-3, 1e-2, 0.02, 0.05, 0.1, 0.2)
 
 Content = Mapping[str, Any]
 """The content of a JSON file."""
@@ -111,9 +106,9 @@ def model_card(
         policy: ``config.json`` of the policy.
         summary: ``evaluation.json``.
         ledger: ``ledger-statement.json``.
-        clone: ``privacy.json`` of the clone of the behaviour; None: none was made.
-        answers: ``private-evaluation.json``; None: nothing was asked. What is guaranteed for the bundle counts both.
-        declared: ``declared.json``; None: nobody declared anything.
+        clone: ``privacy.json`` of the clone, if one was made. The bundle's guarantee counts it, and the answers.
+        answers: ``private-evaluation.json``, if something was asked.
+        declared: ``declared.json``, if somebody declared something.
         digests: SHA-256 of the files that the card describes, by name.
     """
     counted = counted_clone(clone, ledger)
@@ -158,12 +153,7 @@ def model_card(
 
 
 def online_card(statement: Statement, summary: OnlineSummary) -> Document:
-    """The card of a policy that learned from users: what each user is promised, and what she is not.
-
-    Args:
-        statement: ``models/online/privacy.json``.
-        summary: ``metrics/online.json``.
-    """
+    """The card of a policy that learned from users: what each user is promised, and what she is not."""
     content = statement.to_json()
     card = written(
         "online_card",
@@ -220,11 +210,7 @@ def people(summary: Content, policy: Content, declared: Content) -> list[Section
 
 
 def columns(policy: Content) -> list[Row]:
-    """The names of what is observed and done, each with its public range; empty where the data name none.
-
-    Args:
-        policy: ``config.json`` of the policy.
-    """
+    """The names of what is observed and done, each with its public range; empty where the data name none."""
     seen, done = policy.get("observation_names") or (), policy.get("action_names") or ()
     if not _given_names((*seen, *done)):
         return []
@@ -246,9 +232,9 @@ def practice(
 
     Args:
         summary: ``evaluation.json`` or ``metrics/summary.json``.
-        estimates: answers of estimators; empty: nothing was asked. Those that were free are left out.
+        estimates: answers of estimators; those that were free are left out.
         discount: γ of the answers.
-        cloned: whether the policy is the clone of today's practice, of which answers about the policy do not speak.
+        cloned: the policy is the clone of today's practice, of which answers about the policy do not speak.
     """
     return written("practice", summary=summary, **_compared(estimates, discount, cloned=cloned)).sections[0]
 
@@ -282,3 +268,102 @@ def _mechanisms(clone: Content | None, answers: Content | None) -> list[tuple[st
     for name, own in ({} if answers is None else answers["statements"]).items():
         named.append((f"private evaluation: {name}", own))
     return named
+
+
+def counted_clone(clone: Content | None, ledger: Content) -> Content | None:
+    """The clone that a guarantee counts: the bundle's, or else all that the ledger has on these data.
+
+    A policy shows by itself no more of the clone that it was made near than its ``config.json`` says, which a stranger
+    may have changed. So a clone that was paid for is counted also where the bundle lacks its statement.
+
+    Args:
+        clone: ``privacy.json`` of the clone; None: the bundle has none.
+        ledger: ``ledger-statement.json``.
+
+    Returns:
+        The keys that `whole` needs of a statement; None: no clone with a guarantee was ever paid for.
+    """
+    if clone is not None:
+        return clone
+    events = [
+        record["event"]
+        for record in ledger["records"]
+        if record["stage"] == _CLONING and record["same_version"] and record["epsilon"] is not None
+    ]
+    return {"event": event_to_json(joint_event(events)), "private": True, "void": []} if events else None
+
+
+def whole(statement: Content, clone: Content | None, answers: Content | None, delta: float) -> Content:
+    """The guarantee against anyone who has all of a bundle: the keys of a statement that a card explains.
+
+    ε is the privacy filter's, so it holds however the questions were chosen after looking at the model. The attacks are
+    bounded by the filter's ε at several δ, which is a little more than the profile of fixed mechanisms would say.
+
+    Args:
+        statement: ``privacy.json`` of the model.
+        clone: the same of the clone of the behaviour, or see `counted_clone`; None: none was made.
+        answers: ``private-evaluation.json``; None: nothing was asked.
+        delta: δ of the ledger's statement.
+    """
+    own = [*([] if clone is None else [clone]), *({} if answers is None else answers["statements"]).values()]
+    if not own:
+        return statement
+    void = dict.fromkeys((*statement["void"], *(reason for each in own for reason in each["void"])))
+    combined = {
+        **statement,
+        "void": list(void),
+        "private": statement["private"] and all(each["private"] for each in own),
+    }
+    if not combined["private"]:
+        return _unbounded(combined)
+    return _of_cost(combined, total([cost(event_from_json(each["event"])) for each in (statement, *own)]), delta)
+
+
+def with_account(released: Content, own: Sequence[Content], charged: Mapping[str, Cost], delta: float) -> Content:
+    """The guarantee against anyone who has the results of all charges on the same units, beside what `whole` counts.
+
+    Args:
+        released: what `whole` returned.
+        own: the statements that it counted. One that the ledger does not have is counted as well.
+        charged: the cost of every charge of the account, by its id.
+        delta: δ of all.
+    """
+    if not released["private"]:
+        return released
+    stated = [(each["charge"], cost(event_from_json(each["event"]))) for each in own]
+    spent = total([*charged.values(), *(each for charge, each in stated if charge not in charged)])
+    # The figures of this run's statements are tighter. They hold alone where the ledger has nothing else and no more.
+    nothing_else = charged.keys() <= {charge for charge, _ in stated}
+    if nothing_else and spent.epsilon(delta) <= total([each for _, each in stated]).epsilon(delta) * (1 + 1e-9):
+        return released
+    return _of_cost(released, spent, delta) if math.isfinite(spent.epsilon(delta)) else _unbounded(released)
+
+
+def _of_cost(statement: Content, spent: Cost, delta: float) -> Content:
+    """A statement with the figures of what the filter counted, at several δ from ``delta`` on."""
+    epsilon = spent.epsilon(delta)
+    pairs = [(spent.epsilon(d), d) for d in (delta, *(d for d in _DELTAS if d > delta))]
+    profile = [(0.0, min(_at_zero(e, d) for e, d in pairs)), *sorted(pair for pair in pairs if pair[0] > 0)]
+    rates = [attack["false_positive_rate"] for attack in statement.get("attacks", ())]
+    return {
+        **statement,
+        "epsilon": epsilon,
+        "delta": delta,
+        "profile": [{"epsilon": e, "delta": d} for e, d in profile],
+        "groups": [],
+        "attacks": [
+            {"false_positive_rate": rate, "true_positive_rate": true_positive_rate(profile, rate)} for rate in rates
+        ],
+    }
+
+
+def _unbounded(statement: Content) -> Content:
+    """A statement of which nothing is guaranteed any more."""
+    nothing: dict[str, Any] = {"epsilon": None, "delta": None, "profile": [], "groups": [], "attacks": []}
+    return {**statement, "private": False} | nothing
+
+
+def _at_zero(epsilon: float, delta: float) -> float:
+    """δ(0), the total variation, that (ε, δ) allows: (e^ε - 1 + 2δ) / (e^ε + 1), rounded up."""
+    half = epsilon / 2
+    return min(1.0, (math.tanh(half) + delta * (1 - math.tanh(half))) * (1 + 1e-12))

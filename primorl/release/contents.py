@@ -316,12 +316,7 @@ def is_bundle(folder: Path) -> bool:
 def check_names_and_hashes(
     folder: Path, needed: frozenset[str], optional: frozenset[str] = frozenset()
 ) -> frozenset[str]:
-    """Names of the files, without manifest and signature.
-
-    Args:
-        folder: the bundle.
-        needed: what it must hold beside these two.
-        optional: what it may hold.
+    """Names of the files, without manifest and signature: those that are needed, and some that are optional.
 
     Raises:
         PipelineError: a file is missing, too many, or not the one that the manifest lists.

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from primorl.config.params import Params, Reading
-from primorl.evaluation.online_results import OnlineSummary
+from primorl.evaluation.summary import OnlineSummary
 from primorl.policy import exported
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
@@ -20,14 +20,14 @@ from primorl.project import paths
 from primorl.project.errors import PipelineError
 from primorl.project.files import file_sha256, replaced_directory
 from primorl.project.records import write_record
-from primorl.release import signature
 from primorl.release.build import check_outputs, finish, forget_times
-from primorl.release.bundle import check_cards, check_written_again, refuse_void
+from primorl.release.bundle import check_cards, check_written_again, read_private_key, refuse_void, verify
+from primorl.release.bundle import sign as sign_bundle
 from primorl.release.card import both_forms, online_card, user_epsilon
 from primorl.release.contents import CARDS, MADE_ONLINE, ONLINE, POLICY, check_names_and_hashes, read
 from primorl.release.recheck import check_statement, given
 from primorl.setup.accounts import begun_ledger
-from primorl.setup.online_updates import RELEASES
+from primorl.setup.online import RELEASES
 
 FILES = frozenset((*POLICY, ONLINE, *CARDS))
 """What the bundle holds beside its manifest and the signature of that, if it is signed."""
@@ -40,23 +40,14 @@ def is_online(folder: Path) -> bool:
 
 
 def release_online(target: Path, params: Params | Reading, *, void_ok: bool, sign: Path | None = None) -> Statement:
-    """Make the bundle of ``models/online`` in ``target``. If that fails, everything stays as it was.
-
-    Args:
-        target: a folder that is empty, holds an earlier bundle, or does not exist yet.
-        params: names the place of the ledger.
-        void_ok: release also if the statement is void; the card says so.
-        sign: file of the private key to sign the bundle with; None: it is not signed.
-
-    Returns:
-        What the bundle states.
+    """Make the bundle of ``models/online`` in ``target``; arguments and result are those of `build.release`.
 
     Raises:
         PipelineError: nobody was met, a file is missing or contradicts another, or the statement is void.
     """
     if target.exists() and not (target.is_dir() and (not any(target.iterdir()) or is_online(target))):
         raise PipelineError(f"{target}: in the way; allowed is an empty folder or an earlier bundle of this kind")
-    signer = None if sign is None else signature.read_private_key(sign)
+    signer = None if sign is None else read_private_key(sign)
     summary = OnlineSummary.read(paths.ONLINE_METRICS)
     if not summary.met:
         raise PipelineError(f"{paths.ONLINE_METRICS}: nobody was met; set online.users in params.yaml, run `dvc repro`")
@@ -70,28 +61,16 @@ def release_online(target: Path, params: Params | Reading, *, void_ok: bool, sig
         finish(fresh, both_forms(online_card(read(fresh, POLICY[2], Statement), summary)))
         checked = check_online(fresh, void_ok=void_ok)
         if signer is not None:
-            signature.sign(fresh, signer)
+            sign_bundle(fresh, signer)
         forget_times(fresh)
     return checked
 
 
 def check_online(folder: Path, *, void_ok: bool, key: Path | None = None) -> Statement:
-    """Check a bundle, one's own or a stranger's; runs nothing that is in it.
-
-    Args:
-        folder: the bundle.
-        void_ok: accept a statement that says of itself that it must not be relied on.
-        key: file of the public key that must have signed it; None: none is verified.
-
-    Returns:
-        What the bundle states.
-
-    Raises:
-        PipelineError: one line that names the file, what is wrong with it, and what to do.
-    """
+    """Check such a bundle, one's own or a stranger's; see `primorl.release.bundle.check`."""
     check_names_and_hashes(folder, FILES)
     if key is not None:
-        signature.verify(folder, key)
+        verify(folder, key)
     config, statement = read(folder, POLICY[1], PolicyConfig), read(folder, POLICY[2], Statement)
     summary, path = read(folder, ONLINE, OnlineSummary), folder / POLICY[2]
     _check_policy(folder, config)

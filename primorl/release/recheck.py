@@ -17,22 +17,13 @@ from primorl.project.files import finite
 from primorl.project.records import printable
 from primorl.release.contents import LEAST_NOISE, LEDGER, MOST_ROUNDS, LedgerStatement
 from primorl.release.stated_figures import OURS, agrees, misstated
-from primorl.setup import estimators as _estimators  # noqa: F401 - registers their queries
-from primorl.training import normaliser_query as _normaliser_query  # noqa: F401 - registers its query
+from primorl.training import queries as _queries  # noqa: F401 - registers its query
 
 Value = TypeVar("Value")
 
 
 def check_statement(path: Path, statement: Statement) -> None:
-    """Check that a statement agrees with itself, and account its event, or those of its mechanisms, again.
-
-    Args:
-        path: its file, for the message.
-        statement: what was read from it.
-
-    Raises:
-        PipelineError: one line; names the key.
-    """
+    """Check that a statement, read from ``path``, agrees with itself, and account its events again."""
     _refuse_other_accountant(path, statement.accountant)
     delta = given(path, "delta", statement.delta)
     largest = max(delta, spent(path, statement).delta)
@@ -102,12 +93,9 @@ def check_ledger(path: Path, ledger: LedgerStatement, of: Path, model: Statement
 
     Args:
         path: of the ledger's statement, for messages.
-        ledger: what was read from it.
+        ledger: read from it; of the same data as the model.
         of: file of the model's statement, for messages.
-        model: what was read from that; the ledger is of the same data.
-
-    Raises:
-        PipelineError: one line; names the record and the key.
+        model: read from that.
     """
     _refuse_other_accountant(path, ledger.accountant)
     for key in ("dataset_fingerprint", "unit", "neighboring_relation"):
@@ -116,7 +104,7 @@ def check_ledger(path: Path, ledger: LedgerStatement, of: Path, model: Statement
     if ledger.charges != len(ledger.records):
         raise PipelineError(f"{path}: charges: not the number of records")
     for place, record in enumerate(ledger.records):
-        alone = finite(fixed_epsilon(event_from_json(record.event), record.delta))
+        alone = finite(fixed_epsilon([event_from_json(record.event)], record.delta))
         _refuse_unless_equal(path, f"records.{place}.epsilon", record.epsilon, alone, ledger)
     for key, number in account_figures(_events(ledger), ledger.delta).items():
         _refuse_unless_equal(path, key, getattr(ledger, key), number, ledger)
@@ -161,22 +149,14 @@ def _events(ledger: LedgerStatement) -> list[dp_event.DpEvent]:
 
 
 def given(path: Path, key: str, value: Value | None) -> Value:
-    """A value of the statement that is null where nothing was asked through a mechanism.
-
-    Raises:
-        PipelineError: it is null.
-    """
+    """Refuse null for a value of a statement that only a statement without a mechanism leaves out."""
     if value is None:
         raise PipelineError(f"{path}: not as declared: {key} (null); the statement of a mechanism has it")
     return value
 
 
 def spent(path: Path, statement: Statement) -> SpentOnDataset:
-    """What a statement says was spent on the dataset.
-
-    Raises:
-        PipelineError: it does not say.
-    """
+    """The account of the dataset in a statement, which must have one."""
     return given(path, "spent_on_dataset", statement.spent_on_dataset)
 
 

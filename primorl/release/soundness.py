@@ -18,11 +18,7 @@ _LARGEST = 1e30  # float32 ends at 3.4e38; sums and squares of what a trained ne
 
 
 def check_model(path: Path, model: GaussianEnsemble) -> None:
-    """Check the numbers of a dynamics model.
-
-    Args:
-        path: ``model.safetensors``, for the message.
-        model: what was read from it and from ``config.json`` beside it.
+    """Check the numbers of a dynamics model, read from ``path`` and from ``config.json`` beside it.
 
     Raises:
         PipelineError: one line; names the tensor or key, what was found, what is allowed.
@@ -67,12 +63,9 @@ def check_policy(path: Path, policy: DeterministicPolicy, model: GaussianEnsembl
 
     Args:
         path: ``policy.safetensors``, for the message.
-        policy: what was read from it.
-        model: which passed `check_model`.
-        own_scales: it was trained on the data and not in the model, so its scales are its own.
-
-    Raises:
-        PipelineError: see `check_model`.
+        policy: read from it.
+        model: one that passed `check_model`.
+        own_scales: the policy was trained on the data and not in the model, so its scales are its own.
     """
     S, scales, bounds = model.architecture.observation_size, model.normaliser, model.bounds
     mean, scale = scales.input_mean[:S], scales.input_scale[:S]

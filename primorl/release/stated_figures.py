@@ -24,10 +24,7 @@ def check_with_parts(folder: Path, statement: Statement, parts: Mapping[str, Sta
         folder: of the policy.
         statement: its own, private.
         parts: statements by folder, the model's first, then the clone's.
-        near_clone: whether the policy was chosen near the clone, so that its statement must count both.
-
-    Raises:
-        PipelineError: one line; names the file.
+        near_clone: the policy was chosen near the clone, so its statement must count both.
     """
     path = folder / FILE
     _refuse_without_clone(path, statement, near_clone=near_clone)
@@ -42,16 +39,7 @@ def check_with_parts(folder: Path, statement: Statement, parts: Mapping[str, Sta
 
 
 def check_alone(path: Path, statement: Statement, *, near_clone: bool) -> None:
-    """Check a statement by itself, where the releases that it was made from are not there: all figures by its event.
-
-    Args:
-        path: of the statement, for the message.
-        statement: private.
-        near_clone: whether the policy was chosen near the clone of the behaviour.
-
-    Raises:
-        PipelineError: one line; names the file.
-    """
+    """Check a private statement where the releases that it was made from are not there: all figures by its event."""
     _refuse_without_clone(path, statement, near_clone=near_clone)
     check_epsilon(path, statement)
     if statement.mechanisms:
@@ -75,15 +63,7 @@ def _refuse_misstated(path: Path, statement: Statement) -> None:
 
 
 def check_epsilon(path: Path, statement: Statement) -> None:
-    """Refuse an ε below what the accountant makes of the event in the same file, whichever mechanisms made it.
-
-    Args:
-        path: of the statement, for the message.
-        statement: private.
-
-    Raises:
-        PipelineError: one line.
-    """
+    """Refuse an ε of a private statement below what the accountant makes of the event in the same file."""
     try:
         epsilon = compose([event_from_json(statement.event)], statement.delta or 0.0).epsilon_pld
     except ValueError as broken:
@@ -118,16 +98,10 @@ def misstated(statement: Statement) -> str | None:
 
 
 def agrees(stated: float | None, accounted: float | None, accountant: Accountant, *, least: float = 0.0) -> bool:
-    """Whether a stated number (None: infinite) is what the accountant makes.
+    """Whether a stated number (None: infinite) is what the accountant makes, up to ``least``.
 
     The same version makes the same number up to rounding. One of another version may be higher, and lower by
     `TOLERANCE`.
-
-    Args:
-        stated: the number.
-        accounted: what this version makes.
-        accountant: of the statement.
-        least: a difference that is never seen.
     """
     if accountant != OURS:
         return _covers(stated, accounted, TOLERANCE)

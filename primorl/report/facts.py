@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from primorl.config.params import Params
 from primorl.dynamics.config import ModelConfig
-from primorl.dynamics.ends import with_ends
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.dynamics.seed_generators import SeedGenerators
+from primorl.evaluation.private.problem import PublicTrajectories
 from primorl.evaluation.private.results import Answer, PrivateEvaluation
 from primorl.evaluation.summary import Summary, stated
-from primorl.evaluation.survival import PublicTrajectories
 from primorl.evaluation.wording import plural
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
@@ -40,10 +40,10 @@ from primorl.project.paths import (
     SUMMARY,
 )
 from primorl.project.records import to_json
-from primorl.release.composition import whole, with_account
+from primorl.release.card import whole, with_account
 from primorl.release.stated_figures import check_epsilon, check_with_parts
 from primorl.trajectories.storage.manifest import Manifest
-from primorl.trajectories.storage.store import UnitStore
+from primorl.trajectories.storage.rows import UnitStore
 
 _ROLLOUTS, _MOST_ROWS = 256, 16384
 _SEED = 0
@@ -72,13 +72,13 @@ class Rollouts:
         reward: without the penalty.
         uncertainty: u; the penalty is λ times this.
         measure: name of u.
-        penalised: the reward less the penalty; None: λ is not known.
+        penalised: the reward less the penalty.
     """
 
     reward: tuple[float, ...]
     uncertainty: tuple[float, ...]
     measure: str
-    penalised: tuple[float, ...] | None = None
+    penalised: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ class Spending:
 
 @dataclass(frozen=True)
 class Facts:
-    """All that a report says, as plain values.
+    """All that a report says, as plain values. What is not known is empty or None.
 
     Attributes:
         summary: content of ``metrics/summary.json``.
@@ -130,17 +130,17 @@ class Facts:
         released: keys of a statement of what `counted` says.
         counted: what the bounds on attacks count, in words: this run's results, or all that the ledger has.
         curve: after every epoch.
-        model_error: of each target on the public split, in units of its variance; empty: nobody is public.
-        checks: answers of the private units on how wrong the model is; empty: they were not asked.
-        rollouts: in the model; None: the policy was not trained in it.
-        first_states: quartiles of the public first states, name by name; empty: nobody is public.
+        model_error: of each target on the public split, in units of its variance.
+        rollouts: in the model, if the policy was trained in it.
+        first_states: quartiles of the public first states, name by name.
+        spending: of the ledger, if it was asked for.
+        others: results on the same dataset, best first, if they were asked for.
+        actions: of the public rows and of the policy, if they have finite bounds.
+        checks: answers of the private units on how wrong the model is.
         first_shares: of the public first states that are of a category, for each name that is a category.
-        actions: of the public rows and of the policy; None: nobody is public, or an action has no finite bounds.
-        spending: None: not asked for.
-        others: results on the same dataset, best first; None: not asked for.
         mlflow: where the run is found.
         policy: content of ``config.json`` of the policy.
-        declared: what people declared for the card, by key; empty: nothing.
+        declared: what people declared for the card, by key.
         discount: of the private units' answers.
     """
 
@@ -180,25 +180,15 @@ class Facts:
 
 
 def read_facts(
-    *,
-    dataset: str,
-    uncertainty: str,
-    penalty: float | None = None,
-    spending: Spending | None = None,
-    others: Sequence[Other] | None = None,
-    mlflow: str = "",
-    declared: Mapping[str, str] | None = None,
+    params: Params, *, spending: Spending | None = None, others: Sequence[Other] | None = None, mlflow: str = ""
 ) -> Facts:
     """Read the run's files in the working directory.
 
     Args:
-        dataset: `dataset` of params.yaml.
-        uncertainty: `policy.uncertainty`.
-        penalty: `policy.penalty`, λ; None: not known.
+        params: have the dataset, its declared texts, and how the policy was trained.
         spending: see `Facts`.
         others: see `Facts`.
         mlflow: see `Facts`.
-        declared: see `Facts`.
 
     Raises:
         PipelineError: a file is missing or broken, or the results are of another dataset, model or policy, or the
@@ -209,8 +199,13 @@ def read_facts(
     statement, training = Statement.read(folder), Statement.read(MODEL)
     clone = Statement.read(BEHAVIOUR) if (BEHAVIOUR / "privacy.json").exists() else None
     config, points, public = PolicyConfig.read(folder), _curve(CURVES), UnitStore.open(PUBLIC)
-    _refuse_another_run(found, answers, folder, dataset)
-    _refuse_misstated(folder, statement, training, clone, answers, near_clone=config.clone_error is not None)
+    _refuse_another_run(found, answers, folder, params.dataset)
+    if statement.private:
+        made_from = {str(MODEL): training} | ({} if clone is None else {str(BEHAVIOUR): clone})
+        check_with_parts(folder, statement, made_from, near_clone=config.clone_error is not None)
+    for each in answers.statements.values():
+        if each.private:
+            check_epsilon(PRIVATE_EVALUATION, each)
     _refuse_other_rows({folder: statement, MODEL: training}, public.units)
     _refuse_another_curve(found, points)
     released = whole(
@@ -219,7 +214,8 @@ def read_facts(
         to_json(answers) if answers.asked else None,
         training.delta or 0.0,
     )
-    counted = f"this run's {_listed(clone=clone is not None, answers=answers.asked)}"
+    parts = ["model", *([] if clone is None else ["clone"]), "policy", *(["answers"] if answers.asked else [])]
+    counted = f"this run's {', '.join(parts[:-1])} and {parts[-1]}"
     if spending is not None:
         own = [training, *([] if clone is None else [clone]), *answers.statements.values()]
         released = _with_others(released, own, spending, others)
@@ -236,7 +232,7 @@ def read_facts(
         others=others,
         mlflow=mlflow,
         policy=to_json(config),
-        declared=declared or {},
+        declared=params.chosen.card.stated,
         discount=answers.discount,
     )
     if public.units == 0:
@@ -246,15 +242,15 @@ def read_facts(
     categories = [at for first, size in public.info.spaces.one_hot for at in range(first, first + size)]
     rollouts = None
     if found.variant != "mopo":
-        ended, longest = with_ends(ensemble, config.ends), int(PublicTrajectories.of(public).length.max())
+        ended, longest = ensemble.with_ends(config.ends), int(PublicTrajectories.of(public).length.max())
         policy, steps = DeterministicPolicy.load(POLICY), min(found.model_value_horizon or longest, 200)
-        plain = PessimisticModel(ended, uncertainty=uncertainty, penalty=0.0)
+        plain, penalised = (
+            PessimisticModel(ended, uncertainty=params.policy.uncertainty, penalty=penalty)
+            for penalty in (0.0, params.policy.penalty)
+        )
         reward, doubt = _rollouts(plain, policy, starts, steps)
-        penalised = None
-        if penalty is not None:
-            model = PessimisticModel(ended, uncertainty=uncertainty, penalty=penalty)
-            penalised, _ = _rollouts(model, policy, starts, steps)
-        rollouts = Rollouts(reward, doubt, uncertainty, penalised)
+        less, _ = _rollouts(penalised, policy, starts, steps)
+        rollouts = Rollouts(reward, doubt, params.policy.uncertainty, less)
     return replace(
         facts,
         model_error=_errors(ensemble, inputs, targets, names),
@@ -281,23 +277,6 @@ def _refuse_another_run(found: Summary, answers: PrivateEvaluation, folder: Path
                 f"{SUMMARY}: {key}: not what {folder / 'privacy.json'} and {PRIVATE_EVALUATION} say; "
                 "run `dvc repro evaluate`"
             )
-
-
-def _refuse_misstated(
-    folder: Path,
-    statement: Statement,
-    training: Statement,
-    clone: Statement | None,
-    answers: PrivateEvaluation,
-    *,
-    near_clone: bool,
-) -> None:
-    if statement.private:
-        parts = {str(MODEL): training} | ({} if clone is None else {str(BEHAVIOUR): clone})
-        check_with_parts(folder, statement, parts, near_clone=near_clone)
-    for each in answers.statements.values():
-        if each.private:
-            check_epsilon(PRIVATE_EVALUATION, each)
 
 
 def _refuse_other_rows(statements: Mapping[Path, Statement], public_units: int) -> None:
@@ -353,12 +332,6 @@ def _compared(others: Sequence[Other] | None) -> Sequence[Other]:
     """The results that are shown: all that have a value, where there are two or more."""
     known = [each for each in others or () if each[2] is not None]
     return known if len(known) > 1 else ()
-
-
-def _listed(*, clone: bool, answers: bool) -> str:
-    """What a run released, as the end of a sentence."""
-    parts = ["model", *(["clone"] if clone else []), "policy", *(["answers"] if answers else [])]
-    return f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def _names(model: ModelConfig) -> list[str]:

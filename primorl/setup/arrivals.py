@@ -9,14 +9,13 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from primorl.config.blocks import Online
 from primorl.config.params import Params
 from primorl.online.mechanism import ONE_USER
 from primorl.privacy.ledger.requests import Version
 from primorl.project.errors import PipelineError
 from primorl.project.paths import ARRIVALS, WITHDRAWALS
+from primorl.trajectories.identity.consent import IdList, read_ids
 from primorl.trajectories.identity.fingerprint import project_secret
-from primorl.trajectories.identity.id_list import IdList, read_ids
 from primorl.trajectories.identity.membership import id_digests, population_digest
 
 _TRAJECTORY = "trajectory"
@@ -52,9 +51,13 @@ class Arrivals:
             PipelineError: the list cannot be read, or holds too few people for one cohort.
         """
         asked = params.online
-        ids = _simulated(params) if asked.arrivals is None else _listed(asked)
+        if asked.arrivals is None:
+            ids = [f"simulated {params.seed} {number}" for number in range(asked.users or 0)]
+        else:
+            listed = read_ids(asked.arrivals, ARRIVALS, f"{_KEY}.arrivals")
+            ids = [one for one in listed if one][: asked.users]
         population, unit = _population(params)
-        shared = share_ids(params)
+        shared = unit != ONE_USER
         cohorts = in_cohorts(ids, asked.cohort, asked.appearances, _withdrawn(params, ids) if shared else ())
         if not cohorts:
             raise PipelineError(
@@ -96,7 +99,7 @@ class Arrivals:
 
 
 def share_ids(params: Params) -> bool:
-    """Whether the ids of those who arrive are the log's, so that the charges of a person in both add up."""
+    """Whether the ids of those who arrive are the log's; see `Arrivals.shared`."""
     return _population(params)[1] != ONE_USER
 
 
@@ -116,12 +119,6 @@ def in_cohorts(
 
     Who came ``appearances`` times already is turned away, and an id that is already in the cohort being filled is
     skipped. Only ids decide, never what anybody did. Who is left over at the end is not met.
-
-    Args:
-        ids: of the arrivals, in their order.
-        size: m.
-        appearances: the most cohorts that one id is in.
-        withdrawn: ids that are never met.
     """
     met: Counter[str] = Counter()
     cohorts: list[tuple[int, ...]] = []
@@ -134,10 +131,6 @@ def in_cohorts(
             cohorts.append(tuple(filling.values()))
             filling = {}
     return tuple(cohorts)
-
-
-def _simulated(params: Params) -> list[str]:
-    return [f"simulated {params.seed} {number}" for number in range(params.online.users or 0)]
 
 
 def _population(params: Params) -> tuple[str, str]:
@@ -158,9 +151,3 @@ def _withdrawn(params: Params, ids: list[str]) -> set[str]:
     listed = IdList(params.chosen.ingestion.exclude_units, WITHDRAWALS, "ingestion.exclude_units")
     found = listed.contains(pa.array(ids, pa.string()))
     return {one for one, out in zip(ids, found.tolist(), strict=True) if out}
-
-
-def _listed(asked: Online) -> list[str]:
-    assert asked.arrivals is not None
-    ids = [one for one in read_ids(asked.arrivals, ARRIVALS, f"{_KEY}.arrivals") if one]
-    return ids[: asked.users] if asked.users is not None else ids

@@ -1,20 +1,19 @@
 """Audits of the training that params.yaml describes: is its ε refuted? They read the public split alone."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from primorl.config.params import Params
 from primorl.privacy.accounting.rounding import at_least, at_most
-from primorl.privacy.audits.bounds import Bound, LowerBound
+from primorl.privacy.audits.bounds import LowerBound
 from primorl.privacy.audits.canaries import audit_mechanism, enough_runs
 from primorl.project.errors import PipelineError
 from primorl.project.paths import MANIFEST, PUBLIC
 from primorl.project.progress import progress_bar
 from primorl.setup.fitting import fitted
-from primorl.setup.model_work import training_setup
-from primorl.setup.planning import make_plan
+from primorl.setup.model_work import make_plan, training_setup
 from primorl.tracking.store import Log
 from primorl.training.one_run_audit import OneRun, audit_one_run
 from primorl.trajectories.storage.manifest import Manifest
@@ -75,11 +74,7 @@ def of_one_run(params: Params, canaries: int, confidence: float) -> OneRun:
 
 
 def _claiming(params: Params) -> Manifest:
-    """The manifest of the partitions.
-
-    Raises:
-        PipelineError: the variant claims nothing that could be refuted.
-    """
+    """The manifest of the partitions; refuses a variant that claims nothing that could be refuted."""
     if params.dynamics.variant != "private":
         raise PipelineError(
             f"params.yaml: dynamics.variant: found {params.dynamics.variant}, which claims no ε that an audit could "
@@ -88,40 +83,32 @@ def _claiming(params: Params) -> Manifest:
     return Manifest.load(MANIFEST)
 
 
-def mechanism_report(found: LowerBound) -> dict[str, Any]:
-    """What the audit of the mechanism found, as plain data."""
-    return dataclasses.asdict(found) | _verdict(found)
-
-
-def one_run_report(found: OneRun) -> dict[str, Any]:
-    """What the one-run audit found, as plain data."""
-    return {
-        "trained_on": "the public split and canaries, taken for private units; the model was dropped",
-        **dataclasses.asdict(found),
+def report(found: LowerBound | OneRun) -> dict[str, Any]:
+    """What an audit found, how sure the bounds are, and what they say of the claim, as plain data."""
+    content: dict[str, Any] = {}
+    if isinstance(found, OneRun):
+        content["trained_on"] = "the public split and canaries, taken for private units; the model was dropped"
+    content |= dataclasses.asdict(found)
+    return content | {
         "bounds": [dataclasses.asdict(bound) for bound in found.bounds],
-        **_verdict(found),
+        "epsilon": found.epsilon,
+        "share_of_the_claim": found.epsilon / found.claimed if found.claimed else None,
+        "error_of_each_bound": (1 - found.confidence) / len(found.bounds),
+        "refutes_the_claim": found.refutes_the_claim,
     }
 
 
-def log_mechanism(log: Log, found: LowerBound) -> None:
-    """Log the numbers of the audit of the mechanism."""
-    _log(log, "mechanism", found.claimed, found.bounds)
-
-
-def log_one_run(log: Log, found: OneRun) -> None:
-    """Log the numbers of the one-run audit."""
-    _log(log, "one_run", found.claimed, found.bounds)
+def log_bounds(log: Log, found: LowerBound | OneRun) -> None:
+    """Log the claimed ε and the bounds."""
+    audit = "one_run" if isinstance(found, OneRun) else "mechanism"
+    if found.claimed is not None:
+        log.metric("audit.claimed_epsilon", found.claimed)
+    for bound in found.bounds:
+        log.metric(f"audit.{audit}.{bound.name}_lower_bound", bound.epsilon)
 
 
 def draw_bounds(path: Path, claimed: float, bounds: Mapping[str, float], title: str) -> None:
-    """Draw lower bounds on ε beside the claimed ε, as a PNG.
-
-    Args:
-        path: the file to write.
-        claimed: what the plan states.
-        bounds: by name, top to bottom.
-        title: above it all.
-    """
+    """Draw lower bounds on ε, by name from top to bottom, beside the claimed ε, as a PNG."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 0.5 * len(bounds) + 1.6), dpi=120, layout="constrained")
@@ -146,32 +133,10 @@ def draw_bounds(path: Path, claimed: float, bounds: Mapping[str, float], title: 
 
 
 def refuse(found: LowerBound | OneRun) -> None:
-    """Raise the alarm.
-
-    Raises:
-        PipelineError: the claim is refuted.
-    """
+    """Raise the alarm: a `PipelineError` if the claim is refuted."""
     if found.refutes_the_claim:
         name = "one run" if isinstance(found, OneRun) else "mechanism"
         raise PipelineError(
             f"audit ({name}): ε is at least {at_least(found.epsilon)} and {at_most(found.claimed)} is claimed, both at "
             f"δ = {at_most(found.delta)}: the guarantee does not hold; release nothing and look for the bug"
         )
-
-
-def _verdict(found: LowerBound | OneRun) -> dict[str, Any]:
-    """How sure the bounds are, and what they say of the claim."""
-    share = found.epsilon / found.claimed if found.claimed else None
-    return {
-        "epsilon": found.epsilon,
-        "share_of_the_claim": share,
-        "error_of_each_bound": (1 - found.confidence) / len(found.bounds),
-        "refutes_the_claim": found.refutes_the_claim,
-    }
-
-
-def _log(log: Log, audit: str, claimed: float | None, bounds: Sequence[Bound]) -> None:
-    if claimed is not None:
-        log.metric("audit.claimed_epsilon", claimed)
-    for bound in bounds:
-        log.metric(f"audit.{audit}.{bound.name}_lower_bound", bound.epsilon)

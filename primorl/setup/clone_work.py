@@ -19,8 +19,7 @@ from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
 from primorl.project.paths import BEHAVIOUR
 from primorl.setup.accounts import digest
-from primorl.setup.declared import check_declared, model_bounds, observation_columns
-from primorl.setup.paid_work import PrivateStage, from_public
+from primorl.setup.paid_work import PrivateStage, check_declared, from_public, model_bounds, observation_columns
 from primorl.setup.partitions import Partitions
 from primorl.training.settings import LEAST_UNITS, EarlyStopping, LocalTraining, ServerTraining
 from primorl.trajectories.storage.manifest import Manifest
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from primorl.setup.compute import Place
     from primorl.training.policy_network import PolicyNetwork
     from primorl.training.setup import TrainingSetup
-    from primorl.training.training import Trained
 
 STAGE = "clone_behaviour"
 SAMPLING_PROBABILITY, ROUNDS = 0.3, 40
@@ -41,12 +39,7 @@ see `clipping_norm`."""
 # One step on all rows of a unit: with several, each unit moves towards its own habits, and their mean is too sure.
 _ROWS = 256
 LOCAL = LocalTraining(
-    learning_rate=1.0,
-    batch_size=_ROWS,
-    local_epochs=1,
-    weight_decay=0.0,
-    max_transitions_per_unit=_ROWS,
-    beta_nll=0.0,
+    learning_rate=1.0, batch_size=_ROWS, local_epochs=1, weight_decay=0.0, max_transitions_per_unit=_ROWS, beta_nll=0.0
 )
 LOCAL_FROM_PUBLIC = replace(LOCAL, learning_rate=0.1)
 SERVER = ServerTraining(
@@ -198,22 +191,15 @@ def cloning_setup(
 ) -> "TrainingSetup":
     """Set up the training of the clone that params.yaml asks for, on the data that the manifest describes.
 
-    Args:
-        params: every choice; `asked`.
-        manifest: of the partitions.
-        public: the public split; it may be empty.
-        place: which of several processes this is; None: the only one.
-
     Raises:
         PipelineError: the choices do not fit the data, an action has no finite bounds, or no noise reaches the ε.
     """
-    from primorl.setup.compute import ALONE, chosen_device, execution
-    from primorl.training.cloning import CloningSetup
+    from primorl.setup.compute import ALONE, execution
+    from primorl.training.setup import CloningSetup
 
     place, behaviour = place or ALONE, params.behaviour
     check_declared(params, manifest, public)
     check_actions(params, manifest)
-    device = chosen_device(params.compute, place)
     normaliser = normaliser_of_clone(params)
     begun = normaliser == "public" and public.units >= LEAST_UNITS
     network = policy_network(behaviour, manifest)
@@ -228,7 +214,7 @@ def cloning_setup(
         _WALK_FROM_PUBLIC if begun else _LARGEST_WALK,
     )
     setup = CloningSetup(
-        plan=plan.of_process(place.process, place.processes),
+        plan=plan,
         architecture=network,
         bounds=model_bounds(params, manifest, public),
         columns=observation_columns(manifest),
@@ -236,19 +222,9 @@ def cloning_setup(
         local=LOCAL_FROM_PUBLIC if begun else LOCAL,
         server=SERVER,
         seed=params.seed,
-        execution=execution(params.compute, device),
-    )
+        execution=execution(params.compute, place),
+    ).of_process(place.process, place.processes)
     return from_public(setup, public) if begun else setup
-
-
-def _refusal(trained: "Trained") -> str | None:
-    """Refuses weights that are not finite. Of random actions no clone beats a constant, and it is one all the same."""
-    if trained.finite:
-        return None
-    return (
-        "params.yaml: behaviour: cloning diverged (weights that are not finite); raise behaviour.log_variance_bounds, "
-        "or set behaviour.target_epsilon to null"
-    )
 
 
 CLONING = PrivateStage(
@@ -259,5 +235,9 @@ CLONING = PrivateStage(
     identity=clone_identity,
     asked=asked,
     pooled=None,
-    refusal=_refusal,
+    diverged=(
+        "params.yaml: behaviour: cloning diverged (weights that are not finite); raise "
+        "behaviour.log_variance_bounds, or set behaviour.target_epsilon to null"
+    ),
+    must_learn=False,  # of random actions no clone beats a constant, and it is one all the same
 )

@@ -67,11 +67,12 @@ suggested: {suggested}
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Meaning:
-    """What is known of a log's columns; None and empty: not given.
+@dataclass(kw_only=True)
+class Draft:
+    """The dataset's file of a log, and what is known of its columns; None and empty: not given.
 
     Attributes:
+        columns: of the log.
         unit: column of the person; the trajectory's where every trajectory is a unit.
         trajectory: column of the trajectory.
         step: column that orders a trajectory.
@@ -82,8 +83,13 @@ class Meaning:
         bounds: low and high by column.
         horizon: the most steps of a trajectory.
         elapsed: name, unit and most of the time since the row before, the last dimension of the observation.
+        left: what is to be filled in, once the text is made.
+
+    Raises:
+        PipelineError: a flag names no column, or one of a wrong type.
     """
 
+    columns: tuple[LogColumn, ...]
     unit: str | None = None
     trajectory: str | None = None
     step: str | None = None
@@ -94,126 +100,98 @@ class Meaning:
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     horizon: int | None = None
     elapsed: tuple[str, str, float] | None = None
-
-
-class Draft:
-    """The dataset's file of a log.
-
-    Args:
-        meaning: of the columns, as far as it is given.
-        columns: of the log.
-
-    Attributes:
-        left: what is to be filled in, once the text is made.
-
-    Raises:
-        PipelineError: a flag names no column, or one of a wrong type.
-    """
-
-    def __init__(self, meaning: Meaning, columns: tuple[LogColumn, ...]) -> None:
-        self._meaning, self._columns = meaning, columns
-        self._kinds = {column.name: column.kind for column in columns}
-        self.left: list[str] = []
-        self._check()
+    left: list[str] = field(default_factory=list, init=False)
 
     def text(self, name: str, log: Path, form: CsvFormat) -> str:
-        """Write the file.
-
-        Args:
-            name: of the dataset.
-            log: the CSV.
-            form: how it is written.
-        """
-        given, keys = self._meaning, ("unit", "trajectory", "step", "observation", "action", "reward")
+        """Write the file of a dataset of this name for a CSV in this form."""
+        keys = ("unit", "trajectory", "step", "observation", "action", "reward")
         self.left = [
-            f"the column{'s' * (key in ('observation', 'action'))} of {key}" for key in keys if not getattr(given, key)
+            f"the column{'s' * (key in ('observation', 'action'))} of {key}" for key in keys if not getattr(self, key)
         ]
         observation: list[Any] = []
         dimensions: list[str] = []
         pairs: list[tuple[Any, Any]] = []
-        for column in given.observation:
+        for column in self.observation:
             if self._is_categorical(column):
-                categories = self._categories(column)
-                observation.append({"column": column, "categories": categories})
-                dimensions += [f"{column}={category}" for category in given.categories.get(column, ())]
-                pairs += [(0.0, 1.0)] * len(given.categories.get(column, ()))
+                observation.append({"column": column, "categories": self._categories(column)})
+                own = [f"{column}={category}" for category in self.categories.get(column, ())]
+                dimensions += own
+                pairs += [(0.0, 1.0)] * len(own)
             else:
                 observation.append(column)
                 dimensions.append(column)
                 pairs.append(self._bounds(column))
-        if given.elapsed is not None:
-            elapsed, unit, most = given.elapsed
+        if self.elapsed is not None:
+            elapsed, unit, most = self.elapsed
             observation.append({"elapsed": elapsed, "unit": unit, "most": most})
             dimensions.append(elapsed)
             pairs.append((0.0, most))
-        action = self._action()
-        reward_bounds = FILL if given.reward is None else list(self._bounds(given.reward))
-        if given.horizon is None:
-            self.left.append("horizon")
         values = {
-            "unit": given.unit or FILL,
+            "unit": self.unit or FILL,
             "population": name,
-            "horizon": given.horizon or FILL,
             "files": glob.escape(str(log.resolve())),
             "delimiter": form.delimiter,
             "decimal_point": form.decimal_point,
-            "trajectory": given.trajectory or FILL,
-            "step": given.step or FILL,
+            "trajectory": self.trajectory or FILL,
+            "step": self.step or FILL,
             "observation": observation or FILL,
-            "action": action,
-            "reward": given.reward or FILL,
-            "trajectory_ids": "global" if given.unit and given.unit == given.trajectory else "per_unit",
+            "action": self._action(),
+            "reward": self.reward or FILL,
+            "trajectory_ids": "global" if self.unit and self.unit == self.trajectory else "per_unit",
             "low": [low for low, _ in pairs] or FILL,
             "high": [high for _, high in pairs] or FILL,
-            "reward_bounds": reward_bounds,
+            "reward_bounds": FILL if self.reward is None else list(self._bounds(self.reward)),
+            "horizon": self.horizon or FILL,
             "suggested": {block: {} for block in _BLOCKS},
         }
+        if self.horizon is None:
+            self.left.append("horizon")
         written = {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}  # JSON is YAML
         return _TEMPLATE.format(**written, listed=self._listed(), dimensions=", ".join(map(shown, dimensions)) or "?")
 
+    def _kind(self, column: str) -> str | None:
+        return next((each.kind for each in self.columns if each.name == column), None)
+
     def _is_categorical(self, column: str) -> bool:
-        return column in self._meaning.categories or self._kinds[column] not in _NUMBERS
+        return column in self.categories or self._kind(column) not in _NUMBERS
 
     def _categories(self, column: str) -> Any:
-        if column in self._meaning.categories:
-            return list(self._meaning.categories[column])
+        if column in self.categories:
+            return list(self.categories[column])
         self.left.append(f"categories of {column}")
         return FILL
 
     def _bounds(self, column: str) -> tuple[Any, Any]:
-        if column in self._meaning.bounds:
-            return self._meaning.bounds[column]
+        if column in self.bounds:
+            return self.bounds[column]
         self.left.append(f"bounds of {column}")
         return FILL, FILL
 
     def _action(self) -> Any:
-        columns = self._meaning.action
-        if not columns:
+        if not self.action:
             return FILL
-        if self._is_categorical(columns[0]):
-            return {"column": columns[0], "categories": self._categories(columns[0])}
-        pairs = [self._bounds(column) for column in columns]
-        return {"columns": list(columns), "low": [low for low, _ in pairs], "high": [high for _, high in pairs]}
+        if self._is_categorical(self.action[0]):
+            return {"column": self.action[0], "categories": self._categories(self.action[0])}
+        low, high = zip(*map(self._bounds, self.action), strict=True)
+        return {"columns": self.action, "low": low, "high": high}
 
     def _listed(self) -> str:
-        return ", ".join(f"{shown(column.name)} ({column.kind})" for column in self._columns)
+        return ", ".join(f"{shown(column.name)} ({column.kind})" for column in self.columns)
 
-    def _check(self) -> None:
-        given = self._meaning
-        named = [("--unit", given.unit), ("--trajectory", given.trajectory), ("--step", given.step)]
-        named += [("--reward", given.reward)]
-        for flag in ("observation", "action", "categories", "bounds"):
-            named += [(f"--{flag}", column) for column in getattr(given, flag)]
-        for flag, column in named:
-            if column is not None and column not in self._kinds:
-                raise PipelineError(f"{flag}: found {shown(column)}, which is no column; allowed are {self._listed()}")
-        if given.reward is not None and self._kinds[given.reward] not in _NUMBERS:
-            kind = self._kinds[given.reward]
+    def __post_init__(self) -> None:
+        for flag in ("unit", "trajectory", "step", "reward", "observation", "action", "categories", "bounds"):
+            given = getattr(self, flag)
+            for column in (given,) if isinstance(given, str) else given or ():
+                if self._kind(column) is None:
+                    raise PipelineError(
+                        f"--{flag}: found {shown(column)}, which is no column; allowed are {self._listed()}"
+                    )
+        if self.reward is not None and (kind := self._kind(self.reward)) not in _NUMBERS:
             remedy = "write it as 0 and 1" if kind == "truth values" else "name a column of numbers"
-            raise PipelineError(f"--reward: found {shown(given.reward)}, a column of {kind}; {remedy}")
-        for column in given.action:
-            if len(given.action) > 1 and self._is_categorical(column):
+            raise PipelineError(f"--reward: found {shown(self.reward)}, a column of {kind}; {remedy}")
+        for column in self.action:
+            if len(self.action) > 1 and self._is_categorical(column):
                 raise PipelineError(
-                    f"--action: found {len(given.action)} columns, and categories of {shown(column)}; allowed is one "
+                    f"--action: found {len(self.action)} columns, and categories of {shown(column)}; allowed is one "
                     "column with categories (discrete actions), or columns of numbers"
                 )

@@ -12,33 +12,42 @@ import hashlib
 import itertools
 import math
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from primorl.config.params import Params, plain
-from primorl.config.suggestions import FITTED
 from primorl.dynamics.config import CanLearn
 from primorl.dynamics.termination import LEARNED
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
 from primorl.project.files import home, waited_for
-from primorl.project.paths import FITS
+from primorl.project.paths import FITS, MODEL
 from primorl.project.progress import progress_bar
 from primorl.project.records import read_record, record, write_record
 from primorl.setup.accounts import digest
-from primorl.setup.planning import architecture, check_choices, make_plan
+from primorl.setup.model_work import (
+    STAGE,
+    TRAINING_KEYS,
+    architecture,
+    check_choices,
+    make_plan,
+    model_identity,
+    train_baseline,
+    training_setup,
+)
+from primorl.setup.paid_work import PrivateStage
 from primorl.training.settings import LEAST_OF_A_DRY_RUN, LEAST_UNITS
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.rows import UnitStore
 
 if TYPE_CHECKING:
+    from primorl.setup.compute import Place
     from primorl.training.dry_run import DryRun, Outcome
     from primorl.training.policy_network import Network
     from primorl.training.setup import TrainingSetup
 
-TRAINING_KEYS = frozenset(key for key in FITTED if key.startswith(("privacy.", "dynamics.")))
-"""Keys that are fitted here."""
 HIDDEN = ((32, 32), (64, 64))
 LEARNING_RATES = (0.0001, 0.0003, 0.001, 0.003)
 ROUNDS = (20, 60)
@@ -104,16 +113,15 @@ class Fit:
                 f"in a dry run on the public split they keep {max(self.learned, 0.0):.0%} of what can be learned "
                 f"(yes from {_LEARNED_YES:.0%}, no below {_LEARNED_NO:.0%})"
             )
-        return f"these settings {words}: {why}{self._help}"
-
-    @property
-    def _help(self) -> str:
-        if self.answer == "yes":
-            return ""
-        if self.helps is None:
-            return "; more people or a larger ε alone would not do"
-        fewer = round(self.helps**2, 1)
-        return f"; {self.helps:g} times the people, or the ε, would do, or a network with {fewer:g} times fewer weights"
+        help_ = ""
+        if self.answer != "yes":
+            help_ = "; more people or a larger ε alone would not do"
+            if self.helps is not None:
+                help_ = (
+                    f"; {self.helps:g} times the people, or the ε, would do, or a network with "
+                    f"{round(self.helps**2, 1):g} times fewer weights"
+                )
+        return f"these settings {words}: {why}{help_}"
 
 
 _UNJUDGED = Fit(values={}, answer="yes", noise=0.0, learned=None, start=None, loss=None, constant=None, helps=None)
@@ -121,11 +129,6 @@ _UNJUDGED = Fit(values={}, answer="yes", noise=0.0, learned=None, start=None, lo
 
 def fitted(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Params, Fit]:
     """Fit the settings that are to be fitted, and judge all of them.
-
-    Args:
-        params: every choice.
-        manifest: of the partitions.
-        public: the public split; it may be empty.
 
     Returns:
         The choices with fitted values in place, and the fit.
@@ -142,7 +145,8 @@ def fitted(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Param
     if not file.exists():
         with waited_for(file.with_suffix(".lock")):
             if not file.exists():  # trials of a sweep that begin together need one fit, not one each
-                write_record(file, _made(params, manifest, public))
+                rehearsed = public.units >= LEAST_OF_A_DRY_RUN and params.privacy.statistics.normaliser == "public"
+                write_record(file, (_by_dry_runs if rehearsed else _by_rule)(params, manifest, public))
     kept = read_record(file, Fit, "remove it: it is made anew")
     return params.fitted(kept.values), kept
 
@@ -174,37 +178,32 @@ def noise_share(plan: Plan, shape: "Network") -> float:
     return plan.noise_multiplier * math.sqrt(shape.parameters / plan.rounds) / plan.expected_cohort
 
 
-def _made(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
-    rehearsed = public.units >= LEAST_OF_A_DRY_RUN and params.privacy.statistics.normaliser == "public"
-    return (_by_dry_runs if rehearsed else _by_rule)(params, manifest, public)
-
-
 def _by_dry_runs(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
     """The candidate with the lowest loss in a dry run."""
     from primorl.training.dry_run import DryRun
 
     dry_run = DryRun(public, flag=manifest.info.termination == LEARNED)
-    candidates = list(_candidates(params, manifest, public))
+    candidates = _candidates(params, manifest, public)
     best: tuple[Outcome, _Candidate] | None = None
     with progress_bar(len(candidates), "dry runs on the public split", "run") as bar:
         for values in candidates:
             tried = _clipped(params, manifest, public, values, dry_run)
             if tried is not None:
-                outcome = tried.outcome(dry_run)
+                outcome = tried.rehearse()
                 if best is None or outcome.in_all < best[0].in_all:
                     best = outcome, tried
             bar.update()
     if best is None:
         return _by_rule(params, manifest, public)
     outcome, chosen = best
-    ceiling = outcome.constant - min(outcome.loss, outcome.start, chosen.outcome(dry_run, noise=0.0).loss)
+    ceiling = outcome.constant - min(outcome.loss, outcome.start, chosen.rehearse(noise=0.0).loss)
 
     def learned(loss: float) -> float:
         return (outcome.constant - loss) / ceiling if ceiling > 0 else 0.0
 
     share = learned(outcome.loss)
     answer: CanLearn = "yes" if share >= _LEARNED_YES else "marginal" if share >= _LEARNED_NO else "no"
-    enough = (f for f in _HELPS if learned(chosen.outcome(dry_run, noise=1 / f).loss) >= _LEARNED_YES)
+    enough = (f for f in _HELPS if learned(chosen.rehearse(noise=1 / f).loss) >= _LEARNED_YES)
     return Fit(
         values=chosen.values,
         answer=answer,
@@ -219,7 +218,8 @@ def _by_dry_runs(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
 
 def _by_rule(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
     """The largest network that the noise leaves room for."""
-    few = _starts_from_few(params, public)
+    few = LEAST_UNITS <= public.units < LEAST_OF_A_DRY_RUN and params.privacy.statistics.normaliser != "private"
+    few = few and ("dynamics.start" in params.unfitted or params.dynamics.start == "public")
     common = _common(manifest, public) | (_FROM_FEW if few else _FROM_SCRATCH)
     values, noise = {}, math.inf
     for hidden in _SMALL if "dynamics.hidden" in params.unfitted else (params.dynamics.hidden,):
@@ -235,55 +235,35 @@ def _by_rule(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
             steps["dynamics.learning_rate"] = _LARGE_STEPS
         values |= _wanted(params, steps)
     answer: CanLearn = "yes" if noise <= _NOISE_YES else "marginal" if noise < _NOISE_NO else "no"
-    return Fit(
-        values=values,
-        answer=answer,
-        noise=noise,
-        learned=None,
-        start=None,
-        loss=None,
-        constant=None,
-        helps=None if answer == "yes" else math.ceil(10 * noise / _NOISE_YES) / 10,
-    )
+    helps = None if answer == "yes" else math.ceil(10 * noise / _NOISE_YES) / 10
+    return replace(_UNJUDGED, values=values, answer=answer, noise=noise, helps=helps)
 
 
-def _starts_from_few(params: Params, public: UnitStore) -> bool:
-    if not LEAST_UNITS <= public.units < LEAST_OF_A_DRY_RUN or params.privacy.statistics.normaliser == "private":
-        return False
-    return "dynamics.start" in params.unfitted or params.dynamics.start == "public"
-
-
-def _candidates(params: Params, manifest: Manifest, public: UnitStore) -> Iterator[dict[str, Any]]:
+def _candidates(params: Params, manifest: Manifest, public: UnitStore) -> list[dict[str, Any]]:
     """Values of everything that is to be fitted but the clip."""
     common = _common(manifest, public) | _FROM_PUBLIC
-    seen = []
+    found: list[dict[str, Any]] = []
     for hidden, rate, rounds in itertools.product(HIDDEN, LEARNING_RATES, ROUNDS):
         tried = {"dynamics.hidden": list(hidden), "dynamics.learning_rate": rate, "privacy.rounds": rounds}
         values = _wanted(params, common | tried)
-        if values not in seen:  # what params.yaml decides does not vary
-            seen.append(values)
-            yield values
+        if values not in found:  # what params.yaml decides does not vary
+            found.append(values)
+    return found
 
 
 @dataclass(frozen=True)
 class _Candidate:
-    """Values of what is to be fitted, the training that they make, and whether it begins from the public split."""
+    """Values of what is to be fitted, the training that they make, and a dry run of it at a share of the noise."""
 
     values: dict[str, Any]
     setup: "TrainingSetup"
-    from_public: bool
-
-    def outcome(self, dry_run: "DryRun", *, noise: float = 1.0) -> "Outcome":
-        """What a dry run comes to."""
-        return dry_run.outcome(self.setup, from_public=self.from_public, noise=noise)
+    rehearse: "Callable[..., Outcome]"
 
 
 def _clipped(
     params: Params, manifest: Manifest, public: UnitStore, values: dict[str, Any], dry_run: "DryRun"
 ) -> _Candidate | None:
     """The values with a clip at the usual norm of an update; None: updates diverge."""
-    from primorl.setup.model_work import training_setup
-
     tried = params.fitted(values | _wanted(params, {"privacy.clipping_norm": 1.0}))
     from_public = tried.dynamics.start == "public"
     setup = training_setup(tried, manifest, public, start=False)
@@ -293,14 +273,12 @@ def _clipped(
             return None
         values = values | {"privacy.clipping_norm": float(f"{norm:.4g}")}
         setup = training_setup(params.fitted(values), manifest, public, start=False)
-    return _Candidate(values, setup, from_public)
+    return _Candidate(values, setup, partial(dry_run.outcome, setup, from_public=from_public))
 
 
 def _common(manifest: Manifest, public: UnitStore) -> dict[str, Any]:
     """Constants, and how many units and rows a round reads: large cohorts, as far as a minute's work goes."""
-    usual = _ROWS
-    if public.units:
-        usual = min(_ROWS, math.ceil(public.size / public.units))
+    usual = min(_ROWS, math.ceil(public.size / public.units)) if public.units else _ROWS
     share = _MOST_TRANSITIONS / (manifest.private_units * usual * max(ROUNDS))
     return _COMMON | {
         "dynamics.max_transitions_per_unit": _ROWS,
@@ -320,12 +298,9 @@ def _digest(params: Params, manifest: Manifest, public: UnitStore) -> str:
     rows = hashlib.sha256()
     for part in public.arrays() if public.units else ():
         rows.update(part.tobytes())
+    left_out = (*unfitted, "privacy.budget", "privacy.draw", "dynamics.train_anyway")
     content = {
-        "settings": {
-            key: value
-            for key, value in flat.items()
-            if key not in unfitted and key not in ("privacy.budget", "privacy.draw", "dynamics.train_anyway")
-        },
+        "settings": {key: value for key, value in flat.items() if key not in left_out},
         "unfitted": sorted(unfitted & TRAINING_KEYS),
         "seed": params.seed,
         "bounds": plain(params.chosen.bounds),
@@ -334,3 +309,23 @@ def _digest(params: Params, manifest: Manifest, public: UnitStore) -> str:
         "public": rows.hexdigest(),
     }
     return digest(content)
+
+
+def _fitted_setup(params: Params, manifest: Manifest, public: UnitStore, place: "Place") -> "TrainingSetup":
+    return training_setup(fitted(params, manifest, public)[0], manifest, public, place)
+
+
+MODEL_TRAINING = PrivateStage(
+    name=STAGE,
+    output=MODEL,
+    what="model",
+    setup=_fitted_setup,
+    identity=model_identity,
+    asked=lambda params: params.dynamics.variant != "mopo",
+    pooled=train_baseline,
+    diverged=(
+        "params.yaml: dynamics: training diverged (weights that are not finite); lower dynamics.learning_rate or "
+        "privacy.clipping_norm"
+    ),
+    must_learn=True,
+)

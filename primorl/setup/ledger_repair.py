@@ -3,19 +3,17 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 from primorl.config.params import Params, Reading
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.accounting.rounding import at_most
-from primorl.privacy.ledger.ledger import Ledger, Request, Version
-from primorl.privacy.ledger.repairing import BrokenLedger, Disagreement
+from primorl.privacy.ledger.ledger import BrokenLedger, Ledger
+from primorl.privacy.ledger.requests import Request, Version
 from primorl.project.errors import PipelineError
 from primorl.project.files import home
 from primorl.project.paths import LEDGER_HEAD, MANIFEST, PARTITIONS
-from primorl.setup.accounts import begun, check_secret, dataset_version, open_ledger
-from primorl.setup.losses import Loss, losses
+from primorl.setup.accounts import Loss, begun, check_secret, dataset_version, losses, open_ledger
 from primorl.trajectories.storage.manifest import Manifest
 
 _ASK = (
@@ -54,46 +52,30 @@ def repair(params: Params | Reading, *, accept_loss: bool) -> Iterator[str]:
     if wrong is None and not missing:
         yield "nothing to repair: the head fits the records, and they have every charge that a file names"
         return
-    present = _present(missing)
-    again = [loss for loss in missing if _fits(loss, present, by_number=accept_loss)]
-    lost = [loss for loss in missing if loss not in again]
-    yield from _told(missing, again, present)
-    more = _unnamed(missing, known)
-    if more:
-        yield f"the same statements count {more} more charge(s) on the same units, which no file names"
-    if not accept_loss and (lost or more or (wrong is not None and wrong.records_lost)):
-        raise PipelineError(f"ledger: {_ASK}")
-    yield from _written(params, head, wrong, again, lost, present)
-
-
-def _told(missing: Sequence[Loss], again: Sequence[Loss], present: tuple[Manifest, Version] | None) -> Iterator[str]:
+    present, delta = _present(missing), params.privacy.budget.delta
+    again: dict[str, Request] = {}
     for loss in missing:
+        request = _again(loss, present, delta, by_number=accept_loss)
+        if request is not None:
+            again[loss.charge] = request
         yield f"{loss.says}{_spent(loss.statement)}"
-        if loss in again:
+        if request is not None:
             yield f"  it can be recorded again, as spent on the units of {PARTITIONS}"
-        elif _fits(loss, present, by_number=True):
+        elif _again(loss, present, delta, by_number=True) is not None:
             yield (
                 f"  it is of other data than those in {PARTITIONS}, or of the same under another secret; with "
                 "--accept-loss it is counted on them, as the number of units agrees"
             )
         else:
             yield f"  it cannot be recorded again: no event is known, or it is of other data than those in {PARTITIONS}"
-
-
-def _written(
-    params: Params | Reading,
-    head: Path,
-    wrong: Disagreement | None,
-    again: Sequence[Loss],
-    lost: Sequence[Loss],
-    present: tuple[Manifest, Version] | None,
-) -> Iterator[str]:
-    requests = {}
-    for loss in again:
-        assert present is not None
-        requests[loss.charge] = _request(loss.statement, *present, params.privacy.budget.delta)
+    lost = [loss for loss in missing if loss.charge not in again]
+    more = _unnamed(missing, known)
+    if more:
+        yield f"the same statements count {more} more charge(s) on the same units, which no file names"
+    if not accept_loss and (lost or more or (wrong is not None and wrong.records_lost)):
+        raise PipelineError(f"ledger: {_ASK}")
     with closing(open_ledger(params, BrokenLedger, read_only=False)) as ledger:
-        for request in requests.values():
+        for request in again.values():
             ledger.dry_run(request, None)  # before anything is written
         if wrong is not None:
             kept = ledger.renew_head()
@@ -102,12 +84,12 @@ def _written(
             {
                 "head": None if wrong is None else wrong.says,
                 "lost": [_recorded(loss) for loss in lost],
-                "again": list(requests),
+                "again": list(again),
             }
         )
         yield f"recorded: this repair{f', and {len(lost)} charge(s) as lost' if lost else ''}"
     with closing(open_ledger(params, Ledger, read_only=False)) as ledger:
-        for charge, request in requests.items():
+        for charge, request in again.items():
             ledger.reserve(request, None, charge)
             yield f"recorded again: charge {charge}"
         yield f"repaired: {ledger.verify()} records, and {head} knows the last of them"
@@ -126,24 +108,33 @@ def _present(missing: Sequence[Loss]) -> tuple[Manifest, Version] | None:
     return manifest, dataset_version(manifest, PARTITIONS)
 
 
-def _fits(loss: Loss, present: tuple[Manifest, Version] | None, *, by_number: bool) -> bool:
-    """Whether a lost charge can be recorded on the present units."""
+def _again(loss: Loss, present: tuple[Manifest, Version] | None, delta: float, *, by_number: bool) -> Request | None:
+    """The charge of a lost statement, on the present units; None: it cannot be recorded there.
+
+    No run ever has its identity, so none resumes or restores it.
+    """
     said = loss.statement
-    if present is None or not _readable(said):
-        return False
+    try:
+        event = event_from_json(said["event"])
+    except (KeyError, ValueError):
+        return None
+    if present is None or said.get("unit") != present[0].info.unit:
+        return None
     manifest, version = present
-    equal = said.get("dataset_fingerprint") == version.fingerprint
     # Of other data, or of the same under a lost secret. To count too much is safe.
     alike = by_number and said.get("units") == version.units
-    return said.get("unit") == manifest.info.unit and (equal or alike)
-
-
-def _readable(said: Mapping[str, Any]) -> bool:
-    try:
-        event_from_json(said["event"])
-    except (KeyError, ValueError):
-        return False
-    return True
+    if said.get("dataset_fingerprint") != version.fingerprint and not alike:
+        return None
+    return Request(
+        version=version,
+        dataset=manifest.info.dataset,
+        stage="repair",
+        identity="",
+        event=event,
+        delta=said.get("delta") or delta,  # a statement without a guarantee has none
+        git_commit=None,
+        mlflow_run=None,
+    )
 
 
 def _unnamed(missing: Sequence[Loss], known: Mapping[str, int]) -> int:
@@ -166,39 +157,22 @@ def _counted(loss: Loss) -> int:
 
 
 def _spent(said: Mapping[str, Any]) -> str:
+    """What a statement says that it and all charges until then cost, in brackets."""
     if not said:
         return ""
-    epsilon, spent = said.get("epsilon"), said.get("spent_on_dataset")
-    own = "without a guarantee" if epsilon is None else f"ε {_shown(epsilon)} at δ {_shown(said.get('delta'))}"
-    whole = ""
+    own, whole, spent = _shown(said, "without a guarantee"), "", said.get("spent_on_dataset")
     if isinstance(spent, dict):
-        total = (
-            "no finite ε"
-            if spent.get("epsilon") is None
-            else f"ε {_shown(spent['epsilon'])} at δ {_shown(spent.get('delta'))}"
-        )
+        total = _shown(spent, "no finite ε")
         whole = f"; {spent.get('charges')} charge(s) on these units until then, {total} in all"
     return f" ({own}, of {said.get('units')} units: {said.get('unit')}{whole})"
 
 
-def _shown(stated: Any) -> str:
-    return at_most(stated, 4) if type(stated) in (int, float) else "unknown"
+def _shown(stated: Mapping[str, Any], nothing: str) -> str:
+    numbers = (stated.get("epsilon"), stated.get("delta"))
+    epsilon, delta = (at_most(each, 4) if type(each) in (int, float) else "unknown" for each in numbers)
+    return nothing if numbers[0] is None else f"ε {epsilon} at δ {delta}"
 
 
 def _recorded(loss: Loss) -> dict[str, Any]:
     kept = ("epsilon", "delta", "event", "unit", "units", "dataset_fingerprint", "spent_on_dataset")
     return {"charge": loss.charge, "file": loss.file, **{key: loss.statement.get(key) for key in kept}}
-
-
-def _request(said: Mapping[str, Any], manifest: Manifest, version: Version, delta: float) -> Request:
-    """The charge of a statement; no run ever has its identity, so none resumes or restores it."""
-    return Request(
-        version=version,
-        dataset=manifest.info.dataset,
-        stage="repair",
-        identity="",
-        event=event_from_json(said["event"]),
-        delta=said.get("delta") or delta,  # a statement without a guarantee has none
-        git_commit=None,
-        mlflow_run=None,
-    )

@@ -1,21 +1,36 @@
-"""The training of the dynamics model as paid work: its identity, its setup, and the non-private baseline.
+"""The training of the model as paid work: from params.yaml, the manifest and the public split to identity and setup.
 
-Loading this module needs no torch.
+Reads no private byte: everything that can be refused without private data is refused here, before the ledger is asked.
+Loading this module needs no torch, so that what a training costs is known at once.
 """
 
+import math
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from primorl.config.params import Params, plain
-from primorl.project.paths import MODEL
+from primorl.config.suggestions import FITTED
+from primorl.dynamics.architecture import Architecture
+from primorl.dynamics.termination import LEARNED, NONE, RULES
+from primorl.privacy.accounting.solving import solve_noise_multiplier
+from primorl.privacy.mechanism.clipping import EnsembleClip
+from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.queries import GaussianQuery
+from primorl.privacy.mechanism.sampling import PoissonSampler
+from primorl.project.errors import PipelineError
 from primorl.project.progress import progress_bar
 from primorl.setup.accounts import digest, plan_identity
-from primorl.setup.declared import model_bounds, observation_columns
-from primorl.setup.fitting import TRAINING_KEYS, fitted
-from primorl.setup.paid_work import PrivateStage, from_public
+from primorl.setup.paid_work import (
+    check_declared,
+    from_public,
+    model_bounds,
+    needs_public,
+    observation_bounds,
+    observation_columns,
+)
 from primorl.setup.partitions import Partitions
-from primorl.setup.planning import architecture, check_choices, make_plan
+from primorl.training.settings import LEAST_UNITS
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.rows import UnitStore
 
@@ -27,6 +42,173 @@ if TYPE_CHECKING:
     from primorl.training.training import Trained
 
 STAGE = "train_model"
+TRAINING_KEYS = frozenset(key for key in FITTED if key.startswith(("privacy.", "dynamics.")))
+"""Keys that `primorl.setup.fitting` fits."""
+
+
+def architecture(params: Params, manifest: Manifest) -> Architecture:
+    """Size the ensemble that params.yaml describes, for the data of the manifest."""
+    low, high = params.dynamics.log_variance_bounds
+    return Architecture(
+        observation_size=manifest.info.spaces.observation_size,
+        action_size=manifest.info.spaces.action_size,
+        members=params.dynamics.ensemble_size,
+        hidden=params.dynamics.hidden,
+        log_variance_low=low,
+        log_variance_high=high,
+        learned_termination=manifest.info.termination == LEARNED,
+    )
+
+
+def make_plan(params: Params, manifest: Manifest) -> Plan:
+    """Plan the mechanism that params.yaml and the manifest describe.
+
+    Raises:
+        ValueError: something is still to be fitted to the data.
+        PipelineError: no noise multiplier reaches the target, or the noise of a query leaves nothing of its answer.
+    """
+    if unfitted := sorted(params.unfitted & TRAINING_KEYS):
+        raise ValueError(f"fit these first, see primorl.setup.fitting: {unfitted}")
+    privacy, variant = params.privacy, params.dynamics.variant
+    shape, queries = architecture(params, manifest), _queries(params, manifest)
+    multiplier = 0.0
+    if variant == "private":
+        multiplier = privacy.noise_multiplier or _solved(params, queries)
+    norm = math.inf if variant == "no_clip" else privacy.clipping_norm
+    return Plan(
+        units=manifest.private_units,
+        unit=manifest.info.unit,
+        sampler=PoissonSampler(privacy.sampling_probability),
+        clip=EnsembleClip(norm, privacy.clipping, shape.members, len(shape.layers)),
+        noise_multiplier=multiplier,
+        rounds=privacy.rounds,
+        delta=privacy.delta,
+        queries=queries,
+    )
+
+
+def _queries(params: Params, manifest: Manifest) -> tuple[GaussianQuery, ...]:
+    """What ``privacy.statistics`` asks of the private units; variants without a guarantee add no noise.
+
+    Raises:
+        PipelineError: the noise would leave nothing of the normaliser's answer.
+    """
+    asked = params.privacy.statistics
+    if asked.normaliser != "private" and not asked.starts:
+        return ()
+    # They register the queries, and import torch.
+    from primorl.training.queries import MOST_NOISE, NORMALISER, STARTS
+
+    columns = observation_columns(manifest)
+    multiplier = asked.noise_multiplier if params.dynamics.variant == "private" else 0.0
+    queries = []
+    if asked.normaliser == "private":
+        most = MOST_NOISE * manifest.private_units / columns.fractions.sensitivity
+        if multiplier > most:
+            raise PipelineError(
+                f"params.yaml: privacy.statistics.noise_multiplier: found {multiplier:g}, which leaves nothing of the "
+                f"normaliser's answer for {manifest.private_units} units; allowed is up to {most:.3g} for them, or "
+                "privacy.statistics.normaliser: bounds"
+            )
+        queries.append(GaussianQuery.of(NORMALISER, columns.fractions, multiplier))
+    if asked.starts:
+        queries.append(GaussianQuery.of(STARTS, columns.moments, multiplier))
+    return tuple(queries)
+
+
+def _solved(params: Params, queries: tuple[GaussianQuery, ...]) -> float:
+    privacy = params.privacy
+    assert privacy.target_epsilon is not None  # params.yaml gives exactly one of the two
+    multipliers = tuple(query.noise_multiplier for query in queries)
+    try:
+        return solve_noise_multiplier(
+            privacy.target_epsilon, privacy.delta, privacy.sampling_probability, privacy.rounds, multipliers
+        )
+    except ValueError as impossible:
+        remedy = "lower sampling_probability or rounds" + (", or raise statistics.noise_multiplier" if queries else "")
+        raise PipelineError(
+            f"params.yaml: privacy.target_epsilon = {privacy.target_epsilon:.12g}: {impossible}; raise it, or {remedy}"
+        ) from None
+
+
+def check_choices(params: Params, manifest: Manifest, public: UnitStore) -> None:
+    """Refuse choices that fit neither each other nor the data; warn where δ promises nothing.
+
+    Raises:
+        PipelineError: names the first such choice.
+    """
+    check_declared(params, manifest, public)
+    patience = params.dynamics.early_stopping.patience
+    if patience is not None and not manifest.public_units:
+        raise needs_public("params.yaml: dynamics.early_stopping.patience", patience, "null: all rounds are run")
+    if manifest.info.environment is None:
+        _check_starts(params, manifest)
+        manifest.declared_horizon()
+    _check_termination(params, manifest, public)
+    if params.dynamics.start == "public":
+        _check_public_start(params, public)
+    observation_bounds(params, manifest, public)
+    delta, units = params.privacy.delta, manifest.private_units
+    if params.dynamics.variant == "private" and delta >= 1 / units:
+        print(
+            f"warning: params.yaml: privacy.delta = {delta:g} is not below 1/{units}, one over the number of "
+            "units: a mechanism that publishes a whole unit would pass; choose a smaller delta",
+            file=sys.stderr,
+        )
+
+
+def _check_public_start(params: Params, public: UnitStore) -> None:
+    """Refuse weights from a public split that is too small, or whose normaliser is not known beforehand."""
+    why = None
+    if public.units < LEAST_UNITS:
+        why = (
+            f"which needs {LEAST_UNITS} public units, and there are {public.units} (partition.public_fraction); "
+            "allowed: random"
+        )
+    elif params.privacy.statistics.normaliser == "private":
+        why = (
+            "with privacy.statistics.normaliser: private, whose answer is not known before the rounds; allowed: "
+            "random, or another normaliser"
+        )
+    if why is not None:
+        raise PipelineError(f"params.yaml: dynamics.start: found public, {why}")
+
+
+def _check_starts(params: Params, manifest: Manifest) -> None:
+    """Refuse a model without an environment in which no policy could start: without public or released states."""
+    if manifest.public_units:
+        return
+    nowhere = (
+        f"datasets/{params.dataset}.yaml says environment: null, and no unit is public (partition.public_fraction): "
+        "policies have nowhere to start"
+    )
+    if params.dynamics.variant == "mopo":
+        raise PipelineError(
+            f"params.yaml: dynamics.variant: found mopo, which releases no first states, and {nowhere}; allowed are "
+            "the other variants with privacy.statistics.starts: true, or public units"
+        )
+    if not params.privacy.statistics.starts:
+        raise PipelineError(
+            f"params.yaml: privacy.statistics.starts: found false, and {nowhere}; allowed is true (charged), with "
+            "policy.starts: released, or public units"
+        )
+
+
+def _check_termination(params: Params, manifest: Manifest, public: UnitStore) -> None:
+    """Refuse a termination rule that is unknown, or of another task, or contradicted by the public split."""
+    chosen, size = manifest.info.termination, public.observation_size
+    key = f"datasets/{params.dataset}.yaml: termination"
+    fitting = sorted(name for name, rule in RULES.items() if rule.observation_size == size)
+    if chosen not in (NONE, LEARNED, *fitting):
+        other = f", a rule for observations of size {RULES[chosen].observation_size}" if chosen in RULES else ""
+        whose = "those" if other else "observations"
+        allowed = ", ".join((NONE, LEARNED, *fitting))
+        raise PipelineError(f"{key}: found {chosen!r}{other}; allowed for {whose} of size {size} are {allowed}")
+    if chosen == NONE and public.terminates:
+        raise PipelineError(
+            f"{key}: found none, but episodes of data/partitions/public terminate; allowed is {LEARNED} or a rule of "
+            f"the task (for observations of size {size}: {', '.join(fitting) or 'there is none'})"
+        )
 
 
 def model_identity(params: Params, partitions: Partitions) -> str:
@@ -45,8 +227,7 @@ def model_identity(params: Params, partitions: Partitions) -> str:
         "seed": params.seed,
         "bounds": plain(params.chosen.bounds) if uses_bounds else None,
     }
-    unfitted = params.unfitted & TRAINING_KEYS
-    if unfitted:
+    if unfitted := params.unfitted & TRAINING_KEYS:
         asked = {f"dynamics.{key}": value for key, value in _asked_of_dynamics(params).items()}
         asked |= _asked_of_privacy(params)
         content["asked"] = {key: value for key, value in asked.items() if key not in unfitted}
@@ -79,7 +260,8 @@ def _asked_of_dynamics(params: Params) -> dict[str, Any]:
 
     Keys that came later are left out where they say what was meant before: the same work keeps its identity.
     """
-    said = {key: value for key, value in plain(params.dynamics).items() if key not in ("mopo", "train_anyway")}
+    said = plain(params.dynamics)
+    del said["mopo"], said["train_anyway"]
     for key, before in (("start", "random"), ("beta_nll", 0.0)):
         if said[key] == before:
             del said[key]
@@ -103,12 +285,11 @@ def training_setup(
     Raises:
         PipelineError: the choices fit neither each other nor the data, or no noise multiplier reaches the target ε.
     """
-    from primorl.setup.compute import ALONE, chosen_device, execution
+    from primorl.setup.compute import ALONE, execution
     from primorl.training.setup import TrainingSetup
 
     place = place or ALONE
     check_choices(params, manifest, public)
-    device = chosen_device(params.compute, place)
     setup = TrainingSetup(
         plan=make_plan(params, manifest),
         architecture=architecture(params, manifest),
@@ -118,16 +299,12 @@ def training_setup(
         local=params.dynamics,
         server=params.dynamics,
         seed=params.seed,
-        execution=execution(params.compute, device),
+        execution=execution(params.compute, place),
     ).of_process(place.process, place.processes)
     return from_public(setup, public) if start and params.dynamics.start == "public" else setup
 
 
-def _fitted_setup(params: Params, manifest: Manifest, public: UnitStore, place: "Place") -> "TrainingSetup":
-    return training_setup(fitted(params, manifest, public)[0], manifest, public, place)
-
-
-def _train_baseline(params: Params, setup: "TrainingSetup", partitions: Partitions, run: "StageRun") -> "Trained":
+def train_baseline(params: Params, setup: "TrainingSetup", partitions: Partitions, run: "StageRun") -> "Trained":
     """NOT PRIVATE. Train the MOPO baseline's model on the pooled private rows.
 
     Its charge, without a guarantee, is already in the ledger. Where ``privacy.statistics.normaliser`` is ``private``,
@@ -160,33 +337,3 @@ def _train_baseline(params: Params, setup: "TrainingSetup", partitions: Partitio
             device=setup.execution.device,
             on_epoch=on_epoch,
         )
-
-
-def _refusal(trained: "Trained") -> str | None:
-    """Why weights that are not finite, or whose public loss beats no constant, are refused."""
-    if not trained.finite:
-        return (
-            "params.yaml: dynamics: training diverged (weights that are not finite); lower dynamics.learning_rate or "
-            "privacy.clipping_norm"
-        )
-    loss = trained.public_loss
-    if loss is not None and loss.diverged:
-        return (
-            "params.yaml: dynamics: the trained model is no better than a constant: its public loss is "
-            f"{loss.final:.4g}, that of the initial weights {loss.initial:.4g}, of a constant {loss.constant:.4g}; "
-            "lower dynamics.learning_rate, raise privacy.sampling_probability or the target ε, or train a smaller "
-            "dynamics.hidden"
-        )
-    return None
-
-
-MODEL_TRAINING = PrivateStage(
-    name=STAGE,
-    output=MODEL,
-    what="model",
-    setup=_fitted_setup,
-    identity=model_identity,
-    asked=lambda params: params.dynamics.variant != "mopo",
-    pooled=_train_baseline,
-    refusal=_refusal,
-)

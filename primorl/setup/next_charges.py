@@ -19,8 +19,10 @@ from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.ledger.account import Account
-from primorl.privacy.ledger.budget_advice import advice
-from primorl.privacy.ledger.ledger import Budget, BudgetExceeded
+from primorl.privacy.ledger.history import Charge
+from primorl.privacy.ledger.ledger import Budget
+from primorl.privacy.ledger.refusals import advice
+from primorl.privacy.ledger.requests import BudgetExceeded
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.dvc import changed_stages
 from primorl.project.errors import PipelineError
@@ -28,9 +30,8 @@ from primorl.project.paths import MANIFEST, PARAMS, PARTITIONS
 from primorl.setup import accounts, clone_work, model_work, questions
 from primorl.setup.clone_work import clone_event, clone_identity
 from primorl.setup.fitting import check_verdict, fitted
-from primorl.setup.model_work import model_identity
+from primorl.setup.model_work import check_choices, make_plan, model_identity
 from primorl.setup.partitions import Partitions
-from primorl.setup.planning import check_choices, make_plan
 from primorl.setup.public_checks import check_public
 from primorl.setup.questions import question_event
 from primorl.trajectories.storage.manifest import Manifest
@@ -43,8 +44,7 @@ UNKNOWN = (
 """What is said where one of `MAKE_DATA` will run: it may make other units or another horizon."""
 _POLICY_STAGE = "optimize_policy"  # charges nothing, but questions are about what it makes
 _CLOSE = 0.98  # an estimator's ε over what is asked for, at least
-_TRIES, _LEAST = 6, 0.1
-"""Steps of the search for a smaller ε, and the least share of the ε asked for that is looked at."""
+_TRIES, _LEAST = 6, 0.1  # steps of the search for a smaller ε, and the least share of the ε asked for that is tried
 _NEAR = 0.8  # of a budget
 
 
@@ -68,12 +68,7 @@ class PendingCharge:
 
 
 def beside_model(params: Params, epsilon: float | None, manifest: Manifest | None) -> list[PendingCharge]:
-    """List the clone, then the questions, which are charged beside the model.
-
-    Args:
-        params: every choice.
-        epsilon: of the model.
-        manifest: of the partitions; None: not known, see `primorl.setup.questions.question_event`.
+    """List the clone, then the questions, which are charged beside a model of this ε.
 
     Raises:
         PipelineError: no noise is enough for the ε of one of them.
@@ -83,28 +78,19 @@ def beside_model(params: Params, epsilon: float | None, manifest: Manifest | Non
     delta, clone = params.privacy.delta, params.behaviour.target_epsilon
     found = [] if clone is None else [PendingCharge(clone_work.STAGE, clone, clone_event(clone, delta))]
     for name, share in params.estimators(epsilon).items():
-        found.append(
-            PendingCharge(f"{questions.STAGE}: {name}", share, question_event(params, name, share, manifest), name)
-        )
+        event = question_event(params, name, share, manifest)
+        found.append(PendingCharge(f"{questions.STAGE}: {name}", share, event, name))
     return found
 
 
 def check_clone(params: Params, manifest: Manifest) -> None:
-    """Refuse a clone that is asked for and cannot be made.
-
-    Raises:
-        PipelineError: see `primorl.setup.clone_work.check_actions`.
-    """
+    """Refuse a clone that is asked for and cannot be made; see `primorl.setup.clone_work.check_actions`."""
     if clone_work.asked(params):
         clone_work.check_actions(params, manifest)
 
 
 def same_questions(changed: Set[str] | None = None) -> bool:
-    """Tell whether `dvc repro` would leave model, clone, policy and what is asked about them as they are.
-
-    Args:
-        changed: stages whose inputs changed; None: DVC is asked now.
-    """
+    """Tell whether `dvc repro` would leave model, clone, policy and what is asked about them as they are."""
     stages = {model_work.STAGE, clone_work.STAGE, _POLICY_STAGE, questions.STAGE}
     return not (changed_stages() if changed is None else changed) & stages
 
@@ -123,38 +109,30 @@ def mark_paid(
     asked, so questions are paid only where nothing before them will run again and they themselves will not: then those
     in the ledger with the same name and ε, after the model and the clone that they are about, are meant. Else they
     count as unpaid, though the same answer may be found after all.
-
-    Args:
-        params: every choice.
-        partitions: of the data.
-        account: what was spent on the same units.
-        wanted: the model, then what is charged beside it.
-        questions_stay: whether the run will ask what the last one asked; called at most once, where it matters.
     """
     charges = [charge for charge in account.charges if charge.state != "aborted"]
     known = {charge.identity: charge for charge in charges}
-    model, clone = known.get(model_identity(params, partitions)), None
-    stay = cache(questions_stay)
-    found = [replace(wanted[0], paid=model is not None)]
-    for each in wanted[1:]:
+    info, stay = partitions.manifest.info, cache(questions_stay)
+    cloned = info.spaces.discrete_actions and any(each.stage == clone_work.STAGE for each in wanted)
+    trainings: dict[str, Charge | None] = {}
+    found = []
+    for each in wanted:
         candidates = [charge for charge in charges if charge.stage == each.stage]
         if not candidates:
-            found.append(each)
+            paid = False
         elif each.question is None:
-            clone = known.get(clone_identity(params, partitions))
-            found.append(replace(each, paid=clone is not None))
+            part, identity = ("clone", clone_identity) if each.stage == clone_work.STAGE else ("model", model_identity)
+            trainings[part] = known.get(identity(params, partitions))
+            paid = trainings[part] is not None
         else:
-            info, most = partitions.manifest.info, each.epsilon or 0.0
-            cloned = info.spaces.discrete_actions and wanted[1].question is None
             about: set[str] = set(questions.about(each.question, info, cloned=cloned))
             if "policy" in about and params.behaviour.chosen_network() is not None:
                 about.add("clone")  # its policy begins as the clone
-            needed = [charge for part, charge in (("model", model), ("clone", clone)) if part in about]
-            after = max((charge.sequence for charge in needed if charge is not None), default=0)
-            answered = any(
-                charge.sequence > after and _CLOSE * most <= (charge.epsilon or 0.0) <= most for charge in candidates
-            )
-            found.append(replace(each, paid=answered and None not in needed and stay()))
+            needed = [trainings.get(part) for part in sorted(about - {"policy"})]
+            after, most = max((charge.sequence for charge in needed if charge), default=0), each.epsilon or 0.0
+            answered = (c for c in candidates if c.sequence > after and _CLOSE * most <= (c.epsilon or 0.0) <= most)
+            paid = None not in needed and any(answered) and stay()
+        found.append(replace(each, paid=paid))
     return found
 
 
@@ -202,9 +180,6 @@ def check_next(params: Params) -> None:
     Whether the device is there is seen when the stage begins, also before it charges.
     What `primorl.setup.arrivals` brings has an account of its own and is asked for by the stage ``online``.
 
-    Args:
-        params: every choice, of the partitions in the working directory.
-
     Raises:
         Refused: by the ledger: the charges that are not paid yet would not be granted.
         PipelineError: the settings fit neither each other nor the data, or cannot learn.
@@ -215,12 +190,10 @@ def check_next(params: Params) -> None:
     chosen, fit = fitted(params, manifest, public)
     check_verdict(params, fit)
     check_choices(chosen, manifest, public)
-    plan = make_plan(chosen, manifest)
+    plan, identity = make_plan(chosen, manifest), model_identity(params, partitions)
     check_all_fits(params, plan, partitions)
-    identity = model_identity(params, partitions)
-    event = dp_event.NonPrivateDpEvent() if params.dynamics.variant == "mopo" else plan.event
     request = accounts.request(
-        params, None, manifest, partitions.version, stage=model_work.STAGE, event=event, identity=identity
+        params, None, manifest.info.dataset, partitions.version, model_work.STAGE, plan.event, identity
     )
     with closing(accounts.project_ledger(params)) as ledger:
         if not any(charge.identity == identity and charge.state != "aborted" for charge in ledger.charges()):
@@ -235,27 +208,16 @@ def still_fitting(
     budget: Budget,
     manifest: Manifest | None,
 ) -> str:
-    """Advise what fits the budget with everything that is charged beside the model.
-
-    Args:
-        params: as params.yaml has them.
-        account: what was spent on the same units.
-        event: of the model.
-        beside: what is charged beside it and not paid yet.
-        budget: what all of it would exceed.
-        manifest: of the partitions, if they are known.
-    """
+    """Advise what fits the budget with everything that is charged beside the model."""
     events, run, target = [each.event for each in beside], Training.of(event), params.privacy.target_epsilon
     if not beside or run is None or target is None:
         return advice(account, event, budget, events)
 
     def fits(epsilon: float) -> bool:
-        other = _at(params, epsilon)
+        other, delta = _at(params, epsilon), params.privacy.delta
         stages = {each.stage for each in beside}
         try:
-            multiplier = solve_noise_multiplier(
-                epsilon, params.privacy.delta, run.sampling_probability, run.rounds, run.queries
-            )
+            multiplier = solve_noise_multiplier(epsilon, delta, run.sampling_probability, run.rounds, run.queries)
             rest = [each.event for each in beside_model(other, epsilon, manifest) if each.stage in stages]
         except (ValueError, PipelineError):
             return False
@@ -272,44 +234,36 @@ def still_fitting(
 
 def said(charges: Sequence[PendingCharge], *, numbers: bool = True) -> str:
     """List names of charges, with their ε."""
-    names = [
-        each.stage + (f" ({at_most(each.epsilon, 4)})" if numbers and each.epsilon is not None else "")
-        for each in charges
-    ]
+    names = []
+    for each in charges:
+        names.append(f"{each.stage} ({at_most(each.epsilon, 4)})" if numbers and each.epsilon else each.stage)
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def _largest(fits: Callable[[float], bool], target: float) -> float | None:
     """The largest ε below the target, to about 4% and two digits, that fits."""
-    low, high = _LEAST * target, target
-    if not fits(low := _rounded(low)):
+    low, high = float(f"{_LEAST * target:.2g}"), target
+    if not fits(low):
         return None
     for _ in range(_TRIES):
-        middle = _rounded((low * high) ** 0.5)
+        middle = float(f"{(low * high) ** 0.5:.2g}")
         if not low < middle < high:
             break
         low, high = (middle, high) if fits(middle) else (low, middle)
     return low
 
 
-def _rounded(epsilon: float) -> float:
-    return float(f"{epsilon:.2g}")
-
-
 def _at(params: Params, epsilon: float) -> Params:
     """The same choices at another ε of the model; what is a share of it follows."""
-    target, privacy = params.privacy.target_epsilon, replace(params.privacy, target_epsilon=epsilon)
-    changed = replace(params, privacy=privacy)
-    if target is None:
-        return changed
-    own = str(PARAMS)
-    clone, asked = params.behaviour.target_epsilon, params.evaluation.private.estimators
-    if clone is not None and params.origins.get(shares.CLONE) != own and clone == shares.clone(target):
-        changed = replace(changed, behaviour=replace(params.behaviour, target_epsilon=shares.clone(epsilon)))
-    if params.origins.get(shares.ESTIMATORS) != own and asked == shares.estimators(target):
-        private = replace(params.evaluation.private, estimators=shares.estimators(epsilon))
-        changed = replace(changed, evaluation=replace(params.evaluation, private=private))
-    return changed
+    target, own = params.privacy.target_epsilon, str(PARAMS)
+    assert target is not None
+    behaviour, evaluation = params.behaviour, params.evaluation
+    if behaviour.target_epsilon == shares.clone(target) and params.origins.get(shares.CLONE) != own:
+        behaviour = replace(behaviour, target_epsilon=shares.clone(epsilon))
+    if evaluation.private.estimators == shares.estimators(target) and params.origins.get(shares.ESTIMATORS) != own:
+        evaluation = replace(evaluation, private=replace(evaluation.private, estimators=shares.estimators(epsilon)))
+    privacy = replace(params.privacy, target_epsilon=epsilon)
+    return replace(params, privacy=privacy, behaviour=behaviour, evaluation=evaluation)
 
 
 @dataclass(frozen=True)
@@ -326,9 +280,7 @@ class Preview:
 
 
 def preview(params: Params) -> Preview | None:
-    """Preview the most that the next run charges to the units that are partitioned. Charges nothing.
-
-    None: they are not partitioned, or will be anew, which may make other units or another horizon of them.
+    """Preview the most that the next run charges to the partitioned units; None: they will be made, or made anew.
 
     Raises:
         PipelineError: the settings do not fit the data, or `dvc status` fails.
@@ -339,31 +291,37 @@ def preview(params: Params) -> Preview | None:
     partitions = Partitions.open(PARTITIONS)
     if partitions.manifest.info.dataset != params.dataset:
         return None
-    chosen, _ = fitted(params, partitions.manifest, partitions.public)
-    check_choices(chosen, partitions.manifest, partitions.public)
-    check_clone(chosen, partitions.manifest)
-    plan = make_plan(chosen, partitions.manifest)
-    spent = plan.spent()
-    account = accounts.account_of(params, partitions.version)
+    manifest, public = partitions.manifest, partitions.public
+    chosen, _ = fitted(params, manifest, public)
+    check_choices(chosen, manifest, public)
+    check_clone(chosen, manifest)
+    plan = make_plan(chosen, manifest)
+    spent, account = plan.spent(), accounts.account_of(params, partitions.version)
     epsilon = None if spent is None else spent.epsilon_pld
-    wanted = [PendingCharge(model_work.STAGE, epsilon, plan.event), *beside_model(params, epsilon, partitions.manifest)]
+    wanted = [PendingCharge(model_work.STAGE, epsilon, plan.event), *beside_model(params, epsilon, manifest)]
     new = [each for each in mark_paid(params, partitions, account, wanted) if not each.paid]
-    online = _online(params) if params.online.asked and changed else ""
+    budget, near, online = params.privacy.budget, False, ""
+    if params.online.asked and changed:
+        online = _online(params)
     if not new:
-        return Preview(f"the next `dvc repro` charges nothing: all of it is paid{online}", near=False)
-    if spent is None:
+        line = "the next `dvc repro` charges nothing: all of it is paid"
+    elif spent is None:
         line = f"the next `dvc repro` has no guarantee (variant {params.dynamics.variant}): all ε then counts as spent"
-        return Preview(line, near=params.privacy.budget.epsilon is not None)
-    budget = params.privacy.budget
-    before, after = account.epsilon(budget.delta), account.with_events([each.event for each in new], budget.delta)
-    most = "at most " if any(each.question is not None for each in new) else ""
-    line = f"the next `dvc repro` charges {most}{said(new)}: ε {_shown(before)} is spent, {_shown(after)} afterwards"
-    if budget.epsilon is None:
-        return Preview(f"{line}, without a budget{online}", near=False)
-    line += f", of a budget of {at_most(budget.epsilon, 6)}"
-    if after > budget.epsilon:
-        line += ": what does not fit is refused before it reads a private row"
-    return Preview(line + online, near=after > _NEAR * budget.epsilon)
+        return Preview(line, near=budget.epsilon is not None)
+    else:
+        before, after = account.epsilon(budget.delta), account.with_events([each.event for each in new], budget.delta)
+        most = "at most " if any(each.question is not None for each in new) else ""
+        line = (
+            f"the next `dvc repro` charges {most}{said(new)}: ε {_shown(before)} is spent, {_shown(after)} afterwards"
+        )
+        if budget.epsilon is None:
+            line += ", without a budget"
+        else:
+            near = after > _NEAR * budget.epsilon
+            line += f", of a budget of {at_most(budget.epsilon, 6)}"
+            if after > budget.epsilon:
+                line += ": what does not fit is refused before it reads a private row"
+    return Preview(line + online, near)
 
 
 def _online(params: Params) -> str:

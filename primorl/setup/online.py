@@ -3,40 +3,39 @@
 import hashlib
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from dp_accounting import dp_event
 from torch import Tensor
 
+from primorl.config.blocks import Online
 from primorl.config.params import Params, plain
-from primorl.online.learning import OnlineState, Update, learn
+from primorl.online.learning import PARAMETERS, OnlineState, Trajectories, Update, learn
 from primorl.online.mechanism import online_plan
 from primorl.online.network import PolicyNetwork
+from primorl.online.updates import DPPG, NaturalGradientByDescent, PolicyGradient, Rebel
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy, Names
 from primorl.privacy.accounting.solving import solve_noise_multiplier
-from primorl.privacy.ledger.charges import Payment, pay_or_resume, spent_on_dataset
-from primorl.privacy.ledger.requests import Request
+from primorl.privacy.ledger.charges import Payment
 from primorl.privacy.mechanism.plan import Plan
-from primorl.privacy.statement import SpentOnDataset, Statement
+from primorl.privacy.statement import Statement
 from primorl.project.errors import PipelineError
 from primorl.project.files import file_sha256
-from primorl.project.git import git_commit
 from primorl.project.paths import POLICY
 from primorl.project.progress import progress_bar
 from primorl.setup import accounts
 from primorl.setup.accounts import digest
 from primorl.setup.arrivals import Arrivals
-from primorl.setup.compute import ALONE, chosen_device
-from primorl.setup.online_updates import update_of
-from primorl.setup.simulated_users import SimulatedUsers
-from primorl.simulators.batches import EnvironmentBatch, batch
+from primorl.setup.compute import chosen_device
+from primorl.setup.work import Work, paid_work
+from primorl.simulators.batches import batch
+from primorl.simulators.environments import EnvironmentBatch
 from primorl.tracking import StageRun
 
 STAGE = "online"
@@ -47,7 +46,82 @@ _MOST_NOISE = 0.4  # at 0.6, good policies got worse (docs/online-results.md)
 _EPISODES, _LONGEST = 64, 200  # public episodes with random actions, and their steps
 _PUBLIC = 2**32 - 1
 _KEY = "params.yaml: online"
-_STRICT = {"guarantee": "strict"}  # a setting that is gone, and part of what was paid for
+_GONE = {"dppg": {"entropy_coefficient": 0.0, "local_steps": "gradient", "moments": "zero"}}
+"""Settings that are gone, each with its only value: they are part of what was paid for, as is that it was strict."""
+_STEPS = 2  # noisy steps of the updates that take several
+RELEASES: dict[str, int] = {DPPG.name: 1, PolicyGradient.name: 1, NaturalGradientByDescent.name: 2, Rebel.name: 2}
+"""Releases of one cohort, by the name of the update."""
+
+
+def update_of(asked: Online, discount: float) -> Update:
+    """The update that ``online.algorithm`` names (`dppg` is measured in docs/online-results.md).
+
+    Args:
+        asked: the block ``online``.
+        discount: γ.
+    """
+    rate, shared = asked.learning_rate, {"clipping_norm": asked.clipping_norm, "discount": discount}
+    if asked.algorithm == "dp-pg":
+        return PolicyGradient(learning_rate=rate, **shared)
+    if asked.algorithm == "dppg":
+        return DPPG(local_learning_rate=1.0, epochs=4, minibatches=1, decay=0.97, learning_rate=rate, **shared)
+    if asked.algorithm == "dp-rebel":
+        return Rebel(temperature=10.0, step_size=rate, steps=_STEPS, **shared)
+    return NaturalGradientByDescent(learning_rate=rate, steps=_STEPS, step_size=0.5, ball=0.5, **shared)
+
+
+class SimulatedUsers:
+    """Every user is an environment of her own, which is reset when she arrives. All of a cohort step together.
+
+    Args:
+        environments: what they are reset in.
+        steps: T, which a user takes at most.
+        episodes: episodes of one user at most; None: as many as fit into her steps.
+        seed: of the environments and of the actions, together with the numbers of the users.
+    """
+
+    def __init__(self, environments: EnvironmentBatch, steps: int, episodes: int | None, seed: int):
+        self.batch = environments
+        self._steps, self._episodes, self._seed = steps, episodes, seed
+
+    def meet(self, numbers: Sequence[int], network: PolicyNetwork, parameters: Tensor) -> Trajectories:
+        """See `Users.meet`."""
+        count, T = len(numbers), self._steps
+        seed = int(np.random.SeedSequence([self._seed, *numbers]).generate_state(1, np.uint64)[0] >> 1)
+        generator = torch.Generator().manual_seed(seed)
+        network, parameters = network.to(torch.device("cpu")), parameters.cpu()
+        observations = torch.from_numpy(self.batch.reset(count, seed))
+        present = torch.ones(count, dtype=torch.bool)
+        left = torch.full((count,), self._episodes or T + 1)
+        kept: list[tuple[Tensor, ...]] = []
+        for step in range(T):
+            drawn = network.sample(parameters, observations, generator)
+            after, rewards, terminated, truncated = (
+                torch.from_numpy(array) for array in self.batch.step(network.squashed(drawn).numpy())
+            )
+            over = terminated | truncated
+            kept.append((observations, drawn, rewards, after, terminated, over | (step == T - 1), present))
+            left = left - (over & present).long()
+            present = present & (left > 0)
+            if not present.any():
+                break
+            # With several episodes each, at every step: else one user's end would move the starts that others draw.
+            restart = self._episodes != 1 or bool(over.any())
+            observations = torch.from_numpy(self.batch.restart(over.numpy())) if restart else after
+        return _padded(kept, T)
+
+
+def _padded(kept: Sequence[tuple[Tensor, ...]], steps: int) -> Trajectories:
+    """Steps of all users ``[U, ..]`` as ``[U, T, ..]``; what a user who has left does there is zero."""
+    valid = torch.stack([step[-1] for step in kept], 1)
+    tensors = []
+    for values in zip(*kept, strict=True):
+        stacked = torch.stack(values, 1)
+        stacked = stacked * valid.view(*valid.shape, *[1] * (stacked.dim() - 2)).to(stacked.dtype)
+        whole = stacked.new_zeros(len(stacked), steps, *stacked.shape[2:])
+        whole[:, : len(kept)] = stacked
+        tensors.append(whole)
+    return Trajectories(*tensors)
 
 
 @dataclass(frozen=True)
@@ -89,14 +163,9 @@ class OnlineRun:
     users: SimulatedUsers
     steps: int
 
-    @property
-    def noise(self) -> float:
-        """Norm of the noise in one release over the largest norm of a mean, z √d / m."""
-        return self.plan.noise_multiplier * math.sqrt(self.start.network.parameters) / (self.plan.denominator or 1)
-
 
 def online_run(params: Params) -> OnlineRun:
-    """The run that params.yaml describes. Meets nobody.
+    """Prepare the run that params.yaml describes. Meets nobody.
 
     Raises:
         PipelineError: the choices fit neither each other nor the environment or the offline policy, or no noise is
@@ -124,24 +193,26 @@ def online_run(params: Params) -> OnlineRun:
             "an episode; give a number"
         )
     users = SimulatedUsers(environments, steps, asked.episodes, params.seed)
-    begin = _from_offline(params, users) if asked.start == "policy" else _from_scratch(params, users)
-    update = update_of(params.online, params.policy.discount)
-    run = OnlineRun(begin, update, _plan(params, update, arrivals), arrivals, users, steps)
-    if run.noise > _MOST_NOISE:
-        needed = math.ceil(asked.cohort * run.noise / _MOST_NOISE)
+    start = (_from_offline if asked.start == "policy" else _from_scratch)(params, environments)
+    update = update_of(asked, params.policy.discount)
+    plan = _plan(params, update, arrivals)
+    # Norm of the noise in one release over the largest norm of a mean, z √d / m.
+    noise = plan.noise_multiplier * math.sqrt(start.network.parameters) / asked.cohort
+    if noise > _MOST_NOISE:
+        needed = math.ceil(asked.cohort * noise / _MOST_NOISE)
         print(
-            f"warning: {_KEY}.cohort: found {asked.cohort}, at which the noise of an update is {run.noise:.2g} times "
-            f"as large as the largest mean of {begin.network.parameters} parameters, so the policy may get worse; "
+            f"warning: {_KEY}.cohort: found {asked.cohort}, at which the noise of an update is {noise:.2g} times "
+            f"as large as the largest mean of {start.network.parameters} parameters, so the policy may get worse; "
             f"{needed} or more suit this ε, or a smaller network",
             file=sys.stderr,
         )
-    return run
+    return OnlineRun(start, update, plan, arrivals, users, steps)
 
 
-def _from_offline(params: Params, users: SimulatedUsers) -> Start:
+def _from_offline(params: Params, needed: EnvironmentBatch) -> Start:
     """The offline policy, which must be of the environment's spaces."""
     config, policy = PolicyConfig.read(POLICY), DeterministicPolicy.load(POLICY)
-    network, needed = PolicyNetwork.of(policy), users.batch
+    network = PolicyNetwork.of(policy)
     found = (policy.observation_size, policy.action_size, policy.discrete_actions)
     if found != (needed.observation_size, len(needed.action_low), needed.discrete_actions):
         raise PipelineError(
@@ -163,9 +234,8 @@ def _from_offline(params: Params, users: SimulatedUsers) -> Start:
     )
 
 
-def _from_scratch(params: Params, users: SimulatedUsers) -> Start:
+def _from_scratch(params: Params, environments: EnvironmentBatch) -> Start:
     """A new network. Its observations are standardised by what is public of the environment."""
-    environments = users.batch
     mean, scale = _observation_scales(environments, params.seed)
     network = PolicyNetwork(
         hidden=params.online.hidden,
@@ -179,10 +249,7 @@ def _from_scratch(params: Params, users: SimulatedUsers) -> Start:
 
 
 def _observation_scales(environments: EnvironmentBatch, seed: int) -> tuple[Tensor, Tensor]:
-    """Mean and three standard deviations of observations, ``[S]`` each, over public episodes with random actions.
-
-    These are simulated for this and belong to no user.
-    """
+    """Mean and three standard deviations of observations, ``[S]`` each, over episodes that are simulated for this."""
     stream = np.random.SeedSequence([seed, _PUBLIC])  # another one than the users'
     random = np.random.default_rng(stream)
     seen = [environments.reset(_EPISODES, int(stream.generate_state(1)[0]))]
@@ -220,26 +287,9 @@ def _plan(params: Params, update: Update, arrivals: Arrivals) -> Plan:
     )
 
 
-@dataclass(frozen=True)
-class PaidOnline:
-    """A finished run and its ledger entry.
-
-    Attributes:
-        state: released.
-        charge: id of the charge that paid for it.
-        spent: on the same people so far, this charge included.
-        commit: records in the ledger that all is well; takes the SHA-256 of every file that was written, by name.
-    """
-
-    state: OnlineState
-    charge: str
-    spent: SpentOnDataset
-    commit: Callable[[Mapping[str, str]], None]
-
-
 @contextmanager
-def paid_online(params: Params, run: OnlineRun, log: StageRun) -> Iterator[PaidOnline]:
-    """Pay for all users, meet them, and learn. The block writes the policy and commits the charge.
+def paid_online(params: Params, run: OnlineRun, log: StageRun) -> Iterator[tuple[OnlineState, Work[OnlineState]]]:
+    """Pay for all users, meet them, and learn. The block writes what was released and commits the work.
 
     What was paid for under the same `identity` is resumed or restored at no cost, whatever code made it. A run that
     was killed goes on with the users after those whom it had met, or may have met.
@@ -250,32 +300,12 @@ def paid_online(params: Params, run: OnlineRun, log: StageRun) -> Iterator[PaidO
     cohorts = run.arrivals.cohorts
     every = max(1, len(cohorts) // _POINTS)
     about = run.start.sha256 or ""
-    begin = OnlineState.begin(run.update.begin(run.start.network, run.start.parameters), len(cohorts), every, about)
-    request = Request(
-        version=run.arrivals.version,
-        dataset=params.dataset,
-        stage=STAGE,
-        identity=identity(params, run),
-        event=run.plan.event if run.plan.is_private else dp_event.NonPrivateDpEvent(),
-        delta=params.privacy.delta,
-        git_commit=git_commit(),
-        mlflow_run=log.run_id,
-    )
-    budget = accounts.budget(params, run.arrivals.people)
-    with (
-        closing(accounts.project_ledger(params)) as ledger,
-        pay_or_resume(
-            ledger, request, budget, accounts.checkpoints(), begin if run.plan.is_private else None, OnlineState.restore
-        ) as payment,
-    ):
-        log.tag("charge", payment.charge.id)
-        state = _learn(params, run, payment, begin)
-        spent = spent_on_dataset(ledger, run.arrivals.version, params.privacy.budget.delta)
-
-        def commit(made: Mapping[str, str]) -> None:
-            ledger.commit(payment.charge.id, made)
-
-        yield PaidOnline(state, payment.charge.id, spent, commit)
+    begin = OnlineState.begin({PARAMETERS: run.start.parameters}, len(cohorts), every, about)
+    work_id, version = identity(params, run), run.arrivals.version
+    request = accounts.request(params, log, params.dataset, version, STAGE, run.plan.event, work_id)
+    begun = begin if run.plan.is_private else None
+    with paid_work(params, log, request, begun, OnlineState.restore) as work:
+        yield _learn(params, run, work.payment, begin), work
 
 
 def _learn(params: Params, run: OnlineRun, payment: Payment[OnlineState], begin: OnlineState) -> OnlineState:
@@ -308,7 +338,7 @@ def _learn(params: Params, run: OnlineRun, payment: Payment[OnlineState], begin:
             state,
             save_checkpoint=payment.save_checkpoint,
             on_update=lambda now: bar.update(),
-            device=chosen_device(params.compute, ALONE),
+            device=chosen_device(params.compute),
         )
 
 
@@ -317,14 +347,14 @@ def identity(params: Params, run: OnlineRun) -> str:
 
     Of the offline policy it holds which charges paid for it, not its bytes, which an edit of code may change.
     """
-    offline = run.start.statement
+    offline, name = run.start.statement, run.update.name
     content = {
         "people": hashlib.sha256(run.arrivals.version.members).hexdigest(),
         "fingerprint": run.arrivals.version.fingerprint,
         "environment": params.chosen.environment,
         "online": plain(params.online),
         "steps": run.steps,
-        "update": [run.update.name, asdict(run.update) | _STRICT],  # type: ignore[call-overload]
+        "update": [name, asdict(run.update) | {"guarantee": "strict"} | _GONE.get(name, {})],  # type: ignore[call-overload]
         "noise_multiplier": run.plan.noise_multiplier,
         "delta": params.privacy.delta,
         "seed": params.seed,

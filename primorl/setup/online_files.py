@@ -4,9 +4,11 @@ import sys
 from dataclasses import replace
 
 from primorl.config.params import Params
-from primorl.evaluation.online_results import OnlineSummary, draw_online, write_online_curve
+from primorl.evaluation.figures import draw_online
 from primorl.evaluation.returns import episode_returns
 from primorl.evaluation.statistics import MeanInterval
+from primorl.evaluation.summary import OnlineSummary, write_online_curve
+from primorl.online.learning import OnlineState
 from primorl.policy import exported
 from primorl.policy.config import PolicyPointer
 from primorl.policy.exported import DeterministicPolicy
@@ -16,8 +18,9 @@ from primorl.project.files import file_sha256, replaced_directory, replaced_file
 from primorl.project.paths import ONLINE, ONLINE_CURVE, ONLINE_FIGURE, ONLINE_METRICS
 from primorl.release.card import both_forms, online_card, user_epsilon
 from primorl.release.contents import CARDS, MADE_ONLINE
-from primorl.setup.online import OnlineRun, PaidOnline
-from primorl.setup.statement import log_statement
+from primorl.setup.online import OnlineRun
+from primorl.setup.partitions import log_statement
+from primorl.setup.work import Work
 from primorl.tracking import StageRun
 
 
@@ -28,22 +31,22 @@ def write_nobody(params: Params) -> None:
     _write_results(OnlineSummary(met=False), [], [])
 
 
-def write_online(params: Params, run: OnlineRun, paid: PaidOnline, log: StageRun, seconds: float) -> None:
-    """Replace the outputs by those of a finished run, log them, and commit the charge with every file's digest.
-
-    Args:
-        params: every choice.
-        run: what was run.
-        paid: its state and charge.
-        log: gets the statement as tags, the curve, and the files.
-        seconds: that learning took.
-    """
+def write_online(
+    params: Params, run: OnlineRun, state: OnlineState, work: Work[OnlineState], log: StageRun, seconds: float
+) -> None:
+    """Replace the outputs by those of a finished run, log them, and commit the charge with every file's digest."""
     network, asked, episodes = run.start.network, params.online, params.evaluation.episodes
-    state, environment = paid.state, str(params.chosen.environment)
+    environment = str(params.chosen.environment)
     users = [after * asked.cohort for after in state.kept_after]
-    own = users_statement(params, run).with_payment(paid.charge, paid.spent)
+    own = work.stated(users_statement(params, run))
     statement = own if run.start.statement is None else after_offline(run.start.statement, own)
     policies = [network.exported(parameters) for parameters in state.kept]
+
+    def returns_of(policies: list[DeterministicPolicy], episodes: int) -> list[MeanInterval]:
+        stacked, horizon = DeterministicPolicy.stacked(policies), params.chosen.horizon
+        found = episode_returns(environment, stacked, episodes, params.evaluation.seed, horizon)
+        return [MeanInterval.of(own) for own in found]
+
     with replaced_directory(ONLINE) as fresh:
         exported.save(
             fresh,
@@ -53,8 +56,8 @@ def write_online(params: Params, run: OnlineRun, paid: PaidOnline, log: StageRun
             policy="models/online",
             names=run.start.names,
         )
-        returns = _returns(params, policies, params.evaluation.epoch_episodes)
-        before, after = _returns(params, [policies[0], policies[-1]], episodes)
+        returns = returns_of(policies, params.evaluation.epoch_episodes)
+        before, after = returns_of([policies[0], policies[-1]], episodes)
         if after.high < before.low:
             print(
                 f"warning: {ONLINE}: the policy is worse than the one it began with: return {after.mean:.4g}, before "
@@ -98,24 +101,15 @@ def write_online(params: Params, run: OnlineRun, paid: PaidOnline, log: StageRun
         log.metric("return_high", each.high, count)
         if summary.epsilon is not None:
             log.metric("epsilon_user", summary.epsilon, count)
-    for file in (*(ONLINE / name for name in ("config.json", "privacy.json", *CARDS)), *_RESULTS):
+    written = [ONLINE / name for name in ("config.json", "privacy.json", *CARDS)]
+    for file in (*written, ONLINE_METRICS, ONLINE_CURVE, ONLINE_FIGURE):
         log.artifact(file)
-    paid.commit(made)
-
-
-def _returns(params: Params, policies: list[DeterministicPolicy], episodes: int) -> list[MeanInterval]:
-    environment, horizon = str(params.chosen.environment), params.chosen.horizon
-    stacked = DeterministicPolicy.stacked(policies)
-    found = episode_returns(environment, stacked, episodes, params.evaluation.seed, horizon)
-    return [MeanInterval.of(own) for own in found]
-
-
-_RESULTS = (ONLINE_METRICS, ONLINE_CURVE, ONLINE_FIGURE)
+    work.commit(made)
 
 
 def users_statement(params: Params, run: OnlineRun) -> Statement:
     """What one user is promised, before payment."""
-    asked, update = params.online, run.update
+    asked = params.online
     assumptions = [
         f"how many users come, {run.arrivals.people}, in which order, and that {asked.cohort} make one update",
         f"that one user takes at most {run.steps} steps and is in at most {asked.appearances} cohorts",
@@ -124,12 +118,12 @@ def users_statement(params: Params, run: OnlineRun) -> Statement:
     ]
     statement = run.plan.statement(dataset_fingerprint=run.arrivals.version.fingerprint, public_assumptions=assumptions)
     protocol = OnlineProtocol(
-        algorithm=update.name,
+        algorithm=run.update.name,
         users=run.arrivals.people,
         cohort=asked.cohort,
         cohorts=len(run.arrivals.cohorts),
         appearances=asked.appearances,
-        releases=update.releases,
+        releases=run.update.releases,
     )
     return replace(statement, online=protocol)
 

@@ -1,42 +1,46 @@
-"""Charge the ledger, train in one or several processes, and save checkpoints: the model, and the clone."""
+"""Charge the ledger, train in one or several processes, and write what was trained: the model, and the clone."""
 
 import hashlib
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-from dp_accounting import dp_event
+import torch
 from torch import Tensor
 
 import primorl
 from primorl.config.params import Params
-from primorl.privacy.ledger.charges import Payment, pay_or_resume, spent_on_dataset
-from primorl.privacy.ledger.ledger import Ledger
-from primorl.privacy.statement import SpentOnDataset
+from primorl.dynamics.config import CanLearn, ModelConfig
+from primorl.dynamics.ensemble import Bounds, GaussianEnsemble, Weights
+from primorl.dynamics.normaliser import Normaliser
+from primorl.policy import behaviour
+from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy
+from primorl.policy.exported import DeterministicPolicy
+from primorl.privacy.ledger.charges import Payment
+from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
-from primorl.project.files import check_writable, home
+from primorl.project.files import check_writable, file_sha256, home, replaced_directory
 from primorl.project.paths import CHECKPOINTS, FITS, SECRET
 from primorl.project.progress import progress_bar
 from primorl.setup import accounts
-from primorl.setup.compute import Place, ThreadChoice, kept_bytes
-from primorl.setup.launcher import joined
+from primorl.setup.compute import Place, ThreadChoice, joined, kept_bytes
 from primorl.setup.paid_work import PrivateStage
-from primorl.setup.partitions import Partitions
+from primorl.setup.partitions import Partitions, log_statement, privacy_statement
+from primorl.setup.work import Work, paid_work
 from primorl.tracking import StageRun
 from primorl.training.distributed import Group, announce_grant, check_coverage, serve, wait_for_grant
 from primorl.training.independence import check_setup
-from primorl.training.policy_network import Network
+from primorl.training.policy_network import Network, PolicyNetwork
 from primorl.training.public_evaluation import PublicEvaluation
 from primorl.training.setup import TrainingSetup
-from primorl.training.state import ENGINE_VERSION, TrainingState
-from primorl.training.training import Trained, train
-from primorl.trajectories.storage.store import ShardedStore, UnitStore
+from primorl.training.training import ENGINE_VERSION, Trained, TrainingState, train
+from primorl.trajectories.storage.rows import UnitStore
+from primorl.trajectories.storage.store import ShardedStore
 
 _COPIES = 8  # of the parameters on disk at most: a checkpoint holds four, and is replaced by a new one; then the model
 _ACCOUNTING_SHARE = 200  # ε so far may take one part in so many of the time
@@ -45,92 +49,61 @@ OnRound = Callable[[int, PublicEvaluation | None], None]
 
 @dataclass(frozen=True)
 class PaidModel:
-    """A trained model and its ledger entry.
+    """A trained model or clone whose charge is open.
 
     Attributes:
         trained: weights, normaliser, answers to the queries.
-        charge: id of the charge that paid for it.
-        spent: on the same units so far, this charge included.
         engine_version: of the engine that began the training.
-        commit: records in the ledger that all is well; takes the SHA-256 of every file that was written, by name.
+        work: the charge, to be committed with every file that was written.
     """
 
     trained: Trained
-    charge: str
-    spent: SpentOnDataset
     engine_version: int
-    commit: Callable[[Mapping[str, str]], None]
+    work: Work[TrainingState]
 
 
 @contextmanager
 def paid_training(
     stage: PrivateStage, params: Params, setup: TrainingSetup, partitions: Partitions, place: Place, run: StageRun
 ) -> Iterator[PaidModel]:
-    """Pay for the training and train. The block writes the model and commits the charge (`PaidModel.commit`).
+    """Pay for the training and train. The block writes the model and commits the charge.
 
     What was paid for under the same `PrivateStage.identity` is resumed or restored at no cost, whatever code made it.
 
-    Args:
-        stage: that pays.
-        params: every choice.
-        setup: of this process, which is the first.
-        partitions: whose private rows are opened after the ledger has granted the charge.
-        place: of this process among all that train together.
-        run: the stage's MLflow run.
-
     Raises:
-        PipelineError: the budget does not allow it, training diverged, or another process was lost.
+        PipelineError: the budget does not allow it, training diverged, an estimator of private evaluation does not fit
+            the data, or another process was lost.
     """
-    pooled = stage.pooled if params.dynamics.variant == "mopo" else None
-    baseline = pooled is not None
-    if setup.plan.is_private and not baseline:
+    if setup.plan.is_private:
         check_setup(setup)
-    accounts.check_evaluation(params, partitions.manifest)
+    accounts.check_evaluation(params, partitions.manifest.info)
     check_writable([stage.output, home() / CHECKPOINTS / "charge"], _COPIES * 4 * setup.architecture.parameters)
+    identity = stage.identity(params, partitions)
     request = accounts.request(
-        params,
-        run,
-        partitions.manifest,
-        partitions.version,
-        stage=stage.name,
-        event=dp_event.NonPrivateDpEvent() if baseline else setup.plan.event,
-        identity=stage.identity(params, partitions),
+        params, run, partitions.manifest.info.dataset, partitions.version, stage.name, setup.plan.event, identity
     )
-    kept = setup.plan.is_private and not baseline
-    begin = TrainingState.begin(setup.first_weights(), setup.digest) if kept else None
-    with (
-        closing(accounts.project_ledger(params)) as ledger,
-        pay_or_resume(
-            ledger,
-            request,
-            accounts.budget(params, partitions.manifest.private_units),
-            accounts.checkpoints(),
-            begin,
-            partial(_restored, setup),
-        ) as payment,
-    ):
-        run.tag("charge", payment.charge.id)
+    begin = TrainingState.begin(setup.first_weights(), setup.digest) if setup.plan.is_private else None
+    with paid_work(params, run, request, begin, partial(_restored, setup)) as work:
+        payment = work.payment
         _say_what_is_restored(stage, payment)
-        if pooled is not None:
-            trained = pooled(params, setup, partitions, run)
+        if stage.pooled is not None and params.dynamics.variant == "mopo":
+            trained = stage.pooled(params, setup, partitions, run)
         else:
             threads = ThreadChoice(params.compute, setup.execution.device)
             started = payment.state.started if payment.state else 0
-            with TrainingReport(run, setup, stage.name, started, threads.update) as report:
+            with training_report(run, setup, stage.name, started, threads.update) as report:
                 trained = _train(stage, params, setup, partitions, payment, place, report)
-        _check(stage, trained, ledger, payment)
-        spent = spent_on_dataset(ledger, partitions.version, params.privacy.budget.delta)
-        engine = payment.state.engine if payment.state else ENGINE_VERSION
-        yield PaidModel(trained, payment.charge.id, spent, engine, partial(ledger.commit, payment.charge.id))
+        if refusal := _refusal(stage, trained):
+            work.commit()
+            free_again = "" if payment.file is None else ", and the same settings cost nothing again"
+            raise PipelineError(
+                f"{refusal}. The last good {stage.what} is untouched; the charge stays spent{free_again}"
+            )
+        yield PaidModel(trained, payment.state.engine if payment.state else ENGINE_VERSION, work)
 
 
 def work_for_first(params: Params, stage: PrivateStage, folder: Path) -> None:
     """Sum over the units of this process, which is not the first, once the ledger has granted the charge.
-
-    Args:
-        params: every choice; the first process has the same.
-        stage: that the processes work for.
-        folder: of the partitions.
 
     Raises:
         PipelineError: this process would train another model than the first one has paid for.
@@ -173,8 +146,13 @@ def _train(
     """Run the rounds that the payment has left, or restore what an earlier run finished."""
     with joined(place, stage.name, needed=not payment.finished) as group:
         private = None
-        if not payment.finished:
-            private = setup.source_of(_granted(params, setup, partitions, payment, place, group))
+        if not payment.finished:  # the ledger has granted the charge: now all processes open the private units
+            if group is not None:
+                announce_grant(group, _agreed(payment.charge.identity, setup))
+            rows = _open_private(params, setup, partitions, place)
+            if group is not None:
+                check_coverage(group, setup.plan.units, rows.numbers)
+            private = setup.source_of(rows)
         public = setup.public_of(partitions.public.flat()) if partitions.public.units else None
         return train(
             setup,
@@ -185,23 +163,6 @@ def _train(
             on_round=on_round,
             group=group,
         )
-
-
-def _granted(
-    params: Params,
-    setup: TrainingSetup,
-    partitions: Partitions,
-    payment: Payment[TrainingState],
-    place: Place,
-    group: Group | None,
-) -> UnitStore | ShardedStore:
-    """Open the private units in all processes, now that the ledger has granted the charge."""
-    if group is None:
-        return _open_private(params, setup, partitions, place)
-    announce_grant(group, _agreed(payment.charge.identity, setup))
-    private = _open_private(params, setup, partitions, place)
-    check_coverage(group, setup.plan.units, private.numbers)
-    return private
 
 
 def _open_private(
@@ -250,18 +211,26 @@ def _say_what_is_restored(stage: PrivateStage, payment: Payment[TrainingState]) 
         print(f"{stage.name}: charge {payment.charge.id} is resumed.{made}", file=sys.stderr)
 
 
-def _check(stage: PrivateStage, trained: Trained, ledger: Ledger, payment: Payment[TrainingState]) -> None:
-    """Refuse a result that training has not made better; the charge stays spent."""
-    refusal = stage.refusal(trained)
-    if refusal is None:
-        return
-    ledger.commit(payment.charge.id)
-    free_again = "" if payment.file is None else ", and the same settings cost nothing again"
-    raise PipelineError(f"{refusal}. The last good {stage.what} is untouched; the charge stays spent{free_again}")
+def _refusal(stage: PrivateStage, trained: Trained) -> str | None:
+    """Why weights that are not finite, or whose public loss beats no constant, are refused; None: they are not."""
+    if not trained.finite:
+        return stage.diverged
+    loss = trained.public_loss
+    if stage.must_learn and loss is not None and loss.diverged:
+        return (
+            "params.yaml: dynamics: the trained model is no better than a constant: its public loss is "
+            f"{loss.final:.4g}, that of the initial weights {loss.initial:.4g}, of a constant {loss.constant:.4g}; "
+            "lower dynamics.learning_rate, raise privacy.sampling_probability or the target ε, or train a smaller "
+            "dynamics.hidden"
+        )
+    return None
 
 
-class TrainingReport:
-    """Reports every round of a training: a progress bar and MLflow metrics, of released things only.
+@contextmanager
+def training_report(
+    run: StageRun, setup: TrainingSetup, stage: str, started: int = 0, between: Callable[[], None] = lambda: None
+) -> Iterator[OnRound]:
+    """Report every round of a training: a progress bar and MLflow metrics, of released things only.
 
     ε is computed at evaluations, but never for more than a 200th of the time, and after the last round.
 
@@ -271,51 +240,31 @@ class TrainingReport:
         stage: name of the stage.
         started: rounds that an earlier run began.
         between: called before the first round and after every round.
+
+    Yields:
+        A function that takes the number of rounds spent so far, and the evaluation where the round had one.
     """
+    plan, due = setup.plan, 0.0
+    with progress_bar(plan.rounds, stage, "round") as bar:
+        bar.update(started)
+        between()
 
-    def __init__(
-        self,
-        run: StageRun,
-        setup: TrainingSetup,
-        stage: str,
-        started: int = 0,
-        between: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._run, self._setup, self._started, self._between = run, setup, started, between
-        self._bar = progress_bar(setup.plan.rounds, stage, "round")
-        self._due = 0.0
+        def on_round(started: int, evaluation: PublicEvaluation | None) -> None:
+            nonlocal due
+            between()
+            bar.update()
+            if evaluation is not None:
+                log_evaluation(run, setup.architecture, evaluation)
+                bar.set_postfix(public_loss=f"{evaluation.loss:.3f}", refresh=False)
+            began = time.monotonic()
+            if started < plan.rounds and (evaluation is None or began < due):
+                return
+            spent = plan.spent(started)
+            if spent is not None:
+                run.metric("epsilon_so_far", spent.epsilon_pld, started)
+            due = began + _ACCOUNTING_SHARE * (time.monotonic() - began)
 
-    def __enter__(self) -> Self:
-        self._bar.__enter__()
-        self._bar.update(self._started)
-        self._between()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._bar.__exit__(kind, error, trace)
-
-    def __call__(self, started: int, evaluation: PublicEvaluation | None) -> None:
-        """Report a round.
-
-        Args:
-            started: rounds spent so far.
-            evaluation: of the released weights, where this round had one.
-        """
-        plan = self._setup.plan
-        self._between()
-        self._bar.update()
-        if evaluation is not None:
-            log_evaluation(self._run, self._setup.architecture, evaluation)
-            self._bar.set_postfix(public_loss=f"{evaluation.loss:.3f}", refresh=False)
-        began = time.monotonic()
-        if started < plan.rounds and (evaluation is None or began < self._due):
-            return
-        spent = plan.spent(started)
-        if spent is not None:
-            self._run.metric("epsilon_so_far", spent.epsilon_pld, started)
-        self._due = began + _ACCOUNTING_SHARE * (time.monotonic() - began)
+        yield on_round
 
 
 def log_evaluation(run: StageRun, architecture: Network, evaluation: PublicEvaluation) -> None:
@@ -323,3 +272,114 @@ def log_evaluation(run: StageRun, architecture: Network, evaluation: PublicEvalu
     run.metric("public_loss", evaluation.loss, evaluation.round)
     for name, error in zip(architecture.target_names, evaluation.error, strict=True):
         run.metric(f"public_error.{name}", error, evaluation.round)
+
+
+@contextmanager
+def _released(
+    folder: Path,
+    plan: Plan | None,
+    params: Params,
+    partitions: Partitions,
+    paid: PaidModel,
+    run: StageRun,
+    logged: Sequence[str],
+) -> Iterator[Path]:
+    """Replace ``folder`` by what the block writes and its statement, log both, and commit the charge.
+
+    The ledger gets the digest of every file. So a statement is bound to the bytes that it speaks of.
+    """
+    statement = paid.work.stated(privacy_statement(plan, partitions.manifest, params))
+    with replaced_directory(folder) as fresh:
+        yield fresh
+        statement.write(fresh)
+        for file in (*logged, "privacy.json"):
+            run.artifact(fresh / file)
+        made = {file.name: file_sha256(file) for file in sorted(fresh.iterdir())}
+    paid.work.commit(made)
+    log_statement(run, statement)
+
+
+def write_model(
+    folder: Path,
+    params: Params,
+    can_learn: CanLearn,
+    setup: TrainingSetup,
+    partitions: Partitions,
+    paid: PaidModel,
+    run: StageRun,
+) -> None:
+    """Replace ``folder`` by the trained model and its statement, log both, and commit the charge."""
+    info, trained, variant = partitions.manifest.info, paid.trained, params.dynamics.variant
+    ensemble = GaussianEnsemble(setup.ensemble, trained.weights, trained.normaliser, setup.bounds, info.termination)
+    plan = None if variant == "mopo" else setup.plan
+    with _released(folder, plan, params, partitions, paid, run, ["config.json"]) as fresh:
+        ensemble.save(
+            fresh,
+            environment=info.environment,
+            variant=variant,
+            rounds=trained.rounds,
+            observation_names=info.spaces.observation_names,
+            action_names=info.spaces.action_names,
+            elapsed=info.spaces.elapsed,
+            engine_version=paid.engine_version,
+            public_loss=trained.public_loss,
+        )
+        replace(ModelConfig.read(fresh), can_learn=can_learn if variant == "private" else None).write(fresh)
+        starts = setup.start_model(trained.answers)
+        if starts is not None:
+            starts.save(fresh)
+
+
+def write_nothing(folder: Path) -> None:
+    """Write in ``folder`` that no clone was made."""
+    with replaced_directory(folder) as fresh:
+        BehaviourConfig(made=False).write(fresh)
+
+
+def write_behaviour(
+    folder: Path, params: Params, setup: TrainingSetup, partitions: Partitions, paid: PaidModel, run: StageRun
+) -> None:
+    """Replace ``folder`` by the clone and its statement, log both, and commit the charge; see `write_model`."""
+    info, trained, network, bounds = partitions.manifest.info, paid.trained, setup.architecture, setup.bounds
+    assert isinstance(network, PolicyNetwork)
+    observations, actions = info.spaces.observation_names, info.spaces.action_names
+    low, high = bounds.observation_low, bounds.observation_high
+    finite = bool(low.isfinite().all() and high.isfinite().all())
+    with _released(folder, setup.plan, params, partitions, paid, run, ["config.json", behaviour.FILE]) as fresh:
+        behaviour.save(
+            fresh,
+            behaviour_policy(network, trained.weights, trained.normaliser, bounds),
+            variant=params.dynamics.variant,
+            environment=info.environment,
+            names=(observations, actions) if observations and actions else None,
+            elapsed=info.spaces.elapsed,
+            observation_range=(low, high) if finite else None,
+            rounds=trained.rounds,
+            engine_version=paid.engine_version,
+            public_loss=trained.public_loss,
+        )
+
+
+def behaviour_policy(
+    network: PolicyNetwork, weights: Weights, normaliser: Normaliser, bounds: Bounds
+) -> BehaviourPolicy:
+    """Build the policy of trained weights, on the CPU; weights of policies are ``[1, out, in]``."""
+    layers = [
+        part.detach().cpu().contiguous()
+        for weight, bias in zip(weights[::2], weights[1::2], strict=True)
+        for part in (weight.mT, bias)
+    ]
+    size = network.action_size
+    last, spread = (layers[-2][:, :size], layers[-1][..., :size]), (layers[-2][:, size:], layers[-1][..., size:])
+    maps = normaliser.to(torch.device("cpu"))
+    policy = DeterministicPolicy(
+        (*layers[:-2], *last),
+        maps.input_mean,
+        maps.input_scale,
+        bounds.action_low,
+        bounds.action_high,
+        network.discrete_actions,
+    )
+    if network.discrete_actions:
+        return BehaviourPolicy(policy, None, None)
+    return BehaviourPolicy(policy, spread, (network.log_variance_low, network.log_variance_high))

@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from primorl.config.params import Params
-from primorl.dynamics.ends import Evidence, evidence
-from primorl.dynamics.ensemble import GaussianEnsemble
+from primorl.dynamics.ensemble import Evidence, GaussianEnsemble, evidence
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.dynamics.starts import StartModel
 from primorl.dynamics.termination import LEARNED, NONE
-from primorl.evaluation.survival import PublicTrajectories
+from primorl.evaluation.private.problem import PublicTrajectories
 from primorl.policy.behaviour import BehaviourPolicy, released
 from primorl.policy.choice import Contest
 from primorl.policy.training import Near
@@ -141,12 +140,6 @@ class PublicLog:
 def near_the_clone(params: Params, public: PublicLog, model: GaussianEnsemble, device: torch.device) -> Near:
     """The clone as what holds policies, and the contest of those.
 
-    Args:
-        params: every choice.
-        public: the public rows.
-        model: the released one, on the CPU, as rollouts use it.
-        device: where policies are trained.
-
     Raises:
         PipelineError: the clone's files are missing or broken, or it is of other actions than the model.
     """
@@ -185,12 +178,6 @@ def fitted_policy(params: Params, public: PublicLog, model: GaussianEnsemble, *,
 
     Rewards are scaled so that the return of a trajectory (of at most 100 steps) spreads over about 10, which the
     entropy and the divergence are measured against. A batch of rollouts has about 5,000 transitions.
-
-    Args:
-        params: every choice; what params.yaml or a dataset decides is the caller's to keep.
-        public: the public rows.
-        model: the released one.
-        near_clone: whether there is a clone that holds the policies.
     """
     length = public.mean_length
     horizon = max(1, min(_LONGEST_ROLLOUT, round(length)))

@@ -11,14 +11,13 @@ import torch
 from torch import Tensor
 
 from primorl.config.params import Params
-from primorl.dynamics.ends import with_ends
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.starts import StartModel
+from primorl.evaluation.private.problem import PublicTrajectories
 from primorl.evaluation.private.results import PrivateEvaluation
 from primorl.evaluation.recommendation import found_in
 from primorl.evaluation.results import Evaluation, in_environment, in_model
 from primorl.evaluation.summary import Summary
-from primorl.evaluation.survival import PublicTrajectories
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import seed_folders
 from primorl.privacy.statement import Statement
@@ -106,7 +105,7 @@ class Evaluated:
         if recorded is not None:
             survival = recorded.in_rollouts(ends).survival(self.horizon)
         return in_model(
-            with_ends(GaussianEnsemble.load(MODEL, torch.device("cpu")), ends),
+            GaussianEnsemble.load(MODEL, torch.device("cpu")).with_ends(ends),
             self.folders,
             self._first_states(sizes.seed),
             rollouts=sizes.episodes,

@@ -1,32 +1,38 @@
-"""Charge the ledger for private evaluation, ask the private units, and save checkpoints."""
+"""Private evaluation: charge the ledger, ask the private units, and write the answers with their statements."""
 
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cache
+from pathlib import Path
 from typing import Any, Self
 
-from dp_accounting import dp_event
+from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 
 from primorl.config.params import Params, plain
-from primorl.evaluation.private.episodes import EpisodeSource
+from primorl.evaluation.figures import draw_evaluation
+from primorl.evaluation.private.behaviour import Behaviour
 from primorl.evaluation.private.estimator import Estimator, EvaluationState, run
-from primorl.evaluation.private.problem import Problem
-from primorl.privacy.ledger.charges import Payment, pay_or_resume, spent_on_dataset
-from primorl.privacy.ledger.ledger import Request
+from primorl.evaluation.private.model_check import ModelCheck
+from primorl.evaluation.private.problem import EpisodeSource, Problem
+from primorl.evaluation.private.results import MEAN_RETURN, Answer, Histogram, PrivateEvaluation
+from primorl.privacy.ledger.charges import Payment
+from primorl.privacy.ledger.requests import Request
 from primorl.privacy.mechanism.plan import Plan
-from primorl.privacy.statement import SpentOnDataset, Statement
+from primorl.privacy.statement import Statement
 from primorl.project.errors import PipelineError
-from primorl.project.files import file_sha256
-from primorl.project.paths import BEHAVIOUR, MODEL, POLICY
+from primorl.project.files import file_sha256, replaced_file
+from primorl.project.paths import BEHAVIOUR, MANIFEST, MODEL, POLICY
 from primorl.project.progress import progress_bar
 from primorl.setup import accounts
 from primorl.setup.accounts import digest, plan_identity
-from primorl.setup.compute import ALONE, chosen_device, kept_bytes
-from primorl.setup.partitions import Partitions
+from primorl.setup.compute import chosen_device, kept_bytes
+from primorl.setup.partitions import Partitions, assumptions
 from primorl.setup.questions import STAGE, gaussian_mean
+from primorl.setup.work import Work, work_of
 from primorl.tracking import StageRun
+from primorl.trajectories.storage.manifest import Manifest
 
 _GONE: dict[str, dict[str, Any]] = {
     "model_check": {"bins": 16, "histogram_share": 0.1},
@@ -56,34 +62,20 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Paid:
-    """An estimator's finished work and its ledger entry.
+class Answered:
+    """An estimator's finished work, whose charge is open.
 
     Attributes:
-        asked: estimator and plan.
+        estimator: that was asked.
+        plan: its mechanism.
         state: released.
-        charge: id of the charge that paid for it.
+        work: the charge, to be committed with the digest of the answer.
     """
 
-    asked: Asked
+    estimator: Estimator
+    plan: Plan
     state: EvaluationState
-    charge: str
-
-
-@dataclass(frozen=True)
-class PaidEvaluation:
-    """What all estimators found, and their ledger entries.
-
-    Attributes:
-        paid: one for each estimator.
-        spent: on the same units so far, all of these charges included.
-        commit: records in the ledger that a charge's answer was written; takes its id and the SHA-256 of the answer by
-            name.
-    """
-
-    paid: tuple[Paid, ...]
-    spent: SpentOnDataset
-    commit: Callable[[str, Mapping[str, str]], None]
+    work: Work[EvaluationState]
 
 
 @dataclass(frozen=True)
@@ -140,7 +132,7 @@ def plan_at(estimator: Estimator, problem: Problem, epsilon: float) -> Plan:
 @contextmanager
 def paid_evaluation(
     params: Params, problem: Problem, asked: Sequence[Asked], partitions: Partitions, subject: Subject, log: StageRun
-) -> Iterator["PaidEvaluation"]:
+) -> Iterator[list[Answered]]:
     """Pay for every estimator and run it. The block writes the results and commits the charges.
 
     What was paid for under the same identity is resumed or restored at no cost, whatever code made it. If the budget
@@ -148,53 +140,57 @@ def paid_evaluation(
     read for it. The charges stay open until the block commits them, so a kill costs nothing: the next call finds the
     finished states.
 
-    Args:
-        params: every choice.
-        problem: the question.
-        asked: the estimators; where `Asked.earlier` was paid for and they were not, its answer stands.
-        partitions: whose private rows are opened after the first charge is granted.
-        subject: model and policy.
-        log: the stage's MLflow run.
-
     Raises:
         PipelineError: the budget does not allow it, or the policy is another one than was paid for under the same
             settings.
     """
-    budget = accounts.budget(params, partitions.manifest.private_units)
-    rows = _Rows(params, partitions)
+    device = chosen_device(params.compute)
+
+    @cache
+    def rows() -> EpisodeSource:
+        return partitions.open_private(kept_bytes(params.compute), episodes=True)
+
     with closing(accounts.project_ledger(params)) as ledger:
         known = {charge.identity for charge in ledger.charges() if charge.state != "aborted"}
         asked = [_as_paid(params, partitions, each, subject, known) for each in asked]
         requests = [_request(params, log, partitions, each, subject) for each in asked]
         if pending := [request for request in requests if request.identity not in known]:
-            ledger.dry_run(_together(pending), budget)
-        paid = []
+            events: list[DpEvent] = []
+            for request in pending:
+                event = request.event
+                events += event.events if isinstance(event, ComposedDpEvent) else [event]
+            together = replace(pending[0], event=ComposedDpEvent(tuple(events)))
+            ledger.dry_run(together, accounts.budget(params, partitions.manifest.private_units))
+        answered = []
         for each, request in zip(asked, requests, strict=True):
             about = _about(each.estimator, problem, subject)
             begin = EvaluationState.begin(each.estimator, problem, each.plan, about)
-            with pay_or_resume(
-                ledger, request, budget, accounts.checkpoints(), begin, EvaluationState.restore
-            ) as payment:
-                paid.append(Paid(each, _run(each, problem, rows, payment, about), payment.charge.id))
-        spent = spent_on_dataset(ledger, partitions.version, params.privacy.budget.delta)
-        yield PaidEvaluation(tuple(paid), spent, ledger.commit)
+            with work_of(params, ledger, request, begin, EvaluationState.restore) as work:
+                state = _checked_state(each.estimator.name, work.payment, about)
+                if not work.payment.finished:
+                    with progress_bar(each.plan.rounds, f"{STAGE} {each.estimator.name}", "round") as bar:
+                        bar.update(state.started)
+                        state = run(
+                            each.estimator,
+                            problem,
+                            each.plan,
+                            rows(),
+                            state,
+                            save_checkpoint=work.payment.save_checkpoint,
+                            on_round=lambda started, bar=bar: bar.update(),  # type: ignore[misc]
+                            device=device,
+                        )
+                answered.append(Answered(each.estimator, each.plan, state, work))
+        yield answered
 
 
-class _Rows:
-    """The private units, opened when they are first asked for."""
+def _checked_state(name: str, payment: Payment[EvaluationState], about: str) -> EvaluationState:
+    """The state to begin, to resume or to restore.
 
-    def __init__(self, params: Params, partitions: Partitions) -> None:
-        self._params, self._partitions = params, partitions
-        self.device = chosen_device(params.compute, ALONE)
-
-    @cached_property
-    def source(self) -> EpisodeSource:
-        """The units that were charged."""
-        return self._partitions.open_private(kept_bytes(self._params.compute), episodes=True)
-
-
-def _run(asked: Asked, problem: Problem, rows: _Rows, payment: Payment[EvaluationState], about: str) -> EvaluationState:
-    state, name = payment.state, asked.estimator.name
+    Raises:
+        PipelineError: it is about another policy, model or clone, or its answer is lost.
+    """
+    state = payment.state
     assert state is not None
     if state.about not in (about, about.partition(_BOUNDS)[0]):  # states had no bounds at first
         raise PipelineError(
@@ -211,19 +207,7 @@ def _run(asked: Asked, problem: Problem, rows: _Rows, payment: Payment[Evaluatio
         )
     if payment.finished:
         print(f"{STAGE}: {name}: charge {payment.charge.id} has paid for this answer: it is restored", file=sys.stderr)
-        return state
-    with progress_bar(asked.plan.rounds, f"{STAGE} {name}", "round") as bar:
-        bar.update(state.started)
-        return run(
-            asked.estimator,
-            problem,
-            asked.plan,
-            rows.source,
-            state,
-            save_checkpoint=payment.save_checkpoint,
-            on_round=lambda started: bar.update(),
-            device=rows.device,
-        )
+    return state
 
 
 def _as_paid(params: Params, partitions: Partitions, asked: Asked, subject: Subject, known: Collection[str]) -> Asked:
@@ -232,24 +216,10 @@ def _as_paid(params: Params, partitions: Partitions, asked: Asked, subject: Subj
     return asked.earlier if _identity(params, partitions, asked.earlier, subject) in known else asked
 
 
-def _together(requests: Sequence[Request]) -> Request:
-    parts: list[dp_event.DpEvent] = []
-    for request in requests:
-        event = request.event
-        parts += event.events if isinstance(event, dp_event.ComposedDpEvent) else [event]
-    return replace(requests[0], event=dp_event.ComposedDpEvent(tuple(parts)))
-
-
 def _request(params: Params, log: StageRun, partitions: Partitions, asked: Asked, subject: Subject) -> Request:
-    return accounts.request(
-        params,
-        log,
-        partitions.manifest,
-        partitions.version,
-        stage=f"{STAGE}: {asked.estimator.name}",
-        event=asked.plan.event,
-        identity=_identity(params, partitions, asked, subject),
-    )
+    dataset, stage = partitions.manifest.info.dataset, f"{STAGE}: {asked.estimator.name}"
+    identity = _identity(params, partitions, asked, subject)
+    return accounts.request(params, log, dataset, partitions.version, stage, asked.plan.event, identity)
 
 
 def _identity(params: Params, partitions: Partitions, asked: Asked, subject: Subject) -> str:
@@ -285,3 +255,95 @@ def _about(estimator: Estimator, problem: Problem, subject: Subject) -> str:
     digests = {"model": subject.model_sha256, "policy": subject.policy_sha256, "clone": subject.clone_sha256 or ""}
     ends = (problem.reward_low, problem.reward_high, problem.return_low, problem.return_high)
     return _BOUNDS.join((" ".join(digests[part] for part in estimator.about), " ".join(f"{end:.9g}" for end in ends)))
+
+
+def nothing_asked(params: Params) -> PrivateEvaluation:
+    """Make the file's content where no estimator was asked."""
+    manifest = Manifest.load(MANIFEST)
+    return PrivateEvaluation(
+        dataset=params.dataset,
+        unit=manifest.info.unit,
+        units=manifest.private_units,
+        discount=params.evaluation.private.discount,
+        horizon=manifest.info.horizon,
+        estimates=(),
+        histograms=(),
+        verdict=None,
+        statements={},
+        total=None,
+        model_sha256=None,
+        policy_sha256=None,
+        clone_sha256=None,
+    )
+
+
+def evaluation_record(
+    params: Params,
+    problem: Problem,
+    partitions: Partitions,
+    subject: Subject,
+    answered: Sequence[Answered],
+    free: Sequence[Answer],
+) -> PrivateEvaluation:
+    """The file's content."""
+    spent, record = answered[-1].work.spent, nothing_asked(params)
+    statements: dict[str, Statement] = {}
+    answers: list[Answer] = []
+    for each in answered:
+        name, estimator = each.estimator.name, each.estimator
+        statements[name] = _statement(partitions, each).with_payment(each.work.payment.charge.id, spent)
+        answers += [
+            _answer(problem, found, statements[name]) for found in estimator.estimates(problem, each.plan, each.state)
+        ]
+        if isinstance(estimator, Behaviour):
+            edges, shares = (tuple(each.state.values[key].tolist()) for key in ("edges", "histogram"))
+            spread = Histogram(estimator=name, what="return of a unit", edges=edges, shares=shares)
+            record = replace(record, histograms=(spread,))
+        if isinstance(estimator, ModelCheck):
+            record = replace(record, verdict=estimator.verdict(problem, each.plan, each.state))
+    return replace(
+        record,
+        estimates=(*answers, *(_answer(problem, found, None) for found in free)),
+        statements=statements,
+        total=spent,
+        model_sha256=subject.model_sha256,
+        policy_sha256=subject.policy_sha256,
+        clone_sha256=subject.clone_sha256,
+    )
+
+
+def write_evaluation(path: Path, figure: Path, record: PrivateEvaluation) -> None:
+    """Write the file and its figure, each atomically."""
+    record.write(path)
+    with replaced_file(figure) as fresh:
+        draw_evaluation(fresh, record)
+
+
+def _statement(partitions: Partitions, each: Answered) -> Statement:
+    info = partitions.manifest.info
+    statement = each.plan.statement(
+        dataset_fingerprint=info.dataset_fingerprint, public_assumptions=assumptions(partitions.manifest)
+    )
+    # The question itself holds the model, the policy and the clone: where they are not private, neither is the whole.
+    parts = [("model", MODEL), *([("clone", BEHAVIOUR)] if "clone" in each.estimator.about else [])]
+    unsound = [
+        f"the {part} in the question has no sound guarantee of its own"
+        for part, folder in parts
+        if not Statement.read(folder).sound
+    ]
+    return replace(
+        statement,
+        void=(*statement.void, *unsound),
+        public_units=partitions.manifest.public_units,
+        trajectories_per_person=info.trajectories_per_person,
+    )
+
+
+def _answer(problem: Problem, found: Answer, statement: Statement | None) -> Answer:
+    """An answer with its cost; a mean return and its interval are held within the return's bounds."""
+    value, ends = found.value, found.ci95
+    if found.what == MEAN_RETURN:
+        value = problem.held_return(value)
+        ends = None if ends is None else (problem.held_return(ends[0]), problem.held_return(ends[1]))
+    epsilon, delta = (statement.epsilon, statement.delta) if statement else (None, None)
+    return replace(found, value=value, ci95=ends, epsilon=epsilon, delta=delta)

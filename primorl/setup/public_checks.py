@@ -38,12 +38,7 @@ class Bounded:
 
 
 def bounded(dataset: AnyDataset | None, spaces: Spaces) -> list[Bounded]:
-    """Every dimension of an observation, then the reward, with the bounds that the model will keep to.
-
-    Args:
-        dataset: the entry; None: only what the spaces say.
-        spaces: of the partitioned data.
-    """
+    """Every dimension of an observation, then the reward, with the bounds that the model will keep to."""
     observation = "space" if dataset is None else dataset.bounds.observation
     low, high = spaces.observation_low, spaces.observation_high
     if isinstance(observation, DeclaredBounds) and len(observation.low) == len(low):

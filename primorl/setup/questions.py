@@ -27,13 +27,7 @@ _ABOUT: dict[EstimatorName, tuple[Literal["model", "policy"], ...]] = {"behaviou
 
 
 def about(name: EstimatorName, info: DatasetInfo, *, cloned: bool) -> tuple[Literal["model", "policy", "clone"], ...]:
-    """Name what a question is about beside the data, as `primorl.setup.estimators.estimator` answers it.
-
-    Args:
-        name: as params.yaml has it.
-        info: public facts of the dataset.
-        cloned: whether there is a clone of the behaviour, with discrete actions.
-    """
+    """Name what a question is about beside the data, as `primorl.setup.estimators.estimator` answers it."""
     found = _ABOUT.get(name, ("model", "policy"))
     weighted = name == _WEIGHTED and cloned and not info.behaviour_probabilities
     return (*found, "clone") if weighted else found

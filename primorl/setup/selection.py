@@ -1,22 +1,20 @@
 """Select one of several policies by the private units' scores: charge the ledger, select, write the record."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from primorl.config.params import Params
-from primorl.evaluation.private.episodes import EpisodeSource, portions
-from primorl.evaluation.private.problem import Problem
-from primorl.evaluation.private.scores import Candidates, CorrectedModel, CorrectedScorer
+from primorl.evaluation.private.problem import EpisodeSource, Problem, portions
+from primorl.evaluation.private.scores import CorrectedModel, CorrectedScorer
 from primorl.policy.exported import DeterministicPolicy, seed_folders
 from primorl.policy.loaded import EPOCHS, FINAL
-from primorl.privacy.ledger.charges import pay_or_resume, spent_on_dataset
+from primorl.privacy.ledger.checkpoint import DataclassState
 from primorl.privacy.mechanism.selection import Selection
 from primorl.privacy.statement import Statement
 from primorl.project.errors import PipelineError
@@ -26,9 +24,9 @@ from primorl.project.records import Hexadecimal, Line, read_record, record, writ
 from primorl.setup import accounts
 from primorl.setup.accounts import digest
 from primorl.setup.compute import kept_bytes
-from primorl.setup.evaluation_problem import act_of, evaluation_problem
-from primorl.setup.partitions import Partitions
-from primorl.setup.statement import assumptions
+from primorl.setup.estimators import act_of, evaluation_problem
+from primorl.setup.partitions import Partitions, assumptions
+from primorl.setup.work import paid_work
 from primorl.tracking import StageRun
 
 _VALUE = CorrectedModel(features=256, rollouts=256, bandwidth=0.3, largest_weight=0.0)
@@ -76,7 +74,7 @@ class SelectionRecord:
 
 
 @dataclass(frozen=True)
-class SelectionState:
+class SelectionState(DataclassState):
     """State of a paid selection, as a checkpoint holds it.
 
     Attributes:
@@ -93,23 +91,9 @@ class SelectionState:
         return self.chosen is not None
 
     @property
-    def lost(self) -> bool:
+    def lost(self) -> bool:  # type: ignore[override]
         """Whether the choice may have been made but was not stored. The same charge cannot choose again."""
         return self.started > 0 and not self.finished
-
-    def tensors(self) -> dict[str, Tensor]:
-        """None."""
-        return {}
-
-    def facts(self) -> dict[str, Any]:
-        """Both fields."""
-        return asdict(self)
-
-    @classmethod
-    def restore(cls, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> Self:
-        """Rebuild the state."""
-        del tensors
-        return cls(**facts)
 
 
 def of_folders(folders: Sequence[Path]) -> list[Candidate]:
@@ -150,13 +134,6 @@ def select(
     one that was killed before it chose is resumed. The scores are summed before the choice is announced to the ledger,
     so that next to no time lies between the announcement and the stored choice.
 
-    Args:
-        params: every setting of the project.
-        candidates: at least two, of the dataset's observations and actions.
-        epsilon: of the choice.
-        estimator: a key of `ESTIMATORS`.
-        run: the MLflow run.
-
     Raises:
         PipelineError: the candidates do not fit the dataset, the budget does not allow the choice, or a file is
             missing or broken.
@@ -166,61 +143,38 @@ def select(
     _refuse_repeated(candidates)
     delta = params.privacy.delta
     selection = Selection(manifest.private_units, manifest.info.unit, len(candidates), epsilon, delta)
+    discount = params.policy.discount if manifest.info.horizon is None else 1.0
     problem = evaluation_problem(
-        manifest,
-        MODEL,
-        act_of(candidates[0].policy),
-        partitions.public,
-        delta=delta,
-        discount=params.policy.discount if manifest.info.horizon is None else 1.0,
-        return_bounds=None,
-        seed=params.seed,
+        params, partitions, act_of(candidates[0].policy), discount=discount, return_bounds=None
     )
     _refuse_others(candidates, problem)
     check_writable([SELECTION.parent, home() / CHECKPOINTS / "charge"])
-    settings = asdict(score)
+    identity = _identity(params, partitions, candidates, score, problem, epsilon)
     request = accounts.request(
-        params,
-        run,
-        manifest,
-        partitions.version,
-        stage="select",
-        event=selection.event,
-        identity=_identity(params, partitions, candidates, score, problem, epsilon),
+        params, run, manifest.info.dataset, partitions.version, "select", selection.event, identity
     )
-    with (
-        closing(accounts.project_ledger(params)) as ledger,
-        pay_or_resume(
-            ledger,
-            request,
-            accounts.budget(params, manifest.private_units),
-            accounts.checkpoints(),
-            SelectionState(),
-            SelectionState.restore,
-        ) as payment,
-    ):
-        run.tag("charge", payment.charge.id)
-        state = payment.state
-        if state is None or not state.finished:
-            scorer = score.fitted(problem, Candidates.of([candidate.policy for candidate in candidates]))
-            private = partitions.open_private(kept_bytes(params.compute), episodes=True)
-            total = sum_scores(selection, scorer, private)
-            payment.save_checkpoint(SelectionState(started=1))
-            state = SelectionState(started=1, chosen=selection.choose(total))
-            payment.save_checkpoint(state)
-        ledger.commit(payment.charge.id)
-        spent = spent_on_dataset(ledger, partitions.version, params.privacy.budget.delta)
     statement = selection.statement(
         dataset_fingerprint=manifest.info.dataset_fingerprint,
         public_assumptions=[*assumptions(manifest), "the candidates and the released model"],
-    ).with_payment(payment.charge.id, spent)
+    )
+    with paid_work(params, run, request, SelectionState(), SelectionState.restore) as work:
+        payment = work.payment
+        chosen = None if payment.state is None else payment.state.chosen
+        if chosen is None:
+            scorer = score.fitted(problem, [candidate.policy for candidate in candidates])
+            private = partitions.open_private(kept_bytes(params.compute), episodes=True)
+            total = sum_scores(selection, scorer, private)
+            payment.save_checkpoint(SelectionState(started=1))
+            chosen = selection.choose(total)
+            payment.save_checkpoint(SelectionState(started=1, chosen=chosen))
+        work.commit()
+        statement = work.stated(statement)
     unsound = [f"{c.name}: its own statement may not be relied on" for c in candidates if not c.sound]
-    assert state.chosen is not None
     found = SelectionRecord(
-        chosen=candidates[state.chosen].name,
+        chosen=candidates[chosen].name,
         candidates=tuple(CandidateRecord(name=c.name, sha256=c.sha256) for c in candidates),
         estimator=estimator,
-        settings=settings,
+        settings=asdict(score),
         bias=score.bias,
         privacy=replace(statement, void=(*statement.void, *unsound), public_units=manifest.public_units),
     )

@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Discrete
 from primorl.project.errors import PipelineError
 from primorl.simulators import dosing, environments
 from primorl.simulators.classic_control import AcrobotBatch, CartPoleBatch, PendulumBatch
-from primorl.simulators.single import EnvironmentBatch, Flags, Floats
+from primorl.simulators.environments import EnvironmentBatch, Flags, Floats
 
 __all__ = ["EnvironmentBatch", "GymBatch", "batch"]
 

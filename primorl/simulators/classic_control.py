@@ -6,9 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from primorl.simulators.single import Flags, Floats
-
-_State = npt.NDArray[np.float64]
+from primorl.simulators.environments import Flags, Floats, State, runge_kutta
 
 
 class ClassicControl:
@@ -31,11 +29,11 @@ class ClassicControl:
         self._steps[which] = 0
         return self._seen()
 
-    def _first_states(self) -> _State:
+    def _first_states(self) -> State:
         widest = np.array(self._widest)[:, None]
         return self._random.uniform(-widest, widest, self._state.shape)
 
-    def _move_to(self, state: _State) -> tuple[Floats, Flags]:
+    def _move_to(self, state: State) -> tuple[Floats, Flags]:
         """Take the next states ``[D, n]``; return observations and whether the limit of steps is reached."""
         assert self.step_limit is not None
         self._state = state
@@ -59,7 +57,7 @@ class CartPoleBatch(ClassicControl):
     _gravity, _mass_cart, _mass_pole, _half_length, _force, _tau = 9.8, 1.0, 0.1, 0.5, 10.0, 0.02
     _angle_limit, _position_limit = 12 * 2 * math.pi / 360, 2.4
 
-    def _first_states(self) -> _State:
+    def _first_states(self) -> State:
         return self._random.uniform(-0.05, 0.05, self._state.T.shape).T  # drawn environment by environment
 
     def step(self, actions: npt.NDArray[Any]) -> tuple[Floats, Floats, Flags, Flags]:
@@ -99,11 +97,7 @@ class AcrobotBatch(ClassicControl):
     def step(self, actions: npt.NDArray[Any]) -> tuple[Floats, Floats, Flags, Flags]:
         """See `EnvironmentBatch.step`."""
         torque = actions - 1.0
-        first = self._derivatives(self._state, torque)
-        second = self._derivatives(self._state + self._tau / 2 * first, torque)
-        third = self._derivatives(self._state + self._tau / 2 * second, torque)
-        fourth = self._derivatives(self._state + self._tau * third, torque)
-        after = self._state + self._tau / 6 * (first + 2 * second + 2 * third + fourth)
+        after = runge_kutta(lambda state: self._derivatives(state, torque), self._state, self._tau)
         after[:2] = (after[:2] + math.pi) % (2 * math.pi) - math.pi
         after[2:] = after[2:].clip(-self._fastest[:, None], self._fastest[:, None])
         terminated = -np.cos(after[0]) - np.cos(after[0] + after[1]) > 1
@@ -115,7 +109,7 @@ class AcrobotBatch(ClassicControl):
         seen = np.stack([np.cos(angles[0]), np.sin(angles[0]), np.cos(angles[1]), np.sin(angles[1]), *speeds], 1)
         return seen.astype(np.float32)
 
-    def _derivatives(self, state: _State, torque: _State) -> _State:
+    def _derivatives(self, state: State, torque: State) -> State:
         """Time derivatives of both angles and both speeds ``[4, n]`` (Sutton and Barto 2018, Section 11.3)."""
         one, two, speed_one, speed_two = state
         length, centre, gravity = self._length, self._centre, self._gravity

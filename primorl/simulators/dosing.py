@@ -31,8 +31,9 @@ from typing import Any
 import gymnasium
 import numpy as np
 import numpy.typing as npt
+from gymnasium.spaces import Box
 
-from primorl.simulators.single import Flags, Floats, Single
+from primorl.simulators.environments import Flags, Floats, State, runge_kutta
 
 STEPS = 96
 MOST_RATE = 5.0
@@ -49,8 +50,6 @@ _LOWEST, _HIGHEST = 10.0, 1000.0
 _SUBSTEPS, _MINUTES = 3, 5.0
 _MEALS = ((28, 45.0), (50, 65.0), (74, 65.0), (64, 20.0))
 """Steps and grams: 07:00, 12:30, 18:30; a snack at 16:00 is eaten by half of the patients who differ."""
-
-_State = npt.NDArray[np.float64]
 
 
 class DosingBatch:
@@ -102,18 +101,14 @@ class DosingBatch:
         meals = self._meals[np.arange(len(rate)), self._steps % STEPS]
         state[5] += 1000 * _ABSORBED * meals
         for _ in range(_SUBSTEPS):
-            first = self._derivatives(state, rate)
-            second = self._derivatives(state + _MINUTES / 2 * first, rate)
-            third = self._derivatives(state + _MINUTES / 2 * second, rate)
-            fourth = self._derivatives(state + _MINUTES * third, rate)
-            state = state + _MINUTES / 6 * (first + 2 * second + 2 * third + fourth)
+            state = runge_kutta(lambda now: self._derivatives(now, rate), state, _MINUTES)
             state[0] = state[0].clip(_LOWEST, _HIGHEST)
         self._state = state
         self._steps += 1
         rewards = np.interp(state[0], [54, 70, 180, 250], [-1, 1, 1, -1]).astype(np.float32)
         return self._seen(), rewards, np.zeros(len(rate), bool), self._steps >= STEPS
 
-    def _derivatives(self, state: _State, rate: _State) -> _State:
+    def _derivatives(self, state: State, rate: State) -> State:
         """Time derivatives per minute of G, X, I, S1, S2, D1 and D2, ``[7, n]``."""
         glucose, action, insulin, skin, deep, stomach, gut = state
         return np.stack(
@@ -128,7 +123,7 @@ class DosingBatch:
             ]
         )
 
-    def _eaten(self, count: int) -> _State:
+    def _eaten(self, count: int) -> State:
         """Grams of carbohydrates in every step of the day, ``[count, STEPS]``."""
         found = np.zeros((count, STEPS))
         for at, grams in _MEALS[: 4 if self._varied else 3]:
@@ -143,29 +138,33 @@ class DosingBatch:
 
     def _seen(self) -> Floats:
         glucose, _, insulin, skin, deep, stomach, gut = self._state
-        seen = np.stack(
-            [
-                (glucose - 120) / 60,
-                (glucose - self._before) / 60,
-                insulin / 30,
-                (skin + deep) / 5000,
-                (stomach + gut) / 50_000,
-                self._steps / (STEPS / 2) - 1,
-            ],
-            1,
-        )
+        insulin_on_board, gut_content = (skin + deep) / 5000, (stomach + gut) / 50_000
+        change, hour = (glucose - self._before) / 60, self._steps / (STEPS / 2) - 1
+        seen = np.stack([(glucose - 120) / 60, change, insulin / 30, insulin_on_board, gut_content, hour], 1)
         return seen.astype(np.float32).clip(self.observation_low, self.observation_high)
 
 
-class Dosing(Single):
-    """One patient.
+class Dosing(gymnasium.Env[Floats, Floats]):
+    """One patient: a batch of one.
 
     Args:
         varied: see `DosingBatch`.
     """
 
     def __init__(self, varied: bool):
-        super().__init__(DosingBatch(varied), DosingBatch.observation_low, DosingBatch.observation_high)
+        self._batch = DosingBatch(varied)
+        self.observation_space = Box(DosingBatch.observation_low, DosingBatch.observation_high, dtype=np.float32)
+        self.action_space = Box(DosingBatch.action_low, DosingBatch.action_high, dtype=np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Floats, dict[str, Any]]:
+        """Begin a day, drawn from a seed that Gymnasium's generator gives."""
+        super().reset(seed=seed, options=options)
+        return self._batch.reset(1, int(self.np_random.integers(2**63)))[0], {}
+
+    def step(self, action: Floats) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
+        """Give insulin for 15 minutes."""
+        observations, rewards, terminated, truncated = self._batch.step(np.asarray(action)[None])
+        return observations[0], float(rewards[0]), bool(terminated[0]), bool(truncated[0]), {}
 
 
 for _varied, _id in ENVIRONMENTS.items():

@@ -1,11 +1,17 @@
-"""Gymnasium environments as every room sees them: observations are one flat vector."""
+"""Gymnasium environments as every room sees them, and the interface of many that step together as arrays.
+
+Observations are one flat vector. Import this module before a package that imports Gym.
+"""
 
 import os
+from collections.abc import Callable
+from contextlib import suppress
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
+import numpy.typing as npt
 import torch
 from gymnasium.spaces import Box
 from gymnasium.vector import SyncVectorEnv
@@ -14,7 +20,60 @@ from torch import Tensor
 
 from primorl.project.errors import PipelineError
 
+# Stable-Baselines3 and Shimmy import Gym where it is installed. Gym then prints that it is unmaintained, which nobody
+# can act on: this project uses Gymnasium. Only this notice is removed.
+with suppress(ImportError):
+    from gym_notices.notices import notices
+
+    notices.clear()
+
+Floats = npt.NDArray[np.float32]
+Flags = npt.NDArray[np.bool_]
+State = npt.NDArray[np.float64]
+
 _SIDE_BY_SIDE = 32
+
+
+class EnvironmentBatch(Protocol):
+    """n environments of one kind.
+
+    Attributes:
+        observation_size: S.
+        action_low: ``[A]``; 0 for discrete actions.
+        action_high: ``[A]``; 1 for discrete actions.
+        discrete_actions: whether actions are 0 … A - 1.
+        step_limit: steps after which an episode is cut off; None: it may never end.
+    """
+
+    observation_size: int
+    action_low: Floats
+    action_high: Floats
+    discrete_actions: bool
+    step_limit: int | None
+
+    def reset(self, count: int, seed: int) -> Floats:
+        """Begin ``count`` environments anew; first observations ``[count, S]``."""
+
+    def step(self, actions: npt.NDArray[Any]) -> tuple[Floats, Floats, Flags, Flags]:
+        """Step all: observations ``[n, S]``, rewards ``[n]``, terminated ``[n]``, truncated ``[n]``.
+
+        An environment whose episode has ended steps on, and what it returns means nothing until it is restarted.
+        """
+
+    def restart(self, which: Flags) -> Floats:
+        """Begin a new episode where ``which`` says so; current observations of all, ``[n, S]``.
+
+        How many begin does not change what later ones draw: each call draws for all.
+        """
+
+
+def runge_kutta(derivatives: Callable[[State], State], state: State, step: float) -> State:
+    """Advance a state ``[D, n]`` by one step of the classical Runge-Kutta method."""
+    first = derivatives(state)
+    second = derivatives(state + step / 2 * first)
+    third = derivatives(state + step / 2 * second)
+    fourth = derivatives(state + step * third)
+    return state + step / 6 * (first + 2 * second + 2 * third + fourth)
 
 
 def make(environment: str, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
@@ -68,5 +127,4 @@ def _register_dm_control() -> None:
     os.environ.setdefault("MUJOCO_GL", "disable")
     if find_spec("dm_control") is None or find_spec("shimmy") is None:
         raise ImportError("dm_control is not installed; `pip install primorl[dm-control]`")
-    import primorl.simulators.gym_notice  # noqa: F401, I001  before Shimmy, which imports Gym
     import shimmy  # noqa: F401

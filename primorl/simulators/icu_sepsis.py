@@ -100,10 +100,7 @@ def tables() -> Tables:
         cumulated,
         successors.astype(np.int16),
         expert,
-        {
-            "centres": np.hstack([centres, condition]).astype(np.float32),
-            "one_hot": np.eye(states, dtype=np.float32),
-        },
+        {"centres": np.hstack([centres, condition]).astype(np.float32), "one_hot": np.eye(states, dtype=np.float32)},
     )
 
 
@@ -140,8 +137,5 @@ class ICUSepsis(gymnasium.Env[npt.NDArray[np.float32], np.int64]):
 
 for _observation, _id in ENVIRONMENTS.items():
     gymnasium.register(
-        _id.partition(":")[2],
-        f"{__name__}:ICUSepsis",
-        max_episode_steps=LIMIT,
-        kwargs={"observation": _observation},
+        _id.partition(":")[2], f"{__name__}:ICUSepsis", max_episode_steps=LIMIT, kwargs={"observation": _observation}
     )

@@ -1,4 +1,4 @@
-"""A sweep's file, read and checked, and the trials that it describes."""
+"""A sweep's file and the trials that it describes."""
 
 import hashlib
 import itertools
@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, JsonValue, StrictInt, Tag, TypeAdapter, ValidationError
 
-from primorl.config.explanations import explanations
-from primorl.config.reading import read_yaml, shown
+from primorl.config.reading import explanations, read_yaml, shown
 from primorl.config.texts import Block
 from primorl.project.errors import PipelineError
 from primorl.project.values import Finite
@@ -56,22 +55,17 @@ class Choices(Block):
     choices: Annotated[list[Value], Field(min_length=1)]
 
 
-def _kind(where: Any) -> str:
-    return "choices" if isinstance(where, dict) and "choices" in where else "between"
-
-
-Where = Annotated[Annotated[Between, Tag("between")] | Annotated[Choices, Tag("choices")], Discriminator(_kind)]
+Where = Annotated[
+    Annotated[Between, Tag("between")] | Annotated[Choices, Tag("choices")],
+    Discriminator(lambda where: "choices" if isinstance(where, dict) and "choices" in where else "between"),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Search(Block):
-    """A search of Optuna.
+    """A search of Optuna over ``space``, until ``trials`` have finished.
 
-    Attributes:
-        metric: key of metrics/summary.json; all three are post-processing of what was charged.
-        direction: of better values.
-        trials: number of finished trials to reach.
-        space: where to look, by dotted key of params.yaml.
+    All metrics are keys of metrics/summary.json that are post-processing of what was charged.
     """
 
     metric: Literal["return_mean", "normalized_score", "model_value"]
@@ -85,9 +79,9 @@ class SweepFile(Block):
     """Content of a sweep's file.
 
     Attributes:
-        partition: what the block ``partition`` of params.yaml must have; nothing is changed by it.
+        partition: keys that the block ``partition`` of params.yaml must have; nothing is changed by it.
         settings: of all trials.
-        cases: named groups of settings; those of a case win over the shared ones.
+        cases: named groups of settings, which override the shared ones.
         grid: values by key; every combination is run, for every case.
         search: instead of a grid.
     """
@@ -105,17 +99,13 @@ class SweepFile(Block):
         given = {*self.settings, *(key for case in self.cases.values() for key in case)}
         for key in sorted(varied & given):
             raise ValueError(f"{key}: given in {'grid' if self.grid else 'search.space'} and elsewhere; keep one")
-        for key in sorted(varied | given):
-            for shared in _SHARED:
-                if _overlap(key, shared):
-                    raise ValueError(f"{key}: all trials share the project's {shared}; set it in params.yaml")
-        for key, other in itertools.combinations(sorted(varied | given), 2):
-            if _overlap(key, other):
+        keys = sorted(varied | given)
+        for key, shared in itertools.product(keys, _SHARED):
+            if f"{key}.".startswith(f"{shared}.") or f"{shared}.".startswith(f"{key}."):
+                raise ValueError(f"{key}: all trials share the project's {shared}; set it in params.yaml")
+        for key, other in itertools.combinations(keys, 2):
+            if other.startswith(f"{key}."):
                 raise ValueError(f"{key}: found beside {other}, which is a part of it; keep one")
-
-
-def _overlap(key: str, other: str) -> bool:
-    return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
 
 
 _ADAPTER = TypeAdapter(SweepFile)
@@ -123,7 +113,7 @@ _ADAPTER = TypeAdapter(SweepFile)
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep's file; the sweep's name is the file's without its ending."""
+    """A sweep's file; the sweep has the file's name without its ending."""
 
     name: str
     path: Path
@@ -136,11 +126,7 @@ class Sweep:
 
 
 def read_sweep(path: Path) -> Sweep:
-    """Read and check a sweep's file.
-
-    Raises:
-        PipelineError: it is missing, is not YAML or does not fit; one line names every wrong key.
-    """
+    """Read and check a sweep's file; one line names every wrong key."""
     if _NAME.fullmatch(path.stem) is None:
         raise PipelineError(f"{path}: found {shown(path.stem)} as its name; allowed are letters, digits and ._-")
     raw = read_yaml(path, "it says which runs a sweep consists of; docs/sweeps.md describes it")
@@ -154,11 +140,7 @@ def read_sweep(path: Path) -> Sweep:
 
 
 def with_settings(raw: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the content of params.yaml with values by dotted key in place; ``raw`` stays as it is.
-
-    Raises:
-        PipelineError: a key is not in params.yaml.
-    """
+    """Return the content of params.yaml with values by dotted key in place; ``raw`` stays as it is."""
     content = dict(raw)
     for key, value in settings.items():
         *path, last = key.split(".")
@@ -179,15 +161,18 @@ class Trial:
     Attributes:
         settings: by dotted key of params.yaml.
         case: name of its group of settings; None: the sweep has no cases.
+        number: Optuna's; None: it is not of a search.
     """
 
     settings: Mapping[str, Any]
     case: str | None = None
+    number: int | None = None
 
     @cached_property
     def name(self) -> str:
         """Digest of the settings, whatever the order of keys, the case, and whether 1 is written as 1.0."""
-        content = json.dumps(_plain(dict(self.settings)), sort_keys=True, allow_nan=False)
+        content = json.loads(json.dumps(dict(self.settings)), parse_float=_number)
+        content = json.dumps(content, sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:_DIGITS]
 
     def describe(self, keys: list[str]) -> str:
@@ -201,12 +186,9 @@ def expand(sweep: Sweep) -> list[Trial]:
     """List all trials of a grid: every combination of its values, for every case.
 
     All cases of the first combination come first: a sweep that is stopped early has compared all cases.
-
-    Raises:
-        PipelineError: two trials have the same settings.
     """
     file = sweep.content
-    cases: dict[str | None, Mapping[str, Any]] = dict(file.cases.items()) or {None: {}}
+    cases: dict[str | None, Settings] = dict(file.cases.items()) or {None: {}}
     found: dict[str, Trial] = {}
     for values in itertools.product(*file.grid.values()):
         for case, own in cases.items():
@@ -214,9 +196,8 @@ def expand(sweep: Sweep) -> list[Trial]:
             if trial.name in found:
                 other = found[trial.name].case
                 where = f"cases {shown(other)} and {shown(case)}" if case != other else "grid"
-                raise PipelineError(
-                    f"{sweep.path}: {where}: the same settings twice, {trial.describe(sweep.keys)}; keep one"
-                )
+                said = trial.describe(sweep.keys)
+                raise PipelineError(f"{sweep.path}: {where}: the same settings twice, {said}; keep one")
             found[trial.name] = trial
     return list(found.values())
 
@@ -227,9 +208,6 @@ def column_heads(keys: list[str]) -> list[str]:
     return [word if words.count(word) == 1 else key for key, word in zip(keys, words, strict=True)]
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+def _number(text: str) -> float:
+    value = float(text)
+    return int(value) if value.is_integer() else value

@@ -8,11 +8,10 @@ from typing import Annotated, Any, Literal
 
 from primorl.project.errors import PipelineError
 from primorl.project.files import replaced_file
-from primorl.project.records import read_record, record, write_record
+from primorl.project.records import read_record, record
 
 FILE = Path("row.json")
 Status = Literal["finished", "refused", "failed"]
-_SPENT, _VOID = "spent_on_dataset", "void"
 
 
 @record
@@ -46,12 +45,11 @@ class Row:
         found: dict[str, Any] = {"sweep": self.sweep, "trial": self.trial, "case": self.case}
         for key, value in self.settings.items():
             found[key] = json.dumps(value) if isinstance(value, dict | list) else value
-        for key, value in self.summary.items():
-            if key in found:
-                continue
-            if key == _SPENT and isinstance(value, dict):
+        summary = {key: value for key, value in self.summary.items() if key not in found}
+        for key, value in summary.items():
+            if key == "spent_on_dataset" and isinstance(value, dict):
                 found[key] = value.get("epsilon")  # of all charges when the trial ended
-            elif key == _VOID and isinstance(value, list):
+            elif key == "void" and isinstance(value, list):
                 found[key] = "; ".join(map(str, value)) or None
             elif isinstance(value, list) and len(value) == 2 and all(isinstance(end, int | float) for end in value):
                 found[f"{key}_low"], found[f"{key}_high"] = value
@@ -62,24 +60,15 @@ class Row:
 
 
 def read_row(folder: Path) -> Row | None:
-    """Read the row in a trial's folder; None: there is none yet.
-
-    Raises:
-        PipelineError: the file is damaged.
-    """
+    """Read the row in a trial's folder; None: there is none yet."""
     if not (folder / FILE).exists():
         return None
     return read_record(folder / FILE, Row, "remove it: the sweep runs the trial again")
 
 
-def write_row(folder: Path, row: Row) -> None:
-    """Write ``row.json``, atomically."""
-    write_record(folder / FILE, row)
-
-
 def finished_rows(folder: Path) -> list[Row]:
     """Read all rows with results below a sweep's folder, by the names of the trials."""
-    found = (read_row(file.parent) for file in sorted(folder.glob(f"*/{FILE}")))
+    found = [read_row(file.parent) for file in sorted(folder.glob(f"*/{FILE}"))]
     return [row for row in found if row is not None and row.finished]
 
 
@@ -92,12 +81,8 @@ def check_table_name(path: Path) -> None:
 def write_table(path: Path, rows: Sequence[Row], changed: Mapping[str, Sequence[str]]) -> None:
     """Write rows as a table, one line a trial: ``.csv`` or ``.parquet``.
 
-    Args:
-        path: of the table.
-        rows: to write.
-        changed: by trial, what changed in the project since it ran; the column ``stale``.
+    ``changed`` lists by trial what changed in the project since it ran; it becomes the column ``stale``.
     """
-    check_table_name(path)
     lines = [row.flat() | {"stale": ", ".join(changed.get(row.trial, ())) or None} for row in rows]
     columns = list(dict.fromkeys(key for line in lines for key in line))
     with replaced_file(path) as fresh:

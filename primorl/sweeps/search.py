@@ -3,8 +3,7 @@
 import hashlib
 import json
 import warnings
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +16,8 @@ from primorl.project.files import HOST
 from primorl.project.processes import mark
 from primorl.setup.accounts import ledger_url, project_ledger
 from primorl.sweeps.file import Between, Search, Sweep, Trial
-from primorl.sweeps.folders import trial_folder
 from primorl.sweeps.rows import Row, read_row
+from primorl.sweeps.trial import trial_folder
 
 if TYPE_CHECKING:
     import optuna
@@ -33,80 +32,61 @@ class Study:
     A trial that a killed command of this machine left open is put into the queue again, so it is asked for first.
 
     Attributes:
+        finished: the trials that have a value and a row, oldest first, each once.
         left: number of trials that are still to be asked for.
     """
 
-    def __init__(self, sweep: Sweep, params: Params) -> None:
-        """Open the sweep's study in the database of ``params.ledger``, or create it.
+    def __init__(self, sweep: Sweep, search: Search, params: Params) -> None:
+        """Open the sweep's study in the database of ``params.ledger``, or create it."""
+        self._search, self._settings = search, sweep.content.settings
+        self._study = _open(study_name(sweep, search, params), search, params)
+        finished, elsewhere = {}, 0
+        for begun in self._study.get_trials(deepcopy=False):
+            if begun.state.name == "COMPLETE":
+                trial = self._trial(begun.params)
+                row = read_row(trial_folder(sweep.name, trial))
+                if row is not None and row.finished:
+                    finished[trial.name] = trial
+            elif begun.state.name == "RUNNING":
+                if begun.user_attrs.get(_OWNER, HOST).startswith(HOST):
+                    self._requeue(begun)
+                else:
+                    elsewhere += 1
+        self.finished = list(finished.values())
+        self.left = max(0, search.trials - len(finished) - elsewhere)
 
-        Raises:
-            PipelineError: optuna is not installed, or the database cannot be used.
-        """
-        assert sweep.content.search is not None
-        self._sweep, self._search = sweep, sweep.content.search
-        self._study = _open(study_name(sweep, params), self._search, params)
-        self._numbers: dict[str, list[int]] = {}
-        elsewhere = self._requeue()
-        self.left = max(0, self._search.trials - len(self.trials()) - elsewhere)
-
-    def trials(self) -> list[Trial]:
-        """List the trials that have a value and whose row is there, oldest first, each once."""
-        from optuna.trial import TrialState
-
-        found = {}
-        for one in self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
-            trial = self._trial(one.params)
-            row = read_row(trial_folder(self._sweep.name, trial))
-            if row is not None and row.finished:
-                found[trial.name] = trial
-        return list(found.values())
-
-    def ask(self) -> Trial | None:
-        """Return the next trial; None: there is none left."""
-        if self.left == 0:
-            return None
-        self.left -= 1
-        asked = self._study.ask(_distributions(self._search))
-        asked.set_user_attr(_OWNER, mark(psutil.Process()))
-        trial = self._trial(asked.params)
-        self._numbers.setdefault(trial.name, []).append(asked.number)
-        return trial
+    def ask(self) -> Iterator[Trial]:
+        """Ask Optuna for the trials that are left, each at the moment that it is wanted."""
+        space = _distributions(self._search)
+        while self.left > 0:
+            self.left -= 1
+            asked = self._study.ask(space)
+            asked.set_user_attr(_OWNER, mark(psutil.Process()))
+            yield self._trial(asked.params, asked.number)
 
     def tell(self, trial: Trial, row: Row) -> None:
         """Tell Optuna the trial's value, or that it has none."""
         from optuna.trial import TrialState
 
-        number = self._numbers[trial.name].pop()
-        value = row.summary.get(self._search.metric) if row.finished else None
-        if value is None:
-            self._study.tell(number, state=TrialState.FAIL)
-        else:
-            self._study.tell(number, value)
+        assert trial.number is not None
+        value = row.summary.get(self._search.metric)
+        self._study.tell(trial.number, value, TrialState.FAIL if value is None else TrialState.COMPLETE)
 
-    def _trial(self, chosen: Mapping[str, Any]) -> Trial:
+    def _trial(self, chosen: Mapping[str, Any], number: int | None = None) -> Trial:
         space = self._search.space
         own = {key: value if isinstance(space[key], Between) else json.loads(value) for key, value in chosen.items()}
-        return Trial({**self._sweep.content.settings, **own})
+        return Trial({**self._settings, **own}, number=number)
 
-    def _requeue(self) -> int:
-        """Queue the trials again that killed commands of this machine left open; count those of other machines."""
+    def _requeue(self, begun: "optuna.trial.FrozenTrial") -> None:
         from optuna.trial import TrialState
 
-        elsewhere = 0
-        for begun in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            if not str(begun.user_attrs.get(_OWNER, HOST)).startswith(HOST):
-                elsewhere += 1
-                continue
-            self._study.tell(begun.number, state=TrialState.FAIL)
-            if begun.params.keys() == self._search.space.keys():  # or it was killed while it was asked for
-                self._study.enqueue_trial(begun.params)
-        return elsewhere
+        self._study.tell(begun.number, state=TrialState.FAIL)
+        if begun.params.keys() == self._search.space.keys():  # or it was killed while it was asked for
+            self._study.enqueue_trial(begun.params)
 
 
-def study_name(sweep: Sweep, params: Params) -> str:
+def study_name(sweep: Sweep, search: Search, params: Params) -> str:
     """Name the study: an edited search begins one of its own, more trials of the same search go on with its study."""
-    search = sweep.content.search
-    assert search is not None
     space = {key: asdict(where) for key, where in search.space.items()}
     compared = [sweep.content.settings, search.metric, search.direction, space, params.dataset]
     return f"{sweep.name}-{hashlib.sha256(json.dumps(compared, sort_keys=True).encode()).hexdigest()[:8]}"
@@ -116,12 +96,9 @@ def _open(name: str, search: Search, params: Params) -> "optuna.Study":
     try:
         import optuna
     except ImportError:
-        raise PipelineError(
-            "search: needs optuna, which is not installed; run `pip install 'primorl[sweep]'`"
-        ) from None
+        raise PipelineError("search: needs optuna; run `pip install 'primorl[sweep]'`") from None
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    with closing(project_ledger(params)):  # it makes the database's file, with access for its owner only
-        pass
+    project_ledger(params).close()  # it makes the database's file, with access for its owner only
     url = ledger_url(params)
     wait = {"connect_args": {"timeout": _WAIT_SECONDS}} if url.startswith("sqlite") else {}
     with warnings.catch_warnings():

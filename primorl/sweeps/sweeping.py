@@ -1,11 +1,14 @@
-"""Run what is missing of a sweep: a grid or a search, here or on Slurm."""
+"""Run what is missing of a sweep: a grid or a search, several trials at a time, here or as jobs of Slurm."""
 
 import hashlib
 import json
+import shutil
 import socket
+import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,22 +19,22 @@ from primorl.project.dvc import run_dvc
 from primorl.project.errors import PipelineError
 from primorl.project.files import home, locked
 from primorl.project.git import git_commit
-from primorl.project.paths import MANIFEST, PARAMS, PARTITIONS
+from primorl.project.paths import MANIFEST, PARAMS, PARTITIONS, SWEEPS
+from primorl.project.processes import cores
 from primorl.project.progress import progress_bar
-from primorl.sweeps.file import Between, Sweep, Trial, expand
-from primorl.sweeps.folders import (
+from primorl.sweeps.file import Between, Search, Sweep, Trial, expand
+from primorl.sweeps.rows import Row, finished_rows, read_row, write_table
+from primorl.sweeps.search import Study
+from primorl.sweeps.trial import (
+    Job,
     changed_since,
-    check_data,
+    files_of_data,
     stages,
-    sweep_folder,
     trial_folder,
     trial_params,
     unlink_left,
+    write_row,
 )
-from primorl.sweeps.processes import Start, run_trials, share_cores, slurm_start, start_here
-from primorl.sweeps.rows import Row, finished_rows, read_row, write_table
-from primorl.sweeps.search import Study
-from primorl.sweeps.trial import Job
 from primorl.tracking.store import Log, open_store
 from primorl.trajectories.storage.manifest import Manifest
 
@@ -43,39 +46,113 @@ _SWEEP_TAG = "primorl.sweep"
 _LONGEST_TAG = 500  # characters
 _CODE = ("primorl/", "pipeline/")
 _GONE = ("deleted", "not in cache")
+_PAUSE_SECONDS = 0.1
+_GRACE_SECONDS = 30.0  # a stage ends its MLflow run
+_SLURM = ("--job-name=primorl", "--ntasks=1", "--time=2-0", "--quiet")
+_REMEDY = "run `dvc repro partition` first: all trials of a sweep share its data"
 
 
 @dataclass(frozen=True)
 class Done:
-    """A sweep after its last trial: its trials, the rows of those that have one, and warnings, one line each."""
+    """A sweep after its last trial: the rows of the trials that have one, and warnings, one line each."""
 
-    trials: list[Trial]
     rows: list[Row]
     warnings: list[str]
 
 
-def check_trials(sweep: Sweep, trials: list[Trial]) -> None:
-    """Check the settings of all trials, at least one, before the first is run.
+def run_sweep(sweep: Sweep, *, workers: int | None, slurm: str | None = None) -> Done:
+    """Run all trials that have not finished. If it is interrupted, no process is left.
 
-    Raises:
-        PipelineError: names the file, the trial and its wrong keys; or the partitions are not those that it asks for.
+    Args:
+        sweep: the sweep.
+        workers: trials at a time; None: as cores allow, on Slurm all.
+        slurm: Slurm's partition; None: processes of this machine. The nodes share the project's file system and locks.
     """
+    if slurm is not None and (not slurm.strip() or shutil.which("srun") is None):
+        raise PipelineError(
+            f"--slurm: found partition {slurm!r}, and srun {shutil.which('srun') or 'not on the PATH'}; run this where "
+            "jobs of Slurm can be submitted and give a partition (`sinfo` lists them), or leave --slurm out"
+        )
+    unlink_left()
+    search, folder = sweep.content.search, home() / SWEEPS / sweep.name
+    with nullcontext(True) if search is None else locked(folder / "search.lock") as free:
+        if not free:  # together they would run more trials than asked for
+            raise PipelineError(f"{sweep.path}: another command runs this search; wait for it, or give it more workers")
+        return _run_missing(sweep, workers, slurm, folder / TABLE)
+
+
+def _run_missing(sweep: Sweep, workers: int | None, slurm: str | None, table: Path) -> Done:
+    params, search = load(), sweep.content.search
+    study = None if search is None else Study(sweep, search, params)
+    trials = expand(sweep) if study is None else study.finished
+    check_trials(sweep, trials if search is None else [*trials, _any_trial(sweep, search)])
+    before = {row.trial: row for row in finished_rows(table.parent)}
+    rows = {trial.name: before[trial.name] for trial in trials if trial.name in before}
+    missing = [trial for trial in trials if trial.name not in rows]
+    left = len(missing) if study is None else study.left
+    total, kept = len(rows) + left, list(rows)
+    if left:
+        check_fresh(params)
+    count, threads = share_cores(workers, params.compute.threads, left)
+    if slurm is not None:
+        count, threads = workers or max(1, left), params.compute.threads or 1
+    run, commit = _sweep_run(sweep.name, params), git_commit()
+    file = sweep.path.name if sweep.path.is_absolute() else sweep.path
+
+    def jobs() -> Iterator[Job]:
+        for trial in missing if study is None else study.ask():
+            yield Job(sweep.name, trial, threads, commit, f"primorl sweep {file}", _tags(run, sweep, trial))
+
+    try:
+        with progress_bar(total, sweep.name, "trial") as bar, closing(run_trials(jobs(), count, slurm)) as ended:
+            bar.initial = bar.n = len(rows)
+            for trial, row in ended:
+                rows[trial.name] = row
+                if study is not None:
+                    study.tell(trial, row)
+                bar.update()
+                why = f": {row.error}" if row.error else ""
+                words = f"{bar.n} of {total}: {trial.describe(sweep.keys)}: {row.status}{why}"
+                bar.write(f"{sweep.name}: {words}", file=sys.stderr)
+    finally:
+        unlink_left()  # by trials whose processes were killed
+        order = rows if study is not None else [trial.name for trial in trials if trial.name in rows]
+        there = [rows[name] for name in order]
+        finished = [row for row in there if row.finished]
+        changed = _changes(sweep, finished)
+        write_table(table, finished, changed)
+        run.metric("finished", len(finished))
+        run.artifact(table)
+        run.end("FINISHED" if len(finished) >= total else "KILLED")  # the same command resumes it
+    warnings = []
+    if names := {key for name in kept for key in changed[name]}:
+        warnings.append(
+            f"{table.parent.relative_to(home())}: some trials finished before these changed: "
+            f"{', '.join(sorted(names))}; they are kept; delete their folders to run them again"
+        )
+    return Done(there, warnings)
+
+
+def check_trials(sweep: Sweep, trials: list[Trial]) -> None:
+    """Check the settings of all trials, at least one, and that the partitions are those that they ask for."""
+    if not MANIFEST.exists():
+        raise PipelineError(f"{MANIFEST}: not there; {_REMEDY}")
+    found = Manifest.load(MANIFEST).info.dataset
     for trial in trials:
         try:
             params = trial_params(trial)
         except PipelineError as wrong:
             raise PipelineError(f"{sweep.path}: {trial.describe(sweep.keys)}: {wrong}") from None
-        check_data(params)
-    check_partition(sweep, trial_params(trials[0]))  # all trials share it
-
-
-def check_partition(sweep: Sweep, params: Params) -> None:
-    """Check that params.yaml has what the sweep says of the block ``partition``.
-
-    Raises:
-        PipelineError: it has not.
-    """
-    there = plain(params.partition)
+        if params.dataset != found:
+            raise PipelineError(
+                f"{PARTITIONS}: found dataset {found!r}, and the sweep is of {params.dataset!r}; set dataset: "
+                f"{params.dataset} in {PARAMS} and {_REMEDY}"
+            )
+    stages()
+    for file in files_of_data():
+        if not file.exists():
+            raise PipelineError(f"{file}: not there; {_REMEDY}")
+    there = plain(params.partition)  # all trials share it
     for key, wanted in sweep.content.partition.items():
         if key not in there:
             raise PipelineError(f"{sweep.path}: partition.{key}: unknown key; allowed are {', '.join(there)}")
@@ -90,12 +167,6 @@ def check_fresh(params: Params) -> None:
     """Refuse partitions whose inputs changed after they were made: data, a withdrawal, a consent, or their settings.
 
     Other code is no reason, as nobody's data changed. A project that DVC does not keep has nothing to compare with.
-
-    Args:
-        params: as params.yaml has them.
-
-    Raises:
-        PipelineError: names what changed; or DVC cannot say.
     """
     if not (home() / ".dvc").is_dir():
         return
@@ -130,99 +201,75 @@ def _changed_inputs(status: dict[str, Any]) -> list[str]:
     return [f"{name} ({how})" for name, how in sorted(found.items()) if not (name in outs and how in _GONE)]
 
 
-def run_sweep(sweep: Sweep, *, workers: int | None, slurm: str | None = None, start: Start | None = None) -> Done:
-    """Run all trials that have not finished.
-
-    Args:
-        sweep: the sweep.
-        workers: trials at a time; None: as cores allow, on Slurm all.
-        slurm: Slurm's partition; None: processes of this machine.
-        start: starts a trial; None: as a process, or as a job of Slurm.
-
-    Raises:
-        PipelineError: the sweep cannot begin.
-        KeyboardInterrupt: it was interrupted; no process is left.
-    """
-    params, folder, search = load(), sweep_folder(sweep.name), sweep.content.search
-    unlink_left()
-    stages()
-    with _one_search(sweep):
-        study = None if search is None else Study(sweep, params)
-        trials = expand(sweep) if study is None else study.trials()
-        check_trials(sweep, trials or [_any_trial(sweep)])
-        rows = {}
-        for trial in trials:
-            row = read_row(trial_folder(sweep.name, trial))
-            if row is not None and row.finished:
-                rows[trial.name] = row
-        ran_before = list(rows)
-        missing = iter([trial for trial in trials if trial.name not in rows])
-        total = len(trials) if study is None else len(trials) + study.left
-        if total > len(rows):
-            check_fresh(params)
-        count, threads = share_cores(workers, params.compute.threads, total - len(rows))
-        begin = start or start_here
-        if slurm is not None:
-            threads, count = params.compute.threads or 1, workers or max(1, total)
-            begin = slurm_start(slurm, folder, threads)
-        tracked = _SweepRun(sweep.name, params)
-        commit = git_commit()
-        file = sweep.path.name if sweep.path.is_absolute() else sweep.path
-
-        def make_job(trial: Trial) -> Job:
-            tags = tracked.tags(sweep.name, trial, sweep.keys)
-            return Job(sweep.name, trial, threads, commit, f"primorl sweep {file}", tags)
-
-        try:
-            with progress_bar(total, sweep.name, "trial") as bar:
-                bar.initial = bar.n = len(rows)
-
-                def on_row(trial: Trial, row: Row) -> None:
-                    if study is not None:
-                        study.tell(trial, row)
-                    if all(trial.name != known.name for known in trials):
-                        trials.append(trial)
-                    rows[trial.name] = row
-                    why = f": {row.error}" if row.error else ""
-                    bar.update()
-                    words = f"{bar.n} of {total}: {trial.describe(sweep.keys)}: {row.status}{why}"
-                    bar.write(f"{sweep.name}: {words}", file=sys.stderr)
-
-                ask = study.ask if study is not None else lambda: next(missing, None)
-                run_trials(ask, make_job, on_row, workers=count, start=begin)
-        finally:
-            unlink_left()  # by trials whose processes were killed
-            there = [rows[trial.name] for trial in trials if trial.name in rows]
-            finished = [row for row in there if row.finished]
-            changed = _changes(sweep, finished)
-            write_table(folder / TABLE, finished, changed)
-            tracked.end(finished, _best(sweep, finished), folder / TABLE, complete=len(finished) >= total)
-    return Done(trials, there, _warnings(sweep, [key for name in ran_before for key in changed[name]]))
-
-
 def write_finished(path: Path, sweep: Sweep) -> int:
     """Write all finished trials as a table that marks those with other settings or data than now; count them."""
-    rows = finished_rows(sweep_folder(sweep.name))
+    rows = finished_rows(home() / SWEEPS / sweep.name)
     write_table(path, rows, _changes(sweep, rows))
     return len(rows)
 
 
-@contextmanager
-def _one_search(sweep: Sweep) -> Iterator[None]:
-    """Refuse a second command of the same search: together they would run more trials than asked for."""
-    if sweep.content.search is None:
-        yield
-        return
-    with locked(sweep_folder(sweep.name) / "search.lock") as free:
-        if not free:
-            raise PipelineError(f"{sweep.path}: another command runs this search; wait for it, or give it more workers")
-        yield
+def share_cores(workers: int | None, threads: int | None, trials: int) -> tuple[int, int]:
+    """Choose processes at a time and threads of each, which together take all cores.
+
+    Without ``workers`` there are as many as ``threads`` of each leave room for, one by default, and as trials are left.
+    """
+    count = workers or max(1, min(trials, cores() // (threads or 1)))
+    return count, max(1, cores() // count)
 
 
-def _any_trial(sweep: Sweep) -> Trial:
-    assert sweep.content.search is not None
-    space = sweep.content.search.space
-    ends = {key: at.low if isinstance(at, Between) else at.choices[0] for key, at in space.items()}
+def run_trials(jobs: Iterator[Job], workers: int, slurm: str | None) -> Generator[tuple[Trial, Row]]:
+    """Run trials, ``workers`` at a time, and yield each with its row when it ends.
+
+    A job is taken when there is room for it. When the iterator is closed, no process is left.
+    """
+    running: list[tuple[Job, subprocess.Popen[bytes]]] = []
+    try:
+        while True:
+            while len(running) < workers and (job := next(jobs, None)) is not None:
+                running.append((job, start_trial(job, slurm)))
+            if not running:
+                return
+            time.sleep(_PAUSE_SECONDS)
+            for job, process in list(running):
+                status = process.poll()
+                if status is not None:
+                    running.remove((job, process))
+                    yield job.trial, _row_of(job, status)
+    finally:
+        for _, process in running:
+            process.terminate()
+        for _, process in running:
+            try:
+                process.wait(_GRACE_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _row_of(job: Job, status: int) -> Row:
+    row = read_row(trial_folder(job.sweep, job.trial))
+    if row is not None and (row.finished or status == 0):
+        return row
+    how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
+    return write_row(job, "failed", f"its process {how}")
+
+
+def start_trial(job: Job, slurm: str | None) -> "subprocess.Popen[bytes]":
+    """Start a trial in the project's folder: as a process of this machine, or as a job of a partition of Slurm.
+
+    ``srun`` stays as long as its job; a signal that ends it cancels the job.
+    """
+    words = job.argv
+    if slurm is not None:
+        logs = home() / SWEEPS / job.sweep / "slurm"
+        logs.mkdir(parents=True, exist_ok=True)
+        asked = [f"--partition={slurm}", f"--cpus-per-task={job.threads}", f"--output={logs / '%j.log'}", *_SLURM]
+        words = ["srun", *asked, *words]
+    return subprocess.Popen(words, stdin=subprocess.DEVNULL)
+
+
+def _any_trial(sweep: Sweep, search: Search) -> Trial:
+    ends = {key: at.low if isinstance(at, Between) else at.choices[0] for key, at in search.space.items()}
     return Trial({**sweep.content.settings, **ends})
 
 
@@ -230,54 +277,30 @@ def _changes(sweep: Sweep, rows: Sequence[Row]) -> dict[str, list[str]]:
     return {row.trial: changed_since(sweep.name, Trial(row.settings, row.case)) for row in rows}
 
 
-def _best(sweep: Sweep, rows: list[Row]) -> float | None:
-    """Return the best value of the search's metric; of a grid, the highest return, or value in the model."""
-    search = sweep.content.search
-    names = ("return_mean", "model_value") if search is None else (search.metric,)
-    values = [value for row in rows if (value := row.first(*names)) is not None]
-    better = min if search is not None and search.direction == "minimize" else max
-    return better(values) if values else None
+def _sweep_run(name: str, params: Params) -> Log:
+    """Open MLflow's run of a sweep in a project, which the runs of its trials are nested in."""
+    mark = hashlib.sha256("\0".join([socket.gethostname(), str(home()), name]).encode()).hexdigest()[:16]
+
+    def begin(client: "MlflowClient", experiment: str) -> str:
+        known = client.search_runs([experiment], f"tags.`{_SWEEP_TAG}` = '{mark}'", max_results=1)
+        if known:
+            return str(known[0].info.run_id)
+        tags = {_SWEEP_TAG: mark, "sweep": name, "dataset": params.dataset}
+        return str(client.create_run(experiment, tags=tags, run_name=f"sweep {name}").info.run_id)
+
+    store, run_id = open_store(params, begin)
+    log = Log(store, run_id or "")
+    log.resume()
+    return log
 
 
-def _warnings(sweep: Sweep, changed: list[str]) -> list[str]:
-    if not changed:
-        return []
-    return [
-        f"{sweep_folder(sweep.name).relative_to(home())}: some trials finished before these changed: "
-        f"{', '.join(sorted(set(changed)))}; they are kept; delete their folders to run them again"
-    ]
-
-
-class _SweepRun:
-    """MLflow's run of a sweep in a project, which the runs of its trials are nested in."""
-
-    def __init__(self, name: str, params: Params) -> None:
-        mark = hashlib.sha256("\0".join([socket.gethostname(), str(home()), name]).encode()).hexdigest()[:16]
-
-        def begin(client: "MlflowClient", experiment: str) -> str:
-            known = client.search_runs([experiment], f"tags.`{_SWEEP_TAG}` = '{mark}'", max_results=1)
-            if known:
-                return str(known[0].info.run_id)
-            tags = {_SWEEP_TAG: mark, "sweep": name, "dataset": params.dataset}
-            return str(client.create_run(experiment, tags=tags, run_name=f"sweep {name}").info.run_id)
-
-        store, run_id = open_store(params, begin)
-        self._log = Log(store, run_id or "")
-        self._log.resume()
-
-    def tags(self, sweep: str, trial: Trial, keys: Sequence[str]) -> dict[str, str]:
-        """Return the tags of a trial's pipeline run; ``keys`` are those that vary."""
-        own = {"sweep": sweep, "trial": trial.name}
-        if trial.case is not None:
-            own["case"] = trial.case
-        own |= {key: json.dumps(trial.settings[key])[:_LONGEST_TAG] for key in keys}
-        return own | ({"mlflow.parentRunId": self._log.run_id} if self._log.run_id else {})
-
-    def end(self, rows: Sequence[Row], best: float | None, table: Path, *, complete: bool) -> None:
-        """Log what there is, and end the run: as killed where trials are missing, which the next command resumes."""
-        self._log.metric("finished", len(rows))
-        if best is not None:
-            self._log.metric("best", best)
-        if table.exists():
-            self._log.artifact(table)
-        self._log.end("FINISHED" if complete else "KILLED")
+def _tags(run: Log, sweep: Sweep, trial: Trial) -> dict[str, str]:
+    """Return the tags of a trial's pipeline run: the sweep, the case, and what varies."""
+    tags = {"sweep": sweep.name, "trial": trial.name}
+    if trial.case is not None:
+        tags["case"] = trial.case
+    for key in sweep.keys:
+        tags[key] = json.dumps(trial.settings[key])[:_LONGEST_TAG]
+    if run.run_id:
+        tags["mlflow.parentRunId"] = run.run_id
+    return tags

@@ -42,25 +42,15 @@ class StageRun(Log):
     @contextmanager
     def nested(self, name: str) -> Iterator[Log]:
         """A run inside the stage's run. It ends with the block."""
-        log = Log(self._store, self._started(name))
-        try:
-            yield log
-        except BaseException:
-            log.end("FAILED")
-            raise
-        log.end("FINISHED")
-
-    def _started(self, name: str) -> str:
-        """The id of a new run; empty if the store has failed."""
-        created: list[str] = []
+        log = Log(self._store, "")
 
         def create(client: "MlflowClient") -> None:
             experiment = client.get_run(self.run_id).info.experiment_id
-            tags = {"mlflow.parentRunId": self.run_id, PROCESS_TAG: mark(psutil.Process())}
-            created.append(client.create_run(experiment, tags=tags, run_name=name).info.run_id)
+            log.run_id = _begin(client, experiment, self.run_id, name)
 
-        self._store.send(create)
-        return created[0] if created else ""
+        self.send(create)
+        with _ended(log):
+            yield log
 
 
 @contextmanager
@@ -73,34 +63,42 @@ def stage_run(stage: str, params: Params) -> Iterator[StageRun]:
     Raises:
         PipelineError: if the store cannot be used; the message names it without its credentials.
     """
-    run = _open(stage, params)
-    try:
-        yield run
-    except BaseException:
-        run.end("FAILED")
-        run.pipeline.end("FAILED")
-        raise
-    run.end("FINISHED")
-    run.pipeline.end("FINISHED")
 
-
-def in_sweep() -> bool:
-    """Whether this is a trial of a sweep, whose run lies in the sweep's."""
-    return "sweep" in json.loads(os.environ.get(RUN_TAGS, "{}"))
-
-
-def _open(stage: str, params: Params) -> StageRun:
     def begin(client: "MlflowClient", experiment: str) -> tuple[str, str, bool]:
         _close_the_dead(client, experiment)
         pipeline, first = _pipeline_run(client, experiment, params)
-        nested = {"mlflow.parentRunId": pipeline, "stage": stage, PROCESS_TAG: mark(psutil.Process())}
-        return pipeline, str(client.create_run(experiment, tags=nested, run_name=stage).info.run_id), first
+        return pipeline, _begin(client, experiment, pipeline, stage, stage=stage), first
 
     store, begun = open_store(params, begin)
     pipeline_id, run_id, first = begun or ("", "", True)
     pipeline = Log(store, pipeline_id)
     pipeline.resume()
-    return StageRun(store, run_id, pipeline, first=first)
+    run = StageRun(store, run_id, pipeline, first=first)
+    with _ended(run, pipeline):
+        yield run
+
+
+def _begin(client: "MlflowClient", experiment: str, parent: str, name: str, **tags: str) -> str:
+    """Create a run of this process inside another one; return its id."""
+    own = {"mlflow.parentRunId": parent, PROCESS_TAG: mark(psutil.Process()), **tags}
+    return str(client.create_run(experiment, tags=own, run_name=name).info.run_id)
+
+
+@contextmanager
+def _ended(*runs: Log) -> Iterator[None]:
+    """End runs with the block: as FINISHED, or as FAILED on an exception."""
+    status = "FAILED"
+    try:
+        yield
+        status = "FINISHED"
+    finally:
+        for run in runs:
+            run.end(status)
+
+
+def in_sweep() -> bool:
+    """Whether this is a trial of a sweep, whose run lies in the sweep's."""
+    return "sweep" in json.loads(os.environ.get(RUN_TAGS, "{}"))
 
 
 def _close_the_dead(client: "MlflowClient", experiment: str) -> None:

@@ -1,6 +1,5 @@
 """Results that MLflow knows of, best first. Reads the store, and creates nothing."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from math import inf
@@ -15,7 +14,13 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 _MOST_RUNS = 50_000  # that MLflow gives in one answer
-_ORDER = ("simulator", "private units", "model", "nobody")
+_JUDGES = {
+    "simulator": ("return_mean", "return_low", "return_high"),
+    "private units": ("private_value", "private_value_low", "private_value_high"),
+    "model": ("model_value", "model_low", "model_high"),
+    "nobody": ("", "", ""),
+}
+"""By judge, the metrics of a result's value and its interval."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +32,12 @@ class Result:
         name: its name.
         epsilon: ε of its policy; None: no guarantee, or a void one.
         delta: δ of its ε; None: no guarantee.
-        unit: whom ε is of; None: a run of before this was logged.
+        unit: unit of its ε; None: a run of before this was logged.
         spent: ε of all charges on the same units at that time; None: no guarantee was left.
         value: mean return in the simulator, or what the private units or the model say; None: none of them.
         low: lower end of its interval; None: unknown.
         high: upper end.
-        by: who says so: `simulator`, `private units`, `model`, or nobody.
+        by: judge of the value: `simulator`, `private units`, `model`, or nobody.
         finished: when.
     """
 
@@ -64,27 +69,25 @@ def results(params: Params, *, most_epsilon: float | None, sweeps: bool) -> list
     uri = store_uri(params)
     if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///").partition("?")[0]).exists():
         raise PipelineError("mlflow.db: not there: nothing was run yet; run `dvc repro`")
+    wanted, most_delta = f"tags.dataset = '{params.dataset}' and params.private != ''", inf
+    if most_epsilon is not None:
+        wanted += f" and metrics.epsilon <= {most_epsilon!r} and params.unit = '{params.chosen.unit}'"
+        most_delta = params.privacy.budget.delta
     with connected(uri) as client:
         experiment = client.get_experiment_by_name(params.tracking.experiment or params.dataset)
         if experiment is None:
             return []
-        wanted = f"tags.dataset = '{params.dataset}' and params.private != ''"
-        if most_epsilon is not None:
-            wanted += f" and metrics.epsilon <= {most_epsilon!r}"
-        runs = client.search_runs([experiment.experiment_id], wanted, max_results=_MOST_RUNS)
+        best = [f"metrics.{names[0]} DESC" for names in _JUDGES.values() if names[0]]
+        runs = client.search_runs([experiment.experiment_id], wanted, max_results=_MOST_RUNS, order_by=best)
     found = [_result(run) for run in runs if sweeps or "sweep" not in run.data.tags]
-    if most_epsilon is not None:
-        most_delta = params.privacy.budget.delta
-        found = [each for each in found if each.unit == params.chosen.unit and (each.delta or inf) <= most_delta]
-    return sorted(found, key=lambda each: (_ORDER.index(each.by), -(each.value or 0.0)))
+    return [each for each in found if most_epsilon is None or (each.delta or inf) <= most_delta]
 
 
 def _result(run: "Run") -> Result:
-    metrics: Mapping[str, float] = run.data.metrics
-    given: Mapping[str, str] = run.data.params
+    metrics, given = run.data.metrics, run.data.params
     epsilon = metrics.get("epsilon")
-    by, names = _judge(metrics)
-    value, low, high = (metrics.get(name) for name in names)
+    by = next(judge for judge, names in _JUDGES.items() if names[0] in metrics or judge == "nobody")
+    value, low, high = (metrics.get(name) for name in _JUDGES[by])
     end: Any = run.info.end_time or run.info.start_time
     return Result(
         run=run.info.run_id,
@@ -99,14 +102,3 @@ def _result(run: "Run") -> Result:
         by=by,
         finished=datetime.fromtimestamp(end / 1000),
     )
-
-
-def _judge(metrics: Mapping[str, float]) -> tuple[str, tuple[str, str, str]]:
-    """Who judged a run, and the metrics of its value and interval."""
-    if "return_mean" in metrics:
-        return "simulator", ("return_mean", "return_low", "return_high")
-    if "private_value" in metrics:
-        return "private units", ("private_value", "private_value_low", "private_value_high")
-    if "model_value" in metrics:
-        return "model", ("model_value", "model_low", "model_high")
-    return "nobody", ("", "", "")

@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _FLUSH_SECONDS = 5.0
-_HTTP = {  # MLflow's own defaults (120 s, 7 retries) hold a stage for minutes when a server hangs
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+_MLFLOW = {
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",  # MLflow's own defaults (120 s, 7 retries) hold a stage for minutes
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",  # a stage has a bar of its own
 }
-_QUIET = {"MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false"}  # a stage has a bar of its own
 _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")  # that MLflow can use, before a driver such as `+psycopg2`
 _SERVICES = ("databricks", "databricks-uc")  # named without a scheme
 _METRICS_PER_BATCH, _PARAMS_PER_BATCH = 1000, 100  # MLflow's limits
@@ -75,6 +75,7 @@ class Log:
 
     def __init__(self, store: Store, run_id: str):
         self.run_id = run_id
+        self.send = store.send
         self._store = store
         self._waiting: list[tuple[str, float, int, int]] = []
         self._flushed = time.monotonic()
@@ -84,7 +85,7 @@ class Log:
         from mlflow.entities import Param
 
         for part in _chunks([Param(key, text) for key, text in _flatten(values)], _PARAMS_PER_BATCH):
-            self._store.send(methodcaller("log_batch", self.run_id, params=part))
+            self.send(methodcaller("log_batch", self.run_id, params=part))
 
     def metric(self, name: str, value: float, step: int | None = None) -> None:
         """Log one number. Numbers are sent together, every few seconds and at the end."""
@@ -93,21 +94,17 @@ class Log:
             self.flush()
 
     def artifact(self, path: Path) -> None:
-        """Copy a file (or a folder) to the run.
-
-        Raises:
-            FileNotFoundError: if there is nothing at ``path``.
-        """
+        """Copy a file (or a folder) to the run."""
         if not path.exists():
             raise FileNotFoundError(path)
-        self._store.send(methodcaller("log_artifact", self.run_id, str(path)))
+        self.send(methodcaller("log_artifact", self.run_id, str(path)))
 
     def tag(self, name: str, value: object) -> None:
         """Set one tag."""
-        self._store.send(methodcaller("set_tag", self.run_id, name, _redact(str(value))))
+        self.send(methodcaller("set_tag", self.run_id, name, _redact(str(value))))
 
     def note(self, text: str) -> None:
-        """Describe the run, in Markdown; MLflow shows it on the run's page."""
+        """Describe the run, in Markdown."""
         self.tag("mlflow.note.content", text)
 
     def dataset(self, name: str, fingerprint: str, facts: Mapping[str, Any]) -> None:
@@ -116,12 +113,8 @@ class Log:
 
         source = json.dumps({"fingerprint": fingerprint})
         data = Dataset(name, fingerprint[:_DIGEST], "primorl", source, profile=json.dumps(dict(facts)))
-        given = [DatasetInput(data, tags=[InputTag("mlflow.data.context", "training")])]
-        self._store.send(methodcaller("log_inputs", self.run_id, datasets=given))
-
-    def send(self, call: "Callable[[MlflowClient], object]") -> None:
-        """Call ``call(client)`` in the run's store, unless it has failed."""
-        self._store.send(call)
+        given = DatasetInput(data, tags=[InputTag("mlflow.data.context", "training")])
+        self.send(methodcaller("log_inputs", self.run_id, datasets=[given]))
 
     def flush(self) -> None:
         """Send the metrics that wait."""
@@ -129,17 +122,17 @@ class Log:
 
         waiting, self._waiting = self._waiting, []
         for part in _chunks([Metric(*entry) for entry in waiting], _METRICS_PER_BATCH):
-            self._store.send(methodcaller("log_batch", self.run_id, metrics=part))
+            self.send(methodcaller("log_batch", self.run_id, metrics=part))
         self._flushed = time.monotonic()
 
     def resume(self) -> None:
         """Mark the run as running again, unless it has failed."""
-        self._store.send(lambda client: self._move_to(client, "RUNNING"))
+        self.send(lambda client: self._move_to(client, "RUNNING"))
 
     def end(self, status: str) -> None:
         """Send what waits and end the run. A run that has failed stays failed."""
         self.flush()
-        self._store.send(lambda client: self._move_to(client, status))
+        self.send(lambda client: self._move_to(client, status))
 
     def _move_to(self, client: "MlflowClient", status: str) -> None:
         if client.get_run(self.run_id).info.status == "FAILED":
@@ -162,100 +155,65 @@ def store_uri(params: Params) -> str:
 
 
 def check_store(params: Params) -> str:
-    """Ask the MLflow store for an answer, and change nothing in it.
-
-    Returns:
-        The store's name without credentials, and whether it is there yet.
-
-    Raises:
-        PipelineError: it does not answer, or not as an MLflow store does.
-    """
+    """Ask the MLflow store for an answer, and change nothing in it; say whether it is there yet."""
     uri = store_uri(params)
-    name = without_credentials(uri)
-    kind, separator, place = uri.partition(":")
-    try:
+    name, kind = without_credentials(uri), uri.partition(":")[0]
+    folder = kind == "file" or (":" not in uri and kind not in _SERVICES)
+    file = make_url(uri).database if kind.startswith("sqlite") else uri.removeprefix("file:").removeprefix("//")
+    if (folder or kind.startswith("sqlite")) and not Path(file or "").exists():
+        return f"{name}: not there yet; the first run makes it"
+    with _errors_named(uri):
         if kind.partition("+")[0] in _DATABASES:
-            if kind.startswith("sqlite") and not Path(make_url(uri).database or "").exists():
-                return f"{name}: not there yet; the first run makes it"
             with create_engine(uri).connect() as connection:
                 connection.exec_driver_sql("PRAGMA schema_version" if kind.startswith("sqlite") else "SELECT 1")
-        elif kind == "file" or not (separator or kind in _SERVICES):
-            if not Path(place.removeprefix("//") if separator else uri).exists():
-                return f"{name}: not there yet; the first run makes it"
-        else:  # a server, or a service that MLflow knows by name
+        elif not folder:  # a server, or a service that MLflow knows by name
             name = kind if kind in _SERVICES else name
             _connect(uri).search_experiments(max_results=1)
-    except _store_errors() as broken:
-        raise _unusable(name, broken) from None
     return f"{name} answers"
 
 
 def open_store(params: Params, begin: "Callable[[MlflowClient, str], T]") -> tuple[Store, T | None]:
     """Open the store and begin runs in it, one process at a time.
 
-    Args:
-        params: name the store and the experiment.
-        begin: creates the runs, with the client and the experiment's id.
-
-    Returns:
-        The store and what ``begin`` returned; None if the server does not answer, which costs a warning.
+    ``begin`` creates the runs, with the client and the experiment's id. If the server does not answer, there is a
+    warning, and None in the place of what ``begin`` returns.
 
     Raises:
         PipelineError: the store cannot be used; the message names it without its credentials.
     """
     uri = store_uri(params)
     store = Store(None, without_credentials(uri))
-    try:
-        with one_at_a_time():
-            client = _connect(uri)
-            begun = begin(client, _experiment(client, uri, params.tracking.experiment or params.dataset))
-    except _store_errors() as broken:
-        if _timed_out(broken):
+    with _errors_named(uri):
+        try:
+            with one_at_a_time():
+                client = _connect(uri)
+                begun = begin(client, _experiment(client, uri, params.tracking.experiment or params.dataset))
+        except _store_errors() as broken:
+            if "Read timed out" not in str(broken):
+                raise
             store.lose("does not answer", "this run is not logged")
             return store, None
-        raise _unusable(store.name, broken) from None
     store.client = client
     return store, begun
 
 
-def _unusable(name: str, broken: Exception) -> PipelineError:
-    return PipelineError(
-        f"tracking.uri: the MLflow store {name} cannot be used ({type(broken).__name__}); check that it is up and lets "
-        "you in, or set tracking.uri to null for a store in this project"
-    )
+@contextmanager
+def connected(uri: str) -> "Iterator[MlflowClient]":
+    """A client of the store, to read from; its errors are one line."""
+    with _errors_named(uri):
+        yield _connect(uri)
 
 
 @contextmanager
-def connected(uri: str) -> "Iterator[MlflowClient]":
-    """A client of the store, to read from.
-
-    Raises:
-        PipelineError: the store cannot be used; the message names it without its credentials.
-    """
+def _errors_named(uri: str) -> Iterator[None]:
+    """Turn errors of the store, which may quote its credentials, into one line."""
     try:
-        yield _connect(uri)
+        yield
     except _store_errors() as broken:
         raise PipelineError(
-            f"tracking.uri: the MLflow store {without_credentials(uri)} cannot be read ({type(broken).__name__}); "
-            "check that it is up and lets you in"
+            f"tracking.uri: the MLflow store {without_credentials(uri)} cannot be used ({type(broken).__name__}); "
+            "check that it is up and lets you in, or set tracking.uri to null for a store in this project"
         ) from None
-
-
-def _timed_out(error: BaseException) -> bool:
-    """Whether a server accepted the connection and did not answer in time. MLflow wraps the reason several times."""
-    from requests.exceptions import ReadTimeout
-    from urllib3.exceptions import ReadTimeoutError
-
-    seen: set[int] = set()
-    waiting: list[object] = [error]
-    while waiting:
-        found = waiting.pop()
-        if isinstance(found, ReadTimeout | ReadTimeoutError):
-            return True
-        if isinstance(found, BaseException) and id(found) not in seen:
-            seen.add(id(found))
-            waiting += [found.__cause__, found.__context__, getattr(found, "reason", None), *found.args]
-    return False
 
 
 def without_credentials(uri: str) -> str:
@@ -270,7 +228,7 @@ def without_credentials(uri: str) -> str:
 
 def _connect(uri: str) -> "MlflowClient":
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # MLflow reads it when it is imported
-    for name, value in (_HTTP | _QUIET).items():
+    for name, value in _MLFLOW.items():
         os.environ.setdefault(name, value)
     from mlflow.tracking import MlflowClient
 

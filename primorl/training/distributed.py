@@ -7,7 +7,7 @@ the sums are added up.
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from enum import IntEnum
 from typing import Self
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from primorl.dynamics.ensemble import Weights
+from primorl.dynamics.ensemble import Weights, flat, shaped
 from primorl.dynamics.normaliser import Normaliser
 from primorl.project.errors import PipelineError
 from primorl.training.cohort import CohortSource
@@ -89,13 +89,13 @@ class Group:
         self._limit = self._silence.total_seconds()
 
     def receive(self, like: Tensor) -> Tensor:
-        """What the first process sends, of the shape and type of ``like``, which is overwritten."""
+        """Return the first process's tensor, of the shape and type of ``like``, which is overwritten."""
         moved = like.cpu().contiguous()
         self._wait(lambda: dist.broadcast(moved, 0))
         return moved.to(like.device)
 
     def add(self, own: Tensor) -> Tensor | None:
-        """The sum over all processes, at the first one, in their order; None at the others. Sensitive."""
+        """Return the sum over all processes, at the first one, in their order; None at the others. Sensitive."""
         moved = own.cpu().contiguous()
         parts = [torch.empty_like(moved) for _ in range(self.processes)] if self.process == 0 else None
         self._wait(lambda: dist.gather(moved, parts, dst=0))
@@ -107,7 +107,7 @@ class Group:
         return total.to(own.device)
 
     def _wait(self, call: Callable[[], object], failed: str = "is gone, or hangs") -> None:
-        """Run what blocks in a thread of its own, so that a signal, or ``watch``, can end the waiting."""
+        """Run a blocking call in a thread of its own, so that a signal, or ``watch``, can end the waiting."""
         errors: list[BaseException] = []
 
         def run() -> None:
@@ -144,15 +144,12 @@ class DistributedRounds:
     """
 
     def __init__(self, group: Group, own: Rounds, normaliser: Normaliser) -> None:
-        self._group = group
-        self._own = own
-        self._normaliser = normaliser
+        self._group, self._own = group, own
+        self._maps = normaliser.input_mean, normaliser.input_scale, normaliser.target_mean, normaliser.target_scale
 
     def __enter__(self) -> Self:
         _tell(self._group, _Do.BEGIN)
-        maps = self._normaliser
-        parts = (maps.input_mean, maps.input_scale, maps.target_mean, maps.target_scale)
-        self._group.send(torch.cat(parts).float())
+        self._group.send(torch.cat(self._maps).float())
         self._own.__enter__()
         return self
 
@@ -162,9 +159,9 @@ class DistributedRounds:
     def sum(self, weights: Weights) -> list[Tensor]:
         """See `Rounds.sum`; over the cohorts of all processes, which begin with ``weights``, a release."""
         _tell(self._group, _Do.ROUND)
-        self._group.send(_flat(weights))
+        self._group.send(flat(weights))
         own = self._own.sum(weights)
-        return _like(_total(self._group, _flat(own)), own)
+        return list(shaped(_total(self._group, flat(own)), own))
 
 
 def distributed_total(group: Group, query: int, own: Callable[[], Tensor]) -> Tensor:
@@ -193,7 +190,7 @@ def wait_for_grant(group: Group) -> str | None:
 
 
 def serve(group: Group, setup: TrainingSetup, source: CohortSource) -> None:
-    """Do what the first process says until it says stop. Every other process runs this.
+    """Follow the first process's commands until it says stop. Every other process runs this.
 
     Args:
         group: the processes.
@@ -214,11 +211,11 @@ def serve(group: Group, setup: TrainingSetup, source: CohortSource) -> None:
     sizes = [shape.inputs, shape.inputs, shape.targets, shape.targets]
     maps = torch.split(group.receive(torch.empty(sum(sizes), device=device)), sizes)
     normaliser = Normaliser(maps[0], maps[1], maps[2], maps[3], shape.columns > shape.targets)
-    weights = [w.to(device) for w in shape.initial_weights(0)]
+    weights = tuple(w.to(device) for w in shape.initial_weights(0))
     with Rounds(setup, source, normaliser) as rounds:
         while _told(group)[0] != _Do.STOP:
-            weights = _like(group.receive(_flat(weights)), weights)
-            group.add(_flat(rounds.sum(tuple(weights))))
+            weights = shaped(group.receive(flat(weights)), weights)
+            group.add(flat(rounds.sum(weights)))
 
 
 def check_coverage(group: Group, units: int, numbers: Tensor) -> None:
@@ -257,13 +254,3 @@ def _tell(group: Group, command: _Do, number: int = 0) -> None:
 def _told(group: Group) -> tuple[int, int]:
     command, number = group.receive(torch.empty(2, dtype=torch.int64)).tolist()
     return command, number
-
-
-def _flat(tensors: Sequence[Tensor]) -> Tensor:
-    return torch.cat([tensor.flatten() for tensor in tensors])
-
-
-def _like(flat: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """``flat`` cut up and shaped like ``tensors``."""
-    parts = torch.split(flat, [tensor.numel() for tensor in tensors])
-    return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]

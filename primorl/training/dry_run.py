@@ -15,11 +15,11 @@ from torch import Tensor
 from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.ensemble import Weights, row_losses
 from primorl.dynamics.normaliser import Normaliser
-from primorl.privacy.mechanism.entropy import Entropy, SeededEntropy
+from primorl.privacy.mechanism.entropy import SeededEntropy
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.training.cohort import CohortSource, local_batches
-from primorl.training.local_update import ensemble_clip, updates_of_units
+from primorl.training.local_update import Kernel
 from primorl.training.pooled import Units, public_start, shuffled
 from primorl.training.public_evaluation import constant_loss
 from primorl.training.settings import LEAST_OF_A_DRY_RUN, EarlyStopping, Execution
@@ -89,24 +89,11 @@ class DryRun:
         """
         plan, weights = setup.plan, self._start(setup, from_public=from_public)
         multiplier = noise * plan.noise_multiplier * self._second.units / plan.expected_cohort
-        rehearsed = Plan(
-            units=self._second.units,
-            unit=plan.unit,
-            sampler=PoissonSampler(1.0),
-            clip=plan.clip,
-            noise_multiplier=multiplier,
-            rounds=plan.rounds,
-            delta=plan.delta,
-            entropy=SeededEntropy(_SEED),
-        )
-        once = replace(
-            setup,
-            plan=rehearsed,
-            start=weights,
-            normaliser="public",
-            execution=Execution(torch.device("cpu"), setup.execution.chunk_bytes),
-            server=replace(setup.server, early_stopping=EarlyStopping(every=plan.rounds, patience=None)),
-        )
+        units, everybody, entropy = self._second.units, PoissonSampler(1.0), SeededEntropy(_SEED)
+        rehearsed = Plan(units, plan.unit, everybody, plan.clip, multiplier, plan.rounds, plan.delta, entropy=entropy)
+        execution = Execution(torch.device("cpu"), setup.execution.chunk_bytes)
+        server = replace(setup.server, early_stopping=EarlyStopping(every=plan.rounds, patience=None))
+        once = replace(setup, plan=rehearsed, start=weights, normaliser="public", execution=execution, server=server)
         result = train(once, self._second, self._rows)
         assert result.public_loss is not None, "there are rows that judge"
         shape, varying = setup.ensemble, self._varying
@@ -128,7 +115,11 @@ class DryRun:
     def usual_norm(self, setup: TrainingSetup, *, from_public: bool) -> float:
         """The `_LARGE` quantile of the norm of a unit's unclipped update; infinite where updates diverge."""
         units, start = self._second, self._start(setup, from_public=from_public)
-        norms = update_norms(setup, units, torch.arange(units.units), self._normaliser, start, SeededEntropy(_SEED))
+        everybody, entropy = torch.arange(units.units), SeededEntropy(_SEED)
+        batches = local_batches(units, everybody, self._normaliser, setup.local, entropy)
+        clip = replace(setup.kernel().clip, clipping_norm=_UNCLIPPED)
+        updates = Kernel(setup.architecture, setup.local, clip).updates(start, batches)
+        norms = torch.cat([part.flatten(1) for part in updates], dim=1).double().norm(dim=1)
         usual = float(norms.quantile(_LARGE))
         return usual if 0 < usual < _UNCLIPPED / 10 else math.inf
 
@@ -141,29 +132,3 @@ class DryRun:
                 setup.ensemble, self._normaliser, self._first, setup.seed, setup.local.beta_nll
             )
         return self._starts[key]
-
-
-def update_norms(
-    setup: TrainingSetup,
-    source: CohortSource,
-    units: Tensor,
-    normaliser: Normaliser,
-    weights: Weights,
-    entropy: Entropy,
-) -> Tensor:
-    """The norms of units' unclipped updates, float64 ``[U]``. Sensitive where the units are.
-
-    Args:
-        setup: whose local steps are taken.
-        source: of the units.
-        units: which of them, ``[U]``.
-        normaliser: of inputs and targets.
-        weights: that the units start from.
-        entropy: where the orders of rows come from.
-    """
-    local = setup.local
-    batches = local_batches(source, units, normaliser, local, entropy)
-    clip = replace(ensemble_clip(setup.plan), clipping_norm=_UNCLIPPED)
-    updates = updates_of_units(weights, batches, setup.architecture, local, clip)
-    norms: Tensor = torch.cat([part.flatten(1) for part in updates], dim=1).double().norm(dim=1)
-    return norms

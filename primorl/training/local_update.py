@@ -18,10 +18,10 @@ from torch.nn.functional import pad
 from primorl.dynamics.architecture import TERMINATION_GAIN
 from primorl.dynamics.ensemble import Weights
 from primorl.privacy.mechanism.clipping import EnsembleClip
-from primorl.privacy.mechanism.plan import Plan
 from primorl.training.policy_network import Network, PolicyNetwork
 from primorl.training.settings import LocalTraining
 
+_CPU = torch.device("cpu")
 _GAP = 16  # numbers behind each pair: a cache line, so that an alignment stays what it is
 _silu_into, _relu_into = torch.ops.aten.silu.out, torch.ops.aten.relu.out
 _silu_backward_into = torch.ops.aten.silu_backward.grad_input
@@ -32,14 +32,11 @@ _tanh_backward_into = torch.ops.aten.tanh_backward.grad_input
 
 @dataclass(frozen=True)
 class LocalBatches:
-    """The batches of U units, in the order in which each unit takes them.
-
-    Sensitive: discard right after use.
+    """The batches of U units, in the order in which each unit takes them. Sensitive: discard right after use.
 
     Attributes:
-        inputs: standardised, ``[J, U, B, S + A]``, J local steps; of a policy ``[J, U, B, S]``.
-        targets: standardised, ``[J, U, B, S + 1]``; one column more with a learned termination, its flag. Of a policy
-            actions, ``[J, U, B, A]``.
+        inputs: standardised, ``[J, U, B, inputs]``, J local steps.
+        targets: standardised, ``[J, U, B, columns]``.
         weights: ``[J, U, B]``, 1/(rows of the batch) on a unit's rows and 0 on padding, so that a step is a
             mean over the unit's own rows and a batch of padding alone moves nothing.
     """
@@ -64,19 +61,18 @@ class Workspace:
     Sensitive: it holds the last chunk's updates until the next one overwrites them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device = _CPU) -> None:
+        self._device = device
         self._held: dict[tuple[str, int], Tensor] = {}
 
-    def take(
-        self, name: str, layer: int, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype = torch.float32
-    ) -> Tensor:
+    def take(self, name: str, layer: int, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
         """A tensor of ``shape`` whose content is whatever was there."""
         size, key = math.prod(shape), (name, layer)
         if key not in self._held or len(self._held[key]) < size:
-            self._held[key] = torch.empty(size, device=device, dtype=dtype)
+            self._held[key] = torch.empty(size, device=self._device, dtype=dtype)
         return self._held[key][:size].view(shape)
 
-    def apart(self, name: str, layer: int, pairs: int, rows: int, columns: int, device: torch.device) -> Tensor:
+    def apart(self, name: str, layer: int, pairs: int, rows: int, columns: int) -> Tensor:
         """``[pairs, rows, columns]`` with a gap behind every pair, so that no element-wise operation runs across pairs.
 
         Such an operation takes as many numbers at once as the processor's registers hold, and those that are left at
@@ -85,72 +81,114 @@ class Workspace:
         """
         size = rows * columns
         stride = size + _GAP
-        return self.take(name, layer, (pairs * stride,), device).as_strided(
-            (pairs, rows, columns), (stride, columns, 1)
-        )
+        return self.take(name, layer, (pairs * stride,)).as_strided((pairs, rows, columns), (stride, columns, 1))
 
 
-def ensemble_clip(plan: Plan) -> EnsembleClip:
-    """The clip of a plan that trains an ensemble.
-
-    Raises:
-        TypeError: the plan is of another mechanism.
-    """
-    if not isinstance(plan.clip, EnsembleClip):
-        raise TypeError(f"training an ensemble needs a plan with an EnsembleClip, found {type(plan.clip).__name__}")
-    return plan.clip
-
-
-@torch.inference_mode()
-def sum_of_updates(
-    start: Weights,
-    batches: LocalBatches,
-    shape: Network,
-    local: LocalTraining,
-    clip: EnsembleClip,
-    workspace: Workspace | None = None,
-    grid: float = 0.0,
-) -> list[Tensor]:
-    """Σ_k Δ_k over the units of ``batches``, each joint update of norm at most the clip's.
-
-    With a ``grid``, every number of an update is cut to a multiple of it, towards zero, so no norm grows. Sums of such
-    multiples are exact, whatever their order: a power of two, and few enough units (`Plan.grid`), provided.
+class Kernel:
+    """Trains the units of one chunk after another, in memory that is used again.
 
     Args:
-        start: the released weights every unit starts from, ``[N, in, out]`` and ``[N, 1, out]``.
-        batches: the units' own transitions.
         shape: sizes of the network.
         local: the local steps.
         clip: applied after every step.
-        workspace: used again by the next chunk; None: a fresh one.
-        grid: see above; 0: updates are summed as they are.
-
-    Returns:
-        float64 tensors shaped like ``start``; zero where U = 0. Sensitive: only `Plan.release` may see them.
+        device: where the weights are.
     """
-    workspace = Workspace() if workspace is None else workspace
-    totals = []
-    for i, update in enumerate(_clipped_updates(start, batches, shape, local, clip, workspace)):
-        if grid:
-            update.mul_(1 / grid).trunc_()
-        exact = workspace.take("exact", i, tuple(update.shape), update.device, torch.float64).copy_(update)
-        totals.append(exact.view(-1, shape.members, *update.shape[1:]).sum(0).mul_(grid or 1.0))
-    return _as_weights(totals)
 
+    def __init__(self, shape: Network, local: LocalTraining, clip: EnsembleClip, device: torch.device = _CPU) -> None:
+        self.shape, self.local, self.clip, self.device = shape, local, clip, device
+        self.workspace = Workspace(device)
 
-@torch.inference_mode()
-def updates_of_units(
-    start: Weights,
-    batches: LocalBatches,
-    shape: Network,
-    local: LocalTraining,
-    clip: EnsembleClip,
-    workspace: Workspace | None = None,
-) -> list[Tensor]:
-    """Δ_k of every unit, ``[U, N, in, out]`` and ``[U, N, 1, out]``: the terms of `sum_of_updates`. Sensitive."""
-    units = batches.weights.shape[1]
-    updates = _clipped_updates(start, batches, shape, local, clip, workspace or Workspace())
-    return _as_weights([u.view(-1, shape.members, *u.shape[1:])[:units] for u in updates])
+    @torch.inference_mode()
+    def sum(self, start: Weights, batches: LocalBatches, grid: float = 0.0) -> list[Tensor]:
+        """Σ_k Δ_k over the units of ``batches``, each joint update of norm at most the clip's.
+
+        With a ``grid``, every number of an update is cut to a multiple of it, towards zero, so no norm grows. Sums of
+        such multiples are exact, whatever their order: a power of two, and few enough units (`Plan.grid`), provided.
+
+        Args:
+            start: the released weights every unit starts from.
+            batches: the units' own transitions.
+            grid: see above; 0: updates are summed as they are.
+
+        Returns:
+            float64 tensors shaped like ``start``; zero where U = 0. Sensitive: only `Plan.release` may see them.
+        """
+        totals = []
+        for i, update in enumerate(self._clipped(start, batches)):
+            if grid:
+                update.mul_(1 / grid).trunc_()
+            exact = self.workspace.take("exact", i, tuple(update.shape), torch.float64).copy_(update)
+            totals.append(exact.view(-1, self.shape.members, *update.shape[1:]).sum(0).mul_(grid or 1.0))
+        return _as_weights(totals)
+
+    @torch.inference_mode()
+    def updates(self, start: Weights, batches: LocalBatches) -> list[Tensor]:
+        """Δ_k of every unit, ``[U, N, in, out]`` and ``[U, N, 1, out]``: the terms of `sum`. Sensitive."""
+        units = batches.weights.shape[1]
+        found = self._clipped(start, batches)
+        return _as_weights([update.view(-1, self.shape.members, *update.shape[1:])[:units] for update in found])
+
+    def _clipped(self, start: Weights, batches: LocalBatches) -> list[Tensor]:
+        """Δ of every (unit, member) pair, one ``[U·N, in + 1, out]`` a layer."""
+        if batches.weights.shape[1] == 1:
+            batches = with_idle_units(batches, 2)  # products of one matrix take another way
+        shape, workspace = self.shape, self.workspace
+        steps, units, rows = batches.weights.shape
+        pairs = units * shape.members
+        if steps == 0 or units == 0:
+            return [w.new_zeros(pairs, i + 1, o) for w, (i, o) in zip(start[::2], shape.layers, strict=True)]
+        widest = max(outputs for _, outputs in shape.layers)
+        workspace.apart("error", 0, pairs, rows, widest)  # large enough for every layer
+        workspace.take("carried", 0, (pairs, rows, widest))
+        parameters = zip(start[::2], start[1::2], strict=True)
+        layers = [_Layer(weight, bias, units, rows, workspace, i) for i, (weight, bias) in enumerate(parameters)]
+        signals = [workspace.take("signal", i, (pairs, rows, size + 1)) for i, size in enumerate(shape.hidden)]
+        # Padding is zero, and so is the column that the row of biases is multiplied with: whatever the weights are, the
+        # output and the gradient of such a row are zeros, and a unit's update stays what it is.
+        padding = batches.weights.unsqueeze(-1) == 0
+        x = _per_pair(pad(batches.inputs, (0, 1), value=1.0).masked_fill_(padding, 0.0), shape.members)
+        y = _per_pair(batches.targets.masked_fill(padding, 0.0), shape.members)
+        weight = _per_pair(batches.weights.unsqueeze(-1), shape.members)
+        idle = batches.weights.amax(dim=2, keepdim=True) == 0
+        gradient = _LossGradient(shape, self.local.beta_nll, pairs, rows, workspace)
+        ragged = padding.flatten(1).any(1).tolist()
+        for j, (x_j, y_j, weight_j) in enumerate(zip(x.unbind(), y.unbind(), weight.unbind(), strict=True)):
+            if j == 0 or ragged[j] or ragged[j - 1]:
+                for signal in signals:
+                    signal[..., -1] = x_j[..., -1]
+            self._descend(layers, [x_j, *signals], y_j, weight_j, gradient)
+            _clip(layers, idle[j], self.clip)
+        return self.clip.finish([layer.moved for layer in layers])
+
+    def _descend(
+        self, layers: "list[_Layer]", signals: list[Tensor], y: Tensor, weight: Tensor, gradient: "_LossGradient"
+    ) -> None:
+        """One gradient step of every pair, in place: forward, loss gradient, backward, update.
+
+        Between layers stands Swish, or ReLU in a policy. Only how far a layer has moved is updated: `_clip` follows,
+        which says where it is.
+        """
+        rectified, rate, decay = (
+            isinstance(self.shape, PolicyNetwork),
+            self.local.learning_rate,
+            self.local.weight_decay,
+        )
+        for layer, below, signal in zip(layers, signals, signals[1:], strict=False):
+            (_relu_into if rectified else _silu_into)(layer.forward(below), out=signal[..., :-1])
+        gradient(layers[-1].forward(signals[-1]), y, layers[-1].error).mul_(weight)
+
+        moving = weight.amax(dim=1, keepdim=True) > 0 if decay else None
+        for i in reversed(range(len(layers))):
+            layer = layers[i]
+            layer.moved.baddbmm_(signals[i].mT, layer.error, alpha=-rate)
+            if moving is not None:
+                layer.moved.addcmul_(layer.now, moving, value=-rate * decay)
+            if i:
+                lower, carried = layers[i - 1], layer.carry(layer.error)
+                if rectified:
+                    _relu_backward_into(carried, lower.above, 0, grad_input=lower.error)
+                else:
+                    _silu_backward_into(carried, lower.above, grad_input=lower.error)
 
 
 class _Layer:
@@ -170,12 +208,12 @@ class _Layer:
         self.origin = torch.cat((weight, bias), dim=1)
         members, inputs, outputs = self.origin.shape
         pairs = units * members
-        self.now = workspace.take("now", number, (pairs, inputs, outputs), weight.device)
+        self.now = workspace.take("now", number, (pairs, inputs, outputs))
         self.now.view(units, members, inputs, outputs).copy_(self.origin)
-        self.moved = workspace.take("moved", number, (pairs, inputs, outputs), weight.device).zero_()
-        self.above = workspace.take("above", number, (pairs, rows, outputs), weight.device)
-        self.error = workspace.apart("error", 0, pairs, rows, outputs, weight.device)
-        self._carried = workspace.take("carried", 0, (pairs, rows, inputs - 1), weight.device)
+        self.moved = workspace.take("moved", number, (pairs, inputs, outputs)).zero_()
+        self.above = workspace.take("above", number, (pairs, rows, outputs))
+        self.error = workspace.apart("error", 0, pairs, rows, outputs)
+        self._carried = workspace.take("carried", 0, (pairs, rows, inputs - 1))
         self._by_unit = [t.view(units, *self.origin.shape) for t in (self.moved, self.now)]
         self._rows = self.moved.view(units, len(self.origin), -1)
         self._matrix_turned = self.now[:, :-1].mT
@@ -199,56 +237,6 @@ class _Layer:
         torch.add(self.origin, moved.mul_(factors[..., None, None]), out=now)
 
 
-def _clipped_updates(
-    start: Weights,
-    batches: LocalBatches,
-    shape: Network,
-    local: LocalTraining,
-    clip: EnsembleClip,
-    workspace: Workspace,
-) -> list[Tensor]:
-    """Δ of every (unit, member) pair, one ``[U·N, in + 1, out]`` a layer."""
-    if batches.weights.shape[1] == 1:
-        batches = with_idle_units(batches, 2)  # products of one matrix take another way
-    steps, units, rows = batches.weights.shape
-    if steps == 0 or units == 0:
-        return [
-            w.new_zeros(units * shape.members, i + 1, o) for w, (i, o) in zip(start[::2], shape.layers, strict=True)
-        ]
-    widest = max(outputs for _, outputs in shape.layers)
-    workspace.apart("error", 0, units * shape.members, rows, widest, start[0].device)  # large enough for every layer
-    workspace.take("carried", 0, (units * shape.members, rows, widest), start[0].device)
-    layers = [
-        _Layer(weight, bias, units, rows, workspace, i)
-        for i, (weight, bias) in enumerate(zip(start[::2], start[1::2], strict=True))
-    ]
-    device, pairs = start[0].device, units * shape.members
-    signals = [workspace.take("signal", i, (pairs, rows, size + 1), device) for i, size in enumerate(shape.hidden)]
-    # Padding is zero, and so is the column that the row of biases is multiplied with: whatever the weights are, the
-    # output and the gradient of such a row are zeros, and a unit's update stays what it is.
-    padding = batches.weights.unsqueeze(-1) == 0
-    x = _per_pair(pad(batches.inputs, (0, 1), value=1.0).masked_fill_(padding, 0.0), shape.members)
-    y = _per_pair(batches.targets.masked_fill(padding, 0.0), shape.members)
-    weight = _per_pair(batches.weights.unsqueeze(-1), shape.members)
-    idle = batches.weights.amax(dim=2, keepdim=True) == 0
-    rectified = isinstance(shape, PolicyNetwork)
-    gradient: _GaussianGradient | _CategoricalGradient
-    if isinstance(shape, PolicyNetwork) and shape.discrete_actions:
-        gradient = _CategoricalGradient(shape, pairs, rows, workspace, device)
-    else:
-        gradient = _GaussianGradient(shape, local.beta_nll, pairs, rows, workspace, device)
-    ragged = padding.flatten(1).any(1).tolist()
-    refill = [j == 0 or ragged[j] or ragged[j - 1] for j in range(steps)]
-    for j, (x_j, y_j, weight_j, idle_j) in enumerate(
-        zip(x.unbind(), y.unbind(), weight.unbind(), idle.unbind(), strict=True)
-    ):
-        for signal in signals if refill[j] else ():
-            signal[..., -1] = x_j[..., -1]
-        _descend(layers, [x_j, *signals], y_j, weight_j, gradient, local, rectified=rectified)
-        _clip(layers, idle_j, clip)
-    return clip.finish([layer.moved for layer in layers])
-
-
 def _as_weights(layers: list[Tensor]) -> list[Tensor]:
     """``[.., in + 1, out]`` a layer to ``[.., in, out]`` and ``[.., 1, out]``, as `Weights` has them."""
     return [part for layer in layers for part in (layer[..., :-1, :], layer[..., -1:, :])]
@@ -259,8 +247,8 @@ def _per_pair(per_unit: Tensor, members: int) -> Tensor:
     return per_unit.unsqueeze(2).expand(-1, -1, members, -1, -1).flatten(1, 2)
 
 
-class _GaussianGradient:
-    """∂/∂(mean, raw, output) of every row's loss (`row_losses`), ``[P, B, 2(S + 1)]``, or one more with a logit.
+class _LossGradient:
+    """∂/∂output of every row's loss (`losses_of_rows`), ``[P, B, outputs]``.
 
     With v = soft_bounded(raw): ∂/∂mean = (mean - y)e^(-v), ∂/∂v = (1 - (mean - y)²e^(-v))/2; of the cross-entropy
     of a flag f, with logit = g·output, ∂/∂output = g (sigmoid(logit) - f).
@@ -269,22 +257,24 @@ class _GaussianGradient:
     e^-v = 1/(e^low + p) and ∂v/∂raw = p e^-v sigmoid(high - raw) need. With β of the β-NLL loss, both gradients of the
     Gaussian are multiplied by e^(βv).
 
-    A policy's mean is tanh(output), with the factor 1 - mean² in its gradient (`policy_row_losses`).
+    A policy's mean is tanh(output), with the factor 1 - mean² in its gradient; of discrete actions the gradient is
+    softmax(output) - one-hot action.
     """
 
-    def __init__(
-        self, shape: Network, beta_nll: float, pairs: int, rows: int, workspace: Workspace, device: torch.device
-    ) -> None:
-        self._shape = shape
+    def __init__(self, shape: Network, beta_nll: float, pairs: int, rows: int, workspace: Workspace) -> None:
+        self._shape, self._flag = shape, shape.columns > shape.targets
         self._squashed = isinstance(shape, PolicyNetwork)
-        self._flag = shape.columns > shape.targets
+        self._discrete = isinstance(shape, PolicyNetwork) and shape.discrete_actions
         self._beta = 0.0 if self._squashed else beta_nll
-        parts = [workspace.apart("loss", i, pairs, rows, shape.targets, device) for i in range(4)]
+        parts = [workspace.apart("loss", i, pairs, rows, shape.targets) for i in range(4)]
         self._share, self._precision, self._miss, self._mean = parts
-        self._probability = workspace.apart("flag", 0, pairs, rows, 1, device)
+        self._probability = workspace.apart("flag", 0, pairs, rows, 1)
 
     def __call__(self, output: Tensor, y: Tensor, gradient: Tensor) -> Tensor:
         """Write it into ``gradient``."""
+        if self._discrete:
+            exponential = torch.sub(output, output.amax(dim=-1, keepdim=True), out=self._share).exp_()
+            return torch.div(exponential, exponential.sum(dim=-1, keepdim=True), out=gradient).sub_(y)
         size, high = self._shape.targets, self._shape.log_variance_high
         mean, raw = output[..., :size], output[..., size : 2 * size]
         if self._squashed:
@@ -307,54 +297,6 @@ class _GaussianGradient:
             probability = torch.mul(output[..., -1:], TERMINATION_GAIN, out=self._probability).sigmoid_()
             torch.mul(probability.sub_(y[..., -1:]), TERMINATION_GAIN, out=gradient[..., -1:])
         return gradient
-
-
-class _CategoricalGradient:
-    """∂/∂logits of every row's cross-entropy, ``[P, B, A]``: softmax(logits) - one-hot action."""
-
-    def __init__(self, shape: PolicyNetwork, pairs: int, rows: int, workspace: Workspace, device: torch.device) -> None:
-        self._exponential = workspace.apart("loss", 0, pairs, rows, shape.targets, device)
-
-    def __call__(self, output: Tensor, y: Tensor, gradient: Tensor) -> Tensor:
-        """Write it into ``gradient``."""
-        exponential = torch.sub(output, output.amax(dim=-1, keepdim=True), out=self._exponential).exp_()
-        torch.div(exponential, exponential.sum(dim=-1, keepdim=True), out=gradient)
-        return gradient.sub_(y)
-
-
-def _descend(
-    layers: list[_Layer],
-    signals: list[Tensor],
-    y: Tensor,
-    weight: Tensor,
-    gradient: _GaussianGradient | _CategoricalGradient,
-    local: LocalTraining,
-    *,
-    rectified: bool,
-) -> None:
-    """One gradient step of every pair, in place: forward, loss gradient, backward, update.
-
-    Between layers stands Swish, or, ``rectified``, ReLU.
-
-    Only how far a layer has moved is updated: `_clip` follows, which says where it is.
-    """
-    for layer, below, signal in zip(layers, signals, signals[1:], strict=False):
-        (_relu_into if rectified else _silu_into)(layer.forward(below), out=signal[..., :-1])
-    gradient(layers[-1].forward(signals[-1]), y, layers[-1].error).mul_(weight)
-
-    rate = local.learning_rate
-    moving = weight.amax(dim=1, keepdim=True) > 0 if local.weight_decay else None
-    for i in reversed(range(len(layers))):
-        layer = layers[i]
-        layer.moved.baddbmm_(signals[i].mT, layer.error, alpha=-rate)
-        if moving is not None:
-            layer.moved.addcmul_(layer.now, moving, value=-rate * local.weight_decay)
-        if i:
-            lower, carried = layers[i - 1], layer.carry(layer.error)
-            if rectified:
-                _relu_backward_into(carried, lower.above, 0, grad_input=lower.error)
-            else:
-                _silu_backward_into(carried, lower.above, grad_input=lower.error)
 
 
 def _clip(layers: list[_Layer], idle: Tensor, clip: EnsembleClip) -> None:

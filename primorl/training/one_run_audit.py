@@ -17,17 +17,14 @@ from torch import Tensor
 from torch.nn.functional import embedding
 
 from primorl.dynamics.architecture import Architecture
-from primorl.dynamics.ensemble import Weights, forward, row_losses
+from primorl.dynamics.ensemble import Weights, flat, gaussian, outputs, row_losses
 from primorl.dynamics.normaliser import Normaliser
-from primorl.privacy.audits.bounds import ASSUMPTIONS, Bound, f_dp_bound
-from primorl.privacy.audits.family import Family
+from primorl.privacy.audits.bounds import ASSUMPTIONS, Bound, Family, f_dp_bound
 from primorl.privacy.audits.one_run import epsilon_lower_bound, guesses
 from primorl.project.errors import PipelineError
 from primorl.training.cohort import CohortSource, local_batches
-from primorl.training.local_update import ensemble_clip, updates_of_units
 from primorl.training.setup import TrainingSetup
-from primorl.training.state import TrainingState
-from primorl.training.training import train
+from primorl.training.training import TrainingState, train
 
 Floats = NDArray[np.float64]
 
@@ -61,7 +58,7 @@ class Units:
         return torch.full((len(units),), self.inputs.shape[1], dtype=torch.int64)
 
     def transitions(self, units: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows ``steps[u, m]`` of unit ``units[u]``; steps past a unit's end give its own last row."""
+        """See `CohortSource.transitions`; steps past a unit's end give its own last row."""
         length = self.inputs.shape[1]
         rows = units.unsqueeze(1) * length + steps.clamp(max=length - 1)
         inputs, targets = self.flat()
@@ -104,7 +101,7 @@ class WithCanaries:
         return lengths
 
     def transitions(self, units: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows ``steps[u, m]`` of unit ``units[u]``; steps past a unit's end may give any row of its own."""
+        """See `CohortSource.transitions`; steps past a unit's end may give any row of its own."""
         real, canary = self._split(units)
         inputs = torch.empty(*steps.shape, self.canaries.inputs.shape[-1])
         targets = torch.empty(*steps.shape, self.canaries.targets.shape[-1])
@@ -121,7 +118,7 @@ class WithCanaries:
 
 @dataclass(frozen=True)
 class View:
-    """What one attacker achieved.
+    """Guesses of one attacker, and the bounds that follow.
 
     Attributes:
         guesses: made.
@@ -139,7 +136,7 @@ class View:
 
 @dataclass(frozen=True)
 class OneRun:
-    """What the audit found.
+    """The report of the audit.
 
     Attributes:
         claimed: the plan's ε at ``delta``; None where it claims nothing.
@@ -161,11 +158,10 @@ class OneRun:
 
     @property
     def bounds(self) -> tuple[Bound, ...]:
-        """The four lower bounds, and what each takes for granted."""
-        views = (("rounds", self.rounds), ("model", self.model))
-        free = [Bound(name, view.epsilon, "nothing") for name, view in views]
-        by_family = [Bound(f"{name}_fdp", view.epsilon_fdp, ASSUMPTIONS["one_run_fdp"]) for name, view in views]
-        return (*free, *by_family)
+        """The four lower bounds, each with its assumption."""
+        views, family = (("rounds", self.rounds), ("model", self.model)), ASSUMPTIONS["one_run_fdp"]
+        free = (Bound(name, view.epsilon, "nothing") for name, view in views)
+        return (*free, *(Bound(f"{name}_fdp", view.epsilon_fdp, family) for name, view in views))
 
     @property
     def epsilon(self) -> float:
@@ -196,8 +192,7 @@ def canary_trajectories(count: int, rows: int, weights: Weights, shape: Architec
     """
     direction = torch.randn(count, shape.inputs)
     far = _RADIUS * direction / direction.norm(dim=1, keepdim=True)
-    known = far.expand(shape.members, -1, -1)
-    predicted, _ = forward(weights, known, shape.log_variance_low, shape.log_variance_high)
+    predicted, _ = gaussian(shape, outputs(weights, far.expand(shape.members, -1, -1)))
     wanted = predicted.mean(0) + _GAP * torch.randn(count, shape.targets).sign()
     inputs = far * normaliser.input_scale + normaliser.input_mean
     targets = wanted * normaliser.target_scale + normaliser.target_mean
@@ -282,11 +277,9 @@ class Witness:
     """
 
     def __init__(self, setup: TrainingSetup, canaries: Units, normaliser: Normaliser) -> None:
-        self._plan, self._architecture, self._local = setup.plan, setup.architecture, setup.local
-        self._momentum = setup.server.server_momentum
-        self._device = setup.execution.device
-        whole = replace(self._local, max_transitions_per_unit=None)
-        on_device, everybody = normaliser.to(self._device), torch.arange(canaries.units)
+        self._plan, self._momentum, self._kernel = setup.plan, setup.server.server_momentum, setup.kernel()
+        whole, everybody = replace(setup.local, max_transitions_per_unit=None), torch.arange(canaries.units)
+        on_device = normaliser.to(setup.execution.device)
         self._batches = local_batches(canaries, everybody, on_device, whole, self._plan.entropy)
         self._before: TrainingState | None = None
         self.scores: Floats = np.zeros(canaries.units)
@@ -296,12 +289,13 @@ class Witness:
         before, self._before = self._before, state
         if before is None or state.done == before.done:
             return
-        step = _flat(state.velocity) - self._momentum * _flat(before.velocity)
+        step = flat(state.velocity) - self._momentum * flat(before.velocity)
         self.scores += self._evidence(before.weights, step * self._plan.expected_cohort)
 
     def _evidence(self, weights: Weights, total: Tensor) -> Floats:
         q, count = self._plan.sampling_probability, len(self.scores)
-        updates = self._updates(tuple(w.to(self._device) for w in weights))
+        moved = self._kernel.updates(tuple(w.to(self._kernel.device) for w in weights), self._batches)
+        updates = torch.cat([part.flatten(1) for part in moved], dim=1)  # [m, parameters]
         scale = updates.norm(dim=1).mean()
         updates, total = updates / scale, total / scale
         gram, seen = (updates @ updates.T).double(), (updates @ total).double()
@@ -321,18 +315,9 @@ class Witness:
             ratio = np.logaddexp(np.log1p(-q), np.log(q) + (2 * joined - 1) / (2 * error))
         return np.asarray(np.clip(ratio, -_MOST_EVIDENCE, _MOST_EVIDENCE))
 
-    def _updates(self, weights: Weights) -> Tensor:
-        """Every canary's clipped update of the whole ensemble, ``[m, parameters]``."""
-        moved = updates_of_units(weights, self._batches, self._architecture, self._local, ensemble_clip(self._plan))
-        return torch.cat([part.flatten(1) for part in moved], dim=1)
-
 
 def _likelihood(weights: Weights, canaries: Units, shape: Architecture, normaliser: Normaliser) -> Floats:
     """Log-likelihood of each canary's transition under the released weights, made finite."""
     inputs, targets = normaliser.inputs(canaries.inputs[:, 0]), normaliser.targets(canaries.targets[:, 0])
     losses, _ = row_losses(shape, weights, inputs.expand(shape.members, -1, -1), targets)
     return np.asarray((-losses.mean(0)).double().nan_to_num(nan=-1e300, neginf=-1e300).numpy())
-
-
-def _flat(weights: Weights) -> Tensor:
-    return torch.cat([w.flatten() for w in weights])

@@ -1,4 +1,4 @@
-"""A stochastic policy that the private engine trains by behaviour cloning: its network and its loss.
+"""A stochastic policy that the private engine trains by behaviour cloning: its network.
 
 The network has the form of the policies that SAC trains (`primorl.policy.exported`): ReLU layers; for actions in a box
 the mean is the tanh of an output, for discrete actions an output is a logit. So the mean or the likeliest action of a
@@ -6,14 +6,10 @@ clone is a policy like any other.
 """
 
 import itertools
-import math
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
-from primorl.dynamics.architecture import Architecture
-from primorl.dynamics.ensemble import Weights, negative_log_likelihood, soft_bounded
+from primorl.dynamics.architecture import Architecture, uniform_weights
+from primorl.dynamics.ensemble import Weights
 
 
 @dataclass(frozen=True)
@@ -61,7 +57,7 @@ class PolicyNetwork:
 
     @property
     def target_names(self) -> tuple[str, ...]:
-        """What each column of a target row is."""
+        """Names of the columns of a target row."""
         return tuple(f"action_{i}" for i in range(self.action_size))
 
     @property
@@ -77,55 +73,11 @@ class PolicyNetwork:
 
     def initial_weights(self, seed: int) -> Weights:
         """Draw hidden weights uniformly within ±1/√in from a public seed. The output begins at zero: all are equal."""
-        generator = torch.Generator().manual_seed(seed)
-        weights: list[Tensor] = []
-        for inputs, outputs in self.layers:
-            bound = 1 / math.sqrt(inputs)
-            for shape in ((1, inputs, outputs), (1, 1, outputs)):
-                weights.append((torch.rand(shape, generator=generator) * 2 - 1) * bound)
+        weights = uniform_weights(self.members, self.layers, seed)
         for last in weights[-2:]:
             last.zero_()
-        return tuple(weights)
+        return weights
 
 
 Network = Architecture | PolicyNetwork
 """N equal MLPs side by side that the engine trains: the dynamics ensemble or a cloned policy."""
-
-
-def policy_row_losses(shape: PolicyNetwork, weights: Weights, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """What the policy loses on every row, and what it expects.
-
-    The negative log-likelihood of the action, for a Gaussian without its constant.
-
-    Args:
-        shape: sizes of the network.
-        weights: ``[1, in, out]`` and ``[1, 1, out]`` tensors.
-        inputs: standardised, ``[1, B, S]``.
-        targets: actions scaled to [-1, 1], or one-hot, ``[.., B, A]``.
-
-    Returns:
-        Losses ``[1, B]``; means or probabilities ``[1, B, A]``.
-    """
-    hidden = inputs
-    for weight, bias in zip(weights[:-2:2], weights[1:-2:2], strict=True):
-        hidden = torch.baddbmm(bias, hidden, weight).relu()
-    output = torch.baddbmm(weights[-1], hidden, weights[-2])
-    if shape.discrete_actions:
-        logs = output.log_softmax(-1)
-        return -(logs * targets).sum(-1), logs.exp()
-    mean = output[..., : shape.targets].tanh()
-    log_variance = soft_bounded(output[..., shape.targets :], shape.log_variance_low, shape.log_variance_high)
-    return negative_log_likelihood(mean, log_variance, targets), mean
-
-
-def constant_policy_loss(shape: PolicyNetwork, targets: Tensor) -> float:
-    """What the best policy that ignores the observation loses on ``targets [R, A]``, within the log-variance's bounds.
-
-    For one-hot actions the entropy of their shares.
-    """
-    if shape.discrete_actions:
-        shares = targets.double().mean(0)
-        return float(-torch.special.xlogy(shares, shares).sum())
-    variance = targets.double().var(dim=0, unbiased=False)
-    bounded = variance.log().clamp(shape.log_variance_low, shape.log_variance_high)
-    return float(0.5 * (variance * torch.exp(-bounded) + bounded).sum())

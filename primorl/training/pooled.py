@@ -14,9 +14,9 @@ from torch import Tensor
 from primorl.dynamics.ensemble import Weights
 from primorl.dynamics.normaliser import Normaliser
 from primorl.training.cohort import CohortSource
-from primorl.training.normaliser_query import all_rows
 from primorl.training.policy_network import Network
 from primorl.training.public_evaluation import PublicEvaluation, PublicEvaluator, losses_of_rows
+from primorl.training.queries import all_rows
 from primorl.training.settings import LEAST_UNITS, PooledTraining
 from primorl.training.training import Trained
 
@@ -63,12 +63,8 @@ def train_pooled(
     """
     normaliser = replace(normaliser, flag=architecture.columns > architecture.targets)
     maps = normaliser.to(device)
-    evaluate = None
-    if public is not None:
-        columns = public[1][:, : architecture.columns].to(device)
-        evaluate = PublicEvaluator(architecture, maps, public[0].to(device), columns)
-    inputs = maps.inputs(private[0].to(device))
-    targets = maps.targets(private[1].to(device))
+    evaluate = None if public is None else PublicEvaluator(architecture, maps, public)
+    inputs, targets = maps.inputs(private[0].to(device)), maps.targets(private[1].to(device))
     initial = tuple(w.to(device) for w in architecture.initial_weights(seed))
     weights = tuple(w.clone().requires_grad_() for w in initial)
     optimiser = torch.optim.AdamW(weights, lr=pooled.learning_rate, weight_decay=pooled.weight_decay, fused=True)

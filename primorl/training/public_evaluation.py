@@ -6,21 +6,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.config import PublicLosses
-from primorl.dynamics.ensemble import Weights, row_losses
+from primorl.dynamics.ensemble import Weights, negative_log_likelihood, row_losses, soft_bounded
 from primorl.dynamics.normaliser import Normaliser
-from primorl.training.policy_network import Network, PolicyNetwork, constant_policy_loss, policy_row_losses
+from primorl.training.policy_network import Network, PolicyNetwork
 
 _MOST_PUBLIC_ROWS = 16384
 
 
 @dataclass(frozen=True)
 class PublicEvaluation:
-    """How the released weights do on the public split after ``round`` rounds (or epochs).
+    """Losses of the released weights on the public split.
 
     Attributes:
-        round: rounds so far.
+        round: rounds (or epochs) so far.
         loss: mean negative log-likelihood of the standardised targets.
         error: mean squared error of the members' mean prediction, one number a target
             (`Architecture.target_names`), in units of the target's public variance.
@@ -36,12 +35,13 @@ class PublicEvaluator:
 
     Args:
         architecture: sizes of the network.
-        normaliser: of inputs and targets.
-        inputs: ``[R, S + A]``.
-        targets: ``[R, columns]``.
+        normaliser: of inputs and targets; on the device of the weights.
+        public: inputs ``[R, inputs]`` and targets ``[R, >= columns]``.
     """
 
-    def __init__(self, architecture: Network, normaliser: Normaliser, inputs: Tensor, targets: Tensor) -> None:
+    def __init__(self, architecture: Network, normaliser: Normaliser, public: tuple[Tensor, Tensor]) -> None:
+        device = normaliser.input_mean.device
+        inputs, targets = public[0].to(device), public[1][:, : architecture.columns].to(device)
         stride = -(-len(inputs) // _MOST_PUBLIC_ROWS)
         self._architecture = architecture
         self._inputs = normaliser.inputs(inputs[::stride])
@@ -60,32 +60,29 @@ class PublicEvaluator:
     def compare(self, initial: Weights, final: Weights) -> PublicLosses:
         """The loss of the initial weights, of the best constant prediction and of the final weights."""
         first, last = (float(self._rows(weights)[0].mean()) for weights in (initial, final))
-        return PublicLosses(initial=first, constant=self._constant_loss(), final=last)
+        return PublicLosses(initial=first, constant=constant_loss(self._architecture, self._targets), final=last)
 
     def _rows(self, weights: Weights) -> tuple[Tensor, Tensor]:
         inputs = self._inputs.expand(self._architecture.members, -1, -1)
         return losses_of_rows(self._architecture, weights, inputs, self._targets)
 
-    def _constant_loss(self) -> float:
-        """Loss of predicting each target's public mean and variance; the log-variance keeps to the model's bounds."""
-        if isinstance(self._architecture, PolicyNetwork):
-            return constant_policy_loss(self._architecture, self._targets)
-        return constant_loss(self._architecture, self._targets)
 
-
-def constant_loss(shape: Architecture, targets: Tensor, counted: Tensor | None = None) -> float:
-    """Loss of predicting each target's mean and variance, and the rate of terminations where those are learned.
+def constant_loss(shape: Network, targets: Tensor, counted: Tensor | None = None) -> float:
+    """Loss of the best constant prediction: each target's mean and variance, or the rates of what is one-hot or a flag.
 
     Args:
-        shape: sizes of the ensemble; the log-variance keeps to its bounds.
+        shape: sizes of the network; the log-variance keeps to its bounds.
         targets: standardised, ``[R, columns]``.
-        counted: which of the Gaussian's columns count, bool ``[S + 1]``; None: all.
+        counted: which of the Gaussian's columns count, bool ``[targets]``; None: all.
     """
+    if isinstance(shape, PolicyNetwork) and shape.discrete_actions:
+        shares = targets.double().mean(0)
+        return float(-torch.special.xlogy(shares, shares).sum())
     values = targets[:, : shape.targets].double()
     variance = (values if counted is None else values[:, counted]).var(dim=0, unbiased=False)
     bounded = variance.log().clamp(shape.log_variance_low, shape.log_variance_high)
     loss = float(0.5 * (variance * torch.exp(-bounded) + bounded).sum())
-    if shape.learned_termination:
+    if shape.columns > shape.targets:
         share = float(targets[:, -1].mean())
         loss -= sum(p * math.log(p) for p in (share, 1 - share) if p > 0)
     return loss
@@ -94,18 +91,29 @@ def constant_loss(shape: Architecture, targets: Tensor, counted: Tensor | None =
 def losses_of_rows(
     network: Network, weights: Weights, inputs: Tensor, targets: Tensor, beta_nll: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """What each member loses on every row, and what it expects: `row_losses` or `policy_row_losses`.
+    """Compute the loss on every row, and the prediction: `row_losses` of an ensemble, as below of a policy.
+
+    A policy's loss is the negative log-likelihood of the action, for a Gaussian without its constant.
 
     Args:
         network: an ensemble or a policy.
         weights: ``[N, in, out]`` and ``[N, 1, out]`` tensors.
         inputs: standardised, ``[N, B, inputs]``.
-        targets: standardised, ``[.., B, columns]``.
+        targets: standardised, ``[.., B, columns]``; actions scaled to [-1, 1], or one-hot.
         beta_nll: β of an ensemble's loss, see `primorl.training.settings.LocalTraining`.
 
     Returns:
         Losses ``[N, B]``; means or probabilities ``[N, B, columns]``.
     """
-    if isinstance(network, PolicyNetwork):
-        return policy_row_losses(network, weights, inputs, targets)
-    return row_losses(network, weights, inputs, targets, beta_nll)
+    if not isinstance(network, PolicyNetwork):
+        return row_losses(network, weights, inputs, targets, beta_nll)
+    hidden = inputs
+    for weight, bias in zip(weights[:-2:2], weights[1:-2:2], strict=True):
+        hidden = torch.baddbmm(bias, hidden, weight).relu()
+    output = torch.baddbmm(weights[-1], hidden, weights[-2])
+    if network.discrete_actions:
+        logs = output.log_softmax(-1)
+        return -(logs * targets).sum(-1), logs.exp()
+    mean = output[..., : network.targets].tanh()
+    log_variance = soft_bounded(output[..., network.targets :], network.log_variance_low, network.log_variance_high)
+    return negative_log_likelihood(mean, log_variance, targets), mean

@@ -9,7 +9,6 @@ import math
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Self
 
 import torch
@@ -18,23 +17,14 @@ from torch import Tensor
 from primorl.dynamics.ensemble import Weights
 from primorl.dynamics.normaliser import Normaliser
 from primorl.training.cohort import CohortSource, local_batches
-from primorl.training.local_update import LocalBatches, Workspace, ensemble_clip, sum_of_updates, with_idle_units
+from primorl.training.local_update import LocalBatches, with_idle_units
 from primorl.training.setup import TrainingSetup
 
 _MOST_ON_CPU = 64  # more units at once gain nothing
 
 
-@dataclass(frozen=True)
-class Chunk:
-    """Part of a cohort.
-
-    Attributes:
-        units: indices, ``[U]``; sensitive.
-        size: units that the chunk is filled up to.
-    """
-
-    units: Tensor
-    size: int
+Chunk = tuple[Tensor, int]
+"""Part of a cohort: indices of units, ``[U]``, sensitive, and how many units the chunk is filled up to."""
 
 
 class Rounds:
@@ -50,10 +40,7 @@ class Rounds:
     """
 
     def __init__(self, setup: TrainingSetup, source: CohortSource, normaliser: Normaliser) -> None:
-        self._setup = setup
-        self._source = source
-        self._normaliser = normaliser
-        self._clip = ensemble_clip(setup.plan)
+        self._setup, self._source, self._normaliser = setup, source, normaliser
         self._threads = 0
         self._pool: ThreadPoolExecutor | None = None
         self._own = threading.local()
@@ -87,8 +74,8 @@ class Rounds:
         before = torch.get_num_threads()
         torch.set_num_threads(1)  # for the library of products, which counts threads for the whole process
         try:
-            for chunk in self._chunks(threads):
-                begun.append(pool.submit(self._sum, weights, self._read(chunk)))
+            for units, size in self._chunks(threads):
+                begun.append(pool.submit(self._sum, weights, self._read(units, size)))
                 if len(begun) == threads:
                     add_first()
             while begun:
@@ -99,8 +86,6 @@ class Rounds:
 
     def _chunks(self, threads: int) -> list[Chunk]:
         cohort = self._setup.plan.cohort()
-        if not len(cohort):
-            return []
         # Neighbours in length share a chunk: little padding. The sum does not care about the order.
         lengths, by_length = self._source.lengths(cohort).sort()
         most = self._setup.local.max_transitions_per_unit
@@ -108,19 +93,16 @@ class Rounds:
             lengths = lengths.clamp(max=most)
         return chunks(self._setup, cohort[by_length.to(cohort.device)], lengths, threads)
 
-    def _read(self, chunk: Chunk) -> LocalBatches:
+    def _read(self, units: Tensor, size: int) -> LocalBatches:
         local, entropy = self._setup.local, self._setup.plan.entropy
-        batches = local_batches(self._source, chunk.units, self._normaliser, local, entropy)
-        return with_idle_units(batches, chunk.size)
+        return with_idle_units(local_batches(self._source, units, self._normaliser, local, entropy), size)
 
     def _sum(self, weights: Weights, batches: LocalBatches) -> list[Tensor]:
-        """Sum up one chunk on a thread of the pool, which has a workspace of its own."""
-        if not hasattr(self._own, "workspace"):
-            self._own.workspace = Workspace()
-        setup = self._setup
-        return sum_of_updates(
-            weights, batches, setup.architecture, setup.local, self._clip, self._own.workspace, setup.plan.grid
-        )
+        """Sum up one chunk on a thread of the pool, which has a kernel of its own."""
+        if not hasattr(self._own, "kernel"):
+            self._own.kernel = self._setup.kernel()
+        total: list[Tensor] = self._own.kernel.sum(weights, batches, self._setup.plan.grid)
+        return total
 
     def _pool_of(self, threads: int) -> ThreadPoolExecutor:
         """Threads whose own tensor operations stay on them."""
@@ -166,14 +148,14 @@ def chunks(setup: TrainingSetup, cohort: Tensor, lengths: Tensor, threads: int) 
         parts = []
         for size in sorted(set(sizes.tolist())):
             same = cohort[(sizes == size).to(cohort.device)]
-            parts += [Chunk(part, size) for part in torch.split(same, size)]
+            parts += [(part, size) for part in torch.split(same, size)]
         return parts
     most = _cpu_sizes(setup, int(lengths[-1]))[-1]
     turns = math.ceil(len(cohort) / (most * threads))
     units = math.ceil(len(cohort) / (turns * threads))
     if threads == 1 or units > most - most // 4:
         units = most  # what is left over makes one smaller chunk
-    return [Chunk(part, _filled_up(len(part))) for part in torch.split(cohort, units)]
+    return [(part, _filled_up(len(part))) for part in torch.split(cohort, units)]
 
 
 def _cpu_sizes(setup: TrainingSetup, transitions: int) -> list[int]:

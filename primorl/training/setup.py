@@ -1,31 +1,37 @@
 """Everything that determines a private training but the private data, in one frozen object."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.ensemble import Bounds, Weights
 from primorl.dynamics.normaliser import Normaliser
 from primorl.dynamics.starts import StartModel
+from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import query_types
 from primorl.training.cohort import CohortSource
-from primorl.training.normaliser_query import NORMALISER, NormaliserQuery, ObservationColumns, normaliser_of_bounds
-from primorl.training.policy_network import Network
+from primorl.training.local_update import Kernel
+from primorl.training.policy_network import Network, PolicyNetwork
+from primorl.training.queries import (
+    NORMALISER,
+    STARTS,
+    NormaliserQuery,
+    ObservationColumns,
+    StartQuery,
+    normaliser_of_bounds,
+)
 from primorl.training.settings import Execution, LocalTraining, ServerTraining
-from primorl.training.start_query import STARTS, StartQuery
 
 
 @dataclass(frozen=True)
 class TrainingSetup:
-    """A private training without its data.
-
-    The stage, the other processes, the audit and the attacks all train from such an object. It is built from
-    params.yaml, the manifest and the public split (`primorl.setup.model_work`); no private byte is read for it.
+    """A private training without its data, built from params.yaml, the manifest and the public split.
 
     Attributes:
         plan: sampler, clip, noise, queries and what they cost.
@@ -57,25 +63,30 @@ class TrainingSetup:
         assert isinstance(self.architecture, Architecture), "this is the training of a policy"
         return self.architecture
 
+    def kernel(self) -> Kernel:
+        """Make a kernel with a workspace of its own."""
+        assert isinstance(self.plan.clip, EnsembleClip), "networks are trained with an EnsembleClip"
+        return Kernel(self.architecture, self.local, self.plan.clip, self.execution.device)
+
     def of_process(self, process: int, processes: int) -> "TrainingSetup":
         """The setup of one of several processes that train together (`Plan.of_process`)."""
         return replace(self, plan=self.plan.of_process(process, processes))
 
     def source_of(self, store: CohortSource) -> CohortSource:
-        """What training sees of a store's units: its rows as they are."""
+        """Return the store's units as training sees them: as they are."""
         return store
 
     def public_of(self, public: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """What training sees of the public split's inputs ``[R, S + A]`` and targets ``[R, >= S + 1]``."""
+        """Return the public split's inputs ``[R, S + A]`` and targets ``[R, >= S + 1]`` as training sees them."""
         return public
 
     def queries(self) -> dict[str, NormaliserQuery | StartQuery]:
-        """What computes the sum of each of the plan's queries, by name, in the plan's order."""
+        """Make the query of each name, in the plan's order."""
         kinds = query_types()
         return {query.what: kinds[query.what](self.columns, self.bounds) for query in self.plan.queries}
 
     def make_normaliser(self, public: tuple[Tensor, Tensor] | None, answers: Mapping[str, Tensor]) -> Normaliser:
-        """The normaliser that `normaliser` names.
+        """Make the normaliser that ``normaliser`` names.
 
         Args:
             public: inputs ``[R, S + A]`` and targets ``[R, >= columns]`` of the public split.
@@ -111,7 +122,7 @@ class TrainingSetup:
 
     @property
     def digest(self) -> str:
-        """Of what the rounds follow, where it may be fitted: the same in all processes and after a resumption."""
+        """Hash what the rounds follow and may be fitted: the same in all processes and after a resumption."""
         plan, local, server = self.plan, self.local, self.server
         content = (
             *(plan.sampling_probability, plan.noise_multiplier, str(plan.clip), plan.rounds, self.architecture),
@@ -119,3 +130,54 @@ class TrainingSetup:
             *(self.start is None, local.beta_nll),
         )
         return hashlib.sha256(repr(content).encode()).hexdigest()
+
+
+class CloningSource:
+    """The units of a store as observations and actions; ``split`` takes inputs apart, ``[.., S]`` and ``[.., A]``."""
+
+    def __init__(self, source: CohortSource, split: Callable[[Tensor], tuple[Tensor, Tensor]]) -> None:
+        self._source, self._split = source, split
+        self.units, self.lengths = source.units, source.lengths
+
+    def transitions(self, units: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
+        """See `CohortSource.transitions`."""
+        return self._split(self._source.transitions(units, steps)[0])
+
+
+@dataclass(frozen=True)
+class CloningSetup(TrainingSetup):
+    """Private behaviour cloning of a `PolicyNetwork`. Observations are standardised, actions scaled to [-1, 1]."""
+
+    architecture: PolicyNetwork
+
+    def source_of(self, store: CohortSource) -> CohortSource:
+        """Return the store's units as observations and actions."""
+        return CloningSource(store, self._observations_and_actions)
+
+    def public_of(self, public: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return observations ``[R, S]`` and actions ``[R, A]`` of the public split."""
+        return self._observations_and_actions(public[0])
+
+    def make_normaliser(self, public: tuple[Tensor, Tensor] | None, answers: Mapping[str, Tensor]) -> Normaliser:
+        """Make the normaliser of observations that ``normaliser`` names; actions are left as they are.
+
+        Raises:
+            ValueError: there is no public split, and the normaliser comes from it.
+        """
+        size, actions = self.architecture.inputs, self.architecture.targets
+        if self.normaliser == "public":
+            if public is None:
+                raise ValueError("the normaliser comes from the public split, and there is none")
+            found = Normaliser.from_public(*public)
+        else:
+            found = normaliser_of_bounds(self.columns, self.bounds)
+        return Normaliser(found.input_mean[:size], found.input_scale[:size], torch.zeros(actions), torch.ones(actions))
+
+    def _observations_and_actions(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Split inputs; actions in a box are scaled to [-1, 1], one-hot actions stay as they are."""
+        size, bounds = self.architecture.inputs, self.bounds
+        observation, action = inputs[..., :size], inputs[..., size:]
+        if bounds.discrete_actions:
+            return observation, action
+        low, high = (side.to(inputs.device) for side in (bounds.action_low, bounds.action_high))
+        return observation, ((action - low) / (high - low) * 2 - 1).clamp(-1.0, 1.0)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from primorl.project.errors import PipelineError
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.parquet import PartReader
-from primorl.trajectories.storage.schema import action_vectors, arrow_schema, trajectory_starts, vectors
+from primorl.trajectories.storage.schema import action_vectors, trajectory_starts, vectors
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,29 +51,19 @@ class PublicSplit:
         parts: list[tuple[Any, ...]] = []
         for table in reader.tables():
             starts = trajectory_starts(table)
-            ends = np.append(starts[1:], table.num_rows)
+            lasts = np.append(starts[1:], table.num_rows) - 1
             rewards = table["reward"].to_numpy().astype(float)
-            parts.append(
-                (
-                    vectors(table["observation"]).astype(float),
-                    action_vectors(table, reader.info.spaces).astype(float),
-                    ends - starts,
-                    rewards,
-                    np.add.reduceat(rewards, starts),
-                    table["terminated"].to_numpy()[ends - 1],
-                )
-            )
+            observation = vectors(table["observation"]).astype(float)
+            action = action_vectors(table, reader.info.spaces).astype(float)
+            returns, terminated = np.add.reduceat(rewards, starts), table["terminated"].to_numpy()[lasts]
+            parts.append((observation, action, lasts - starts + 1, rewards, returns, terminated))
         return cls(*(np.concatenate(column) for column in zip(*parts, strict=True))) if parts else None
-
-    @property
-    def _only_at_ends(self) -> bool:
-        """Say whether only the last rows of trajectories hold a reward."""
-        last = np.zeros(len(self.reward), dtype=bool)
-        last[np.cumsum(self.lengths) - 1] = True
-        return bool((self.reward[~last] == 0).all() and (self.reward[last] != 0).any() and not last.all())
 
     def to_json(self) -> dict[str, Any]:
         """Counts, quantiles and ranges as plain JSON."""
+        last = np.zeros(len(self.reward), dtype=bool)
+        last[np.cumsum(self.lengths) - 1] = True
+        only_at_ends = bool((self.reward[~last] == 0).all() and (self.reward[last] != 0).any() and not last.all())
         return {
             "trajectories": len(self.lengths),
             "transitions": len(self.observation),
@@ -82,7 +72,7 @@ class PublicSplit:
             "return": _quantiles(self.returns) | {"mean": float(self.returns.mean())},
             "observation": _ranges(self.observation),
             "action": _ranges(self.action),
-            "reward": _ranges(self.reward[:, None]) | {"only_at_ends": self._only_at_ends},
+            "reward": _ranges(self.reward[:, None]) | {"only_at_ends": only_at_ends},
         }
 
 
@@ -95,13 +85,13 @@ def describe(partitions: Path) -> tuple[dict[str, Any], PublicSplit | None]:
     Raises:
         PipelineError: if nothing was partitioned yet, or a file is broken.
     """
-    if not (partitions / "manifest.json").exists():
-        raise PipelineError(f"{partitions / 'manifest.json'}: not there; run `dvc repro partition`")
-    manifest = Manifest.load(partitions / "manifest.json")
+    file = partitions / "manifest.json"
+    if not file.exists():
+        raise PipelineError(f"{file}: not there; run `dvc repro partition`")
+    manifest = Manifest.load(file)
     public = PublicSplit.read(partitions / "public")
     info = manifest.info
-    columns = arrow_schema(info.spaces, behaviour_probabilities=info.behaviour_probabilities)
-    schema = {field.name: str(field.type) for field in columns}
+    schema = {field.name: str(field.type) for field in info.schema}
     names = {name: list(getattr(info.spaces, name)) for name in ("observation_names", "action_names")}
     about = manifest.to_json() | {"schema": schema, **names, "public": None if public is None else public.to_json()}
     return about, public
@@ -128,11 +118,8 @@ def draw(path: Path, about: dict[str, Any], public: PublicSplit) -> None:
     _draw_coverage(coverage, about, public)
     for axes in (returns, lengths, coverage):
         axes.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(
-        f"{about['dataset']}: its public split ({about['public_units']} of "
-        f"{about['public_units'] + about['private_units']} units)",
-        fontsize=11,
-    )
+    units = about["public_units"] + about["private_units"]
+    figure.suptitle(f"{about['dataset']}: its public split ({about['public_units']} of {units} units)", fontsize=11)
     figure.savefig(path, format="png", metadata={"Software": None})
 
 

@@ -1,19 +1,20 @@
 """Raw trajectories become one validated Parquet dataset."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, nullcontext
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from primorl.config.datasets import AnyDataset
 from primorl.project.errors import PipelineError
 from primorl.project.files import replaced_directory
+from primorl.project.paths import WITHDRAWALS
 from primorl.trajectories.checks import RowCheck
-from primorl.trajectories.consent import write_consent
-from primorl.trajectories.identity.duplicates import DuplicateCheck
+from primorl.trajectories.identity.consent import IdList, write_consent
 from primorl.trajectories.identity.fingerprint import Fingerprint, project_secret
-from primorl.trajectories.identity.id_list import Withdrawals
+from primorl.trajectories.identity.membership import DuplicateCheck
 from primorl.trajectories.sources import source_of
 from primorl.trajectories.sources.tabular.source import TabularReader
 from primorl.trajectories.storage.parquet import PartWriter
@@ -46,67 +47,56 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset, public_colum
                 "no columns of its own; allowed with it is partition.public.file, or source: tabular"
             )
         reader.keep_consent(public_column)
-    spaces = reader.spaces
-    withdrawals = Withdrawals(dataset.exclude_units)
-    horizon = dataset.horizon or reader.horizon
-    check = RowCheck(
-        spaces,
-        reader.path,
-        may_terminate=dataset.termination != "none",
-        horizon=horizon,
-        trajectories_per_unit=dataset.trajectories_per_person,
+    info = DatasetInfo(
+        dataset=name,
+        environment=dataset.environment,
+        unit=dataset.unit,
+        spaces=reader.spaces,
+        horizon=dataset.horizon or reader.horizon,
+        termination=dataset.termination,
+        duplicates=dataset.ingestion.duplicates,
+        dataset_fingerprint="",
+        population=dataset.population,
+        trajectories_per_person=dataset.trajectories_per_person,
         behaviour_probabilities=reader.behaviour_probabilities,
-        environment=dataset.environment is not None,
     )
-    check_duplicates = DuplicateCheck(reader.path) if dataset.duplicates == "refuse" else None
-    fingerprint = Fingerprint(spaces, behaviour_probabilities=reader.behaviour_probabilities)
+    gone = IdList(dataset.ingestion.exclude_units, WITHDRAWALS, "ingestion.exclude_units of the dataset's file")
+    check, fingerprint = RowCheck(info, reader.path), Fingerprint(info.schema)
+    check_duplicates = DuplicateCheck(reader.path)
     with (
         replaced_directory(target) as fresh,
-        PartWriter(fresh, spaces, behaviour_probabilities=reader.behaviour_probabilities) as writer,
+        PartWriter(fresh, info.schema) as writer,
         closing(ahead(reader.tables())) as tables,
     ):
         rows = 0
-        for whole in tables:
-            table = withdrawals.drop(whole)
+        for everybody in tables:
+            table = gone.drop(everybody)
             if table.num_rows == 0:
                 continue
             check(table)
-            if check_duplicates is not None:
+            if info.duplicates == "refuse":
                 check_duplicates(table)
             fingerprint.update(table)
             writer.write(table)
             rows += table.num_rows
         check.finish()
-        if check_duplicates is not None:
-            check_duplicates.finish()
-        withdrawals.check_all_met()
+        check_duplicates.finish()
+        gone.check_all_met()
         if rows == 0:
             raise PipelineError(f"{reader.path}: found no transitions; allowed is at least one")
-        info = DatasetInfo(
-            dataset=name,
-            environment=dataset.environment,
-            unit=dataset.unit,
-            spaces=spaces,
-            horizon=horizon,
-            termination=dataset.termination,
-            duplicates=dataset.duplicates,
-            dataset_fingerprint=fingerprint.keyed(project_secret()),
-            population=dataset.population,
-            trajectories_per_person=dataset.trajectories_per_person,
-            behaviour_probabilities=reader.behaviour_probabilities,
-        )
+        info = replace(info, dataset_fingerprint=fingerprint.keyed(project_secret()))
         writer.finish(info)
         if public_column is not None and isinstance(reader, TabularReader):
-            write_consent(fresh, public_column, [withdrawals.drop(table) for table in reader.consent])
+            write_consent(fresh, public_column, [gone.drop(table) for table in reader.consent])
     return info
 
 
-def ahead(items: Iterator[_Item]) -> Generator[_Item]:
+def ahead(items: Generator[_Item]) -> Generator[_Item]:
     """Make each item in a thread of its own while the one before it is worked on.
 
     Closing it closes ``items``: what a source has open, or on disk for a while, goes with an error too.
     """
-    with closing(items) if isinstance(items, Generator) else nullcontext(), ThreadPoolExecutor(1) as maker:
+    with closing(items), ThreadPoolExecutor(1) as maker:
         coming = maker.submit(next, items, None)
         while (item := coming.result()) is not None:
             coming = maker.submit(next, items, None)

@@ -10,7 +10,7 @@ from primorl.project.dvc import REMAKE
 from primorl.project.errors import PipelineError
 from primorl.project.files import replaced_directory, replaced_file, write_json
 from primorl.trajectories.checks import RowCheck
-from primorl.trajectories.consent import ConsentColumn, ConsentList, HashDraw, PublicRule
+from primorl.trajectories.identity.consent import ConsentColumn, ConsentList, HashDraw, PublicRule
 from primorl.trajectories.identity.fingerprint import Fingerprint, project_secret, secret_check
 from primorl.trajectories.identity.membership import NOBODY, Membership
 from primorl.trajectories.storage.manifest import Manifest
@@ -36,24 +36,15 @@ def partition(source: Path, target: Path, *, public_fraction: float | None, salt
         PipelineError: if the dataset is damaged, out of order or changed since it was ingested, if consent does not fit
             it, or if a partition would be empty; what was in ``target`` is untouched.
     """
-    rule = public_rule(source, public_fraction, salt, public)
+    rule = _public_rule(source, public_fraction, salt, public)
     reader = PartReader(source, made_by="ingest")
-    spaces, named = reader.info.spaces, reader.info.behaviour_probabilities
-    check = RowCheck(
-        spaces,
-        source,
-        may_terminate=reader.info.termination != "none",
-        horizon=reader.info.horizon,
-        trajectories_per_unit=reader.info.trajectories_per_person,
-        behaviour_probabilities=named,
-        environment=reader.info.environment is not None,
-    )
-    fingerprint = Fingerprint(spaces, behaviour_probabilities=named)
-    secret, name, population = project_secret(), reader.info.dataset, reader.info.population
-    members = Membership(secret, name, population)
+    schema = reader.info.schema
+    check, fingerprint = RowCheck(reader.info, source), Fingerprint(schema)
+    whose = project_secret(), reader.info.dataset, reader.info.population
+    members = Membership(*whose)
     # Where equal records of different people are to be expected, some public ones equal private ones.
-    public_members = Membership(secret, name, population, by_rows=reader.info.duplicates == "refuse")
-    counts = {True: 0, False: 0}
+    public_members = Membership(*whose, by_rows=reader.info.duplicates == "refuse")
+    counts = {"private": 0, "public": 0}
     # Opened here, exchanged when the block ends, the manifest last: nothing in `target` changes before everything is
     # written, and a kill in between leaves an old manifest that does not fit.
     with (
@@ -63,17 +54,14 @@ def partition(source: Path, target: Path, *, public_fraction: float | None, salt
         replaced_directory(target / "public") as public,
         replaced_directory(target / "private") as private,
     ):
-        with (
-            PartWriter(private, spaces, RANDOM, behaviour_probabilities=named) as private_writer,
-            PartWriter(public, spaces, behaviour_probabilities=named) as public_writer,
-        ):
+        with PartWriter(private, schema, RANDOM) as private_writer, PartWriter(public, schema) as public_writer:
             for table in reader.tables():
                 check(table)
                 fingerprint.update(table)
                 units = whole(table["unit_id"]).dictionary_encode()
                 drawn = rule(units.dictionary)
-                counts[True] += int(drawn.sum())
-                counts[False] += int((~drawn).sum())
+                counts["public"] += int(drawn.sum())
+                counts["private"] += int((~drawn).sum())
                 mask = pa.array(drawn[units.indices.to_numpy()])
                 shown = table.filter(mask)
                 public_members.update(shown)
@@ -87,7 +75,7 @@ def partition(source: Path, target: Path, *, public_fraction: float | None, salt
                     f"{source}: its rows, or the project's secret, are not those that were ingested; run {REMAKE}"
                 )
             rule.finish()
-            for side, count in (("private", counts[False]), ("public", counts[True])):
+            for side, count in counts.items():
                 if count == 0 and not (side == "public" and rule.may_be_none):
                     raise PipelineError(f"params.yaml: {rule.repair.format(side=side)}")
             private_writer.finish(reader.info)
@@ -101,32 +89,19 @@ def partition(source: Path, target: Path, *, public_fraction: float | None, salt
             )
         units_file.write_bytes(members.to_bytes())
         public_units_file.write_bytes(public_members.to_bytes() or NOBODY)
-        manifest = Manifest(
-            reader.info,
-            private_units=counts[False],
-            public_units=counts[True],
-            public_by=rule.by,
-            secret_check=secret_check(project_secret()),
-        )
+        manifest = Manifest(reader.info, counts["private"], counts["public"], rule.by, secret_check(project_secret()))
         write_json(manifest_file, manifest.to_json())
     return manifest
 
 
-def public_rule(source: Path, public_fraction: float | None, salt: str, public: Any) -> PublicRule:
-    """Make the rule that chooses the public units of the dataset in ``source``; see `partition`.
-
-    Raises:
-        PipelineError: if neither consent nor a share is given, or a list or column cannot be read.
-    """
-    if public is None:
-        if public_fraction is None:
-            raise PipelineError(
-                "params.yaml: partition: found neither public_fraction nor public; allowed is one of them"
-            )
-        return HashDraw(public_fraction, salt)
-    if hasattr(public, "file"):
-        return ConsentList(public.file)
-    return ConsentColumn(source, public.column, public.values)
+def _public_rule(source: Path, public_fraction: float | None, salt: str, public: Any) -> PublicRule:
+    if public is not None:
+        return (
+            ConsentList(public.file) if hasattr(public, "file") else ConsentColumn(source, public.column, public.values)
+        )
+    if public_fraction is None:
+        raise PipelineError("params.yaml: partition: found neither public_fraction nor public; allowed is one of them")
+    return HashDraw(public_fraction, salt)
 
 
 def check_disjoint(private: Path, public: Path) -> None:
@@ -135,9 +110,8 @@ def check_disjoint(private: Path, public: Path) -> None:
     Raises:
         PipelineError: if one is; it is not named.
     """
-    readers = sorted(
-        (PartReader(folder, made_by="partition") for folder in (private, public)), key=lambda each: each.rows
-    )
+    readers = [PartReader(folder, made_by="partition") for folder in (private, public)]
+    readers.sort(key=lambda reader: reader.rows)
     few, many = ([pc.unique(table["unit_id"]) for table in reader.tables(columns=["unit_id"])] for reader in readers)
     smaller = pa.chunked_array(few, pa.string())
     if any(pc.any(pc.is_in(units, value_set=smaller)).as_py() for units in many):

@@ -9,22 +9,28 @@ from primorl.commands import main as cli
 from primorl.config.params import Params
 from primorl.privacy.accounting.epsilon import training_event
 from primorl.privacy.accounting.events import event_to_json
-from primorl.privacy.ledger.ledger import Version
+from primorl.privacy.ledger.requests import Version
 from primorl.project.files import write_json
 from primorl.setup.accounts import dataset_version, project_ledger
 from primorl.trajectories.storage.manifest import Manifest
+from tests.pipeline.training_project import write_partitions
 from tests.privacy.ledger.ledgers import DELTA, request
 from tests.projects import project_settings, write_settings
+from tests.trajectories.builders import episode
 
 EVENT = training_event(0.5, 4.0, 3)
 
 
-def settings(folder: Path, url: str | None = None) -> Params:
-    folder.mkdir(exist_ok=True)
+def settings(budget: float | None = None, url: str | None = None) -> Params:
+    """Write the settings of a project in the working directory."""
     raw = project_settings()
     raw["ledger"]["url"] = url
-    raw["privacy"]["budget"] = {"epsilon": None, "delta": DELTA}
-    return write_settings(raw, folder)
+    raw["privacy"]["budget"] = {"epsilon": budget, "delta": DELTA}
+    return write_settings(raw)
+
+
+def partitioned() -> None:
+    write_partitions([episode(5, i) for i in range(6)], [episode(5, 100 + i) for i in range(2)])
 
 
 def data() -> Version:
@@ -38,7 +44,7 @@ def charged(params: Params, units: Version | None = None, name: str = "dynamics"
         charge = ledger.reserve(request(units, EVENT), None)
         ledger.commit(charge.id)
         total = ledger.account(units).total(DELTA)
-        spent, count = total.epsilon, total.charges
+    epsilons = dict.fromkeys(("epsilon", "epsilon_fixed", "epsilon_rdp"), total.epsilon)
     statement = {
         "charge": charge.id,
         "epsilon": charge.epsilon,
@@ -47,13 +53,7 @@ def charged(params: Params, units: Version | None = None, name: str = "dynamics"
         "unit": units.unit,
         "units": units.units,
         "dataset_fingerprint": units.fingerprint,
-        "spent_on_dataset": {
-            "epsilon": spent,
-            "epsilon_fixed": spent,
-            "epsilon_rdp": spent,
-            "delta": DELTA,
-            "charges": count,
-        },
+        "spent_on_dataset": epsilons | {"delta": DELTA, "charges": total.charges},
     }
     write_json(Path("models") / name / "privacy.json", statement)
     return charge.id

@@ -1,32 +1,21 @@
 """``primorl data``: what it shows is public, and what it sends goes only where somebody said."""
 
 import json
-import os
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from primorl.commands import main as cli
-from primorl.config.datasets import AnyDataset
 from primorl.config.params import load
 from primorl.trajectories.description import describe
 from primorl.trajectories.ingestion import ingest
 from primorl.trajectories.partitioning import partition
 from primorl.trajectories.sources import source_of
+from tests.commands.conftest import Call
 from tests.projects import ROOT
 from tests.trajectories.builders import entry, episode, write_raw
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.delenv("DVC_ROOT", raising=False)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    return tmp_path
 
 
 def partitioned(public_fraction: float) -> None:
@@ -35,54 +24,44 @@ def partitioned(public_fraction: float) -> None:
     partition(Path("data/trajectories"), Path("data/partitions"), public_fraction=public_fraction, salt="salt")
 
 
-def test_it_says_what_is_declared_and_what_the_public_split_holds(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    partitioned(0.4)
-    assert cli.main(["data", "describe", "--json"]) == 0
-    about = json.loads(capsys.readouterr().out)
-    assert about["dataset"] == "small"
-    assert about["public"]["trajectories"] == about["public_units"]
-    assert about["private_units"] + about["public_units"] == 20
-    assert about["schema"]["observation"].startswith("fixed_size_list")
-    assert about["public"]["return"]["5%"] <= about["public"]["return"]["50%"] <= about["public"]["return"]["95%"]
-    assert cli.main(["data", "describe", "--figure", "seen.png"]) == 0
-    text = capsys.readouterr().out
-    assert about["dataset_fingerprint"] in text
-    assert f"{about['private_units']} private, {about['public_units']} public" in text
-    rows = [line.split() for line in text.splitlines()]
-    header = rows.index(["dimension", "declared", "public", "min", "max", "mean", "std", "outside"])
-    assert [row[0] for row in rows[header + 1 : header + 5]] == [*about["observation_names"], *about["action_names"]]
-    assert f"{about['public']['observation']['max'][0]:.4g}" in rows[header + 1]
-    assert rows[header + 5][0] == "reward"
-    assert Path("seen.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_nothing_private_is_opened(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_says_what_is_declared_and_what_the_public_split_holds(primorl: Call) -> None:
     """With the private side gone, and with every other dataset before the split, it says the very same.
 
     Before there is a split it says what to run, and without a public one nothing of any row.
     """
-    assert cli.main(["data", "describe"]) == 1
-    assert capsys.readouterr().err == "error: data/partitions/manifest.json: not there; run `dvc repro partition`\n"
+    unmade = "error: data/partitions/manifest.json: not there; run `dvc repro partition`\n"
+    assert primorl("data", "describe") == (1, "", unmade)
     partitioned(0)
-    assert cli.main(["data", "describe", "--figure", "seen.png"]) == 0
-    said = capsys.readouterr().out
+    status, said, _ = primorl("data", "describe", "--figure", "seen.png")
+    assert status == 0
     assert "public split: none, and nothing may be said of the private one" in said
     assert "no figure" in said
     assert not Path("seen.png").exists()
     for folder in ("raw", "data"):
         shutil.rmtree(folder)
     partitioned(0.4)
+    about = json.loads(primorl("data", "describe", "--json")[1])
+    assert about["dataset"] == "small"
+    assert about["public"]["trajectories"] == about["public_units"] == 20 - about["private_units"]
+    assert about["schema"]["observation"].startswith("fixed_size_list")
+    assert about["public"]["return"]["5%"] <= about["public"]["return"]["50%"] <= about["public"]["return"]["95%"]
     before, rows = describe(Path("data/partitions"))
-    assert rows is not None
-    for folder in ("data/partitions/private", "data/trajectories", "raw"):
+    for folder in ("data/partitions/private", "data/trajectories", "raw", "data/partitions/units.bin"):
         Path(folder).rename(f"{folder}-elsewhere")
-    Path("data/partitions/units.bin").unlink()
     after, same = describe(Path("data/partitions"))
-    assert after == before
+    assert rows is not None
     assert same is not None
+    assert after == before
     assert np.array_equal(same.observation, rows.observation)
+    text = primorl("data", "describe", "--figure", "seen.png")[1]
+    assert about["dataset_fingerprint"] in text
+    assert f"{about['private_units']} private, {about['public_units']} public" in text
+    cells = [line.split() for line in text.splitlines()]
+    header = cells.index(["dimension", "declared", "public", "min", "max", "mean", "std", "outside"])
+    names = [*about["observation_names"], *about["action_names"], "reward"]
+    assert [row[0] for row in cells[header + 1 : header + 6]] == names
+    assert f"{about['public']['observation']['max'][0]:.4g}" in cells[header + 1]
+    assert Path("seen.png").read_bytes().startswith(b"\x89PNG")
 
 
 PIPELINE = """
@@ -95,11 +74,8 @@ stages:
 """
 
 
-def test_private_outputs_go_to_the_remote_that_is_named_and_to_no_other(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_private_outputs_go_to_the_remote_that_is_named_and_to_no_other(folder: Path, primorl: Call) -> None:
     """Real DVC, real remotes: what `dvc push` leaves at home is sent by name alone, and comes back."""
-
     from dvc.cli import main  # in this process: starting five takes longer than all they do
 
     def dvc(*words: str) -> None:
@@ -109,17 +85,15 @@ def test_private_outputs_go_to_the_remote_that_is_named_and_to_no_other(
     Path("dvc.yaml").write_text(PIPELINE)
     Path("params.yaml").write_text("a: 1\n")
     dvc("repro")
-    dvc("remote", "add", "-d", "shared", "../shared")
+    dvc("remote", "add", "-d", "shared", "shared")
     dvc("remote", "add", "vault", "vault-of-the-clinic")
     dvc("push")
-    assert contents(project.parent / "shared") == {b"weights\n"}
-
-    assert cli.main(["data", "push", "--remote", "elsewhere"]) == 1
-    assert "found 'elsewhere', allowed are the project's DVC remotes: shared, vault" in capsys.readouterr().err
-    assert cli.main(["data", "push", "--remote", "vault"]) == 0
-    assert capsys.readouterr().out == "private: on remote vault\n"
-    assert b"rows\n" in contents(project / ".dvc/vault-of-the-clinic") | contents(project / "vault-of-the-clinic")
-    assert contents(project.parent / "shared") == {b"weights\n"}
+    assert contents(folder / "shared") == {b"weights\n"}
+    refused = primorl("data", "push", "--remote", "elsewhere")
+    assert "found 'elsewhere', allowed are the project's DVC remotes: shared, vault" in refused[2]
+    assert primorl("data", "push", "--remote", "vault")[:2] == (0, "private: on remote vault\n")
+    assert b"rows\n" in contents(folder / "vault-of-the-clinic")
+    assert contents(folder / "shared") == {b"weights\n"}
     assert not list(Path(".dvc/tmp").glob(".push*"))
 
 
@@ -148,24 +122,18 @@ suggested: {{partition: {{}}, privacy: {{}}, dynamics: {{}}, behaviour: {{}}, po
 """
 
 
-def write_log(*, terminated: bool) -> AnyDataset:
-    """A project of twenty people of four rows, a score in the last one; half of the observations are beyond a bound."""
+def logged(*, terminated: bool, public_fraction: float = 0.5) -> None:
+    """Partition twenty people of four rows, a score in the last one; half of the observations are beyond a bound."""
     steps = [(i, t) for i in range(20) for t in range(4)]
     rows = [f"p{i},{t},{0.9 * (t % 2) + i / 1000},{t % 2},{3.0 * (t == 3)},{int(t == 3)}" for i, t in steps]
     Path("log.csv").write_text("\n".join(["person,t,x,a,r,done", *rows]) + "\n", encoding="utf-8")
     Path("datasets").mkdir(exist_ok=True)
     ends = ("learned", "done") if terminated else ("none", "null")
     Path("datasets/log.yaml").write_text(LOG.format(termination=ends[0], terminated=ends[1]), encoding="utf-8")
-    for name in ("params.yaml", "datasets/defaults.yaml"):
-        shutil.copy(ROOT / name, name)
-    text = Path("params.yaml").read_text(encoding="utf-8")
+    shutil.copy(ROOT / "datasets/defaults.yaml", "datasets")
+    text = (ROOT / "params.yaml").read_text(encoding="utf-8")
     Path("params.yaml").write_text(re.sub(r"(?m)^dataset: .*$", "dataset: log", text), encoding="utf-8")
-    return load().chosen
-
-
-def logged(*, terminated: bool, public_fraction: float = 0.5) -> None:
-    """The same, partitioned."""
-    chosen = write_log(terminated=terminated)
+    chosen = load().chosen
     source_of("log", chosen).collect(Path("raw"))
     ingest(Path("raw"), Path("data/trajectories"), "log", chosen)
     partition(Path("data/trajectories"), Path("data/partitions"), public_fraction=public_fraction, salt="salt")
@@ -173,19 +141,21 @@ def logged(*, terminated: bool, public_fraction: float = 0.5) -> None:
 
 @pytest.mark.parametrize("terminated", [False, True])
 def test_a_log_shows_declared_bounds_the_share_outside_and_what_becomes_of_last_rewards(
-    project: Path, capsys: pytest.CaptureFixture[str], terminated: bool
+    primorl: Call, terminated: bool
 ) -> None:
     """A score in the last row is lost where that row is cut, and is never advised away where it is kept."""
     logged(terminated=terminated)
-    assert cli.main(["data", "describe"]) == 0
-    text = capsys.readouterr().out
-    rows = {line.split()[0]: line.split() for line in text.splitlines() if line}
-    assert " ".join(rows["x"][1:3]) == "[-1, 0.5]"
-    assert rows["x"][-1] == ("50.0%" if terminated else "33.3%")
-    assert " ".join(rows["r"][1:3]) == "[0, 4]"
-    assert rows["r"][-1] == "0.0%"
+    status, text, _ = primorl("data", "describe")
+    assert status == 0
+    rows = {line.split()[0]: " ".join(line.split()[1:]) for line in text.splitlines() if line}
+    assert rows["x"].startswith("[-1, 0.5]")
+    assert rows["x"].endswith("50.0%" if terminated else "33.3%")
+    assert (rows["r"].startswith("[0, 4]"), rows["r"].endswith(" 0.0%")) == (True, True)
     assert ("reward is thrown away" in text) is not terminated
-    assert ("keep columns.terminated" in text) is terminated
-    assert ("A discharge, a cut or a time limit is truncated" in text) is terminated
-    assert ("every public trajectory terminates" in text) is terminated
+    for said in (
+        "keep columns.terminated",
+        "A discharge, a cut or a time limit is truncated",
+        "every public trajectory terminates",
+    ):
+        assert (said in text) is terminated
     assert "set columns.terminated: null" not in text

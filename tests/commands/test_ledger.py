@@ -2,10 +2,12 @@
 
 import json
 import math
+import os
 import shutil
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,43 +15,27 @@ import pytest
 import yaml
 from dp_accounting import dp_event
 
-from primorl.commands import main as cli
-from primorl.config.params import Params
 from primorl.privacy.accounting.epsilon import compose, training_event
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.chain import Chain, Record
 from primorl.privacy.ledger.ledger import Ledger
+from primorl.privacy.ledger.requests import Version
 from primorl.project.errors import PipelineError
 from primorl.setup.accounts import project_ledger
+from tests.commands.charging import charged, partitioned, settings
+from tests.commands.conftest import Call
 from tests.privacy.ledger.ledgers import DELTA, GAUSSIAN, request, version
-from tests.projects import project_settings, write_settings
+from tests.trajectories.builders import snapshot
 
-ROOT = Path(__file__).parents[2]
-Project = Callable[..., Params]
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """An empty project as the working directory; call it to choose the budget and the ledger's place."""
-    monkeypatch.delenv("DVC_ROOT", raising=False)
-    monkeypatch.chdir(tmp_path)
-    raw = project_settings()
-
-    def chosen(epsilon: float | None = None, url: str | None = None) -> Params:
-        raw["privacy"]["budget"] = {"epsilon": epsilon, "delta": DELTA}
-        raw["ledger"]["url"] = url
-        return write_settings(raw)
-
-    chosen()
-    return chosen
+READING = (("ledger", "show"), ("ledger", "verify"), ("ledger", "export", "out.jsonl"))
 
 
 @pytest.fixture
-def ledger(project: Project) -> Ledger:
+def ledger() -> Ledger:
     """Three charges on shared units, of which one was aborted and one is open, and one on others."""
-    ledger = project_ledger(project())
+    ledger = project_ledger(settings())
     first = ledger.reserve(request(version("ab"), training_event(0.1, 20.0, 150)), None)
     ledger.commit(first.id)
     second = ledger.reserve(request(version("bc"), dataset="pendulum-2"), None)
@@ -59,45 +45,28 @@ def ledger(project: Project) -> Ledger:
     return ledger
 
 
-def primorl(*words: str) -> int:
-    return cli.main(["ledger", *words])
-
-
-def shown(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, Any]]:
-    assert primorl("show", "--json", *words) == 0
-    entries: list[dict[str, Any]] = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+def shown(primorl: Call, *words: str) -> list[dict[str, Any]]:
+    status, out, _ = primorl("ledger", "show", "--json", *words)
+    assert status == 0
+    entries: list[dict[str, Any]] = json.loads(out, parse_constant=pytest.fail)
     return entries
 
 
-def test_an_empty_ledger_says_so_and_nothing_is_created(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (("show",), ("verify",), ("export", "out.jsonl"), ("show", "--dataset", "pendulum")):
-        assert primorl(*words) == 0
-        assert capsys.readouterr().out == "the ledger is empty: nothing was charged yet\n"
-    assert shown(capsys) == []
+def test_an_empty_ledger_says_so_and_nothing_is_created(primorl: Call) -> None:
+    settings()
+    for words in (*READING, ("ledger", "show", "--dataset", "pendulum")):
+        assert primorl(*words) == (0, "the ledger is empty: nothing was charged yet\n", "")
+    assert shown(primorl) == []
     assert {entry.name for entry in Path().iterdir()} == {"params.yaml", "datasets"}
 
 
-@pytest.mark.usefixtures("ledger")
-def test_settings_of_a_run_may_be_wrong_where_nothing_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    """What a half-made edit leaves, such as both ways to choose the noise; the ledger's own keys must be right."""
+def test_json_holds_every_charge_and_the_running_total(ledger: Ledger, primorl: Call) -> None:
+    """Also while the settings of a run are half edited; only the ledger's own keys must be right."""
     raw = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
     raw["privacy"] |= {"target_epsilon": 0.5, "noise_multiplier": 4.6, "rounds": "many"}
-    raw["dynamics"] = None
-    Path("params.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
-    assert cli.main(["check"]) == 1
-    assert capsys.readouterr().err.startswith("error: params.yaml: ")
-    assert len(shown(capsys)) == 4
-    for words in (("show",), ("verify",), ("export", "out.jsonl")):
-        assert primorl(*words) == 0
-    capsys.readouterr()
-    raw["ledger"] = {"url": 3}
-    Path("params.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
-    assert primorl("show") == 1
-    assert capsys.readouterr().err.startswith("error: params.yaml: ledger.url")
-
-
-def test_json_holds_every_charge_and_the_running_total(ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:
-    entries = shown(capsys)
+    Path("params.yaml").write_text(yaml.safe_dump(raw | {"dynamics": None}), encoding="utf-8")
+    assert primorl("check")[2].startswith("error: params.yaml: ")
+    entries = shown(primorl)
     first, second, third, fourth = entries
     assert {
         *("id", "sequence", "dataset", "dataset_fingerprint", "unit", "units", "stage", "state", "epsilon", "delta"),
@@ -112,116 +81,126 @@ def test_json_holds_every_charge_and_the_running_total(ledger: Ledger, capsys: p
     for entry, together in ((first, [0]), (second, [0, 1]), (third, [2]), (fourth, [0, 1, 3])):
         assert entry["epsilon_total"] == pytest.approx(total_of([events[i] for i in together], DELTA).epsilon)
         assert entry["delta_total"] == DELTA
-    assert [entry["id"] for entry in shown(capsys, "--dataset", "cartpole")] == [third["id"]]
-    assert shown(capsys, "--dataset", "nothing") == []
-
-
-def test_a_run_without_a_guarantee_is_null(ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:
+    assert [entry["id"] for entry in shown(primorl, "--dataset", "cartpole")] == [third["id"]]
     ledger.reserve(request(version("ab"), dp_event.NonPrivateDpEvent()), None)
-    *before, last = shown(capsys)
+    *before, last = shown(primorl)
     assert last["epsilon"] is last["epsilon_total"] is None
     assert all(math.isfinite(entry["epsilon_total"]) for entry in before)
-    assert primorl("show") == 0
-    assert "  spent: no finite ε: a run without a guarantee, or on another kind of unit" in capsys.readouterr().out
+    assert "  spent: no finite ε: a run without a guarantee, or on another kind of unit" in primorl("ledger", "show")[1]
+    Path("params.yaml").write_text(yaml.safe_dump(raw | {"ledger": {"url": 3}}), encoding="utf-8")
+    assert primorl("ledger", "show")[2].startswith("error: params.yaml: ledger.url")
 
 
-def test_the_table_ends_with_what_is_spent_and_left(
-    project: Project, ledger: Ledger, capsys: pytest.CaptureFixture[str]
-) -> None:
-    total = ledger.account(version("ab")).total(DELTA)
-    project(epsilon=2.0)
-    assert primorl("show") == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_the_table_ends_with_what_is_spent_and_left(ledger: Ledger, primorl: Call) -> None:
+    """By version: those of one fingerprint differ in their units, which were declared or split otherwise."""
+    first = version("ab")
+    total = ledger.account(first).total(DELTA)
+    ledger.reserve(request(Version(first.fingerprint, "patient", 2, version("uv").members)), None)
+    settings(2.0)
+    lines = primorl("ledger", "show")[1].splitlines()
     assert lines[0].split() == ["rec.", "reserved", "dataset", "stage", "state", "ε", "δ", "charge"]
-    assert [line.split()[0] for line in lines[1:5]] == ["2", "5", "8", "9"]
-    known = f"record 1, first charged {ledger.charges()[0].time[:10]}; 2 units: trajectory"
-    start = lines.index(f"pendulum, version {version('ab').fingerprint[:12]} ({known}), 3 charge(s)")
+    assert [line.split()[0] for line in lines[1:6]] == ["2", "5", "8", "9", "11"]
+    named, day = f"pendulum, version {first.fingerprint[:12]}", ledger.charges()[0].time[:10]
+    start = lines.index(f"{named} (record 1, first charged {day}; 2 units: trajectory), 3 charge(s)")
     assert lines[start + 1 : start + 3] == [
         f"  spent: ε {at_most(total.epsilon, 4)} at δ 1e-05 ({at_most(total.epsilon_fixed, 4)} if all settings were "
         "fixed beforehand)",
         f"  budget: ε 2, left {left_of(2.0, total.epsilon)}",
     ]
-    assert sum(line.startswith("  spent") for line in lines) == 3
-    project(epsilon=0.1)
-    primorl("show", "--dataset", "pendulum")
-    out = capsys.readouterr().out
+    assert f"{named} (record 10, first charged {day}; 2 units: patient), 1 charge(s)" in lines
+    assert sum(line.startswith("  spent") for line in lines) == 4
+    settings(0.1)
+    out = primorl("ledger", "show", "--dataset", "pendulum")[1]
     assert "  budget: ε 0.1, left 0\n" in out
     assert "cartpole" not in out
-    project()
-    primorl("show")
-    assert "  budget: none (privacy.budget.epsilon is null)\n" in capsys.readouterr().out
-    primorl("show", "--dataset", "nothing")
-    assert capsys.readouterr().out == "nothing was charged for dataset 'nothing' yet\n"
+    settings()
+    assert "  budget: none (privacy.budget.epsilon is null)\n" in primorl("ledger", "show")[1]
+    none = "nothing was charged for dataset 'nothing' yet\n"
+    assert primorl("ledger", "show", "--dataset", "nothing")[1] == none
 
 
-def test_verify_counts_or_names_the_first_broken_record(ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:
-    assert primorl("verify") == 0
-    assert capsys.readouterr().out == "the ledger is whole: 9 records\n"
-    with closing(sqlite3.connect(".primorl/ledger.db")) as database, database:
-        database.execute("UPDATE ledger_records SET body = replace(body, 'aborted', 'refunds') WHERE sequence = 6")
-    for words in (("verify",), ("show",), ("show", "--json"), ("export", "out.jsonl")):
-        assert primorl(*words) == 1
-        told = capsys.readouterr()
-        assert told.out == ""
-        assert told.err.startswith(f"error: ledger {Path('.primorl/ledger.db').absolute()}: record 6: its content")
-        assert told.err.count("\n") == 1
-    assert not Path("out.jsonl").exists()
-
-
-def test_an_export_holds_the_records_alone_and_can_be_checked(
-    ledger: Ledger, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert primorl("export", "out.jsonl") == 0
-    assert capsys.readouterr().out == "out.jsonl: 9 records\n"
-    records = [Record(**json.loads(line)) for line in Path("out.jsonl").read_text(encoding="utf-8").splitlines()]
+def test_the_records_alone_are_exported_and_the_first_broken_one_is_named(ledger: Ledger, primorl: Call) -> None:
+    assert primorl("ledger", "verify") == (0, "the ledger is whole: 9 records\n", "")
+    file = Path("out.jsonl")
+    assert primorl("ledger", "export", "out.jsonl") == (0, "out.jsonl: 9 records\n", "")
+    records = [Record(**json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
     chain = Chain(Path(".primorl/secret").read_bytes(), "exported")
     assert [content["kind"] for content in chain.extend(records)].count("version") == 3
-    assert version("ab").members.hex() not in Path("out.jsonl").read_text(encoding="utf-8")
-    assert Path("out.jsonl").stat().st_mode & 0o777 == 0o600, "it is its owner's alone"
-
-
-def test_a_lost_secret_is_not_replaced_by_a_new_one(ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:
-    Path(".primorl/secret").unlink()
-    assert primorl("show") == 1
-    assert "secret: not there, and without it the ledger cannot be read" in capsys.readouterr().err
-    assert not Path(".primorl/secret").exists()
-    Path(".primorl/secret").write_bytes(b"n" * 32)
-    assert primorl("show") == 1
-    assert "written under another secret than this project's .primorl/secret" in capsys.readouterr().err
+    assert version("ab").members.hex() not in file.read_text(encoding="utf-8")
+    assert file.stat().st_mode & 0o777 == 0o600, "it is its owner's alone"
+    file.unlink()
+    with closing(sqlite3.connect(".primorl/ledger.db")) as database, database:
+        database.execute("UPDATE ledger_records SET body = replace(body, 'aborted', 'refunds') WHERE sequence = 6")
+    for words in (*READING, ("ledger", "show", "--json")):
+        status, out, err = primorl(*words)
+        assert (status, out, err.count("\n")) == (1, "", 1)
+        assert err.startswith(f"error: ledger {Path('.primorl/ledger.db').absolute()}: record 6: its content")
+    assert not file.exists()
 
 
 def test_the_ledger_is_one_also_in_dvcs_temporary_copies(
-    project: Project, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ledger: Ledger, folder: Path, monkeypatch: pytest.MonkeyPatch, primorl: Call
 ) -> None:
-    here = Path().absolute()
-    copy = here / ".dvc" / "tmp" / "exps" / "standalone" / "tmpabc"
+    copy = folder / ".dvc" / "tmp" / "exps" / "standalone" / "tmpabc"
     copy.mkdir(parents=True)
     shutil.copy("params.yaml", copy)
     monkeypatch.chdir(copy)
     monkeypatch.setenv("DVC_ROOT", str(copy))
-    assert len(shown(capsys)) == 4
-    chosen = project(url="sqlite:///ledgers/own.db")
-    another = r"record 1: missing, but .* \(or ledger\.url now names another ledger\)"
-    with pytest.raises(PipelineError, match=another):
+    assert len(shown(primorl)) == 4
+    chosen = settings(url="sqlite:///ledgers/own.db")
+    with pytest.raises(PipelineError, match=r"record 1: missing, but .* \(or ledger\.url now names another ledger\)"):
         project_ledger(chosen)
-    assert not (here / "ledgers" / "own.db").exists()
-    (here / ".primorl/ledger.head").unlink()
+    assert not (folder / "ledgers" / "own.db").exists()
+    (folder / ".primorl/ledger.head").unlink()
     with closing(project_ledger(chosen)) as begun:
         begun.reserve(request(version("ab"), GAUSSIAN), None)
-    assert (here / "ledgers" / "own.db").exists(), "a relative path begins in the project"
+    assert (folder / "ledgers" / "own.db").exists(), "a relative path begins in the project"
 
 
-def test_an_unusable_url_is_one_line_without_credentials(project: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    project()
-    project_ledger(project()).close()  # makes the secret
-    project(url="postgresql+psycopg://ana:hush@127.0.0.1:9/spending")
-    assert primorl("show") == 1
-    told = capsys.readouterr().err
-    assert told.startswith("error: ledger postgresql://127.0.0.1:9/spending: cannot be used: OperationalError")
-    assert "hush" not in told
-    assert told.count("\n") == 1
-    project(url="ana:hush")
-    assert primorl("verify", "--debug") == primorl("--debug", "verify") == 1
-    told = capsys.readouterr().err
-    assert told.count("error: ledger.url: not a database's URL") == 2
-    assert "hush" not in told
+def test_an_unusable_url_is_one_line_without_credentials(primorl: Call) -> None:
+    project_ledger(settings()).close()  # makes the secret
+    for url, says in (
+        ("postgresql+psycopg://ana:hush@127.0.0.1:9/spending", "ledger postgresql://127.0.0.1:9/spending: cannot be "),
+        ("ana:hush", "ledger.url: not a database's URL"),
+    ):
+        settings(url=url)
+        status, _, err = primorl("ledger", "verify")
+        assert (status, err.count("\n")) == (1, 1)
+        assert err.startswith(f"error: {says}")
+        assert "hush" not in err + primorl("ledger", "verify", "--debug")[2]
+
+
+@contextmanager
+def auditor() -> Iterator[None]:
+    """Give up the rights of this user for the block, if it is root, whom no mode holds back."""
+    if os.geteuid() == 0:
+        os.setegid(65534)
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(os.getuid())
+        os.setegid(os.getgid())
+
+
+def test_who_may_only_read_can_verify_show_and_plan(monkeypatch: pytest.MonkeyPatch, primorl: Call) -> None:
+    """As an auditor has it. Nothing is created: no file, no lock, no journal."""
+    with tempfile.TemporaryDirectory(prefix="primorl-auditor-") as outside:  # which other users can reach
+        monkeypatch.chdir(outside)
+        chosen = settings()
+        partitioned()
+        charged(chosen)
+        for path in [*Path().rglob("*"), Path()]:
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        before = snapshot(Path())
+        with auditor():
+            with pytest.raises(PermissionError):
+                Path(".primorl/probe").touch()
+            for words in (*READING[:2], ("ledger", "show", "--json"), ("plan",)):
+                status, out, err = primorl(*words)
+                assert status == 0, err
+                assert out
+        assert snapshot(Path()) == before
+        for path in [Path(), *Path().rglob("*")]:
+            path.chmod(0o755 if path.is_dir() else 0o644)
+        monkeypatch.undo()

@@ -9,78 +9,62 @@ from typing import Any
 
 import pytest
 
-import primorl
-from primorl.commands import main as cli
-from primorl.commands import plan_text
+import primorl as package
+from primorl.commands import plan_answer
 from primorl.project.errors import PipelineError
+from tests.commands.conftest import Call
+from tests.projects import ROOT
 
-ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "mlflow", "dvc", "pydantic", "dp_accounting", "pandas", "numpy", "sqlalchemy", "scipy", "pyarrow")
 EVERY = (
-    *(("init",), ("check",), ("plan",), ("summary",), ("report",), ("runs",), ("predict",), ("export",)),
-    *(("release",), ("doctor",), ("sweep",), ("select",)),
-    *(("data",), ("data", "describe"), ("data", "push")),
-    *(("ledger",), ("ledger", "show"), ("ledger", "verify"), ("ledger", "export")),
-    *(("audit",), ("audit", "mechanism"), ("audit", "one-run")),
+    *("init", "check", "plan", "summary", "report", "runs", "predict", "export", "release", "doctor", "sweep"),
+    *("select", "data", "data describe", "data push", "ledger", "ledger show", "ledger verify", "ledger export"),
+    *("audit", "audit mechanism", "audit one-run"),
 )
+WORDS = [sys.executable, "-m", "primorl.commands.main"]
 
 
-def test_an_error_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_is_one_line(monkeypatch: pytest.MonkeyPatch, primorl: Call) -> None:
     """The message of an unforeseen exception may quote private values: it is shown with --debug only."""
     raised: list[BaseException] = []
 
     def fail(*_: Any, **__: Any) -> None:
         raise raised[-1]
 
-    monkeypatch.setattr(plan_text, "show", fail)
+    monkeypatch.setattr(plan_answer, "show", fail)
     for wrong, says in (
         (PipelineError("privacy.delta: too large"), "error: privacy.delta: too large"),
         (FileNotFoundError(2, "No such file or directory", "gone.parquet"), "error: gone.parquet: No such file"),
-        (ValueError("PRIVATE-42"), "error: plan: unforeseen ValueError at test_main.py:"),
         (
             ModuleNotFoundError("No module named 'dvc'", name="dvc"),
             "error: plan: needs dvc, which is not installed; run `pip install 'primorl[pipeline]'`",
         ),
         (KeyboardInterrupt(), "error: interrupted"),
+        (ValueError("PRIVATE-42"), "error: plan: unforeseen ValueError at test_main.py:"),
     ):
         raised.append(wrong)
-        assert cli.main(["plan"]) == (130 if isinstance(wrong, KeyboardInterrupt) else 1)
-        shown = capsys.readouterr().err
-        assert shown.startswith(says)
-        assert len(shown.splitlines()) == 1
-        assert "PRIVATE-42" not in shown
-    raised.append(ValueError("PRIVATE-42"))
-    assert cli.main(["plan", "--debug"]) == 1
-    assert "Traceback" in capsys.readouterr().err
-
-
-def test_a_wrong_command_line_is_one_line_too(capsys: pytest.CaptureFixture[str]) -> None:
-    for words, says in (
-        ([], "error: Missing command; see `primorl --help`"),
-        (["plna"], "error: No such command 'plna'. Did you mean 'plan'?; see `primorl --help`"),
-        (["ledger"], "error: Missing command; see `primorl ledger --help`"),
-        (["plan", "--nois", "1"], "error: No such option: --nois"),
-        (["plan", "--rounds"], "error: Option '--rounds' requires an argument"),
-        (["plan", "--solve", "time"], "error: Invalid value for '--solve': "),
-        (["plan", "surplus"], "error: Got unexpected extra argument"),
-        (["data", "push"], "error: Missing option '--remote'"),
-        (["release"], "error: Missing argument 'DIR'"),
-    ):
-        assert cli.main(words) == 2
-        out, err = capsys.readouterr()
-        assert out == ""
+        status, _, err = primorl("plan")
+        assert status == (130 if isinstance(wrong, KeyboardInterrupt) else 1)
         assert err.startswith(says)
-        assert err.count("\n") == 1
+        assert (err.count("\n"), "PRIVATE-42" in err) == (1, False)
+    assert "Traceback" in primorl("plan", "--debug")[2]
+
+
+def test_a_wrong_command_line_is_one_line_too(primorl: Call) -> None:
+    for words, says in (
+        ("", "error: Missing command; see `primorl --help`"),
+        ("plna", "error: No such command 'plna'. Did you mean 'plan'?; see `primorl --help`"),
+        ("ledger", "error: Missing command; see `primorl ledger --help`"),
+        ("plan --nois 1", "error: No such option: --nois"),
+        ("plan --solve time", "error: Invalid value for '--solve': "),
+        ("plan surplus", "error: Got unexpected extra argument"),
+        ("release", "error: Missing argument 'DIR'"),
+        ("audit mechanism --runs 0", "error: Invalid value for '--runs': found '0', allowed: 1 and more"),
+    ):
+        status, out, err = primorl(*words.split())
+        assert (status, out, err.count("\n")) == (2, "", 1)
+        assert err.startswith(says)
         assert "--help`" in err
-
-
-def test_a_closed_pipe_is_no_error() -> None:
-    words = [sys.executable, "-m", "primorl.commands.main", "plan", "--help"]
-    shown = subprocess.run(
-        ["bash", "-c", f"{' '.join(words)} | head -n 1"], capture_output=True, text=True, check=True, cwd=ROOT
-    )
-    assert shown.stdout.startswith("Usage: ")
-    assert shown.stderr == ""
 
 
 def test_help_has_examples_and_imports_nothing_heavy() -> None:
@@ -90,70 +74,54 @@ import primorl.commands.main as c
 c.main(["--help"])
 print("HEAVY", [m for m in {HEAVY!r} if m in sys.modules])
 for words in {EVERY!r}:
-    print("RUNS:", *words)
-    c.main([*words, "--help"])
+    print("RUNS:", words)
+    c.main([*words.split(), "--help"])
 print("HEAVY", [m for m in {HEAVY!r} if m in sys.modules and m != "pydantic"])  # typer reads options with it
 c.main(["--version"])
 """
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert [line for line in shown.splitlines() if line.startswith("HEAVY")] == ["HEAVY []"] * 2
-    assert shown.endswith(f"primorl {primorl.__version__}\n")
+    assert shown.endswith(f"primorl {package.__version__}\n")
     assert "\b" not in shown
     whole, *helps = shown.split("RUNS: ")
     for words, text in zip(EVERY, helps, strict=True):
-        assert re.search(rf"^  {words[0]} ", whole, re.M)
-        assert re.match(rf"^ +primorl {words[0]}", text.partition("Examples:\n")[2]), words
+        name = words.split()[0]
+        assert re.search(rf"^  {name} ", whole, re.M)
+        assert re.match(rf"^ +primorl {name}", text.partition("Examples:\n")[2]), words
 
 
-def test_the_shell_completes_commands_and_options() -> None:
+def test_the_shell_completes_commands_and_options_and_may_close_the_pipe() -> None:
     """As bash asks, after `primorl --install-completion`."""
-    words = [sys.executable, "-m", "primorl.commands.main"]
     for typed, place, completed in (("primorl in", "1", "init\n"), ("primorl plan --targ", "2", "--target-epsilon\n")):
         asked = {"_PRIMORL_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": place}
-        shown = subprocess.run(words, env=os.environ | asked, cwd=ROOT, capture_output=True, text=True, check=True)
+        shown = subprocess.run(WORDS, env=os.environ | asked, cwd=ROOT, capture_output=True, text=True, check=True)
         assert shown.stdout == completed
-    shell = ["bash", "-c", f"{' '.join(words)} --show-completion; true"]  # `true`: bash stays, and is recognised
+    shell = ["bash", "-c", f"{' '.join(WORDS)} --show-completion; {' '.join(WORDS)} plan --help | head -n 1"]
     script = subprocess.run(shell, cwd=ROOT, capture_output=True, text=True, check=True)
     assert "_PRIMORL_COMPLETE=complete_bash" in script.stdout
+    assert script.stdout.splitlines()[-1].startswith("Usage: ")
+    assert script.stderr == ""
 
 
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that looks like a project, and that one works in a folder of."""
-    monkeypatch.delenv("DVC_ROOT", raising=False)
-    for name in ("params.yaml", "dvc.yaml"):
-        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
-    if (ROOT / "datasets").exists():
-        (tmp_path / "datasets").symlink_to(ROOT / "datasets")
-    (tmp_path / "notes" / "deep").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path / "notes" / "deep")
-    return tmp_path
-
-
-@pytest.mark.usefixtures("project")
-def test_a_command_finds_the_project_from_a_folder_inside_it(capsys: pytest.CaptureFixture[str]) -> None:
-    before = Path.cwd()
-    assert cli.main(["plan", "--json", "--rounds", "3", "--noise-multiplier", "20", "--sampling-probability", "1"]) == 0
-    assert '"delta"' in capsys.readouterr().out  # of params.yaml
-    assert Path.cwd() == before
-    assert cli.main(["summary"]) == 1
-    assert capsys.readouterr().err.startswith("error: metrics/summary.json: not there")
-
-
-def test_paths_stay_relative_to_where_the_user_stands(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["release", "--check", "../here"]) == 1
-    assert capsys.readouterr().err.startswith("error: notes/here: not a folder")
-    outside = os.path.relpath(project.parent / "elsewhere")
-    assert cli.main(["release", "--check", outside]) == 1
-    assert capsys.readouterr().err.startswith(f"error: {project.parent / 'elsewhere'}: not a folder")
-
-
-def test_a_folder_with_its_own_params_is_its_own_project(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As DVC's temporary copies are; and a params.yaml alone, further up, makes no project."""
+def test_the_project_is_found_from_a_folder_inside_it_and_paths_are_the_callers(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, primorl: Call
+) -> None:
+    """A folder with its own params.yaml is its own project, and a params.yaml alone, further up, makes none."""
+    for name in ("params.yaml", "dvc.yaml", "datasets"):
+        (folder / name).symlink_to(ROOT / name)
+    here = folder / "notes" / "deep"
+    here.mkdir(parents=True)
+    monkeypatch.chdir(here)
+    words = ("--json", "--rounds", "3", "--noise-multiplier", "20", "--sampling-probability", "1")
+    assert '"delta"' in primorl("plan", *words)[1], "of params.yaml"
+    assert Path.cwd() == here
+    assert primorl("summary")[2].startswith("error: metrics/summary.json: not there")
+    assert primorl("release", "--check", "../here")[2].startswith("error: notes/here: not a folder")
+    elsewhere = folder.parent / "elsewhere"
+    outside = os.path.relpath(elsewhere)
+    assert primorl("release", "--check", outside)[2].startswith(f"error: {elsewhere}: not a folder")
     Path("params.yaml").write_text("[]", encoding="utf-8")
-    assert cli.main(["check"]) == 1
-    assert capsys.readouterr().err.startswith("error: params.yaml: ")
+    assert primorl("check")[2].startswith("error: params.yaml: ")
     Path("params.yaml").unlink()
-    (project / "dvc.yaml").unlink()
-    assert cli.main(["check"]) == 1
-    assert "params.yaml: not there" in capsys.readouterr().err
+    (folder / "dvc.yaml").unlink()
+    assert "params.yaml: not there" in primorl("check")[2]

@@ -1,6 +1,7 @@
-"""``primorl plan`` says what the accountant says, solves what it is asked, and names what is wrong in one line."""
+"""``primorl plan`` says what the accountant says, solves what it is asked, and says whether the run can learn."""
 
 import json
+import shutil
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -8,24 +9,31 @@ from typing import Any
 import pytest
 import yaml
 
-from primorl.commands import main as cli
 from primorl.config.params import Params, load
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.solving import solve_noise_multiplier
-from primorl.privacy.ledger.ledger import Budget, Version
+from primorl.privacy.ledger.ledger import Budget
+from primorl.privacy.ledger.requests import Version
 from primorl.project.errors import PipelineError
 from primorl.project.files import write_json
+from primorl.project.paths import MANIFEST
 from primorl.setup import clone_work
 from primorl.setup.accounts import project_ledger
-from primorl.setup.planning import make_plan
+from primorl.setup.model_work import make_plan
 from primorl.trajectories.storage.manifest import Manifest
+from tests.commands.conftest import Call
+from tests.commands.test_data import logged
 from tests.pipeline.tiny_policy import write_partition
+from tests.pipeline.training_project import watch_private
 from tests.privacy.accounting.test_epsilon import GOLDEN
 from tests.privacy.ledger.ledgers import adaptive, request, version
 from tests.projects import project_settings, write_settings
+from tests.setup.conftest import small
+from tests.setup.fitted_project import automatic, fit, fits, quick, write_data
 from tests.trajectories.builders import INFO, episode, table
 
-KEYS = ("epsilon_pld", "epsilon_rdp", "delta", "sampling_probability", "noise_multiplier", "rounds")
+__all__ = ["small"]
+
 PRIVACY = {
     "budget": {"epsilon": 2.0, "delta": 1e-5},
     "target_epsilon": None,
@@ -34,19 +42,13 @@ PRIVACY = {
     "sampling_probability": 1.0,  # quick to account
     "rounds": 5,
 }
-BARE = ("--sampling-probability", "1", "--rounds", "5", "--delta", "1e-5")
+Q, T, D, Z = "--sampling-probability 1 ", "--rounds 5 ", "--delta 1e-5 ", "--noise-multiplier 20 "
+BARE = Q + T + D
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working directory."""
-    monkeypatch.delenv("DVC_ROOT", raising=False)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def write_params(**privacy: object) -> None:
+def write_params(variant: str = "private", **privacy: object) -> None:
     raw = project_settings()
+    raw["dynamics"]["variant"] = variant
     raw["privacy"] |= PRIVACY | privacy
     write_settings(raw)
 
@@ -60,266 +62,277 @@ def write_partitions() -> Version:
     return data
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    assert cli.main(["plan", *words]) == 0
-    return capsys.readouterr().out
+def said(primorl: Call, words: str = "") -> str:
+    status, out, err = primorl("plan", *words.split())
+    assert status == 0, err
+    return out
 
 
-def answered(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
-    return json.loads(said(capsys, "--json", *words), parse_constant=pytest.fail)
+def answered(primorl: Call, words: str = "") -> Any:
+    return json.loads(said(primorl, f"--json {words}"), parse_constant=pytest.fail)
 
 
-def epsilon(q: float, z: float, rounds: int, delta: float = 1e-5) -> float:
-    return accounting.spent(accounting.training_event(q, z, rounds), delta, rounds=rounds).epsilon_pld
+def trained(z: float, rounds: int, *queries: float) -> float:
+    return accounting.Training(1.0, z, rounds, queries).spent(1e-5).epsilon_pld
 
 
-@pytest.mark.parametrize(("q", "z", "rounds", "rdp", "pld"), GOLDEN[2:4])
-def test_golden_values(
-    q: float, z: float, rounds: int, rdp: float, pld: float, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_golden_values(primorl: Call) -> None:
     """The contract's keys, with the measured values."""
-    words = {"--sampling-probability": q, "--noise-multiplier": z, "--rounds": rounds, "--delta": 1e-5}
-    answer = answered(capsys, *(str(word) for pair in words.items() for word in pair))
+    q, z, rounds, rdp, pld = GOLDEN[3]
+    given = f"--sampling-probability {q} --noise-multiplier {z} --rounds {rounds} --delta 1e-5"
+    answer = answered(primorl, given)
     assert answer["epsilon_pld"] == pytest.approx(pld, rel=2e-3)
     assert answer["epsilon_rdp"] == pytest.approx(rdp, rel=2e-3)
     assert answer["epsilon_pld"] < answer["epsilon_replace_one"]
-    assert [answer[key] for key in KEYS[2:]] == [1e-5, q, z, rounds]
-    assert answer["neighboring_relation"] == "zero_out_one"
+    keys = ("delta", "sampling_probability", "noise_multiplier", "rounds", "neighboring_relation", "private")
+    assert [answer[key] for key in keys] == [1e-5, q, z, rounds, "zero_out_one", True]
 
 
-def test_a_target_is_solved_for_noise_or_rounds(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_target_is_solved_for_noise_or_rounds(primorl: Call) -> None:
     """Each answer keeps the target; a little less noise, or one round more, would not."""
-    target = ("--target-epsilon", "1.5")
-    noise = answered(capsys, *BARE, *target)
-    assert noise["epsilon_pld"] <= 1.5 < epsilon(1.0, 0.999 * noise["noise_multiplier"], 5)
-    assert noise == answered(capsys, *BARE, *target, "--solve", "noise-multiplier")
-    some = ("--sampling-probability", "1", "--noise-multiplier", "20", "--delta", "1e-5", *target, "--solve", "rounds")
-    rounds = answered(capsys, *some)
-    assert rounds["epsilon_pld"] <= 1.5 < epsilon(1.0, 20.0, rounds["rounds"] + 1)
+    noise = answered(primorl, BARE + "--target-epsilon 1.5")
+    assert noise["epsilon_pld"] <= 1.5 < trained(0.999 * noise["noise_multiplier"], 5)
+    assert noise == answered(primorl, BARE + "--target-epsilon 1.5 --solve noise-multiplier")
+    rounds = answered(primorl, Q + Z + D + "--target-epsilon 1.5 --solve rounds")
+    assert rounds["epsilon_pld"] <= 1.5 < trained(20.0, rounds["rounds"] + 1)
     assert rounds["noise_multiplier"] == 20.0
 
 
-def test_what_is_not_given_comes_from_params(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_not_given_comes_from_params(primorl: Call) -> None:
     """ε now; an option changes its own number only; a target in the file is solved for anew at other rounds."""
     write_params()
-    assert answered(capsys)["epsilon_pld"] == epsilon(1.0, 20.0, 5)
-    assert answered(capsys, "--rounds", "9")["epsilon_pld"] == epsilon(1.0, 20.0, 9)
-    assert answered(capsys, "--target-epsilon", "1")["noise_multiplier"] == 8.342
-    longer = answered(capsys, "--target-epsilon", "3", "--solve", "rounds")
+    assert answered(primorl)["epsilon_pld"] == trained(20.0, 5)
+    assert answered(primorl, "--rounds 9")["epsilon_pld"] == trained(20.0, 9)
+    assert answered(primorl, "--target-epsilon 1")["noise_multiplier"] == 8.342
+    longer = answered(primorl, "--target-epsilon 3 --solve rounds")
     assert (longer["noise_multiplier"], longer["rounds"] > 5) == (20.0, True)
+    missing = "error: --target-epsilon: not given, and privacy.target_epsilon in params.yaml is null; give it\n"
+    assert primorl("plan", "--solve", "rounds") == (1, "", missing)
     write_params(target_epsilon=1.0, noise_multiplier=None)
-    now, more = answered(capsys), answered(capsys, "--rounds", "20")
+    now, more = answered(primorl), answered(primorl, "--rounds 20")
     assert now["noise_multiplier"] == solve_noise_multiplier(1.0, 1e-5, 1.0, 5)
     assert more["noise_multiplier"] == solve_noise_multiplier(1.0, 1e-5, 1.0, 20)
-    assert answered(capsys, "--target-epsilon", "2", "--solve", "rounds")["noise_multiplier"] == now["noise_multiplier"]
-    assert answered(capsys, "--noise-multiplier", "7")["epsilon_pld"] == epsilon(1.0, 7.0, 5)
-    write_params()
-    assert cli.main(["plan", "--solve", "rounds"]) == 1
-    found = "error: --target-epsilon: not given, and privacy.target_epsilon in params.yaml is null; give it\n"
-    assert capsys.readouterr().err == found
+    assert answered(primorl, "--target-epsilon 2 --solve rounds")["noise_multiplier"] == now["noise_multiplier"]
+    assert answered(primorl, "--noise-multiplier 7")["epsilon_pld"] == trained(7.0, 5)
 
 
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
+def test_errors_are_one_line_that_names_the_option(primorl: Call) -> None:
+    for words, complaint in (
+        ("", "--noise-multiplier, --target-epsilon: neither is given, and there is no params.yaml here; give one"),
+        ("--noise-multiplier 1", "--sampling-probability: not given, and there is no params.yaml here to take"),
+        (BARE + "--solve noise-multiplier", "--target-epsilon: not given, and there is no params.yaml here"),
+        ("--noise-multiplier 1e-200", "found '1e-200', allowed: a number from 1e-06 to 1e+06"),
+        ("--target-epsilon nan", "found 'nan', allowed: a number above 0"),
+        ("--sampling-probability 1.01", "found '1.01', allowed: a number above 0, at most 1"),
+        ("--rounds 1.5", "found '1.5', allowed: a whole number from 1 to 1000000"),
+        ("--delta 1", "found '1', allowed: a number above 0 and below 1"),
+        ("--units 0", "found '0', allowed: a whole number from 1"),
+        ("--queries=1,x", "found 'x', allowed: none, or numbers with commas between them, each a number from"),
+        ("--queries=1,1,1,1,1,1,1,1,1", "found 9, allowed: up to 8"),
         (
-            ["--json"],
-            "--noise-multiplier, --target-epsilon: neither is given, and there is no params.yaml here; give one",
+            BARE + "--target-epsilon 1 --solve rounds",
+            "--rounds: found with --solve rounds, which looks for them; leave",
         ),
-        (["--noise-multiplier", "1"], "--sampling-probability: not given, and there is no params.yaml here to take"),
-        ([*BARE, "--solve", "noise-multiplier"], "--target-epsilon: not given, and there is no params.yaml here"),
-        ([*BARE, "--noise-multiplier", "1e-200"], "found '1e-200', allowed: a number from 1e-06 to 1e+06"),
-        ([*BARE, "--target-epsilon", "nan"], "found 'nan', allowed: a number above 0"),
-        (["--sampling-probability", "1.01"], "found '1.01', allowed: a number above 0, at most 1"),
-        (["--rounds", "1.5"], "found '1.5', allowed: a whole number from 1 to 1000000"),
-        (["--delta", "1"], "found '1', allowed: a number above 0 and below 1"),
-        (["--units", "0"], "found '0', allowed: a whole number from 1"),
-        (["--queries=1,x"], "found 'x', allowed: none, or numbers with commas between them, each a number from"),
-        (["--queries=9,"], "found '', allowed: none, or"),
-        (["--queries=1,1,1,1,1,1,1,1,1"], "found 9, allowed: up to 8"),
+        (BARE + Z + "--target-epsilon 1", "--noise-multiplier: found where the one for a target is looked for; leave"),
         (
-            [*BARE, "--target-epsilon", "1", "--solve", "rounds"],
-            "--rounds: found with --solve rounds, which looks for them; leave one of the two out",
-        ),
-        (
-            [*BARE, "--target-epsilon", "1", "--noise-multiplier", "3"],
-            "--noise-multiplier: found where the one for a target is looked for; leave it out, or look for the rounds",
-        ),
-        (
-            [*BARE[:4], "--delta", "1e-9", "--target-epsilon", "1e-6"],
+            Q + T + "--delta 1e-9 --target-epsilon 1e-6",
             "--target-epsilon: found 1e-06: no noise multiplier below 100000 reaches epsilon 1e-06; raise it",
         ),
         (
-            [*BARE[:2], *BARE[4:], "--noise-multiplier", "0.5", "--target-epsilon", "1", "--solve", "rounds"],
+            Q + D + "--noise-multiplier 0.5 --target-epsilon 1 --solve rounds",
             "--target-epsilon: found 1: no round fits: one alone costs more than epsilon 1; raise it, or the noise",
         ),
-    ],
-)
-def test_errors_are_one_line_that_names_the_option(
-    words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["plan", *words]) in (1, 2)
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.count("\n") == 1
-    assert err.startswith("error: ")
-    assert complaint in err
+    ):
+        status, out, err = primorl("plan", *words.split())
+        assert status in (1, 2)
+        assert (out, err.count("\n"), err[:7]) == ("", 1, "error: ")
+        assert complaint in err
 
 
-def test_text_without_a_project_is_the_mechanism_alone(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_without_a_project_is_the_mechanism_alone(primorl: Call) -> None:
     """ε is rounded up, so that no line promises more than the accountant."""
-    text = said(capsys, *BARE, "--noise-multiplier", "20", "--units", "50")
-    exact = epsilon(1.0, 20.0, 5)
+    text = said(primorl, BARE + Z + "--units 50")
     printed = float(text.split("ε ")[1].split()[0])
-    assert exact <= printed < exact * 1.001
+    assert trained(20.0, 5) <= printed < trained(20.0, 5) * 1.001
     assert "noise per coordinate of the mean update: 0.4 of the clipping norm" in text
-    assert "charge" not in text
-    assert "warning" not in text
-    too_large = ("--units", "50", "--delta", "0.02")
-    assert "warning: δ is not below 1/50" in said(capsys, *BARE[:4], "--noise-multiplier", "20", *too_large)
-    answer = answered(capsys, *BARE, "--noise-multiplier", "0.01")
+    assert not {"charge", "warning"} & set(text.split())
+    assert "warning: δ is not below 1/50" in said(primorl, Q + T + Z + "--units 50 --delta 0.02")
+    answer = answered(primorl, BARE + "--noise-multiplier 0.01")
     assert answer["epsilon_pld"] == answer["epsilon_rdp"] > 1000
     assert answer["epsilon_replace_one"] is None, "infinite"
 
 
-def test_text_says_what_was_spent_and_what_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_says_what_was_spent_and_what_is_left(primorl: Call) -> None:
     """Rounds left, and the multiplier that fits, keep the budget with what was charged; a bit more breaks it."""
     write_params()
     data = write_partitions()
-    assert "nothing was charged to this dataset yet" in said(capsys)
-    ledger = project_ledger(load(Path("params.yaml")))
+    assert "nothing was charged to this dataset yet" in said(primorl)
     earlier = accounting.training_event(1.0, 20.0, 40)
-    ledger.reserve(request(data, earlier, dataset="small"), None)
-    ledger.close()
+    with closing(project_ledger(load(Path("params.yaml")))) as ledger:
+        ledger.reserve(request(data, earlier, dataset="small"), None)
 
     def together(z: float, rounds: int) -> float:
         return adaptive(earlier, accounting.training_event(1.0, z, rounds))
 
-    text = said(capsys)
+    text = said(primorl)
     assert "small: ε 1.2 spent at δ 1e-05, in 1 charge(s)" in text
-    assert 1.199 < epsilon(1.0, 20.0, 40) <= 1.2
+    assert 1.199 < trained(20.0, 40) <= 1.2
     assert "this run fits" in text
     left = int(text.rpartition("rounds left with its noise multiplier: ")[2])
     assert together(20.0, left) <= 2.0 < together(20.0, left + 1)
-    text = said(capsys, "--rounds", "200")
+    text = said(primorl, "--rounds 200")
     multiplier = float(text.partition("this run does not fit; still fitting: noise_multiplier ")[2].split()[0])
     assert together(multiplier, 200) <= 2.0 < together(0.98 * multiplier, 200)
     assert int(text.rpartition("rounds left with its noise multiplier: ")[2]) == left
-    assert "rounds left with its noise multiplier: none" in said(capsys, "--noise-multiplier", "0.5")
+    assert "rounds left with its noise multiplier: none" in said(primorl, "--noise-multiplier 0.5")
     write_params(budget={"epsilon": None, "delta": 1e-5})
-    assert said(capsys).endswith("budget: none (privacy.budget.epsilon is null)\n")
+    assert said(primorl).endswith("budget: none (privacy.budget.epsilon is null)\n")
 
 
-def test_plan_and_the_ledger_advise_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_and_the_ledger_advise_the_same(primorl: Call) -> None:
     """Word for word: one budget has one figure, and one line to paste."""
     write_params(budget={"epsilon": 1.0, "delta": 1e-5}, rounds=100)
     data = write_partitions()
     with closing(project_ledger(load(Path("params.yaml")))) as ledger:
+        ledger.reserve(request(data, accounting.training_event(1.0, 20.0, 1)), None)
         with pytest.raises(PipelineError) as refused:
             ledger.reserve(request(data, accounting.training_event(1.0, 20.0, 100)), Budget(1.0, 1e-5))
-        first = ledger.reserve(request(data, accounting.training_event(1.0, 20.0, 1)), None)
-        ledger.commit(first.id)
-        with pytest.raises(PipelineError) as later:
-            ledger.reserve(request(data, accounting.training_event(1.0, 20.0, 100)), Budget(1.0, 1e-5))
-    advised = str(later.value).partition("still fitting: ")[2]
+    advised = str(refused.value).partition("still fitting: ")[2]
     assert "-S privacy.target_epsilon=null -S privacy.noise_multiplier=" in advised
-    assert f"this run does not fit; still fitting: {advised}\n" in said(capsys)
-    assert str(refused.value).partition("still fitting: ")[2] != advised, "the twin: another budget, another figure"
+    assert f"this run does not fit; still fitting: {advised}\n" in said(primorl)
 
 
-STATISTICS = {"normaliser": "private", "starts": True, "noise_multiplier": 30.0}
-
-
-def together(z: float, rounds: int, *queries: float) -> float:
-    return accounting.Training(1.0, z, rounds, queries).spent(1e-5).epsilon_pld
-
-
-def test_queries_that_params_ask_for_are_part_of_what_it_costs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_queries_that_params_ask_for_are_part_of_what_it_costs(primorl: Call) -> None:
     """Now, for a target and for rounds; they can be left out or given, and the text names them."""
-    write_params(statistics=STATISTICS)
-    answer = answered(capsys)
+    write_params(statistics={"normaliser": "private", "starts": True, "noise_multiplier": 30.0})
+    answer = answered(primorl)
     assert answer["queries"] == [30.0, 30.0]
-    assert answer["epsilon_pld"] == together(20.0, 5, 30.0, 30.0) > epsilon(1.0, 20.0, 5) * 1.02
-    assert answered(capsys, "--queries", "none")["epsilon_pld"] == epsilon(1.0, 20.0, 5)
-    assert answered(capsys, "--queries", "9,11")["epsilon_pld"] == together(20.0, 5, 9.0, 11.0)
-    solved = answered(capsys, "--target-epsilon", "1")
-    assert (
-        together(solved["noise_multiplier"], 5, 30.0, 30.0)
-        <= 1.0
-        < together(solved["noise_multiplier"] * 0.99, 5, 30.0, 30.0)
-    )
-    longer = answered(capsys, "--target-epsilon", "3", "--solve", "rounds")
-    assert together(20.0, longer["rounds"], 30.0, 30.0) <= 3.0 < together(20.0, longer["rounds"] + 1, 30.0, 30.0)
-    assert "after 2 queries of all units (privacy.statistics), noise multiplier 30, 30" in said(capsys)
-    assert answered(capsys, *BARE, "--noise-multiplier", "20", "--queries", "none")["queries"] == []
+    assert answer["epsilon_pld"] == trained(20.0, 5, 30.0, 30.0) > trained(20.0, 5) * 1.02
+    assert answered(primorl, "--queries none")["epsilon_pld"] == trained(20.0, 5)
+    assert answered(primorl, "--queries 9,11")["epsilon_pld"] == trained(20.0, 5, 9.0, 11.0)
+    z = answered(primorl, "--target-epsilon 1")["noise_multiplier"]
+    assert trained(z, 5, 30.0, 30.0) <= 1.0 < trained(z * 0.99, 5, 30.0, 30.0)
+    rounds = answered(primorl, "--target-epsilon 3 --solve rounds")["rounds"]
+    assert trained(20.0, rounds, 30.0, 30.0) <= 3.0 < trained(20.0, rounds + 1, 30.0, 30.0)
+    assert "after 2 queries of all units (privacy.statistics), noise multiplier 30, 30" in said(primorl)
 
 
-@pytest.mark.parametrize("variant", ["no_clip", "mopo"])
-def test_json_of_a_variant_without_a_guarantee_says_so(variant: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_of_a_variant_without_a_guarantee_says_so(primorl: Call) -> None:
     """Its ε is null; what other noise would cost is still answered."""
-    write_params()
-    assert answered(capsys)["private"] is True
-    raw = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
-    raw["dynamics"]["variant"] = variant
-    Path("params.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
-    assert f"dynamics.variant {variant}: a run of it has no guarantee at all" in said(capsys)
-    answer = answered(capsys)
-    assert answer["private"] is False
-    assert [answer[name] for name in ("epsilon_pld", "epsilon_rdp", "epsilon_replace_one")] == [None] * 3
-    asked = answered(capsys, "--noise-multiplier", "20")
-    assert (asked["private"], asked["epsilon_pld"]) == (True, epsilon(1.0, 20.0, 5))
+    write_params("mopo")
+    assert "dynamics.variant mopo: a run of it has no guarantee at all" in said(primorl)
+    answer = answered(primorl)
+    names = ("private", "epsilon_pld", "epsilon_rdp", "epsilon_replace_one")
+    assert [answer[name] for name in names] == [False, None, None, None]
+    asked = answered(primorl, Z)
+    assert (asked["private"], asked["epsilon_pld"]) == (True, trained(20.0, 5))
 
 
-def test_what_training_refuses_is_refused_in_the_same_words(capsys: pytest.CaptureFixture[str]) -> None:
-    """A query that is nothing but noise, and a target that no noise reaches."""
-    statistics = {"normaliser": "private", "starts": False, "noise_multiplier": 1000.0}
-    write_params(statistics=statistics)
-    chosen = load(Path("params.yaml"))
-    assert cli.main(["plan", "--json"]) == 0, "before there are partitions, nobody knows the number of units"
-    capsys.readouterr()
-    write_partitions()
+def test_what_training_refuses_is_refused_in_the_same_words(primorl: Call) -> None:
+    """A query that is nothing but noise, and a target that no noise reaches. Twin: less noise is accepted."""
     names = ["a", "b"]
+    write_partitions()
     write_partition(Path("data/partitions/public"), table([episode(20, i) for i in range(2)], units=names, names=names))
-    with pytest.raises(PipelineError) as refused:
-        refused_by_training(chosen)
-    assert "leaves nothing of the normaliser's answer" in str(refused.value)
-    for words in ([], ["--json"]):
-        assert cli.main(["plan", *words]) == 1
-        assert capsys.readouterr().err == f"error: {refused.value}\n"
-    write_params(statistics=statistics | {"noise_multiplier": 0.3})
-    assert cli.main(["plan", "--json"]) == 0, "the twin: less noise is accepted"
-    capsys.readouterr()
-    write_params(target_epsilon=1e-6, noise_multiplier=None, delta=1e-9)
-    with pytest.raises(PipelineError) as refused:
-        refused_by_training(load(Path("params.yaml")))
-    assert cli.main(["plan"]) == 1
-    assert capsys.readouterr().err == f"error: {refused.value}\n"
-
-
-def refused_by_training(chosen: Params) -> None:
-    manifest = Manifest.load(Path("data/partitions/manifest.json"))
-    make_plan(chosen, manifest)
+    statistics = {"normaliser": "private", "starts": False, "noise_multiplier": 0.3}
+    write_params(statistics=statistics)
+    assert primorl("plan", "--json")[0] == 0
+    for settings in (
+        {"statistics": statistics | {"noise_multiplier": 1000.0}},
+        {"target_epsilon": 1e-6, "noise_multiplier": None, "delta": 1e-9},
+    ):
+        write_params(**settings)
+        with pytest.raises(PipelineError) as refused:
+            make_plan(load(Path("params.yaml")), Manifest.load(Path("data/partitions/manifest.json")))
+        for words in ([], ["--json"]):
+            assert primorl("plan", *words) == (1, "", f"error: {refused.value}\n")
 
 
 def test_the_clone_and_the_private_evaluation_are_counted_with_the_model(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, primorl: Call
 ) -> None:
     """All of them are paid by the same people; the twin: without them nothing is said."""
-    monkeypatch.setattr(clone_work, "ROUNDS", 5)
-    monkeypatch.setattr(clone_work, "SAMPLING_PROBABILITY", 1.0)
-    monkeypatch.setattr(clone_work, "noise_for", lambda epsilon, delta: 20.0)
+    for name, value in (("ROUNDS", 5), ("SAMPLING_PROBABILITY", 1.0), ("noise_for", lambda epsilon, delta: 20.0)):
+        monkeypatch.setattr(clone_work, name, value)
     write_params()
-    assert "in all" not in said(capsys)
-    raw = project_settings()
-    raw["privacy"] |= PRIVACY
-    raw["behaviour"]["target_epsilon"] = 0.5
-    write_settings(raw)
+    assert "in all" not in said(primorl)
+    edit("params.yaml", behaviour={"target_epsilon": 0.5})
     both = float(adaptive(*[accounting.training_event(1.0, 20.0, 5)] * 2, delta=1e-5))
-    (line,) = (line for line in said(capsys).splitlines() if "in all" in line)
+    (line,) = (line for line in said(primorl).splitlines() if "in all" in line)
     assert "with a clone of the behaviour (0.5): about ε " in line
     assert float(line.split("about ε ")[1].split()[0]) == pytest.approx(both, rel=1e-3)
-    raw["evaluation"]["private"]["estimators"] = {"behaviour": 0.1}
-    write_settings(raw)
-    assert "with a clone of the behaviour (0.5) and the private evaluation of its policy (behaviour 0.1)" in said(
-        capsys
+    private = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))["evaluation"]["private"]
+    edit("params.yaml", evaluation={"private": private | {"estimators": {"behaviour": 0.1}}})
+    named = "with a clone of the behaviour (0.5) and the private evaluation of its policy (behaviour 0.1)"
+    assert named in said(primorl)
+
+
+def edit(file: str, **changes: object) -> None:
+    content = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+    for key, value in changes.items():
+        content[key] = content[key] | value if isinstance(value, dict) else value
+    Path(file).write_text(yaml.safe_dump(content), encoding="utf-8")
+
+
+@pytest.fixture
+def data(small: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
+    """Nine private units and ten public ones; quick to fit and to account."""
+    write_data()
+    quick(monkeypatch)
+    watch_private(monkeypatch, lambda: pytest.fail("private rows were opened"))
+    return automatic(small, privacy__sampling_probability=1.0)
+
+
+def test_text_and_json_say_what_is_fitted_and_whether_it_can_learn(data: Params, primorl: Call) -> None:
+    """What training would take, to the last digit, although its verdict is no: to ask costs nothing.
+
+    What the public split speaks against is said in its place.
+    """
+    lines, answer = said(primorl).splitlines(), answered(primorl)
+    chosen, found = fit(data)
+    assert (answer["can_learn"], answer["why"], answer["fitted"]) == (found.answer, found.reason, found.values)
+    assert answer["rounds"] == chosen.privacy.rounds == make_plan(chosen, Manifest.load(MANIFEST)).rounds
+    (values,) = (line for line in lines if "fitted to public facts of the data: " in line)
+    assert f"dynamics.learning_rate {chosen.dynamics.learning_rate}, " in values
+    assert "privacy.sampling_probability" not in values, "it is given"
+    assert f"  can it learn? no: {found.reason}" in lines
+    edit("datasets/small.yaml", bounds={"reward": [-16.5, -4.0]})
+    (line,) = (each for each in said(primorl).splitlines() if "lie outside its bounds" in each)
+    assert line.startswith("  can it learn? no: datasets/small.yaml: bounds.reward: ")
+
+
+def test_without_environment_and_public_split_it_warns_of_values_that_count_the_whole_horizon(
+    monkeypatch: pytest.MonkeyPatch, primorl: Call
+) -> None:
+    """Twin: public recordings tell how long they go on."""
+    quick(monkeypatch)
+    for fraction, warned in ((0.0, True), (0.5, False)):
+        logged(terminated=False, public_fraction=fraction)
+        given = {"target_epsilon": None, "noise_multiplier": 5.0, "sampling_probability": 1.0, "rounds": 4}
+        asked = {"normaliser": "bounds", "starts": True, "noise_multiplier": 30.0}
+        edit("params.yaml", privacy=given | {"statistics": asked}, partition={"public_fraction": fraction})
+        assert ("count every step up to the horizon (9)" in said(primorl)) is warned
+
+
+def test_a_target_is_fitted_to_and_the_files_noise_is_in_use_where_rounds_are_looked_for(
+    data: Params, primorl: Call
+) -> None:
+    """Without partitions, or with those of another dataset, a key that is to be fitted is one error."""
+    chosen, _ = fit(data)
+    solved = answered(primorl, "--target-epsilon 2")
+    assert solved["rounds"] == chosen.privacy.rounds
+    assert solved["noise_multiplier"] > 1.0
+    assert "can_learn" not in solved, "it is not the run that params.yaml describes"
+    assert len(fits()) == 2
+    assert answered(primorl, "--target-epsilon 30 --solve rounds")["noise_multiplier"] == 1.0
+    shutil.copy("datasets/small.yaml", "datasets/other.yaml")
+    edit("params.yaml", dataset="other")
+    refused = primorl("plan")[2]
+    assert refused.startswith("error: params.yaml: dataset: found other, to which settings are to be fitted")
+    assert refused.endswith("data/partitions holds small; run `dvc repro partition`\n")
+    shutil.rmtree("data/partitions")
+    missing = (
+        "error: data/partitions: not there yet; run `dvc repro partition`, for privacy.rounds in params.yaml is fitted "
+        "to the data; or give --rounds\n"
     )
+    assert primorl("plan") == (1, "", missing)
+    assert "can_learn" not in answered(primorl, "--rounds 4")

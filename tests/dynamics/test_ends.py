@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from primorl.dynamics.ends import Evidence, evidence, with_ends, without_head
+from primorl.dynamics.ensemble import Evidence, evidence
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.dynamics.seed_generators import SeedGenerators
 from tests.dynamics.models import CPU, ends_where_positive
@@ -31,13 +31,13 @@ def test_a_head_is_believed_where_it_beats_the_rate_of_ends() -> None:
 
 def test_without_its_head_a_model_moves_and_pays_as_before_and_never_ends() -> None:
     model = ends_where_positive(3.0)
-    bare = without_head(model)
+    bare = model.without_head()
     inputs, _ = rows(64)
     with_head, alone = (one.predict(inputs[:, :1], inputs[:, 1:]) for one in (model, bare))
     torch.testing.assert_close(with_head[:2], alone[:2])
     assert alone[2] is None
     steps = PessimisticModel(bare, uncertainty="max_aleatoric", penalty=0.0)
     assert steps.step(inputs[:, :1], inputs[:, 1:], SeedGenerators.of([0], CPU)).terminated is None
-    assert without_head(bare) is bare
-    assert with_ends(model, None) is model
-    assert with_ends(model, "none").termination == "none", "as the policy's rollouts used it"
+    assert bare.without_head() is bare
+    assert model.with_ends(None) is model
+    assert model.with_ends("none").termination == "none", "as the policy's rollouts used it"

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from primorl.dynamics.architecture import Architecture
-from primorl.dynamics.ends import without_head
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.pessimism import PessimisticModel, Step, max_aleatoric, max_pairwise_difference
 from primorl.dynamics.seed_generators import SeedGenerators
@@ -125,7 +124,7 @@ def test_without_a_termination_nothing_more_is_drawn() -> None:
 
 def test_the_penalty_without_a_unit_follows_the_rewards_scale() -> None:
     """u does not change when all targets are measured in other units, and λu does with the reward's."""
-    model = without_head(ends_where_positive(3.0))
+    model = ends_where_positive(3.0).without_head()
     model = replace(model, bounds=replace(model.bounds, reward_low=-1e6, reward_high=1e6))
     larger = replace(model, normaliser=replace(model.normaliser, target_scale=torch.tensor([7.0, 100.0])))
     inputs = torch.randn(64, 2, generator=torch.Generator().manual_seed(0))

@@ -11,8 +11,7 @@ from primorl.dynamics.starts import FILE, StartModel
 from primorl.privacy.mechanism.entropy import SystemEntropy
 from primorl.privacy.mechanism.queries import ONE, GaussianQuery
 from primorl.project.errors import PipelineError
-from primorl.training.normaliser_query import ObservationColumns
-from primorl.training.start_query import StartQuery
+from primorl.training.queries import ObservationColumns, StartQuery
 from tests.units import Ragged
 
 COLUMNS = ObservationColumns(5, ((1, 3),), discrete_actions=False)
@@ -41,7 +40,7 @@ def units(count: int, later: float = 1e6) -> Ragged:
 
 def model_of(source: Ragged, multiplier: float = 0.0, declared: int | None = None) -> StartModel:
     query = StartQuery(COLUMNS, BOUNDS)
-    asked = GaussianQuery("starts", query.moments(COLUMNS).sensitivity, multiplier)
+    asked = GaussianQuery("starts", COLUMNS.moments.sensitivity, multiplier)
     known = declared or source.units
     return query.model(asked.release(query.total(source) * (known // source.units), SystemEntropy()) / known)
 
@@ -94,7 +93,7 @@ def test_all_units_are_asked_in_any_portions(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Ragged, "transitions", counting)
     for most, batches in ((1, 23), (5000, 6), (10_000, 3), (1 << 20, 1)):
         asked.clear()
-        monkeypatch.setattr("primorl.training.start_query.BYTES_AT_ONCE", most)
+        monkeypatch.setattr("primorl.training.queries.BYTES_AT_ONCE", most)
         assert torch.equal(query.total(source), whole)
         assert len(asked) == batches
 
@@ -105,9 +104,9 @@ def test_a_unit_more_moves_the_sum_by_at_most_the_sensitivity(value: float) -> N
     odd = torch.full((1, 6), value)
     more = Ragged([*rest.inputs, odd], [*rest.targets, torch.zeros(1, 7)])
     moved = (query.total(more) - query.total(rest)).double() / ONE
-    assert float(moved.norm()) <= query.moments(COLUMNS).sensitivity
+    assert float(moved.norm()) <= COLUMNS.moments.sensitivity
     if value == 1e30:
-        assert float(moved.norm()) == query.moments(COLUMNS).sensitivity, "the corner of the box, and a category"
+        assert float(moved.norm()) == COLUMNS.moments.sensitivity, "the corner of the box, and a category"
 
 
 def test_one_unit_without_categories_and_categories_alone() -> None:
@@ -120,7 +119,7 @@ def test_one_unit_without_categories_and_categories_alone() -> None:
     only = ObservationColumns(3, ((0, 3),), discrete_actions=True)
     bounds = Bounds(torch.zeros(3), torch.ones(3), torch.zeros(1), torch.ones(1), 0.0, 1.0, True)
     query = StartQuery(only, bounds)
-    assert query.moments(only).sensitivity == 1
+    assert only.moments.sensitivity == 1
     total = query.total(Ragged([torch.eye(4)[[i % 2]] for i in range(8)], [torch.zeros(1, 5)] * 8))
     states = drawn(query.model(total.double() / ONE / 8), 1000)
     assert states.mean(0).tolist() == pytest.approx([0.5, 0.5, 0], abs=0.05)

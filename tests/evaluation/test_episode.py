@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from primorl.evaluation import episode
-from primorl.evaluation.episode import log_episode
-from primorl.evaluation.returns import reset_seeds
+from primorl.evaluation import returns
+from primorl.evaluation.returns import log_episode, reset_seeds
 from tests.evaluation.conftest import Countdown, random_policy
 from tests.pipeline.fakes import FakeRun
 
@@ -82,9 +81,9 @@ def test_an_episode_ends_at_the_declared_horizon_and_has_few_frames(
         return len(log.frames)
 
     assert frames(1) == 2
-    monkeypatch.setattr(episode, "_MOST_FRAMES", 3)
+    monkeypatch.setattr(returns, "_MOST_FRAMES", 3)
     assert frames(None) == 3
-    monkeypatch.setattr(episode, "_MOST_DRAWN", 2)
+    monkeypatch.setattr(returns, "_MOST_DRAWN", 2)
     assert frames(5) == 3, "the first state, that after three steps and the last"
 
 
@@ -94,10 +93,10 @@ def test_what_cannot_draw_or_draws_too_much_logs_nothing(
     log = Kept()
     log_episode(log, countdown, random_policy(1, 2, 1.0), 4, None)
     with monkeypatch.context() as patched:
-        patched.setattr(episode, "_OPENGL", (__name__,))
+        patched.setattr(returns, "_OPENGL", (__name__,))
         log_episode(log, drawn, random_policy(1, 2, 1.0), 4, None)
     with monkeypatch.context() as patched:
-        patched.setattr(episode, "_MOST_BYTES", 10)
+        patched.setattr(returns, "_MOST_BYTES", 10)
         log_episode(log, drawn, random_policy(1, 2, 1.0), 4, None)
     assert capfd.readouterr() == ("", "")
     gymnasium.registry[drawn].entry_point = Broken

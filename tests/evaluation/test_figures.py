@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from primorl.evaluation import figures
-from primorl.evaluation.online_results import OnlineSummary, draw_online
+from primorl.evaluation.figures import draw_online
 from primorl.evaluation.statistics import MeanInterval
+from primorl.evaluation.summary import OnlineSummary
 
 POINTS = [MeanInterval(each, each - 9, each + 9) for each in (18.0, 77.0, 131.0)]
 OFFLINE: dict[str, Any] = {

@@ -7,11 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from primorl.evaluation.private.model_q import ModelQ
-from primorl.evaluation.private.model_value import Clone, ModelBased
-from primorl.evaluation.private.problem import Problem
+from primorl.evaluation.private.model_values import Clone, ModelQ, values_in_model
+from primorl.evaluation.private.problem import Problem, PublicTrajectories, public_return_bounds
 from primorl.evaluation.private.results import GAIN
-from primorl.evaluation.survival import PublicTrajectories, public_return_bounds
 from tests.evaluation.private.conftest import model, payers, problem
 
 MODEL = model([0.5, 0.9], [1.0, 1.0])
@@ -69,10 +67,10 @@ def ended(units: int = 1) -> Problem:
 
 def test_rollouts_weigh_steps_as_recordings_have_them() -> None:
     """The mean return of recordings that are cut, in the same chain, is what the model says of it."""
-    (policy, *_) = ModelBased(rollouts=8).estimates(ended())
+    (policy, *_) = values_in_model(ended(), 8)
     expected = float((HALVES * 0.9 ** torch.arange(5, dtype=torch.float64)).sum())
     assert policy.members == pytest.approx([0.5 * expected, 0.9 * expected], rel=1e-3)
-    (whole, *_) = ModelBased(rollouts=8).estimates(problem(MODEL, 1))
+    (whole, *_) = values_in_model(problem(MODEL, 1), 8)
     assert whole.value > 1.9 * policy.value, "the twin: whole rollouts are worth more"
 
 
@@ -103,7 +101,7 @@ def test_without_public_recordings_the_declared_horizon_stands() -> None:
 
 def test_the_gain_is_the_least_that_a_member_says_of_the_same_rollouts() -> None:
     asked = problem(MODEL, 1)
-    found = ModelBased(rollouts=8).estimates(asked, Clone(asked.policy, asked.policy))
+    found = values_in_model(asked, 8, Clone(asked.policy, asked.policy))
     (gain,) = [each for each in found if each.what == GAIN]
     assert (gain.value, gain.ci95, gain.members) == (0.0, (0.0, 0.0), (0.0, 0.0)), "the clone does what the policy does"
 

@@ -1,8 +1,8 @@
-"""ε of Poisson-sampled Gaussian rounds by FFT in NumPy, bracketed; nothing of the project, nothing of dp_accounting.
+"""ε of Gaussian mixtures by FFT in NumPy, bracketed; nothing of the project, nothing of dp_accounting.
 
-For neighbours P, Q the privacy loss is log(p/q)(x) for x ~ P. Losses of single releases are put on a grid, all rounded
-up (what escapes to the right counts as infinite) or all rounded down (it is dropped); sums of losses are convolutions.
-So the true δ(ε) = E[max(0, 1 - e^(ε - L))] lies between the two, and so does ε at δ.
+For neighbours P, Q the privacy loss is log(p/q)(x) for x ~ P, monotone in x for the laws below. Losses of single
+releases are put on a grid, all rounded up (what escapes counts as infinite) or all rounded down (it is dropped); sums
+of losses are convolutions. So the true δ(ε) = E[max(0, 1 - e^(ε - L))] lies between the two, and so does ε at δ.
 """
 
 import math
@@ -11,39 +11,52 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
+from scipy import stats
+from scipy.special import logsumexp, ndtr
 
 Array = NDArray[np.float64]
-_TAIL = 1e-13  # of each release, beyond the grid on either side
+_CELLS = 100_000  # of x, in each of which the loss lies between those of its ends
+_DEVIATIONS = 7.5  # of each release, beyond which it escapes
 _ERROR = 1e-10  # of δ, far above that of a transform in float64
 
 
+def gaussian_delta(mean: float, epsilon: float | Array) -> Array:
+    """δ(ε) of N(μ, 1) against N(0, 1) (Balle and Wang 2018)."""
+    lower = ndtr(-mean / 2 - epsilon / mean)
+    return np.asarray(ndtr(mean / 2 - epsilon / mean) - np.exp(epsilon) * lower)
+
+
 @dataclass(frozen=True)
-class Release:
-    """T rounds of N(B, z²) with B ~ Bernoulli(q), against N(0, z²)."""
+class Law:
+    """Σ_i p_i N(s_i, z²): what a round releases along the line on which neighbouring datasets differ."""
 
-    q: float
+    shifts: Array
+    probabilities: Array
     z: float
-    rounds: int = 1
 
-    def thresholds(self, losses: Array) -> Array:
-        """x at which log((1 - q) + q·exp((2x - 1)/(2z²))) is the loss; -inf where no x is."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            inner = (np.exp(losses) - (1 - self.q)) / self.q
-            x = self.z**2 * np.log(inner) + 0.5
-        return np.where(inner > 0, x, -np.inf)
+    def log_density(self, x: Array) -> Array:
+        with np.errstate(divide="ignore"):
+            logs = np.log(self.probabilities) - ((x[:, None] - self.shifts) / self.z) ** 2 / 2
+        return np.asarray(logsumexp(logs, axis=1))
 
-    def cdf(self, losses: Array, *, removed: bool) -> Array:
-        """P[loss ≤ l]: of x ~ the mixture against N(0) where the unit is in, of N(0) against the mixture otherwise."""
-        if removed:
-            x = self.thresholds(losses)
-            return np.asarray((1 - self.q) * ndtr(x / self.z) + self.q * ndtr((x - 1) / self.z))
-        return np.asarray(1 - ndtr(self.thresholds(-losses) / self.z))
+    def cdf(self, x: Array) -> Array:
+        return np.asarray(ndtr((x[:, None] - self.shifts) / self.z) @ self.probabilities)
 
-    def reach(self) -> float:
-        """No loss is larger, but for a tail."""
-        far = -self.z * float(ndtri(_TAIL)) + 1
-        return math.log1p(self.q * math.expm1(min(700.0, (2 * far - 1) / (2 * self.z**2))))
+
+Release = tuple[Law, Law, int]
+"""The laws of two neighbours, and how often they are drawn from."""
+
+
+def sampled(q: float, z: float, rounds: int = 1, *, other: float = 0.0) -> Release:
+    """One unit with sampling probability q, against zeros; or against another unit, at ``other``."""
+    shares = np.array([1 - q, q])
+    return Law(np.array([0.0, 1.0]), shares, z), Law(np.array([0.0, other]), shares, z), rounds
+
+
+def grouped(q: float, z: float, rounds: int, units: int) -> Release:
+    """So many units of one person, against zeros."""
+    counts = np.arange(units + 1)
+    return Law(counts.astype(float), stats.binom.pmf(counts, units, q), z), Law(np.zeros(1), np.ones(1), z), rounds
 
 
 @dataclass(frozen=True)
@@ -72,39 +85,37 @@ class Losses:
         return high
 
 
-def composed(releases: Sequence[Release], *, step: float, points: int, up: bool, removed: bool) -> Losses:
+def composed(releases: Sequence[Release], *, step: float, points: int, up: bool) -> Losses:
     """Losses of all releases, each rounded ``up`` or down to one of ``points`` multiples of ``step`` around 0."""
     half = points // 2
-    grid = (np.arange(points) - half) * step
     spectrum, escaped = np.ones(half + 1, dtype=np.complex128), 0.0
-    for release in releases:
-        edges = release.cdf(grid, removed=removed)
-        mass = np.zeros(points)
-        if up:  # a loss in (grid[i - 1], grid[i]] counts as grid[i]
-            mass[0], mass[1:] = edges[0], np.diff(edges)
-        else:  # as grid[i - 1]
-            mass[:-1] = np.diff(edges)
-        escaped += release.rounds * max(0.0, 1 - float(edges[-1]))
-        spectrum *= np.fft.rfft(np.fft.ifftshift(np.maximum(mass, 0))) ** release.rounds
+    for law, other, rounds in releases:
+        shifts = np.concatenate([law.shifts, other.shifts])
+        x = np.linspace(shifts.min() - _DEVIATIONS * law.z, shifts.max() + _DEVIATIONS * law.z, _CELLS + 1)
+        losses = (law.log_density(x) - other.log_density(x)) / step
+        ends = losses[:-1], losses[1:]
+        rounded = np.ceil(np.maximum(*ends)) if up else np.floor(np.minimum(*ends))
+        inside = np.abs(rounded) < half
+        mass = np.diff(law.cdf(x))[inside]
+        escaped += rounds * max(0.0, 1 - float(mass.sum()))
+        spectrum *= np.fft.rfft(np.bincount(rounded[inside].astype(int) % points, mass, points)) ** rounds
     density = np.fft.fftshift(np.fft.irfft(spectrum, points))
-    return Losses(grid, density, escaped + _ERROR if up else -_ERROR)
+    return Losses((np.arange(points) - half) * step, density, escaped + _ERROR if up else -_ERROR)
 
 
-def bracket(releases: Sequence[Release], delta: float, *, guess: float, width: float = 0.01) -> tuple[float, float]:
-    """Lower and upper bound on ε at ``delta``, some ``width`` of ε apart.
+def bracket(releases: Sequence[Release], delta: float, *, guess: float, width: float = 0.005) -> tuple[float, float]:
+    """Lower and upper bound on ε at ``delta``, the larger of both orders of the neighbours.
 
     Args:
         releases: composed.
         delta: at which ε is read.
         guess: roughly ε; it decides how fine the grid is and not what is found.
-        width: share of ε that rounding may cost.
+        width: share of ε that rounding may cost, about.
     """
-    count = sum(release.rounds for release in releases)
-    reach = max(4 * guess, 1.5 * max(release.reach() for release in releases))
-    step = width * guess / count
-    points = 1 << math.ceil(math.log2(2 * reach / step))
+    step = width * guess / sum(rounds for _, _, rounds in releases)
+    points = 1 << math.ceil(math.log2(2 * 12 * guess / step))
+    orders = releases, [(other, law, rounds) for law, other, rounds in releases]
     low, high = (
-        max(composed(releases, step=step, points=points, up=up, removed=side).epsilon(delta) for side in (True, False))
-        for up in (False, True)
+        max(composed(order, step=step, points=points, up=up).epsilon(delta) for order in orders) for up in (False, True)
     )
     return low, high

@@ -72,10 +72,8 @@ def write_log(ids: Sequence[str], seed: int = 0) -> None:
 
 
 def run(*stages: ModuleType) -> None:
-    chosen = params.load(Path("params.yaml"))
     for stage in stages:
-        remembering = RememberingRun()
-        stage.body(chosen, remembering)
+        stage.body(params.load(Path("params.yaml")), RememberingRun())
 
 
 def prepare(ids: Sequence[str], seed: int = 0) -> None:
@@ -109,11 +107,10 @@ def shown() -> list[dict[str, Any]]:
 
 
 def tables() -> dict[str, tuple[list[str], list[tuple[Any, ...]]]]:
-    """Every table of the ledger that holds rows: its columns, and its rows in the order they were written."""
+    """Every table of the ledger that holds rows: its columns and its rows."""
     with closing(sqlite3.connect(LEDGER)) as database:
-        names = [name for (name,) in database.execute("select name from sqlite_master where type = 'table'")]
         found = {}
-        for name in names:
+        for (name,) in database.execute("select name from sqlite_master where type = 'table'").fetchall():
             cursor = database.execute(f'select * from "{name}" order by rowid')
             columns = [column[0] for column in cursor.description]
             if rows := cursor.fetchall():
@@ -139,10 +136,9 @@ def changed(value: Any) -> Any:
         return value * 0.99 if value else 1e-3
     if isinstance(value, bytes):
         return value[:-1] + bytes([value[-1] ^ 1])
-    # A digit, so that what is JSON stays JSON.
-    places = [i for i, letter in enumerate(value) if letter.isdigit()]
-    at = places[len(places) // 2]
-    return value[:at] + str((int(value[at]) + 1) % 10) + value[at + 1 :]
+    digits = [i for i, letter in enumerate(value) if letter.isdigit()]
+    at = digits[len(digits) // 2]  # a digit, so that what is JSON stays JSON
+    return f"{value[:at]}{(int(value[at]) + 1) % 10}{value[at + 1 :]}"
 
 
 def leaves(content: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:

@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from torch import Tensor
 
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.training.training import train
 from tests.hostile import numpy_round
-from tests.hostile.fft_accountant import Release, composed
+from tests.hostile.fft_accountant import composed, sampled
 from tests.hostile.setting import HIGH, LOW, MOMENTUM, NORM, as_numpy, data, plan, setup
+from tests.plans import HalfTheNoise, releasing
 
 UNITS, ROWS, Q, Z, ROUNDS, RATE, HIDDEN = 2, 1, 0.9, 1.1, 2, 0.5, (3,)
 RUNS, FEW, SURE = 500, 150, 1 - 1e-5
@@ -45,7 +45,7 @@ class Found:
 
 def total_variation() -> float:
     """δ(0) of the claim, rounded up, by the independent accountant; both orders of the neighbours have it."""
-    return composed([Release(Q, Z, ROUNDS)], step=1e-3, points=1 << 15, up=True, removed=True).delta(0.0)
+    return composed([sampled(Q, Z, ROUNDS)], step=1e-3, points=1 << 15, up=True).delta(0.0)
 
 
 def attack(kind: type[Plan], runs: int = RUNS) -> Found:
@@ -96,17 +96,6 @@ def ratio(before: Any, after: Any, scale: Sequence[Any]) -> float:
     return float(np.logaddexp.reduce(logs) - without)
 
 
-class HalfTheNoise(Plan):
-    def release(self, total: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        noise = super().release([torch.zeros_like(part) for part in total])
-        return tuple((part / self.expected_cohort).float() + n / 2 for part, n in zip(total, noise, strict=True))
-
-
-class NoNoise(Plan):
-    def release(self, total: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        return tuple((part / self.expected_cohort).float() for part in total)
-
-
 def test_the_attack_stays_below_the_claim_and_works() -> None:
     """Not refuted, and clearly better than guessing: an attack that sees nothing would prove nothing."""
     found = attack(Plan)
@@ -115,7 +104,7 @@ def test_the_attack_stays_below_the_claim_and_works() -> None:
     assert found.right / RUNS - 0.5 > 0.4 * found.claimed / 2
 
 
-@pytest.mark.parametrize(("kind", "runs"), [(HalfTheNoise, RUNS), (NoNoise, FEW)])
+@pytest.mark.parametrize(("kind", "runs"), [(HalfTheNoise, RUNS), (releasing(lambda plan, noise: [0, 0, 0, 0]), FEW)])
 def test_a_broken_mechanism_is_refuted(kind: type[Plan], runs: int) -> None:
     assert attack(kind, runs).refuted
 

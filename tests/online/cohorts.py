@@ -6,14 +6,13 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from primorl.online.dppg import RELEASED
-from primorl.online.learning import PARAMETERS, Update
+from primorl.online.learning import PARAMETERS, Trajectories, Update, Values
 from primorl.online.mechanism import Cohort, online_plan
 from primorl.online.network import PolicyNetwork
-from primorl.online.trajectories import Trajectories
 from primorl.privacy.mechanism.plan import Plan
 
 USERS, STEPS, SIZE = 4, 12, 3
+OTHERS = [0, 2, 3]  # all but user 1
 
 
 def network(hidden: tuple[int, ...] = (), *, discrete: bool = True) -> PolicyNetwork:
@@ -36,29 +35,25 @@ def met(shape: PolicyNetwork, *, users: int = USERS, seed: int = 0) -> Trajector
     terminated = ends & (torch.rand(users, STEPS, generator=generator) < 0.5)
     rewards = torch.randn(users, STEPS, generator=generator)
     everything = (observations[:, :-1], actions, rewards, observations[:, 1:], terminated, ends, valid)
-    return Trajectories(*(_masked(values, valid) for values in everything))
+    return Trajectories(
+        *(each * valid.view(*valid.shape, *[1] * (each.dim() - 2)).to(each.dtype) for each in everything)
+    )
 
 
-def _masked(values: Tensor, valid: Tensor) -> Tensor:
-    return values * valid.view(*valid.shape, *[1] * (values.dim() - 2)).to(values.dtype)
-
-
-def with_user(data: Trajectories, number: int, other: Trajectories | None) -> Trajectories:
-    """A user replaced by the first of ``other``, or by an empty one."""
+def with_user(data: Trajectories, other: Trajectories | None) -> Trajectories:
+    """User 1 replaced by the first of ``other``, or by an empty one."""
     changed = {name: value.clone() for name, value in vars(data).items()}
     for name, value in changed.items():
-        value[number] = 0 if other is None else getattr(other, name)[0]
+        value[1] = 0 if other is None else getattr(other, name)[0]
     return Trajectories(**changed)
 
 
-def hostile(shape: PolicyNetwork) -> dict[str, Trajectories]:
+def hostile(shape: PolicyNetwork) -> list[Trajectories]:
     """Users of whom one tries to spoil the sum."""
     plain = met(shape, users=1, seed=5)
-    rewards = {"nan": torch.nan, "infinite": torch.inf, "huge": 1e30, "equal": 1.0}
-    found = {what: replace(plain, rewards=torch.full_like(plain.rewards, value)) for what, value in rewards.items()}
-    found["nan state"] = replace(plain, observations=torch.full_like(plain.observations, torch.nan))
-    found["far state"] = replace(plain, observations=plain.observations * 1e20)
-    return found
+    found = [replace(plain, rewards=torch.full_like(plain.rewards, each)) for each in (torch.nan, torch.inf, 1e30, 1.0)]
+    states = torch.full_like(plain.observations, torch.nan), plain.observations * 1e20
+    return found + [replace(plain, observations=each) for each in states]
 
 
 @dataclass(frozen=True)
@@ -74,7 +69,7 @@ class RecordedPlan(Plan):
 
 
 class RecordedCohort(Cohort):
-    """Notes what every user contributes, before the clip."""
+    """Notes what every user contributes, before the clip, one tensor ``[U, n]`` for each release."""
 
     def __init__(self, plan: Plan, releases: int):
         super().__init__(plan, releases)
@@ -88,34 +83,33 @@ class RecordedCohort(Cohort):
 
 @dataclass(frozen=True)
 class Seen:
-    """What an update did with a cohort.
-
-    Attributes:
-        rows: contributions before the clip, one tensor ``[U, n]`` for each release.
-        sums: what entered the noise, for each release, in units of S.
-        values: that the update made.
-    """
+    """Contributions before the clip, what entered the noise in units of S, and the values that were made."""
 
     rows: list[Tensor]
     sums: list[Tensor]
-    values: dict[str, Tensor]
+    values: Values
 
 
-def begun(update: Update, shape: PolicyNetwork) -> dict[str, Tensor]:
-    """Values as after some cohorts: nothing is zero that was released."""
-    values = update.begin(shape, shape.initial(3))
-    values[PARAMETERS] = torch.randn(shape.parameters, generator=torch.Generator().manual_seed(1)) * 0.3
-    if RELEASED in values:
-        values[RELEASED] = torch.randn(shape.parameters, generator=torch.Generator().manual_seed(2)) * 0.01
-    return values
+def begun(shape: PolicyNetwork) -> dict[str, Tensor]:
+    """Values as after some cohorts."""
+    return {PARAMETERS: torch.randn(shape.parameters, generator=torch.Generator().manual_seed(1)) * 0.3}
 
 
-def recorded(update: Update, shape: PolicyNetwork, data: Trajectories, values: dict[str, Tensor] | None = None) -> Seen:
+def recorded(update: Update, shape: PolicyNetwork, data: Trajectories, values: Values | None = None) -> Seen:
     """Run an update on a cohort, with releases that are the same for every cohort."""
-    real = online_plan(
-        users=USERS, cohort=USERS, noise_multiplier=1.0, releases=update.releases, appearances=1, delta=1e-5
-    )
-    plan = RecordedPlan(**vars(real))
+    plan = RecordedPlan(**vars(plan_of(1.0, update.releases)))
     cohort = RecordedCohort(plan, update.releases)
-    made = update.updated(shape, values or begun(update, shape), data, cohort, 3)
+    made = update.updated(shape, values or begun(shape), data, cohort, 3)
     return Seen(cohort.rows, plan.sums, made)
+
+
+def plan_of(noise_multiplier: float, releases: int = 1) -> Plan:
+    return online_plan(
+        users=USERS, cohort=USERS, noise_multiplier=noise_multiplier, releases=releases, appearances=1, delta=1e-5
+    )
+
+
+def unprotected(update: Update, shape: PolicyNetwork, data: Trajectories) -> Tensor:
+    """The step of an update without noise and clip."""
+    cohort = Cohort(plan_of(0.0, update.releases), update.releases)
+    return update.updated(shape, begun(shape), data, cohort, 3)[PARAMETERS] - begun(shape)[PARAMETERS]

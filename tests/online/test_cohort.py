@@ -8,11 +8,10 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor
 
-from primorl.online.learning import OnlineState, learn
+from primorl.online.learning import PARAMETERS, OnlineState, Trajectories, learn
 from primorl.online.mechanism import Cohort, online_plan
 from primorl.online.network import PolicyNetwork
-from primorl.online.policy_optimisation import Rebel
-from primorl.online.trajectories import Trajectories
+from primorl.online.updates import Rebel
 from primorl.privacy.mechanism.plan import Plan
 from tests.online.cohorts import network
 
@@ -36,31 +35,26 @@ def test_noise_is_z_times_s_over_m() -> None:
     rows[:, 0] = 0.1
     noise = Cohort(plan(), 1).noisy_mean(rows, NORM)
     noise[0] -= 0.4 / COHORT
-
     assert is_noise_of(noise, Z * NORM / COHORT)
-    assert not is_noise_of(noise, Z * NORM / COHORT * 2 / 3)
-    assert not is_noise_of(noise, Z * NORM / COHORT * 3 / 2)
-    assert not is_noise_of(noise, Z * NORM / len(rows))
-
-
-def test_the_mean_is_over_the_public_size() -> None:
+    for wrong in (2 / 3, 3 / 2, COHORT / len(rows)):
+        assert not is_noise_of(noise, Z * NORM / COHORT * wrong)
     twin = Cohort(plan(0.0), 1).noisy_mean(torch.ones(4, 2), NORM)
-
-    torch.testing.assert_close(twin, torch.full((2,), 4 / COHORT))
+    torch.testing.assert_close(twin, torch.full((2,), 4 / COHORT), msg="the mean is over the public size")
 
 
 def test_no_release_is_made_that_was_not_paid_for() -> None:
     cohort = Cohort(plan(releases=2), 2)
-    cohort.noisy_mean(torch.ones(3, 2), NORM)
-    cohort.noisy_mean(torch.ones(3, 2), NORM)
+    for _ in range(2):
+        cohort.noisy_mean(torch.ones(3, 2), NORM)
     with pytest.raises(ValueError, match="used up"):
         cohort.noisy_mean(torch.ones(3, 2), NORM)
-    with pytest.raises(ValueError, match="11 users"):
-        Cohort(plan(), 1).noisy_mean(torch.ones(COHORT + 1, 3), NORM)
-    with pytest.raises(ValueError, match="11 users"):
-        Cohort(plan(), 1).noisy_mean(iter([torch.ones(6, 3), torch.ones(5, 3)]), NORM)
-    with pytest.raises(ValueError, match="no contributions"):
-        Cohort(plan(), 1).noisy_mean(iter([]), NORM)
+    for rows, says in (
+        (torch.ones(COHORT + 1, 3), "11 users"),
+        (iter([torch.ones(6, 3), torch.ones(5, 3)]), "11 users"),
+        (iter([]), "no contributions"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            Cohort(plan(), 1).noisy_mean(rows, NORM)
 
 
 def test_all_that_a_user_is_in_is_accounted() -> None:
@@ -80,8 +74,8 @@ def test_all_that_a_user_is_in_is_accounted() -> None:
     ],
 )
 def test_a_run_that_was_not_paid_for_meets_nobody(cohorts: list[list[int]], releases: int, message: str) -> None:
-    update, shape = Rebel(1.0, 0.5, releases, 0.3), network()
-    state = OnlineState.begin(update.begin(shape, shape.initial(0)), 2)
+    update, shape = Rebel(temperature=1.0, step_size=0.5, steps=releases, clipping_norm=0.3), network()
+    state = OnlineState.begin({PARAMETERS: shape.initial(0)}, 2)
     with pytest.raises(ValueError, match=message):
         learn(update, shape, plan(), Nobody(), cohorts, state)
 

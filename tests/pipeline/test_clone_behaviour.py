@@ -19,7 +19,7 @@ from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
 from primorl.setup import clone_work
 from primorl.training import pooled
-from primorl.training.state import ENGINE_VERSION
+from primorl.training.training import ENGINE_VERSION
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.pipeline.training_project import charged, states, watch_private, with_changes
 from tests.trajectories.builders import INFO

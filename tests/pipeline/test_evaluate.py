@@ -15,7 +15,7 @@ from pipeline import evaluate
 from primorl.config.params import Params, from_plain
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.starts import StartModel
-from primorl.evaluation import episode
+from primorl.evaluation import returns as environment_returns
 from primorl.evaluation.private.results import Answer, PrivateEvaluation
 from primorl.evaluation.returns import episode_returns
 from primorl.evaluation.wording import text
@@ -26,8 +26,8 @@ from primorl.privacy.together import together
 from primorl.project.errors import PipelineError
 from primorl.project.files import file_sha256, read_json, write_json
 from primorl.project.paths import MANIFEST, MODEL, MOPO, PARTITIONS, POLICY, PRIVATE_EVALUATION, PUBLIC, SUMMARY
-from primorl.setup.evaluation_files import nothing_asked
-from primorl.setup.model_files import write_nothing
+from primorl.setup.paid_training import write_nothing
+from primorl.setup.private_evaluation import nothing_asked
 from primorl.tracking import RUN_TAGS, stage_run
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import UnitStore
@@ -55,7 +55,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path) 
     monkeypatch.setenv("DVC_ROOT", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     shutil.copy(empty_store, tmp_path)
-    monkeypatch.setattr(episode, "_MOST_DRAWN", 3)  # every state would take half of the time of these tests
+    monkeypatch.setattr(environment_returns, "_MOST_DRAWN", 3)  # every state would take half of the time of these tests
     for seconds, stage in enumerate(STAGES):
         write_json(Path(f"metrics/seconds/{stage}.json"), {"seconds": float(seconds)})
     place(POLICY, STATEMENT)

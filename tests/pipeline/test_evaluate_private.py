@@ -15,8 +15,8 @@ from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
 from primorl.project.files import write_json
 from primorl.setup import private_evaluation
-from primorl.setup.model_files import write_nothing
-from primorl.trajectories.storage.store import UnitStore
+from primorl.setup.paid_training import write_nothing
+from primorl.trajectories.storage.rows import UnitStore
 from tests.evaluation.conftest import random_policy
 from tests.pipeline.tiny_policy import RememberingRun, write_model
 from tests.pipeline.training_project import charged, edited, killed, states, unopened, watch_private

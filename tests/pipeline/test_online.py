@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 import primorl
 from pipeline import online
 from primorl.config.params import Params
-from primorl.evaluation.online_results import OnlineSummary
+from primorl.evaluation.summary import OnlineSummary
 from primorl.policy import exported
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting.epsilon import compose
@@ -20,10 +20,10 @@ from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.statement import Statement
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json
-from primorl.setup.simulated_users import SimulatedUsers
+from primorl.setup.online import SimulatedUsers
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.pipeline.training_project import charged, edited, killed, states
-from tests.privacy.test_together import statement as of_training
+from tests.privacy.test_statements import statement as of_training
 from tests.projects import project_settings, write_settings
 from tests.trajectories.builders import snapshot
 

@@ -30,8 +30,8 @@ from primorl.project.elapsed import ElapsedTime
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json
 from primorl.project.paths import BEHAVIOUR, MODEL, MOPO, POLICY, PRIVATE, PUBLIC
-from primorl.setup.model_files import write_nothing
-from primorl.trajectories.storage.store import UnitStore
+from primorl.setup.paid_training import write_nothing
+from primorl.trajectories.storage.rows import UnitStore
 from tests.pipeline import tiny_policy, training_project
 from tests.pipeline.tiny_policy import RememberingRun, tiny, write_model, write_partition, write_partitions
 from tests.pipeline.training_project import charged, edited, with_changes

@@ -22,7 +22,7 @@ from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
 from primorl.project.paths import MODEL, PARTITIONS
 from primorl.tracking import stage_run
-from primorl.training.state import ENGINE_VERSION
+from primorl.training.training import ENGINE_VERSION
 from tests.pipeline import tiny_policy
 from tests.pipeline.fakes import FakeRun
 from tests.pipeline.training_project import (
@@ -175,7 +175,8 @@ def test_what_was_lost_or_exchanged_is_refused_before_anything_is_charged(
             patch.setattr(Ledger, "reserve", lambda *_: pytest.fail("a charge was asked for"))
             unopened(patch)
             patch.setattr(optimize_mopo.Released, "read", lambda *_, **__: None)
-            patch.setattr(optimize_mopo.PessimisticModel, "load", lambda *_, **__: None)
+            patch.setattr(optimize_mopo.GaussianEnsemble, "load", lambda *_, **__: None)
+            patch.setattr(optimize_mopo, "PessimisticModel", lambda *_, **__: None)
             for stage, chosen in ((train_model, params), (train_model, baseline), (optimize_mopo, baseline)):
                 advice = "`dvc repro --force --single-item ingest partition`"
                 with pytest.raises(PipelineError, match=rf"^[^\n]*{says}[^\n]*{advice}[^\n]*$"):

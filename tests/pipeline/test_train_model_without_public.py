@@ -25,7 +25,7 @@ from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
 from primorl.setup.policy_fitting import PublicLog
 from primorl.training.rounds import Rounds
-from primorl.trajectories.storage.store import UnitStore
+from primorl.trajectories.storage.rows import UnitStore
 from tests.pipeline import tiny_policy
 from tests.pipeline.training_project import OUTPUT, charged, edited, killed, statement, states, trained, with_changes
 from tests.privacy.ledger.ledgers import adaptive

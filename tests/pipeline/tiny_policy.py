@@ -14,7 +14,7 @@ from primorl.dynamics.ensemble import Bounds, GaussianEnsemble
 from primorl.dynamics.normaliser import Normaliser
 from primorl.project.files import write_json
 from primorl.project.paths import BEHAVIOUR, MODEL, PARTITIONS
-from primorl.setup.model_files import write_nothing
+from primorl.setup.paid_training import write_nothing
 from primorl.trajectories.identity.fingerprint import project_secret, secret_check
 from primorl.trajectories.identity.membership import Membership
 from primorl.trajectories.storage.manifest import Manifest
@@ -66,6 +66,6 @@ def write_partitions(private: pa.Table, public: pa.Table) -> None:
 
 def write_partition(folder: Path, content: pa.Table) -> None:
     folder.mkdir(parents=True)
-    with PartWriter(folder, SPACES) as writer:
+    with PartWriter(folder, INFO.schema) as writer:
         writer.write(content)
         writer.finish(INFO)

@@ -12,7 +12,7 @@ import pytest
 from pipeline import train_model
 from primorl.config import params as params_module
 from primorl.config.params import Params
-from primorl.privacy.ledger.ledger import Charge
+from primorl.privacy.ledger.history import Charge
 from primorl.privacy.mechanism.plan import Plan
 from primorl.setup.accounts import project_ledger
 from primorl.trajectories.sources.minari.writing import Episode

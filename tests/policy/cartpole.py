@@ -11,13 +11,7 @@ from tests.policy.pendulum import CONFIG as PENDULUM
 from tests.policy.pendulum import PendulumStep
 
 CONFIG = replace(
-    PENDULUM,
-    discount=0.98,
-    epochs=3,
-    updates_per_epoch=400,
-    rollout_batch=64,
-    horizon=50,
-    buffer_size=50_000,
+    PENDULUM, discount=0.98, epochs=3, updates_per_epoch=400, rollout_batch=64, horizon=50, buffer_size=50_000
 )
 
 

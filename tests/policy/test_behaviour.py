@@ -15,7 +15,7 @@ from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy, released
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
 from primorl.project.errors import PipelineError
-from primorl.setup.evaluation_problem import clone_of
+from primorl.setup.estimators import clone_of
 
 CPU = torch.device("cpu")
 S, A, H = 3, 2, 5

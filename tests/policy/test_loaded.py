@@ -171,11 +171,7 @@ def test_what_is_masked_is_missing(tmp_path: Path) -> None:
         assert np.isnan(actions[1]).all()
 
 
-TABLES: dict[str, Any] = {
-    "pandas": pd.DataFrame,
-    "arrow": pa.table,
-    "a dict": dict,
-}
+TABLES: dict[str, Any] = {"pandas": pd.DataFrame, "arrow": pa.table, "a dict": dict}
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)

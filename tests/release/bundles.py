@@ -1,7 +1,5 @@
 """Making bundles, and changing single things in them as a forger would, for the tests of a release."""
 
-import copy
-import json
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -19,13 +17,13 @@ from primorl.project.records import to_json
 from primorl.release import bundle
 from primorl.release.build import release
 from primorl.release.card import render
-from primorl.release.contents import ANSWERS, EVALUATION, FILES, LEDGER, MANIFEST, MODEL, POLICY, manifest_of
+from primorl.release.contents import ANSWERS, EVALUATION, LEDGER, MANIFEST, MODEL, POLICY, manifest_of
 
-TEXTS = sorted((FILES | {MANIFEST}) - {MODEL[0], POLICY[0]})
 Change = Callable[[Path], object]
 Edit = tuple[str, Change]
 # Lists of like numbers: of each, every fifth entry is edited, and in the model's statement only.
 _CURVES = ("profile", "attacks", "groups")
+_REMOVED = object()
 
 
 def made(target: str = "out", *, void_ok: bool = False) -> Path:
@@ -47,20 +45,30 @@ def edit_tensors(path: Path, extra: dict[str, torch.Tensor], metadata: dict[str,
     save_file(load_file(path) | extra, path, metadata=metadata)
 
 
-def keys(name: str, **changes: Any) -> Change:
-    """Other values of keys in a file of a bundle."""
-    return lambda folder: edit(folder / name, **changes)
-
-
-def inside_of(name: str, change: Callable[[dict[str, Any]], object]) -> Change:
-    """A change of the content of a file of a bundle."""
+def at(name: str, path: str | tuple[Any, ...], value: Any) -> Change:
+    """Another value at a path of keys in a file, such as ``records.0.state``, or a function of the old one."""
 
     def forge(folder: Path) -> None:
+        keys = [int(key) if key.isdigit() else key for key in path.split(".")] if isinstance(path, str) else path
         content = read_json(folder / name)
-        change(content)
+        inner: Any = content
+        for key in keys[:-1]:
+            inner = inner[key]
+        if value is _REMOVED:
+            del inner[keys[-1]]
+        else:
+            inner[keys[-1]] = value(inner[keys[-1]]) if callable(value) else value
         write_json(folder / name, content)
 
     return forge
+
+
+def without(name: str, path: str) -> Change:
+    return at(name, path, _REMOVED)
+
+
+def together(*changes: Change) -> Change:
+    return lambda folder: [change(folder) for change in changes]
 
 
 def relist(folder: Path) -> None:
@@ -135,30 +143,6 @@ def refused_at_home(says: str) -> None:
     assert set(Path().iterdir()) == before
 
 
-def impossible_tensors(original: Path) -> Iterator[Edit]:
-    """Numbers that no training finds, in every tensor."""
-    for file in (MODEL[0], POLICY[0]):
-        for name in load_file(original / file):
-            for what, number in (("NaN", torch.nan), ("infinity", torch.inf), ("overflow", 3e38)):
-                yield f"{file}: {name}: {what}", in_tensor(file, name, lambda tensor, to=number: tensor.fill_(to))
-            if name.endswith("scale"):
-                yield f"{file}: {name}: zero", in_tensor(file, name, lambda tensor: tensor.view(-1)[0].zero_())
-                yield f"{file}: {name}: negative", in_tensor(file, name, lambda tensor: tensor.neg_())
-            if name.endswith("_low"):
-                yield f"{file}: {name}: swapped", exchange(file, name, name.replace("_low", "_high"))
-    config = read_json(original / MODEL[1])
-    for key in ("reward", "log_variance"):
-        low, high = f"{key}_low", f"{key}_high"
-        yield f"{key}: swapped", keys(MODEL[1], **{low: config[high], high: config[low]})
-
-
-def moved_tensors(original: Path) -> Iterator[Edit]:
-    """One number of every tensor, a little."""
-    for file in (MODEL[0], POLICY[0]):
-        for name in load_file(original / file):
-            yield f"{file}: {name}", in_tensor(file, name, lambda tensor: tensor.view(-1)[0].add_(0.25))
-
-
 def in_tensor(file: str, name: str, change: Callable[[torch.Tensor], Any]) -> Change:
     def forge(folder: Path) -> None:
         tensors = load_file(folder / file)
@@ -168,12 +152,29 @@ def in_tensor(file: str, name: str, change: Callable[[torch.Tensor], Any]) -> Ch
     return forge
 
 
-def exchange(file: str, one: str, other: str) -> Change:
-    def forge(folder: Path) -> None:
-        tensors = load_file(folder / file)
-        save_file(tensors | {one: tensors[other].clone(), other: tensors[one].clone()}, folder / file)
+def impossible_tensors(original: Path) -> Iterator[Edit]:
+    """Numbers that no training finds, in every tensor; and bounds that are swapped."""
+    for file in (MODEL[0], POLICY[0]):
+        for name, tensor in load_file(original / file).items():
+            for number in (torch.nan, torch.inf, 3e38):
+                yield f"{file}: {name}: {number}", in_tensor(file, name, lambda tensor, to=number: tensor.fill_(to))
+            if name.endswith("scale"):
+                yield f"{file}: {name}: zero", in_tensor(file, name, lambda tensor: tensor.view(-1)[0].zero_())
+                yield f"{file}: {name}: negative", in_tensor(file, name, lambda tensor: tensor.neg_())
+            if name.endswith("_low"):
+                high = name.replace("_low", "_high")
+                swap = {name: load_file(original / file)[high], high: tensor}
+                yield f"{file}: {name}: swapped", lambda folder, file=file, swap=swap: edit_tensors(folder / file, swap)
+    config = read_json(original / MODEL[1])
+    for low, high in (("reward_low", "reward_high"), ("log_variance_low", "log_variance_high")):
+        yield f"{low}: swapped", together(at(MODEL[1], low, config[high]), at(MODEL[1], high, config[low]))
 
-    return forge
+
+def moved_tensors(original: Path) -> Iterator[Edit]:
+    """One number of every tensor, a little."""
+    for file in (MODEL[0], POLICY[0]):
+        for name in load_file(original / file):
+            yield f"{file}: {name}", in_tensor(file, name, lambda tensor: tensor.view(-1)[0].add_(0.25))
 
 
 def changed_leaves(folder: Path, names: Iterable[str]) -> Iterator[Edit]:
@@ -181,29 +182,14 @@ def changed_leaves(folder: Path, names: Iterable[str]) -> Iterator[Edit]:
     for name in names:
         for path, value in leaves(read_json(folder / name)):
             if path[0] not in _CURVES or len(path) == 1 or (path[1] % 5 == 0 and name != POLICY[2]):
-                yield f"{name}: {path[0]}: {path[1:]}", setting(name, path, another(value))
+                yield f"{name}: {path[0]}: {path[1:]}", at(name, path, another(value))
 
 
 def removed_keys(folder: Path, names: Iterable[str]) -> Iterator[Edit]:
     """Every key of these files, missing."""
     for name in names:
         for key in read_json(folder / name):
-            yield f"{name}: {key}: removed", setting(name, (key,), None, remove=True)
-
-
-def setting(name: str, path: tuple[Any, ...], value: Any, remove: bool = False) -> Change:
-    def forge(folder: Path) -> None:
-        content = copy.deepcopy(read_json(folder / name))
-        inner: Any = content
-        for key in path[:-1]:
-            inner = inner[key]
-        if remove:
-            del inner[path[-1]]
-        else:
-            inner[path[-1]] = value
-        (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-    return forge
+            yield f"{name}: {key}: removed", without(name, key)
 
 
 def another(value: Any) -> Any:

@@ -8,7 +8,7 @@ from primorl.config import params
 from primorl.evaluation.private.results import MEAN_RETURN, Answer, Histogram, PrivateEvaluation
 from primorl.evaluation.summary import Summary, stated
 from primorl.privacy.ledger.charges import spent_on_dataset
-from primorl.privacy.ledger.ledger import Request
+from primorl.privacy.ledger.requests import Request
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
@@ -16,7 +16,7 @@ from primorl.privacy.statement import Statement
 from primorl.project.files import file_sha256
 from primorl.project.paths import MANIFEST, MODEL, PARTITIONS, POLICY, PRIVATE_EVALUATION, SUMMARY
 from primorl.setup.accounts import dataset_version, project_ledger
-from primorl.setup.statement import assumptions
+from primorl.setup.partitions import assumptions
 from primorl.trajectories.storage.manifest import Manifest
 
 BIAS = "returns beyond the bounds are clipped"

@@ -13,8 +13,8 @@ from primorl.dynamics.config import PublicLosses
 from primorl.privacy.mechanism.entropy import SeededEntropy
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.files import write_json
-from primorl.setup import planning
-from primorl.setup.model_files import write_model
+from primorl.setup import model_work
+from primorl.setup.paid_training import write_model
 from primorl.trajectories.sources.minari.writing import Episode
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.projects import inside, project_settings, write_settings
@@ -76,7 +76,7 @@ def run_stages(folder: Path, raw: dict[str, Any], episodes: Sequence[Episode], *
             write_json(Path(f"metrics/seconds/{name}.json"), {"seconds": 1.0})
         plan = partial(Plan, entropy=SeededEntropy(5)) if seeded else Plan
         with (
-            mock.patch.object(planning, "Plan", plan),
+            mock.patch.object(model_work, "Plan", plan),
             mock.patch.object(PublicLosses, "diverged", False),
             mock.patch.object(train_model, "write_model", write_as_good),
         ):

@@ -73,8 +73,6 @@ LEDGER: dict[str, Any] = {
 EVIL = (
     '<script>alert(1)</script>"><img src=x onerror=alert(1)> `x` [a](javascript:alert(1)) | ε, exactly | 0.1 | \n# *b*'
 )
-
-
 STATED = {"owner": "Ward 3", "purpose": "research", "contact": "x@hospital.example", "licence": "none"}
 PUBLIC = {"public_return_mean": -700.5, "public_return_ci95": [-800.0, -601.0], "public_trajectories": 1053}
 IN_MODEL = {
@@ -123,68 +121,43 @@ def points(made: Document, heading: str) -> str:
     return text(section)
 
 
-def test_it_puts_the_statement_into_plain_words() -> None:
-    made = card()
+def test_it_says_what_the_files_say_in_words_and_rounds_nothing_down() -> None:
+    made = card({"trajectories_per_person": 1200, "public_units": 1048}, summary={"seeds": [4, 7]})
     assert made.verdict == "ε = 0.5, δ = 1e-05 per trajectory"
-    meaning = points(made, "What an attack")
-    assert "of 100 that were not in the data, it names 1: of 100 that were, it finds at most 1.45; " in meaning
-    assert "1.44% (from 1%), 13.9% (from 10%), 59.1% (from 50%)" in meaning  # 1.4448 / 2.4448 = 59.097…%, rounded up
-    assert "at the same δ, ε is 0.5 for one trajectory, 1.07 for 2, 2.31 for 4, ∞ for 8." in meaning
-    assert "nobody has more than" not in meaning
-    declared = points(card({"trajectories_per_person": 1200}), "What an attack")
-    assert "As declared, nobody has more than 1,200 trajectories in the data." in declared
-    assert made.success == 52.8  # (1 + 0.055847) / 2 = 52.79…%, rounded up
-    assert "(0, 0.056); (0.25, 0.0025); (0.5, 1e-05)" in points(made, "For the expert")
-    assert "any one private trajectory was in the data" in points(made, "What is protected")
-    assert points(made, "What was taken as public") == "the number of private units, 2952"
-    assert points(made, "What is void") == "Nothing."
-    measured = points(made, "How well")
-    assert "Mean return in Pendulum-v1: -141.8, 95% interval -159.7 to -123.8, over 100 episodes." in measured
-    assert "trained alike" not in measured
-    several = points(card(summary={"seeds": [4, 7]}), "How well")
-    assert "the first of 2 trained alike with different seeds, and not chosen as the best" in several
+    assert made.success == 52.8  # (1 + 0.055847) / 2 = 52.79…%
+    for heading, said in (
+        ("What an attack", "of 100 that were not in the data, it names 1: of 100 that were, it finds at most 1.45; "),
+        ("What an attack", "1.44% (from 1%), 13.9% (from 10%), 59.1% (from 50%)"),  # 1.4448 / 2.4448 = 59.097…%
+        ("What an attack", "at the same δ, ε is 0.5 for one trajectory, 1.07 for 2, 2.31 for 4, ∞ for 8."),
+        ("What an attack", "nobody has more than 1,200 trajectories in the data"),
+        ("What is protected", "Not protected: 1,048 trajectories that are declared public"),
+        ("What was taken as public", "the number of private units, 2952"),
+        ("How well", "-141.8, 95% interval -159.7 to -123.8, over 100 episodes"),
+        ("How well", "the first of 2 trained alike with different seeds, and not chosen as the best"),
+        ("What was spent", "4 runs used these data, this one included"),
+        ("What was spent", "ε = 1.08 at δ = 1e-05"),
+        ("What was spent", "3 × train_model: ε = 0.5, δ = 1e-05 each; done; 2026-11-20 to 2026-11-22"),
+        ("What was spent", "failed, counted all the same, on another version that shares data"),
+    ):
+        assert said in points(made, heading)
+    assert "would promise nothing" in points(card(ledger={"epsilon": None}), "What was spent")
 
 
-def test_it_names_columns_and_unprotected_units_where_the_files_do() -> None:
-    """Twins: of generated names and of what the statement does not say there is nothing."""
+def test_it_names_columns_and_people_where_the_files_do() -> None:
+    """Twin: of generated names there is nothing, and what nobody declared is not stated."""
     named = {"observation_names": ["age", "meal=snack"], "action_names": ["insulin"]}
-    what = points(card(policy=named), "What this is")
-    assert "The measurements, in this order: age, meal=snack." in what
-    assert "The control values, in this order: insulin." in what
-    discrete = card(policy={"discrete_actions": True, "action_size": 2, "action_names": ["wait", "treat"]})
-    assert "The actions, numbered from 0: wait, treat." in points(discrete, "What this is")
-    generated = {"observation_names": ["observation_0", "1"], "action_names": ["action_0"]}
-    for unnamed in (card(), card(policy=generated)):
-        assert "in this order" not in points(unnamed, "What this is")
-        assert all(section.heading != "Columns" for section in unnamed.sections)
     ranges = {"observation_low": [2.0, 0.0], "observation_high": [25.0, 1.0]}
-    assert "age: observed, 2 to 25\nmeal=snack: observed, 0 to 1\ninsulin: set by the policy" in points(
-        card(policy=named | ranges), "Columns"
-    )
+    made = card(policy=named | ranges, declared={"owner": "Ward 3"}, summary={"dataset": "visits"})
+    listed = "age: observed, 2 to 25\nmeal=snack: observed, 0 to 1\ninsulin: set by the policy"
+    assert listed in points(made, "Columns")
+    answers = points(made, "Who answers")
+    assert "owner: Ward 3" in answers
+    assert answers.count(": not stated") == 3
+    assert "card.purpose, card.contact, card.licence in datasets/visits.yaml" in answers
+    generated = card(policy={"observation_names": ["observation_0", "1"], "action_names": ["action_0"]})
+    assert all(section.heading != "Columns" for section in generated.sections)
     long = columns({"discrete_actions": True, "observation_names": [f"x{i}" for i in range(99)]})
     assert (len(long), long[-1][0]) == (61, "and 39 more")
-    for more, said in (
-        ({"public_units": 1048}, "Not protected: 1,048 trajectories that are declared public, beside the private"),
-        (
-            {"public_units": 1, "unit": "patient"},
-            "Not protected: 1 patient that is declared public, beside",
-        ),
-        ({"public_units": 0}, "Declared public: no trajectory."),
-    ):
-        assert said in points(card(more), "What is protected")
-    assert "public" not in points(card(), "What is protected")
-
-
-def test_it_says_what_all_runs_spent_together() -> None:
-    """Runs of equal cost share a line; a failed one counts, and one on another version is said to be."""
-    assert points(card(), "What was spent") == (
-        "4 runs used these data, this one included. For somebody who sees the results of all of them the bound is "
-        "ε = 1.08 at δ = 1e-05.\n"
-        "3 × train_model: ε = 0.5, δ = 1e-05 each; done; 2026-11-20 to 2026-11-22\n"
-        "1 × train_model: ε = 0.25, δ = 1e-05 each; failed, counted all the same, on another version that shares data "
-        "with this one; 2026-11-23"
-    )
-    assert "would promise nothing" in points(card(ledger={"epsilon": None}), "What was spent")
 
 
 def test_no_card_confuses_the_profile_with_one_point_of_it() -> None:
@@ -203,10 +176,8 @@ def test_the_drawn_curve_is_never_below_the_profile() -> None:
         allowed = [(d + math.exp(e) * rate, 1 - math.exp(-e) * (1 - d - rate)) for e, d in profile]
         assert power == pytest.approx(min(1.0, *(min(pair) for pair in allowed)))
         assert rate <= power <= 1
-    assert card().html().count("<svg") == 1
     bare = card({"profile": []})
-    assert (bare.curve, bare.success) == ((), None)
-    assert "<svg" not in bare.html()
+    assert (bare.curve, bare.success, "<svg" in bare.html()) == ((), None, False)
 
 
 def test_what_is_void_or_unprotected_looks_so() -> None:
@@ -214,86 +185,42 @@ def test_what_is_void_or_unprotected_looks_so() -> None:
     bare = {"private": False, "epsilon": None, "epsilon_rdp": None, "clipping_norm": None, "void": ["no noise"]}
     for made in (card({"void": ["noise is seeded"]}), card(bare)):
         assert not made.sound
-        assert '<header class="void">' in made.html()
-        assert 'class="bar"' not in made.html()
-        assert "<svg" not in made.html()
+        page = made.html()
+        assert ('<header class="void">' in page, 'class="bar"' in page, "<svg" in page) == (True, False, False)
         assert "The statement must not be relied on" in made.markdown()
     assert "ε = 0.5" not in made.markdown().replace("ε = 0.5, δ = 1e-05 each", "")
-    assert '<header class="sound">' in card().html()
 
 
-def test_without_a_simulator_nothing_is_called_measured() -> None:
-    """What the model says of a policy is no measurement, and the card says so where the return would stand."""
-    made = card(policy={"environment": None, "discrete_actions": True, "action_size": 4}, summary=IN_MODEL)
-    value = points(made, "How well it performs")
-    assert value.startswith("This was not measured")
-    for said in ("-3.142", "-4 to -2.5", "That is a guess."):
-        assert said in value
-    assert "95%" not in value
-    assert "answers with one of 4 actions" in points(made, "What this is")
-    for false in ("None", "it was measured"):
-        assert false not in made.markdown()
-
-
-def test_what_people_declared_is_said_as_theirs_and_the_rest_is_not_stated() -> None:
-    heading = "Who answers"
-    said = points(card(declared=STATED), heading)
-    for expected in ("owner: Ward 3", "purpose: research", "contact: x@hospital.example", "licence of the data: none"):
-        assert expected in said
-    assert "no program checks it" in said
-    assert "not stated" not in said
-    for declared in (None, {}, {"owner": "Ward 3"}):
-        missing = points(card(declared=declared, summary={"dataset": "visits"}), heading)
-        assert missing.count(": not stated") == 4 - len(declared or {})
-        assert "card.purpose, card.contact, card.licence in datasets/visits.yaml" in missing
-        assert ("card.owner" in missing) == (not declared)
-
-
-def test_a_measured_policy_stands_beside_the_public_log() -> None:
+def test_only_figures_of_one_kind_are_compared() -> None:
+    """A value in the model with nothing; a discounted interval with none that is not; unknown practice with nothing."""
     for value, interval, verdict in (
         (-143.5, [-161.6, -125.4], "The policy's interval lies above today's."),
         (-900.0, [-950.0, -850.0], "The policy's interval lies below today's."),
         (-610.0, [-650.0, -570.0], "The two intervals overlap: that one is better than the other is not shown."),
     ):
-        said = text(practice(SUMMARY | PUBLIC | {"return_mean": value, "return_ci95": interval}))
-        assert "today's practice, in the 1,053 public trajectories: -700.5, 95% interval -800 to -601" in said
-        assert f"the policy, in 100 simulated episodes: {value:.4g}, 95% interval" in said
-        assert verdict in said
-        assert "measured in a simulator, today's practice in records" in said
-        assert "they do not show that it is better" not in said
-        assert "not known" not in said
-    assert "Today's practice is not known" in text(practice(SUMMARY))
-
-
-def test_without_a_simulator_a_value_in_the_model_is_compared_with_nothing() -> None:
-    """Whatever the private units say of today; twins asked them about the policy, too, or have its clone."""
-    said = text(practice(IN_MODEL, [TODAY]))
-    assert "today's practice, by behaviour (ε 0.2): -3.5, 95% interval -4 to -3" in said
-    assert "the policy, in the released model (the range is that of its networks, no interval): -3.142, from -4" in said
-    assert "they do not show that it is better" in said
-    assert "interval lies" not in said
+        assert verdict in text(practice(SUMMARY | PUBLIC | {"return_mean": value, "return_ci95": interval}))
     of_policy = TODAY | {"estimator": "lstd", "of": "policy", "value": -2.5, "ci95": [-3.0, -2.0]}
-    asked = text(practice(IN_MODEL, [TODAY, of_policy], 0.95))
-    assert "the policy, by lstd (ε 0.2), discounted by γ = 0.95: -2.5, 95% interval -3 to -2" in asked
-    assert "discounted by γ = 0.95 a step" in asked
-    assert "they do not show that it is better" not in asked
-    assert "lstd" not in text(practice(IN_MODEL, [TODAY, of_policy], cloned=True))
     free, other = of_policy | {"epsilon": None, "delta": None}, TODAY | {"what": "share of units"}
-    left_out = text(practice(IN_MODEL, [free, other]))
-    assert left_out.startswith("Today's practice is not known")
-    assert "by lstd" not in left_out
-
-
-def test_a_discounted_interval_is_not_compared_with_one_that_is_not() -> None:
-    """Nor is a figure left without its γ. Twins: the same answers undiscounted, and discounted ones on no side."""
     measured = SUMMARY | {"return_mean": 5.0, "return_ci95": [4.0, 6.0]}
-    said = text(practice(measured, [TODAY], 0.95))
-    assert "today's practice, by behaviour (ε 0.2), discounted by γ = 0.95: -3.5" in said
-    assert "they do not compare" in said
-    assert "interval lies" not in said
-    for compared in (practice(measured, [TODAY]), practice(measured | PUBLIC, [], 0.95)):
-        assert "The policy's interval lies above today's." in text(compared)
-        assert "γ" not in text(compared)
+    for section, said, never in (
+        (practice(SUMMARY), "Today's practice is not known", "interval lies"),
+        (practice(IN_MODEL, [TODAY]), "they do not show that it is better", "interval lies"),
+        (
+            practice(IN_MODEL, [TODAY, of_policy], 0.95),
+            "discounted by γ = 0.95: -2.5, 95% interval -3 to",
+            "they do not",
+        ),
+        (practice(IN_MODEL, [TODAY, of_policy], cloned=True), "by behaviour", "lstd"),
+        (practice(IN_MODEL, [free, other]), "Today's practice is not known", "lstd"),
+        (practice(measured, [TODAY], 0.95), "they do not compare", "interval lies"),
+        (practice(measured, [TODAY]), "The policy's interval lies above today's.", "γ"),
+        (practice(measured | PUBLIC, [], 0.95), "The policy's interval lies above today's.", "γ"),
+    ):
+        assert said in text(section)
+        assert never not in text(section)
+    made = card(policy={"environment": None, "discrete_actions": True, "action_size": 4}, summary=IN_MODEL)
+    assert points(made, "How well it performs").startswith("This was not measured")
+    assert "it was measured" not in made.markdown()
 
 
 class Tags(HTMLParser):
@@ -346,44 +273,41 @@ def test_a_hostile_text_is_text_in_both_forms() -> None:
         assert "<tr><th>ε, exactly</th><td>0.49983</td></tr>" in made.html()
 
 
-@pytest.mark.parametrize(
-    "planted",
-    [
-        "<script>1</script>",
-        "<SCRIPT>1</SCRIPT>",
-        "<img src=x onerror=1>",
-        "<p onclick=1>",
-        '<p class="x">',
-        "<svg/onload=1>",
-        '<svg viewBox="0 0 300 300" onload="1">',
-        '<path class="bound" d="M1 1" onclick="1"/>',
-        '<path class="bound" d="M1 1 url(//x)"/>',
-        '<text class="end" x="1" y="1" onclick="1">',
-        "<foreignObject>",
-        "<use>",
-        "<a href=x>y</a>",
-        '<i style="width:1%;background:url(//x)">',
-        "<!-- -->",
-        "< script>",
-        "<",
-        '<meta http-equiv="refresh" content="0;url=//x">',
-    ],
+PLANTED = (
+    "<script>1</script>",
+    "<SCRIPT>1</SCRIPT>",
+    "<img src=x onerror=1>",
+    "<p onclick=1>",
+    '<p class="x">',
+    "<svg/onload=1>",
+    '<svg viewBox="0 0 300 300" onload="1">',
+    '<path class="bound" d="M1 1" onclick="1"/>',
+    '<path class="bound" d="M1 1 url(//x)"/>',
+    '<text class="end" x="1" y="1" onclick="1">',
+    "<use>",
+    "<a href=x>y</a>",
+    '<i style="width:1%;background:url(//x)">',
+    "<!-- -->",
+    "< script>",
+    "<",
+    '<meta http-equiv="refresh" content="0;url=//x">',
 )
-def test_markup_of_a_strangers_own_is_seen(planted: str) -> None:
-    """Our cards are inert, hostile names or not; a card with anything else in it is not."""
+LINKS = ("\\\\[x\\\\](https://evil.example/x)", "see https://evil.example", "WWW.evil.example", "[a](b)", "[x](//y)")
+
+
+def test_markup_of_a_strangers_own_is_seen() -> None:
+    """Our cards are inert, hostile names or not; a card with anything else in it is not.
+
+    Two backslashes escape each other and leave a live bracket; bare addresses become links in many readers.
+    """
     for made in (card(), with_texts(EVIL)):
-        assert is_inert(made.html())
-        assert is_inert(made.markdown())
-        assert not is_inert(made.html().replace("<main>", f"<main>{planted}"))
-        assert not is_inert(made.markdown() + planted)
-    assert not is_inert(card().html().replace("default-src 'none'", "default-src *"))
-    assert not is_inert(card().markdown() + "[x](//y)")
-
-
-@pytest.mark.parametrize(
-    "planted", ["\\\\[click me\\\\](https://evil.example/x)", "see https://evil.example", "WWW.evil.example", "[a](b)"]
-)
-def test_a_strangers_card_with_a_link_in_disguise_is_not_inert(planted: str) -> None:
-    """Two backslashes escape each other and leave a live bracket; bare addresses become links in many readers."""
-    assert not is_inert(f"# Model card\n\n{planted}\n")
+        page, markdown = made.html(), made.markdown()
+        assert is_inert(page)
+        assert is_inert(markdown)
+        for planted in PLANTED:
+            assert not is_inert(page.replace("<main>", f"<main>{planted}"))
+            assert not is_inert(markdown + planted)
+        for link in LINKS:
+            assert not is_inert(markdown + link)
+    assert not is_inert(page.replace("default-src 'none'", "default-src *"))
     assert is_inert("# Model card\n\n\\[not a link\\]\n")

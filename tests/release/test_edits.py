@@ -1,35 +1,26 @@
 """Any one thing changed in a bundle, or in the project before `release`: every tensor, every key of every JSON file."""
 
-import hashlib
-import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from primorl.project.errors import PipelineError
-from primorl.project.files import file_sha256, read_json
+from primorl.project.files import read_json
 from primorl.release.build import check_outputs
 from primorl.release.contents import EVALUATION, LEDGER, MODEL, POLICY
 from tests.release.bundles import (
-    Change,
-    Edit,
     accepted,
-    another,
+    at,
     changed_leaves,
-    edit,
     impossible_tensors,
     leaves,
-    made,
     moved_tensors,
     refusal,
     relist,
     removed_keys,
     renew_everything,
-    setting,
 )
 
 pytestmark = pytest.mark.usefixtures("accounted_once")
@@ -89,93 +80,8 @@ def test_impossible_numbers_and_a_lower_epsilon_are_refused_with_every_digest_re
             curve = path[0] in ("profile", "attacks", "groups") and path[1] % 5
             if path[-1] in ("epsilon", "epsilon_rdp", "delta") and value and not curve:
                 for factor in (0.999, 1 - 1e-8, 1.001):
-                    edits.append((f"{name}: {path} × {factor}", setting(name, path, value * factor)))
+                    edits.append((f"{name}: {path} × {factor}", at(name, path, value * factor)))
     assert accepted(original, tmp_path, edits, renew_everything) == []
-
-
-SUMMARY = "metrics/summary.json"
-HOME = {name: f"models/{name}" for name in (*MODEL, *POLICY)}
-# Keys that only the simulator, the clock or params.yaml knows; `dvc.lock` tells where there is one.
-MEASURED = {"seed", "return_mean", "return_ci95", "normalized_score", "episodes", "seconds", "epochs"} | {
-    *("public_return_mean", "public_return_ci95", "public_trajectories")
-}
-
-
-def test_at_home_edits_that_agree_with_each_other_are_refused_but_of_what_nothing_repeats(project: Path) -> None:
-    """Without DVC's record only the figures of `MEASURED` can be changed; with it, as after `dvc repro`, nothing."""
-    kept = {folder: shutil.copytree(folder, project.parent / "kept" / folder) for folder in ("models", "metrics")}
-    lock = dvc_lock()
-    edits = list(edits_before_release())
-    assert len(edits) > 62
-    found = set()
-    for name, change in edits:
-        change(Path())
-        if releases(name):
-            found.add(name.split(": ")[1])
-            Path("dvc.lock").write_text(lock, encoding="utf-8")
-            assert not releases(name), name
-            Path("dvc.lock").unlink()
-        for folder, copy in kept.items():
-            shutil.rmtree(folder)
-            shutil.copytree(copy, folder)
-    assert found == MEASURED
-    Path("dvc.lock").write_text(lock, encoding="utf-8")
-    assert releases("nothing")
-
-
-def releases(name: str) -> bool:
-    try:
-        shutil.rmtree(made())
-    except PipelineError:
-        assert not Path("out").exists(), name
-        return False
-    return True
-
-
-def edits_before_release() -> Iterator[Edit]:
-    """All copies alike; of a list in a file the first entry."""
-    for name, change in moved_tensors(Path("models")):
-        yield name, with_renewed_hash(change)
-    for file in (HOME[MODEL[1]], HOME[POLICY[1]], HOME[MODEL[2]], SUMMARY):
-        first = {path[0]: (path, value) for path, value in reversed(list(leaves(read_json(Path(file)))))}
-        for path, value in first.values():
-            files = (HOME[MODEL[2]], HOME[POLICY[2]], SUMMARY) if file == HOME[MODEL[2]] else (file,)
-            yield f"{file}: {path[0]}", everywhere(files, path, another(value))
-
-
-def with_renewed_hash(change: Change) -> Change:
-    """The summary names the policy's digest: it is renewed."""
-
-    def forge(folder: Path) -> None:
-        change(folder / "models")
-        digests = {
-            key: file_sha256(Path(HOME[f[0]])) for key, f in (("model_sha256", MODEL), ("policy_sha256", POLICY))
-        }
-        edit(Path(SUMMARY), **digests)
-
-    return forge
-
-
-def everywhere(files: tuple[str, ...], path: tuple[Any, ...], value: Any) -> Change:
-    def forge(folder: Path) -> None:
-        for file in files:
-            if path[0] in read_json(folder / file):
-                setting(file, path, value)(folder)
-
-    return forge
-
-
-def dvc_lock() -> str:
-    """``dvc.lock`` as DVC 3 writes it (`test_the_digests_are_those_of_dvc`)."""
-    outputs = []
-    for path in (Path("models/dynamics"), Path("models/policy"), Path(SUMMARY)):
-        files = sorted(file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file())
-        digest = hashlib.md5(path.read_bytes()).hexdigest() if path.is_file() else ""
-        if path.is_dir():
-            listing = [{"md5": hashlib.md5((path / name).read_bytes()).hexdigest(), "relpath": name} for name in files]
-            digest = hashlib.md5(json.dumps(listing, sort_keys=True).encode()).hexdigest() + ".dir"
-        outputs.append({"path": path.as_posix(), "hash": "md5", "md5": digest})
-    return yaml.safe_dump({"schema": "2.0", "stages": {"evaluate": {"outs": outputs}}})
 
 
 def test_the_digests_are_those_of_dvc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,24 +14,21 @@ import pytest
 import torch
 import yaml
 from dp_accounting import dp_event
-from safetensors.torch import load_file
 
 import primorl
-from pipeline import clone_behaviour, evaluate, evaluate_private, optimize_policy, train_model
+from pipeline import clone_behaviour, evaluate_private, train_model
 from primorl.commands import main as cli
 from primorl.config import params
 from primorl.dynamics.config import PublicLosses
-from primorl.privacy.ledger.ledger import Ledger, Request, Version
+from primorl.privacy.ledger.requests import Request, Version
 from primorl.project.errors import PipelineError
 from primorl.project.files import file_sha256, read_json, write_json
 from primorl.release import bundle
 from primorl.release.contents import CARDS, DECLARED, EVALUATION, FILES, LEDGER, MANIFEST
-from primorl.setup.accounts import dataset_version, project_ledger
-from primorl.trajectories.storage.manifest import Manifest
+from primorl.setup.accounts import project_ledger
 from tests.pipeline.tiny_policy import RememberingRun
-from tests.privacy.ledger.ledgers import GAUSSIAN, execute, request
 from tests.projects import inside
-from tests.release.bundles import TEXTS, edit, edit_statements, edit_tensors, in_tensor, made, refused_at_home
+from tests.release.bundles import edit, edit_statements, edit_tensors, in_tensor, made, refused_at_home
 from tests.release.released_project import EPISODES, run_stages, tiny_params, write_as_good
 from tests.trajectories.builders import snapshot
 
@@ -45,7 +42,9 @@ def test_a_bundle_is_these_files_and_checks(project: Path, capsys: pytest.Captur
     assert cli.main(["release", "out"]) == 0
     assert set(snapshot(Path("out"))) == FILES | {MANIFEST}
     assert {path.stat().st_mtime for path in (Path("out"), *Path("out").rglob("*"))} == {315532800}
-    assert all(str(project) not in Path("out", name).read_text(encoding="utf-8") for name in TEXTS)
+    assert all(
+        str(project) not in Path("out", name).read_text(encoding="utf-8") for name in FILES if not name.endswith("rs")
+    )
     assert cli.main(["release", "--check", "out"]) == 0
     said = capsys.readouterr().out
     assert re.fullmatch(r"out: made and checked; (ε = .* per trajectory)\nout: sound; \1\nnot checked: .*\n", said)
@@ -73,23 +72,6 @@ def test_what_leaves_is_what_the_stages_wrote(released: Path, trained: Path) -> 
     assert made_by_charge == {file.name: file_sha256(file) for file in (trained / MODEL).iterdir()}
 
 
-def test_of_several_seeds_the_first_ones_policy_leaves_alone(tmp_path: Path) -> None:
-    """The others' folders stay at home; the bundle says which seeds there were, and the card that it is the first."""
-    raw = tiny_params()
-    raw["policy"]["seeds"] = [3, 1]
-    run_stages(tmp_path / "project", raw, EPISODES)
-    with inside(tmp_path / "project"):
-        assert (POLICY / "seeds/1/policy.safetensors").exists()
-        bundle.check(made(), void_ok=False)
-        assert set(snapshot(Path("out"))) == FILES | {MANIFEST}
-        assert read_json(Path("out/policy/config.json"))["seeds"] == [3, 1]
-        assert Path("out/policy/policy.safetensors").read_bytes() == (POLICY / "policy.safetensors").read_bytes()
-        own, card = read_json(SUMMARY)["by_seed"][0], Path("out/card.md").read_text(encoding="utf-8")
-        assert read_json(Path("out/evaluation.json"))["return_mean"] == own["return_mean"]
-        assert "first of 2 trained alike" in card
-        assert f": {own['return_mean']:.4g}, 95% interval" in card
-
-
 # What must not leave
 
 
@@ -108,11 +90,6 @@ def with_policy_hash(change: Callable[[], object]) -> Callable[[], None]:
         edit(SUMMARY, policy_sha256=file_sha256(POLICY / "policy.safetensors"))
 
     return damage
-
-
-def not_finite() -> None:
-    tensors = load_file(MODEL / WEIGHTS)
-    edit_tensors(MODEL / WEIGHTS, {"layers.0.bias": torch.full_like(tensors["layers.0.bias"], torch.nan)})
 
 
 def dvc_hash() -> None:
@@ -143,24 +120,20 @@ one_weight = in_tensor(WEIGHTS, "layers.0.weight", lambda tensor: tensor[0, 0, 0
 one_policy_weight = in_tensor("policy.safetensors", "layers.0.weight", lambda tensor: tensor[0, 0, 0].add_(0.5))
 DAMAGES: list[tuple[Callable[[], object], str]] = [
     (lambda: edit(MODEL / "config.json", transitions=253), "models/dynamics/config.json: not as declared: transitions"),
-    (lambda: edit_statements(cohort=6), "models/dynamics/privacy.json: not as declared: cohort"),
     (lambda: edit_tensors(MODEL / WEIGHTS, {"first_observation": torch.zeros(3)}), "models/dynamics"),
     (lambda: edit_tensors(MODEL / WEIGHTS, {}, {"made": "by ana"}), "model.safetensors: holds more than its model"),
     (
         with_policy_hash(lambda: edit_tensors(POLICY / "policy.safetensors", {}, {"made": "by ana"})),
         "models/policy/policy.safetensors: holds more than its model",
     ),
-    (not_finite, "models/dynamics"),
     (lambda: (MODEL / WEIGHTS).write_bytes(pickle.dumps([1])), "models/dynamics: not a dynamics model"),
     (lambda: edit(POLICY / "privacy.json", charge="x"), "models/policy/privacy.json: charge x is not in the ledger"),
     (lambda: everywhere(epsilon=0.1), "models/dynamics/privacy.json: epsilon: less than the accountant"),
-    (lambda: edit_statements(rounds=2), "rounds"),
     (lambda: everywhere(void=["noise is seeded"]), "models/dynamics/privacy.json: void: noise is seeded"),
     (lambda: edit(MODEL / "config.json", variant="mopo"), "models/dynamics/config.json: variant mopo"),
     (lambda: edit(MODEL / "config.json", variant="no_clip"), "variant"),
     (lambda: edit(SUMMARY, epsilon=3.0), "metrics/summary.json: epsilon"),
     (lambda: edit(SUMMARY, policy_sha256="0" * 64), "metrics/summary.json: policy_sha256: found SHA-256 000000000000"),
-    (lambda: edit(SUMMARY, model_sha256="0" * 64), "metrics/summary.json: model_sha256: found SHA-256 000000000000"),
     (older_summary, "metrics/summary.json: model_sha256: missing, as an earlier version wrote it; `dvc repro -f"),
     (
         lambda: edit(Path("data/partitions/manifest.json"), dataset_fingerprint="1" * 64),
@@ -177,12 +150,8 @@ DAMAGES: list[tuple[Callable[[], object], str]] = [
     # Every copy is edited alike, so only the ledger and the manifest of the data can tell.
     (lambda: one_weight(MODEL), "models/dynamics/model.safetensors: found SHA-256"),
     (with_policy_hash(lambda: one_policy_weight(POLICY)), "models/policy/config.json: policy_sha256: found SHA-256"),
-    (lambda: everywhere(unit="person"), "privacy.json: unit: found 'person', allowed is 'trajectory'"),
     (lambda: everywhere(units=30_000), "models/dynamics/privacy.json: units: found 30000, allowed is"),
-    (lambda: everywhere(public_units=1), "models/dynamics/privacy.json: public_units: found 1, allowed is"),
     (lambda: everywhere(public_assumptions=[]), "models/dynamics/privacy.json: found SHA-256"),
-    (lambda: everywhere(clipping_norm=0.01), "models/dynamics/privacy.json: found SHA-256"),
-    (lambda: edit(MODEL / "config.json", engine_version=1), "models/dynamics/config.json: found SHA-256"),
 ]
 
 
@@ -191,26 +160,6 @@ DAMAGES: list[tuple[Callable[[], object], str]] = [
 def test_what_must_not_leave_is_refused_in_one_line_and_nothing_is_left(damage: Callable[[], None], says: str) -> None:
     damage()
     refused_at_home(says)
-
-
-def test_files_of_another_run_are_not_released_under_this_statement(project: Path, tmp_path: Path) -> None:
-    """Of one without privacy, and of one that drew other noise: with all that a forger does to the summary."""
-    for variant in ("no_privacy", "private"):
-        other = tmp_path / variant
-        run_stages(other, tiny_params(variant), EPISODES)
-        for lay, says in (
-            (lambda other: shutil.copyfile(other / MODEL / WEIGHTS, MODEL / WEIGHTS), "model.safetensors: found SHA"),
-            (lambda other: shutil.copy(other / POLICY / "policy.safetensors", POLICY), "policy_sha256: found SHA-256"),
-        ):
-            shutil.copytree("models", tmp_path / "kept")
-            with_policy_hash(lambda lay=lay, other=other: lay(other))()
-            refused_at_home(says)
-            shutil.rmtree("models")
-            shutil.move(tmp_path / "kept", "models")
-    shutil.copytree(other / POLICY, POLICY, dirs_exist_ok=True)  # a whole policy, with this model's statement beside it
-    shutil.copyfile(MODEL / "privacy.json", POLICY / "privacy.json")
-    edit(SUMMARY, policy_sha256=file_sha256(POLICY / "policy.safetensors"))
-    refused_at_home("models/policy/config.json: model_sha256: found SHA-256")
 
 
 def digests() -> dict[str, str]:
@@ -225,19 +174,16 @@ def test_both_statements_of_a_restored_model_may_leave_and_no_mix_of_them(tmp_pa
     everywhere(settings_origin={"privacy.rounds": "datasets/x.yaml"})
     with closing(project_ledger(params.load(Path("params.yaml")))) as ledger:
         ledger.commit(charge, digests())
-        ledger.commit(charge, digests())  # twice has no further effect
-        assert len(ledger.charges()[0].made) == 2
-    bundle.check(made(), void_ok=False)
-    newer = (MODEL / "privacy.json").read_bytes()  # a checkout that was interrupted: one file of the older commit
-    shutil.copyfile(older[0] / "dynamics/privacy.json", MODEL / "privacy.json")
-    with pytest.raises(PipelineError, match="models/"):
-        made()
-    (MODEL / "privacy.json").write_bytes(newer)
-    shutil.copytree(older[0], "models", dirs_exist_ok=True)
-    shutil.copy(older[1], SUMMARY)
-    bundle.check(made(), void_ok=False)
-    one_weight(MODEL)
-    with closing(project_ledger(params.load(Path("params.yaml")))) as ledger:
+        bundle.check(made(), void_ok=False)
+        newer = (MODEL / "privacy.json").read_bytes()  # a checkout that was interrupted: one file of the older commit
+        shutil.copyfile(older[0] / "dynamics/privacy.json", MODEL / "privacy.json")
+        with pytest.raises(PipelineError, match="models/"):
+            made()
+        (MODEL / "privacy.json").write_bytes(newer)
+        shutil.copytree(older[0], "models", dirs_exist_ok=True)
+        shutil.copy(older[1], SUMMARY)
+        bundle.check(made(), void_ok=False)
+        one_weight(MODEL)
         with pytest.raises(PipelineError, match=rf"charge {charge}: model.safetensors: found SHA-256"):
             ledger.commit(charge, digests())
         assert len(ledger.charges()[0].made) == 2
@@ -255,64 +201,34 @@ def run_again(*stages: object) -> None:
             stage.body(params.load(), run)  # type: ignore[attr-defined]
 
 
-def test_a_charge_of_an_earlier_version_is_read_and_its_model_made_again_for_free(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its commit record has no digests: refused until `train_model` has restored the model; nothing more is spent."""
-    commit = Ledger.commit
-    with monkeypatch.context() as patched:
-        patched.setattr(Ledger, "commit", lambda self, charge, made=None: commit(self, charge))
-        chosen = run_stages(tmp_path, tiny_params(), EPISODES)
-    with inside(tmp_path):
-        refused_at_home("the ledger has no digest of what it made")
-        weights = (MODEL / WEIGHTS).read_bytes()
-        run_again(train_model, optimize_policy, evaluate)
-        assert (MODEL / WEIGHTS).read_bytes() == weights
-        with closing(project_ledger(chosen)) as ledger:
-            assert [(charge.state, len(charge.made)) for charge in ledger.charges()] == [("committed", 1)]
-        made()
-
-
 @pytest.mark.usefixtures("project")
 def test_only_a_bundle_or_an_empty_folder_is_replaced_and_a_refusal_leaves_the_last_bundle() -> None:
     Path("empty").mkdir()
-    made("empty")
     before = snapshot(made("empty"))
     edit(MODEL / "config.json", transitions=253)
     with pytest.raises(PipelineError):
         made("empty")
     assert snapshot(Path("empty")) == before
     Path("empty/notes.txt").write_text("mine", encoding="utf-8")
-    Path("file").write_text("mine", encoding="utf-8")
     Path("link").symlink_to("models")
-    for target in ("empty", "models", "."):
-        with pytest.raises(PipelineError, match="something else"):
-            made(target)
-    for target in ("file", "link"):
-        with pytest.raises(PipelineError, match="in the way"):
+    for target, says in (("empty", "something else"), (".", "something else"), ("link", "in the way")):
+        with pytest.raises(PipelineError, match=says):
             made(target)
     assert Path("empty/notes.txt").read_text(encoding="utf-8") == "mine"
 
 
-def test_what_is_void_or_without_a_guarantee_leaves_only_on_demand_and_says_so(
+def test_what_has_no_guarantee_leaves_only_on_demand_and_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_stages(tmp_path / "seeded", tiny_params(), EPISODES, seeded=True)
     run_stages(tmp_path / "unclipped", tiny_params("no_clip"), EPISODES)
-    for name, reason, card in (
-        ("seeded", "noise is seeded", "VOID: noise is seeded. Do not rely on it"),
-        ("unclipped", "no noise is added; updates are not clipped", "**No protection: nothing is guaranteed"),
-    ):
-        with inside(tmp_path / name):
-            capsys.readouterr()
-            assert cli.main(["release", "out"]) == 1
-            error = capsys.readouterr().err
-            assert error.startswith(f"error: models/dynamics/privacy.json: void: {reason}")
-            assert error.count("\n") == 1
-            assert cli.main(["release", "out", "--void-ok"]) == 0
-            assert card in Path("out/card.md").read_text(encoding="utf-8")
-            assert cli.main(["release", "--check", "out"]) == 1
-            assert cli.main(["release", "--check", "out", "--void-ok"]) == 0
+    with inside(tmp_path / "unclipped"):
+        capsys.readouterr()
+        assert cli.main(["release", "out"]) == 1
+        error = capsys.readouterr().err
+        assert re.fullmatch(r"error: models/dynamics/privacy\.json: void: no noise is added; updates.*\n", error)
+        assert cli.main(["release", "out", "--void-ok"]) == 0
+        assert "**No protection: nothing is guaranteed" in Path("out/card.md").read_text(encoding="utf-8")
+        assert [cli.main(["release", "--check", "out", *more]) for more in ([], ["--void-ok"])] == [1, 0]
 
 
 @pytest.mark.usefixtures("project")
@@ -343,25 +259,14 @@ def test_the_ledgers_statement_tells_what_was_spent_and_nothing_else() -> None:
 
 @pytest.mark.usefixtures("project")
 def test_a_cut_ledger_without_its_head_releases_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    """Twin: whole, it is released, and ledger and head stay as they are; a head that lags behind too."""
-    units = dataset_version(Manifest.load(Path("data/partitions/manifest.json")), Path("data/partitions"))
-    with closing(project_ledger(params.load(Path("params.yaml")))) as ledger:
-        before = ledger.verify()
-        ledger.reserve(request(units, GAUSSIAN), None)
+    """Twin: whole, it is released, and ledger and head stay as they are."""
     state = snapshot(Path(".primorl"))
     assert cli.main(["release", "sound"]) == 0
     assert snapshot(Path(".primorl")) == state
-    assert read_json(Path("sound") / LEDGER)["charges"] == 2
-    execute("sqlite:///.primorl/ledger.db", "DELETE FROM ledger_records WHERE sequence > :before", before=before)
     Path(".primorl/ledger.head").unlink()
-    state = snapshot(Path(".primorl"))
-    for _ in range(2):
-        capsys.readouterr()
-        assert cli.main(["release", "out"]) == 1
-        assert "ledger.head: not there, so nobody can tell" in capsys.readouterr().err
-        assert cli.main(["ledger", "verify"]) == 1
+    assert cli.main(["release", "out"]) == 1
+    assert "ledger.head: not there, so nobody can tell" in capsys.readouterr().err
     assert not Path("out").exists()
-    assert snapshot(Path(".primorl")) == state
 
 
 # Texts of people
@@ -411,9 +316,7 @@ def test_what_is_no_text_is_refused_in_one_line_before_anything_is_written() -> 
     for card in ({"boss": "me"}, {"owner": 7}, {"owner": " "}, {"owner": "a\u202eb"}, {"licence": "http://x"}, ["x"]):
         declare(card)
         for read in (params.load, lambda: params.declared_texts("pendulum-replay")):
-            with pytest.raises(PipelineError, match=r"datasets/pendulum-replay\.yaml: card") as refused:
+            with pytest.raises(PipelineError, match=r"^datasets/pendulum-replay\.yaml: card[^\n]*$"):
                 read()  # type: ignore[operator]
-            assert "\n" not in str(refused.value)
     declare({"purpose": "research\n  on dosing\n"})
     assert params.load().chosen.card.stated == {"purpose": "research on dosing"}
-    assert params.declared_texts("gone") == {}

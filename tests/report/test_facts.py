@@ -14,7 +14,7 @@ from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.privacy_filter import cost
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, write_json
-from primorl.release.composition import whole
+from primorl.release.card import whole
 from primorl.report.facts import Facts, Spending, _with_others, compared_actions, read_facts
 from tests.pipeline.fakes import FakeRun
 from tests.pipeline.test_evaluate import SEEDS, chosen, place_seeds, project, run, without_simulator
@@ -35,8 +35,8 @@ def evaluated(*, simulator: bool = True, termination: str = "none") -> None:
     run(chosen() if simulator else without_simulator(chosen()))
 
 
-def facts_here(dataset: str = "pendulum-replay") -> Facts:
-    return read_facts(dataset=dataset, uncertainty="max_aleatoric")
+def facts_here() -> Facts:
+    return read_facts(chosen())
 
 
 @pytest.mark.usefixtures("project")
@@ -60,18 +60,10 @@ def test_the_page_says_what_the_summary_says_and_reads_nothing_private() -> None
     assert all(error > 0 for error in facts.model_error.values())
     assert facts.rollouts is not None
     assert len(facts.rollouts.reward) == len(facts.rollouts.uncertainty) > 0
-    assert facts.rollouts.penalised is None
-    priced = read_facts(dataset="pendulum-replay", uncertainty="max_aleatoric", penalty=2.0).rollouts
-    assert priced is not None
-    assert priced.penalised == pytest.approx(
-        [reward - 2 * doubt for reward, doubt in zip(priced.reward, priced.uncertainty, strict=True)], rel=1e-4
-    )
-    assert priced.reward == facts.rollouts.reward
-    for quartiles in facts.first_states.values():
-        assert list(quartiles) == sorted(quartiles)
+    doubt, penalty = facts.rollouts.uncertainty, chosen().policy.penalty
+    less = [reward - penalty * u for reward, u in zip(facts.rollouts.reward, doubt, strict=True)]
+    assert facts.rollouts.penalised == pytest.approx(less, rel=1e-4)
     assert facts.actions is not None
-    for side in (facts.actions.recorded, facts.actions.chosen):
-        assert all(0 <= level <= 1 for each in side for level in each)
     for private in ("private", "units.bin"):
         for file in Path("data/partitions").glob(f"{private}*"):
             file.rename(f"gone-{private}")
@@ -97,23 +89,15 @@ def curve_of(change: Callable[[list[str]], list[str]]) -> Callable[[], object]:
 
 
 REFUSED: list[tuple[Callable[[], object], str]] = [
-    (
-        padded_policy,
-        r"summary\.json: these results are of an earlier run: another models/policy",
-    ),
+    (padded_policy, r"summary\.json: these results are of an earlier run: another models/policy"),
     (keys("metrics/summary.json", epsilon=0.5), r"summary\.json: epsilon: not what models/policy/privacy\.json"),
-    (
-        keys("metrics/summary.json", dataset="ward"),
-        r"params\.yaml: dataset: found 'pendulum-replay', and metrics/summary\.json has the",
-    ),
+    (keys("metrics/summary.json", dataset="ward"), r"params\.yaml: dataset: found 'pendulum-replay', and metrics/summ"),
     (keys(MANIFEST, dataset_fingerprint="e" * 64), r"dataset_fingerprint: found eeeeeeeeeeee…, and models/policy"),
     (keys(MANIFEST, public_units=4), r"partitions/public: found 3 units, and data/partitions/manifest\.json says 4"),
     (another_split, r"public: found 3 units, and models/policy/privacy\.json says 2"),
-    (curve_of(lambda rows: rows[:-1]), r"plots/curves\.csv: found"),
     (curve_of(lambda rows: [*rows[:-1], rows[-2].replace("2,", "3,", 1)]), r"plots/curves\.csv: found"),
     (curve_of(lambda rows: rows[:1]), r"plots/curves\.csv: found no epoch"),
     (curve_of(lambda rows: ["epoch", "1"]), r"plots/curves\.csv: not a curve.*run `dvc repro evaluate`"),
-    (CURVES.unlink, r"curves\.csv: not a curve \(FileNotFoundError\)"),
 ]
 
 
@@ -136,20 +120,21 @@ def test_files_of_another_run_are_refused(tmp_path: Path) -> None:
             shutil.copytree(tmp_path / "kept" / folder, folder)
 
 
-@pytest.mark.parametrize("place", ["model", "seeds"])
-def test_a_curve_ends_at_the_value_in_the_model_and_over_several_seeds(project: Path, place: str) -> None:
-    if place == "seeds":
-        place_seeds(SEEDS)
-    evaluated(simulator=place != "model")
+def test_a_curve_may_be_over_several_seeds(project: Path) -> None:
+    place_seeds(SEEDS)
+    evaluated()
     assert len(facts_here().curve) == 3
-    curve_of(lambda rows: [*rows[:-1], rows[-2].replace("2,", "3,", 1)])()
-    with pytest.raises(PipelineError, match=r"plots/curves\.csv: found"):
-        facts_here()
 
 
 @pytest.mark.usefixtures("project")
-def test_rollouts_end_as_the_policy_s_own_did() -> None:
-    """`evaluate` does the same. Twin: where the learned ends were believed, rollouts end by them."""
+def test_rollouts_end_as_the_policy_s_own_did_and_are_as_long_as_a_trajectory() -> None:
+    """Not as all of a unit: these have 5 and 10 steps, the longest trajectory 7. `evaluate` does the same.
+
+    Twins: where the learned ends were believed, rollouts end by them; a value in the model has a declared horizon.
+    """
+    shutil.rmtree("data/partitions")
+    four = table(episodes(4), units=["p0", "p0", "p1", "p1"], names=["a", "b", "c", "d"])
+    write_partitions(table(episodes(9)), four)
     evaluated(termination="learned")
     config = Path("models/policy/config.json")
     found = {}
@@ -159,19 +144,10 @@ def test_rollouts_end_as_the_policy_s_own_did() -> None:
     assert found["none"] is not None
     assert found[None] != found["none"]
     assert len(found["none"].reward) == 7
-
-
-@pytest.mark.usefixtures("project")
-def test_rollouts_are_as_long_as_a_trajectory_not_as_all_of_a_unit() -> None:
-    """The units have 5 and 10 steps, the longest trajectory 7. Twin: a declared horizon of a value in the model."""
-    shutil.rmtree("data/partitions")
-    four = table(episodes(4), units=["p0", "p0", "p1", "p1"], names=["a", "b", "c", "d"])
-    write_partitions(table(episodes(9)), four)
-    for simulator, steps in ((True, 7), (False, 200)):
-        evaluated(simulator=simulator)
-        rollouts = facts_here().rollouts
-        assert rollouts is not None
-        assert len(rollouts.reward) == steps
+    evaluated(simulator=False)
+    in_model = facts_here()
+    assert in_model.rollouts is not None
+    assert (len(in_model.rollouts.reward), len(in_model.curve)) == (200, 3)
 
 
 def test_actions_are_shares_of_the_range_and_those_at_a_bound_are_counted() -> None:

@@ -4,56 +4,41 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
 
 from primorl.online.learning import PARAMETERS
-from primorl.online.mechanism import Cohort, online_plan
-from primorl.privacy.accounting.pure import PureDpEvent
+from primorl.privacy.accounting.events import PureDpEvent
 from primorl.privacy.mechanism.selection import ONE, Scores
-from research.natural_gradient import (
-    ChoiceCohort,
-    NaturalGradientByChoice,
-    NaturalGradientByStatistics,
-    gain,
-)
-from tests.online.cohorts import USERS, hostile, met, network, recorded, with_user
+from research.natural_gradient import ChoiceCohort, NaturalGradientByChoice, NaturalGradientByStatistics, gain
+from tests.online.cohorts import OTHERS, begun, hostile, met, network, recorded, unprotected, with_user
 
 SHAPE = network()
 STATISTICS, CHOICE = NaturalGradientByStatistics(1.0, 0.5, 0.1, 2.0), NaturalGradientByChoice(1.0, 5, 1.0, 2.0)
 
 
-def test_statistics_without_noise_are_least_squares() -> None:
-    update, data, theta = NaturalGradientByStatistics(1.0, 1.0, 1e-6, 100.0), met(SHAPE), SHAPE.initial(3)
-    plan = online_plan(users=9, cohort=USERS, noise_multiplier=0.0, releases=1, appearances=1, delta=1e-5)
-    step = update.updated(SHAPE, {PARAMETERS: theta}, data, Cohort(plan, 1), 0)[PARAMETERS] - theta
-    assert gain(SHAPE, theta, data, update, step) == pytest.approx(1.0, abs=1e-3)
-    assert gain(SHAPE, theta, data, update, -step) < 0
-
-
-def test_a_user_moves_the_statistics_by_at_most_their_bound_and_nobody_else() -> None:
-    data, others = met(SHAPE), [0, 2, 3]
-    without = recorded(STATISTICS, SHAPE, with_user(data, 1, None))
+def test_statistics_are_least_squares_and_one_user_moves_them_by_at_most_their_bound() -> None:
+    exact, data = NaturalGradientByStatistics(1.0, 1.0, 1e-6, 100.0), met(SHAPE)
+    step, theta = unprotected(exact, SHAPE, data), begun(SHAPE)[PARAMETERS]
+    assert gain(SHAPE, theta, data, exact, step) == pytest.approx(1.0, abs=1e-3)
+    assert gain(SHAPE, theta, data, exact, -step) < 0
+    without = recorded(STATISTICS, SHAPE, with_user(data, None))
     assert not without.rows[0][1].any()
-    for user in (met(SHAPE, users=1, seed=1), *hostile(SHAPE).values()):
-        found = recorded(STATISTICS, SHAPE, with_user(data, 1, user))
-        assert torch.equal(found.rows[0][others], without.rows[0][others])
+    for user in (met(SHAPE, users=1, seed=1), *hostile(SHAPE)):
+        found = recorded(STATISTICS, SHAPE, with_user(data, user))
+        assert torch.equal(found.rows[0][OTHERS], without.rows[0][OTHERS])
         assert torch.linalg.vector_norm(found.sums[0] - without.sums[0]) <= 1 + 1e-9
 
 
 def test_a_choice_without_noise_has_the_least_loss_and_scores_are_bounded() -> None:
     data, theta = met(SHAPE), SHAPE.initial(3)
     directions = CHOICE.directions(theta, 0)
-
-    def scores(user: object) -> Tensor:
-        return CHOICE.scores(SHAPE, theta, with_user(data, 1, user), directions)  # type: ignore[arg-type]
-
     gains = torch.tensor([gain(SHAPE, theta, data, CHOICE, each) for each in directions])
     wide = NaturalGradientByChoice(1.0, 5, 1.0, 50.0)  # no loss is cut
     assert wide.scores(SHAPE, theta, data, directions).sum(0).argmax() == gains.argmax()
-    without = Scores(5).total(scores(None))
-    for user in (met(SHAPE, users=1, seed=1), *hostile(SHAPE).values()):
-        moved = Scores(5).total(scores(user)) - without
-        assert ((moved >= 0) & (moved <= ONE)).all()
+    without, *found = (
+        Scores(5).total(CHOICE.scores(SHAPE, theta, with_user(data, user), directions))
+        for user in (None, met(SHAPE, users=1, seed=1), *hostile(SHAPE))
+    )
+    assert all(((moved - without >= 0) & (moved - without <= ONE)).all() for moved in found)
 
 
 def test_choices_of_one_user_share_epsilon_and_have_its_odds() -> None:

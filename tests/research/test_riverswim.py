@@ -10,7 +10,7 @@ from scipy import stats
 from primorl.online.learning import PARAMETERS
 from primorl.online.mechanism import Cohort, online_plan
 from primorl.online.network import PolicyNetwork
-from primorl.privacy.accounting.pure import pure_epsilon
+from primorl.privacy.accounting.events import pure_epsilon
 from primorl.privacy.mechanism.entropy import SeededEntropy
 from research import riverswim
 from research.riverswim import A, H, Riverswim, S

@@ -15,7 +15,7 @@ from primorl.setup import fitting
 from primorl.setup.fitting import Fit
 from primorl.training import pooled
 from primorl.trajectories.storage.manifest import Manifest
-from primorl.trajectories.storage.store import UnitStore
+from primorl.trajectories.storage.rows import UnitStore
 from tests.pipeline.training_project import write_partitions
 from tests.projects import write_settings
 from tests.trajectories.builders import INFO, episode

@@ -12,7 +12,7 @@ from primorl.config.blocks import Online
 from primorl.config.params import Params
 from primorl.project.errors import PipelineError
 from primorl.setup.arrivals import Arrivals, in_cohorts, share_ids
-from primorl.setup.online_updates import RELEASES, update_of
+from primorl.setup.online import RELEASES, update_of
 from primorl.trajectories.identity.fingerprint import project_secret
 from primorl.trajectories.identity.membership import Membership
 from tests.projects import project_settings, write_settings

@@ -15,13 +15,12 @@ from primorl.config.params import Params
 from primorl.project.errors import PipelineError
 from primorl.project.paths import MANIFEST, MODEL, PARTITIONS, PUBLIC
 from primorl.setup import fitting, paid_training
-from primorl.setup.fitting import TRAINING_KEYS, Fit, check_verdict
-from primorl.setup.model_work import MODEL_TRAINING, model_identity, training_setup
+from primorl.setup.fitting import MODEL_TRAINING, Fit, check_verdict
+from primorl.setup.model_work import TRAINING_KEYS, make_plan, model_identity, training_setup
 from primorl.setup.partitions import Partitions
-from primorl.setup.planning import make_plan
 from primorl.training.dry_run import DryRun, Outcome
 from primorl.trajectories.storage.manifest import Manifest
-from primorl.trajectories.storage.store import UnitStore
+from primorl.trajectories.storage.rows import UnitStore
 from tests.pipeline.training_project import charged, states, trained, unopened
 from tests.projects import project_settings
 from tests.setup.fitted_project import automatic, fit, fits, quick, write_data

@@ -19,7 +19,7 @@ from primorl.config.params import Params, plain
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
-from primorl.setup import launcher
+from primorl.setup import compute
 from tests.pipeline.training_project import edited, statement, states, trained, with_changes, write_partitions
 from tests.projects import write_settings
 from tests.trajectories.builders import episode
@@ -85,7 +85,7 @@ def test_nothing_private_is_opened_elsewhere_before_the_ledger_has_granted_it(
 ) -> None:
     refused = both(with_changes(data, privacy={"budget": {"epsilon": 0.01, "delta": 1e-3}}))
     with monkeypatch.context() as patched:
-        patched.setattr(launcher, "started", lambda *_: pytest.fail("processes were started"))
+        patched.setattr(compute, "started", lambda *_: pytest.fail("processes were started"))
         with pytest.raises(PipelineError, match="budget"):
             trained(refused)
     both(replace(data, seed=5))  # what the others read
@@ -96,7 +96,7 @@ def test_nothing_private_is_opened_elsewhere_before_the_ledger_has_granted_it(
 
 
 def worker(told: Connection) -> None:
-    launcher.begin_worker()
+    compute.begin_worker()
     told.send(os.getpid())
     time.sleep(600)
 
@@ -117,7 +117,7 @@ def test_no_process_outlives_the_first_even_where_that_was_gone_before_it_looked
     first.kill()
     psutil.wait_procs([second], timeout=20)
     assert not second.is_running() or second.status() == psutil.STATUS_ZOMBIE
-    monkeypatch.setenv(launcher._LEADER, str(os.getppid()))
+    monkeypatch.setenv(compute._LEADER, str(os.getppid()))
     late = FORK.Process(target=worker, args=(there,))
     late.start()
     late.join(20)
@@ -133,8 +133,8 @@ def test_a_start_that_fails_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -
         left.append(start(*arguments, **options))
         return left[0]
 
-    monkeypatch.setattr(launcher.subprocess, "Popen", failing)
+    monkeypatch.setattr(compute.subprocess, "Popen", failing)
     sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
-    with pytest.raises(OSError, match="no more"), launcher.started(3, sleep):
+    with pytest.raises(OSError, match="no more"), compute.started(3, sleep):
         pytest.fail("one of them was not started")
     assert left[0].returncode == -9

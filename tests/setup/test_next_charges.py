@@ -10,7 +10,7 @@ import pytest
 from dp_accounting import dp_event
 
 from pipeline import clone_behaviour
-from primorl.commands import check as command
+from primorl.commands import doctor as command
 from primorl.config import shares
 from primorl.config.blocks import EstimatorName
 from primorl.config.params import Params, from_plain, plain
@@ -23,13 +23,13 @@ from primorl.project.paths import PARTITIONS
 from primorl.setup import clone_work, next_charges
 from primorl.setup.accounts import project_ledger
 from primorl.setup.estimators import estimator
+from primorl.setup.model_work import make_plan
 from primorl.setup.next_charges import beside_model, check_all_fits, check_next, preview
 from primorl.setup.partitions import Partitions
-from primorl.setup.planning import make_plan
-from primorl.setup.private_evaluation import gaussian_mean, plan_at
-from primorl.setup.questions import about, question_event
+from primorl.setup.private_evaluation import plan_at
+from primorl.setup.questions import about, gaussian_mean, question_event
 from primorl.trajectories.storage.schema import Spaces
-from tests.commands.test_plan import said
+from tests.commands.charging import primorl
 from tests.evaluation.private import tiny_mdp
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.pipeline.training_project import charged, edited, trained, unopened, with_changes, write_partitions
@@ -87,7 +87,7 @@ def test_plan_says_what_is_paid_already_and_what_an_edit_charges_again(
     def planned(params: Params) -> str:
         capsys.readouterr()
         write_settings(plain(params))
-        (line,) = (line for line in said(capsys).splitlines() if "next `dvc repro`" in line)
+        (line,) = (line for line in primorl(capsys, "plan")[1].splitlines() if "next `dvc repro`" in line)
         return line.strip()
 
     def after(*stages: str) -> None:
@@ -122,7 +122,7 @@ def test_plan_says_what_is_paid_already_and_what_an_edit_charges_again(
         assert planned(changed).endswith(f"clone_behaviour {clone}, {questions}"), "it is asked about another clone"
     after("partition")
     write_settings(plain(params))
-    assert "known once the data are partitioned" in said(capsys), "other units may be made of them"
+    assert "known once the data are partitioned" in primorl(capsys, "plan")[1], "other units may be made of them"
 
 
 def test_a_run_is_refused_before_it_begins_unless_it_is_paid(here: Params, monkeypatch: pytest.MonkeyPatch) -> None:

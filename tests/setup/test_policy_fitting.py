@@ -13,7 +13,7 @@ from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.ensemble import Bounds, GaussianEnsemble
 from primorl.dynamics.normaliser import Normaliser
 from primorl.setup.policy_fitting import PublicLog, fitted_policy, unfitted
-from primorl.trajectories.storage.store import UnitStore
+from primorl.trajectories.storage.rows import UnitStore
 from tests.pipeline.tiny_policy import write_partition
 from tests.projects import ROOT
 from tests.trajectories.builders import episode, table

@@ -15,7 +15,7 @@ import pytest
 from primorl.policy.loaded import Policy
 from primorl.project.elapsed import ElapsedTime
 from primorl.project.errors import PipelineError
-from primorl.setup import tables
+from primorl.setup import prediction
 from primorl.setup.prediction import predict
 from primorl.trajectories.sources.tabular.elapsed import RowOrder
 from tests.policy.test_loaded import NAMES, RANGE, ROWS, loaded
@@ -113,8 +113,8 @@ def test_batches_do_not_change_the_answers(policy: Policy, ending: str, monkeypa
     values[:, 2] = 5
     given = table(dict(zip(NAMES["names"][0], values.T, strict=True)), f"in.{ending}")
     predict(policy, given, Path("whole.csv"), keep=["age"])
-    monkeypatch.setattr(tables, "_ROWS_PER_BATCH", 7)
-    monkeypatch.setattr(tables, "_CSV_BLOCK_BYTES", 300)
+    monkeypatch.setattr(prediction, "_ROWS_PER_BATCH", 7)
+    monkeypatch.setattr(prediction, "_CSV_BLOCK_BYTES", 300)
     predict(policy, given, Path("parts.csv"), keep=["age"])
     assert Path("parts.csv").read_bytes() == Path("whole.csv").read_bytes()
 
@@ -126,7 +126,7 @@ def test_a_number_that_could_be_two_stops_the_command(policy: Policy, monkeypatc
         assert predict(policy, text(plain, "in.csv"), Path("point.csv")) == (2, 0)
         assert predict(policy, text(plain.replace(".", ","), "in.csv"), Path("comma.csv"), decimal_point=",") == (2, 0)
         assert Path("point.csv").read_text() == Path("comma.csv").read_text()
-    monkeypatch.setattr(tables, "_ROWS_PER_BATCH", 2)
+    monkeypatch.setattr(prediction, "_ROWS_PER_BATCH", 2)
     with_comma = ("1,234", "1,5", ",5", "-1,234,567", "1,234.5", "1.234,5", "1 234", "1'234", " 1,2e3 ")
     with_point = ("1.234", "1.5", "1.234,5", "1,234.5", "1.234.567", "1\u202f234", "1\xa0234,5")
     for cell, mark in (*((cell, ".") for cell in with_comma), *((cell, ",") for cell in with_point)):
@@ -194,7 +194,7 @@ def test_the_time_since_the_row_before_is_counted_as_ingest_counts_it(
     rows = logged((lambda moment: (moment - BEGAN).total_seconds() / 60) if shuffled else (lambda moment: moment))
     order = np.random.default_rng(1).permutation(len(rows)) if shuffled else np.arange(len(rows))
     log = write([rows[place] for place in order], name)
-    monkeypatch.setattr(tables, "_ROWS_PER_BATCH", 3)
+    monkeypatch.setattr(prediction, "_ROWS_PER_BATCH", 3)
     assert predict(policy, log, OUT, keep=["x"], by=BY) == (8, 0)
     found = {float(row["x"]): [row["dose"], row["rate"]] for row in read()}
     assert list(found) == [rows[place]["x"] for place in order]

@@ -12,7 +12,7 @@ from primorl.project.errors import PipelineError
 from primorl.project.paths import MANIFEST, PUBLIC
 from primorl.setup.public_checks import Objections, check_public, objections
 from primorl.trajectories.storage.manifest import Manifest
-from primorl.trajectories.storage.store import UnitStore
+from primorl.trajectories.storage.rows import UnitStore
 from tests.pipeline.training_project import charged, trained, unopened, with_changes, write_partitions
 from tests.trajectories.builders import episode
 

@@ -11,6 +11,7 @@ import yaml
 
 from primorl.config.params import Params
 from primorl.sweeps import sweeping
+from primorl.sweeps import trial as trials
 from primorl.sweeps.file import Sweep, Trial, read_sweep
 from primorl.sweeps.trial import Job, run
 from tests.pipeline.training_project import write_partitions
@@ -19,16 +20,9 @@ from tests.sweeps.stages import RAN
 from tests.trajectories.builders import episode
 
 STAGES = {
-    "partition": {"cmd": "python -m pipeline.partition", "outs": ["data/partitions/private", "metrics/partition.json"]},
-    "train": {
-        "cmd": "python -m tests.sweeps.stages train",
-        "deps": ["primorl/training", "data/partitions/private", "data/arrivals"],
-        "outs": ["models/dynamics"],
-    },
-    "evaluate": {
-        "cmd": "python -m tests.sweeps.stages evaluate",
-        "deps": ["models/dynamics", "metrics/partition.json"],
-    },
+    "partition": {"cmd": "python -m pipeline.partition"},
+    "train": {"cmd": "python -m tests.sweeps.stages train"},
+    "evaluate": {"cmd": "python -m tests.sweeps.stages evaluate"},
 }
 # Settings of a model that the two private units can train.
 MODEL = {
@@ -48,8 +42,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
     monkeypatch.chdir(tmp_path)
     params = write_settings(project_settings() | {"dataset": "small"})
     write_partitions([episode(4, 0), episode(5, 1)], [episode(3, 2)])
-    Path("metrics").mkdir()
-    Path("metrics/partition.json").write_text("{}")
+    Path("metrics/seconds").mkdir(parents=True)
+    Path("metrics/seconds/partition.json").write_text("{}")
     Path("dvc.yaml").write_text(yaml.safe_dump({"stages": STAGES}, sort_keys=False))
     return params
 
@@ -57,46 +51,26 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
 class NoRun:
     """In the place of the sweep's MLflow run, whose tables take seconds to make."""
 
-    ended: list[bool]
+    run_id, status = "", ""
 
-    def __init__(self, *_: object) -> None:
-        NoRun.ended = []
+    def metric(self, *_: object) -> None: ...
 
-    def tags(self, *_: object) -> dict[str, str]:
-        return {}
+    def artifact(self, _: Path) -> None: ...
 
-    def end(self, *_: object, complete: bool) -> None:
-        NoRun.ended.append(complete)
-
-
-@pytest.fixture(autouse=True)
-def untracked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweeping, "_SweepRun", NoRun)
-
-
-def sweep_of(content: Mapping[str, Any], name: str = "tiny") -> Sweep:
-    Path(f"{name}.yaml").write_text(yaml.safe_dump(dict(content), sort_keys=False))
-    return read_sweep(Path(f"{name}.yaml"))
-
-
-def job_of(trial: Trial, commit: str = "c0ffee") -> Job:
-    return Job("tiny", trial, 1, commit, "primorl sweep tiny.yaml", {})
-
-
-def granted() -> None:
-    """The ledger's answer."""
+    def end(self, status: str) -> None:
+        NoRun.status = status
 
 
 class Forked:
     """A trial in a forked process: it has imported everything already."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, slurm: str | None = None) -> None:
         self.pid = os.fork()
         self.status: int | None = None
         if self.pid == 0:
             status = 70
             try:
-                status = run(job, granted)
+                status = run(job)
             finally:
                 os._exit(status)
 
@@ -109,12 +83,27 @@ class Forked:
     def terminate(self) -> None:
         os.kill(self.pid, signal.SIGTERM)
 
-    kill = terminate
-
     def wait(self, timeout: float | None = None) -> int:
         if self.status is None:
             self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self.status
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No MLflow, no imports, and a ledger that grants everything."""
+    monkeypatch.setattr(sweeping, "_sweep_run", lambda *_: NoRun())
+    monkeypatch.setattr(sweeping, "start_trial", Forked)
+    monkeypatch.setattr(trials, "ask_ledger", lambda: None)
+
+
+def sweep_of(content: Mapping[str, Any], name: str = "tiny") -> Sweep:
+    Path(f"{name}.yaml").write_text(yaml.safe_dump(dict(content), sort_keys=False))
+    return read_sweep(Path(f"{name}.yaml"))
+
+
+def job_of(trial: Trial, commit: str = "c0ffee", threads: int = 1) -> Job:
+    return Job("tiny", trial, threads, commit, "primorl sweep tiny.yaml", {})
 
 
 def ran() -> list[str]:

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +22,28 @@ from primorl.project.errors import PipelineError
 from primorl.project.files import home, locked
 from primorl.sweeps import trial as trials
 from primorl.sweeps.file import Trial
-from primorl.sweeps.folders import Stage, TrialFolder, lock_of, stages, trial_folder, unlink_left
-from primorl.sweeps.rows import Row, finished_rows, read_row, write_row, write_table
-from primorl.sweeps.trial import run
+from primorl.sweeps.rows import Row, finished_rows, read_row, write_table
+from primorl.sweeps.trial import TrialFolder, lock_of, run, trial_folder, unlink_left
 from tests.pipeline.training_project import charged
-from tests.sweeps.conftest import MODEL, STAGES, Forked, granted, job_of, ran
+from tests.sweeps.conftest import MODEL, STAGES, Forked, job_of, ran
 from tests.sweeps.stages import BAD_SEED, HOLD
 
 TRIAL = Trial({"seed": 3, "privacy.target_epsilon": 0.5}, "A")
 FOLDER = Path(".primorl/sweeps/tiny") / TRIAL.name
+ASK = trials.ask_ledger
 
 
 def refuse() -> None:
     raise BudgetExceeded("privacy.budget is ε 1, of which 1 is spent")
+
+
+def granted() -> None: ...
+
+
+@pytest.fixture
+def ledger(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
+    """What the ledger answers from now on."""
+    return lambda answer: monkeypatch.setattr(trials, "ask_ledger", answer)
 
 
 def row_of(trial: Trial) -> Row:
@@ -42,33 +52,30 @@ def row_of(trial: Trial) -> Row:
     return row
 
 
-def test_a_trial_runs_the_stages_after_partition_once_and_leaves_a_row(project: Params) -> None:
+def edit(file: str, old: str, new: str) -> None:
+    text = Path(file).read_text()
+    assert old in text
+    Path(file).write_text(text.replace(old, new, 1))
+
+
+def test_a_trial_runs_the_stages_after_partition_once_and_leaves_a_row(project: Params, ledger: Any) -> None:
     """The ledger is asked first. Private rows are linked while it runs, and never copied."""
     asked, here = [], Path.cwd()
-    monitored = (lambda: Path("data").is_symlink(), lambda: WAIT in os.environ, Path.cwd, home, ran)
 
     def ask() -> None:
-        asked.append([look() for look in monitored])
+        asked.append([Path("data").is_symlink(), WAIT in os.environ, Path.cwd(), home(), ran()])
 
-    assert run(job_of(TRIAL), ask) == 0
+    ledger(ask)
+    assert run(job_of(TRIAL)) == 0
     assert asked == [[True, True, (here / FOLDER).resolve(), here, []]]
     assert WAIT not in os.environ
-    assert ran() == ["train 3", "evaluate 3"]
     row = json.loads((FOLDER / "row.json").read_text())
     assert row.pop("seconds") < 10
     assert "core" in row.pop("machine")
-    assert row == {
-        "sweep": "tiny",
-        "trial": TRIAL.name,
-        "case": "A",
-        "settings": {"seed": 3, "privacy.target_epsilon": 0.5},
-        "status": "finished",
-        "error": None,
-        "summary": {"return_mean": -3.0, "epsilon": 1.5},
-        "curve": [-3.0, -2.5],
-        "commit": "c0ffee",
-        "command": "primorl sweep tiny.yaml",
-    }
+    settings = {"seed": 3, "privacy.target_epsilon": 0.5}
+    expected: dict[str, Any] = {"sweep": "tiny", "trial": TRIAL.name, "case": "A", "settings": settings}
+    expected |= {"status": "finished", "error": None, "summary": {"return_mean": -3.0, "epsilon": 1.5}}
+    assert row == expected | {"curve": [-3.0, -2.5], "commit": "c0ffee", "command": "primorl sweep tiny.yaml"}
     assert (FOLDER / "privacy.json").read_text() == "{}"
     said = yaml.safe_load((FOLDER / "params.yaml").read_text())
     assert (said["seed"], said["privacy"]["target_epsilon"], said["compute"]["threads"]) == (3, 0.5, 1)
@@ -76,89 +83,82 @@ def test_a_trial_runs_the_stages_after_partition_once_and_leaves_a_row(project: 
     assert private
     assert not (FOLDER / "data").exists()
     assert not private & {file.read_bytes() for file in FOLDER.rglob("*") if file.is_file()}
-    assert run(job_of(TRIAL), refuse) == 0
+    ledger(refuse)
+    assert run(job_of(TRIAL)) == 0
     assert ran() == ["train 3", "evaluate 3"]
 
 
-def test_what_the_ledger_refuses_is_not_begun_and_what_fails_says_why(project: Params) -> None:
-    assert run(job_of(TRIAL), refuse) == 0
+def test_what_the_ledger_refuses_is_not_begun_and_what_fails_says_why(project: Params, ledger: Any) -> None:
+    ledger(refuse)
+    assert run(job_of(TRIAL)) == 0
     assert (row_of(TRIAL).status, row_of(TRIAL).error) == ("refused", "privacy.budget is ε 1, of which 1 is spent")
     assert ran() == []
-    assert run(job_of(TRIAL), granted) == 0  # the budget was raised
+    ledger(granted)  # the budget was raised
+    assert run(job_of(TRIAL)) == 0
     assert row_of(TRIAL).finished
     bad = Trial({"seed": BAD_SEED})
-    assert run(job_of(bad), granted) == 0
+    assert run(job_of(bad)) == 0
     assert (row_of(bad).status, row_of(bad).error, row_of(bad).summary) == ("failed", "a stage says why", {})
+    ledger(lambda: edit("data/partitions/manifest.json", "{", "{\n"))
+    assert run(job_of(bad)) == 0
+    assert row_of(bad).error == "data/partitions: made anew while the trial ran; run the sweep again"
     answers = iter([granted, refuse])
-    assert run(job_of(bad), lambda: next(answers)()) == 0
+    ledger(lambda: next(answers)())
+    assert run(job_of(bad)) == 0
     assert row_of(bad).status == "refused", "two trials that fit alone may not fit together"
 
 
 def test_an_interrupted_trial_leaves_no_row_and_goes_on(project: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     real = trials._run_stage
-
-    def interrupted(stage: Stage) -> int:
-        return 130 if stage.name == "evaluate" else real(stage)
-
-    monkeypatch.setattr(trials, "_run_stage", interrupted)
-    assert run(job_of(TRIAL), granted) == 130
+    monkeypatch.setattr(trials, "_run_stage", lambda words: 130 if words[-1] == "evaluate" else real(words))
+    assert run(job_of(TRIAL)) == 130
     assert read_row(FOLDER) is None
     monkeypatch.setattr(trials, "_run_stage", real)
-    assert run(job_of(TRIAL), granted) == 0
+    assert run(job_of(TRIAL)) == 0
     assert ran() == ["train 3", "evaluate 3"]
-
-
-def edit(file: str, old: str, new: str) -> None:
-    text = Path(file).read_text()
-    assert old in text
-    Path(file).write_text(text.replace(old, new, 1))
 
 
 def test_other_settings_data_or_code_begin_afresh(project: Params) -> None:
     """What earlier settings of the project made must not be taken for the trial's."""
 
     def goes_on(commit: str = "c0ffee", threads: int = 1) -> bool:
-        folder = TrialFolder("tiny", TRIAL, threads, commit)
-        folder.prepare()
-        known = folder.has_ended(stages()[0])
-        folder.record_end(stages()[0], 1.0)
+        folder = TrialFolder(job_of(TRIAL, commit, threads))
+        known = "train" in folder.seconds
+        folder.record_end("train", 1.0)
         return known
 
-    assert not goes_on()
-    assert goes_on(threads=2)
     Path("datasets/other.yaml").write_text("source: minari\n")
-    assert goes_on()
-    assert not goes_on(commit="decaf")
+    assert [goes_on(), goes_on(threads=2), goes_on("decaf"), goes_on("decaf")] == [False, True, False, True]
     for file, old, new in (
         ("params.yaml", "  epochs:", "  epochs: 7 #"),
         ("data/partitions/manifest.json", '"private_units": 2', '"private_units": 1'),
         ("datasets/small.yaml", "source:", "# another\nsource:"),
         ("dvc.yaml", "stages:", "# another\nstages:"),
+        ("datasets/other.yaml", "minari", "replay"),
     ):
         edit(file, old, new)
-        assert not goes_on("decaf"), file
-        assert goes_on("decaf"), file
+        assert goes_on("decaf") == (file == "datasets/other.yaml"), file
 
 
-@pytest.mark.parametrize("seed", [1, BAD_SEED])
-def test_a_trial_of_another_process_is_waited_for_and_not_run_twice(project: Params, seed: int) -> None:
+def test_a_trial_of_another_process_is_waited_for_and_not_run_twice(project: Params) -> None:
     HOLD.touch()
-    first = Forked(job_of(Trial({"seed": seed})))
-    while f"evaluate {seed}" not in ran():
+    bad = job_of(Trial({"seed": BAD_SEED}))
+    first = Forked(bad)
+    while f"evaluate {BAD_SEED}" not in ran():
         time.sleep(0.01)
-    second = Forked(job_of(Trial({"seed": seed})))
+    second = Forked(bad)
     time.sleep(0.3)
     assert second.poll() is None
     HOLD.unlink()
     assert (first.wait(), second.wait()) == (0, 0)
-    assert ran() == [f"train {seed}", f"evaluate {seed}"]
+    assert ran() == [f"train {BAD_SEED}", f"evaluate {BAD_SEED}"]
 
 
 def test_links_that_a_killed_trial_left_are_taken_away(project: Params) -> None:
     """Also rows that were copied with the folder. A living process keeps its own."""
     living = Trial({"seed": 4})
     for each in (TRIAL, living):
-        TrialFolder("tiny", each, 1, None).prepare()
+        TrialFolder(job_of(each))
     shutil.copytree(FOLDER, FOLDER.with_name("copied"), symlinks=False)
     with locked(lock_of(trial_folder("tiny", living))):
         unlink_left()
@@ -168,37 +168,20 @@ def test_links_that_a_killed_trial_left_are_taken_away(project: Params) -> None:
     assert Path("data/partitions/manifest.json").exists()
 
 
-def test_partitions_that_are_made_anew_end_the_trial(project: Params) -> None:
-    """Its model is of people who may have left, and the next stage would ask the new ones about it."""
-    assert run(job_of(TRIAL), lambda: edit("data/partitions/manifest.json", "{", "{\n")) == 0
-    error = "data/partitions: made anew while the trial ran; run the sweep again"
-    assert (row_of(TRIAL).status, row_of(TRIAL).error) == ("failed", error)
-    assert ran() == []
-
-
-def test_only_modules_are_run(project: Params) -> None:
-    Path("dvc.yaml").write_text("stages: {partition: {cmd: a}, other: {cmd: rm -r x}}")
-    with pytest.raises(PipelineError, match=r"stages\.other\.cmd"):
-        stages()
-
-
-@pytest.fixture
-def training(project: Params, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stage of the model is the pipeline's own."""
-    shutil.copy(empty_store, "mlflow.db")
-    train = STAGES["train"] | {"cmd": "python -m pipeline.train_model"}
-    Path("dvc.yaml").write_text(yaml.safe_dump({"stages": STAGES | {"train": train}}, sort_keys=False))
-
-
-@pytest.mark.usefixtures("training")
-def test_what_was_paid_is_not_paid_again(project: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_paid_is_not_paid_again(
+    project: Params, empty_store: Path, ledger: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Trials of one model that begin at once pay for it once, also where they fail and other code tries again."""
+    shutil.copy(empty_store, "mlflow.db")
+    train = {"cmd": "python -m pipeline.train_model"}
+    Path("dvc.yaml").write_text(yaml.safe_dump({"stages": STAGES | {"train": train}}, sort_keys=False))
     monkeypatch.setattr(PublicLosses, "diverged", False)
     bad = [Trial(MODEL | {"seed": BAD_SEED, "policy.epochs": count}) for count in (1, 2)]
     started = [Forked(job_of(trial)) for trial in bad]
     assert [process.wait() for process in started] == [0, 0]
     before = signal.getsignal(signal.SIGTERM)
-    assert trials.main([job_of(bad[0], "decaf").to_json()]) == 0, "and the ledger itself, asked first, refuses nothing"
+    ledger(ASK)
+    assert trials.main([job_of(bad[0], "decaf").argv[-1]]) == 0, "and the ledger itself, asked first, refuses nothing"
     signal.signal(signal.SIGTERM, before)
     assert [row_of(trial).error for trial in bad] == ["a stage says why"] * 2
     assert ran() == [f"evaluate {BAD_SEED}"] * 3
@@ -206,43 +189,29 @@ def test_what_was_paid_is_not_paid_again(project: Params, monkeypatch: pytest.Mo
 
 
 def test_rows_are_a_table_with_a_column_a_setting_and_a_figure(tmp_path: Path) -> None:
-    summary = {
-        "return_mean": -3.5,
-        "return_ci95": [-4.0, -3.0],
-        "epsilon": None,
-        "void": ["not private", "old engine"],
-        "spent_on_dataset": {"epsilon": 2.5, "charges": 3},
-        "seconds": {"train": 1.0},
-        "seed": 9,
-    }
-    common: dict[str, Any] = {
-        "sweep": "tiny",
-        "status": "finished",
-        "error": None,
-        "summary": summary,
-        "curve": [-4.0, -3.5],
-        "machine": "m",
-        "commit": None,
-        "command": "primorl sweep tiny.yaml",
-        "seconds": 2.5,
-    }
+    summary: dict[str, Any] = {"return_ci95": [-4.0, -3.0], "epsilon": None, "void": ["not private", "old engine"]}
+    summary |= {"spent_on_dataset": {"epsilon": 2.5, "charges": 3}, "seconds": {"train": 1.0}, "seed": 9}
+    common: dict[str, Any] = {"sweep": "tiny", "status": "finished", "error": None, "summary": summary}
+    common |= {"curve": [-4.0, -3.5], "machine": "m", "commit": None, "command": "primorl sweep", "seconds": 2.5}
     one = Row(trial="abc", case=None, settings={"seed": 1, "dynamics.hidden": [32, 32], "x": 1}, **common)
     two = Row(trial="d", case="A", settings={"seed": 2.5, "privacy.rounds": 3, "x": "auto"}, **common)
-    write_row(tmp_path / "abc", one)
-    assert finished_rows(tmp_path) == [one]
-    (tmp_path / "abc/row.json").write_text("{}")
-    with pytest.raises(PipelineError, match="the sweep runs the trial again"):
-        finished_rows(tmp_path)
     write_table(tmp_path / "t.csv", [one, two], {"d": ["policy", "data/partitions"]})
     first, second = csv.DictReader((tmp_path / "t.csv").open())
-    assert first["dynamics.hidden"] == "[32, 32]"
-    assert (first["return_ci95_low"], first["epsilon"], first["seed"]) == ("-4.0", "", "1")
-    assert (second["privacy.rounds"], second["case"], second["curve"]) == ("3", "A", "[-4.0, -3.5]")
-    assert (first["spent_on_dataset"], "seconds" in first) == ("2.5", True)
-    assert first["void"] == "not private; old engine", "a row without its reasons would look like a sound one"
-    assert (first["stale"], second["stale"]) == ("", "policy, data/partitions")
+    for key, values in {
+        "dynamics.hidden": ("[32, 32]", ""),
+        "return_ci95_low": ("-4.0", "-4.0"),
+        "privacy.rounds": ("", "3"),
+        "curve": ("[-4.0, -3.5]", "[-4.0, -3.5]"),
+        "spent_on_dataset": ("2.5", "2.5"),
+        "void": ("not private; old engine", "not private; old engine"),
+        "stale": ("", "policy, data/partitions"),
+        "seed": ("1", "2.5"),
+    }.items():
+        assert (first[key], second[key]) == values, key
     write_table(tmp_path / "t.parquet", [one, two], {})
     columns = pq.read_table(tmp_path / "t.parquet").to_pydict()
     assert (columns["seed"], columns["case"], columns["x"]) == ([1.0, 2.5], [None, "A"], ["1", "auto"])
-    with pytest.raises(PipelineError, match=r"allowed are \.csv and \.parquet"):
-        write_table(tmp_path / "t.xlsx", [one], {})
+    (tmp_path / "abc").mkdir()
+    (tmp_path / "abc/row.json").write_text("{}")
+    with pytest.raises(PipelineError, match="the sweep runs the trial again"):
+        finished_rows(tmp_path)

@@ -1,5 +1,4 @@
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -7,38 +6,20 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
 from primorl import tracking
-from primorl.config import params
 from primorl.config.params import Params
 from primorl.project.git import git_tags
 from primorl.tracking import stage_run
 from primorl.tracking.store import store_uri
+from tests.tracking.conftest import REPOSITORY
+from tests.tracking.test_failures import with_uri
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 PARENT_TAG = "mlflow.parentRunId"
-
-
-@pytest.fixture
-def chosen() -> Params:
-    return params.load(REPOSITORY / "params.yaml")
-
-
-@pytest.fixture(autouse=True)
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path) -> Path:
-    for name in ("DVC_EXP_NAME", "DVC_EXP_BASELINE_REV"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    shutil.copy(empty_store, tmp_path)
-    return tmp_path
-
-
-def with_uri(chosen: Params, uri: str) -> Params:
-    return replace(chosen, tracking=replace(chosen.tracking, uri=uri))
 
 
 def client(project: Path) -> MlflowClient:
@@ -58,18 +39,20 @@ def runs(project: Path) -> tuple[list[Run], list[Run]]:
 
 
 def test_a_stage_is_nested_in_its_pipeline_and_logs_what_it_is_given(project: Path, chosen: Params) -> None:
+    """Credentials in values are cut out."""
     figure = project / "return.png"
     figure.write_bytes(b"png")
     with stage_run("train_model", chosen) as run:
         run.params({"seed": 3, "privacy": {"delta": 1e-5, "deep": {"sizes": [1, 2]}}, "absent": None})
+        run.params({"tracking": {"uri": "postgresql://ana:hu/sh@db.example.org/mlflow"}})
         for step in range(2500):  # more than one batch
             run.metric("loss", step / 2, step)
-        run.metric("final", 7)
-        run.tag("unit", "trajectory")
+        run.tag("store", "http://ana:hush@example.org")
         run.artifact(figure)
+        with pytest.raises(FileNotFoundError):
+            run.artifact(project / "missing")
         run.pipeline.metric("return_mean", -150.5)
-        run.pipeline.params({"dataset": "pendulum"})
-
+        assert runs(project)[0][0].info.status == "RUNNING"
     (pipeline,), (stage,) = runs(project)
     assert stage.data.tags[PARENT_TAG] == pipeline.info.run_id
     assert (stage.info.run_name, stage.info.status) == ("train_model", "FINISHED")
@@ -79,51 +62,42 @@ def test_a_stage_is_nested_in_its_pipeline_and_logs_what_it_is_given(project: Pa
         "privacy.delta": "1e-05",
         "privacy.deep.sizes": "[1, 2]",
         "absent": "None",
+        "tracking.uri": "postgresql://db.example.org/mlflow",
     }
     history = client(project).get_metric_history(stage.info.run_id, "loss")
     assert sorted((point.step, point.value) for point in history) == [(step, step / 2) for step in range(2500)]
-    assert stage.data.metrics["final"] == 7
-    assert stage.data.tags["unit"] == "trajectory"
+    assert stage.data.tags["store"] == "http://example.org"
     assert pipeline.data.metrics == {"return_mean": -150.5}
-    assert pipeline.data.params == {"dataset": "pendulum"}
     assert pipeline.data.tags["variant"] == "private"
-    assert [file.path for file in client(project).list_artifacts(stage.info.run_id)] == ["return.png"]
     assert (project / "mlruns" / stage.info.run_id / "artifacts" / "return.png").read_bytes() == b"png"
 
 
 def test_a_failure_marks_stage_and_pipeline_and_keeps_its_message_out(project: Path, chosen: Params) -> None:
-    def fail() -> None:
-        with stage_run("train_model", chosen) as run:
-            run.metric("loss", 1.0)
+    """A later stage of the same pipeline does not make it good. A run inside the stage ends with its block."""
+    with suppress(ValueError), stage_run("train_model", chosen) as stage:
+        with stage.nested("first") as log:
+            log.metric("loss", 0.5)
+        with stage.nested("second"):
             raise ValueError("PRIVATE-42")
-
-    with pytest.raises(ValueError, match="PRIVATE-42"):
-        fail()
-    with stage_run("ingest", chosen):  # a later stage of the same pipeline does not make it good
+    with stage_run("ingest", chosen):
         pass
-
-    (pipeline,), (failed, fine) = runs(project)
-    assert (pipeline.info.status, failed.info.status, fine.info.status) == ("FAILED", "FAILED", "FINISHED")
-    assert failed.data.metrics == {"loss": 1.0}
+    (pipeline,), stages = runs(project)
+    found = {run.info.run_name: run for run in stages}
+    assert pipeline.info.status == "FAILED"
+    statuses = {"train_model": "FAILED", "first": "FINISHED", "second": "FAILED", "ingest": "FINISHED"}
+    assert {name: run.info.status for name, run in found.items()} == statuses
+    assert found["first"].data.metrics == {"loss": 0.5}
+    assert [found[name].data.tags[PARENT_TAG] for name in ("first", "second")] == [stage.run_id] * 2
     assert all(b"PRIVATE-42" not in file.read_bytes() for file in project.rglob("*") if file.is_file())
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from primorl.config import params
-from primorl.tracking import stage_run
-with stage_run("train_model", params.load(Path(sys.argv[1]))) as run:
-    run.metric("loss", 1.0)
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
 
 
 def test_the_runs_of_a_killed_stage_are_closed_as_failed_by_the_next_one(project: Path, chosen: Params) -> None:
     """Nothing that died goes on "running" in MLflow; what really runs does."""
-    command = [sys.executable, "-c", KILLED, str(REPOSITORY / "params.yaml")]
-    killed = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(REPOSITORY)}, check=False)
-    assert killed.returncode == -signal.SIGKILL
+    killed = os.fork()
+    if killed == 0:
+        with stage_run("train_model", chosen):
+            os.kill(os.getpid(), signal.SIGKILL)
+    assert os.waitpid(killed, 0)[1] == signal.SIGKILL
     assert [run.info.status for some in runs(project) for run in some] == ["RUNNING", "RUNNING"]
     with stage_run("collect", chosen), stage_run("ingest", chosen):
         (dead_pipeline, alive), stages = runs(project)
@@ -143,89 +117,64 @@ def test_metrics_wait_and_are_sent_every_few_seconds(
         assert runs(project)[1][0].data.metrics == {"loss": 2.0}
 
 
-def test_a_nested_run_ends_with_its_block(project: Path, chosen: Params) -> None:
-    """Inside the stage's run, with metrics of its own; it fails with the stage."""
-    with suppress(RuntimeError), stage_run("train_model", chosen) as stage:
-        with stage.nested("first") as log:
-            log.metric("loss", 0.5)
-        with stage.nested("second"):
-            raise RuntimeError
-    found = {run.info.run_name: run for run in runs(project)[1]}
-    assert found["first"].data.metrics == {"loss": 0.5}
-    assert [found[name].info.status for name in ("first", "second", "train_model")] == ["FINISHED", "FAILED", "FAILED"]
-    for name in ("first", "second"):
-        assert found[name].data.tags[PARENT_TAG] == stage.run_id
-
-
 def test_experiments_in_dvcs_temporary_copies_log_to_the_project(
     project: Path, chosen: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Each has a pipeline of its own."""
     copy = project / ".dvc" / "tmp" / "exps" / "standalone" / "tmpabc"
     copy.mkdir(parents=True)
     monkeypatch.setenv("DVC_ROOT", str(copy))
-    monkeypatch.setenv("DVC_EXP_NAME", "hazel-newt")
     monkeypatch.setenv("DVC_EXP_BASELINE_REV", "c0ffee")
     (copy / "note.txt").write_text("x")
-    with stage_run("train_model", chosen) as run:
-        run.artifact(copy / "note.txt")
-
-    (pipeline,), (stage,) = runs(project)
-    assert pipeline.info.run_name == f"{tracking._name(chosen)} (hazel-newt)"
-    assert pipeline.data.tags["DVC_EXP_NAME"] == "hazel-newt"
-    assert pipeline.data.tags["DVC_EXP_BASELINE_REV"] == "c0ffee"
-    assert (project / "mlruns" / stage.info.run_id / "artifacts" / "note.txt").exists()
+    for name in ("hazel-newt", "other"):
+        monkeypatch.setenv("DVC_EXP_NAME", name)
+        with stage_run("train_model", chosen) as run:
+            run.artifact(copy / "note.txt")
+    pipelines, stages = runs(project)
+    assert [run.data.tags[PARENT_TAG] for run in stages] == [run.info.run_id for run in pipelines]
+    assert pipelines[0].info.run_name == f"{tracking._name(chosen)} (hazel-newt)"
+    assert pipelines[0].data.tags["DVC_EXP_NAME"] == "hazel-newt"
+    assert pipelines[0].data.tags["DVC_EXP_BASELINE_REV"] == "c0ffee"
+    assert (project / "mlruns" / stages[0].info.run_id / "artifacts" / "note.txt").exists()
     assert [entry.name for entry in copy.iterdir()] == ["note.txt"]
 
 
-def test_parallel_experiments_have_pipelines_of_their_own(
-    project: Path, chosen: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("one", "two"):
-        monkeypatch.setenv("DVC_EXP_NAME", name)
-        with stage_run("train_model", chosen):
-            pass
-    pipelines, stages = runs(project)
-    assert [run.data.tags[PARENT_TAG] for run in stages] == [run.info.run_id for run in pipelines]
-
-
-STAGE = """
-import sys
-from pathlib import Path
-from primorl.config import params
-from primorl.tracking import stage_run
-with stage_run(sys.argv[1], params.load(Path(sys.argv[2]))) as run:
-    run.metric("one", 1.0)
-"""
 DVC = """
 import subprocess, sys
-stages = [subprocess.Popen([sys.executable, "stage.py", name, sys.argv[1]]) for name in sys.argv[2:]]
-sys.exit(max(stage.wait() for stage in stages))
+code = "from primorl.tracking import _enclosing_process; print(_enclosing_process().pid)"
+child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+print(sys.argv[0], child.communicate()[0].strip() == str(__import__("os").getpid()))
 """
 
 
-def test_stages_of_one_dvc_process_share_a_pipeline_even_when_they_create_the_store_at_once(project: Path) -> None:
-    (project / "mlflow.db").unlink()
-    (project / "stage.py").write_text(STAGE)
+def test_stages_of_one_dvc_process_share_a_pipeline_even_when_they_begin_at_once(
+    project: Path, chosen: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (project / "dvc").write_text(DVC)
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    for stages in (("collect", "ingest"), ("evaluate",)):
-        command = [sys.executable, "dvc", str(REPOSITORY / "params.yaml"), *stages]
-        done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
-        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    done = subprocess.run([sys.executable, "dvc"], cwd=project, env=environment, capture_output=True, text=True)
+    assert done.stdout == "dvc True\n", done.stderr
+    own, stages, children = psutil.Process(), ("collect", "ingest"), []
+    monkeypatch.setattr(tracking, "_enclosing_process", lambda: own)
+    for stage in stages:
+        children.append(os.fork())
+        if children[-1] == 0:
+            with stage_run(stage, chosen):
+                pass
+            os._exit(0)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
+    (pipeline,), found = runs(project)
+    assert {run.info.run_name: run.data.tags[PARENT_TAG] for run in found} == dict.fromkeys(
+        stages, pipeline.info.run_id
+    )
+    assert {run.info.status for run in (pipeline, *found)} == {"FINISHED"}
 
-    (first, second), stages_logged = runs(project)
-    parents = {run.info.run_name: run.data.tags[PARENT_TAG] for run in stages_logged}
-    assert parents == {"collect": first.info.run_id, "ingest": first.info.run_id, "evaluate": second.info.run_id}
-    assert {run.info.status for run in (first, second, *stages_logged)} == {"FINISHED"}
-    assert [run.data.metrics for run in stages_logged] == [{"one": 1.0}] * 3
 
-
-def test_the_pipeline_names_its_commit(project: Path, chosen: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pipeline_names_its_commit(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def git(*arguments: str) -> str:
-        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
-        return subprocess.run(
-            ["git", *identity, *arguments], cwd=project, check=True, capture_output=True, text=True
-        ).stdout.strip()
+        identity = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
+        done = subprocess.run([*identity, *arguments], cwd=project, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
 
     git("init", "--quiet")
     for name in ("params.yaml", "dvc.lock"):
@@ -235,20 +184,10 @@ def test_the_pipeline_names_its_commit(project: Path, chosen: Params, monkeypatc
     (project / "dvc.lock").write_text("2")  # which DVC itself rewrites
     assert git_tags() == {"mlflow.source.git.commit": git("rev-parse", "HEAD"), "git_dirty": "false"}
     (project / "params.yaml").write_text("2")
-    assert git_tags()["git_dirty"] == "true"
     trial = project / ".primorl/sweeps/one/abc"  # which git ignores
     trial.mkdir(parents=True)
     monkeypatch.chdir(trial)
     assert git_tags()["git_dirty"] == "true"
-
-
-def test_credentials_in_logged_values_are_cut_out(project: Path, chosen: Params) -> None:
-    with stage_run("ingest", chosen) as run:
-        run.params({"tracking": {"uri": "postgresql://ana:hu/sh@db.example.org/mlflow"}})
-        run.tag("store", "http://ana:hush@example.org")
-    (stage,) = runs(project)[1]
-    assert stage.data.params == {"tracking.uri": "postgresql://db.example.org/mlflow"}
-    assert stage.data.tags["store"] == "http://example.org"
 
 
 def test_the_store_is_the_projects_wherever_the_stage_runs(
@@ -262,9 +201,6 @@ def test_the_store_is_the_projects_wherever_the_stage_runs(
 
 
 def test_names_say_what_a_pipeline_trained(chosen: Params) -> None:
-    budget = replace(chosen.privacy, target_epsilon=1.5, noise_multiplier=None)
-    assert tracking._name(replace(chosen, privacy=budget)) == "pendulum-replay/private/ε=1.5"
-    noise = replace(chosen.privacy, target_epsilon=None, noise_multiplier=2.0)
-    assert tracking._name(replace(chosen, privacy=noise)) == "pendulum-replay/private/z=2"
-    mopo = replace(chosen.dynamics, variant="mopo")
-    assert tracking._name(replace(chosen, dynamics=mopo)) == "pendulum-replay/mopo"
+    for target, noise, said in ((1.5, None, "ε=1.5"), (None, 2.0, "z=2")):
+        privacy = replace(chosen.privacy, target_epsilon=target, noise_multiplier=noise)
+        assert tracking._name(replace(chosen, privacy=privacy)) == f"pendulum-replay/private/{said}"

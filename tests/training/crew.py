@@ -13,7 +13,7 @@ from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.normaliser import Normaliser
 from primorl.privacy.mechanism.noise import normals
 from primorl.privacy.mechanism.plan import Plan
-from primorl.setup import launcher
+from primorl.setup import compute
 from primorl.training import distributed
 from primorl.training.distributed import Group, ProcessLostError, _told, check_coverage, serve
 from primorl.training.rounds import Rounds
@@ -140,11 +140,11 @@ def work(group: Group, scenario: int) -> None:
 
 
 if __name__ == "__main__":
-    launcher.begin_worker()
+    compute.begin_worker()
     torch.set_num_threads(1)
     try:
         with Group() as group:
             while (scenario := _told(group)[0]) != END:
                 work(group, scenario)
     except ProcessLostError:
-        launcher.end_worker(1)
+        compute.end_worker(1)

@@ -14,7 +14,7 @@ from primorl.dynamics.architecture import Architecture
 from primorl.privacy.ledger.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from primorl.project.errors import PipelineError
 from primorl.training.public_evaluation import PublicEvaluation
-from primorl.training.state import TENSORS, TrainingState
+from primorl.training.training import TENSORS, TrainingState
 
 
 @pytest.fixture

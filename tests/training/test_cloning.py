@@ -7,11 +7,11 @@ from primorl.dynamics.ensemble import Bounds
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
-from primorl.training.cloning import CloningSetup
 from primorl.training.independence import check_setup
-from primorl.training.normaliser_query import ObservationColumns
 from primorl.training.policy_network import PolicyNetwork
+from primorl.training.queries import ObservationColumns
 from primorl.training.settings import Execution
+from primorl.training.setup import CloningSetup
 from primorl.training.training import train
 from tests.units import Ragged, local_training, server_training
 

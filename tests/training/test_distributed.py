@@ -13,23 +13,22 @@ from scipy import stats
 from torch import Tensor
 from torch import distributed as dist
 
+from primorl.dynamics.ensemble import flat
 from primorl.privacy.mechanism.entropy import SeededEntropy
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
-from primorl.setup import launcher
+from primorl.setup import compute
 from primorl.training.distributed import (
     PREPARATION,
     DistributedRounds,
     Group,
     _Do,
-    _flat,
     _tell,
     check_coverage,
     distributed_total,
 )
 from primorl.training.setup import TrainingSetup
-from primorl.training.state import TrainingState
-from primorl.training.training import train
+from primorl.training.training import TrainingState, train
 from tests.training import crew
 from tests.training.crew import SHAPE
 from tests.units import server_training, training_setup
@@ -42,7 +41,7 @@ PATIENCE = timedelta(seconds=60)  # a test that fails may leave the other one wa
 @pytest.fixture(scope="module")
 def group() -> Iterator[Group]:
     """This process and a second one, for all tests of this file that leave it alive."""
-    with launcher.started(2, COMMAND) as watch, Group(watch=watch, silence=PATIENCE) as both:
+    with compute.started(2, COMMAND) as watch, Group(watch=watch, silence=PATIENCE) as both:
         both._limit = PATIENCE.total_seconds()
         yield both
 
@@ -74,11 +73,11 @@ def test_the_sum_of_two_shards_is_the_sum_of_one_process(group: Group) -> None:
     with Shared(group, crew.SUMS, crew.rounds(first(crew.plan()), crew.normaliser())) as shared:
         sums = [shared.sum(WEIGHTS), shared.sum(WEIGHTS)]
         own = shared._own.sum(WEIGHTS)
-    scale = float(_flat(expected).abs().max())
+    scale = float(flat(expected).abs().max())
     for found in sums:
         assert all(part.dtype == torch.float64 for part in found)
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * scale)
-    assert float((_flat(own) - _flat(expected)).abs().max()) > 0.1 * scale
+    assert float((flat(own) - flat(expected)).abs().max()) > 0.1 * scale
 
 
 def test_queries_are_summed_exactly_over_all_processes(group: Group) -> None:
@@ -120,7 +119,7 @@ def test_noise_is_drawn_once(group: Group, scenario: int, once: bool) -> None:
     """Nobody moves, so what is released is noise: of σ = zC/(qK). The twin's second process adds its own too."""
     plan = first(crew.plan(**crew.NOISY))
     with Shared(group, scenario, crew.Still(plan)) as shared:
-        noise = torch.stack([_flat(plan.release(shared.sum(WEIGHTS))) for _ in range(60)]).double().numpy()
+        noise = torch.stack([flat(plan.release(shared.sum(WEIGHTS))) for _ in range(60)]).double().numpy()
     sigma = 2.0 * 0.5 / (0.5 * 7)
     law, total = stats.chi2(noise.size), float((noise / sigma).__pow__(2).sum())
     assert bool(2 * min(law.cdf(total), law.sf(total)) > 1e-6) is once
@@ -158,7 +157,7 @@ def test_only_released_things_leave_the_first_process(group: Group, monkeypatch:
     assert torch.equal(normaliser, torch.cat([part for part in vars(crew.normaliser()).values() if part is not False]))
     assert len(weights) == plan.rounds
     for sent_then, released in zip(weights, [state for _, state in kept[:-1]], strict=True):
-        assert torch.equal(sent_then, _flat(released.weights))
+        assert torch.equal(sent_then, flat(released.weights))
     for number, (before, state) in enumerate(kept[:-1]):
         assert state.started == number + 1
         assert sum(tensor.is_floating_point() for tensor in sent[:before]) == 1 + number, "kept before it was sent"

@@ -19,7 +19,7 @@ from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
 from primorl.training import cohort, local_update
 from primorl.training.independence import check_independence, check_setup
-from primorl.training.local_update import sum_of_updates, updates_of_units
+from primorl.training.local_update import Kernel
 from primorl.training.rounds import Rounds, chunk_sizes, chunks
 from primorl.training.settings import Execution
 from tests.training.kernel import KINDS, batches_of, equal, network, some, weights_of
@@ -62,9 +62,9 @@ def test_neighbours_and_places_do_not_matter(data: st.DataObject) -> None:
     place = draw(st.integers(0, len(present)))
     chosen = [*present[:place], one, *present[place:]]
 
-    alone = updates_of_units(start, some(batches, [one], steps[one]), shape, local, clip)
-    whole = updates_of_units(start, batches, shape, local, clip)
-    moved = updates_of_units(start, some(batches, chosen, max(steps[u] for u in chosen)), shape, local, clip)
+    alone = Kernel(shape, local, clip).updates(start, some(batches, [one], steps[one]))
+    whole = Kernel(shape, local, clip).updates(start, batches)
+    moved = Kernel(shape, local, clip).updates(start, some(batches, chosen, max(steps[u] for u in chosen)))
     assert equal([u[one] for u in whole], [u[0] for u in alone])
     assert equal([u[place] for u in moved], [u[0] for u in alone])
 
@@ -76,13 +76,13 @@ def test_the_check_passes_here_and_without_gaps_the_last_bits_would_differ(
     """The twin: element-wise operations run across pairs. Of discrete actions an exponential has the same bits."""
     shape = network(kind, (37,))
     local, clip = local_training(1.0, 7), EnsembleClip(10.0, "flat", shape.members, 2)
-    check_independence(shape, local, clip, range(1, 20), CPU)
+    check_independence(Kernel(shape, local, clip), range(1, 20))
     if kind == "discrete actions":
         return
     monkeypatch.setattr(local_update, "_GAP", 0)
     batches, start = batches_of(shape, [2] * 15, 7), weights_of(shape)
-    whole = updates_of_units(start, batches, shape, local, clip)
-    few = [updates_of_units(start, some(batches, range(n), 2), shape, local, clip) for n in range(2, 15)]
+    whole = Kernel(shape, local, clip).updates(start, batches)
+    few = [Kernel(shape, local, clip).updates(start, some(batches, range(n), 2)) for n in range(2, 15)]
     assert not all(equal(own, [update[: len(own[0])] for update in whole]) for own in few)
 
 
@@ -104,8 +104,8 @@ def test_padding_moves_nothing_whatever_the_weights() -> None:
     batches.targets.mul_(1e-30)
     batches.inputs[1:, 0] = 1e20  # own rows are so small that nothing overflows
     local, clip = local_training(1e-9, 4), EnsembleClip(1.0, "flat", 2, 5)
-    together = updates_of_units(start, batches, shape, local, clip)
-    alone = updates_of_units(start, some(batches, [0], 1), shape, local, clip)
+    together = Kernel(shape, local, clip).updates(start, batches)
+    alone = Kernel(shape, local, clip).updates(start, some(batches, [0], 1))
     assert any(u.any() for u in alone)
     assert equal([u[0] for u in together], [u[0] for u in alone])
 
@@ -158,8 +158,8 @@ def test_the_grid_costs_next_to_nothing_and_no_norm_grows(norm: float) -> None:
     assert MOST_UNITS * norm / plan.grid <= 2**53
     shape = Architecture(3, 1, 3, (16, 16), -10.0, 0.5)
     start, batches, local = shape.initial_weights(0), batches_of(shape, [4], 8), local_training(1.0, 8)
-    exact = sum_of_updates(start, batches, shape, local, plan.clip)  # type: ignore[arg-type]
-    cut = sum_of_updates(start, batches, shape, local, plan.clip, grid=plan.grid)  # type: ignore[arg-type]
+    exact = Kernel(shape, local, plan.clip).sum(start, batches)  # type: ignore[arg-type]
+    cut = Kernel(shape, local, plan.clip).sum(start, batches, grid=plan.grid)  # type: ignore[arg-type]
     for ours, theirs in zip(cut, exact, strict=True):
         assert (ours.abs() <= theirs.abs()).all()
         assert float((ours - theirs).abs().max()) < plan.grid
@@ -184,8 +184,8 @@ def test_a_cohort_is_cut_into_sizes_that_are_tried_out(threads: int) -> None:
     assert sizes[:10] == [1, 2, 3, 4, 5, 6, 7, 8, 12, 16]
     for units in (0, 1, 2, 30, 65, 300):
         cut = chunks(setup, torch.arange(units), torch.full((units,), 40), threads)
-        assert [unit for chunk in cut for unit in chunk.units.tolist()] == list(range(units))
-        assert all(len(chunk.units) <= chunk.size and chunk.size in sizes for chunk in cut)
+        assert [unit for chosen, _ in cut for unit in chosen.tolist()] == list(range(units))
+        assert all(len(chosen) <= size and size in sizes for chosen, size in cut)
 
 
 def test_on_a_gpu_the_size_of_a_chunk_follows_from_a_units_own_length() -> None:
@@ -193,9 +193,9 @@ def test_on_a_gpu_the_size_of_a_chunk_follows_from_a_units_own_length() -> None:
     setup = training_setup(plan_of(40, 1.0), SHAPE, execution=Execution(torch.device("cuda"), 8 << 20))
     lengths = torch.tensor([3] * 30 + [100] * 9 + [5000])
     whole = chunks(setup, torch.arange(40), lengths, 1)
-    sizes = {int(lengths[unit]): chunk.size for chunk in whole for unit in chunk.units}
+    sizes = {int(lengths[unit]): size for chosen, size in whole for unit in chosen}
     assert sizes[3] == sizes[100] > sizes[5000]
-    assert sorted(int(u) for chunk in whole for u in chunk.units) == list(range(40))
+    assert sorted(int(unit) for chosen, _ in whole for unit in chosen) == list(range(40))
     few = chunks(setup, torch.arange(2), torch.tensor([3, 5000]), 1)
-    assert [chunk.size for chunk in few] == [sizes[5000], sizes[3]]
+    assert [size for _, size in few] == [sizes[5000], sizes[3]]
     assert {size for (size,) in chunk_sizes(setup)} >= set(sizes.values())

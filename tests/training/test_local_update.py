@@ -15,8 +15,9 @@ from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.training import local_update
-from primorl.training.local_update import LocalBatches, Workspace, sum_of_updates, updates_of_units
-from primorl.training.policy_network import Network, PolicyNetwork, constant_policy_loss, policy_row_losses
+from primorl.training.local_update import Kernel, LocalBatches, Workspace
+from primorl.training.policy_network import Network, PolicyNetwork
+from primorl.training.public_evaluation import constant_loss, losses_of_rows
 from primorl.training.rounds import Rounds
 from primorl.training.settings import Execution
 from tests.training.kernel import KINDS, batches_of, equal, gap, joint_norm, network, some, targets_of, weights_of
@@ -41,7 +42,7 @@ def test_agrees_with_the_reference(kind: str, mode: str, bound: float, weight_de
     shape = network(kind)
     batches, start = batches_of(shape, [3, 1, 2, 4], 7), weights_of(shape, 1)
     local = local_training(0.3, 7, weight_decay=weight_decay, beta_nll=beta_nll)
-    fast = sum_of_updates(start, batches, shape, local, clip_of(shape, bound, mode))
+    fast = Kernel(shape, local, clip_of(shape, bound, mode)).sum(start, batches)
     slow = reference_sum(start, batches, shape, local, bound, mode)
     assert joint_norm(slow) > 0.01
     for ours, theirs in zip(fast, slow, strict=True):
@@ -57,10 +58,10 @@ def test_the_agreement_can_fail(kind: str) -> None:
     slow = reference_sum(start, batches, shape, local, 0.05, "flat")
     turned = replace(batches, targets=batches.targets.clone())
     turned.targets[..., -1] = 1 - turned.targets[..., -1]
-    wrong = [sum_of_updates(start, turned, shape, local, clip)]
+    wrong = [Kernel(shape, local, clip).sum(start, turned)]
     if not isinstance(shape, PolicyNetwork):
-        wrong.append(sum_of_updates(start, batches, shape, local_training(0.3, 7, beta_nll=0.8), clip))
-    moved = updates_of_units(start, batches, shape, local, replace(clip, clipping_norm=math.inf))
+        wrong.append(Kernel(shape, local_training(0.3, 7, beta_nll=0.8), clip).sum(start, batches))
+    moved = Kernel(shape, local, replace(clip, clipping_norm=math.inf)).updates(start, batches)
     late = clip.finish([m.flatten(0, 1).clone() for m in moved])
     wrong.append([m.unflatten(0, (-1, shape.members)).sum(0) for m in late])
     for sums in wrong:
@@ -88,8 +89,8 @@ def test_no_unit_moves_the_sum_by_more_than_the_clip(
     for rows in (batches.inputs, batches.targets):
         rows[:, 0] = bad[: rows[:, 0].numel()].view_as(rows[:, 0])
     start, local, clip = weights_of(shape), local_training(rate, 5, beta_nll=beta_nll), clip_of(shape, 0.5, mode)
-    whole = sum_of_updates(start, batches, shape, local, clip)
-    assert gap(whole, sum_of_updates(start, some(batches, [1, 2], 3), shape, local, clip)) <= clip.sensitivity
+    whole = Kernel(shape, local, clip).sum(start, batches)
+    assert gap(whole, Kernel(shape, local, clip).sum(start, some(batches, [1, 2], 3))) <= clip.sensitivity
 
 
 def test_the_sensitivity_test_finds_a_planted_bug(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,9 +99,9 @@ def test_the_sensitivity_test_finds_a_planted_bug(monkeypatch: pytest.MonkeyPatc
     batches, start = batches_of(shape, [8], 8), weights_of(shape)
     batches.targets.mul_(1e3)
     local, clip = local_training(1.0, 8), clip_of(shape)
-    sound = joint_norm(sum_of_updates(start, batches, shape, local, clip))
+    sound = joint_norm(Kernel(shape, local, clip).sum(start, batches))
     monkeypatch.setattr(EnsembleClip, "bound", property(lambda self: self.clipping_norm))
-    broken = joint_norm(sum_of_updates(start, batches, shape, local, clip))
+    broken = joint_norm(Kernel(shape, local, clip).sum(start, batches))
     assert 0.49 < sound <= 0.5
     assert broken > 0.5 * 1.7
 
@@ -165,26 +166,22 @@ def test_a_step_without_rows_clips_nothing() -> None:
 def test_nothing_of_the_last_chunk_is_left(kind: str) -> None:
     """A workspace full of NaN, larger or smaller than what is needed, gives the sum of a fresh one."""
     shape = network(kind)
-    local, clip, start, workspace = (
-        local_training(0.05, 8, weight_decay=0.1),
-        clip_of(shape),
-        weights_of(shape),
-        Workspace(),
-    )
-    sum_of_updates(start, batches_of(shape, [3, 2, 5, 2], 8), shape, local, clip, workspace)
+    local, clip, start = local_training(0.05, 8, weight_decay=0.1), clip_of(shape), weights_of(shape)
+    kernel = Kernel(shape, local, clip)
+    kernel.sum(start, batches_of(shape, [3, 2, 5, 2], 8))
     for steps in ([3, 1], [8] * 6):
         with torch.inference_mode():
-            for held in workspace._held.values():
+            for held in kernel.workspace._held.values():
                 held.fill_(math.nan)
         batches = batches_of(shape, steps, 8, seed=1)
-        again = sum_of_updates(start, batches, shape, local, clip, workspace)
-        assert equal(again, sum_of_updates(start, batches, shape, local, clip))
+        again = kernel.sum(start, batches)
+        assert equal(again, Kernel(shape, local, clip).sum(start, batches))
 
 
 def test_an_empty_cohort_sums_to_zero(shape: Architecture) -> None:
     """No unit, no update, no crash: what is released then is noise alone."""
     nothing = LocalBatches(torch.zeros(0, 0, 8, 4), torch.zeros(0, 0, 8, 4), torch.zeros(0, 0, 8))
-    for part in sum_of_updates(shape.initial_weights(0), nothing, shape, local_training(), clip_of(shape)):
+    for part in Kernel(shape, local_training(), clip_of(shape)).sum(shape.initial_weights(0), nothing):
         assert part.dtype == torch.float64
         assert not part.any()
 
@@ -195,16 +192,16 @@ def test_public_losses_of_policies_are_those_of_torch(kind: str) -> None:
     shape, drawn = network(kind, (8,)), torch.Generator().manual_seed(0)
     assert isinstance(shape, PolicyNetwork)
     x, y, weights = torch.randn(400, 3, generator=drawn), targets_of(shape, (400,), drawn), weights_of(shape)
-    losses, expected = policy_row_losses(shape, weights, x[None], y)
+    losses, expected = losses_of_rows(shape, weights, x[None], y)
     single = [w[0] for w in weights]
     output = torch.relu(x @ single[0] + single[1]) @ single[2] + single[3]
     if shape.discrete_actions:
         torch.testing.assert_close(expected[0], output.softmax(1))
         torch.testing.assert_close(losses[0], torch.nn.functional.cross_entropy(output, y.argmax(1), reduction="none"))
         shares = y.mean(0)
-        assert constant_policy_loss(shape, y) == pytest.approx(float(-(shares * shares.log()).sum()))
+        assert constant_loss(shape, y) == pytest.approx(float(-(shares * shares.log()).sum()))
     else:
         torch.testing.assert_close(expected[0], output[:, :2].tanh())
         variance = y.var(0, unbiased=False)
-        assert constant_policy_loss(shape, y) == pytest.approx(float(0.5 * (1 + variance.log()).sum()), rel=1e-5)
-    assert constant_policy_loss(shape, y) < float(losses.mean())
+        assert constant_loss(shape, y) == pytest.approx(float(0.5 * (1 + variance.log()).sum()), rel=1e-5)
+    assert constant_loss(shape, y) < float(losses.mean())

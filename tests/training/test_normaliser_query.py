@@ -13,7 +13,7 @@ from primorl.dynamics.ensemble import Bounds
 from primorl.dynamics.normaliser import Normaliser
 from primorl.privacy.mechanism.entropy import SystemEntropy
 from primorl.privacy.mechanism.queries import ONE, GaussianQuery
-from primorl.training.normaliser_query import (
+from primorl.training.queries import (
     BINS,
     NormaliserQuery,
     ObservationColumns,
@@ -117,14 +117,14 @@ def test_all_units_are_asked_in_any_portions(monkeypatch: pytest.MonkeyPatch) ->
     whole = query.total(units)
     assert whole.sum(1).tolist() == pytest.approx([9 * ONE] * 5, abs=9 * BINS)
     for most in (1, 30_000, 60_000, 100_000):
-        monkeypatch.setattr("primorl.training.normaliser_query.BYTES_AT_ONCE", most)
+        monkeypatch.setattr("primorl.training.queries.BYTES_AT_ONCE", most)
         assert torch.equal(query.total(units), whole)
 
 
 def test_wide_data_and_long_units_make_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is held of a unit is its counts, 32 bins a column, three times over: with many columns fewer units fit."""
     units = Ragged([torch.zeros(20, 5)] * 8, [torch.zeros(20, 6)] * 8)
-    monkeypatch.setattr("primorl.training.normaliser_query.BYTES_AT_ONCE", 250)
+    monkeypatch.setattr("primorl.training.queries.BYTES_AT_ONCE", 250)
     for unit_bytes, row_bytes, sizes in ((100, 1, [2] * 4), (1, 10, [1] * 8), (1, 1, [8])):
         assert [len(own) for _, _, own in all_rows(units, unit_bytes, row_bytes)] == sizes
     asked: list[int] = []
@@ -134,7 +134,7 @@ def test_wide_data_and_long_units_make_small_batches(monkeypatch: pytest.MonkeyP
             asked.append(len(units))
             return super().transitions(units, steps)
 
-    monkeypatch.setattr("primorl.training.normaliser_query.BYTES_AT_ONCE", 4 << 20)
+    monkeypatch.setattr("primorl.training.queries.BYTES_AT_ONCE", 4 << 20)
     for dimensions, at_once in ((3, 300), (95, 28)):
         asked.clear()
         bounds = Bounds(torch.zeros(dimensions), torch.ones(dimensions), torch.zeros(1), torch.ones(1), 0.0, 1.0)

@@ -41,7 +41,7 @@ def test_it_predicts_units_that_it_has_not_seen_and_noise_it_leaves_alone(small:
     for units in (learnable, noise):
         seen, others = (Units(units, part) for part in torch.arange(24).split([16, 8]))
         normaliser = Normaliser.from_public(*joined(units))
-        judge = PublicEvaluator(small, normaliser, *others.rows())
+        judge = PublicEvaluator(small, normaliser, others.rows())
         losses = judge.compare(small.initial_weights(0), public_start(small, normaliser, seen, 0, 0.0))
         gains.append(losses.constant - losses.final)
     assert gains[0] > 1.0
@@ -76,7 +76,7 @@ def test_all_public_rows_are_learned_from_in_epochs_of_a_bounded_length(
     units = make_units(small, [20] * 60)
     seen, others = (Units(units, part) for part in torch.arange(60).split([48, 12]))
     normaliser = Normaliser.from_public(*joined(units))
-    judge, losses, steps = PublicEvaluator(small, normaliser, *others.rows()), [], []
+    judge, losses, steps = PublicEvaluator(small, normaliser, others.rows()), [], []
     count = module.train_pooled
 
     def counted(*arguments, **options):  # type: ignore[no-untyped-def]

@@ -14,8 +14,7 @@ from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
-from primorl.training import rounds
-from primorl.training.local_update import LocalBatches
+from primorl.training.local_update import Kernel, LocalBatches
 from primorl.training.rounds import Rounds
 from primorl.training.settings import Execution
 from tests.units import Ragged, local_training, make_units, training_setup
@@ -57,12 +56,12 @@ def participants(monkeypatch: pytest.MonkeyPatch, training: Rounds, weights: Any
     """Who took part in each of ``count`` rounds."""
     seen: list[list[int]] = []
 
-    def summing(start: Any, batches: LocalBatches, *rest: Any) -> list[Tensor]:
+    def summing(self: Kernel, start: Any, batches: LocalBatches, grid: float) -> list[Tensor]:
         held = batches.weights[0].any(dim=1)  # a chunk is filled up with units without rows
         seen[-1] += batches.inputs[0, held, 0, 0].int().tolist()
         return [torch.zeros_like(w, dtype=torch.float64) for w in start]
 
-    monkeypatch.setattr(rounds, "sum_of_updates", summing)
+    monkeypatch.setattr(Kernel, "sum", summing)
     with training:
         for _ in range(count):
             seen.append([])
@@ -114,7 +113,7 @@ def test_each_cohort_is_summed_whole_and_once_in_the_round_it_was_drawn_for(
 
     monkeypatch.setattr(Plan, "cohort", spying)
     training = rounds_of(shape, marked(7), identity, q=0.3)
-    took_part = participants(monkeypatch, training, shape.initial_weights(0), 60)
+    took_part = participants(monkeypatch, training, shape.initial_weights(0), 250)
     assert [] in took_part, "an empty cohort was among them"
     assert took_part == [sorted(units) for units in drawn]
 

@@ -19,8 +19,7 @@ from primorl.training.pooled import train_pooled
 from primorl.training.public_evaluation import PublicEvaluation
 from primorl.training.rounds import Rounds
 from primorl.training.settings import PooledTraining, ServerTraining
-from primorl.training.state import TrainingState
-from primorl.training.training import Trained, answer_queries, train
+from primorl.training.training import Trained, TrainingState, answer_queries, train
 from tests.units import Ragged, local_training, make_units, server_training, training_setup
 
 PLAIN = server_training(0.0, 0.0, 5, None)
@@ -89,10 +88,7 @@ def test_an_empty_cohort_still_moves_the_weights(shape: Architecture, source: Ra
 
 def test_averaging_is_the_unbiased_running_mean() -> None:
     """Iterates 1, 2, 4 with half the weight on the past; with none on it, the last iterate itself."""
-    for past, expected in (
-        (0.5, [1.0, (0.5 * 1 + 2) / 1.5, (0.25 * 1 + 0.5 * 2 + 4) / 1.75]),
-        (0.0, [1.0, 2.0, 4.0]),
-    ):
+    for past, expected in ((0.5, [1.0, (0.5 * 1 + 2) / 1.5, (0.25 * 1 + 0.5 * 2 + 4) / 1.75]), (0.0, [1.0, 2.0, 4.0])):
         state = TrainingState.begin((torch.zeros(1),))
         means = []
         for step in (1.0, 1.0, 2.0):

@@ -1,5 +1,6 @@
 """Small datasets with known content, for the tests of the data room."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -9,11 +10,13 @@ import pyarrow as pa
 
 from primorl.config.datasets import MinariDataset, checked
 from primorl.trajectories.sources.minari.writing import Episode, EpisodeWriter
+from primorl.trajectories.storage.parquet import SEQUENTIAL, PartWriter
 from primorl.trajectories.storage.schema import DatasetInfo, Spaces, trajectory_table
 
 T = TypeVar("T")
 SPACES = Spaces((-1.0, -1.0, -8.0), (1.0, 1.0, 8.0), (-2.0,), (2.0,))
 INFO = DatasetInfo("small", "Pendulum-v1", "trajectory", SPACES, 200, "learned", "refuse", "0" * 64)
+NAMED = replace(INFO, behaviour_probabilities=True)
 
 
 def dataset(kind: type[T], source: str, options: dict[str, Any], **changes: Any) -> T:
@@ -82,6 +85,25 @@ def table(content: list[Episode], units: list[str] | None = None, names: list[st
         [end & item.terminated for end, item in zip(ends, content, strict=True)],
         [end & item.truncated for end, item in zip(ends, content, strict=True)],
     )
+
+
+def with_probabilities(rows: pa.Table, values: np.ndarray | None = None) -> pa.Table:
+    """Random ones where none are given; no two agree by chance."""
+    if values is None:
+        values = np.random.default_rng(rows.num_rows).uniform(0.1, 3, rows.num_rows)
+    return rows.append_column(pa.field("behaviour_probability", pa.float32()), pa.array(values.astype(np.float32)))
+
+
+def write_parts(folder: Path, *tables: pa.Table, info: DatasetInfo = INFO, rows_per_group: int = SEQUENTIAL) -> Path:
+    """Tables of whole units as the parts of a dataset."""
+    folder.mkdir(exist_ok=True)
+    named = "behaviour_probability" in tables[0].column_names
+    info = replace(info, behaviour_probabilities=named)
+    with PartWriter(folder, info.schema, rows_per_group) as writer:
+        for each in tables:
+            writer.write(each)
+        writer.finish(info)
+    return folder
 
 
 def snapshot(folder: Path) -> dict[str, bytes]:

@@ -8,74 +8,37 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pytest
 
-from primorl.config.datasets import TabularDataset, checked
-from primorl.config.params import plain
+from primorl.config.datasets import TabularDataset
 from primorl.project.errors import PipelineError
-from primorl.trajectories.consent import FOLDER
-from primorl.trajectories.identity.id_list import IdList
+from primorl.project.paths import CONSENT as FOLDER
+from primorl.trajectories.identity.consent import IdList
 from primorl.trajectories.ingestion import ingest
 from primorl.trajectories.partitioning import partition
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.parquet import PartReader
 from tests.trajectories.builders import entry, episodes, write_raw
+from tests.trajectories.sources import tabular_builders
 
-PEOPLE = ("ann", "bob", "cid", "dan")
-CONSENT = {"ann": "yes", "bob": "no", "cid": "", "dan": "yes"}
+CONSENT = {"dan": "yes", "cid": "", "bob": "no", "ann": "yes"}
 
 
 def by_column(column: str = "consent", values: tuple[object, ...] = ("yes",)) -> SimpleNamespace:
     return SimpleNamespace(column=column, values=values)
 
 
-def log(consent: dict[str, str] | None = None, spoil: bool = False, exclude: str | None = None) -> TabularDataset:
-    """Two trajectories of two rows for each of four people, in ``raw/log.csv``, people not in order."""
-    consent = CONSENT if consent is None else consent
+def log(spoil: bool = False, exclude: str | None = None) -> TabularDataset:
+    """Two visits of two rows for each of four people, in ``raw/log.csv``, people not in order."""
     rows = [
-        {
-            "who": who,
-            "trip": f"{who}{trip}",
-            "t": t,
-            "x": float(trip),
-            "a": 0.5,
-            "r": i + t / 10,
-            "end": t,
-            "consent": consent[who],
-        }
-        for i, who in enumerate(reversed(PEOPLE))
-        for trip in (1, 2)
-        for t in (0, 1)
+        tabular_builders.row(who, visit, time, x=float(i), left=time == 1) | {"consent": consent}
+        for i, (who, consent) in enumerate(CONSENT.items())
+        for visit in (0, 1)
+        for time in (0, 1)
     ]
     if spoil:
         rows[1]["consent"] = "no"
     Path("raw").mkdir(exist_ok=True)
     pacsv.write_csv(pa.Table.from_pylist(rows), "raw/log.csv")
-    columns = {
-        "unit": "who",
-        "trajectory": "trip",
-        "order": "t",
-        "observation": ["x"],
-        "action": {"columns": ["a"], "low": [0.0], "high": [1.0]},
-        "reward": "r",
-        "terminated": None,
-        "truncated": "end",
-        "next_observation": None,
-    }
-    changes = {
-        "source": "tabular",
-        "environment": None,
-        "unit": "who",
-        "termination": "none",
-        "ingestion": {"exclude_units": exclude},
-        "options": {
-            "files": "raw/log.csv",
-            "csv": {"delimiter": ",", "decimal_point": "."},
-            "columns": columns,
-            "trajectory_ids": "global",
-            "end": "last_row",
-            "sorted": False,
-        },
-    }
-    return checked(TabularDataset, plain(entry()) | changes)
+    return tabular_builders.entry(ingestion={"duplicates": "allow", "exclude_units": exclude}, sorted=False)
 
 
 def units(side: str) -> set[str]:
@@ -94,21 +57,20 @@ def listed(*ids: str) -> SimpleNamespace:
     return SimpleNamespace(file="data/consent/public.txt")
 
 
-def test_who_consented_in_a_column_is_public_and_nobody_else(project: Path) -> None:
+def test_who_consented_in_a_column_or_a_file_is_public_and_nobody_else(project: Path) -> None:
     manifest = split(by_column())
     assert (units("public"), units("private")) == ({"ann", "dan"}, {"bob", "cid"})
     assert (manifest.public_by, manifest.public_units, manifest.private_units) == ("column", 2, 2)
     assert Manifest.load(Path("partitions/manifest.json")) == manifest
-    partition(
-        Path("trajectories"), Path("partitions"), public_fraction=None, salt="s", public=by_column(values=("yes", "no"))
-    )
+    values = by_column(values=("yes", "no"))
+    partition(Path("trajectories"), Path("partitions"), public_fraction=None, salt="s", public=values)
     assert units("private") == {"cid"}, "other values need no new ingest"
+    manifest = split(listed("bob", "", "dan"), column=None)
+    assert (units("public"), units("private"), manifest.public_by) == ({"bob", "dan"}, {"ann", "cid"}, "file")
 
 
 def test_all_rows_of_a_unit_must_agree(project: Path) -> None:
-    with pytest.raises(
-        PipelineError, match=r"log\.csv: row 2: found another value of partition\.public\.column"
-    ) as wrong:
+    with pytest.raises(PipelineError, match=r"row 2: found another value of partition\.public\.column") as wrong:
         split(by_column(), log(spoil=True))
     assert "dan" not in str(wrong.value)
     assert not Path("trajectories").exists()
@@ -122,36 +84,24 @@ def test_who_withdrew_leaves_no_trace_of_consent(project: Path) -> None:
     assert not any(b"ann" in file.read_bytes() for file in Path("trajectories").iterdir())
 
 
-@pytest.mark.parametrize(
-    ("public", "column", "message"),
-    [
+def test_what_does_not_fit_is_refused(project: Path) -> None:
+    for public, column, message in (
         (by_column("other"), "consent", r"partition\.public\.column: found 'other', which was not kept at ingest"),
-        (
-            by_column(),
-            None,
-            r"consent\.arrow: .* partition\.public\.column: found 'consent', which was not kept",
-        ),
+        (by_column(), None, r"consent\.arrow: .* partition\.public\.column: found 'consent', which was not kept"),
         (by_column(values=("maybe",)), "consent", r"found 1 values of 'consent', which leave no public unit"),
         (by_column(values=("yes", "no", "")), "consent", r"found 3 values of 'consent', which leave no private unit"),
         (by_column("nowhere"), "nowhere", r"column 'nowhere' is missing"),
         (SimpleNamespace(file="elsewhere.txt"), None, r"partition\.public\.file: .* allowed is a file in data/consent"),
-    ],
-)
-def test_what_does_not_fit_is_refused(project: Path, public: object, column: str | None, message: str) -> None:
-    with pytest.raises(PipelineError, match=message):
-        split(public, column=column)
-    assert not Path("partitions/private").exists()
-
-
-def test_who_is_in_a_file_is_public_and_nobody_else(project: Path) -> None:
-    manifest = split(listed("bob", "", "dan"), column=None)
-    assert (units("public"), units("private"), manifest.public_by) == ({"bob", "dan"}, {"ann", "cid"}, "file")
-
-
-def test_an_id_that_nobody_has_is_refused_by_its_line(project: Path) -> None:
-    with pytest.raises(PipelineError, match=r"public\.txt: line 2: found an id that no unit has") as wrong:
-        split(listed("bob", "nobody"), column=None)
-    assert "nobody" not in str(wrong.value)
+        (listed("bob", "nobody"), None, r"public\.txt: line 2: found an id that no unit has"),
+        (None, None, "found neither public_fraction nor public"),
+    ):
+        with pytest.raises(PipelineError, match=message) as wrong:
+            split(public, column=column)
+        assert "nobody" not in str(wrong.value)
+        assert not Path("partitions/private").exists()
+    write_raw(Path("minari"), episodes(3))
+    with pytest.raises(PipelineError, match=r"the source minari has no columns of its own; allowed with it is .*file"):
+        ingest(Path("minari"), Path("trajectories"), "small", entry(), public_column="consent")
 
 
 def test_ids_of_digits_need_no_zeros_in_front(project: Path) -> None:
@@ -160,9 +110,3 @@ def test_ids_of_digits_need_no_zeros_in_front(project: Path) -> None:
     assert found.tolist() == [True, False, True, True]
     with pytest.raises(PipelineError, match="line 4: found an id that no unit has"):
         ids.check_all_met()
-
-
-def test_a_source_without_columns_needs_a_file(project: Path) -> None:
-    write_raw(Path("raw"), episodes(3))
-    with pytest.raises(PipelineError, match=r"the source minari has no columns of its own; allowed with it is .*file"):
-        ingest(Path("raw"), Path("trajectories"), "small", entry(), public_column="consent")

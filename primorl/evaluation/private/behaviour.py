@@ -1,7 +1,6 @@
 """Today's returns of the people in the data: their mean, their quantiles and a histogram."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, ClassVar
@@ -9,11 +8,20 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from primorl.evaluation.private.episodes import Episodes, counted
-from primorl.evaluation.private.estimator import About, Estimate, Estimator, EvaluationState, noise_of
-from primorl.evaluation.private.noisy_means import Released, one_release, pair, t_quantile
-from primorl.evaluation.private.problem import Problem
-from primorl.evaluation.private.results import MEAN_RETURN
+from primorl.evaluation.private.estimator import (
+    About,
+    EvaluationState,
+    Interval,
+    OneRelease,
+    Values,
+    estimate,
+    noise_of,
+    noisy_mean,
+    pair,
+    t_quantile,
+)
+from primorl.evaluation.private.problem import Episodes, Problem, counted
+from primorl.evaluation.private.results import MEAN_RETURN, Answer
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.values import Share, Within
 
@@ -22,11 +30,9 @@ Levels = Annotated[int, Within(ge=1, le=10)]
 _ONE = 1 << 36
 _SHOWN = 4  # levels of the histogram that is shown: 16 bins
 
-_COVERS = "sampling and privacy noise"
-
 
 @dataclass(frozen=True, kw_only=True)
-class Behaviour(Estimator):
+class Behaviour(OneRelease):
     """Mean, quantiles and histogram of the units' returns, from one noisy release.
 
     A unit's return is the mean over its trajectories, each held within the declared bounds and mapped to x in [-1, 1].
@@ -55,15 +61,11 @@ class Behaviour(Estimator):
         """The answer depends on the data alone."""
         return ()
 
-    def plan(self, problem: Problem, gaussian_mean: float) -> Plan:
-        """See `Estimator.plan`."""
-        return one_release(problem, gaussian_mean)
-
     def row_bytes(self, problem: Problem) -> int:
         """See `Estimator.row_bytes`; a unit may have one row only."""
         return 8 * (3 * problem.observation_size + problem.action_size + 12 + (1 << self.levels))
 
-    def contributions(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
+    def contributions(self, problem: Problem, values: Values, episodes: Episodes) -> Tensor:
         """See the class; float64 ``[U, 1 + 2^levels]``."""
         x = scaled_returns(problem, episodes)
         bins = 1 << self.levels
@@ -71,42 +73,39 @@ class Behaviour(Estimator):
         nodes = _haar(self.levels).to(x.device)[place] * math.sqrt((1 - self.mean_share) / self.levels)
         return torch.cat((pair(x) * math.sqrt(self.mean_share), nodes), 1)
 
-    def stepped(self, problem: Problem, values: Mapping[str, Tensor], released: Tensor, done: int) -> dict[str, Tensor]:
+    def stepped(self, problem: Problem, values: Values, released: Tensor, done: int) -> dict[str, Tensor]:
         """Keep the release, and make the figure's histogram: ``edges`` and ``histogram``, a share for each bin."""
-        made = {"released": released.double()}
+        made = super().stepped(problem, values, released, done)
         shown = min(self.levels, _SHOWN)
         cdf = self._cdf(made)[:: 1 << (self.levels - shown)]
         return made | {"histogram": cdf.diff(), "edges": self._edges(problem)[:: 1 << (self.levels - shown)]}
 
-    def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Estimate, ...]:
+    def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Answer, ...]:
         """Estimate the mean return, then its `QUANTILES`."""
-        noise = noise_of(plan)
+        noise, covers = noise_of(plan), "sampling and privacy noise"
         mean, rest = (state.values["released"][:2] / math.sqrt(self.mean_share)).tolist()
-        of_mean = Released(mean, rest, noise / math.sqrt(self.mean_share)).interval(problem.units)
+        of_mean = noisy_mean(problem.units, mean, rest, noise / math.sqrt(self.mean_share))
         middle, half = problem.return_centre, problem.return_half
         value, low, high = (middle + half * end for end in (of_mean.value, of_mean.low, of_mean.high))
         bias = "Returns beyond their declared bounds count as the bound."
-        first = Estimate(self.name, "behaviour", MEAN_RETURN, value, (low, high), _COVERS, bias)
+        found = [estimate(self.name, "behaviour", MEAN_RETURN, value, (low, high), covers, bias)]
         width = 2 * half / (1 << self.levels)
         bias = f"Returns are spread evenly over their bin, so a quantile is off by one bin, {width:.3g}, at most."
-        return first, *(
-            Estimate(self.name, "behaviour", f"quantile {p:g} of the return", value, ends, _COVERS, bias)
-            for p, (value, ends) in zip(QUANTILES, self._quantiles(problem, noise, state.values), strict=True)
-        )
+        for p, (value, ends) in zip(QUANTILES, self._quantiles(problem, noise, state.values), strict=True):
+            found.append(estimate(self.name, "behaviour", f"quantile {p:g} of the return", value, ends, covers, bias))
+        return tuple(found)
 
     def _edges(self, problem: Problem) -> Tensor:
         return torch.linspace(problem.return_low, problem.return_high, (1 << self.levels) + 1, dtype=torch.float64)
 
-    def _cdf(self, values: Mapping[str, Tensor]) -> Tensor:
+    def _cdf(self, values: Values) -> Tensor:
         """The noisy CDF at the edges of the bins, made monotone and held within [0, 1], float64 ``[2^L + 1]``."""
         coefficients = values["released"][2:] * math.sqrt(self.levels / (1 - self.mean_share))
         bins = 1 << self.levels
         raw = _cdf_of_coefficients(self.levels) @ coefficients + torch.arange(bins + 1, dtype=torch.float64) / bins
         return isotonic(raw).clamp(0, 1)
 
-    def _quantiles(
-        self, problem: Problem, noise: float, values: Mapping[str, Tensor]
-    ) -> list[tuple[float, tuple[float, float]]]:
+    def _quantiles(self, problem: Problem, noise: float, values: Values) -> list[tuple[float, Interval]]:
         """Each of `QUANTILES` and its interval: where p is within t standard deviations of the noisy CDF.
 
         The variance of the CDF, where it is p, is p(1 - p)/K and the noise's, which is known exactly.
@@ -151,8 +150,7 @@ def _whole(numbers: Tensor) -> Tensor:
 
 def isotonic(values: Tensor) -> Tensor:
     """Find the non-decreasing sequence that is nearest in least squares, by pooling adjacent violators; ``[n]``."""
-    means: list[float] = []
-    sizes: list[int] = []
+    means, sizes = list[float](), list[int]()
     for value in values.tolist():
         mean, size = value, 1
         while means and means[-1] > mean:

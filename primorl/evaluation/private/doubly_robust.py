@@ -1,41 +1,29 @@
 """Per-decision doubly robust estimation: the model's value, corrected by weighted people."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from primorl.evaluation.private.episodes import Episodes, counted
 from primorl.evaluation.private.estimator import (
     About,
-    Estimate,
-    Estimator,
     EvaluationState,
+    Values,
+    estimate,
     noise_multiplier,
     noise_of,
     plan_for,
 )
-from primorl.evaluation.private.model_q import ModelQ
-from primorl.evaluation.private.problem import Problem
-from primorl.evaluation.private.results import MEAN_RETURN
+from primorl.evaluation.private.model_values import ModelCorrection
+from primorl.evaluation.private.problem import Episodes, Problem, counted
+from primorl.evaluation.private.results import MEAN_RETURN, Answer
 from primorl.evaluation.statistics import NORMAL_QUANTILE
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import BoundedSum, GaussianQuery, register_query
-from primorl.project.errors import PipelineError
-from primorl.project.values import (
-    ClippingNorm,
-    LearningRate,
-    Positive,
-    PositiveInt,
-    Probability,
-    Share,
-    Steps,
-    Within,
-)
+from primorl.project.values import ClippingNorm, LearningRate, Positive, Probability, Share, Steps, Within
 
 SUMS, SPREAD = "doubly_robust_sums", "doubly_robust_spread"
 """Names of the two queries."""
@@ -81,7 +69,7 @@ class BehaviourFit:
         zeros = torch.zeros(problem.observation_size + 1, problem.action_size, dtype=torch.float64)
         return {name: zeros.clone() for name in (_WEIGHTS, _AVERAGE, _FIRST, _SECOND)}
 
-    def gradients(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
+    def gradients(self, problem: Problem, values: Values, episodes: Episodes) -> Tensor:
         """Compute each unit's gradient, float64 ``[U, (S + 1) A]``; sensitive."""
         features = _features(problem, episodes.observation)
         chances = torch.softmax(features @ values[_WEIGHTS].to(features.device), -1)
@@ -89,7 +77,7 @@ class BehaviourFit:
         errors = (chances - problem.centred(episodes.action)) * share[..., None]
         return torch.einsum("umf,uma->ufa", features, errors).flatten(1)
 
-    def stepped(self, values: Mapping[str, Tensor], released: Tensor, done: int) -> dict[str, Tensor]:
+    def stepped(self, values: Values, released: Tensor, done: int) -> dict[str, Tensor]:
         """Take one step of Adam (Kingma and Ba 2015, Algorithm 1) along a released gradient."""
         weights = values[_WEIGHTS]
         gradient = released.double().view_as(weights)
@@ -101,7 +89,7 @@ class BehaviourFit:
         average = values[_AVERAGE] * (before / (before + 1)) + weights / (before + 1)
         return {**values, _WEIGHTS: weights, _AVERAGE: average, _FIRST: first, _SECOND: second}
 
-    def probabilities(self, problem: Problem, values: Mapping[str, Tensor], observation: Tensor) -> Tensor:
+    def probabilities(self, problem: Problem, values: Values, observation: Tensor) -> Tensor:
         """Compute the fitted probabilities of all actions, float64 ``[.., A]``; sensitive."""
         features = _features(problem, observation)
         return torch.softmax(features @ values[_AVERAGE].to(features.device), -1)
@@ -110,7 +98,7 @@ class BehaviourFit:
 @register_query(SPREAD)
 @register_query(SUMS)
 @dataclass(frozen=True, kw_only=True)
-class DoublyRobust(Estimator):
+class DoublyRobust(ModelCorrection):
     """Per-decision doubly robust estimation (Jiang and Li 2016; Thomas and Brunskill 2016, section 3).
 
     A unit contributes one number x_i within ±1: the mean over its trajectories of
@@ -131,8 +119,6 @@ class DoublyRobust(Estimator):
     Attributes:
         largest_weight: the bound on a weight; public.
         behaviour: source of b, the private clone or a fit; None: the log names its probabilities.
-        model_features: random features of the members' values (`ModelQ`).
-        rollouts: of each member (`ModelQ`).
         largest_correction: how far ψ may lie outside the return's bounds, in units of their distance.
     """
 
@@ -140,8 +126,6 @@ class DoublyRobust(Estimator):
 
     largest_weight: LargestWeight
     behaviour: BehaviourFit | Cloned | None
-    model_features: PositiveInt
-    rollouts: Steps
     largest_correction: Positive
 
     @property
@@ -154,55 +138,42 @@ class DoublyRobust(Estimator):
         return self.behaviour if isinstance(self.behaviour, BehaviourFit) else None
 
     def plan(self, problem: Problem, gaussian_mean: float) -> Plan:
-        """See `Estimator.plan`.
-
-        Raises:
-            PipelineError: actions are not discrete.
-        """
-        if not problem.discrete_actions:
-            raise PipelineError(
-                f"evaluation.private: {self.name}: needs discrete actions: the policy is deterministic, and of actions "
-                "in a box it never takes exactly the logged one; leave this estimator out"
-            )
+        """See `Estimator.plan`. Actions must be discrete: in a box the policy never takes exactly the logged one."""
         fit = self._fit
         left = gaussian_mean if fit is None else gaussian_mean * math.sqrt(1 - fit.budget_share)
         sums = noise_multiplier(left * math.sqrt(1 - _SPREAD_SHARE))
         spread = GaussianQuery.of(SPREAD, BoundedSum(1, 1.0), noise_multiplier(left * math.sqrt(_SPREAD_SHARE)))
         if fit is None:
-            return plan_for(problem, 1.0, sums, queries=(spread,))
+            return plan_for(problem, 1.0, sums, spread)
         q, rounds = fit.sampling_probability, fit.rounds
         multiplier = noise_multiplier(gaussian_mean * math.sqrt(fit.budget_share), q, rounds)
-        queries = GaussianQuery.of(SUMS, BoundedSum(1, 1.0), sums), spread
-        return plan_for(problem, fit.clipping_norm, multiplier, sampling_probability=q, rounds=rounds, queries=queries)
-
-    def row_bytes(self, problem: Problem) -> int:
-        """See `Estimator.row_bytes`."""
-        return self._model(problem).row_bytes
+        first = GaussianQuery.of(SUMS, BoundedSum(1, 1.0), sums)
+        return plan_for(problem, fit.clipping_norm, multiplier, first, spread, q=q, rounds=rounds)
 
     def begin(self, problem: Problem) -> dict[str, Tensor]:
         """Fit Q̂, and begin the fit of the behaviour if there is one."""
-        return ({} if self._fit is None else self._fit.begin(problem)) | self._model(problem).fit()
+        return ({} if self._fit is None else self._fit.begin(problem)) | self.model(problem).fit()
 
-    def contributions(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
+    def contributions(self, problem: Problem, values: Values, episodes: Episodes) -> Tensor:
         """Compute the x_i, or gradients of the behaviour's fit; sensitive."""
         if self._fit is None:
             return self.numbers(problem, values, episodes)
         return self._fit.gradients(problem, values, episodes)
 
-    def stepped(self, problem: Problem, values: Mapping[str, Tensor], released: Tensor, done: int) -> dict[str, Tensor]:
+    def stepped(self, problem: Problem, values: Values, released: Tensor, done: int) -> dict[str, Tensor]:
         """See `Estimator.stepped`."""
         if self._fit is None:
             return {**values, SUMS: released.double()}
         return self._fit.stepped(values, released, done)
 
-    def query_total(self, problem: Problem, query: str, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
+    def query_total(self, problem: Problem, query: str, values: Values, episodes: Episodes) -> Tensor:
         """Sum the x_i, or their squares."""
         numbers = self.numbers(problem, values, episodes)
         if query == SUMS:
             return BoundedSum(1, 1.0).total(numbers)
         return BoundedSum(1, 1.0).total(L2Clip(1.0).finish(numbers).square())
 
-    def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Estimate, ...]:
+    def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Answer, ...]:
         """Compute the value and its normal interval: ± 1.96 √(variance of the sample mean + variance of the noise).
 
         One standard deviation of its own noise is added to the noisy second moment, so that the interval is rather too
@@ -217,73 +188,51 @@ class DoublyRobust(Estimator):
         second = float(state.answers[SPREAD]) + noise[SPREAD]
         sampling = max(second * half_range**2 - (half_range * mean) ** 2, 0.0) / plan.units
         half = NORMAL_QUANTILE * math.sqrt(sampling + half_range**2 * noise[SUMS] ** 2)
-        low, high = problem.return_low, problem.return_high
-        held, *ends = (min(max(number, low), high) for number in (value, value - half, value + half))
-        covers, bias = "sampling and privacy noise, not the bias", self._bias()
-        return (Estimate(self.name, "policy", MEAN_RETURN, held, (ends[0], ends[1]), covers, bias),)
+        held, *ends = (problem.held_return(number) for number in (value, value - half, value + half))
+        doubt = ""
+        if self.behaviour is not None:
+            doubt = f", the {'fitted behaviour' if self._fit else 'clone of the behaviour'} may be wrong"
+        covers = "sampling and privacy noise, not the bias"
+        bias = (
+            f"the model's error times the weights': weights above {self.largest_weight:g} are cut, ratios of the last "
+            f"1 steps alone are multiplied{doubt}; large corrections are cut"
+        )
+        return (estimate(self.name, "policy", MEAN_RETURN, held, (ends[0], ends[1]), covers, bias),)
 
-    def numbers(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
+    def numbers(self, problem: Problem, values: Values, episodes: Episodes) -> Tensor:
         """Compute the x_i, float64 ``[U, 1]``, within ±1; sensitive."""
         now, following, step = episodes.observation, episodes.following, episodes.step
-        ahead = self.action_values(problem, values, following, problem.actions(following), step + 1)
-        ahead = ahead * problem.continues(step, episodes.terminated)
-        logged = self.action_values(problem, values, now, episodes.action, step)
+
+        def q(observation: Tensor, action: Tensor, step: Tensor) -> Tensor:
+            return self.model(problem).action_values(values, observation, action, step).mean(0)
+
+        ahead = q(following, problem.actions(following), step + 1) * problem.continues(step, episodes.terminated)
+        logged = q(now, episodes.action, step)
         error = problem.reward(episodes.reward) + problem.discount * ahead - logged
         rows = self.weights(problem, values, episodes) * problem.discount**step * error * counted(problem, episodes)
-        first = self.action_values(problem, values, now, problem.actions(now), step).where(episodes.begins, 0.0)
+        first = q(now, problem.actions(now), step).where(episodes.begins, 0.0)
         corrected = (rows + first).sum(1, keepdim=True) / episodes.trajectories[:, None]
         return ((corrected - problem.return_centre) / self._half_range(problem)).clamp(-1, 1)
 
-    def weights(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
+    def weights(self, problem: Problem, values: Values, episodes: Episodes) -> Tensor:
         """Compute w_t of every row, float64 ``[U, M]``, within 0 and ``largest_weight``; sensitive.
 
         A probability below 1 / ``largest_weight``, or one that is zero, changes nothing beside that bound; NaN counts
         as 1.
-
-        Raises:
-            PipelineError: the log names no probabilities, and there is neither a clone nor a fit.
-            ValueError: there is no clone where the weights are to be its.
         """
-        probability = self._probability(problem, values, episodes)
+        if self.behaviour is None:
+            assert episodes.probability is not None, "the log names probabilities"
+            probability = episodes.probability
+        else:
+            if isinstance(self.behaviour, BehaviourFit):
+                chances = self.behaviour.probabilities(problem, values, episodes.observation)
+            else:
+                assert problem.clone is not None, "a clone was made"
+                chances = problem.asked(problem.clone, episodes.observation)
+            probability = chances.gather(-1, episodes.action.argmax(-1, keepdim=True))[..., 0]
         probability = probability.nan_to_num(nan=1.0).clamp(1 / self.largest_weight, 1.0)
         same = problem.actions(episodes.observation).argmax(-1) == episodes.action.argmax(-1)
         return torch.where(same, 1 / probability, 0.0)
-
-    def action_values(
-        self, problem: Problem, values: Mapping[str, Tensor], observation: Tensor, action: Tensor, step: Tensor
-    ) -> Tensor:
-        """Compute Q̂, float64 ``[..]``, for ``[.., S]``, ``[.., A]`` and steps ``[..]``."""
-        return self._model(problem).action_values(values, observation, action, step).mean(0)
-
-    def _probability(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
-        """Probabilities b of the logged actions, ``[U, M]``."""
-        if self.behaviour is None:
-            if episodes.probability is None:
-                raise PipelineError(
-                    f"evaluation.private: {self.name}: the log names no probabilities of its actions, and none are "
-                    "fitted"
-                )
-            return episodes.probability
-        if isinstance(self.behaviour, BehaviourFit):
-            chances = self.behaviour.probabilities(problem, values, episodes.observation)
-        elif problem.clone is not None:
-            chances = problem.asked(problem.clone, episodes.observation)
-        else:
-            raise ValueError("no clone of the behaviour was made")
-        return chances.gather(-1, episodes.action.argmax(-1, keepdim=True))[..., 0]
-
-    def _bias(self) -> str:
-        doubt = ""
-        if self.behaviour is not None:
-            source = "fitted behaviour" if self._fit else "clone of the behaviour"
-            doubt = f", the {source} may be wrong"
-        return (
-            f"the model's error times the weights': weights above {self.largest_weight:g} are cut, ratios of the last "
-            f"1 steps alone are multiplied{doubt}; large corrections are cut"
-        )
-
-    def _model(self, problem: Problem) -> ModelQ:
-        return ModelQ(problem, self.model_features, self.rollouts)
 
     def _half_range(self, problem: Problem) -> float:
         """Half of the width of the interval that holds ψ."""

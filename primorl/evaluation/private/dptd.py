@@ -1,20 +1,19 @@
 """DPTD: private temporal-difference evaluation with neural networks, by primal-dual descent on one timescale."""
 
+import itertools
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import torch
 from scipy.special import stdtrit
 from torch import Tensor
+from torch.func import grad, vmap
+from torch.nn.functional import elu
 
-from primorl.evaluation.private.episodes import Episodes, counted, first_rows, mean_over_trajectories
-from primorl.evaluation.private.estimator import Estimate, Estimator, EvaluationState, noise_multiplier, plan_for
-from primorl.evaluation.private.noisy_means import FirstStateValue
-from primorl.evaluation.private.problem import Problem
-from primorl.evaluation.private.results import MEAN_RETURN
-from primorl.evaluation.private.value_network import TdBatch, ValueNetwork
+from primorl.evaluation.private.estimator import Estimator, EvaluationState, FirstStateValue, Values, estimate
+from primorl.evaluation.private.problem import Episodes, Problem, counted, first_rows, mean_over_trajectories
+from primorl.evaluation.private.results import MEAN_RETURN, Answer
 from primorl.evaluation.statistics import NORMAL_QUANTILE
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.values import ClippingNorm, HiddenSizes, Members, Positive, Probability, Share, Steps, Within
@@ -23,6 +22,140 @@ Averaging = Annotated[float, Within(gt=0, le=6.9)]
 """α and β: α ν_0 must not exceed 1."""
 
 _BOX = 1.0  # Θ = Ω = [-1, 1]^d
+
+
+class TdBatch(NamedTuple):
+    """Transitions of U units, padded to M each, as the loss needs them. Sensitive.
+
+    The loss of a transition is ℓ = δ u - u²/2 with δ = reward + next_factor·g(next_inputs) - factor·g(inputs) and
+    u = factor·⟨∇g(inputs), ω⟩, g being the network (`ValueNetwork`). With V = g, factor 1 and next_factor γ, these are
+    the paper's.
+
+    Attributes:
+        inputs: ``[P, U, M, D]``, float64; P is the number of networks, or 1 where all see the same transitions.
+        next_inputs: ``[P, U, M, D]``.
+        reward: ``[P, U, M]``.
+        factor: ``[P, U, M]``.
+        next_factor: ``[P, U, M]``; 0 where nothing follows.
+        weight: of each transition in its unit's loss, ``[P, U, M]``; 0 in padding.
+    """
+
+    inputs: Tensor
+    next_inputs: Tensor
+    reward: Tensor
+    factor: Tensor
+    next_factor: Tensor
+    weight: Tensor
+
+
+@dataclass(frozen=True)
+class ValueNetwork:
+    """N MLPs of one shape side by side: ``inputs`` numbers to one, ELU between layers.
+
+    The parameters of one network are a vector of d numbers: of each layer in turn the matrix ``[out, in + 1]``, whose
+    last column is the bias.
+
+    Attributes:
+        inputs: D.
+        hidden: units of each hidden layer.
+    """
+
+    inputs: int
+    hidden: tuple[int, ...]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Widths of the layers: D, the hidden ones, 1."""
+        return (self.inputs, *self.hidden, 1)
+
+    @property
+    def parameters(self) -> int:
+        """Count the parameters of one network, d."""
+        return sum((below + 1) * above for below, above in itertools.pairwise(self.sizes))
+
+    def row_bytes(self, networks: int) -> int:
+        """Bound the memory of one transition in `gradients`: some dozens of numbers of each hidden unit."""
+        return 3 * 8 * networks * (12 * sum(self.hidden) + 2 * self.inputs)
+
+    def initial(self, networks: int, generator: torch.Generator) -> Tensor:
+        """Draw parameters ``[N, d]``, float64: uniform within ±1/√(inputs of the layer)."""
+        parts = []
+        for below, above in itertools.pairwise(self.sizes):
+            uniform = torch.rand(networks, (below + 1) * above, dtype=torch.float64, generator=generator)
+            parts.append((2 * uniform - 1) / below**0.5)
+        return torch.cat(parts, 1)
+
+    def values(self, theta: Tensor, inputs: Tensor) -> Tensor:
+        """Compute g: parameters ``[N, d]`` and inputs ``[P, .., D]`` to ``[N, ..]``, P being N or 1."""
+        found: Tensor = vmap(self._value)(theta, inputs.expand(len(theta), *inputs.shape[1:]))
+        return found
+
+    def losses(self, theta: Tensor, omega: Tensor, batch: TdBatch) -> Tensor:
+        """Compute ℓ of every transition, ``[N, U, M]``."""
+        found: Tensor = vmap(self._loss)(
+            theta, omega, *(part.expand(len(theta), *part.shape[1:]) for part in batch[:-1])
+        )
+        return found
+
+    def gradients(self, theta: Tensor, omega: Tensor, batch: TdBatch) -> Tensor:
+        """Compute ∇_θ and ∇_ω of every unit's weighted loss Σ_m weight·ℓ.
+
+        Args:
+            theta: θ of the N networks, float64 ``[N, d]``.
+            omega: ω, ``[N, d]``.
+            batch: the transitions.
+
+        Returns:
+            ``[U, N, 2, d]``: for each unit and network, θ's gradient, then ω's. Sensitive.
+        """
+
+        def unit_loss(theta: Tensor, omega: Tensor, weight: Tensor, *parts: Tensor) -> Tensor:
+            return (weight * self._loss(theta, omega, *parts)).sum()
+
+        per_unit = vmap(grad(unit_loss, argnums=(0, 1)), in_dims=(None, None, *[0] * 6))
+        *parts, weight = (part.expand(len(theta), *part.shape[1:]) for part in batch)
+        return torch.stack(vmap(per_unit)(theta, omega, weight, *parts), 2).transpose(0, 1)
+
+    def _value(self, theta: Tensor, inputs: Tensor) -> Tensor:
+        """Value g of one network: ``[d]`` and ``[.., D]`` to ``[..]``."""
+        first, *others = self._layers(theta)
+        output = inputs @ first[:, :-1].T + first[:, -1]
+        for layer in others:
+            output = elu(output) @ layer[:, :-1].T + layer[:, -1]
+        return output[..., 0]
+
+    def _slope(self, theta: Tensor, omega: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Value g and slope ⟨∇g, ω⟩, by a forward pass that carries the tangent along ω."""
+        (first, *others), (along, *directions) = self._layers(theta), self._layers(omega)
+        output = inputs @ first[:, :-1].T + first[:, -1]
+        tangent = inputs @ along[:, :-1].T + along[:, -1]
+        for layer, direction in zip(others, directions, strict=True):
+            hidden, tangent = elu(output), tangent * output.clamp(max=0).exp()  # ELU' is 1 above 0
+            output = hidden @ layer[:, :-1].T + layer[:, -1]
+            tangent = tangent @ layer[:, :-1].T + hidden @ direction[:, :-1].T + direction[:, -1]
+        return output[..., 0], tangent[..., 0]
+
+    def _layers(self, parameters: Tensor) -> list[Tensor]:
+        """The matrices ``[out, in + 1]`` of ``[d]``."""
+        shapes = [(above, below + 1) for below, above in itertools.pairwise(self.sizes)]
+        parts = torch.split(parameters, [above * below for above, below in shapes])
+        return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+    def _loss(
+        self,
+        theta: Tensor,
+        omega: Tensor,
+        inputs: Tensor,
+        next_inputs: Tensor,
+        reward: Tensor,
+        factor: Tensor,
+        next_factor: Tensor,
+    ) -> Tensor:
+        """ℓ of transitions ``[..]``, for one network."""
+        value, slope = self._slope(theta, omega, inputs)
+        error = reward + next_factor * self._value(theta, next_inputs) - factor * value
+        advantage = factor * slope
+        return error * advantage - advantage.square() / 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,12 +211,8 @@ class Dptd(Estimator):
 
     def plan(self, problem: Problem, gaussian_mean: float) -> Plan:
         """See `Estimator.plan`."""
-        q, rounds = self.sampling_probability, self.rounds
-        query = FirstStateValue.of(problem).query(noise_multiplier(gaussian_mean * math.sqrt(self.query_share)))
-        multiplier = noise_multiplier(gaussian_mean * math.sqrt(1 - self.query_share), q, rounds)
-        return plan_for(
-            problem, self.clipping_norm, multiplier, sampling_probability=q, rounds=rounds, queries=(query,)
-        )
+        rounds = self.sampling_probability, self.rounds
+        return FirstStateValue(problem).plan(self.clipping_norm, gaussian_mean, self.query_share, *rounds)
 
     def network(self, problem: Problem) -> ValueNetwork:
         """Shape the members' networks."""
@@ -101,16 +230,14 @@ class Dptd(Estimator):
         theta = self.network(problem).initial(self.members, generator).clamp(-_BOX, _BOX)
         return {name: torch.zeros_like(theta) for name in ("omega", "p", "d", "output")} | {"theta": theta}
 
-    def contributions(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
+    def contributions(self, problem: Problem, values: Values, episodes: Episodes) -> Tensor:
         """Compute the gradients of θ and ω of all members, ``[U, N·2d]``: one vector, to be clipped as one."""
         theta, omega = (values[name].to(episodes.reward.device) for name in ("theta", "omega"))
         return self.network(problem).gradients(theta, omega, self.batch(problem, episodes)).flatten(1)
 
     def batch(self, problem: Problem, episodes: Episodes) -> TdBatch:
         """Prepare these transitions for the loss. Sensitive."""
-        step = episodes.step
-        own = counted(problem, episodes)
-        whole = problem.effective_horizon
+        step, own, whole = episodes.step, counted(problem, episodes), problem.effective_horizon
         left, left_next = problem.rewards_left(step) / whole, problem.rewards_left(step + 1) / whole
         action = following_action = None
         if self.of == "policy":
@@ -122,45 +249,38 @@ class Dptd(Estimator):
             problem.reward(episodes.reward) / (_reward_size(problem) * whole),
             left,
             problem.discount * left_next * continues,
-            left,
             own / own.sum(1, keepdim=True).clamp(min=1),
         )
         return TdBatch(*(part[None] for part in parts))
 
-    def stepped(self, problem: Problem, values: Mapping[str, Tensor], released: Tensor, done: int) -> dict[str, Tensor]:
+    def stepped(self, problem: Problem, values: Values, released: Tensor, done: int) -> dict[str, Tensor]:
         """Take steps 1 to 3 of Algorithm 1 after round ``done``."""
-        theta, omega = values["theta"], values["omega"]
+        theta, omega, output = values["theta"], values["omega"], values["output"]
         of_theta, of_omega = released.double().view(self.members, 2, -1).unbind(1)
-        share, rate = 1.0 if done == 0 else _rate(done - 1), _rate(done)
-        p = values["p"].lerp(of_theta, share if done == 0 else self.alpha * share)
-        d = values["d"].lerp(of_omega, share if done == 0 else self.beta * share)
+        before, rate = _rate(done - 1), _rate(done)
+        p = values["p"].lerp(of_theta, self.alpha * before if done > 0 else 1.0)
+        d = values["d"].lerp(of_omega, self.beta * before if done > 0 else 1.0)
+        averaged = done - self.rounds // 2 + 1  # iterates of the later half so far
         return dict(values) | {
             "p": p,
             "d": d,
-            "output": self.averaged(values, done),
+            "output": output.lerp(theta, 1 / averaged) if averaged > 0 else output,
             "theta": theta.lerp(projected(theta - self.kappa * p), rate),
             "omega": omega.lerp(projected(omega + self.eta * d), rate),
         }
 
-    def averaged(self, values: Mapping[str, Tensor], done: int) -> Tensor:
-        """Add the iterate θ_done to the average of the later half."""
-        theta, output = values["theta"], values["output"]
-        first = self.rounds // 2
-        return output if done < first else output.lerp(theta, 1 / (done - first + 1))
-
-    def query_total(self, problem: Problem, query: str, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
+    def query_total(self, problem: Problem, query: str, values: Values, episodes: Episodes) -> Tensor:
         """Sum the units' values at their first states, and the squares."""
         first = first_rows(episodes)
         numbers = self._first_values(problem, values, first.observation).mean(0)
-        return FirstStateValue.of(problem).total(mean_over_trajectories(first, numbers))
+        return FirstStateValue(problem).total(mean_over_trajectories(first, numbers))
 
-    def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Estimate, ...]:
+    def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Answer, ...]:
         """Average the value over members and first states."""
         public = self._first_values(problem, state.values, problem.starts)
         half_spread = float(stdtrit(self.members - 1, 0.975) * public.mean(1).std() / math.sqrt(self.members))
-        (query,) = plan.queries
-        found = FirstStateValue.of(problem).mean(state.answers[query.what], query, plan.units)
-        half = math.hypot(half_spread, NORMAL_QUANTILE * found.deviation)
+        value, deviation = FirstStateValue(problem).mean(plan, state.answers)
+        half = math.hypot(half_spread, NORMAL_QUANTILE * deviation)
         what = MEAN_RETURN if problem.discount == 1 else "mean discounted return"
         covers = (
             "first states of the private units and the noise of their query; initial weights and noise of training, by "
@@ -170,10 +290,9 @@ class Dptd(Estimator):
             "Training may stop short of the saddle point, and the network may not represent the value; cohorts and "
             "data are the same for all members, so their spread does not show these errors."
         )
-        ends = (found.value - half, found.value + half)
-        return (Estimate(self.name, self.of, what, found.value, ends, covers, bias),)
+        return (estimate(self.name, self.of, what, value, (value - half, value + half), covers, bias),)
 
-    def _first_values(self, problem: Problem, values: Mapping[str, Tensor], observation: Tensor) -> Tensor:
+    def _first_values(self, problem: Problem, values: Values, observation: Tensor) -> Tensor:
         """Each member's value of ``[.., S]`` at the first step, in units of the return and within its bounds."""
         step = torch.zeros(observation.shape[:-1], dtype=torch.int64, device=observation.device)
         action = problem.actions(observation) if self.of == "policy" else None

@@ -1,54 +1,47 @@
-"""Estimators: the queries that each makes of the private units, their cost, and the estimates."""
+"""Estimators: what each asks of the private units at which cost, and noisy means with their intervals.
+
+There are two kinds of noisy means of bounded numbers over all units. `OneRelease` is the only round of an estimator:
+each number contributes a `pair`, and `Released` makes an interval of its noisy mean. `FirstStateValue` is a query after
+the rounds, of one number for each unit.
+"""
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import torch
+from scipy.special import stdtrit
 from torch import Tensor
 
-from primorl.evaluation.private.episodes import Episodes, EpisodeSource, portions
-from primorl.evaluation.private.problem import Problem
+from primorl.evaluation.private.problem import Episodes, EpisodeSource, Problem, portions
+from primorl.evaluation.private.results import Answer, Of
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.plan import Plan
-from primorl.privacy.mechanism.queries import GaussianQuery
+from primorl.privacy.mechanism.queries import GaussianQuery, Moments, register_query
 from primorl.privacy.mechanism.sampling import PoissonSampler
 
 NOISE = "noise"
 """Among the values before the first round (`run` puts it there): standard deviation of the noise in a release."""
-
-Of = Literal["behaviour", "clone", "policy", "random", "zero_action", "model"]
-"""Whose value an estimate is: of those who made the log, of their private clone, of the policy, of a baseline; or how
-wrong the model is."""
+FIRST_STATE_VALUE = "first_state_value"
+"""Name of the query that `FirstStateValue` is."""
 
 About = Literal["model", "policy", "clone"]
+Interval = tuple[float, float]
+Members = tuple[float, ...] | None
+Values = Mapping[str, Tensor]
+
+_NORM = 1 + 2.0**-13
+"""C of `OneRelease`. Contributions have norm 1 at most, which the clip then leaves exactly as they are."""
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """One number from an estimator.
-
-    Attributes:
-        estimator: its name.
-        of: whose value it is.
-        what: such as ``mean return``, ``quantile 0.5`` or ``reward error, 20 steps ahead``.
-        value: the number.
-        ci95: its 95% interval; None where the estimator has none.
-        covers: what the interval covers, in a few words.
-        bias: errors that the interval does not cover, in one sentence.
-        members: the same number by each member of the released model; None: members have no say in it.
-    """
-
-    estimator: str
-    of: Of
-    what: str
-    value: float
-    ci95: tuple[float, float] | None
-    covers: str
-    bias: str
-    members: tuple[float, ...] | None = None
+def estimate(
+    name: str, of: Of, what: str, value: float, ci95: Interval | None, covers: str, bias: str, members: Members = None
+) -> Answer:
+    """Make the answer of the estimator of a name, whose cost is not known yet."""
+    said: Any = {"covers": covers, "bias": bias, "epsilon": None, "delta": None, "members": members}
+    return Answer(estimator=name, of=of, what=what, value=value, ci95=ci95, **said)
 
 
 @dataclass(frozen=True)
@@ -66,8 +59,8 @@ class EvaluationState:
         about: digests of what the question is about beside the data (`Estimator.about`); empty where it is nothing.
     """
 
-    values: Mapping[str, Tensor]
-    answers: Mapping[str, Tensor] = field(default_factory=dict)
+    values: Values
+    answers: Values = field(default_factory=dict)
     rounds: int = 0
     started: int = 0
     done: int = 0
@@ -86,24 +79,20 @@ class EvaluationState:
     @classmethod
     def begin(cls, estimator: "Estimator", problem: Problem, plan: Plan, about: str = "") -> "EvaluationState":
         """Begin before the first round."""
-        return cls(
-            {**estimator.begin(problem), NOISE: torch.tensor(noise_of(plan), dtype=torch.float64)},
-            rounds=plan.rounds,
-            about=about,
-        )
+        noise = torch.tensor(noise_of(plan), dtype=torch.float64)
+        return cls({**estimator.begin(problem), NOISE: noise}, rounds=plan.rounds, about=about)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors that a checkpoint holds."""
-        return {f"values.{name}": value for name, value in self.values.items()} | {
-            f"answers.{name}": answer for name, answer in self.answers.items()
-        }
+        kinds = {"values": self.values, "answers": self.answers}
+        return {f"{kind}.{name}": tensor for kind, own in kinds.items() for name, tensor in own.items()}
 
     def facts(self) -> dict[str, Any]:
         """Return everything else, as strict JSON."""
         return {name: value for name, value in vars(self).items() if name not in ("values", "answers")}
 
     @classmethod
-    def restore(cls, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> "EvaluationState":
+    def restore(cls, tensors: Values, facts: dict[str, Any]) -> "EvaluationState":
         """Rebuild the state from a checkpoint's `tensors` and `facts`."""
         parts: dict[str, dict[str, Tensor]] = {"values": {}, "answers": {}}
         for name, tensor in tensors.items():
@@ -142,25 +131,22 @@ class Estimator(ABC):
         return {}
 
     @abstractmethod
-    def contributions(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
+    def contributions(self, problem: Problem, values: Values, episodes: Episodes) -> Tensor:
         """Compute each unit's contribution to a round, float64 ``[U, n]``; sensitive. The caller clips it."""
 
     @abstractmethod
-    def stepped(self, problem: Problem, values: Mapping[str, Tensor], released: Tensor, done: int) -> dict[str, Tensor]:
+    def stepped(self, problem: Problem, values: Values, released: Tensor, done: int) -> dict[str, Tensor]:
         """Compute the values after round number ``done`` (from 0) released ``[n]``: post-processing."""
 
-    def query_total(self, problem: Problem, query: str, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
-        """Sum these units' contributions to a query of the plan, int64; sensitive.
+    def query_total(self, problem: Problem, query: str, values: Values, episodes: Episodes) -> Tensor:
+        """Sum these units' contributions to a query of the plan, int64; sensitive. Without queries it is not called.
 
         Queries are asked in the plan's order; ``values`` also holds the answers to those before it, by name.
-
-        Raises:
-            ValueError: the plan has no queries.
         """
-        raise ValueError(f"there is no query {query!r}")
+        raise NotImplementedError
 
     @abstractmethod
-    def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Estimate, ...]:
+    def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Answer, ...]:
         """Compute the estimates from the finished state: post-processing."""
 
 
@@ -176,20 +162,19 @@ def noise_multiplier(gaussian_mean: float, sampling_probability: float = 1.0, ro
     return 1 / math.sqrt(math.log1p((gaussian_mean / sampling_probability) ** 2 / rounds))
 
 
+def noise_of(plan: Plan) -> float:
+    """Compute the standard deviation of the noise on every number of a release: public."""
+    return plan.noise_multiplier * plan.clip.sensitivity / plan.expected_cohort if plan.is_private else 0.0
+
+
 def plan_for(
-    problem: Problem,
-    clipping_norm: float,
-    multiplier: float,
-    *,
-    sampling_probability: float = 1.0,
-    rounds: int = 1,
-    queries: tuple[GaussianQuery, ...] = (),
+    problem: Problem, clipping_norm: float, multiplier: float, *queries: GaussianQuery, q: float = 1.0, rounds: int = 1
 ) -> Plan:
-    """Plan rounds over the problem's units, at noise multiplier z, and queries after them."""
+    """Plan rounds over all units, at noise multiplier z and sampling probability q, and queries after them."""
     return Plan(
         units=problem.units,
         unit=problem.unit,
-        sampler=PoissonSampler(sampling_probability),
+        sampler=PoissonSampler(q),
         clip=L2Clip(clipping_norm),
         noise_multiplier=multiplier,
         rounds=rounds,
@@ -237,67 +222,161 @@ def run(
     now = state or EvaluationState.begin(estimator, problem, plan)
     if now.missing:
         raise ValueError("an answer of this charge is lost, and the charge cannot ask again")
+    clip, asks_all = plan.clip, plan.sampling_probability == 1.0
+    assert isinstance(clip, L2Clip)
+
+    def read(units: Tensor) -> Iterator[Episodes]:
+        return portions(source, units, row_bytes=estimator.row_bytes(problem), device=device)
+
+    def summed() -> Tensor:
+        """Sum a fresh cohort's clipped contributions, float64 ``[n]``. Sensitive."""
+        found = (estimator.contributions(problem, now.values, rows) for rows in read(plan.cohort()))
+        parts = [clip.finish(own).sum(0) for own in found]
+        if parts:
+            return sum(parts[1:], parts[0])
+        nobody = Episodes.read(source, torch.zeros(1, dtype=torch.int64), device)
+        return torch.zeros_like(estimator.contributions(problem, now.values, nobody)[0])  # pure noise is released
+
     while now.started < plan.rounds:
-        asks_all = plan.sampling_probability == 1.0
-        total = _sum(estimator, problem, plan, source, now.values, device) if asks_all else None
+        total = summed() if asks_all else None
         now = replace(now, started=now.started + 1)
         save_checkpoint(now)
-        if total is None:
-            total = _sum(estimator, problem, plan, source, now.values, device)
-        (released,) = plan.release((total,))
+        (released,) = plan.release((summed() if total is None else total,))
         values = estimator.stepped(problem, now.values, released.cpu(), now.done)
         now = replace(now, values=values, done=now.done + 1)
         if asks_all:
             save_checkpoint(now)
         on_round(now.started)
     for query in plan.queries[now.asked :]:
-        total = _total(estimator, problem, query.what, source, {**now.values, **now.answers}, device)
+        known, everybody = {**now.values, **now.answers}, torch.arange(source.units)
+        parts = [estimator.query_total(problem, query.what, known, rows).cpu() for rows in read(everybody)]
         now = replace(now, asked=now.asked + 1)
         save_checkpoint(now)
-        now = replace(now, answers={**now.answers, query.what: plan.answer(query, total)})
+        now = replace(now, answers={**now.answers, query.what: plan.answer(query, sum(parts[1:], parts[0]))})
         save_checkpoint(now)
     now = replace(now, finished=True)
     save_checkpoint(now)
     return now
 
 
-def noise_of(plan: Plan) -> float:
-    """Compute the standard deviation of the noise on every number of a release: public."""
-    scale = plan.noise_multiplier * plan.clip.sensitivity if plan.is_private else 0.0
-    denominator = plan.expected_cohort if plan.denominator is None else plan.denominator
-    return scale / denominator
+@dataclass(frozen=True)
+class NoisyMean:
+    """A mean of numbers in [-1, 1] and its 95% interval.
+
+    Attributes:
+        value: the mean.
+        low: lower end of the interval.
+        high: upper end.
+        noise: standard deviation of the noise that this mean has alone.
+        shared: of what it may share with other means of the same release: sampling, and the noise of the share.
+    """
+
+    value: float
+    low: float
+    high: float
+    noise: float
+    shared: float
 
 
-def _sum(
-    estimator: Estimator,
-    problem: Problem,
-    plan: Plan,
-    source: EpisodeSource,
-    values: Mapping[str, Tensor],
-    device: torch.device | None,
-) -> Tensor:
-    """The sum of a fresh cohort's clipped contributions, float64 ``[n]``. Sensitive."""
-    clip = plan.clip
-    assert isinstance(clip, L2Clip)
-    parts = [
-        clip.finish(estimator.contributions(problem, values, episodes)).sum(0)
-        for episodes in portions(source, plan.cohort(), row_bytes=estimator.row_bytes(problem), device=device)
-    ]
-    if parts:
-        return sum(parts[1:], parts[0])
-    none = Episodes.read(source, torch.zeros(1, dtype=torch.int64), device)  # an empty cohort releases pure noise
-    return torch.zeros_like(estimator.contributions(problem, values, none)[0])
+def noisy_mean(
+    units: int, mean: float, rest: float, noise: float, share: float = 1.0, share_noise: float = 0.0
+) -> NoisyMean:
+    """Estimate the mean of x in [-1, 1] over the units that have such a number, from a release of each as a `pair`.
+
+    The interval holds sampling and privacy noise. It is Fieller's of a ratio: all r at which mean - r·share is within t
+    standard deviations of 0. Its variance is noise² + r² share_noise² + E[has (x - r)²] / K. The last term is estimated
+    from the release itself, to which one standard deviation of the estimate's own noise is added: noise can make it
+    tiny or negative, and then the interval would be too short (it would hold as few as 89% of narrow means at μ = 3,
+    where this one holds 97%). The addition is at most √5 μ of noise², μ being the Gaussian mean of the release, so
+    little at small ε. Where the share cannot be told from 0, the interval is all of [-1, 1].
+
+    Args:
+        units: K.
+        mean: of x, zero where a unit has none.
+        rest: of 1 - x², zero where a unit has none.
+        noise: standard deviation of the noise in both.
+        share: of the units that have the number.
+        share_noise: standard deviation of the noise in ``share``; 0 where it is known.
+    """
+    share = min(share, 1.0)
+    ratio = min(max(mean / max(share, share_noise, 1e-12), -1.0), 1.0)
+    square = share - rest  # E[has x²]
+    own = square - 2 * ratio * mean + ratio**2 * share
+    doubt = math.hypot(noise * math.hypot(1, 2 * ratio), share_noise * (1 + ratio**2))
+    variance = min(max(own + doubt, 0.0), (1 + abs(ratio)) ** 2)
+    square += variance - own
+    factor = t_quantile(units) ** 2
+    a = share**2 - factor * (share_noise**2 + share / units)
+    b = (share - factor / units) * mean
+    c = mean**2 - factor * (noise**2 + square / units)
+    if a <= 0:
+        return NoisyMean(ratio, -1.0, 1.0, math.inf, math.inf)
+    root = math.sqrt(max(b**2 - a * c, 0.0))
+    low, high = (min(max(end / a, -1.0), 1.0) for end in (b - root, b + root))
+    shared = math.sqrt((ratio * share_noise) ** 2 + variance / units)
+    return NoisyMean(min(max(ratio, low), high), low, high, noise / share, shared / share)
 
 
-def _total(
-    estimator: Estimator,
-    problem: Problem,
-    query: str,
-    source: EpisodeSource,
-    values: Mapping[str, Tensor],
-    device: torch.device | None,
-) -> Tensor:
-    """A query's sum over all units, int64. Sensitive."""
-    everybody = portions(source, torch.arange(source.units), row_bytes=estimator.row_bytes(problem), device=device)
-    parts = [estimator.query_total(problem, query, values, episodes).cpu() for episodes in everybody]
-    return sum(parts[1:], parts[0])
+def t_quantile(units: int) -> float:
+    """Compute how many standard deviations a 95% interval reaches to each side."""
+    return float(stdtrit(max(units - 1, 1), 0.975))
+
+
+def pair(x: Tensor) -> Tensor:
+    """Stack (x, 1 - x²) for x in [-1, 1]: its L2 norm is at most 1, so the second moment costs nothing more."""
+    return torch.stack((x, 1 - x.square()), -1)
+
+
+class OneRelease(Estimator):
+    """An estimator that asks for one release over all units, of contributions that have norm 1 at most."""
+
+    def plan(self, problem: Problem, gaussian_mean: float) -> Plan:
+        """See `Estimator.plan`."""
+        return plan_for(problem, _NORM, noise_multiplier(gaussian_mean))
+
+    def stepped(self, problem: Problem, values: Values, released: Tensor, done: int) -> dict[str, Tensor]:
+        """Keep the release as it is."""
+        return {"released": released.double()}
+
+
+@register_query(FIRST_STATE_VALUE)
+@dataclass(frozen=True)
+class FirstStateValue:
+    """The mean over units of one number that is held within the bounds of a return, such as the value of first states.
+
+    A unit adds x and x², x being its number moved to [-1, 1] by the bounds. Both numbers make one query.
+
+    Attributes:
+        problem: whose bounds of a return they are.
+    """
+
+    problem: Problem
+
+    def plan(self, clipping_norm: float, gaussian_mean: float, share: float, q: float = 1.0, rounds: int = 1) -> Plan:
+        """Plan rounds, and the query after them at a share of the squared Gaussian mean."""
+        multiplier = noise_multiplier(gaussian_mean * math.sqrt(share))
+        query = GaussianQuery.of(FIRST_STATE_VALUE, Moments(1, ()), multiplier)
+        multiplier = noise_multiplier(gaussian_mean * math.sqrt(1 - share), q, rounds)
+        return plan_for(self.problem, clipping_norm, multiplier, query, q=q, rounds=rounds)
+
+    def total(self, numbers: Tensor) -> Tensor:
+        """Sum some units' contributions, int64 ``[2]``, for their numbers ``[U]``; sensitive."""
+        centred = (numbers - self.problem.return_centre) / self._half
+        return Moments(1, ()).total(centred[:, None], torch.zeros((len(numbers), 0), dtype=torch.int64))
+
+    def mean(self, plan: Plan, answers: Values) -> tuple[float, float]:
+        """Compute the mean and its standard deviation from the answer to the plan's query.
+
+        The variance adds up that of units drawn at random, (E x² - (E x)²) / K, and the noise's. The first is made of
+        noisy numbers too; it is held within 0 and 1 / K.
+        """
+        problem, (query,) = self.problem, plan.queries
+        mean, square = answers[query.what].tolist()
+        noise = (query.standard_deviation / problem.units) ** 2
+        spread = min(max(square - mean * mean + noise, 0.0), 1.0)
+        value = problem.held_return(problem.return_centre + self._half * mean)
+        return value, math.sqrt((spread / problem.units + noise) * self._half**2)
+
+    @property
+    def _half(self) -> float:
+        return self.problem.return_half or 1.0

@@ -1,29 +1,34 @@
 """Private least-squares temporal differences: one noisy release of sufficient statistics, then a linear system."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from primorl.evaluation.private.episodes import Episodes, first_rows, mean_over_trajectories, row_shares, thinned
-from primorl.evaluation.private.estimator import NOISE, Estimate, Estimator, EvaluationState, noise_multiplier, plan_for
-from primorl.evaluation.private.model_q import ModelQ
-from primorl.evaluation.private.noisy_means import FirstStateValue
-from primorl.evaluation.private.problem import Problem
-from primorl.evaluation.private.results import MEAN_RETURN
+from primorl.evaluation.private.estimator import NOISE, EvaluationState, FirstStateValue, Values, estimate
+from primorl.evaluation.private.model_values import ModelCorrection
+from primorl.evaluation.private.problem import (
+    Episodes,
+    Problem,
+    first_rows,
+    mean_over_trajectories,
+    row_shares,
+    thinned,
+)
+from primorl.evaluation.private.results import MEAN_RETURN, Answer
+from primorl.evaluation.statistics import NORMAL_QUANTILE
 from primorl.privacy.mechanism.plan import Plan
-from primorl.project.values import ClippingNorm, PositiveInt, Share, Steps
+from primorl.project.values import ClippingNorm, PositiveInt, Share
 
 _RIDGE = 1e-6  # beside statistics of order 1, where no noise asks for more
 _SPREADS = 3.0  # the scale is so many root mean square differences of the members
 _LEAST_SPREAD = 1e-4  # of the range of returns
 
 
-@dataclass(frozen=True)
-class Lstd(Estimator):
+@dataclass(frozen=True, kw_only=True)
+class Lstd(ModelCorrection):
     """LSTD-Q (Lagoudakis and Parr 2003) of the released model's errors, from one noisy release over all units.
 
     The action-value is Q̄ + ⟨θ, φ⟩. Q̄ is the mean of the model members' action-values (`ModelQ`), which costs nothing.
@@ -43,33 +48,23 @@ class Lstd(Estimator):
     first order what noise and ridge did to θ, and its spread over units is the sampling error of the estimate.
 
     Attributes:
-        model_features: random features of the members' values (`ModelQ`).
-        rollouts: of each member (`ModelQ`).
         rows: of a unit, at most, evenly spaced.
         clipping_norm: C.
         query_share: share of the squared Gaussian mean that the query takes.
     """
 
     name: ClassVar[str] = "lstd"
-    model_features: PositiveInt
-    rollouts: Steps
     rows: PositiveInt
     clipping_norm: ClippingNorm
     query_share: Share
 
     def plan(self, problem: Problem, gaussian_mean: float) -> Plan:
-        """One round over all units, and one query."""
-        query = FirstStateValue.of(problem).query(noise_multiplier(gaussian_mean * math.sqrt(self.query_share)))
-        multiplier = noise_multiplier(gaussian_mean * math.sqrt(1 - self.query_share))
-        return plan_for(problem, self.clipping_norm, multiplier, queries=(query,))
-
-    def row_bytes(self, problem: Problem) -> int:
-        """See `Estimator.row_bytes`."""
-        return self._model(problem).row_bytes
+        """Plan one round over all units, and one query."""
+        return FirstStateValue(problem).plan(self.clipping_norm, gaussian_mean, self.query_share)
 
     def begin(self, problem: Problem) -> dict[str, Tensor]:
-        """The members' values, and the scale of their differences at public first states."""
-        model = self._model(problem)
+        """Fit the members' values, and find the scale of their differences at public first states."""
+        model = self.model(problem)
         fitted = model.fit()
         states, steps = self._public_first(problem)
         found = model.action_values(fitted, states, problem.actions(states), steps)
@@ -78,16 +73,16 @@ class Lstd(Estimator):
         zeros = torch.zeros(self._size(problem), dtype=torch.float64)
         return fitted | {"scale": _SPREADS * spread.clamp(min=least), "theta": zeros, "eta": zeros}
 
-    def contributions(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
-        """A_i and b_i side by side, float64 ``[U, d² + d]``; sensitive."""
+    def contributions(self, problem: Problem, values: Values, episodes: Episodes) -> Tensor:
+        """Compute A_i and b_i side by side, float64 ``[U, d² + d]``; sensitive."""
         episodes = thinned(episodes, self.rows)
         here, gap, error = self._temporal_differences(problem, values, episodes)
         weighted = here * row_shares(problem, episodes)[..., None]
         matrices = torch.einsum("umi,umj->uij", weighted, gap).flatten(1)
         return torch.cat((matrices, torch.einsum("umi,um->ui", weighted, error)), 1)
 
-    def stepped(self, problem: Problem, values: Mapping[str, Tensor], released: Tensor, done: int) -> dict[str, Tensor]:
-        """θ and η from the noisy A and b."""
+    def stepped(self, problem: Problem, values: Values, released: Tensor, done: int) -> dict[str, Tensor]:
+        """Solve for θ and η by the noisy A and b."""
         size = self._size(problem)
         entries, vector = torch.split(released.double(), [size * size, size])
         matrix = entries.view(size, size)
@@ -99,8 +94,8 @@ class Lstd(Estimator):
         eta = torch.linalg.solve(matrix @ matrix.T + penalty, matrix @ start)
         return dict(values) | {"theta": theta, "eta": eta}
 
-    def query_total(self, problem: Problem, query: str, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
-        """Sum of the ψ_i and of their squares."""
+    def query_total(self, problem: Problem, query: str, values: Values, episodes: Episodes) -> Tensor:
+        """Sum the ψ_i and their squares."""
         some, first = thinned(episodes, self.rows), first_rows(episodes)
         here, gap, error = self._temporal_differences(problem, values, some)
         theta, eta = (values[name].to(here.device) for name in ("theta", "eta"))
@@ -109,19 +104,23 @@ class Lstd(Estimator):
         features, model = self._features(problem, values, *begin)
         scale = values["scale"].to(here.device)
         at_first = mean_over_trajectories(first, model + scale * (features @ theta))
-        return FirstStateValue.of(problem).total(at_first + scale * left_over)
+        return FirstStateValue(problem).total(at_first + scale * left_over)
 
-    def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Estimate, ...]:
-        """The mean of the ψ_i."""
-        (query,) = plan.queries
-        found = FirstStateValue.of(problem).mean(state.answers[query.what], query, plan.units)
-        found = found.allowing_for_bias(self._model(problem).at_starts(state.values))
+    def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Answer, ...]:
+        """Estimate the mean of the ψ_i; the interval allows for a bias, which no theory bounds, by a rule of thumb.
+
+        The variance of the members' own values is added, and the squared distance of the mean from theirs: if the data
+        moved the model's value by so much, the remaining error may be as large.
+        """
+        value, deviation = FirstStateValue(problem).mean(plan, state.answers)
+        members = self.model(problem).at_starts(state.values)
+        half = NORMAL_QUANTILE * math.hypot(deviation, float(members.std()), value - float(members.mean()))
         covers = "sampling and privacy noise, and a bias as large as the correction of the model's value"
         bias = "where the features do not hold the policy's true action-values, up to the model's own error"
-        return (Estimate(self.name, "policy", MEAN_RETURN, found.value, found.ci95, covers, bias),)
+        return (estimate(self.name, "policy", MEAN_RETURN, value, (value - half, value + half), covers, bias),)
 
     def _temporal_differences(
-        self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes
+        self, problem: Problem, values: Values, episodes: Episodes
     ) -> tuple[Tensor, Tensor, Tensor]:
         """φ ``[U, M, d]``, φ - γφ' ``[U, M, d]``, and δ in units of the scale, ``[U, M]``."""
         here, model = self._features(problem, values, episodes.observation, episodes.action, episodes.step)
@@ -132,10 +131,10 @@ class Lstd(Estimator):
         return here, here - discount[..., None] * then, error / values["scale"].to(error.device)
 
     def _features(
-        self, problem: Problem, values: Mapping[str, Tensor], observation: Tensor, action: Tensor, step: Tensor
+        self, problem: Problem, values: Values, observation: Tensor, action: Tensor, step: Tensor
     ) -> tuple[Tensor, Tensor]:
         """φ ``[.., d]``, of norm at most 1, and Q̄ ``[..]``."""
-        found = self._model(problem).action_values(values, observation, action, step)
+        found = self.model(problem).action_values(values, observation, action, step)
         mean = found.mean(0)
         parts = ((found[:-1] - mean) / values["scale"].to(mean.device)).movedim(0, -1)
         norms = torch.linalg.vector_norm(parts, dim=-1, keepdim=True)
@@ -143,9 +142,6 @@ class Lstd(Estimator):
 
     def _size(self, problem: Problem) -> int:
         return problem.ensemble.architecture.members - 1
-
-    def _model(self, problem: Problem) -> ModelQ:
-        return ModelQ(problem, self.model_features, self.rollouts)
 
     @staticmethod
     def _public_first(problem: Problem) -> tuple[Tensor, Tensor]:

@@ -1,19 +1,29 @@
 """Check of the released model on the private data: its errors, and whether to believe it."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from primorl.evaluation.private.episodes import Episodes
-from primorl.evaluation.private.estimator import About, Estimate, Estimator, EvaluationState, noise_of
-from primorl.evaluation.private.noisy_means import NoisyMean, Released, one_release, pair, t_quantile
-from primorl.evaluation.private.problem import Problem, ensemble_in_float64
+from primorl.evaluation.private.estimator import (
+    About,
+    EvaluationState,
+    Interval,
+    NoisyMean,
+    OneRelease,
+    Values,
+    estimate,
+    noise_of,
+    noisy_mean,
+    pair,
+    t_quantile,
+)
+from primorl.evaluation.private.problem import Episodes, Problem, in_float64
+from primorl.evaluation.private.results import BELIEVE, Answer
 from primorl.privacy.mechanism.plan import Plan
-from primorl.project.values import Length, Positive, Within
+from primorl.project.values import Positive, PositiveInt
 
 QUANTITIES = ("reward", "state")
 TRIVIAL = ("the usual reward", "no change")
@@ -21,31 +31,15 @@ TRIVIAL = ("the usual reward", "no change")
 GOOD_RATIO, BAD_RATIO = 0.5, 1.0
 """Shares of the trivial mean squared error: a model surely below the first is believable, above the second not."""
 
-Horizons = Annotated[tuple[Annotated[int, Within(gt=0, le=1000)], ...], Length(1, 8)]
-Starts = Annotated[int, Within(gt=0, le=1000)]
+Both = tuple[NoisyMean, NoisyMean]
+"""The model's mean squared error, and that of the trivial prediction."""
 
 _AT_ONCE = 4096  # rollouts
 _SHARE = 0.9  # of the squared norm; the rest held a histogram once, and releases that were paid for are scaled so
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """Judgement of the model, and its reason.
-
-    Attributes:
-        believable: yes, doubtful or no.
-        figure: the model's mean squared error over the trivial one's, both averaged over the horizons; of rewards or
-            states, whichever is worse.
-        rule: what decided, in words.
-    """
-
-    believable: Literal["yes", "doubtful", "no"]
-    figure: float
-    rule: str
-
-
 @dataclass(frozen=True, kw_only=True)
-class ModelCheck(Estimator):
+class ModelCheck(OneRelease):
     """Errors of the released model's open-loop predictions on the private trajectories, from one noisy release.
 
     From several steps of each trajectory, the ensemble's mean is rolled out along the recorded actions, each state
@@ -69,8 +63,8 @@ class ModelCheck(Estimator):
 
     name: ClassVar[str] = "model_check"
 
-    horizons: Horizons
-    starts: Starts
+    horizons: tuple[PositiveInt, ...]
+    starts: PositiveInt
     cap: Positive
 
     @property
@@ -79,28 +73,16 @@ class ModelCheck(Estimator):
         return ("model",)
 
     def kept(self, problem: Problem) -> tuple[int, ...]:
-        """List the horizons within the declared one, ascending.
-
-        Raises:
-            ValueError: there are none.
-        """
+        """List the horizons within the declared one, ascending."""
         most = math.inf if problem.horizon is None else problem.horizon
-        kept = tuple(sorted({h for h in self.horizons if h <= most}))
-        if not kept:
-            raise ValueError(f"horizons: found {self.horizons}; at least one must be within the declared {most}")
-        return kept
-
-    def plan(self, problem: Problem, gaussian_mean: float) -> Plan:
-        """See `Estimator.plan`."""
-        self.kept(problem)
-        return one_release(problem, gaussian_mean)
+        return tuple(sorted({h for h in self.horizons if h <= most}))
 
     def row_bytes(self, problem: Problem) -> int:
         """See `Estimator.row_bytes`; every row may be a start, and a unit may have one row only."""
         numbers = 40 * len(self.kept(problem))
         return 8 * (6 * problem.observation_size + 2 * problem.action_size + 12 + numbers)
 
-    def contributions(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
+    def contributions(self, problem: Problem, values: Values, episodes: Episodes) -> Tensor:
         """See the class; float64 ``[U, 9|h| (less one for h = 1)]``."""
         kept = self.kept(problem)
         error, has = self.errors(problem, episodes)
@@ -149,7 +131,7 @@ class ModelCheck(Estimator):
         self, problem: Problem, episodes: Episodes, unit: Tensor, row: Tensor, left: Tensor, kept: tuple[int, ...]
     ) -> Tensor:
         """Squared errors from these starts, ``[B, |h|, 2, 2]``; zero where fewer steps are ``left``."""
-        ensemble = ensemble_in_float64(problem.ensemble, row.device)
+        ensemble = in_float64(problem.ensemble, row.device)
         normaliser, bounds = ensemble.normaliser, ensemble.bounds
         low, high = bounds.observation_low, bounds.observation_high
         centre, scale = float(normaliser.target_mean[-1]), float(normaliser.target_scale[-1])
@@ -181,11 +163,7 @@ class ModelCheck(Estimator):
             errors[own, kept.index(step + 1)] = error.view(-1, 2, 2)
         return errors
 
-    def stepped(self, problem: Problem, values: Mapping[str, Tensor], released: Tensor, done: int) -> dict[str, Tensor]:
-        """Keep the release as it is."""
-        return {"released": released.double()}
-
-    def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Estimate, ...]:
+    def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Answer, ...]:
         """Estimate, for each horizon and quantity, the model's error, then that of the trivial prediction."""
         bias = (
             f"Root mean squares, in the released normaliser's scales, of errors cut at {self.cap:g}; units without so "
@@ -197,11 +175,11 @@ class ModelCheck(Estimator):
             for mean, of in zip(both, ("", f", of {TRIVIAL[QUANTITIES.index(quantity)]}"), strict=True):
                 value, low, high = (self.cap * math.sqrt((x + 1) / 2) for x in (mean.value, mean.low, mean.high))
                 what = f"{quantity} error, {steps}{of}"
-                found.append(Estimate(self.name, "model", what, value, (low, high), "sampling and privacy noise", bias))
+                found.append(estimate(self.name, "model", what, value, (low, high), "sampling and privacy noise", bias))
         return tuple(found)
 
-    def verdict(self, problem: Problem, plan: Plan, state: EvaluationState) -> Verdict:
-        """Judge whether to believe the model, from released numbers alone.
+    def verdict(self, problem: Problem, plan: Plan, state: EvaluationState) -> str:
+        """Judge in a line whether to believe the model, from released numbers alone.
 
         For rewards and for states, D = model's - c · trivial mean squared error, averaged over the horizons, with its
         95% interval. The model is believable if both are surely below 0 at c = `GOOD_RATIO`, and is not if one is
@@ -209,27 +187,21 @@ class ModelCheck(Estimator):
         predict may be noise of the world, which no model predicts, or its own fault.
         """
         means = self._means(problem, plan, state)
-        by_quantity = [[both for (_, of), both in means.items() if of == quantity] for quantity in QUANTITIES]
-        ratios = []
-        for own in by_quantity:
-            model, trivial = (sum(both[i].value + 1 for both in own) for i in (0, 1))
-            ratios.append(model / trivial if trivial > 0 else math.inf)
-        figure = max(ratios)
-        if all(_difference(own, GOOD_RATIO, problem.units)[1] < 0 for own in by_quantity):
+        by_quantity = {of: [both for (_, own), both in means.items() if own == of] for of in QUANTITIES}
+        sums = [_sums(own) for own in by_quantity.values()]
+        figure = max(model / trivial if trivial > 0 else math.inf for model, trivial in sums)
+        if all(_difference(own, GOOD_RATIO, problem.units)[1] < 0 for own in by_quantity.values()):
             rule = f"its squared errors are surely below {GOOD_RATIO:g} of a trivial guess's ({figure:.2g} measured)"
-            return Verdict("yes", figure, rule)
-        above = [_difference(own, BAD_RATIO, problem.units)[0] > 0 for own in by_quantity]
-        wrong = [of for of, surely in zip(QUANTITIES, above, strict=True) if surely]
+            return f"{BELIEVE['yes']}: {rule}"
+        wrong = [of for of, own in by_quantity.items() if _difference(own, BAD_RATIO, problem.units)[0] > 0]
         if wrong:
             rule = f"its squared error of {' and '.join(wrong)}s is surely above a trivial guess's ({figure:.2g} times)"
-            return Verdict("no", figure, rule)
+            return f"{BELIEVE['no']}: {rule}"
         close = "but noise hides whether it is" if figure < GOOD_RATIO else "not"
         rule = f"its squared error is measured at about {figure:.2g} of a trivial guess's, {close} below {GOOD_RATIO:g}"
-        return Verdict("doubtful", figure, rule)
+        return f"{BELIEVE['doubtful']}: {rule}"
 
-    def _means(
-        self, problem: Problem, plan: Plan, state: EvaluationState
-    ) -> dict[tuple[int, str], tuple[NoisyMean, NoisyMean]]:
+    def _means(self, problem: Problem, plan: Plan, state: EvaluationState) -> dict[tuple[int, str], Both]:
         """Squared errors of the model and of the trivial prediction, mapped from [0, cap²] to [-1, 1]."""
         kept = self.kept(problem)
         noise, released = noise_of(plan) / _factor(kept), state.values["released"] / _factor(kept)
@@ -240,8 +212,7 @@ class ModelCheck(Estimator):
             share, share_noise = (next(shares), noise / 2) if h > 1 else (1.0, 0.0)
             for j, quantity in enumerate(QUANTITIES):
                 model, trivial = (
-                    Released(mean, rest, noise, share, share_noise).interval(problem.units)
-                    for mean, rest in pairs[i][j]
+                    noisy_mean(problem.units, mean, rest, noise, share, share_noise) for mean, rest in pairs[i][j]
                 )
                 means[h, quantity] = model, trivial
         return means
@@ -252,7 +223,7 @@ def _factor(kept: tuple[int, ...]) -> float:
     return math.sqrt(_SHARE / (4 * len(kept) + sum(h > 1 for h in kept)))
 
 
-def _difference(own: list[tuple[NoisyMean, NoisyMean]], share: float, units: int) -> tuple[float, float]:
+def _difference(own: list[Both], share: float, units: int) -> Interval:
     """The 95% interval of the model's less ``share`` of the trivial squared error, summed over the horizons.
 
     Independent noise adds up in squares; what means may share adds up as it is.
@@ -260,8 +231,13 @@ def _difference(own: list[tuple[NoisyMean, NoisyMean]], share: float, units: int
     weighted = [(weight, mean) for both in own for weight, mean in zip((1.0, share), both, strict=True)]
     noise = math.hypot(*(weight * mean.noise for weight, mean in weighted))
     half = t_quantile(units) * math.hypot(noise, sum(weight * mean.shared for weight, mean in weighted))
-    model, trivial = (sum(both[i].value + 1 for both in own) for i in (0, 1))
+    model, trivial = _sums(own)
     return model - share * trivial - half, model - share * trivial + half
+
+
+def _sums(own: list[Both]) -> tuple[float, float]:
+    """The model's and the trivial squared errors, summed over the horizons."""
+    return sum(model.value + 1 for model, _ in own), sum(trivial.value + 1 for _, trivial in own)
 
 
 def _last_rows(episodes: Episodes) -> Tensor:

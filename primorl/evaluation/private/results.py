@@ -25,6 +25,7 @@ BELIEVE = {
     "no": "Do not believe the model",
 }
 """How a verdict begins."""
+Of = Literal["behaviour", "clone", "policy", "random", "zero_action", "model"]
 _ABOUT = ("dataset", "unit", "units", "discount", "horizon", "verdict", "model_sha256", "policy_sha256", "clone_sha256")
 
 
@@ -34,7 +35,7 @@ class Answer:
 
     estimator: Annotated[Line, "Name of the estimator."]
     of: Annotated[
-        Literal["behaviour", "clone", "policy", "random", "zero_action", "model"],
+        Of,
         "Whose: of those who made the log, of their clone, of the policy, of a baseline; `model`: how wrong it is.",
     ]
     what: Annotated[Line, "What the number is; `mean return` for a value."]

@@ -1,7 +1,7 @@
 """Scores: one bounded number for each unit and policy, by which `primorl select` chooses among policies."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
@@ -10,34 +10,12 @@ from torch import Tensor
 
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.dynamics.seed_generators import SeedGenerators
-from primorl.evaluation.private.episodes import Episodes
-from primorl.evaluation.private.problem import Problem, ensemble_in_float64, in_blocks, policy_in_float64
+from primorl.evaluation.private.problem import Episodes, Problem, in_blocks, in_float64
 from primorl.policy.exported import DeterministicPolicy
 from primorl.project.values import Within
 
 _RIDGE = 1e-6  # of the mean of the Gram matrix's diagonal
 _FAR = 0.5  # standardised observations are halved before they meet unit frequencies
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """k policies in float64, which need not have one shape or one normaliser.
-
-    Attributes:
-        parts: P = 1 each.
-    """
-
-    parts: tuple[DeterministicPolicy, ...]
-
-    @classmethod
-    def of(cls, policies: Sequence[DeterministicPolicy]) -> "Candidates":
-        """Convert policies as they are saved."""
-        return cls(tuple(policy_in_float64(policy) for policy in policies))
-
-    def act(self, observation: Tensor) -> Tensor:
-        """Choose actions in the environment's units, or one-hot, float64: ``[k, B, S]`` to ``[k, B, A]``."""
-        held = observation.double()
-        return torch.cat([part.act(own[None]) for part, own in zip(self.parts, held, strict=True)])
 
 
 @dataclass(frozen=True)
@@ -72,17 +50,18 @@ class CorrectedModel:
     bandwidth: Annotated[float, Within(gt=0)]
     largest_weight: Annotated[float, Within(ge=0)]
 
-    def fitted(self, problem: Problem, policies: Candidates) -> "CorrectedScorer":
-        """Fit V̂ of every policy to rollouts in the released model."""
+    def fitted(self, problem: Problem, policies: Sequence[DeterministicPolicy]) -> "CorrectedScorer":
+        """Fit V̂ of every policy to rollouts in the released model. Policies need not have one shape; P = 1 each."""
         generator = torch.Generator().manual_seed(problem.seed)
         size = problem.observation_size + 1
         basis = Basis(
             torch.randn(size, self.features, generator=generator, dtype=torch.float64),
             2 * math.pi * torch.rand(self.features, generator=generator, dtype=torch.float64),
         )
-        weights = _fit(problem, policies, basis, self.rollouts)
-        exact = replace(problem, ensemble=ensemble_in_float64(problem.ensemble, problem.starts.device))
-        return CorrectedScorer(self, exact, policies, basis, weights)
+        exact = tuple(in_float64(policy) for policy in policies)
+        weights = _fit(problem, exact, basis, self.rollouts)
+        problem = replace(problem, ensemble=in_float64(problem.ensemble, problem.starts.device))
+        return CorrectedScorer(self, problem, exact, basis, weights)
 
 
 @dataclass(frozen=True)
@@ -115,14 +94,14 @@ class CorrectedScorer:
     Attributes:
         score: the settings.
         problem: the question.
-        policies: k.
+        policies: k, in float64.
         basis: features of V̂.
         weights: of V̂, ``[D + 1, k]``.
     """
 
     score: CorrectedModel
     problem: Problem
-    policies: Candidates
+    policies: tuple[DeterministicPolicy, ...]
     basis: Basis
     weights: Tensor
 
@@ -130,7 +109,7 @@ class CorrectedScorer:
     def row_bytes(self) -> int:
         """Bound the memory of one logged row while `scores` works on it."""
         copies = 2 * self.problem.ensemble.architecture.members + 3
-        return 8 * copies * (len(self.weights) + 4 * len(self.policies.parts))
+        return 8 * copies * (len(self.weights) + 4 * len(self.policies))
 
     @torch.no_grad()
     def values(self, observation: Tensor, step: Tensor) -> Tensor:
@@ -175,9 +154,9 @@ class CorrectedScorer:
 
     def action_weights(self, episodes: Episodes) -> Tensor:
         """Compute the weight w of every row and policy, ``[U, M, k]``."""
-        problem, count = self.problem, len(self.policies.parts)
+        problem, count = self.problem, len(self.policies)
         flat = problem.bounded_observation(episodes.observation)
-        found = in_blocks(lambda rows: self.policies.act(rows.expand(count, -1, -1)).movedim(0, 1), flat.flatten(0, 1))
+        found = in_blocks(lambda rows: _acts(self.policies, [rows] * count).movedim(0, 1), flat.flatten(0, 1))
         wanted = problem.centred(found.movedim(1, 0)).view(count, *episodes.own.shape, -1)
         logged = problem.centred(episodes.action)
         if problem.discrete_actions:
@@ -190,14 +169,19 @@ class CorrectedScorer:
         return weight.clamp(0, self.score.largest_weight).movedim(0, -1)
 
 
+def _acts(policies: Sequence[DeterministicPolicy], observations: Iterable[Tensor]) -> Tensor:
+    """Actions of each policy in states of its own: ``[k, B, S]`` to float64 ``[k, B, A]``."""
+    return torch.cat([one.act(own[None].double()) for one, own in zip(policies, observations, strict=True)])
+
+
 @torch.no_grad()
-def _fit(problem: Problem, policies: Candidates, basis: Basis, rollouts: int) -> Tensor:
+def _fit(problem: Problem, policies: Sequence[DeterministicPolicy], basis: Basis, rollouts: int) -> Tensor:
     """Ridge regression of returns in the model on features, for every policy: ``[D + 1, k]``.
 
     Without a horizon a rollout has twice as many steps, and only those of the first half are regressed on: the returns
     of later ones would lack rewards that count.
     """
-    count = len(policies.parts)
+    count = len(policies)
     horizon = problem.lived_steps
     model = PessimisticModel(problem.ensemble, uncertainty="max_aleatoric", penalty=0.0)
     generators = SeedGenerators.of([problem.seed] * count, problem.starts.device)
@@ -208,7 +192,7 @@ def _fit(problem: Problem, policies: Candidates, basis: Basis, rollouts: int) ->
     random_steps = generators.randint(horizon, count * rollouts) * generators.randint(2, count * rollouts)
     seen, rewards, alive = [observation], [], [torch.ones(len(observation), dtype=torch.bool)]
     for step in range(horizon if problem.horizon is not None else 2 * horizon):
-        action = policies.act(observation.view(count, rollouts, -1)).flatten(0, 1).float()
+        action = _acts(policies, observation.view(count, rollouts, -1)).flatten(0, 1).float()
         drawn = generators.rand(len(observation), problem.action_size)
         if problem.discrete_actions:
             drawn = torch.nn.functional.one_hot(drawn.argmax(-1), problem.action_size).float()

@@ -4,20 +4,75 @@ import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.metadata import version
-from typing import Literal
+from typing import Any, Literal
 
 import dp_accounting
-from dp_accounting import dp_event
+import numpy as np
+import numpy.typing as npt
+from dp_accounting import dp_event, pld, rdp
 
-from primorl.privacy.accounting.accountants import PldWithPure, RdpWithGroups
-from primorl.privacy.accounting.pure import PureDpEvent, pure_epsilon
+from primorl.privacy.accounting.events import PureDpEvent, pure_epsilon, pure_rdp
+from primorl.privacy.accounting.groups import mixture_rdp
 
 Relation = Literal["zero_out_one", "replace_one"]
 RELATION = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
 RELATION_NAME: Literal["zero_out_one"] = "zero_out_one"
 ACCOUNTANT = {"name": "dp_accounting.pld.PLDAccountant", "version": version("dp-accounting")}
 LARGEST_TIGHT = 1000.0  # beyond, a PLD takes minutes and gigabytes to say that nothing is guaranteed
+
+
+class PldWithPure(pld.PLDAccountant):  # type: ignore[misc]  # the package has no types
+    """dp-accounting's PLD, which also composes `PureDpEvent`.
+
+    Where a unit is replaced by another, it is zeroed out and the other one put in its place: 2ε.
+    """
+
+    def _maybe_compose(self, event: dp_event.DpEvent, count: int, do_compose: bool) -> Any:
+        if not isinstance(event, PureDpEvent):
+            return super()._maybe_compose(event, count, do_compose)
+        if do_compose:
+            epsilon = float(event.epsilon)
+            if self.neighboring_relation is dp_accounting.NeighboringRelation.REPLACE_ONE:
+                epsilon *= 2
+            likely = -math.log1p(math.exp(-epsilon))
+            rare = likely - epsilon
+            one = pld.privacy_loss_distribution.from_two_probability_mass_functions(
+                {0: rare, 1: likely},
+                {0: likely, 1: rare},
+                pessimistic_estimate=True,
+                value_discretization_interval=self._value_discretization_interval,
+                symmetric=True,
+            )
+            self._pld: Any = self._pld.compose(one.self_compose(count))
+        return None
+
+
+class RdpWithGroups(rdp.RdpAccountant):  # type: ignore[misc]
+    """dp-accounting's RDP, which also composes `PureDpEvent` and the mixtures of `groups.grouped`."""
+
+    def _maybe_compose(self, event: dp_event.DpEvent, count: int, do_compose: bool) -> Any:
+        match event:
+            case PureDpEvent():
+                own = pure_rdp(event.epsilon, self._orders)
+            case dp_event.MixtureOfGaussiansDpEvent():
+                own = mixture_rdp(event, self._orders)
+            case dp_event.PoissonSampledDpEvent(event=dp_event.GaussianDpEvent()) if do_compose:
+                own = _sampled_gaussian_rdp(event, tuple(self._orders))
+            case _:
+                return super()._maybe_compose(event, count, do_compose)
+        if do_compose:
+            self._rdp += count * own
+        return None
+
+
+@lru_cache(maxsize=256)
+def _sampled_gaussian_rdp(event: dp_event.DpEvent, orders: tuple[float, ...]) -> npt.NDArray[np.float64]:
+    """dp-accounting's divergences of one round, which take milliseconds and are asked for again and again."""
+    found: npt.NDArray[np.float64] = np.asarray(rdp.RdpAccountant(orders).compose(event).rdp)
+    found.flags.writeable = False
+    return found
 
 
 @dataclass(frozen=True)
@@ -121,7 +176,7 @@ def spent(event: dp_event.DpEvent, delta: float, *, rounds: int, relation: Relat
     neighbours = dp_accounting.NeighboringRelation.REPLACE_ONE if replaced else RELATION
 
     def tight(guess: float) -> float:
-        return float(_accountant(event, guess, rounds, neighbours).get_epsilon(delta))
+        return float(accountant_near(event, guess, rounds, neighbours).get_epsilon(delta))
 
     guess, epsilon = loose, tight(loose)
     while 0 < epsilon < guess / 4:  # a grid for what was guessed is too coarse for what turned out to be far less
@@ -129,14 +184,13 @@ def spent(event: dp_event.DpEvent, delta: float, *, rounds: int, relation: Relat
     return Spent(min(epsilon, pure), stated, delta)
 
 
-def accountant_near(event: dp_event.DpEvent, epsilon: float, rounds: int) -> PldWithPure:
-    """A PLD accountant that has composed ``event``, on a grid for ε near ``epsilon``; see `spent`."""
-    return _accountant(event, epsilon, rounds, RELATION)
-
-
-def _accountant(
-    event: dp_event.DpEvent, epsilon: float, rounds: int, relation: dp_accounting.NeighboringRelation
+def accountant_near(
+    event: dp_event.DpEvent,
+    epsilon: float,
+    rounds: int,
+    relation: dp_accounting.NeighboringRelation = RELATION,
 ) -> PldWithPure:
+    """A PLD accountant that has composed ``event``, on a grid for ε near ``epsilon``; see `spent`."""
     accountant: PldWithPure = PldWithPure(relation, grid_interval(event, epsilon, rounds)).compose(event)
     return accountant
 

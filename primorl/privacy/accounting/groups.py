@@ -12,7 +12,7 @@ from dp_accounting import dp_event
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from primorl.privacy.accounting.pure import PureDpEvent
+from primorl.privacy.accounting.events import PureDpEvent
 
 _MOST_POINTS = 20_000  # of an integral; an order of RDP that takes more is left out, which is on the safe side
 _ROUNDING = 1e-11  # of an integral, relative

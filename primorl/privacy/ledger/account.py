@@ -1,4 +1,9 @@
-"""An account: everything that was charged on the units of a dataset version, as one of its units sees it."""
+"""Accounts: which charges count on the units of a dataset version, and how often, as one of its units sees it.
+
+A *kind of unit* is a name of a unit in one population; a trajectory is one kind everywhere. Two versions share people
+if a digest is in both, or if they are of one population and of different kinds: then the same person may have no digest
+in common, as units of different kinds have different ids.
+"""
 
 import functools
 import math
@@ -12,9 +17,11 @@ from primorl.privacy.accounting.epsilon import compose
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.accounting.groups import grouped
 from primorl.privacy.accounting.privacy_filter import UNBOUNDED, Cost, cost, total
-from primorl.privacy.ledger.history import Charge
-from primorl.privacy.ledger.requests import Budget
+from primorl.privacy.ledger.history import Charge, Registered
+from primorl.privacy.ledger.requests import Budget, Version
+from primorl.privacy.ledger.roster import Directory, Roster
 
+TRAJECTORY = "trajectory"
 _MOST_DIFFERENT = 24
 
 
@@ -94,24 +101,15 @@ class Account:
         """Everything at ``delta``."""
         return _total(self.cost, self.events, delta)
 
-    def fits(self, event: dp_event.DpEvent, budget: Budget) -> bool:
-        """Whether a budget allows one more event."""
-        return self.with_event(event, budget.delta) <= budget.epsilon
-
-    def with_event(self, event: dp_event.DpEvent, delta: float) -> float:
-        """ε at ``delta`` with one more event. The first one of all was fixed beforehand, so PLD holds for it too."""
-        by_filter = (self.cost + cost(event)).epsilon(delta)
-        return by_filter if self.entries else min(by_filter, fixed_epsilon(event, delta))
-
     def fits_all(self, events: Sequence[dp_event.DpEvent], budget: Budget) -> bool:
         """Whether a budget allows these events, one after the other."""
         return self.with_events(events, budget.delta) <= budget.epsilon
 
     def with_events(self, events: Sequence[dp_event.DpEvent], delta: float) -> float:
-        """ε at ``delta`` with these events, one after the other."""
-        if len(events) == 1:
-            return self.with_event(events[0], delta)
-        return total([self.cost, *(cost(event) for event in events)]).epsilon(delta)
+        """ε at ``delta`` with these events. The first one of all was fixed beforehand, so PLD holds for it too."""
+        by_filter = total([self.cost, *(cost(event) for event in events)]).epsilon(delta)
+        first = len(events) == 1 and not self.entries
+        return min(by_filter, fixed_epsilon(events, delta)) if first else by_filter
 
     def running(self, delta: float) -> Iterator[tuple[Charge, float]]:
         """Each charge, and ε at ``delta`` right after it."""
@@ -133,24 +131,19 @@ def total_of(events: Sequence[dp_event.DpEvent], delta: float) -> Total:
 
 def _total(costs: Cost, events: Sequence[dp_event.DpEvent], delta: float) -> Total:
     epsilon = _by_filter(costs, events, delta)
-    fixed = min(epsilon, composed(events, delta))  # what holds for any choice holds for a fixed one
+    fixed = min(epsilon, fixed_epsilon(events, delta))  # what holds for any choice holds for a fixed one
     return Total(epsilon, fixed, costs.renyi_epsilon(delta), delta, len(events))
 
 
 def _by_filter(costs: Cost, events: Sequence[dp_event.DpEvent], delta: float) -> float:
     """A single event was chosen before there was any result, so PLD's ε holds for it too."""
     epsilon = costs.epsilon(delta)
-    return min(epsilon, fixed_epsilon(events[0], delta)) if len(events) == 1 else epsilon
+    return min(epsilon, fixed_epsilon(events, delta)) if len(events) == 1 else epsilon
 
 
-def composed(events: Sequence[dp_event.DpEvent], delta: float) -> float:
+def fixed_epsilon(events: Sequence[dp_event.DpEvent], delta: float) -> float:
     """ε of all events together by PLD, for settings that were fixed beforehand."""
     return _composed(tuple(sorted(Counter(events).items(), key=repr)), delta)
-
-
-def fixed_epsilon(event: dp_event.DpEvent, delta: float) -> float:
-    """ε of one event by PLD."""
-    return composed([event], delta)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -158,3 +151,65 @@ def _composed(counted: tuple[tuple[dp_event.DpEvent, int], ...], delta: float) -
     if any(isinstance(event, dp_event.NonPrivateDpEvent) for event, _ in counted) or len(counted) > _MOST_DIFFERENT:
         return math.inf
     return compose([event for event, count in counted for _ in range(count)], delta).epsilon_pld
+
+
+@dataclass(frozen=True)
+class OtherKind:
+    """An account on the same people whose unit is of another kind than that of a request.
+
+    Attributes:
+        unit: of the account.
+        account: what was charged to it so far.
+        units: how many units of the request one unit of the account may be; None: nobody declared a bound.
+    """
+
+    unit: str
+    account: Account
+    units: int | None
+
+
+def same_kind(one: Version | Registered | Charge, other: Version | Registered | Charge) -> bool:
+    """Whether units of the two are of one kind. Older records name no population: there the unit's name decides."""
+    elsewhere = None not in (one.population, other.population) and one.population != other.population
+    return one.unit == other.unit and (one.unit == TRAJECTORY or not elsewhere)
+
+
+def account_of(directory: Directory, version: Version | Registered, roster: Roster) -> Account:
+    """Every charge on a version that shares people with this one, oldest first."""
+    sharing, history = dict(_sharing(directory, version, roster)), directory.history
+    bounds = [known.trajectories_per_person for known in sharing.values()]
+    charges = [each for each in history.charges.values() if each.version in sharing]
+    return Account(tuple(Entry(charge, _units(version, charge, bounds)) for charge in charges))
+
+
+def other_kinds(directory: Directory, version: Version, roster: Roster) -> list[OtherKind]:
+    """The accounts of versions that share people with this one and have another kind of unit."""
+    found = []
+    for sequence, known in _sharing(directory, version, roster):
+        if not same_kind(known, version):
+            theirs = directory.roster(sequence)
+            bounds = [each.trajectories_per_person for _, each in _sharing(directory, known, theirs)]
+            units = _units(known, version, [*bounds, version.trajectories_per_person])
+            found.append(OtherKind(known.unit, account_of(directory, known, theirs), units))
+    return found
+
+
+def _sharing(directory: Directory, version: Version | Registered, roster: Roster) -> Iterator[tuple[int, Registered]]:
+    for sequence, known in directory.history.versions.items():
+        one_population = version.population is not None and version.population == known.population
+        by_population = one_population and not same_kind(version, known)
+        if by_population or roster.shares("private", directory.roster(sequence), "private"):
+            yield sequence, known
+
+
+def _units(of: Version | Registered, other: Version | Registered | Charge, bounds: list[int | None]) -> int | None:
+    """How many units of ``other`` one unit of ``of`` may be; None: nobody declared it.
+
+    A trajectory belongs to one unit of any kind. Units of two kinds meet in trajectories: whoever has at most k of them
+    has at most k units of any kind. The bound must be declared for the units of ``of``, which are meant by "one person"
+    there; of several declared ones the largest holds.
+    """
+    if same_kind(of, other) or of.unit == TRAJECTORY:
+        return 1
+    own = of.trajectories_per_person
+    return None if own is None else max([own, *(bound for bound in bounds if bound is not None)])

@@ -25,10 +25,10 @@ from primorl.privacy.ledger.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
-from primorl.privacy.ledger.history import NEVER_RESUMED
-from primorl.privacy.ledger.ledger import Budget, Charge, Ledger, Request, Version, new_charge_id
+from primorl.privacy.ledger.history import NEVER_RESUMED, Charge
+from primorl.privacy.ledger.ledger import Budget, Ledger, new_charge_id
 from primorl.privacy.ledger.progress import Progress
-from primorl.privacy.ledger.requests import Refused
+from primorl.privacy.ledger.requests import Refused, Request, Version
 from primorl.privacy.ledger.store import Mark
 from primorl.privacy.statement import SpentOnDataset
 from primorl.project.errors import Busy, PipelineError

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from primorl.privacy.ledger.chain import Chain, Record
@@ -64,9 +64,9 @@ class Charge:
 class Registered:
     """A version without its members.
 
-    ``population`` is a keyed digest of its name. ``members_digest`` and ``public_digest`` name its digests;
-    ``segment_digest`` and ``bits_digest`` hold what the database has of its roster. Records that are older than rosters
-    have ``members_digest`` alone.
+    ``population`` is a keyed digest of its name. ``members`` and ``public`` are keyed digests of its digests;
+    ``segment`` and ``bits`` of what the database has of its roster. Records that are older than rosters have
+    ``members`` alone.
     """
 
     fingerprint: str
@@ -74,15 +74,14 @@ class Registered:
     units: int
     population: str | None
     trajectories_per_person: int | None
-    members_digest: str
-    public_digest: str | None
-    segment_digest: str | None
-    bits_digest: str | None
+    members: str
+    public: str | None
+    segment: str | None
+    bits: str | None
 
     def same_version(self, other: "Registered") -> bool:
         """Whether both records say the same of the same digests, wherever these are kept."""
-        mine, its = (replace(each, segment_digest=None, bits_digest=None) for each in (self, other))
-        return mine == its
+        return replace(self, segment=None, bits=None) == replace(other, segment=None, bits=None)
 
 
 class History:
@@ -92,7 +91,6 @@ class History:
         self.chain = chain
         self.versions: dict[int, Registered] = {}  # by the sequence of their record
         self.charges: dict[str, Charge] = {}  # oldest first
-        self.version_of: dict[str, int] = {}  # by charge
         self.last_take: dict[str, str] = {}  # by charge: the token of its last resumption
         self._takes: Counter[str] = Counter()
         self.marked: set[str] = set()  # charges whose first mark of progress was written with the reservation
@@ -106,20 +104,11 @@ class History:
     def _take_in(self, content: dict[str, Any]) -> None:
         match content["kind"]:
             case "version":
-                self.versions[content["sequence"]] = Registered(
-                    content["fingerprint"],
-                    content["unit"],
-                    content["units"],
-                    content.get("population"),
-                    content.get("trajectories_per_person"),
-                    content["members"],
-                    content.get("public"),
-                    content.get("segment"),
-                    content.get("bits"),
-                )
+                known: dict[str, Any] = {each.name: content.get(each.name) for each in fields(Registered)}
+                self.versions[content["sequence"]] = Registered(**known)
             case "reserved":
-                self.version_of[content["charge"]] = content["version"]
-                self.marked |= {content["charge"]} if content.get("marked") else set()
+                if content.get("marked"):
+                    self.marked.add(content["charge"])
                 self.charges[content["charge"]] = _reserved(content, self.versions[content["version"]])
             case "repaired":
                 self.lost |= {lost["charge"]: lost for lost in content["lost"]}
@@ -135,25 +124,8 @@ class History:
 
 
 def _reserved(content: Mapping[str, Any], version: Registered) -> Charge:
-    return Charge(
-        id=content["charge"],
-        sequence=content["sequence"],
-        version=content["version"],
-        identity=content["identity"],
-        dataset=content["dataset"],
-        dataset_fingerprint=version.fingerprint,
-        unit=version.unit,
-        units=version.units,
-        population=version.population,
-        trajectories_per_person=version.trajectories_per_person,
-        stage=content["stage"],
-        event=content["event"],
-        epsilon=content["epsilon"],
-        delta=content["delta"],
-        cost=content.get("cost"),
-        state="reserved",
-        time=content["time"],
-        git_commit=content["git_commit"],
-        mlflow_run=content["mlflow_run"],
-        note=None,
-    )
+    of_version = ("unit", "units", "population", "trajectories_per_person")
+    given = {*of_version, "id", "dataset_fingerprint", "state", "note", "made"}
+    found: dict[str, Any] = {name: getattr(version, name) for name in of_version}
+    found |= {each.name: content.get(each.name) for each in fields(Charge) if each.name not in given}
+    return Charge(id=content["charge"], dataset_fingerprint=version.fingerprint, state="reserved", note=None, **found)

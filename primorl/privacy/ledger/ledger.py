@@ -4,32 +4,35 @@ Append-only and hash-chained (`chain`), in SQLite or PostgreSQL (`store`). The l
 outside the database (`anchor`). Everything that was ever reserved counts as spent, whatever became of the run.
 """
 
+import json
 import random
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
 from primorl.privacy.accounting.epsilon import ACCOUNTANT
+from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.accounting.privacy_filter import cost
-from primorl.privacy.ledger.account import Account, fixed_epsilon
+from primorl.privacy.ledger.account import Account, account_of, fixed_epsilon, other_kinds
 from primorl.privacy.ledger.anchor import BEGUN, Anchor, Head
-from primorl.privacy.ledger.chain import Chain
-from primorl.privacy.ledger.directory import Directory, one, packed
+from primorl.privacy.ledger.chain import Chain, canonical
 from primorl.privacy.ledger.history import NEVER_RESUMED, Charge, History, Registered
 from primorl.privacy.ledger.progress import Progress
 from primorl.privacy.ledger.refusals import refuse_beyond, refuse_published, refuse_second, refuse_unbounded
-from primorl.privacy.ledger.requests import Budget, BudgetExceeded, Request, Version, written
-from primorl.privacy.ledger.roster import DIGEST_BYTES, Roster
-from primorl.privacy.ledger.sharing import Sharing
+from primorl.privacy.ledger.requests import Budget, BudgetExceeded, Request, Version
+from primorl.privacy.ledger.roster import DIGEST_BYTES, Directory, Roster, one
 from primorl.privacy.ledger.store import Mark, Packed, Store
 from primorl.project.errors import PipelineError
 from primorl.project.files import finite
 
 __all__ = ["Budget", "BudgetExceeded", "Charge", "Ledger", "Request", "Version"]
 
+_Entries = tuple[Sequence[Mapping[str, Any]], Mapping[int, Packed], Mark | None]
+"""Contents of records, rosters by the sequence of their version's record, and a mark of progress."""
 _ATTEMPTS = 200
 _LONGEST_PAUSE = 0.25  # seconds
 
@@ -41,9 +44,9 @@ class Ledger:
     each run was chosen after looking at the results of the earlier ones, all charges on these versions together are
     (ε, δ)-differentially private with the budget that the last of them was granted under. For a charge is granted on
     version D only if the privacy filter over every version that shares any unit with D, itself included, stays within
-    (`Account.fits`); and a decision enters the chain only at the place it was made for, so nobody decides on a past
+    (`Account.fits_all`); and a decision enters the chain only at the place it was made for, so nobody decides on a past
     that has moved on. Versions that share no unit compose in parallel. A charge on another kind of unit counts as often
-    as one unit may have units of it (`sharing`).
+    as one unit may have units of it (`account`).
 
     | case                                | what happens                                                        |
     |-------------------------------------|---------------------------------------------------------------------|
@@ -99,43 +102,43 @@ class Ledger:
             PipelineError: the ledger is damaged, has lost its head or cannot be used, or the members are not digests.
             ValueError: the event is not one that can be written down and accounted again.
         """
-        event = written(request.event)
+        event = event_to_json(request.event)
+        if event_from_json(event) != request.event or event_from_json(json.loads(canonical(event))) != request.event:
+            raise ValueError("the event does not survive being written down")
         if not request.version.members or len(request.version.members) % DIGEST_BYTES:
             raise PipelineError(
                 f"dataset {request.dataset!r}: members: found {len(request.version.members)} bytes, allowed are whole "
                 f"digests of {DIGEST_BYTES} bytes, at least one; run `dvc repro partition` to make them again"
             )
         charge = charge_id or new_charge_id()
-        for attempt in range(_ATTEMPTS):
-            self._refresh()
+        reservation = {
+            "kind": "reserved",
+            "charge": charge,
+            "dataset": request.dataset,
+            "stage": request.stage,
+            "identity": request.identity,
+            "event": event,
+            "epsilon": finite(fixed_epsilon([request.event], request.delta)),
+            "delta": request.delta,
+            "cost": cost(request.event).to_json(),
+            "accountant": ACCOUNTANT,
+            "git_commit": request.git_commit,
+            "mlflow_run": request.mlflow_run,
+            "marked": charge_id is not None,
+        }
+        mark = None if charge_id is None else self.progress.first(charge)
+
+        def decide() -> _Entries:
             if charge_id is not None:
                 refuse_second(request, self._history)
             roster = self._directory.placed(request.version)
             self._refuse(request, budget, roster)
             version, registration = self._registered(request.version, roster)
-            reservation = {
-                "kind": "reserved",
-                "time": _now(),
-                "charge": charge,
-                "version": version,
-                "dataset": request.dataset,
-                "stage": request.stage,
-                "identity": request.identity,
-                "event": event,
-                "epsilon": finite(fixed_epsilon(request.event, request.delta)),
-                "delta": request.delta,
-                "cost": cost(request.event).to_json(),
-                "accountant": ACCOUNTANT,
-                "git_commit": request.git_commit,
-                "mlflow_run": request.mlflow_run,
-                "marked": charge_id is not None,
-            }
-            mark = None if charge_id is None else self.progress.first(charge)
-            rosters = {version: packed(roster)} if registration else {}
-            if self._append([*registration, reservation], rosters, mark):
-                return self._history.charges[charge]
-            _pause(attempt)
-        raise self._busy()
+            rosters = {version: roster.packed()} if registration else {}
+            return [*registration, {**reservation, "version": version, "time": _now()}], rosters, mark
+
+        self._write(decide)
+        return self._history.charges[charge]
 
     def dry_run(self, request: Request, budget: Budget | None) -> None:
         """Raise what `reserve` would raise for this request now, and write nothing: for work charged in parts."""
@@ -143,9 +146,9 @@ class Ledger:
         self._refuse(request, budget, self._directory.placed(request.version))
 
     def _refuse(self, request: Request, budget: Budget | None, roster: Roster) -> None:
-        sharing = self._sharing()
-        account, others = sharing.account(request.version, roster), sharing.other_kinds(request.version, roster)
-        refuse_published(request, roster, self._history, self._directory)
+        account = account_of(self._directory, request.version, roster)
+        others = other_kinds(self._directory, request.version, roster)
+        refuse_published(request, roster, self._directory)
         refuse_unbounded(request, account, others)
         if budget is not None:
             refuse_beyond(budget, request, account, others)
@@ -170,13 +173,15 @@ class Ledger:
         Returns:
             False if a copy was resumed before, or the charge has ended.
         """
-        for attempt in range(_ATTEMPTS):
-            if self.last_take(charge_id) != last or self._charge(charge_id).state != "reserved":
-                return False
-            if self._append([{"kind": "taken", "charge": charge_id, "token": token, "time": _now()}], {}):
-                return True
-            _pause(attempt)
-        raise self._busy()
+        taken = {"kind": "taken", "charge": charge_id, "token": token}
+
+        def decide() -> _Entries | None:
+            history = self._history
+            if history.last_take.get(charge_id, NEVER_RESUMED) != last or self._charge(charge_id).state != "reserved":
+                return None
+            return [{**taken, "time": _now()}], {}, None
+
+        return self._write(decide)
 
     def commit(self, charge_id: str, made: Mapping[str, str] | None = None) -> None:
         """Record that a run ended well, and the files that it made. Doing so twice has no further effect.
@@ -207,13 +212,13 @@ class Ledger:
     def account(self, version: Version) -> Account:
         """Every charge on a version that shares a unit with this one (registered or not), oldest first."""
         self._refresh()
-        return self._sharing().account(version, self._directory.placed(version))
+        return account_of(self._directory, version, self._directory.placed(version))
 
     def accounts(self) -> dict[int, tuple[Registered, Account]]:
         """The account of every version that was ever charged, by the sequence of its record, oldest first."""
         self._refresh()
         return {
-            sequence: (known, self._sharing().account(known, self._directory.roster(sequence)))
+            sequence: (known, account_of(self._directory, known, self._directory.roster(sequence)))
             for sequence, known in self._history.versions.items()
         }
 
@@ -280,21 +285,37 @@ class Ledger:
         self._store.close()
 
     def _end(self, charge_id: str, content: Mapping[str, Any]) -> None:
-        for attempt in range(_ATTEMPTS):
-            self._refresh()
+        def decide() -> _Entries | None:
             charge, made = self._charge(charge_id), content.get("made")
             if charge.state == content["kind"] == "committed":
                 if made is None or made in charge.made:
-                    return
+                    return None
                 charge.refuse_another_draw(made)
             elif charge.state != "reserved":
                 raise PipelineError(
                     f"charge {charge_id}: already {charge.state}, it cannot be {content['kind']} any more"
                 )
-            if self._append([{**content, "time": _now()}], {}):
-                return
-            _pause(attempt)
-        raise self._busy()
+            return [{**content, "time": _now()}], {}, None
+
+        self._write(decide)
+
+    def _write(self, decide: Callable[[], _Entries | None]) -> bool:
+        """Append what ``decide`` makes of the history as it is now, anew if another process was first.
+
+        False if it decides to write nothing.
+        """
+        for attempt in range(_ATTEMPTS):
+            self._refresh()
+            decided = decide()
+            if decided is None:
+                return False
+            if self._append(*decided):
+                return True
+            # From the system, as forked processes share the state of `random` and would keep colliding.
+            time.sleep(random.SystemRandom().uniform(0, min(_LONGEST_PAUSE, 0.002 * 2 ** min(attempt, 10))))
+        raise PipelineError(
+            f"ledger {self._store.shown}: other processes wrote first {_ATTEMPTS} times in a row; try again"
+        )
 
     def _append(
         self, contents: Sequence[Mapping[str, Any]], rosters: Mapping[int, Packed], mark: Mark | None = None
@@ -344,43 +365,22 @@ class Ledger:
 
     def _registered(self, version: Version, roster: Roster) -> tuple[int, list[dict[str, Any]]]:
         """The sequence of a version's record, and the record to append if it is new."""
-        chain = self._history.chain
+        digest, packed = self._history.chain.members_digest, roster.packed()
         wanted = Registered(
-            version.fingerprint,
-            version.unit,
-            version.units,
-            version.population,
-            version.trajectories_per_person,
-            chain.members_digest(version.members),
-            chain.members_digest(version.public),
-            chain.members_digest(roster.segment.tobytes()),
-            chain.members_digest(one(roster.packed())),
+            fingerprint=version.fingerprint,
+            unit=version.unit,
+            units=version.units,
+            population=version.population,
+            trajectories_per_person=version.trajectories_per_person,
+            members=digest(version.members),
+            public=digest(version.public),
+            segment=digest(packed.segment),
+            bits=digest(one(packed.bits)),
         )
         for sequence, known in self._history.versions.items():
             if known.same_version(wanted):
                 return sequence, []
-        record = {
-            "kind": "version",
-            "time": _now(),
-            "fingerprint": version.fingerprint,
-            "unit": version.unit,
-            "units": version.units,
-            "population": version.population,
-            "trajectories_per_person": version.trajectories_per_person,
-            "members": wanted.members_digest,
-            "public": wanted.public_digest,
-            "segment": wanted.segment_digest,
-            "bits": wanted.bits_digest,
-        }
-        return len(chain.hashes) + 1, [record]
-
-    def _sharing(self) -> Sharing:
-        return Sharing(self._history, self._directory)
-
-    def _busy(self) -> PipelineError:
-        return PipelineError(
-            f"ledger {self._store.shown}: other processes wrote first {_ATTEMPTS} times in a row; try again"
-        )
+        return len(self._history.chain.hashes) + 1, [{"kind": "version", "time": _now(), **vars(wanted)}]
 
 
 def new_charge_id() -> str:
@@ -392,6 +392,78 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _pause(attempt: int) -> None:
-    # From the system, as forked processes share the state of `random` and would keep colliding.
-    time.sleep(random.SystemRandom().uniform(0, min(_LONGEST_PAUSE, 0.002 * 2 ** min(attempt, 10))))
+@dataclass(frozen=True)
+class Disagreement:
+    """What is wrong with a ledger's head.
+
+    Attributes:
+        says: in words, after the head's name.
+        records_lost: whether it proves that records are gone; a head that is missing or damaged proves nothing.
+    """
+
+    says: str
+    records_lost: bool
+
+
+class BrokenLedger(Ledger):
+    """A ledger that is read whatever its head says: it may be missing, damaged, ahead of the records or another's."""
+
+    def describe(self) -> str:
+        """Where the ledger is, how many records it has and what the last one is.
+
+        Raises:
+            PipelineError: the records themselves are broken; names the first broken one.
+        """
+        count = self.verify()
+        if count == 0:
+            return f"ledger {self._store.shown}: no records"
+        last = json.loads(self._store.read(count)[0].body)
+        whole = f"ledger {self._store.shown}: {count} records, each as it was written"
+        return f"{whole}; the last is of {last['time']}: {last['kind']}"
+
+    def disagreement(self) -> Disagreement | None:
+        """What is wrong with the head; None if it is the last record's, or that of an earlier one.
+
+        Raises:
+            PipelineError: the records themselves are broken; names the first broken one.
+        """
+        count = self.verify()
+        try:
+            known = self._anchor.read()
+        except PipelineError:
+            return Disagreement("damaged", records_lost=False)
+        if known is None:
+            return Disagreement("not there", records_lost=False) if count else None
+        if known.sequence > count:
+            lost = known.sequence - count
+            return Disagreement(
+                f"knows of {known.sequence} records, of which the last {lost} are lost", records_lost=True
+            )
+        if known != BEGUN and self._history.chain.hashes[known.sequence - 1] != known.hash:
+            return Disagreement(
+                f"knows another record {known.sequence}, of another ledger or of another past of this one",
+                records_lost=True,
+            )
+        return None
+
+    def renew_head(self) -> Path | None:
+        """Begin a new head at the records as they stand; return where the previous one is kept, if there was one.
+
+        Raises:
+            PipelineError: the records themselves are broken, or the head cannot be written.
+        """
+        self.verify()
+        hashes = self._history.chain.hashes
+        return self._anchor.replace(Head(len(hashes), hashes[-1]) if hashes else BEGUN)
+
+    def record_repair(self, said: Mapping[str, Any]) -> None:
+        """Put a repair on record.
+
+        Args:
+            said: what was found and done. Its ``lost`` lists charges that count nowhere any more, each with its id as
+                ``charge``.
+        """
+        self._write(lambda: ([{**said, "kind": "repaired", "time": _now()}], {}, None))
+
+    def _remembered(self) -> Head | None:
+        return None

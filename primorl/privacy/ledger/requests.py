@@ -1,13 +1,9 @@
 """What the ledger is asked for: a dataset version, a request to spend on it, and a budget."""
 
-import json
 from dataclasses import dataclass
-from typing import Any
 
 from dp_accounting import dp_event
 
-from primorl.privacy.accounting.events import event_from_json, event_to_json
-from primorl.privacy.ledger.chain import canonical
 from primorl.project.errors import PipelineError
 
 
@@ -75,15 +71,3 @@ class Request:
     delta: float
     git_commit: str | None
     mlflow_run: str | None
-
-
-def written(event: dp_event.DpEvent) -> dict[str, Any]:
-    """An event as records hold it.
-
-    Raises:
-        ValueError: it could not be read back as the same event.
-    """
-    content = event_to_json(event)
-    if event_from_json(content) != event or event_from_json(json.loads(canonical(content))) != event:
-        raise ValueError("the event does not survive being written down")
-    return content

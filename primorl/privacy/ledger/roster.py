@@ -12,13 +12,15 @@ are taken to share a unit, which errs on the safe side.
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from primorl.privacy.ledger.history import History, Registered
+from primorl.privacy.ledger.requests import Version
+from primorl.privacy.ledger.store import Packed, Side, Store
+
 DIGEST_BYTES = 16
-Side = Literal["private", "public"]
 SIDES: tuple[Side, Side] = ("private", "public")
 
 Heads = npt.NDArray[np.uint64]
@@ -47,18 +49,10 @@ class Roster:
             if of == its and segment in mine
         )
 
-    def packed(self) -> dict[tuple[Side, int], bytes]:
-        """The bitmaps as a database holds them."""
-        return {key: zlib.compress(bits.tobytes(), 1) for key, bits in self.bits.items()}
-
-    @classmethod
-    def unpacked(cls, segment: Heads, packed: Mapping[tuple[Side, int], bytes]) -> "Roster":
-        """The inverse of `packed`.
-
-        Raises:
-            zlib.error: they are damaged.
-        """
-        return cls(segment, {key: np.frombuffer(zlib.decompress(bits), np.uint8) for key, bits in packed.items()})
+    def packed(self) -> Packed:
+        """What a database holds of it."""
+        bits = {key: zlib.compress(bits.tobytes(), 1) for key, bits in self.bits.items()}
+        return Packed(self.segment.tobytes(), bits)
 
 
 def heads(digests: bytes) -> Heads:
@@ -104,3 +98,75 @@ def _bits(at: npt.NDArray[np.intp], size: int) -> Bits:
     chosen = np.zeros(size, bool)
     chosen[at] = True
     return np.packbits(chosen)
+
+
+class Directory:
+    """Who is in the versions of a history.
+
+    Args:
+        store: has the digests.
+        history: has the versions; it may grow.
+    """
+
+    def __init__(self, store: Store, history: History):
+        self._store = store
+        self.history = history
+        self._rosters: dict[int, Roster] = {}  # by the sequence of their version's record
+        self._segments: dict[int, Heads] = {}
+
+    def check(self) -> None:
+        """Read the digests of every version.
+
+        Raises:
+            PipelineError: names the first version whose digests are gone or edited.
+        """
+        for sequence in self.history.versions:
+            self.roster(sequence)
+            self.segment(sequence)
+
+    def placed(self, version: Version) -> Roster:
+        """A version's digests among those of the versions that are there."""
+        own, earlier = len(self.history.chain.hashes) + 1, list(self.history.versions)
+        return placed(heads(version.members), heads(version.public), own, earlier, self.segment)
+
+    def roster(self, version: int) -> Roster:
+        """That of a version that is there, without its segment, checked when it is read first."""
+        if version not in self._rosters:
+            known = self.history.versions[version]
+            if known.bits is None:
+                self._rosters[version] = self._old_roster(version, known)
+            else:
+                bits = self._store.bits(version)
+                self._check(version, one(bits), known.bits)
+                unpacked = {key: np.frombuffer(zlib.decompress(part), np.uint8) for key, part in bits.items()}
+                self._rosters[version] = Roster(np.empty(0, np.uint64), unpacked)
+        return self._rosters[version]
+
+    def _old_roster(self, version: int, known: Registered) -> Roster:
+        """That of a version of schema 1, whose digests are kept whole."""
+        content = self._check(version, self._store.members(version), known.members)
+        earlier = [each for each in self.history.versions if each < version]
+        roster = placed(heads(content), heads(b""), version, earlier, self.segment)
+        self._segments[version] = roster.segment
+        return roster
+
+    def segment(self, version: int) -> Heads:
+        """The digests of the segment that a version began, checked when they are read first."""
+        if version not in self._segments:
+            digest = self.history.versions[version].segment
+            if digest is None:
+                self.roster(version)
+            else:
+                content = self._check(version, self._store.segment(version), digest)
+                self._segments[version] = np.frombuffer(content, "<u8")
+        return self._segments[version]
+
+    def _check(self, version: int, content: bytes | None, digest: str) -> bytes:
+        if content is None or self.history.chain.members_digest(content) != digest:
+            raise self.history.chain.broken(version, "the members of this dataset version were removed or edited")
+        return content
+
+
+def one(bits: Mapping[tuple[Side, int], bytes]) -> bytes:
+    """A roster's bitmaps as one string of bytes, which no other bitmaps give."""
+    return b"".join(f"{side} {segment} {len(part)}\n".encode() + part for (side, segment), part in sorted(bits.items()))

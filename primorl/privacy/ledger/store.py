@@ -9,15 +9,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, IntegrityError, ProgrammingError, SQLAlchemyError
 
 from primorl.privacy.ledger.chain import Record
-from primorl.privacy.ledger.roster import Side
 from primorl.project.errors import PipelineError
+
+Side = Literal["private", "public"]
 
 _ALLOWED = "allowed are sqlite:///FILE and postgresql+psycopg://USER:PASSWORD@HOST/NAME"
 _WAIT_SECONDS = 60  # for another process's transaction, which takes milliseconds
@@ -122,13 +123,10 @@ class Store:
 
     def read(self, since: int = 0) -> list[Record]:
         """The records from sequence ``since`` on (0: all, whatever their sequence), in order."""
-        if not self.begun:
-            return []
         query = sa.select(_records).order_by(_records.c.sequence)
         if since:
             query = query.where(_records.c.sequence >= since)
-        with self._clear_errors(), self._engine.connect() as connection:
-            return [Record(*row) for row in connection.execute(query)]
+        return [Record(*row) for row in self._rows(_records, query)]
 
     def append(self, records: Sequence[Record], rosters: Mapping[int, Packed], mark: Mark | None = None) -> bool:
         """Add all records, rosters by the sequence of their version's record, and a mark, durably; or nothing.
@@ -165,52 +163,40 @@ class Store:
 
     def bits(self, version: int) -> dict[tuple[Side, int], bytes]:
         """The bitmaps of a version, by side and segment; those of another type are left out."""
-        if _bits.name not in self._tables:
-            return {}
         query = sa.text(
             "SELECT side, segment, content FROM ledger_bits WHERE version = :version ORDER BY side, segment"
         )
-        with self._clear_errors(), self._engine.connect() as connection:
-            rows = connection.execute(query, {"version": version}).all()
+        rows = self._rows(_bits, query.bindparams(version=version))
         return {(side, segment): bytes(content) for side, segment, content in rows if not isinstance(content, str)}
 
     def versions(self) -> list[int]:
         """The versions that have digests, by the sequence of their record."""
-        found: set[int] = set()
-        if not self.begun:
-            return []
-        with self._clear_errors(), self._engine.connect() as connection:
-            for table in (_members, _segments, _bits):
-                if table.name not in self._tables:
-                    continue
-                found.update(connection.execute(sa.select(table.c.version)).scalars())
-        return sorted(found)
+        tables = (_members, _segments, _bits)
+        return sorted({row[0] for table in tables for row in self._rows(table, sa.select(table.c.version))})
+
+    def progress(self, charge: str) -> Mark | None:
+        """How far a charge has come; None if nothing is known of it."""
+        rows = self._rows(_progress, sa.select(_progress).where(_progress.c.charge == charge))
+        return Mark(*rows[0]) if rows else None
+
+    def marks(self) -> list[Mark]:
+        """How far every charge has come."""
+        return [Mark(*row) for row in self._rows(_progress, sa.select(_progress))]
 
     def _content(self, table: sa.Table, version: int) -> bytes | None:
-        if table.name not in self._tables:
-            return None
         # A literal column keeps what SQLite holds, of whatever type somebody made it.
         query: sa.Select[Any] = (
             sa.select(sa.literal_column("content")).select_from(table).where(table.c.version == version)
         )
-        with self._clear_errors(), self._engine.connect() as connection:
-            content = connection.execute(query).scalar()
-        return content if isinstance(content, bytes) else None
+        rows = self._rows(table, query)
+        return rows[0][0] if rows and isinstance(rows[0][0], bytes) else None
 
-    def progress(self, charge: str) -> Mark | None:
-        """How far a charge has come; None if nothing is known of it."""
-        if _progress.name not in self._tables:
-            return None
-        with self._clear_errors(), self._engine.connect() as connection:
-            row = connection.execute(sa.select(_progress).where(_progress.c.charge == charge)).one_or_none()
-        return None if row is None else Mark(*row)
-
-    def marks(self) -> list[Mark]:
-        """How far every charge has come."""
-        if _progress.name not in self._tables:
+    def _rows(self, table: sa.Table, query: sa.Executable) -> Sequence[Any]:
+        """The rows of a query; none where the table is not there."""
+        if table.name not in self._tables:
             return []
         with self._clear_errors(), self._engine.connect() as connection:
-            return [Mark(*row) for row in connection.execute(sa.select(_progress))]
+            return connection.execute(query).all()
 
     def replace_progress(self, before: Mark | None, after: Mark) -> bool:
         """Write ``after`` in the place of ``before`` (None: of nothing), durably; False if something else is there."""

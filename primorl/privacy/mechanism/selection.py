@@ -9,8 +9,8 @@ from dp_accounting import dp_event
 from torch import Tensor
 
 from primorl.privacy.accounting import epsilon as accounting
+from primorl.privacy.accounting.events import PureDpEvent
 from primorl.privacy.accounting.figures import stated
-from primorl.privacy.accounting.pure import PureDpEvent
 from primorl.privacy.mechanism.entropy import Entropy, SystemEntropy
 from primorl.privacy.mechanism.plan import MOST_UNITS
 from primorl.privacy.statement import Accountant, Statement

@@ -1,1 +1,1 @@
-"""Identity of a dataset and of the people in it: fingerprint, membership, duplicates, lists of ids."""
+"""Identity of a dataset and of the people in it: fingerprint, membership, duplicates, consent and withdrawal."""

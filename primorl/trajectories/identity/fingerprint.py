@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from primorl.project.errors import PipelineError
 from primorl.project.files import home
 from primorl.project.paths import SECRET
-from primorl.trajectories.storage.schema import Spaces, arrow_schema, run_starts, vectors
+from primorl.trajectories.storage.schema import run_starts, vectors
 
 _BYTES = 32
 _LABEL = b"primorl dataset fingerprint 1\0"  # the secret may key other things as well
@@ -73,8 +73,7 @@ class Fingerprint:
     little-endian, booleans one byte. The columns' names and types go in front.
     """
 
-    def __init__(self, spaces: Spaces, *, behaviour_probabilities: bool = False):
-        schema = arrow_schema(spaces, behaviour_probabilities=behaviour_probabilities)
+    def __init__(self, schema: pa.Schema):
         self._columns = {field.name: hashlib.sha256() for field in schema}
         self._header = json.dumps([(field.name, str(field.type)) for field in schema]).encode()
 

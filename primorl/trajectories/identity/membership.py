@@ -12,11 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from primorl.project.errors import PipelineError
 from primorl.trajectories.storage.schema import row_numbers, trajectory_bytes, trajectory_starts, whole
 
 DIGEST_BYTES = 16
-
-
 NOBODY = b"\n"
 """Content of a file without digests: DVC warns of an empty file at every stage."""
 
@@ -41,8 +40,8 @@ class Membership:
     def __init__(self, secret: bytes, dataset: str, population: str = "", by_rows: bool = True):
         names = dict.fromkeys((population or dataset, dataset))
         prefixes = [f"{len(name)}:{name}".encode() for name in names]
-        self._of_id = _all_of([_digester(secret, b"unit id", prefix) for prefix in prefixes])
-        self._of_id_again = _digester(secret, b"id again", prefixes[0])
+        self._of_id = _digester(secret, b"unit id", prefixes)
+        self._of_id_again = _digester(secret, b"id again", prefixes[:1])
         self._of_rows = _digester(secret, b"rows")
         self._by_rows = by_rows
         self._digests = bytearray()
@@ -104,7 +103,7 @@ def id_digests(secret: bytes, populations: Collection[str], ids: Sequence[str]) 
         ids: in the form of the column ``unit_id`` (`id_text`).
     """
     prefixes = [f"{len(name)}:{name}".encode() for name in populations]
-    digests = _all_of([_digester(secret, b"unit id", prefix) for prefix in prefixes])([one.encode() for one in ids])
+    digests = _digester(secret, b"unit id", prefixes)(one.encode() for one in ids)
     return b"".join(sorted(digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)))
 
 
@@ -116,25 +115,57 @@ def population_digest(secret: bytes, population: str) -> str:
 _Digester = Callable[[Iterable[bytes | memoryview]], bytes]
 
 
-def _all_of(digesters: Sequence[_Digester]) -> _Digester:
-    def digests(values: Iterable[bytes | memoryview]) -> bytes:
-        kept = list(values)
-        return b"".join([each(kept) for each in digesters])
-
-    return digests
-
-
-def _digester(secret: bytes, what: bytes, prefix: bytes = b"") -> _Digester:
-    """Make a function from values to their keyed digests, one after the other."""
-    keyed = hashlib.blake2b(key=secret, digest_size=DIGEST_BYTES, person=what)
-    keyed.update(prefix)
+def _digester(secret: bytes, what: bytes, prefixes: Sequence[bytes] = (b"",)) -> _Digester:
+    """Make a function from values to their keyed digests, one for each prefix."""
+    keyed = [hashlib.blake2b(prefix, key=secret, digest_size=DIGEST_BYTES, person=what) for prefix in prefixes]
 
     def digests(values: Iterable[bytes | memoryview]) -> bytes:
         found = []
         for value in values:
-            own = keyed.copy()  # the key need not be taken in again
-            own.update(value)
-            found.append(own.digest())
+            for each in keyed:
+                own = each.copy()  # the key need not be taken in again
+                own.update(value)
+                found.append(own.digest())
         return b"".join(found)
 
     return digests
+
+
+class DuplicateCheck:
+    """Refuses a trajectory whose rows are those of one before it: its owner would count twice.
+
+    Only a digest of every trajectory is held, 16 bytes each.
+
+    Args:
+        origin: the file or folder that errors name.
+    """
+
+    def __init__(self, origin: object):
+        self._origin = origin
+        self._digests = bytearray()
+
+    def __call__(self, table: pa.Table) -> None:
+        """Take in the next batch of whole trajectories."""
+        rows = trajectory_bytes(table, trajectory_starts(table))
+        self._digests += b"".join([hashlib.blake2b(each, digest_size=DIGEST_BYTES).digest() for each in rows])
+
+    def finish(self) -> None:
+        """Compare all trajectories; call it after the last batch.
+
+        Raises:
+            PipelineError: if two are equal. They are named by their numbers, counted from 1 in the order of the data:
+                an id may name a person.
+        """
+        words = np.frombuffer(self._digests, np.uint64).reshape(-1, 2)
+        order = np.lexsort((words[:, 1], words[:, 0]))
+        equal = (words[order[1:]] == words[order[:-1]]).all(axis=1)
+        if equal.any():
+            # lexsort is stable: of equal ones the first in the order of the data comes first.
+            pairs = np.stack([order[1:][equal], order[:-1][equal]], axis=1)
+            again, first = pairs[np.argmin(pairs[:, 0])] + 1
+            raise PipelineError(
+                f"{self._origin}: trajectory number {again}: found the same rows as in trajectory number {first}; "
+                "allowed: every trajectory once, or its owner counts twice; drop it, or set "
+                "ingestion.duplicates: allow in the dataset's file where equal records of different people are to be "
+                "expected"
+            )

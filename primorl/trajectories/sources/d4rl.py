@@ -9,11 +9,9 @@ import runpy
 import shutil
 import sys
 import urllib.request
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Generator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlparse
 
 import h5py
@@ -24,8 +22,8 @@ import pyarrow as pa
 from primorl.config.datasets import D4rlDataset
 from primorl.project.errors import PipelineError
 from primorl.project.files import home, replaced_file
-from primorl.trajectories.sources.hdf5 import claims_too_much
-from primorl.trajectories.sources.source import Reader
+from primorl.trajectories.sources import Reader
+from primorl.trajectories.sources.arrays import ONE_NUMBER, Array, check_array, claims_too_much, whole_numbers
 from primorl.trajectories.sources.spaces import declared, needed
 from primorl.trajectories.storage.schema import Spaces, transition_table
 
@@ -33,45 +31,39 @@ _FILE = "data.hdf5"
 _SECONDS = 10.0
 _CHUNK = 2**20
 _ROWS_PER_BATCH = 2**16
-_KINDS = {"f": "floating point", "iu": "whole numbers", "fiu": "real numbers", "biuf": "booleans, or 0 and 1"}
 _AGAIN = "run `dvc repro collect` again"
 
 Flags = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.int64]
 
 
-def source(name: str, dataset: D4rlDataset) -> "D4rl":
-    """Make the source of one dataset.
+class D4rl:
+    """See `primorl.trajectories.sources.Source`.
 
     Raises:
         PipelineError: if the dataset names no environment.
     """
-    environment = needed(name, dataset.environment, ": a file in D4RL's layout does not say its spaces")
-    return D4rl(name, dataset, environment)
 
-
-@dataclass(frozen=True)
-class D4rl:
-    """See `primorl.trajectories.sources.source.Source`."""
-
-    name: str
-    dataset: D4rlDataset
-    environment: str
+    def __init__(self, name: str, dataset: D4rlDataset):
+        self._name, self._dataset = name, dataset
+        why = ": a file in D4RL's layout does not say its spaces"
+        self._environment = needed(name, dataset.environment, why)
 
     def collect(self, target: Path) -> None:
         """Copy the file from this machine; fetch it first if it is not there, where the entry allows it."""
-        options = self.dataset.options
+        options = self._dataset.options
         if options.name is not None:
-            entry = reference(options.name)
-            self._compare_score(entry)
-            path = _datasets_root() / Path(urlparse(entry.url).path).name
+            url, reference = table_entry(options.name)
+            self._compare_score(reference)
+            folder = Path(os.environ.get("D4RL_DATASET_DIR", Path.home() / ".d4rl" / "datasets"))
+            path = folder / Path(urlparse(url).path).name
             if not path.is_file():
                 if not options.remote:
                     raise PipelineError(
-                        f"options.name: {options.name!r} is not in {path.parent} ({path.name}); set options.remote to "
-                        "true to fetch it, copy it there, or set D4RL_DATASET_DIR"
+                        f"options.name: {options.name!r} is not in {folder} ({path.name}); set options.remote to true "
+                        "to fetch it, copy it there, or set D4RL_DATASET_DIR"
                     )
-                _fetch(options.name, entry.url, path)
+                _fetch(options.name, url, path)
         else:
             path = home() / Path(str(options.file)).expanduser()
             if not path.is_file():
@@ -80,37 +72,26 @@ class D4rl:
 
     def open(self, raw: Path) -> Reader:
         """Read it; without ``timeouts`` in the file the declared horizon cuts its episodes."""
-        spaces, limit = declared(self.environment)
-        return D4rlReader(raw / _FILE, spaces, self.dataset.horizon or limit)
+        spaces, limit = declared(self._environment)
+        return D4rlReader(raw / _FILE, spaces, self._dataset.horizon or limit)
 
-    def _compare_score(self, entry: "Reference") -> None:
-        score = self.dataset.score
-        if score is not None and entry.scores is not None and (score.low, score.high) != entry.scores:
-            low, high = entry.scores
+    def _compare_score(self, reference: tuple[float, float] | None) -> None:
+        score = self._dataset.score
+        if score is not None and reference is not None and (score.low, score.high) != reference:
             print(
-                f"warning: datasets/{self.name}.yaml: score: D4RL's reference scores are "
-                f"{{low: {low}, high: {high}, scale: 100}}; with other ones the score is not D4RL's",
+                f"warning: datasets/{self._name}.yaml: score: D4RL's reference scores are "
+                f"{{low: {reference[0]}, high: {reference[1]}, scale: 100}}; with other ones the score is not D4RL's",
                 file=sys.stderr,
             )
 
 
-@dataclass(frozen=True)
-class Reference:
-    """One of D4RL's datasets, by its tables.
+def table_entry(name: str) -> tuple[str, tuple[float, float] | None]:
+    """Look ``name`` up in the tables of the optional package d4rl.
 
-    Attributes:
-        url: where the file is.
-        scores: the returns of a random policy and of an expert; None: not known.
-    """
+    Its ``infos.py`` alone is executed: ``import d4rl`` itself fails on a machine without MuJoCo 2.1.
 
-    url: str
-    scores: tuple[float, float] | None
-
-
-def reference(name: str) -> Reference:
-    """Read D4RL's entry for ``name`` from the optional package's ``infos.py``.
-
-    That file alone is executed: ``import d4rl`` itself fails on a machine without MuJoCo 2.1.
+    Returns:
+        The address of the file, and the returns of a random policy and of an expert (None: not known).
 
     Raises:
         PipelineError: if the package is missing, or does not know the name.
@@ -135,11 +116,7 @@ def reference(name: str) -> Reference:
         raise PipelineError(
             f"options.name: found {name!r}; allowed are D4RL's names, such as {', '.join(near or sorted(urls)[:5])}"
         )
-    return Reference(urls[name], (float(low[name]), float(high[name])) if name in low and name in high else None)
-
-
-def _datasets_root() -> Path:
-    return Path(os.environ.get("D4RL_DATASET_DIR", Path.home() / ".d4rl" / "datasets"))
+    return urls[name], (float(low[name]), float(high[name])) if name in low and name in high else None
 
 
 def _fetch(name: str, url: str, path: Path) -> None:
@@ -158,7 +135,7 @@ def _fetch(name: str, url: str, path: Path) -> None:
 
 
 class D4rlReader:
-    """See `primorl.trajectories.sources.source.Reader`; an episode is a unit, named by its number.
+    """See `primorl.trajectories.sources.Reader`; an episode is a unit, named by its number.
 
     A row is one step. An episode ends at ``terminals`` or ``timeouts`` (at both: it terminated); without ``timeouts``
     also when it has lasted for the declared horizon; the rows after the last end are an episode cut short. What comes
@@ -176,23 +153,17 @@ class D4rlReader:
     behaviour_probabilities = False
 
     def __init__(self, path: Path, spaces: Spaces, horizon: int | None):
-        self.path = path
-        self.spaces = spaces
-        self.horizon = horizon
+        self.path, self.spaces, self.horizon = path, spaces, horizon
 
-    def tables(self) -> Iterator[pa.Table]:
-        """Batches of whole episodes in the order of the file; memory grows with the longest episode and the flags.
-
-        Raises:
-            PipelineError: names the file and the array or row, what was found, what is allowed.
-        """
+    def tables(self) -> Generator[pa.Table]:
+        """See `Reader.tables`; memory grows with the longest episode and the flags."""
         try:
             with h5py.File(self.path, "r") as file:
                 yield from self._batches(file)
         except (OSError, RuntimeError):
             raise PipelineError(f"{self.path}: truncated, corrupt or missing HDF5; {_AGAIN}") from None
 
-    def _batches(self, file: h5py.File) -> Iterator[pa.Table]:
+    def _batches(self, file: h5py.File) -> Generator[pa.Table]:
         arrays = self._arrays(file)
         terminated = self._flags("terminals", arrays.pop("terminals"))
         timed_out = self._flags("timeouts", arrays.pop("timeouts")) if "timeouts" in arrays else None
@@ -211,14 +182,12 @@ class D4rlReader:
     def _arrays(self, file: h5py.File) -> dict[str, h5py.Dataset]:
         """Find the arrays and check their types and shapes, before a row is read."""
         S, A = self.spaces.observation_size, self.spaces.action_size
-        one_number: list[tuple[int, ...]] = [(), (1,)]
-        action = one_number if self.spaces.discrete_actions else [(A,)] + [()] * (A == 1)
-        needed_arrays = {
+        needed_arrays: dict[str, tuple[str, list[tuple[int, ...]]]] = {
             "observations": ("f", [(S,)]),
-            "actions": ("iu" if self.spaces.discrete_actions else "f", action),
-            "rewards": ("fiu", one_number),
-            "terminals": ("biuf", one_number),
-            "timeouts": ("biuf", one_number),
+            "actions": ("iu", ONE_NUMBER) if self.spaces.discrete_actions else ("f", [(A,), *([()] if A == 1 else [])]),
+            "rewards": ("fiu", ONE_NUMBER),
+            "terminals": ("biuf", ONE_NUMBER),
+            "timeouts": ("biuf", ONE_NUMBER),
             "next_observations": ("f", [(S,)]),
         }
         arrays: dict[str, h5py.Dataset] = {}
@@ -227,17 +196,11 @@ class D4rlReader:
             where = f"{self.path}: {name}"
             if array is None and name in ("timeouts", "next_observations"):
                 continue
-            if not isinstance(array, h5py.Dataset) or array.ndim == 0:
+            if not isinstance(array, h5py.Dataset):
                 found = "nothing" if array is None else "no array"
                 there = ", ".join(sorted(file)) or "none"
                 raise PipelineError(f"{where}: found {found}; needed is an array; there are {there}")
-            if array.dtype.kind not in kinds:
-                raise PipelineError(f"{where}: found type {array.dtype}; allowed: {_KINDS[kinds]}")
-            if array.shape[1:] not in shapes:
-                raise PipelineError(
-                    f"{where}: found shape {array.shape[1:]} a step, declared is {shapes[0]}; "
-                    "correct `environment` in params.yaml, or the file"
-                )
+            check_array(where, array, kinds, shapes)
             if claims_too_much(array.id):
                 raise PipelineError(
                     f"{where}: found {array.shape[0]} rows claimed, more than the file holds; {_AGAIN}, or write the "
@@ -274,7 +237,7 @@ class D4rlReader:
             )
         return ends if ends[-1] == rows else np.append(ends, rows)
 
-    def _table(self, first: int, ends: Places, batch: dict[str, npt.NDArray[Any]], terminated: Flags) -> pa.Table:
+    def _table(self, first: int, ends: Places, batch: dict[str, Array], terminated: Flags) -> pa.Table:
         """Make the transitions of whole episodes, numbered from ``first``, that end before the rows ``ends``."""
         observation, action = batch["observations"], batch["actions"]
         lengths, lasts = np.diff(ends, prepend=0), ends - 1
@@ -291,7 +254,7 @@ class D4rlReader:
             keep[lasts[cut]] = False
             lengths = lengths - cut
         if self.spaces.discrete_actions:
-            action = np.clip(action.reshape(-1), -1, self.spaces.action_size)  # outside stays outside, and fits int32
+            action = whole_numbers(action, self.spaces.action_size)
         else:
             action = action.reshape(len(action), -1)
         names = [f"{number:09d}" for number in range(first, first + len(ends))]

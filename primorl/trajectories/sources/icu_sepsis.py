@@ -1,7 +1,7 @@
 """``source: icu-sepsis``: simulated patients of the MDP that the package ``icu-sepsis`` ships."""
 
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 from primorl.config.datasets import IcuSepsisDataset
 from primorl.project.errors import PipelineError
 from primorl.simulators.icu_sepsis import ENVIRONMENTS, LIMIT, SURVIVAL, Tables, ended, tables
-from primorl.trajectories.sources.source import Reader
+from primorl.trajectories.sources import Reader
 from primorl.trajectories.sources.spaces import declared
 from primorl.trajectories.storage.schema import Spaces, trajectory_table
 
@@ -21,42 +21,35 @@ _ROWS_PER_BATCH = 2**16
 _TREATED, _CONDITIONS = 47, 3  # where the one-hot part of `centres` begins, and its size
 
 
-def source(name: str, dataset: IcuSepsisDataset) -> "IcuSepsis":
-    """Make the source of one dataset.
+class IcuSepsis:
+    """See `primorl.trajectories.sources.Source`.
 
     Raises:
         PipelineError: if the environment does not have the observations that the options name.
     """
-    needed = ENVIRONMENTS[dataset.options.observation]
-    if dataset.environment != needed:
-        raise PipelineError(
-            f"datasets/{name}.yaml: environment: found {dataset.environment}; allowed with "
-            f"options.observation: {dataset.options.observation} is {needed}"
-        )
-    return IcuSepsis(dataset, needed)
 
-
-@dataclass(frozen=True)
-class IcuSepsis:
-    """See `primorl.trajectories.sources.source.Source`."""
-
-    dataset: IcuSepsisDataset
-    environment: str
+    def __init__(self, name: str, dataset: IcuSepsisDataset):
+        self._options = dataset.options
+        self._environment = ENVIRONMENTS[dataset.options.observation]
+        if dataset.environment != self._environment:
+            raise PipelineError(
+                f"datasets/{name}.yaml: environment: found {dataset.environment}; allowed with "
+                f"options.observation: {dataset.options.observation} is {self._environment}"
+            )
 
     def collect(self, target: Path) -> None:
         """Simulate the patients; kept are the numbers of their states and actions, and how likely each action was."""
-        declared(self.environment)  # a clear error where the package is missing
-        options = self.dataset.options
-        patients = simulate(tables(), options.patients, options.expert_share, options.seed)
+        declared(self._environment)  # a clear error where the package is missing
+        patients = simulate(tables(), self._options.patients, self._options.expert_share, self._options.seed)
         np.savez_compressed(target / _FILE, **vars(patients))
 
     def open(self, raw: Path) -> Reader:
         """Read them with the observations that the entry asks for."""
-        spaces, horizon = declared(self.environment)
-        one_hot = self.dataset.options.observation == "one_hot"
+        spaces, horizon = declared(self._environment)
+        one_hot = self._options.observation == "one_hot"
         block = (0, spaces.observation_size) if one_hot else (_TREATED, _CONDITIONS)
-        seen = tables().observations[self.dataset.options.observation]
-        named = self.dataset.options.behaviour_probabilities
+        seen = tables().observations[self._options.observation]
+        named = self._options.behaviour_probabilities
         return PatientReader(raw / _FILE, replace(spaces, one_hot=(block,)), horizon, seen, named)
 
 
@@ -112,34 +105,23 @@ def simulate(mdp: Tables, patients: int, expert_share: float, seed: int) -> Pati
 
 
 class PatientReader:
-    """See `primorl.trajectories.sources.source.Reader`: every patient is one unit of one trajectory.
+    """See `primorl.trajectories.sources.Reader`: every patient is one unit of one trajectory.
 
     Args:
         path: the file of simulated patients.
         spaces: of observations and actions.
         horizon: the longest possible stay, in steps.
         seen: what each state looks like [states, S].
-        behaviour_probabilities: whether rows name how likely their action was.
+        named: whether rows name how likely their action was.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        spaces: Spaces,
-        horizon: int | None,
-        seen: npt.NDArray[np.float32],
-        behaviour_probabilities: bool,
-    ):
+    def __init__(self, path: Path, spaces: Spaces, horizon: int | None, seen: npt.NDArray[np.float32], named: bool):
         self.path, self.spaces, self.horizon = path, spaces, horizon
-        self.behaviour_probabilities = behaviour_probabilities
+        self.behaviour_probabilities = named
         self._seen = seen
 
-    def tables(self) -> Iterator[pa.Table]:
-        """Batches of whole patients.
-
-        Raises:
-            PipelineError: if the file is missing or damaged.
-        """
+    def tables(self) -> Generator[pa.Table]:
+        """See `Reader.tables`."""
         patients = self._load()
         ends = np.cumsum(patients.lengths, dtype=np.int64)
         starts = ends - patients.lengths
@@ -150,17 +132,15 @@ class PatientReader:
             last = [np.arange(row.stop - row.start) == row.stop - row.start - 1 for row in rows]
             over = [bool(ended(visited[-1])) for visited in states]
             ids = [f"{i:09d}" for i in members]
-            yield trajectory_table(
-                self.spaces,
-                ids,
-                ids,
-                [self._seen[visited] for visited in states],
+            columns = [
                 [patients.actions[row] for row in rows],
                 [(visited[1:] == SURVIVAL).astype(np.float32) for visited in states],
                 [end & died for end, died in zip(last, over, strict=True)],
                 [end & (not died) for end, died in zip(last, over, strict=True)],
-                [patients.probabilities[row] for row in rows] if self.behaviour_probabilities else None,
-            )
+            ]
+            if self.behaviour_probabilities:
+                columns.append([patients.probabilities[row] for row in rows])
+            yield trajectory_table(self.spaces, ids, ids, [self._seen[visited] for visited in states], *columns)
 
     def _load(self) -> Patients:
         try:

@@ -1,6 +1,5 @@
 """``source: propofol``: simulated anaesthesias of the package ``anesthesim``, each led by a controller of its own."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import gymnasium
@@ -11,9 +10,9 @@ from primorl.config.datasets import PropofolDataset, PropofolOptions
 from primorl.project.errors import PipelineError
 from primorl.project.progress import progress_bar
 from primorl.simulators.environments import make
-from primorl.trajectories.sources.minari.reading import MinariReader
+from primorl.trajectories.sources import Reader
+from primorl.trajectories.sources.minari.reading import read_recorded
 from primorl.trajectories.sources.minari.writing import Episode, EpisodeWriter
-from primorl.trajectories.sources.source import Reader
 from primorl.trajectories.sources.spaces import declared
 
 _ENVIRONMENT = "anesthesim:anesthesim/PropofolControl-v0"
@@ -22,40 +21,35 @@ _ERROR, _FASTEST = 3, 200.0  # where the observation has BIS - 50, and the faste
 Environment = gymnasium.Env[npt.NDArray[np.float32], npt.NDArray[np.float32]]
 
 
-def source(name: str, dataset: PropofolDataset) -> "Propofol":
-    """Make the source of one dataset.
+class Propofol:
+    """See `primorl.trajectories.sources.Source`.
 
     Raises:
         PipelineError: if the dataset names another environment.
     """
-    if dataset.environment != _ENVIRONMENT:
-        raise PipelineError(
-            f"datasets/{name}.yaml: environment: found {dataset.environment}; allowed is {_ENVIRONMENT}"
-        )
-    return Propofol(dataset.options)
 
-
-@dataclass(frozen=True)
-class Propofol:
-    """See `primorl.trajectories.sources.source.Source`."""
-
-    options: PropofolOptions
+    def __init__(self, name: str, dataset: PropofolDataset):
+        if dataset.environment != _ENVIRONMENT:
+            raise PipelineError(
+                f"datasets/{name}.yaml: environment: found {dataset.environment}; allowed is {_ENVIRONMENT}"
+            )
+        self._options = dataset.options
 
     def collect(self, target: Path) -> None:
         """Simulate the patients, and keep each as one episode of a Minari dataset."""
         declared(_ENVIRONMENT)  # a clear error where the package is missing
         env = make(_ENVIRONMENT)
         writer = EpisodeWriter(target, "propofol-v0", env, "proportional")
-        with progress_bar(self.options.patients, "collect propofol", "patient") as progress:
-            for seeds in np.random.SeedSequence(self.options.seed).spawn(self.options.patients):
-                writer.add(anaesthetise(env, self.options, seeds))
+        with progress_bar(self._options.patients, "collect propofol", "patient") as progress:
+            for seeds in np.random.SeedSequence(self._options.seed).spawn(self._options.patients):
+                writer.add(anaesthetise(env, self._options, seeds))
                 progress.update()
         writer.flush()
         env.close()
 
     def open(self, raw: Path) -> Reader:
         """Read that dataset."""
-        return MinariReader(raw, *declared(_ENVIRONMENT))
+        return read_recorded(raw, *declared(_ENVIRONMENT))
 
 
 def anaesthetise(env: Environment, options: PropofolOptions, seeds: np.random.SeedSequence) -> Episode:

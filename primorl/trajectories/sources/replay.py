@@ -1,12 +1,11 @@
 """``source: replay``: a behaviour policy's whole training in an environment, recorded."""
 
-import primorl.simulators.gym_notice  # noqa: F401  before Stable-Baselines3, which imports Gym
+from primorl.simulators.environments import make  # before Stable-Baselines3, which imports Gym
 
 # isort: split
 import re
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import stable_baselines3
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import DtypeObservation
-from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import NormalActionNoise, VectorizedActionNoise
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
@@ -25,43 +23,35 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvS
 from primorl.config.datasets import ReplayDataset, ReplayOptions
 from primorl.project.errors import PipelineError
 from primorl.project.progress import progress_bar
-from primorl.simulators.environments import make
-from primorl.trajectories.sources.minari.reading import MinariReader
+from primorl.trajectories.sources import Reader
+from primorl.trajectories.sources.minari.reading import read_recorded
 from primorl.trajectories.sources.minari.writing import Episode, EpisodeWriter
-from primorl.trajectories.sources.source import Reader
 from primorl.trajectories.sources.spaces import declared, needed, spaces_of
 
 Array = npt.NDArray[Any]
 
 _FOREVER = 2**62  # time steps; a callback ends the training
-_FIRST_CAPACITY = 256  # steps of an episode; it doubles while episodes are longer
 
 
-def source(name: str, dataset: ReplayDataset) -> "Replay":
-    """Make the source of one dataset.
+class Replay:
+    """See `primorl.trajectories.sources.Source`.
 
     Raises:
         PipelineError: if the dataset names no environment.
     """
-    return Replay(name, dataset, needed(name, dataset.environment))
 
-
-@dataclass(frozen=True)
-class Replay:
-    """See `primorl.trajectories.sources.source.Source`."""
-
-    name: str
-    dataset: ReplayDataset
-    environment: str
+    def __init__(self, name: str, dataset: ReplayDataset):
+        self._dataset_id = re.sub(r"[^-\w]", "-", name) + "-v0"  # Minari's ids have no dots
+        self._options = dataset.options
+        self._environment = needed(name, dataset.environment)
 
     def collect(self, target: Path) -> None:
         """Train, and keep every episode as a Minari dataset."""
-        minari_name = re.sub(r"[^-\w]", "-", self.name)  # Minari's ids have no dots
-        record_training(self.environment, self.dataset.options, target, f"{minari_name}-v0")
+        record_training(self._environment, self._options, target, self._dataset_id)
 
     def open(self, raw: Path) -> Reader:
         """Read that dataset."""
-        return MinariReader(raw, *declared(self.environment))
+        return read_recorded(raw, *declared(self._environment))
 
 
 def record_training(environment: str, options: ReplayOptions, root: Path, dataset_id: str) -> None:
@@ -139,7 +129,7 @@ def _record_run(
     envs = RecordingEnvs(lambda: _recordable(environment), options.num_envs, finished)
     try:
         learner = _learner(envs, options, seed, lambda: kept / share)
-        learner.learn(_FOREVER, callback=_Until(lambda: kept >= share), log_interval=None, reset_num_timesteps=False)
+        learner.learn(_FOREVER, callback=lambda *_: kept < share, log_interval=None, reset_num_timesteps=False)
     finally:
         envs.close()
 
@@ -175,17 +165,6 @@ class _Noise(VectorizedActionNoise):
         return np.random.normal(0.0, self._deviation, self._shape).astype(np.float32)
 
 
-class _Until(BaseCallback):
-    """Ends the training when ``done`` says so."""
-
-    def __init__(self, done: Callable[[], bool]):
-        super().__init__()
-        self._done = done
-
-    def _on_step(self) -> bool:
-        return not self._done()
-
-
 class RecordingEnvs(VecEnv):
     """Copies of one environment side by side, which record every step that they are asked to take.
 
@@ -208,13 +187,8 @@ class RecordingEnvs(VecEnv):
         assert isinstance(action_space, Box | Discrete)
         self._space = action_space
         self._finished = finished
-        self._every = np.arange(num_envs)
-        self._observations = np.empty(
-            (num_envs, _FIRST_CAPACITY + 1, *observation_space.shape), observation_space.dtype
-        )
-        self._actions = np.empty((num_envs, _FIRST_CAPACITY, *(action_space.shape or ())), action_space.dtype)
-        self._rewards = np.empty((num_envs, _FIRST_CAPACITY))
-        self._lengths = np.zeros(num_envs, dtype=np.int64)
+        # Of each environment's running episode the observations, actions and rewards so far.
+        self._running: list[tuple[list[Array], list[Array], list[float]]] = [([], [], []) for _ in range(num_envs)]
         self._asked: Array = np.empty(0)
         super().__init__(num_envs, observation_space, action_space)
 
@@ -222,8 +196,7 @@ class RecordingEnvs(VecEnv):
         """Start every environment afresh; the seeds given to ``seed`` count once."""
         observations: Array = self._envs.reset(seed=list(self._seeds))[0]
         self._reset_seeds()
-        self._lengths[:] = 0
-        self._observations[:, 0] = observations
+        self._running = [([first], [], []) for first in observations.copy()]
         return observations
 
     def step_async(self, actions: Array) -> None:
@@ -236,41 +209,19 @@ class RecordingEnvs(VecEnv):
         """Step every environment once; those that end start again at once, as stable-baselines3 expects."""
         observations, rewards, terminated, truncated, infos = self._envs.step(self._asked)
         done = terminated | truncated
-        last = observations.copy()  # the true last observation where an episode ended
-        for i in np.flatnonzero(done):
-            last[i] = infos["final_obs"][i]
-        self._make_room()
-        at = self._every, self._lengths
-        self._actions[at] = self._asked
-        self._rewards[at] = rewards
-        self._lengths += 1
-        self._observations[self._every, self._lengths] = last
+        now = observations.copy()
         reports: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
-        for i in np.flatnonzero(done):
-            steps = self._lengths[i]
-            self._finished(
-                Episode(
-                    self._observations[i, : steps + 1].copy(),
-                    self._actions[i, :steps].copy(),
-                    self._rewards[i, :steps].copy(),
-                    bool(terminated[i]),
-                    bool(truncated[i]),
-                )
-            )
-            reports[i] = {
-                "terminal_observation": last[i],
-                "TimeLimit.truncated": bool(truncated[i] and not terminated[i]),
-            }
-        self._lengths[done] = 0
-        self._observations[done, 0] = observations[done]
+        for i, (seen, taken, earned) in enumerate(self._running):
+            last = now[i] if not done[i] else infos["final_obs"][i].astype(now.dtype)  # before it starts again
+            seen.append(last)
+            taken.append(self._asked[i])
+            earned.append(rewards[i])
+            if done[i]:
+                ended, cut = bool(terminated[i]), bool(truncated[i])
+                self._finished(Episode(np.stack(seen), np.stack(taken), np.array(earned), ended, cut))
+                reports[i] = {"terminal_observation": last, "TimeLimit.truncated": cut and not ended}
+                self._running[i] = ([now[i]], [], [])
         return observations, rewards.astype(np.float32), done, reports
-
-    def _make_room(self) -> None:
-        if self._lengths.max() < self._actions.shape[1]:
-            return
-        for name in ("_observations", "_actions", "_rewards"):
-            old = getattr(self, name)
-            setattr(self, name, np.concatenate([old, np.empty_like(old[:, : self._lengths.max()])], axis=1))
 
     def close(self) -> None:
         """Close every environment."""

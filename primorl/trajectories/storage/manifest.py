@@ -53,17 +53,14 @@ class Manifest:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, flat: the dataset's facts, its sizes and the counts."""
-        return (
-            self.info.to_json()
-            | {
-                "observation_size": self.info.spaces.observation_size,
-                "action_size": self.info.spaces.action_size,
-                "private_units": self.private_units,
-                "public_units": self.public_units,
-                "public_by": self.public_by,
-            }
-            | ({} if self.secret_check is None else {"secret_check": self.secret_check})
-        )
+        content = self.info.to_json() | {
+            "observation_size": self.info.spaces.observation_size,
+            "action_size": self.info.spaces.action_size,
+            "private_units": self.private_units,
+            "public_units": self.public_units,
+            "public_by": self.public_by,
+        }
+        return content if self.secret_check is None else content | {"secret_check": self.secret_check}
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -10,8 +10,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from primorl.project.errors import PipelineError
-from primorl.trajectories.storage.schema import DatasetInfo, Spaces, arrow_schema, run_starts
+from primorl.trajectories.storage.schema import DatasetInfo, run_starts
 
 SEQUENTIAL, RANDOM = 2**16, 2**9
 """Rows of a row group (or one whole unit, if it is longer) for reading all of it, and for reading single units."""
@@ -31,43 +29,26 @@ _IDS = ["unit_id", "trajectory_id"]
 _INDEX_KEY = b"primorl.units"
 
 
-class PartWriter:
+class PartWriter(ExitStack):
     """Writes tables of whole units into ``folder`` as ``part-00000.parquet`` and so on.
 
     Every part carries the dataset's facts, which may be known only after the last row: parts stay open until `finish`.
 
     Args:
         folder: an empty folder.
-        spaces: of the dataset.
+        schema: of the dataset.
         rows_per_group: how many rows a row group has at least, unless it is a part's last.
-        behaviour_probabilities: whether the dataset has them.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        spaces: Spaces,
-        rows_per_group: int = SEQUENTIAL,
-        *,
-        behaviour_probabilities: bool = False,
-    ):
-        self._folder = folder
-        self._schema = arrow_schema(spaces, behaviour_probabilities=behaviour_probabilities)
+    def __init__(self, folder: Path, schema: pa.Schema, rows_per_group: int = SEQUENTIAL):
+        super().__init__()  # of the open parts
+        self._folder, self._schema = folder, schema
         self._rows_per_group = rows_per_group
         self._parts: list[pq.ParquetWriter] = []
         self._units: list[list[npt.NDArray[np.int64]]] = []
         self._groups: list[list[int]] = []
-        self._files = ExitStack()
         self._rows_in_part = _ROWS_PER_PART
         self._waiting: list[pa.Table] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._files.close()
 
     def write(self, table: pa.Table) -> None:
         """Append a table of whole units."""
@@ -124,7 +105,7 @@ class PartWriter:
             store_schema=False,
             write_page_checksum=True,
         )
-        self._parts.append(self._files.enter_context(part))
+        self._parts.append(self.enter_context(part))
         self._units.append([])
         self._groups.append([])
         self._rows_in_part = 0
@@ -249,8 +230,7 @@ class PartReader:
         except (OSError, pa.ArrowException):
             raise PipelineError(f"{path}: not a readable Parquet file; {self._repair}") from None
         info = DatasetInfo.from_schema(file.schema_arrow, path)
-        allowed = arrow_schema(info.spaces, behaviour_probabilities=info.behaviour_probabilities)
-        if not file.schema_arrow.equals(allowed):
+        if not file.schema_arrow.equals(info.schema):
             raise PipelineError(f"{path}: columns are not those of the dataset's schema; {self._repair}")
         return file
 

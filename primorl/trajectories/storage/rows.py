@@ -5,10 +5,9 @@ Loading this module needs no torch: it is imported when tensors are first asked 
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +19,7 @@ from primorl.trajectories.storage.parquet import PartReader
 from primorl.trajectories.storage.schema import (
     BEHAVIOUR_PROBABILITY,
     DatasetInfo,
+    Spaces,
     action_vectors,
     numbers,
     row_numbers,
@@ -33,33 +33,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Floats = npt.NDArray[np.float32]
-_Whole = npt.NDArray[np.int64]
+Watch = Callable[[pa.Table], None]
 
 EVERY = slice(None)
 """All units. Of several processes each holds some of them."""
-
-
-@dataclass(frozen=True)
-class PartitionArrays:
-    """The arrays of a partition in memory.
-
-    Attributes:
-        rows: inputs, and next observations that are no input, [more than R, S + A].
-        outcomes: reward and terminated, [R, 2].
-        places: where in ``rows`` each transition is, [R].
-        unit_starts: the first transition of each unit, [U].
-        trajectory_starts: the first transition of each trajectory.
-        numbers: which of the partition's units these are, ascending, [U].
-        probabilities: of the logged actions, [R]; None: the log does not say.
-    """
-
-    rows: Floats
-    outcomes: Floats
-    places: _Whole
-    unit_starts: _Whole
-    trajectory_starts: _Whole
-    numbers: _Whole
-    probabilities: Floats | None
 
 
 class UnitStore:
@@ -73,81 +50,87 @@ class UnitStore:
     is another one, as at the end of a trajectory, a row of its own holds it. So memory holds S + A + 3 numbers a
     transition and not 2S + A + 2.
 
+    Args:
+        reader: of one partition.
+        watch: is shown every batch of rows on its way, also those that are not kept.
+        own: which units are kept.
+
     Attributes:
         info: the dataset's public facts.
         units: U.
         size: R.
         observation_size: S.
         action_size: A.
-        loaded: the arrays.
+
+    Raises:
+        PipelineError: if files are missing, corrupt or out of order, or memory runs out; it quotes no value.
     """
 
-    def __init__(self, info: DatasetInfo, loaded: PartitionArrays):
-        self.info = info
-        self.loaded = loaded
-        self.units = len(loaded.unit_starts)
-        self.size = len(loaded.places)
-        self.observation_size = info.spaces.observation_size
-        self.action_size = info.spaces.action_size
-
-    @classmethod
-    def open(cls, folder: Path, watch: Callable[[pa.Table], None] = lambda table: None, own: slice = EVERY) -> Self:
-        """Load the partition in ``folder``, batch by batch.
-
-        Args:
-            folder: of one partition.
-            watch: is shown every batch of rows on its way, also those that are not kept.
-            own: which units are kept.
-
-        Raises:
-            PipelineError: if files are missing, corrupt or out of order, or memory runs out; it quotes no value.
-        """
-        return cls.read(PartReader(folder, made_by="partition"), watch, own)
-
-    @classmethod
-    def read(cls, reader: PartReader, watch: Callable[[pa.Table], None], own: slice) -> Self:
-        """Load parts that are open; see `open`."""
+    def __init__(self, reader: PartReader, watch: Watch, own: slice = EVERY):
+        self.info, spaces = reader.info, reader.info.spaces
+        self.observation_size, self.action_size = S, A = spaces.observation_size, spaces.action_size
         lengths = reader.index().lengths
-        kept_units = np.zeros(len(lengths), dtype=bool)
-        kept_units[own] = True
-        ends, own_lengths = np.cumsum(lengths), lengths[own]
-        order = UnitOrder()
+        owned = np.zeros(len(lengths), dtype=bool)
+        owned[own] = True
+        self.units, self.size = int(owned.sum()), int(lengths[owned].sum())
         with memory_for(reader.folder):
-            filling = _Filling(reader.info, int(own_lengths.sum()))
-            seen = 0
-            for table in reader.tables():
-                order.add(table)
+            # Room for the worst case, in which no next observation is the following row's. Pages that are never
+            # written take no memory.
+            rows: Floats = np.empty((2 * self.size, S + A), dtype=np.float32)
+            outcomes: Floats = np.empty((self.size, 2), dtype=np.float32)  # reward and terminated
+            places = np.empty(self.size, dtype=np.int64)  # where in `rows` each transition is
+            probabilities: Floats = np.empty(self.size * self.info.behaviour_probabilities, dtype=np.float32)
+            firsts = [np.empty(0, dtype=np.int64)]
+            kept_rows = np.repeat(owned, lengths)
+            seen = filled = done = 0
+            for table in checked_tables(reader):
                 watch(table)
-                if filling.size < reader.rows:
-                    unit = np.searchsorted(ends, np.arange(seen, seen + table.num_rows), side="right")
-                    kept = table.filter(pa.array(kept_units[unit]))
-                else:
-                    kept = table
-                if not filling.add(kept):
-                    raise not_finite(reader.folder)
+                kept = kept_rows[seen : seen + table.num_rows]
                 seen += table.num_rows
-            order.check(lengths, reader.folder)
-            unit_starts = np.cumsum(own_lengths) - own_lengths
-            return cls(reader.info, filling.loaded(unit_starts, np.flatnonzero(kept_units)))
+                table = table if kept.all() else table.filter(pa.array(kept))
+                if table.num_rows == 0:
+                    continue
+                packed, place = _packed(table, spaces)
+                rows[filled : filled + len(packed)] = packed
+                these = slice(done, done + table.num_rows)
+                places[these] = filled + place
+                outcomes[these, 0], outcomes[these, 1] = numbers(table["reward"]), numbers(table["terminated"])
+                if self.info.behaviour_probabilities:
+                    probabilities[these] = numbers(table[BEHAVIOUR_PROBABILITY])
+                firsts.append(done + trajectory_starts(table))
+                filled, done = filled + len(packed), these.stop
+        self._arrays: dict[str, npt.NDArray[Any]] = {
+            "rows": rows[:filled],
+            "outcomes": outcomes,
+            "places": places,
+            "probabilities": probabilities,
+            "lengths": lengths[owned],
+            "unit_starts": np.cumsum(lengths[owned]) - lengths[owned],
+            "trajectory_starts": np.concatenate(firsts),
+            "numbers": np.flatnonzero(owned),
+        }
+
+    @classmethod
+    def open(cls, folder: Path, watch: Watch = lambda table: None, own: slice = EVERY) -> Self:
+        """Load the partition in ``folder``; see the class."""
+        return cls(PartReader(folder, made_by="partition"), watch, own)
 
     def arrays(self) -> tuple[Floats, Floats]:
         """Give all inputs [R, S + A] and targets [R, S + 2], as copies."""
-        S, rows, places = self.observation_size, self.loaded.rows, self.loaded.places
+        S, rows, places = self.observation_size, self._arrays["rows"], self._arrays["places"]
         inputs = rows[places]
-        return inputs, np.concatenate((rows[places + 1, :S] - inputs[:, :S], self.loaded.outcomes), axis=1)
+        return inputs, np.concatenate((rows[places + 1, :S] - inputs[:, :S], self._arrays["outcomes"]), axis=1)
 
     @property
     def terminates(self) -> bool:
         """Whether any transition ended in a terminal state; a truncation is no such end."""
-        return bool((self.loaded.outcomes[:, 1] > 0).any())
+        return bool((self._arrays["outcomes"][:, 1] > 0).any())
 
     @cached_property
     def _tensors(self) -> dict[str, "Tensor"]:
-        """Share the arrays' memory as tensors; add the number of transitions of each unit."""
         import torch
 
-        arrays = vars(self.loaded) | {"lengths": np.diff(self.loaded.unit_starts, append=self.size)}
-        return {name: torch.from_numpy(values) for name, values in arrays.items() if values is not None}
+        return {name: torch.from_numpy(values) for name, values in self._arrays.items()}
 
     @property
     def numbers(self) -> "Tensor":
@@ -182,7 +165,7 @@ class UnitStore:
 
         See `transitions`. None: the log does not say.
         """
-        if self.loaded.probabilities is None:
+        if not self.info.behaviour_probabilities:
             return None
         return self._tensors["probabilities"][self._chosen(units, steps)]
 
@@ -227,114 +210,47 @@ class UnitStore:
         return inputs, targets
 
 
-UnitRows = UnitStore
+def _packed(table: pa.Table, spaces: Spaces) -> tuple[Floats, npt.NDArray[np.int64]]:
+    """Pack whole units as `UnitStore` holds them: rows [more than n, S + A], and where the n transitions are."""
+    S = spaces.observation_size
+    observation, after = vectors(table["observation"]), vectors(table["next_observation"])
+    apart = np.ones(table.num_rows, dtype=bool)  # the next observation is not the following row's, bit by bit
+    apart[:-1] = (after[:-1].view(np.int32) != observation[1:].view(np.int32)).any(axis=1)
+    places = np.arange(table.num_rows) + np.cumsum(apart) - apart
+    rows = np.zeros((table.num_rows + int(apart.sum()), S + spaces.action_size), dtype=np.float32)
+    rows[places, :S] = observation
+    rows[places, S:] = action_vectors(table, spaces)
+    rows[places[apart] + 1, :S] = after[apart]
+    return rows, places
 
 
-class _Filling:
-    """Transitions on their way into memory.
+def checked_tables(reader: PartReader) -> Iterator[pa.Table]:
+    """Read all rows of a partition. The index decides whose rows are whose, so it must fit the rows.
 
-    Args:
-        info: of the dataset.
-        size: how many transitions will come.
+    Raises:
+        PipelineError: if units are out of order, the index is another's, or a number is not finite; it quotes no value.
     """
-
-    def __init__(self, info: DatasetInfo, size: int):
-        S, A = info.spaces.observation_size, info.spaces.action_size
-        self.size = size
-        self._info = info
-        # Room for the worst case, in which no next observation is the following row's. Pages that are never written
-        # take no memory.
-        self._rows: Floats = np.empty((2 * size, S + A), dtype=np.float32)
-        self._outcomes: Floats = np.empty((size, 2), dtype=np.float32)
-        self._places = np.empty(size, dtype=np.int64)
-        self._probabilities: Floats | None = np.empty(size, np.float32) if info.behaviour_probabilities else None
-        self._trajectories: list[npt.NDArray[np.int64]] = []
-        self._transitions = self._filled = 0
-
-    def add(self, table: pa.Table) -> bool:
-        """Take in the next transitions of whole units; False if a number is not finite."""
-        count, S = table.num_rows, self._info.spaces.observation_size
-        if count == 0:
-            return True
-        observation, after = vectors(table["observation"]), vectors(table["next_observation"])
-        apart = np.ones(count, dtype=bool)  # whose next observation is not the following row's observation, bit by bit
-        apart[:-1] = (after[:-1].view(np.int32) != observation[1:].view(np.int32)).any(axis=1)
-        places = np.arange(count) + np.cumsum(apart) - apart
-        taken = count + int(apart.sum())
-        rows = self._rows[self._filled : self._filled + taken]
-        rows[places, :S] = observation
-        rows[places, S:] = action_vectors(table, self._info.spaces)
-        extra = places[apart] + 1
-        rows[extra, :S] = after[apart]
-        rows[extra, S:] = 0
-        own = slice(self._transitions, self._transitions + count)
-        self._outcomes[own, 0] = numbers(table["reward"])
-        self._outcomes[own, 1] = numbers(table["terminated"])
-        self._places[own] = places + self._filled
-        known = True
-        if self._probabilities is not None:
-            self._probabilities[own] = numbers(table[BEHAVIOUR_PROBABILITY])
-            known = bool(np.isfinite(self._probabilities[own]).all())
-        self._trajectories.append(trajectory_starts(table) + self._transitions)
-        self._transitions += count
-        self._filled += taken
-        with np.errstate(over="ignore"):
-            change = after - observation
-        found = (rows, self._outcomes[own], change)
-        return known and all(bool(np.isfinite(each).all()) for each in found)
-
-    def loaded(self, unit_starts: _Whole, unit_numbers: _Whole) -> PartitionArrays:
-        """Give all that came, as `UnitStore` holds it."""
-        return PartitionArrays(
-            rows=self._rows[: self._filled],
-            outcomes=self._outcomes,
-            places=self._places,
-            unit_starts=unit_starts,
-            trajectory_starts=np.concatenate([np.empty(0, dtype=np.int64), *self._trajectories]),
-            numbers=unit_numbers,
-            probabilities=self._probabilities,
-        )
-
-
-class UnitOrder:
-    """Checks that units are ascending over all batches, and where each begins."""
-
-    def __init__(self) -> None:
-        self._starts: list[npt.NDArray[np.int64]] = []
-        self._rows = 0
-        self._last: pa.Array | None = None  # the id of the last unit so far, alone
-        self._ascending = True
-
-    def add(self, table: pa.Table) -> None:
-        """Take in the next rows."""
+    ends = np.cumsum(reader.index().lengths)
+    seen, last = 0, None
+    for table in reader.tables():
+        for column in table.columns:
+            flat = whole(column).flatten() if pa.types.is_fixed_size_list(column.type) else column
+            if pa.types.is_floating(flat.type) and not np.isfinite(numbers(flat)).all():
+                raise PipelineError(
+                    f"{reader.folder}: found non-finite numbers, allowed none; run `dvc repro ingest` to check the "
+                    "data again"
+                )
         starts = run_starts(table["unit_id"])
         names = whole(table["unit_id"]).take(row_numbers(starts))
-        if self._last is not None and len(names) > 0:
-            if names.slice(0, 1).equals(self._last):
-                starts, names = starts[1:], names.slice(1)
-            names = pa.concat_arrays([self._last, names])
-        if len(names) > 0:
-            earlier = names.slice(0, len(names) - 1)
-            self._ascending = self._ascending and not pc.any(pc.less_equal(names.slice(1), earlier)).as_py()
-            self._last = names.slice(len(names) - 1)
-        self._starts.append(starts + self._rows)
-        self._rows += table.num_rows
-
-    def check(self, lengths: npt.NDArray[np.int64], folder: Path) -> None:
-        """Call after the last batch. The index decides whose rows are whose, so it must fit the rows.
-
-        Args:
-            lengths: rows of each unit, as the index has them.
-            folder: of the partition, for errors.
-
-        Raises:
-            PipelineError: if units are out of order, or the index is another's.
-        """
-        starts = np.concatenate([np.empty(0, dtype=np.int64), *self._starts])
-        if not self._ascending or not np.array_equal(np.diff(starts, append=self._rows), lengths):
+        chain = names if last is None else pa.concat_arrays([last, names])
+        disordered = pc.any(pc.less_equal(chain.slice(1), chain.slice(0, len(chain) - 1))).as_py()
+        first, after = np.searchsorted(ends, [seen, seen + table.num_rows], side="right")
+        if disordered or not np.array_equal(np.append(starts[1:], table.num_rows), ends[first:after] - seen):
             raise PipelineError(
-                f"{folder}: units are out of order or appear twice; run `dvc repro partition` to make it again"
+                f"{reader.folder}: units are out of order or appear twice; run `dvc repro partition` to make it again"
             )
+        seen, last = seen + table.num_rows, names.slice(len(names) - 1)
+        yield table
 
 
 def row_bytes(info: DatasetInfo, *, episodes: bool = False) -> int:
@@ -346,13 +262,6 @@ def row_bytes(info: DatasetInfo, *, episodes: bool = False) -> int:
     """
     held = 2 * info.spaces.observation_size + info.spaces.action_size + 2
     return 4 * (held + info.behaviour_probabilities + episodes)
-
-
-def not_finite(folder: Path) -> PipelineError:
-    """Make the error about numbers that are not finite."""
-    return PipelineError(
-        f"{folder}: found non-finite numbers, allowed none; run `dvc repro ingest` to check the data again"
-    )
 
 
 @contextmanager

@@ -94,27 +94,22 @@ class Spaces:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, with null for an infinite bound; without an elapsed time it does not mention any."""
-        bounds = {name: [finite(bound) for bound in getattr(self, name)] for name in _BOUNDS}
-        names = {name: list(getattr(self, name)) for name in _NAMES}
-        blocks = [list(block) for block in self.one_hot]
-        elapsed = {} if self.elapsed is None else {"elapsed": asdict(self.elapsed)}
-        return bounds | {"discrete_actions": self.discrete_actions, "one_hot": blocks} | names | elapsed
+        content: dict[str, Any] = {name: [finite(bound) for bound in getattr(self, name)] for name in _BOUNDS}
+        content |= {"discrete_actions": self.discrete_actions, "one_hot": [list(block) for block in self.one_hot]}
+        content |= {name: list(getattr(self, name)) for name in _NAMES}
+        return content if self.elapsed is None else content | {"elapsed": asdict(self.elapsed)}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """Invert ``to_json``. A dataset that was written without names gets the default ones."""
-        known: dict[str, Any] = {
-            name: tuple(
-                (-np.inf if name.endswith("low") else np.inf) if bound is None else bound for bound in content[name]
-            )
-            for name in _BOUNDS
-        }
-        known |= {name: tuple(str(each) for each in content.get(name, ())) for name in _NAMES}
-        one_hot = tuple((int(first), int(size)) for first, size in content["one_hot"])
-        elapsed = None
+        known: dict[str, Any] = {name: tuple(str(each) for each in content.get(name, ())) for name in _NAMES}
+        for name in _BOUNDS:
+            open_bound = -np.inf if name.endswith("low") else np.inf
+            known[name] = tuple(open_bound if bound is None else bound for bound in content[name])
         if timed := content.get("elapsed"):
-            elapsed = ElapsedTime(**timed | {"trajectory": tuple(timed.get("trajectory", ()))})
-        return cls(discrete_actions=bool(content["discrete_actions"]), one_hot=one_hot, elapsed=elapsed, **known)
+            known["elapsed"] = ElapsedTime(**timed | {"trajectory": tuple(timed.get("trajectory", ()))})
+        one_hot = tuple((int(first), int(size)) for first, size in content["one_hot"])
+        return cls(discrete_actions=bool(content["discrete_actions"]), one_hot=one_hot, **known)
 
 
 @dataclass(frozen=True)
@@ -146,6 +141,11 @@ class DatasetInfo:
     population: str = ""
     trajectories_per_person: int | None = None
     behaviour_probabilities: bool = False
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of its rows."""
+        return arrow_schema(self.spaces, behaviour_probabilities=self.behaviour_probabilities)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; that of a dataset without behaviour probabilities does not mention them."""
@@ -247,19 +247,22 @@ def vectors(column: pa.ChunkedArray) -> npt.NDArray[np.float32]:
 
 def run_starts(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     """Find the rows where a text column differs from the row before; row 0 comes first."""
-    return np.flatnonzero(_changed(column))
+    return np.flatnonzero(changes(column))
 
 
 def trajectory_starts(table: pa.Table) -> npt.NDArray[np.int64]:
     """Find the rows of ``table`` at which a trajectory begins."""
-    return np.flatnonzero(_changed(table["unit_id"]) | _changed(table["trajectory_id"]))
+    return np.flatnonzero(changes(table["unit_id"]) | changes(table["trajectory_id"]))
 
 
-def _changed(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
-    """Compare each row's value with the row before, bool [rows]; True in row 0."""
-    values = whole(column).cast(pa.string())
+def changes(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    """Compare each row's value, text or a whole number, with the row before: bool [rows]; True in row 0."""
+    values = whole(column)
     changed = np.ones(len(values), dtype=bool)
-    changed[1:] = numbers(pc.not_equal(values.slice(1), values.slice(0, max(len(values) - 1, 0))))
+    if pa.types.is_integer(values.type):
+        np.not_equal(numbers(values)[1:], numbers(values)[:-1], out=changed[1:])
+    else:
+        changed[1:] = numbers(pc.not_equal(values.slice(1), values.slice(0, max(len(values) - 1, 0))))
     return changed
 
 
@@ -283,16 +286,13 @@ def trajectory_bytes(table: pa.Table, starts: npt.NDArray[np.int64]) -> Iterator
         table: whole trajectories.
         starts: the first row of each.
     """
-    columns = []
-    for name in ("observation", "action", "reward", "next_observation", "terminated", "truncated"):
-        values = table[name]
-        flat = pa.types.is_fixed_size_list(values.type)
-        columns.append(vectors(values) if flat else numbers(values)[:, None])
+    names = ("observation", "action", "reward", "next_observation", "terminated", "truncated")
+    columns = [
+        vectors(table[name]) if pa.types.is_fixed_size_list(table[name].type) else numbers(table[name])[:, None]
+        for name in names
+    ]
     rows = np.empty((table.num_rows, sum(values.shape[1] for values in columns)), dtype="<f4")
-    first = 0
-    for values in columns:
-        rows[:, first : first + values.shape[1]] = values
-        first += values.shape[1]
+    np.concatenate(columns, axis=1, out=rows, casting="unsafe")
     flat_bytes = rows.data.cast("B")
     places = (np.append(starts, table.num_rows) * rows.strides[0]).tolist()
     return (flat_bytes[start:end] for start, end in itertools.pairwise(places))
@@ -303,11 +303,7 @@ def trajectory_table(
     unit_ids: Sequence[str],
     trajectory_ids: Sequence[str],
     observations: Sequence[Array],
-    actions: Sequence[Array],
-    rewards: Sequence[Array],
-    terminated: Sequence[Array],
-    truncated: Sequence[Array],
-    behaviour_probabilities: Sequence[Array] | None = None,
+    *columns: Sequence[Array],
 ) -> pa.Table:
     """Whole trajectories as one table in the dataset's schema.
 
@@ -316,30 +312,17 @@ def trajectory_table(
         unit_ids: the privacy unit of each trajectory.
         trajectory_ids: a name for each trajectory.
         observations: [T + 1, S] each, the true last observation included: no transition crosses an end.
-        actions: [T, A] each; whole numbers [T] where they are discrete.
-        rewards: [T] each.
-        terminated: [T] each.
-        truncated: [T] each.
-        behaviour_probabilities: of the actions, [T] each; None: not known.
+        columns: of each trajectory actions ([T, A]; whole numbers [T] where they are discrete), rewards, terminated,
+            truncated and, where known, the probabilities of the actions, [T] each.
     """
-    lengths = np.array([len(steps) for steps in rewards])
+    action, reward, *others = (np.concatenate(column) for column in columns)
+    lengths = np.array([len(rewards) for rewards in columns[1]])
     everything = _float32(np.concatenate(observations))
     last = np.zeros(len(everything), dtype=bool)
     last[np.cumsum(lengths) + np.arange(len(lengths))] = True
     first = np.roll(last, 1)  # the row after a trajectory's last observation opens the next one
-    return transition_table(
-        spaces,
-        unit_ids,
-        trajectory_ids,
-        lengths,
-        everything[~last],
-        np.concatenate(actions),
-        np.concatenate(rewards),
-        everything[~first],
-        np.concatenate(terminated),
-        np.concatenate(truncated),
-        None if behaviour_probabilities is None else np.concatenate(behaviour_probabilities),
-    )
+    before, after = everything[~last], everything[~first]
+    return transition_table(spaces, unit_ids, trajectory_ids, lengths, before, action, reward, after, *others)
 
 
 def transition_table(

@@ -1,31 +1,27 @@
 """One partition, ready for gathers: in memory, or on disk with the row groups used last in memory."""
 
-from collections import OrderedDict
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding
 
 from primorl.project.errors import PipelineError
-from primorl.trajectories.storage.parquet import Index, PartReader
-from primorl.trajectories.storage.rows import EVERY, Floats, UnitOrder, UnitStore, memory_for, not_finite, row_bytes
-from primorl.trajectories.storage.schema import BEHAVIOUR_PROBABILITY, Spaces, action_vectors, vectors, whole
+from primorl.trajectories.storage.parquet import PartReader
+from primorl.trajectories.storage.rows import EVERY, UnitStore, Watch, checked_tables, memory_for, row_bytes
+from primorl.trajectories.storage.schema import BEHAVIOUR_PROBABILITY, action_vectors, vectors
 
-__all__ = ["EVERY", "Ring", "ShardedStore", "UnitStore", "open_units", "row_bytes"]
+__all__ = ["ShardedStore", "UnitStore", "open_units"]
 
 _COLUMNS = ["observation", "action", "reward", "next_observation", "terminated"]
 _READERS = 2  # decoding lets go of Python's lock
 
 
 def open_units(
-    folder: Path, keep_bytes: int, watch: Callable[[pa.Table], None], own: slice = EVERY, *, episodes: bool = False
+    folder: Path, keep_bytes: int, watch: Watch, own: slice = EVERY, *, episodes: bool = False
 ) -> "UnitStore | ShardedStore":
     """Open the partition in ``folder``: in memory where it fits into ``keep_bytes``, else read as it is needed.
 
@@ -40,10 +36,9 @@ def open_units(
         PipelineError: if files are missing, corrupt or out of order, or memory runs out; it quotes no value.
     """
     reader = PartReader(folder, made_by="partition")
-    with memory_for(folder):
-        if int(reader.index().lengths[own].sum()) * row_bytes(reader.info, episodes=episodes) <= keep_bytes:
-            return UnitStore.read(reader, watch, own)
-        return ShardedStore(folder, keep_bytes, watch, own, reader, episodes=episodes)
+    if int(reader.index().lengths[own].sum()) * row_bytes(reader.info, episodes=episodes) <= keep_bytes:
+        return UnitStore(reader, watch, own)
+    return ShardedStore(reader, keep_bytes, watch, own, episodes=episodes)
 
 
 class ShardedStore:
@@ -54,76 +49,50 @@ class ShardedStore:
     assumes public.
 
     Args:
-        folder: of one partition.
+        reader: of one partition.
         keep_bytes: the size of the ring; one cohort's row groups are held even if they need more.
         watch: is shown every batch of rows once, before the store is used, and every number is checked.
         own: which units are handed out.
-        reader: of the folder, where its parts are open already.
         episodes: whether `begins` and `behaviour_probabilities` will be asked for; else their columns are not read.
 
     Raises:
         PipelineError: if files are missing, corrupt or out of order, or memory runs out; it quotes no value.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        keep_bytes: int,
-        watch: Callable[[pa.Table], None] | None = None,
-        own: slice = EVERY,
-        reader: PartReader | None = None,
-        *,
-        episodes: bool = False,
-    ):
-        self._reader = PartReader(folder, made_by="partition") if reader is None else reader
-        self._folder = folder
-        self.info = self._reader.info
-        self.observation_size = self.info.spaces.observation_size
-        self.action_size = self.info.spaces.action_size
-        whole = self._reader.index()
-        self._index: Index = replace(
-            whole,
-            lengths=whole.lengths[own],
-            group_of=whole.group_of[own],
-            start_in_group=whole.start_in_group[own],
-        )
-        self.numbers = torch.arange(len(whole.lengths))[own]
+    def __init__(self, reader: PartReader, keep_bytes: int, watch: Watch, own: slice = EVERY, *, episodes: bool):
+        self._reader = reader
+        self.info, spaces = reader.info, reader.info.spaces
+        self.observation_size, self.action_size = S, A = spaces.observation_size, spaces.action_size
+        index = reader.index()
+        self._groups, self._group_of, self._start = index.groups, index.group_of[own], index.start_in_group[own]
+        self._lengths = torch.from_numpy(index.lengths[own].copy())
+        self.numbers = torch.arange(len(index.lengths))[own]
         self.units = len(self.numbers)
-        self._lengths = torch.from_numpy(self._index.lengths.copy())
-        self._group_rows = np.bincount(whole.group_of, whole.lengths, len(whole.groups)).astype(int)
-        self._columns = list(_COLUMNS)
-        if episodes:
-            self._columns += ["step", *([BEHAVIOUR_PROBABILITY] if self.info.behaviour_probabilities else [])]
-        rows = min(keep_bytes // row_bytes(self.info, episodes=episodes), self._reader.rows)
-        with memory_for(folder):
-            self._ring = Ring(
-                rows,
-                self.observation_size + self.action_size,
-                self.observation_size + 2,
-                len(self._columns) - len(_COLUMNS),
-            )
-        if watch is not None:
-            self._show(watch, whole.lengths)
+        self._group_rows = np.bincount(index.group_of, index.lengths, len(index.groups)).astype(int)
+        extras = ["step"] if episodes else []
+        if episodes and self.info.behaviour_probabilities:
+            extras.append(BEHAVIOUR_PROBABILITY)
+        self._columns = [*_COLUMNS, *extras]
+        with memory_for(reader.folder):
+            rows = min(keep_bytes // row_bytes(self.info, episodes=episodes), reader.rows)
+            self._ring = Ring(rows, S + A, S + 2, len(extras))
+            for table in checked_tables(reader):
+                watch(table)
 
     def lengths(self, units: Tensor) -> Tensor:
         """See `UnitStore.lengths`."""
         return self._lengths[units]
 
     def transitions(self, units: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
-        """See `UnitStore.transitions`.
-
-        Raises:
-            PipelineError: if a row group is corrupt, or memory runs out.
-        """
+        """See `UnitStore.transitions`; a corrupt row group, or memory that runs out, is a `PipelineError`."""
         rows = self._chosen(units, steps)
-        # Three times as fast as an index.
-        return embedding(rows, self._ring.inputs), embedding(rows, self._ring.targets)
+        inputs, targets, _ = self._ring.matrices
+        return embedding(rows, inputs), embedding(rows, targets)  # three times as fast as an index
 
     def begins(self, units: Tensor, steps: Tensor) -> Tensor:
         """See `UnitStore.begins`.
 
         Raises:
-            PipelineError: if a row group is corrupt, or memory runs out.
             ValueError: if the store was not opened for episodes.
         """
         return self._of_episodes(units, steps)[..., 0] > 0
@@ -135,23 +104,24 @@ class ShardedStore:
     def _of_episodes(self, units: Tensor, steps: Tensor) -> Tensor:
         if "step" not in self._columns:
             raise ValueError("the store was opened without episodes=True, so it did not read these columns")
-        return embedding(self._chosen(units, steps), self._ring.extras)
+        return embedding(self._chosen(units, steps), self._ring.matrices[2])
 
     def _chosen(self, units: Tensor, steps: Tensor) -> Tensor:
         """Bring the chosen transitions into the ring; return their places in it, int64 [U, M]."""
         numbers = units.numpy()
-        groups, place = np.unique(self._index.group_of[numbers], return_inverse=True)
-        with memory_for(self._folder):
+        groups, place = np.unique(self._group_of[numbers], return_inverse=True)
+        with memory_for(self._reader.folder):
             self._fetch(groups)
-        begins = self._ring.begin_of(groups)[place] + self._index.start_in_group[numbers]
-        return torch.from_numpy(begins)[:, None] + torch.minimum(steps, self._lengths[units, None] - 1)
+        begins = np.array([self._ring.held[group][0] for group in groups.tolist()], dtype=np.int64)
+        first = torch.from_numpy(begins[place] + self._start[numbers])
+        return first[:, None] + torch.minimum(steps, self._lengths[units, None] - 1)
 
     def _fetch(self, groups: npt.NDArray[np.int64]) -> None:
         """Bring row groups into the ring, those of one part in one read."""
         missing = self._ring.place(groups, self._group_rows[groups])
         by_part: dict[int, list[int]] = {}
         for group in missing:
-            by_part.setdefault(self._index.groups[group][0], []).append(group)
+            by_part.setdefault(self._groups[group][0], []).append(group)
         with ThreadPoolExecutor(_READERS) as pool:
             try:
                 for _ in pool.map(self._decode, by_part.items()):
@@ -162,107 +132,64 @@ class ShardedStore:
 
     def _decode(self, job: tuple[int, list[int]]) -> None:
         part, groups = job
-        table = self._reader.row_groups(part, [self._index.groups[group][1] for group in groups], self._columns)
+        table = self._reader.row_groups(part, [self._groups[group][1] for group in groups], self._columns)
+        begin, S = self._ring.held[groups[0]][0], self.observation_size
         # Ascending, so they lie one after the other in the ring too.
-        _fill(table, self.info.spaces, *self._ring.slices(groups[0], table.num_rows))
-
-    def _show(self, watch: Callable[[pa.Table], None], lengths: npt.NDArray[np.int64]) -> None:
-        order = UnitOrder()
-        for table in self._reader.tables():
-            for name in ("observation", "next_observation", "reward", BEHAVIOUR_PROBABILITY):
-                if name not in table.column_names:
-                    continue
-                column = table[name]
-                lists = pa.types.is_fixed_size_list(column.type)
-                numbers = vectors(column) if lists else whole(column).to_numpy()
-                if not np.isfinite(numbers).all():
-                    raise not_finite(self._folder)
-            order.add(table)
-            watch(table)
-        order.check(lengths, self._folder)
+        own = slice(begin, begin + table.num_rows)
+        inputs, targets, extras = (matrix[own].numpy() for matrix in self._ring.matrices)
+        observation = vectors(table["observation"])
+        inputs[:, :S] = observation
+        inputs[:, S:] = action_vectors(table, self.info.spaces)
+        np.subtract(vectors(table["next_observation"]), observation, out=targets[:, :S])
+        targets[:, S] = table["reward"].to_numpy()
+        targets[:, S + 1] = table["terminated"].to_numpy()
+        for place, name in enumerate(self._columns[len(_COLUMNS) :]):
+            values = table[name].to_numpy()
+            extras[:, place] = values == 0 if name == "step" else values  # ingest has checked that steps count from 0
 
 
 class Ring:
-    """Row groups in three matrices of rows, the oldest overwritten by the newest.
+    """Row groups in matrices of rows, the oldest overwritten by the newest.
 
     Args:
         rows: how many there is room for at least.
-        width: columns of ``inputs``.
-        target_width: columns of ``targets``.
-        extra_width: columns of ``extras``.
+        widths: columns of each matrix.
 
     Attributes:
-        inputs: [rows, width].
-        targets: [rows, target_width].
-        extras: [rows, extra_width]: whether the row begins a trajectory, and its action's probability, where known.
+        matrices: inputs, targets and extras (whether the row begins a trajectory, and its action's probability).
+        held: of each row group its first row, and the row after its last.
     """
 
-    def __init__(self, rows: int, width: int, target_width: int, extra_width: int = 0):
-        self.inputs = _matrix(rows, width)
-        self.targets = _matrix(rows, target_width)
-        self.extras = _matrix(rows, extra_width)
+    def __init__(self, rows: int, *widths: int):
+        self.matrices = [_matrix(rows, width) for width in widths]
+        self.held: dict[int, tuple[int, int]] = {}
         self._next = 0
-        # Of each row group its first row, and the row after its last.
-        self._held: OrderedDict[int, tuple[int, int]] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-    def begin_of(self, groups: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Give the first row of each row group, all of which are held."""
-        return np.array([self._held[group][0] for group in groups.tolist()], dtype=np.int64)
-
-    def slices(self, group: int, rows: int) -> tuple[Floats, Floats, Floats]:
-        """Give the room of ``rows`` rows from the beginning of a row group."""
-        place = slice(self._held[group][0], self._held[group][0] + rows)
-        return self.inputs[place].numpy(), self.targets[place].numpy(), self.extras[place].numpy()
 
     def place(self, groups: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> list[int]:
         """Make room for all of ``groups`` at once, ascending; return those whose rows are still to be filled in."""
-        missing = [
-            (group, n) for group, n in zip(groups.tolist(), rows.tolist(), strict=True) if group not in self._held
-        ]
-        wanted = set(groups.tolist())
-        needed = sum(n for _, n in missing)
-        begin = self._next if self._next + needed <= len(self.inputs) else 0
+        wanted = dict(zip(groups.tolist(), rows.tolist(), strict=True))
+        missing = {group: n for group, n in wanted.items() if group not in self.held}
+        room, needed = len(self.matrices[0]), sum(missing.values())
+        begin = self._next if self._next + needed <= room else 0
         end = begin + needed
-        gone = [group for group, (a, b) in self._held.items() if a < end and b > begin]
-        if end > len(self.inputs) or any(group in wanted for group in gone):
+        gone = [group for group, (a, b) in self.held.items() if a < end and b > begin]
+        if end > room or any(group in wanted for group in gone):
             # What this cohort wants would overwrite itself: begin again with room for all of it.
-            self._held.clear()
-            missing = list(zip(groups.tolist(), rows.tolist(), strict=True))
-            begin, total = 0, int(rows.sum())
-            if total > len(self.inputs):
-                self.inputs = _matrix(total, self.inputs.shape[1])
-                self.targets = _matrix(total, self.targets.shape[1])
-                self.extras = _matrix(total, self.extras.shape[1])
-        else:
-            self.forget(gone)
-        for group, n in missing:
-            self._held[group] = (begin, begin + n)
+            if sum(wanted.values()) > room:
+                self.matrices = [_matrix(sum(wanted.values()), matrix.shape[1]) for matrix in self.matrices]
+            self.held.clear()
+            missing, begin = wanted, 0
+        self.forget(gone)
+        for group, n in missing.items():
+            self.held[group] = (begin, begin + n)
             begin += n
         self._next = begin
-        return [group for group, _ in missing]
+        return list(missing)
 
     def forget(self, groups: list[int]) -> None:
         """Hold these no longer."""
         for group in groups:
-            self._held.pop(group, None)
-
-
-def _fill(table: pa.Table, spaces: Spaces, inputs: Floats, targets: Floats, extras: Floats) -> None:
-    """Write the rows of ``table`` into ``inputs`` [R, S + A], ``targets`` [R, S + 2] and ``extras`` [R, 0, 1 or 2]."""
-    S = spaces.observation_size
-    observation = vectors(table["observation"])
-    inputs[:, :S] = observation
-    inputs[:, S:] = action_vectors(table, spaces)
-    np.subtract(vectors(table["next_observation"]), observation, out=targets[:, :S])
-    targets[:, S] = table["reward"].to_numpy()
-    targets[:, S + 1] = table["terminated"].to_numpy()
-    if extras.shape[1] > 0:
-        extras[:, 0] = table["step"].to_numpy() == 0  # ingest has checked that steps count from 0
-    if extras.shape[1] > 1:
-        extras[:, 1] = table[BEHAVIOUR_PROBABILITY].to_numpy()
+            self.held.pop(group, None)
 
 
 def _matrix(rows: int, columns: int) -> Tensor:

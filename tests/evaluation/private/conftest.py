@@ -9,15 +9,14 @@ from torch import Tensor
 from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.ensemble import Bounds, GaussianEnsemble
 from primorl.dynamics.normaliser import Normaliser
-from primorl.evaluation.private.episodes import Episodes
-from primorl.evaluation.private.problem import Problem
+from primorl.evaluation.private.problem import Episodes, Problem
 
 SURE = -30.0  # logarithm of a variance so small that the model is as good as deterministic
 
 
 @dataclass(frozen=True)
 class Log:
-    """Units as padded tensors. See `primorl.evaluation.private.episodes.EpisodeSource`."""
+    """Units as padded tensors. See `primorl.evaluation.private.problem.EpisodeSource`."""
 
     inputs: Tensor
     targets: Tensor

@@ -10,7 +10,8 @@ from primorl.privacy.audits.canaries import audit_mechanism
 from primorl.privacy.mechanism.plan import Plan
 from tests.evaluation.private.conftest import problem
 from tests.evaluation.private.test_lstd import LSTD, MODEL
-from tests.privacy.audits.test_canaries import SURE, HalfTheNoise
+from tests.plans import HalfTheNoise
+from tests.privacy.audits.test_canaries import SURE
 
 
 @pytest.mark.parametrize("estimator", [Behaviour(levels=4, mean_share=0.5), LSTD], ids=lambda each: each.name)

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from primorl.evaluation.private.behaviour import QUANTILES, Behaviour, _haar, isotonic, scaled_returns
-from primorl.evaluation.private.episodes import Episodes
 from primorl.evaluation.private.estimator import EvaluationState, run
-from primorl.evaluation.private.problem import Problem
+from primorl.evaluation.private.problem import Episodes, Problem
 from tests.evaluation.private.conftest import Log, payers, question
 
 BEHAVIOUR = Behaviour(levels=4, mean_share=0.5)

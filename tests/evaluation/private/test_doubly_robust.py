@@ -8,12 +8,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from primorl.evaluation.private.doubly_robust import SPREAD, SUMS, BehaviourFit, Cloned, DoublyRobust
-from primorl.evaluation.private.episodes import Episodes
 from primorl.evaluation.private.estimator import EvaluationState, run
-from primorl.evaluation.private.problem import BLOCK, Problem
+from primorl.evaluation.private.problem import BLOCK, Episodes, Problem
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.queries import ONE
-from primorl.project.errors import PipelineError
 from tests.evaluation.private import tiny_mdp
 
 EXACT = 1e5  # a Gaussian mean at which noise is negligible
@@ -43,7 +41,9 @@ def slow_number(own: DoublyRobust, problem: Problem, values: dict[str, Tensor], 
 
     def q(observation: Tensor, action: Tensor | None, step: int) -> float:
         taken = problem.actions(observation) if action is None else action
-        return float(own.action_values(problem, values, observation[None], taken[None], torch.tensor([step])))
+        return float(
+            own.model(problem).action_values(values, observation[None], taken[None], torch.tensor([step])).mean(0)
+        )
 
     for row in range(int(episodes.own[unit].sum())):
         now, then, action = (part[unit, row] for part in (episodes.observation, episodes.following, episodes.action))
@@ -82,7 +82,7 @@ def test_without_noise_the_value_is_the_truth_though_the_model_is_wrong() -> Non
     assert 0.01 < width < 0.2
     assert abs(value.value - truth) < width  # four standard errors
     actions, steps = tiny_mdp.act(problem.starts), torch.zeros(3).long()
-    first = own.action_values(problem, state.values, problem.starts, actions, steps)
+    first = own.model(problem).action_values(state.values, problem.starts, actions, steps)
     assert abs(float(first.mean()) - truth) > width
 
 
@@ -90,7 +90,7 @@ def test_who_is_never_treated_like_the_policy_leaves_the_model_its_value() -> No
     own, episodes = estimator(), tiny_mdp.log(12).episodes()
     problem = replace(tiny_mdp.problem(12), policy=lambda observation: 1 - tiny_mdp.act(observation))
     values, chosen = own.begin(problem), problem.actions(episodes.observation)
-    first = own.action_values(problem, values, episodes.observation, chosen, episodes.step)
+    first = own.model(problem).action_values(values, episodes.observation, chosen, episodes.step).mean(0)
     expected = (first * episodes.begins).sum(1) / episodes.trajectories
     found = unscaled(own, problem, own.numbers(problem, values, replace(episodes, action=1 - chosen)))
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
@@ -131,12 +131,6 @@ def test_the_behaviours_probabilities_are_logged_cloned_or_fitted() -> None:
     wrong = replace(problem, clone=lambda rows: torch.full((len(rows), 2), 0.5, dtype=torch.float64))
     assert not torch.allclose(cloned.weights(wrong, {}, silent), expected, atol=0.1)
     assert (cloned.about, estimator().about) == (("model", "policy", "clone"), ("model", "policy"))
-    with pytest.raises(ValueError, match="no clone"):
-        cloned.weights(problem, {}, silent)
-    with pytest.raises(PipelineError, match="names no probabilities"):
-        estimator().weights(problem, {}, silent)
-    with pytest.raises(PipelineError, match="needs discrete actions"):
-        estimator().plan(replace(problem, discrete_actions=False), 1.0)
     plan, paid = cloned.plan(known, 0.3), estimator(behaviour=FIT).plan(problem, 0.3)
     shares = [plan.noise_multiplier, *(query.noise_multiplier for query in plan.queries)]
     assert sum(z**-2 for z in shares) == pytest.approx(0.3**2), "squared Gaussian means add up"

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from primorl.evaluation.private.dptd import Dptd
-from primorl.evaluation.private.episodes import Episodes
-from primorl.evaluation.private.estimator import Estimate, EvaluationState, run
-from primorl.evaluation.private.problem import Problem
+from primorl.evaluation.private.estimator import EvaluationState, run
+from primorl.evaluation.private.problem import Episodes, Problem
+from primorl.evaluation.private.results import Answer
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.entropy import SeededEntropy
 from primorl.privacy.mechanism.plan import Plan
@@ -48,7 +48,7 @@ def noiseless(plan: Plan, clip: float = math.inf) -> Plan:
     return replace(plan, noise_multiplier=0.0, clip=L2Clip(clip), queries=queries)
 
 
-def converged(estimator: Dptd, question: Problem, source: Log) -> Estimate:
+def converged(estimator: Dptd, question: Problem, source: Log) -> Answer:
     """TD: the same algorithm without noise and clip. The log is read once."""
     plan = noiseless(estimator.plan(question, 1.0))
     episodes, values = source.episodes(), estimator.begin(question)

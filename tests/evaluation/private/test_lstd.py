@@ -6,17 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from primorl.evaluation.private.episodes import (
+from primorl.evaluation.private.estimator import NOISE, FirstStateValue, noise_of, run
+from primorl.evaluation.private.lstd import Lstd
+from primorl.evaluation.private.model_values import ModelQ
+from primorl.evaluation.private.problem import (
     Episodes,
     first_rows,
     mean_over_trajectories,
     row_shares,
     thinned,
 )
-from primorl.evaluation.private.estimator import NOISE, noise_of, run
-from primorl.evaluation.private.lstd import Lstd
-from primorl.evaluation.private.model_q import ModelQ
-from primorl.evaluation.private.noisy_means import FirstStateValue
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.queries import ONE
 from tests.evaluation.private.conftest import Log, model, payers, problem
@@ -68,7 +67,9 @@ def test_whatever_a_unit_holds_it_is_clipped_and_moves_nobody_else(values: dict[
 def test_a_query_without_its_bound_would_be_caught(values: dict[str, Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: what a unit would add if numbers were not held within ±1."""
     (query,) = LSTD.plan(problem(MODEL, 1), 1.0).queries
-    monkeypatch.setattr(FirstStateValue, "total", lambda self, x: (x.nan_to_num() / self.high * 50 * ONE).long())
+    monkeypatch.setattr(
+        FirstStateValue, "total", lambda self, x: (x.nan_to_num() / self.problem.return_high * 50 * ONE).long()
+    )
     total = LSTD.query_total(problem(MODEL, 1), query.what, values, payers(1, 1.0).episodes())
     assert torch.linalg.vector_norm(total.double() / ONE) > query.sensitivity
 

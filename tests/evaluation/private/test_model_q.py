@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from primorl.dynamics.architecture import Architecture
-from primorl.evaluation.private.model_q import ModelQ
+from primorl.evaluation.private.model_values import ModelQ
 from tests.evaluation.private import tiny_mdp
 
 

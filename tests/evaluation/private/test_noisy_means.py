@@ -7,8 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from primorl.evaluation.private.estimator import noise_of
-from primorl.evaluation.private.noisy_means import FirstStateValue, Released, one_release, pair
+from primorl.evaluation.private.behaviour import Behaviour
+from primorl.evaluation.private.estimator import FirstStateValue, noise_of, noisy_mean, pair
 from primorl.privacy.mechanism.queries import ONE
 from tests.evaluation.private.conftest import question
 
@@ -24,7 +24,8 @@ def covered(share: float, noise: float, units: int, seed: int, *, hide_noise: bo
     hits = 0
     for (mean, rest), own in zip(means.tolist(), shares.tolist(), strict=True):
         said = 0.0 if hide_noise else noise
-        found = Released(mean, rest, said, own if share < 1 else 1.0, said / 2 if share < 1 else 0.0).interval(units)
+        shared = (own, said / 2) if share < 1 else ()
+        found = noisy_mean(units, mean, rest, said, *shared)
         assert -1 <= found.low <= found.value <= found.high <= 1
         hits += found.low <= truth <= found.high
     return hits / 2000
@@ -52,19 +53,19 @@ def test_a_spread_that_noise_hides_is_not_taken_for_none() -> None:
     for _ in range(400):
         x = 0.5 + 0.05 * (torch.rand(units, generator=draw, dtype=torch.float64) - 0.5)
         mean, rest = (pair(x).mean(0) + noise * torch.randn(2, generator=draw, dtype=torch.float64)).tolist()
-        found = Released(mean, rest, noise).interval(units)
+        found = noisy_mean(units, mean, rest, noise)
         hits += found.low <= 0.5 <= found.high
     assert hits >= 0.935 * 400  # 89% if the estimated variance were taken as it comes
 
 
 def test_an_unknown_share_says_nothing() -> None:
-    found = Released(0.01, 0.0, 0.05, 0.02, 0.05).interval(1000)
+    found = noisy_mean(1000, 0.01, 0.0, 0.05, 0.02, 0.05)
     assert (found.low, found.high) == (-1, 1)
     assert math.isinf(found.noise)
 
 
 def test_no_contribution_within_the_norm_is_changed() -> None:
-    plan = one_release(question(10, 1, 1), 0.1)
+    plan = Behaviour(levels=1, mean_share=0.5).plan(question(10, 1, 1), 0.1)
     vectors = torch.nn.functional.normalize(torch.randn(50, 7, dtype=torch.float64))
     assert torch.equal(plan.clip.finish(vectors.clone()), vectors)  # type: ignore[attr-defined]
     assert noise_of(plan) == pytest.approx(1 / (0.1 * 10), rel=1e-3)
@@ -73,20 +74,23 @@ def test_no_contribution_within_the_norm_is_changed() -> None:
 
 @given(st.floats())
 def test_one_unit_moves_the_query_by_at_most_its_sensitivity(value: float) -> None:
-    query = FirstStateValue(-1.0, 3.0)
-    total = query.total(torch.tensor([value], dtype=torch.float64))
-    assert float(total.double().norm()) <= query.query(1.0).sensitivity * ONE
+    asked = FirstStateValue(question(1, 1, 1, return_low=-1.0, return_high=3.0))
+    (query,) = asked.plan(1.0, 1.0, 0.5).queries
+    total = asked.total(torch.tensor([value], dtype=torch.float64))
+    assert float(total.double().norm()) <= query.sensitivity * ONE
 
 
 @pytest.mark.parametrize(("spread", "wide"), [(0.0, False), (0.8, True)])
 def test_the_interval_of_a_query_holds_sampling_and_noise(spread: float, wide: bool) -> None:
-    generator, first = torch.Generator().manual_seed(0), FirstStateValue(-1.0, 3.0)
-    query, units, covered, widths = first.query(5.0), 400, 0, 0.0
+    units, generator = 400, torch.Generator().manual_seed(0)
+    first = FirstStateValue(question(units, 1, 1, return_low=-1.0, return_high=3.0))
+    plan, covered, widths = first.plan(1.0, 0.2 * 2**0.5, 0.5), 0, 0.0  # half of the budget: z 5
+    (query,) = plan.queries
     for _ in range(200):
         numbers = 1.0 + spread * torch.randn(units, generator=generator, dtype=torch.float64)
         noise = query.standard_deviation * torch.randn(2, generator=generator, dtype=torch.float64)
-        low, high = first.mean((first.total(numbers).double() / ONE + noise) / units, query, units).ci95
-        covered += low <= 1.0 <= high
-        widths += (high - low) / 200
+        value, deviation = first.mean(plan, {query.what: (first.total(numbers).double() / ONE + noise) / units})
+        covered += abs(value - 1.0) <= 1.96 * deviation
+        widths += 2 * 1.96 * deviation / 200
     assert 180 <= covered <= 199
     assert (widths > 1.1 * 2 * 1.96 * 2 * query.standard_deviation / units) == wide

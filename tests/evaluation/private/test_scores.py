@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from primorl.evaluation.private.episodes import Episodes
-from primorl.evaluation.private.problem import Problem
-from primorl.evaluation.private.scores import Candidates, CorrectedModel, CorrectedScorer
+from primorl.evaluation.private.problem import Episodes, Problem, in_float64
+from primorl.evaluation.private.scores import CorrectedModel, CorrectedScorer, _acts
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.mechanism.selection import ROUNDING, Scores
 from tests.evaluation.conftest import random_policy
@@ -27,14 +26,14 @@ def problem(discrete: bool) -> Problem:
     return paying(model([0.5, 0.9], [1.0, 1.0]), UNITS)
 
 
-def candidates(discrete: bool) -> Candidates:
+def candidates(discrete: bool) -> list[DeterministicPolicy]:
     if not discrete:
         drawn = random_policy(4, 1, 1.0)
-        return Candidates.of([drawn.one(number) for number in range(4)])
+        return [drawn.one(number) for number in range(4)]
     generator = torch.Generator().manual_seed(5)
     layers = (torch.randn(4, 2, 3, generator=generator), torch.zeros(4, 1, 2))
     whole = DeterministicPolicy(layers, torch.zeros(3), torch.ones(3), torch.zeros(2), torch.ones(2), True)
-    return Candidates.of([whole.one(number) for number in range(4)])
+    return [whole.one(number) for number in range(4)]
 
 
 def log(discrete: bool) -> Log:
@@ -49,7 +48,7 @@ def fitted(discrete: bool = False, score: CorrectedModel = SMALL) -> CorrectedSc
 def one_by_one(scorer: CorrectedScorer, data: Episodes, unit: int, policy: int) -> float:
     """The docstring's ψ, row by row."""
     question, total = scorer.problem, 0.0
-    part, low, high = scorer.policies.parts[policy], question.reward_low, question.reward_high
+    part, low, high = scorer.policies[policy], question.reward_low, question.reward_high
 
     def value(state: Tensor, step: int) -> float:
         return float(scorer.values(state, torch.tensor(step))[policy])
@@ -125,6 +124,6 @@ def test_policies_of_different_shapes_stand_side_by_side() -> None:
         two, layers=(torch.cat((first, first), 1), torch.cat((bias, bias), 2), torch.cat((last, last), 2), end)
     )
     seen = torch.randn(2, 5, 2)
-    both = Candidates.of([one, wide]).act(seen)
+    both = _acts([in_float64(one), in_float64(wide)], seen)
     torch.testing.assert_close(both[0].float(), one.act(seen[:1])[0])
     torch.testing.assert_close(both[1].float(), wide.act(seen[1:])[0])

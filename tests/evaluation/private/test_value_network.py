@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import elu
 
-from primorl.evaluation.private.value_network import TdBatch, ValueNetwork
+from primorl.evaluation.private.dptd import TdBatch, ValueNetwork
 
 _GENERATOR = torch.Generator()
 
@@ -20,7 +20,7 @@ def _batch(networks: int, units: int, length: int, size: int) -> TdBatch:
     shape = (networks, units, length)
     weight = _normal(*shape).abs()
     weight[..., -1] = 0.0
-    return TdBatch(_normal(*shape, size), _normal(*shape, size), *(_normal(*shape) for _ in range(4)), weight)
+    return TdBatch(_normal(*shape, size), _normal(*shape, size), *(_normal(*shape) for _ in range(3)), weight)
 
 
 def plain(network: ValueNetwork, theta: Tensor, inputs: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ def transition_loss(
     """ℓ of one transition, by autograd and literally as the paper writes it."""
     value = plain(network, theta, batch.inputs[place])
     (gradient,) = torch.autograd.grad(value, theta, create_graph=True)
-    features = batch.dual_factor[place] * gradient
+    features = batch.factor[place] * gradient
     following = batch.next_factor[place] * plain(network, theta, batch.next_inputs[place])
     error = batch.reward[place] + following - batch.factor[place] * value
     return (error * features) @ omega - 0.5 * (features @ omega).square()

@@ -11,10 +11,10 @@ from scipy.special import ndtri
 from scipy.stats import binom
 
 from primorl.privacy.accounting.epsilon import compose, grid_interval, spent
+from primorl.privacy.accounting.events import PureDpEvent, pure_rdp
 from primorl.privacy.accounting.figures import deltas, figures
 from primorl.privacy.accounting.groups import grouped
 from primorl.privacy.accounting.privacy_filter import ORDERS, cost, gaussian_cost
-from primorl.privacy.accounting.pure import PureDpEvent, pure_rdp
 
 DELTA = 1e-5
 
@@ -46,12 +46,6 @@ def test_one_costs_no_more_than_it_says_and_little_less(epsilon: float) -> None:
     assert found.epsilon_rdp <= epsilon
     replaced = spent(PureDpEvent(epsilon), DELTA, rounds=1, relation="replace_one").epsilon_pld
     assert 2 * exact * (1 - 1e-3) <= replaced <= 2 * epsilon
-
-
-def test_beside_a_gaussian_it_adds_to_both_orders() -> None:
-    gaussian = dp_event.GaussianDpEvent(4.0)
-    alone, both = compose([gaussian], DELTA).epsilon_pld, compose([gaussian, PureDpEvent(0.2)], DELTA).epsilon_pld
-    assert alone + 0.05 < both < alone + 0.2 + 1e-3
 
 
 @given(epsilon=st.floats(1e-3, 30.0), order=st.sampled_from(ORDERS))

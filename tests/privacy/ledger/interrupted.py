@@ -18,7 +18,8 @@ from primorl.privacy.accounting.epsilon import compose
 from primorl.privacy.ledger import anchor, charges, checkpoint, ledger, progress, store
 from primorl.privacy.ledger.charges import pay_or_resume
 from primorl.privacy.ledger.checkpoint import DataclassState
-from primorl.privacy.ledger.ledger import Budget, Charge
+from primorl.privacy.ledger.history import Charge
+from primorl.privacy.ledger.ledger import Budget
 from primorl.project import files
 from primorl.project.errors import PipelineError
 from tests.privacy.ledger.ledgers import DELTA, GAUSSIAN, opened, request, version
@@ -63,16 +64,10 @@ class Place:
 
     def work(self, each: Callable[[int], object] = lambda round_: None, identity: str = "identity") -> None:
         """Pay or resume, run the rounds and commit; ``each`` is called before a round's release."""
+        wanted, begin = request(DATA, identity=identity), Running(torch.zeros(2))
         with (
             closing(opened(self.url, self.folder)) as book,
-            pay_or_resume(
-                book,
-                request(DATA, identity=identity),
-                ONE_RUN,
-                self.checkpoints,
-                Running(torch.zeros(2)),
-                Running.restore,
-            ) as payment,
+            pay_or_resume(book, wanted, ONE_RUN, self.checkpoints, begin, Running.restore) as payment,
         ):
             state = payment.state
             assert state is not None
@@ -86,9 +81,8 @@ class Place:
             book.commit(payment.charge.id)
 
     def release(self, round_: int) -> None:
-        handle = os.open(self.folder / "released", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.write(handle, f"{round_}\n".encode())
-        os.close(handle)
+        with (self.folder / "released").open("a") as file:
+            file.write(f"{round_}\n")
 
     @property
     def released(self) -> list[int]:
@@ -104,7 +98,7 @@ class Place:
 
 
 class KilledError(BaseException):
-    """Stands for a kill."""
+    """Stands for a kill: no handler sees it."""
 
 
 def dying_in(round_: int) -> Callable[[int], None]:
@@ -134,46 +128,55 @@ def in_fork(body: Callable[[], object]) -> int:
     sys.stderr.flush()
     child = os.fork()
     if child == 0:
-        status = 3
         try:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, 1)
             os.dup2(nowhere, 2)
             body()
-            status = 0
-        except BaseException:
-            pass
+            os._exit(0)
         finally:
-            os._exit(status)
+            os._exit(3)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def interrupted_at_write(place: Place, at: int, how: signal.Signals) -> bool:
-    """Work until moment number ``at``: before and after every call that writes. False if it ended before."""
+def interrupted(place: Place, at: int, how: signal.Signals, *, lines: bool = False) -> bool:
+    """Work until moment number ``at``, at which the signal arrives; SIGTERM is handled as stages do.
+
+    A moment is before and after every call that writes; or, with ``lines``, every line of the protocol's modules.
+    False if it ended before.
+    """
+    count = 0
+
+    def moment() -> None:
+        nonlocal count
+        count += 1
+        if count == at:
+            os.kill(os.getpid(), how)
+
+    def terminated(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    def around(call: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*arguments: Any, **named: Any) -> Any:
+            moment()
+            result = call(*arguments, **named)
+            moment()
+            return result
+
+        return watched
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code.co_filename not in _TRACED:
+            return None
+        if event == "line":
+            moment()
+        return trace
 
     def body() -> None:
-        moment = _moments(at, how)
-        for owner, name in _WRITES:
-            setattr(owner, name, _around(getattr(owner, name), moment))
-        place.work()
-
-    return in_fork(body) != 0
-
-
-def interrupted_at_line(place: Place, at: int, how: signal.Signals) -> bool:
-    """Work until line number ``at`` of all that the protocol's modules execute. False if it ended before."""
-
-    def body() -> None:
-        moment = _moments(at, how)
-
-        def trace(frame: FrameType, event: str, _: object) -> Any:
-            if frame.f_code.co_filename not in _TRACED:
-                return None
-            if event == "line":
-                moment()
-            return trace
-
-        sys.settrace(trace)
+        signal.signal(signal.SIGTERM, terminated)
+        for owner, name in () if lines else _WRITES:
+            setattr(owner, name, around(getattr(owner, name)))
+        sys.settrace(trace if lines else None)
         place.work()
         sys.settrace(None)
 
@@ -197,31 +200,3 @@ def judge(place: Place) -> None:
     place.work()
     assert len(place.charged) == 1
     assert file.read_bytes() == before
-
-
-def _moments(at: int, how: signal.Signals) -> Callable[[], None]:
-    """Counts its calls; at call number ``at`` the signal arrives. SIGTERM is handled as stages do."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, interrupt)
-    count = 0
-
-    def moment() -> None:
-        nonlocal count
-        count += 1
-        if count == at:
-            os.kill(os.getpid(), how)
-
-    return moment
-
-
-def _around(call: Callable[..., Any], moment: Callable[[], None]) -> Callable[..., Any]:
-    def watched(*arguments: Any, **named: Any) -> Any:
-        moment()
-        result = call(*arguments, **named)
-        moment()
-        return result
-
-    return watched

@@ -1,17 +1,23 @@
 """Ledgers, versions and requests for tests: small, and quick to account."""
 
 import hashlib
-from collections.abc import Iterable
+import multiprocessing
+from collections.abc import Callable, Iterable
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 from dp_accounting import dp_event
 
 from primorl.privacy.accounting.privacy_filter import cost, total
-from primorl.privacy.ledger.ledger import Ledger, Request, Version
+from primorl.privacy.ledger.ledger import Ledger
+from primorl.privacy.ledger.requests import Request, Version
 
 SECRET = b"s" * 32
 DELTA = 1e-5
+FORK = multiprocessing.get_context("fork")
+INSERT = "INSERT INTO ledger_records (sequence, body, previous, hash) VALUES (:sequence, :body, :previous, :hash)"
 GAUSSIAN = dp_event.GaussianDpEvent(5.0)  # cheap to compose
 
 
@@ -53,3 +59,36 @@ def execute(url: str, *statements: str, **values: object) -> None:
         for statement in statements:
             clause = sa.text(statement)
             connection.execute(clause, {name: values[name] for name in clause.compile().params})
+
+
+def at_once(*bodies: Callable[[], object]) -> list[Any]:
+    """Run each in a process of its own, all begun at the same moment; what they return, or what their errors say."""
+    together, said = FORK.Barrier(len(bodies)), FORK.Queue()
+
+    def run(body: Callable[[], object]) -> None:
+        together.wait(60)
+        try:
+            said.put(body())
+        except Exception as refused:
+            said.put(str(refused))
+
+    processes = [FORK.Process(target=run, args=(body,)) for body in bodies]
+    for process in processes:
+        process.start()
+    outcomes = [said.get(timeout=120) for _ in bodies]
+    for process in processes:
+        process.join()
+    return outcomes
+
+
+class Meeting(Ledger):
+    """The worst moment: every process has decided on the same head before the first one writes."""
+
+    together: Barrier
+    waits = True
+
+    def _append(self, *arguments: Any) -> bool:
+        if self.waits:
+            self.waits = False
+            self.together.wait(60)
+        return super()._append(*arguments)

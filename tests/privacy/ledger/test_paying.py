@@ -1,22 +1,21 @@
 """Work is paid for once: whoever asks again, from wherever, is given the result, told where it is, or refused."""
 
+import hashlib
 import json
-import multiprocessing
 import re
-from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 
-from primorl.privacy.ledger import charges, checkpoint
-from primorl.privacy.ledger.checkpoint import write_checkpoint
+from primorl.privacy.ledger import charges
+from primorl.privacy.ledger.checkpoint import read_checkpoint, write_checkpoint
 from primorl.privacy.ledger.ledger import Ledger, new_charge_id
-from primorl.privacy.ledger.requests import Refused
+from primorl.privacy.ledger.requests import BudgetExceeded, Refused
 from primorl.project.errors import PipelineError
 from primorl.project.files import locked
 from tests.privacy.ledger.interrupted import (
@@ -30,14 +29,7 @@ from tests.privacy.ledger.interrupted import (
     killed_in_round,
     refusal,
 )
-from tests.privacy.ledger.ledgers import SECRET, execute, opened, request
-
-FORK = multiprocessing.get_context("fork")
-
-
-@pytest.fixture
-def place(ledger_url: str, tmp_path: Path) -> Place:
-    return Place(ledger_url, tmp_path)
+from tests.privacy.ledger.ledgers import at_once, execute, opened, request
 
 
 @pytest.fixture
@@ -48,68 +40,12 @@ def one_file(tmp_path: Path) -> Place:
 # Twice at once
 
 
-def at_once(*places: Place) -> list[str]:
-    """All work at the same moment; what each said at the end."""
-    together, said = FORK.Barrier(len(places)), FORK.Queue()
-
-    def run(place: Place) -> None:
-        together.wait(60)
-        try:
-            place.work()
-            said.put("done")
-        except Exception as refused:
-            said.put(str(refused))
-
-    processes = [FORK.Process(target=run, args=(place,)) for place in places]
-    for process in processes:
-        process.start()
-    outcomes = [said.get(timeout=60) for _ in places]
-    for process in processes:
-        process.join()
-    return outcomes
-
-
 def test_of_equal_runs_at_once_on_one_machine_one_pays(one_file: Place) -> None:
     """The others are refused in one line, or come later and are given its result."""
-    for said in at_once(*[one_file] * 5):
-        assert said == "done" or "another process" in said, said
+    for said in at_once(*[one_file.work] * 5):
+        assert said is None or "another process" in said, said
     judge(one_file)
     assert one_file.released == [1, 2, 3]
-
-
-class Meeting(Ledger):
-    """The worst moment: every process has decided on the same head before the first one writes."""
-
-    together: Barrier
-    waits = True
-
-    def _append(self, contents: Sequence[Mapping[str, Any]], *rest: Any) -> bool:
-        if self.waits:
-            self.waits = False
-            self.together.wait(60)
-        return super()._append(contents, *rest)
-
-
-def test_equal_runs_that_decide_on_the_same_past_do_not_both_pay(place: Place) -> None:
-    opened(place.url, place.folder).close()
-    together, granted = FORK.Barrier(4), FORK.Queue()
-
-    def run() -> None:
-        ledger = Meeting.open(place.url, secret=SECRET, anchor=place.folder / "ledger.head")
-        ledger.together = together
-        try:
-            granted.put(ledger.reserve(request(DATA), None, new_charge_id()).id)
-        except Refused:
-            granted.put(None)
-
-    processes = [FORK.Process(target=run) for _ in range(4)]
-    for process in processes:
-        process.start()
-    found = [granted.get(timeout=60) for _ in processes]
-    for process in processes:
-        process.join()
-    assert len([charge for charge in found if charge]) == 1
-    assert len(place.charged) == 1
 
 
 def test_other_work_beside_it_and_after_an_abort_is_paid_for(one_file: Place) -> None:
@@ -123,20 +59,8 @@ def test_other_work_beside_it_and_after_an_abort_is_paid_for(one_file: Place) ->
         ledger.reserve(request(DATA), None)  # work that no checkpoint carries on may be repeated
 
 
-def test_work_in_progress_is_left_to_its_process(one_file: Place) -> None:
-    killed_in_round(one_file, 2)
-    (charge,) = one_file.charged
-    with locked(one_file.checkpoint.with_suffix(".lock")):
-        said = refusal(one_file)
-    assert f"another process works on charge {charge.id} of {charge.time}" in said
-    assert "wait for it; to pay for another draw of the noise, set privacy.draw" in said
-    judge(one_file)
-
-
 def test_who_waits_is_given_what_the_other_paid_for(one_file: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trials of a sweep that have the same model: one pays, and the others restore it."""
-    monkeypatch.setenv(charges.WAIT, "1")
-    monkeypatch.setattr(charges, "_SECONDS_BETWEEN_LOOKS", 0.01)
+    """Trials of a sweep that have the same model: one pays, and the others restore it. Who does not wait is refused."""
     killed_in_round(one_file, 2)
     looks, other = [], ExitStack()
 
@@ -146,12 +70,17 @@ def test_who_waits_is_given_what_the_other_paid_for(one_file: Place, monkeypatch
             other.close()
 
     with pytest.MonkeyPatch.context() as patched, other:
-        patched.setattr("time.sleep", meanwhile)
         assert other.enter_context(locked(one_file.checkpoint.with_suffix(".lock")))
+        (charge,) = one_file.charged
+        said = refusal(one_file)
+        assert f"another process works on charge {charge.id} of {charge.time}" in said
+        assert "wait for it; to pay for another draw of the noise, set privacy.draw" in said
+        monkeypatch.setenv(charges.WAIT, "1")
+        patched.setattr("time.sleep", meanwhile)
         one_file.work()
-    assert looks == [0.01, 0.01]
+    assert len(looks) == 2
     judge(one_file)
-    assert at_once(*[replace(one_file, folder=one_file.folder)] * 3) == ["done"] * 3
+    assert at_once(*[one_file.work] * 3) == [None] * 3
     assert len(one_file.charged) == 1
 
 
@@ -170,14 +99,18 @@ def test_the_lock_of_an_identity_comes_before_any_charge(one_file: Place) -> Non
     assert "another process is about to pay for exactly this result; wait for it" in seen[0]
     assert len(one_file.charged) == 1
     assert not list(one_file.checkpoints.glob("identity-*"))
+    before = sorted(one_file.checkpoints.iterdir())
+    with pytest.raises(BudgetExceeded):
+        one_file.work()
+    assert sorted(one_file.checkpoints.iterdir()) == before, "a refusal leaves no checkpoint"
 
 
 def test_a_checkpoint_that_is_elsewhere_is_not_paid_for_again(one_file: Place) -> None:
-    """Deleted, or on another machine. Brought here, it goes on; asked for another draw, that is paid for."""
+    """Deleted, or on another machine. Brought here, it goes on."""
     killed_in_round(one_file, 2)
     here = replace(one_file, machine="another")
-    said = refusal(here)
-    assert re.search("not there, and charge [0-9a-f]{16} of .* pays for exactly this result; go on where", said)
+    says = "not there, and charge [0-9a-f]{16} of .* pays for exactly this result; go on where"
+    assert re.search(says, refusal(here))
     assert len(one_file.charged) == 1
     here.checkpoints.mkdir(exist_ok=True)
     one_file.checkpoint.rename(here.checkpoints / one_file.checkpoint.name)
@@ -198,7 +131,6 @@ def test_an_old_copy_runs_nothing_and_the_newest_one_still_does(one_file: Place)
 
     with pytest.raises(KilledError):
         one_file.work(backed_up)
-    assert one_file.released == [1, 2]
     for copy in copies[:2]:
         one_file.checkpoint.write_bytes(copy)
         assert "an old copy, and charge" in refusal(one_file)
@@ -210,30 +142,28 @@ def test_an_old_copy_runs_nothing_and_the_newest_one_still_does(one_file: Place)
 
 def test_a_copy_from_before_the_queries_is_old(one_file: Place) -> None:
     """Saves count, not rounds: who asked may not ask again, although no round has started."""
+    begin = Running(torch.zeros(2))
     with (
         closing(opened(one_file.url, one_file.folder)) as ledger,
-        charges.pay_or_resume(
-            ledger, request(DATA), ONE_RUN, one_file.checkpoints, Running(torch.zeros(2)), Running.restore
-        ) as payment,
+        charges.pay_or_resume(ledger, request(DATA), ONE_RUN, one_file.checkpoints, begin, Running.restore) as payment,
     ):
         copy = one_file.checkpoint.read_bytes()
-        assert payment.state is not None
-        payment.save_checkpoint(payment.state)
+        payment.save_checkpoint(begin)
     one_file.checkpoint.write_bytes(copy)
     assert "an old copy" in refusal(one_file)
 
 
-def test_of_several_copies_at_most_one_goes_on(place: Place) -> None:
+def test_of_several_copies_at_most_one_goes_on(ledger_url: str, tmp_path: Path) -> None:
+    place = Place(ledger_url, tmp_path)
     killed_in_round(place, 2)
     machines = [replace(place, machine=f"machine{number}") for number in range(4)]
     for machine in machines:
         machine.checkpoints.mkdir()
         (machine.checkpoints / place.checkpoint.name).write_bytes(place.checkpoint.read_bytes())
-    outcomes = at_once(*machines)
-    assert outcomes.count("done") == 1
+    outcomes = at_once(*(machine.work for machine in machines))
+    assert outcomes.count(None) == 1
     assert place.released == [1, 3]
-    for said in set(outcomes) - {"done"}:
-        assert "an old copy, and charge" in said
+    assert all("an old copy, and charge" in said for said in outcomes if said is not None)
 
 
 def test_a_copy_that_resumes_stops_the_living_original(one_file: Place) -> None:
@@ -244,8 +174,7 @@ def test_a_copy_that_resumes_stops_the_living_original(one_file: Place) -> None:
         if round_ == 1:
             other.checkpoints.mkdir()
             (other.checkpoints / one_file.checkpoint.name).write_bytes(one_file.checkpoint.read_bytes())
-            with pytest.raises(KilledError):
-                other.work(dying_in(3))
+            killed_in_round(other, 3)
 
     with pytest.raises(PipelineError, match=r"another process has resumed it from a copy .* this one stops before"):
         one_file.work(copied)
@@ -263,13 +192,16 @@ def test_a_copy_that_resumes_stops_the_living_original(one_file: Place) -> None:
     ],
 )
 def test_progress_that_somebody_changed_lets_nothing_run(one_file: Place, change: str, said: str) -> None:
-    copies: list[bytes] = []
-    with pytest.raises(KilledError):
-        one_file.work(lambda round_: (copies.append(one_file.checkpoint.read_bytes()), dying_in(3)(round_)))  # type: ignore[func-returns-value]
-    one_file.checkpoint.write_bytes(copies[1])
+    """The row comes with the reservation; without it, the first checkpoint put back would run every round again."""
+    killed_in_round(one_file, 2)
     execute(one_file.url, change)
     assert f"ledger_progress: the row of charge {one_file.checkpoint.stem} {said}" in refusal(one_file)
-    assert one_file.released == [1, 2]
+    assert one_file.released == [1]
+    with closing(opened(one_file.url, one_file.folder)) as ledger:
+        with pytest.raises(PipelineError, match=said):
+            ledger.verify()
+        with pytest.raises(PipelineError, match=said):
+            ledger.progress.claim(one_file.checkpoint.stem, "somebody else", 0)
 
 
 # Checkpoints and ledgers of before
@@ -277,16 +209,10 @@ def test_progress_that_somebody_changed_lets_nothing_run(one_file: Place, change
 
 def as_before(file: Path, resumed: int) -> None:
     """Write a checkpoint as it was written before resumptions had tokens."""
-    found = checkpoint.read_checkpoint(file, Running.restore, file.stem)
-    with pytest.MonkeyPatch.context() as patched:
-        dumps = json.dumps
-
-        def old(header: dict[str, Any], **options: Any) -> str:
-            assert set(header) == {"charge", "tokens", "saves", "facts"}
-            return dumps({"charge": header["charge"], "resumed": resumed, "facts": header["facts"]}, **options)
-
-        patched.setattr(checkpoint.json, "dumps", old)
-        write_checkpoint(file, found.state, charge=file.stem)
+    state = read_checkpoint(file, Running.restore, file.stem).state
+    header = json.dumps({"charge": file.stem, "resumed": resumed, "facts": state.facts()})
+    content = safetensors.torch.save(state.tensors(), {"checkpoint": header})
+    file.write_bytes(hashlib.sha256(content).digest() + content)
 
 
 _append = Ledger._append
@@ -302,6 +228,8 @@ def test_a_run_of_the_version_before_is_gone_on_with(one_file: Place, resumed: i
     with pytest.MonkeyPatch.context() as before:
         before.setattr(Ledger, "_append", _unmarked)
         killed_in_round(one_file, 2)
+    as_before(one_file.checkpoint, resumed + 1)
+    assert "an old copy" in refusal(one_file)
     as_before(one_file.checkpoint, resumed)
     execute(one_file.url, "DROP TABLE ledger_progress")
     with closing(opened(one_file.url, one_file.folder)) as ledger:
@@ -318,26 +246,56 @@ def test_a_run_of_the_version_before_is_gone_on_with(one_file: Place, resumed: i
     assert one_file.released == [1]
 
 
-def test_an_old_copy_of_the_version_before_is_refused(one_file: Place) -> None:
-    killed_in_round(one_file, 2)
-    as_before(one_file.checkpoint, 1)
-    assert "an old copy" in refusal(one_file)
+# Checkpoints without a charge: deleted once their process is dead, unless the ledger has lost the charge
 
 
-def test_without_its_row_of_progress_no_checkpoint_is_believed(one_file: Place) -> None:
-    """The row comes with the reservation; without it, the first checkpoint put back would run every round again."""
-    killed_in_round(one_file, 1)
-    execute(one_file.url, "DELETE FROM ledger_progress")
-    assert "the row of charge" in refusal(one_file)
-    with closing(opened(one_file.url, one_file.folder)) as ledger, pytest.raises(PipelineError, match="was removed"):
-        ledger.verify()
+def orphan(place: Place, saves: int = 0) -> Path:
+    file = place.checkpoints / f"{new_charge_id()}.safetensors"
+    write_checkpoint(file, Running(torch.zeros(2)), charge=file.stem, saves=saves)
+    return file
 
 
-def test_a_first_checkpoint_put_back_after_its_row_is_gone_is_refused(one_file: Place) -> None:
-    """It was saved once, so its own count tells nothing; that the row is gone does."""
-    with closing(opened(one_file.url, one_file.folder)) as ledger:
-        charge = ledger.reserve(request(DATA), None, new_charge_id())
-        assert ledger.progress.claim(charge.id, "somebody", 0) is not None
-        execute(one_file.url, "DELETE FROM ledger_progress")
-        with pytest.raises(PipelineError, match="was removed"):
-            ledger.progress.claim(charge.id, "somebody else", 0)
+def test_a_checkpoint_without_a_charge_is_deleted_once_its_process_is_dead(one_file: Place) -> None:
+    first, alive = orphan(one_file), orphan(one_file)
+    other = one_file.checkpoints / "notes.safetensors"
+    other.write_text("not a charge's")
+    with locked(alive.with_suffix(".lock")):
+        one_file.work()
+        assert not first.exists()
+        assert alive.exists()
+    one_file.work()
+    assert alive.exists(), "a restored result pays for nothing"
+    with pytest.raises(BudgetExceeded):
+        one_file.work(identity="another")
+    assert alive.exists(), "a refused one neither"
+    assert other.exists()
+
+
+def test_work_under_a_charge_that_the_ledger_lost_stops_the_next_payment(one_file: Place) -> None:
+    file = orphan(one_file, saves=1)
+    said = refusal(one_file)
+    assert f"{file.name}: work was done under charge {file.stem}, which the ledger does not hold" in said
+    assert "restore its database from the backup" in said
+    assert file.exists()
+    assert one_file.charged == []
+    file.write_bytes(b"damaged")
+    assert "work was done under charge" in refusal(one_file)
+    file.unlink()
+    one_file.work()
+
+
+def test_a_checkpoint_whose_charge_comes_in_meanwhile_is_kept(one_file: Place) -> None:
+    """Its process died after it had asked, and the server commits late: just before the next payment's record."""
+    file = orphan(one_file)
+
+    def late(self: Ledger, *arguments: Any) -> bool:
+        Ledger._append = _append  # type: ignore[method-assign]
+        with closing(opened(one_file.url, one_file.folder)) as other:
+            other.reserve(request(DATA, identity="late"), None, file.stem)
+        return self._append(*arguments)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Ledger, "_append", late)
+        patched.setattr("tests.privacy.ledger.interrupted.ONE_RUN", None)
+        one_file.work()
+    assert file.exists()

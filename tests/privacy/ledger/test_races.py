@@ -1,93 +1,69 @@
-"""Processes that decide at the same time cannot both take the last of a budget."""
+"""Processes that decide at the same time cannot both take the last of a budget, nor both pay for the same work."""
 
-import multiprocessing
-from collections.abc import Mapping, Sequence
-from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
-from primorl.privacy.ledger.ledger import Budget, BudgetExceeded, Ledger
-from tests.privacy.ledger.ledgers import DELTA, GAUSSIAN, SECRET, adaptive, opened, request, version
+from primorl.privacy.ledger.ledger import Budget, new_charge_id
+from primorl.privacy.ledger.requests import Refused, Request
+from tests.privacy.ledger.ledgers import (
+    DELTA,
+    FORK,
+    GAUSSIAN,
+    SECRET,
+    Meeting,
+    adaptive,
+    at_once,
+    opened,
+    request,
+    version,
+)
 
-PROCESSES, ROUNDS = 6, 3
+PROCESSES = 6
 BUDGET = Budget(adaptive(GAUSSIAN, GAUSSIAN, GAUSSIAN), DELTA)  # two are taken before the race
-FORK = multiprocessing.get_context("fork")
-
-
-class Meeting(Ledger):
-    """The worst moment: every process has decided on the same head before the first one writes."""
-
-    together: Barrier
-    waits = True
-
-    def _append(self, contents: Sequence[Mapping[str, Any]], *others: Any) -> bool:
-        if self.waits:
-            self.waits = False
-            self.together.wait(60)
-        return super()._append(contents, *others)
+DATA = version("abc")
 
 
 class Careless(Meeting):
     """The twin: who finds its place taken writes what it had decided in the next."""
 
-    def _append(self, contents: Sequence[Mapping[str, Any]], *others: Any) -> bool:
-        while not super()._append(contents, *others):
+    def _append(self, *arguments: Any) -> bool:
+        while not super()._append(*arguments):
             self._refresh()
         return True
 
 
-def members_of(race: int) -> list[str]:
-    return [f"{race} {unit}" for unit in range(3)]
+def granted(kind: type[Meeting], url: str, folder: Path, wanted: Request, budget: Budget | None, paid: bool) -> int:
+    """How many processes get what all ask for; ``paid``: as work that is paid for once."""
+    kind.together = FORK.Barrier(PROCESSES)
 
-
-def race(kind: type[Meeting], url: str, folder: Path) -> list[int]:
-    """How many processes get the last of each round's budget."""
-    together, grants = FORK.Barrier(PROCESSES), FORK.Queue()
-
-    def run() -> None:
+    def run() -> bool:
         ledger = kind.open(url, secret=SECRET, anchor=folder / "ledger.head")
-        ledger.together = together
-        for turn in range(ROUNDS):
-            ledger.waits = True
-            try:
-                ledger.reserve(request(version(members_of(turn))), BUDGET)
-                grants.put((turn, 1))
-            except BudgetExceeded:
-                grants.put((turn, 0))
-            together.wait(60)
+        try:
+            ledger.reserve(wanted, budget, new_charge_id() if paid else None)
+        except Refused:
+            return False
+        return True
 
-    processes = [FORK.Process(target=run) for _ in range(PROCESSES)]
-    for process in processes:
-        process.start()
-    taken = [grants.get(timeout=120) for _ in range(PROCESSES * ROUNDS)]
-    for process in processes:
-        process.join()
-    return [sum(granted for at, granted in taken if at == turn) for turn in range(ROUNDS)]
-
-
-def begun(url: str, folder: Path) -> Ledger:
-    """A ledger with room for one more charge in every round."""
-    ledger = opened(url, folder)
-    for turn in range(ROUNDS):
-        for _ in range(2):
-            ledger.reserve(request(version(members_of(turn))), BUDGET)
-    return ledger
-
-
-def spent(ledger: Ledger) -> list[float]:
-    return [ledger.account(version(members_of(turn))).epsilon(DELTA) for turn in range(ROUNDS)]
+    answers = at_once(*[run] * PROCESSES)
+    assert set(answers) <= {True, False}, answers
+    return sum(answers)
 
 
 def test_one_of_many_gets_the_last_of_a_budget(ledger_url: str, tmp_path: Path) -> None:
-    ledger = begun(ledger_url, tmp_path)
-    assert race(Meeting, ledger_url, tmp_path) == [1] * ROUNDS
-    assert spent(ledger) == [BUDGET.epsilon] * ROUNDS
-    assert ledger.verify() == ROUNDS * 4
+    """The twin overspends it. The chain is whole all the same, as every link was written well."""
+    ledger = opened(ledger_url, tmp_path)
+    for _ in range(2):
+        ledger.reserve(request(DATA), BUDGET)
+    assert granted(Meeting, ledger_url, tmp_path, request(DATA), BUDGET, paid=False) == 1
+    assert ledger.account(DATA).epsilon(DELTA) == BUDGET.epsilon
+    assert ledger.verify() == 4
+    larger = Budget(adaptive(*[GAUSSIAN] * 4), DELTA)
+    assert granted(Careless, ledger_url, tmp_path, request(DATA), larger, paid=False) == PROCESSES
+    assert ledger.account(DATA).epsilon(DELTA) > larger.epsilon
+    assert ledger.verify() == 4 + PROCESSES
 
 
-def test_without_deciding_again_it_is_overspent(ledger_url: str, tmp_path: Path) -> None:
-    """The twin of the race: it would be noticed. The chain is whole all the same, as every link was written well."""
-    ledger = begun(ledger_url, tmp_path)
-    assert race(Careless, ledger_url, tmp_path) == [PROCESSES] * ROUNDS
-    assert min(spent(ledger)) > BUDGET.epsilon
-    assert ledger.verify() == ROUNDS * (3 + PROCESSES)
+def test_equal_runs_that_decide_on_the_same_past_do_not_both_pay(ledger_url: str, tmp_path: Path) -> None:
+    ledger = opened(ledger_url, tmp_path)
+    assert granted(Meeting, ledger_url, tmp_path, request(DATA), None, paid=True) == 1
+    assert len(ledger.charges()) == 1

@@ -14,9 +14,9 @@ from primorl.privacy.mechanism import clipping
 from primorl.privacy.mechanism.clipping import EnsembleClip, L2Clip
 
 C, MEMBERS, SIZES = 0.5, 3, (6, 4)  # two layers
-MODES = ["flat", "per_layer"]
-RELATIONS = ["zero_out_one", "replace_one"]
 AWKWARD = [0.0, 1.0, -1.0, 0.1, 1e-30, 1e-40, -1e6, 3e19, -3e38, math.nan, math.inf, -math.inf]
+each_mode = pytest.mark.parametrize("mode", ["flat", "per_layer"])
+each_relation = pytest.mark.parametrize("relation", ["zero_out_one", "replace_one"])
 
 Unit = list[Tensor]  # a layer each: what every member would have its update be, [N, size] float32
 
@@ -35,10 +35,6 @@ def clipped_sum(clip: EnsembleClip, units: list[Unit]) -> list[Tensor]:
     return [layer.view(-1, MEMBERS, layer.shape[1]).sum(0, dtype=torch.float64) for layer in clip.finish(layers)]
 
 
-def distance(clip: EnsembleClip, one: list[Unit], other: list[Unit]) -> float:
-    return joint_norm([a - b for a, b in zip(clipped_sum(clip, one), clipped_sum(clip, other), strict=True)])
-
-
 def make_unit(values: list[float], member: int | None = None) -> Unit:
     """A unit whose updates repeat ``values``; with ``member``, those of the other members are small."""
     flat = torch.tensor(values).repeat(MEMBERS * sum(SIZES))[: MEMBERS * sum(SIZES)].view(MEMBERS, -1)
@@ -47,10 +43,12 @@ def make_unit(values: list[float], member: int | None = None) -> Unit:
     return list(flat.split(SIZES, dim=1))
 
 
-def neighbours(relation: str, odd: Unit, other: Unit) -> tuple[list[Unit], list[Unit]]:
-    """Two datasets that differ in one unit: ``odd`` is there or not, or ``other`` is there in its place."""
+def distance(clip: EnsembleClip, relation: str, odd: Unit, other: Unit) -> float:
+    """Of two datasets that differ in one unit: ``odd`` is there or not, or ``other`` is there in its place."""
     rest = [make_unit([0.05, -0.2, 0.3]), make_unit([7.0, -1.0])]
-    return [*rest, odd], ([*rest, other] if relation == "replace_one" else rest)
+    one = clipped_sum(clip, [*rest, odd])
+    two = clipped_sum(clip, [*rest, other] if relation == "replace_one" else rest)
+    return joint_norm([a - b for a, b in zip(one, two, strict=True)])
 
 
 UNITS = st.builds(
@@ -60,49 +58,32 @@ UNITS = st.builds(
 )
 
 
-@pytest.mark.parametrize("relation", RELATIONS)
-@pytest.mark.parametrize("mode", MODES)
+@each_relation
+@each_mode
 @settings(max_examples=60, deadline=None)
 @given(odd=UNITS, other=UNITS)
 def test_neighbours_differ_by_at_most_the_sensitivity(relation: Relation, mode: str, odd: Unit, other: Unit) -> None:
     """Whatever the unit that comes, goes or is exchanged: huge, overflowing, NaN or infinite, in one member or all."""
     clip = make_clip(mode)
-    assert distance(clip, *neighbours(relation, odd, other)) <= clip.sensitivity_under(relation)
+    assert distance(clip, relation, odd, other) <= clip.sensitivity_under(relation)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@each_mode
 @pytest.mark.parametrize(("relation", "farthest"), [("zero_out_one", C), ("replace_one", 2 * C)])
-def test_the_sensitivity_is_reached(mode: str, relation: Relation, farthest: float) -> None:
-    """Opposite updates are 2C apart, so C for replacement would be too little, and 2C for a newcomer too much."""
-    clip = make_clip(mode)
-    there = distance(clip, *neighbours(relation, make_unit([1e6]), make_unit([-1e6])))
-    assert clip.sensitivity_under(relation) == farthest
-    assert 0.999 * farthest < there <= farthest
-
-
-@pytest.mark.parametrize("relation", RELATIONS)
-@pytest.mark.parametrize("mode", MODES)
-def test_a_clip_of_c_for_every_piece_is_told_apart(
-    relation: Relation, mode: str, monkeypatch: pytest.MonkeyPatch
+def test_the_sensitivity_is_reached(
+    mode: str, relation: Relation, farthest: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The twin: members (and layers) held to C each instead of C/√N (C/√(NL)) pass the bound by that root."""
+    """Opposite updates are 2C apart. The twin: members (and layers) held to C each pass the bound by a root."""
+    clip, opposite = make_clip(mode), (make_unit([1e6]), make_unit([-1e6]))
+    assert clip.sensitivity_under(relation) == farthest
+    assert 0.999 * farthest < distance(clip, relation, *opposite) <= farthest
     monkeypatch.setattr(EnsembleClip, "bound", property(lambda clip: clip.clipping_norm))
-    clip = make_clip(mode)
     pieces = MEMBERS * (len(SIZES) if mode == "per_layer" else 1)
-    there = distance(clip, *neighbours(relation, make_unit([1e6]), make_unit([-1e6])))
-    assert there == pytest.approx(clip.sensitivity_under(relation) * math.sqrt(pieces), rel=1e-3)
+    assert distance(clip, relation, *opposite) == pytest.approx(farthest * math.sqrt(pieces), rel=1e-3)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_updates_that_are_not_finite_are_told_apart_where_they_pass(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: without `finish`, one NaN is in every sum it touches."""
-    monkeypatch.setattr(EnsembleClip, "finish", lambda clip, updates: updates)
-    there = distance(make_clip(mode), *neighbours("zero_out_one", make_unit([math.nan], member=1), []))
-    assert not there <= C
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_the_edge_cases_are_those_of_the_table(mode: str) -> None:
+@each_mode
+def test_the_edge_cases_are_those_of_the_table(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Zero stays zero, what is within the bound is unchanged, and what is not finite takes its member's update only."""
     clip = make_clip(mode)
     assert joint_norm(clipped_sum(clip, [make_unit([0.0])])) == 0
@@ -113,59 +94,58 @@ def test_the_edge_cases_are_those_of_the_table(mode: str) -> None:
         first, last = clipped_sum(clip, [make_unit([0.01, broken], member=1)])
         assert bool(first[1].any() | last[1].any()) == (broken == 1e18)
         assert torch.equal(first[0], torch.full((6,), 0.01).double())
-
-
-def wide(rows: int) -> float:
-    """Norm of what is left of an update of a few large entries among a million small ones."""
-    update = torch.full((1, rows, (1 << 20) // rows), 2e-4)
-    update[0, 0, :4] = 4.0
-    return joint_norm(EnsembleClip(C, "flat", members=1, layers=1).finish([update]))
+    unclipped = make_clip(mode, math.inf)
+    assert unclipped.sensitivity_under("replace_one") == unclipped.sensitivity == math.inf
+    assert torch.equal(clipped_sum(unclipped, [make_unit([1e6])])[0], make_unit([1e6])[0].double())
+    monkeypatch.setattr(EnsembleClip, "finish", lambda clip, updates: updates)  # the twin: one NaN is in every sum
+    assert not distance(clip, "zero_out_one", make_unit([math.nan], member=1), []) <= C
 
 
 @pytest.mark.parametrize("rows", [1, 16, 1024, 2048])
-def test_wide_layers_keep_the_bound(rows: int) -> None:
-    """A sum of all squares in float32 may lose the small ones, and with them the bound."""
-    assert 0.4999 < wide(rows) <= C
+def test_wide_layers_keep_the_bound(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a few large entries among a million small ones. The twin: squares added one by one in float32."""
 
-
-def test_a_norm_that_loses_small_entries_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: squares added one by one in float32, the small ones to the large ones' sum."""
+    def wide() -> float:
+        update = torch.full((1, rows, (1 << 20) // rows), 2e-4)
+        update[0, 0, :4] = 4.0
+        return joint_norm(EnsembleClip(C, "flat", members=1, layers=1).finish([update]))
 
     def norm(update: Tensor, *, dim: int, dtype: torch.dtype | None) -> Tensor:
         return torch.from_numpy(np.cumsum(update.square().numpy(), axis=dim)[..., -1]).sqrt()
 
+    assert 0.4999 < wide() <= C
     monkeypatch.setattr(torch.linalg, "vector_norm", norm)
-    assert wide(rows=1) > C
+    assert rows > 1 or wide() > C
 
 
-@pytest.mark.parametrize("relation", RELATIONS)
-def test_without_a_clip_nothing_is_promised(relation: Relation) -> None:
-    clip = make_clip("flat", math.inf)
-    assert clip.sensitivity_under(relation) == clip.sensitivity == math.inf
-    (first, _), unit = clipped_sum(clip, [make_unit([1e6])]), make_unit([1e6])
-    assert torch.equal(first, unit[0].double())
-
-
-def vectors(seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
+def vectors(dtype: torch.dtype = torch.float32) -> Tensor:
     """Rows far above, about and below the bound, one of zeros, one NaN, one infinite, one whose squares overflow."""
-    generator = torch.Generator().manual_seed(seed)
-    rows = torch.randn(7, 40, generator=generator, dtype=dtype)
+    rows = torch.randn(7, 40, generator=torch.Generator().manual_seed(0), dtype=dtype)
     rows *= torch.tensor([[100.0], [C / 6], [1e-3], [0.0], [1.0], [1.0], [1e30]], dtype=dtype)
     rows[4, 3], rows[5, 7] = math.nan, -math.inf
     return rows
 
 
-@pytest.mark.parametrize("relation", ["zero_out_one", "replace_one"])
+@each_relation
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_one_vector_moves_the_sum_by_no_more_than_an_l2_clip_states(relation: Relation, dtype: torch.dtype) -> None:
     """Neighbouring sets of vectors, whatever is in them; the twin clips nothing and breaks the bound."""
     clip = L2Clip(C)
-    clipped = clip.finish(vectors(0, dtype)).double()
+    clipped = clip.finish(vectors(dtype)).double()
     assert bool(clipped.isfinite().all())
     for row in clipped:
         for other in torch.zeros(1, 40) if relation == "zero_out_one" else [*clipped, *-clipped]:
             assert float((row - other).norm()) <= clip.sensitivity_under(relation)
-    assert float(vectors(0, dtype)[0].norm()) > clip.sensitivity_under(relation)
+    assert float(vectors(dtype)[0].norm()) > clip.sensitivity_under(relation)
+
+
+def test_an_l2_clip_keeps_what_is_short_and_zeroes_what_is_not_finite() -> None:
+    clipped, given = L2Clip(C).finish(vectors()), vectors()
+    torch.testing.assert_close(clipped[2:4], given[2:4], rtol=0, atol=0)
+    assert clipped[0].norm().item() == pytest.approx(C, rel=1e-3)
+    assert not clipped[4:].any()
+    assert torch.equal(L2Clip(math.inf).finish(given[:4].clone()), given[:4])
+    assert L2Clip(math.inf).describe() == {"clipping_norm": None, "clipping": "flat"}
 
 
 @pytest.mark.parametrize("norm", [C, 1e-3])
@@ -182,29 +162,18 @@ def test_rounding_carries_no_vector_above_the_bound(norm: float, monkeypatch: py
     assert largest() > norm
 
 
-@pytest.mark.parametrize("given", [torch.ones(3), torch.ones(3, 2, 2), torch.ones(3, 2, dtype=torch.int64)])
-def test_a_row_must_be_all_of_one_unit(given: Tensor) -> None:
+def test_a_row_must_be_all_of_one_unit() -> None:
     """One number for each of three units would be clipped as one vector, and so depend on all three."""
-    with pytest.raises(ValueError, match="one row for each unit"):
-        L2Clip(C).finish(given)
+    for given_ in (torch.ones(3), torch.ones(3, 2, 2), torch.ones(3, 2, dtype=torch.int64)):
+        with pytest.raises(ValueError, match="one row for each unit"):
+            L2Clip(C).finish(given_)
     with pytest.raises(ValueError, match="clipping_norm: found 0"):
         L2Clip(0.0)
 
 
-def test_an_l2_clip_keeps_what_is_short_and_zeroes_what_is_not_finite() -> None:
-    clip, given = L2Clip(C), vectors(1)
-    clipped = clip.finish(given.clone())
-    torch.testing.assert_close(clipped[2:4], given[2:4], rtol=0, atol=0)
-    assert clipped[0].norm().item() == pytest.approx(C, rel=1e-3)
-    assert not clipped[4:].any()
-    assert torch.equal(L2Clip(math.inf).finish(given[:4].clone()), given[:4])
-    assert L2Clip(math.inf).describe() == {"clipping_norm": None, "clipping": "flat"}
-
-
 def test_pieces_are_clipped_as_training_clips_them() -> None:
     """`clip_pieces`, which the audit uses, is `finish` in another shape."""
-    whole = torch.randn(5, len(SIZES), MEMBERS, 8)
-    clip = make_clip("per_layer")
+    whole, clip = torch.randn(5, len(SIZES), MEMBERS, 8), make_clip("per_layer")
     pairs = [whole[:, layer].reshape(-1, 8).clone() for layer in range(len(SIZES))]
     expected = torch.stack([part.view(5, MEMBERS, 8) for part in clip.finish(pairs)], dim=1)
     assert torch.equal(clip.clip_pieces(whole), expected)

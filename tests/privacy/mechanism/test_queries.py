@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from dp_accounting import dp_event
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.epsilon import Relation
 from primorl.privacy.mechanism.entropy import SystemEntropy
 from primorl.privacy.mechanism.queries import (
@@ -22,8 +22,10 @@ from primorl.privacy.mechanism.queries import (
     query_types,
     register_query,
 )
+from tests.hostile.fft_accountant import gaussian_delta
+from tests.privacy.mechanism.test_plan import chi_square_tail
 
-RELATIONS: list[Relation] = ["zero_out_one", "replace_one"]
+each_relation = pytest.mark.parametrize("relation", ["zero_out_one", "replace_one"])
 AWKWARD = [0.0, 1.0, -1.0, 0.3, -0.999999, 1e-30, 1e30, -1e30, math.nan, math.inf, -math.inf]
 COLUMNS, BINS = 3, 5
 
@@ -42,24 +44,19 @@ def neighbours(relation: Relation, rest: list[Unit], odd: Unit, other: Unit) -> 
 
 def histogram_sum(units: list[Unit]) -> Tensor:
     query = Fractions(COLUMNS, BINS)
-    longest = max((len(bins) for bins, _ in units), default=0)
     total = torch.zeros(COLUMNS, BINS, dtype=torch.int64)
     for bins, own in units:  # one by one, and all at once: padding changes nothing
         total += query.total(bins.unsqueeze(0), own.unsqueeze(0))
     if units:
-        padded = [torch.nn.functional.pad(bins, (0, 0, 0, longest - len(bins))) for bins, _ in units]
-        owned = [torch.nn.functional.pad(own, (0, longest - len(own))) for _, own in units]
-        assert torch.equal(query.total(torch.stack(padded), torch.stack(owned)), total)
+        padded, owned = (pad_sequence([unit[i] for unit in units], batch_first=True) for i in (0, 1))
+        assert torch.equal(query.total(padded, owned), total)
     return total
 
 
 def moment_sum(units: list[Unit]) -> Tensor:
-    query = Moments(3, (2, 4))
-    vectors, chosen = zip(*units, strict=True) if units else ((), ())
-    return query.total(
-        torch.stack(vectors) if vectors else torch.empty(0, 3),
-        torch.stack(chosen) if chosen else torch.empty(0, 2, dtype=torch.int64),
-    )
+    nobody = torch.empty(0, 3), torch.empty(0, 2, dtype=torch.int64)
+    vectors, chosen = (torch.cat([nobody[i], *(unit[i][None] for unit in units)]) for i in (0, 1))
+    return Moments(3, (2, 4)).total(vectors, chosen)
 
 
 BINNED = st.lists(st.lists(st.integers(-2, BINS + 1), min_size=COLUMNS, max_size=COLUMNS), min_size=1, max_size=9).map(
@@ -71,7 +68,7 @@ STATES = st.tuples(
 )
 
 
-@pytest.mark.parametrize("relation", RELATIONS)
+@each_relation
 @settings(max_examples=80, deadline=None)
 @given(odd=BINNED, other=BINNED, rest=st.lists(BINNED, max_size=2))
 def test_histograms_of_neighbours(relation: Relation, odd: Unit, other: Unit, rest: list[Unit]) -> None:
@@ -80,7 +77,7 @@ def test_histograms_of_neighbours(relation: Relation, odd: Unit, other: Unit, re
     assert norm(histogram_sum(one) - histogram_sum(two)) <= Fractions(COLUMNS, BINS).sensitivity_under(relation)
 
 
-@pytest.mark.parametrize("relation", RELATIONS)
+@each_relation
 @settings(max_examples=80, deadline=None)
 @given(odd=STATES, other=STATES, rest=st.lists(STATES, max_size=2))
 def test_moments_of_neighbours(relation: Relation, odd: Unit, other: Unit, rest: list[Unit]) -> None:
@@ -96,15 +93,11 @@ def test_the_sensitivities_are_reached() -> None:
     assert norm(there) == Fractions(COLUMNS, BINS).sensitivity == math.sqrt(COLUMNS)
     moved = histogram_sum([(rows + 1, own)])
     assert norm(there - moved) == pytest.approx(Fractions(COLUMNS, BINS).sensitivity_under("replace_one"))
+    # The twin: a unit that adds its rows, not its share, passes the bound by its length.
+    each = sum(Fractions(COLUMNS, BINS).total(rows[None, [i]], own[None, [i]]) for i in range(7))
+    assert norm(torch.as_tensor(each)) == pytest.approx(7 * Fractions(COLUMNS, BINS).sensitivity)
     corner = torch.tensor([1.0, -1.0, 1.0]), torch.tensor([1, 3])
     assert norm(moment_sum([corner])) == Moments(3, (2, 4)).sensitivity == math.sqrt(9 + 2)
-
-
-def test_counting_rows_instead_of_fractions_is_told_apart() -> None:
-    """The twin: a unit that adds its rows, not its share, passes the bound by its length."""
-    bins = torch.zeros(1, 7, COLUMNS, dtype=torch.int64)
-    seven = sum(Fractions(COLUMNS, BINS).total(bins[:, [i]], torch.ones(1, 1, dtype=torch.bool)) for i in range(7))
-    assert norm(torch.as_tensor(seven)) == pytest.approx(7 * Fractions(COLUMNS, BINS).sensitivity)
 
 
 def test_what_is_no_number_counts_nowhere() -> None:
@@ -127,11 +120,6 @@ def test_the_sums_are_what_they_say() -> None:
     torch.testing.assert_close(found, torch.tensor([*x, *pairs, 0, 1, 1, 0, 0, 0]), atol=1e-6, rtol=0)
 
 
-def chi_square_tail(noise: np.ndarray, sigma: float) -> float:
-    total = float((noise / sigma).__pow__(2).sum())
-    return 2 * min(stats.chi2(noise.size).cdf(total), stats.chi2(noise.size).sf(total))
-
-
 def test_noise_has_the_accounted_scale() -> None:
     """σ = z · sensitivity; the same test rejects ⅔σ and 3⁄2σ, and noise that forgets the sensitivity."""
     query = GaussianQuery("normaliser", math.sqrt(7), 10.0)
@@ -144,27 +132,19 @@ def test_noise_has_the_accounted_scale() -> None:
 
 
 def test_without_noise_the_sum_leaves_and_nothing_is_claimed() -> None:
-    query = GaussianQuery("starts", 2.0, 0.0)
-    assert torch.equal(
-        query.release(torch.tensor([3 * ONE]), SystemEntropy()), torch.tensor([3.0], dtype=torch.float64)
-    )
-    assert type(query.event).__name__ == "NonPrivateDpEvent"
+    query, exact = GaussianQuery("starts", 2.0, 0.0), torch.tensor([3.0], dtype=torch.float64)
+    assert torch.equal(query.release(torch.tensor([3 * ONE]), SystemEntropy()), exact)
+    assert query.event == dp_event.NonPrivateDpEvent()
     assert query.statement(1e-5).epsilon is None
 
 
 def test_its_statement_is_the_accountants() -> None:
-    """ε of one Gaussian: δ(ε) in closed form; the twin is the ε of two thirds of the noise."""
-    stated = GaussianQuery("starts", 2.0, 10.0).statement(1e-5).epsilon
-
-    def delta(z: float) -> float:
-        mu = 1 / z
-        return float(stats.norm.cdf(mu / 2 - stated / mu) - math.exp(stated) * stats.norm.cdf(-mu / 2 - stated / mu))
-
-    assert 0.97e-5 < delta(10.0) <= 1e-5 * (1 + 1e-6) < delta(20 / 3)
-    assert accounting.spent(GaussianQuery("x", 5.0, 10.0).event, 1e-5, rounds=1).epsilon_pld == stated
+    """ε of one Gaussian; the twin is the ε of two thirds of the noise."""
+    epsilon = GaussianQuery("starts", 2.0, 10.0).statement(1e-5).epsilon
+    assert 0.97e-5 < gaussian_delta(1 / 10, epsilon) <= 1e-5 * (1 + 1e-6) < gaussian_delta(3 / 20, epsilon)
 
 
-@pytest.mark.parametrize("relation", ["zero_out_one", "replace_one"])
+@each_relation
 def test_one_unit_moves_a_bounded_sum_by_no_more_than_stated(relation: Relation) -> None:
     """Vectors of any length, NaN and infinite ones among them; the twin's bound is half as wide, and broken."""
     contribution = BoundedSum(3, 2.0)

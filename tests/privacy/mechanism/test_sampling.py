@@ -47,14 +47,11 @@ def test_units_join_independently_of_each_other(joined: np.ndarray) -> None:
         return float(np.abs(correlations[~np.eye(UNITS, dtype=bool)]).max())
 
     assert largest(joined) < 6 / np.sqrt(ROUNDS)
+    both = (joined[1:] & joined[:-1]).mean()  # in two rounds
+    assert abs(both - Q * Q) < 6 * np.sqrt(Q * Q / (ROUNDS * UNITS))
     shared = joined.copy()
     shared[::4, 1] = shared[::4, 0]
     assert largest(shared) > 6 / np.sqrt(ROUNDS)
-
-
-def test_rounds_are_independent(joined: np.ndarray) -> None:
-    both = (joined[1:] & joined[:-1]).mean()
-    assert abs(both - Q * Q) < 6 * np.sqrt(Q * Q / (ROUNDS * UNITS))
 
 
 def test_sizes_are_binomial_and_a_fixed_size_is_told_apart(joined: np.ndarray) -> None:

@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from primorl.trajectories.consent import HashDraw
+from primorl.trajectories.identity.consent import HashDraw
 from primorl.trajectories.identity.fingerprint import Fingerprint
 from primorl.trajectories.identity.membership import Membership
-from primorl.trajectories.storage.schema import Spaces, trajectory_table
+from primorl.trajectories.storage.schema import Spaces, arrow_schema, trajectory_table
 
 SECRET = bytes(range(32))
 BOX = Spaces((-1.0,) * 3, (1.0,) * 3, (-2.0,), (2.0,))
@@ -38,50 +38,28 @@ def content(spaces: Spaces, persons: bool) -> pa.Table:
     )
 
 
-CASES = [(BOX, False, True), (BOX, True, True), (CHOICES, False, False), (CHOICES, True, True)]
-
-
-def membership(table: pa.Table, by_rows: bool) -> bytes:
-    members = Membership(SECRET, "golden", by_rows=by_rows)
-    members.update(table.slice(0, 10_000))
-    return members.to_bytes()
-
-
 @pytest.mark.parametrize(
-    ("case", "count", "expected"),
+    ("spaces", "persons", "by_rows", "count", "digests", "fingerprint"),
     [
-        (0, 60, "d7b7b11e7ba064bf1171d4c37d2d9e14"),
-        (1, 75, "03e3cc3b078a7a8bf250291eeba084b4"),
-        (2, 60, "52e8ddb9e7ebe03712ee1ad369d8621f"),
-        (3, 75, "116f23f397c1f7ada2f23f3447f99033"),
+        (BOX, False, True, 60, "d7b7b11e7ba064bf1171d4c37d2d9e14", "91f7007a190b30e336d83c8a49b7334e"),
+        (BOX, True, True, 75, "03e3cc3b078a7a8bf250291eeba084b4", "e42c7cf9eb3a91bd9fac573ed43aed2f"),
+        (CHOICES, False, False, 60, "52e8ddb9e7ebe03712ee1ad369d8621f", "c24049ed1b5eb77cc209c4593b466b2e"),
+        (CHOICES, True, True, 75, "116f23f397c1f7ada2f23f3447f99033", "ff99b2aa912e2fbd4f35d8a0b46a1f35"),
     ],
 )
-def test_membership(case: int, count: int, expected: str) -> None:
-    spaces, persons, by_rows = CASES[case]
-    raw = membership(content(spaces, persons), by_rows)
-    assert (len(raw), hashlib.sha256(raw).hexdigest()[:32]) == (16 * count, expected)
-
-
-@pytest.mark.parametrize(
-    ("case", "expected"),
-    [
-        (0, "91f7007a190b30e336d83c8a49b7334e"),
-        (1, "e42c7cf9eb3a91bd9fac573ed43aed2f"),
-        (2, "c24049ed1b5eb77cc209c4593b466b2e"),
-        (3, "ff99b2aa912e2fbd4f35d8a0b46a1f35"),
-    ],
-)
-def test_fingerprint(case: int, expected: str) -> None:
-    spaces, persons, _ = CASES[case]
-    fingerprint = Fingerprint(spaces)
+def test_digests(spaces: Spaces, persons: bool, by_rows: bool, count: int, digests: str, fingerprint: str) -> None:
     table = content(spaces, persons)
-    fingerprint.update(table.slice(0, 40))
-    fingerprint.update(table.slice(40))
-    assert fingerprint.keyed(SECRET)[:32] == expected
+    members, of_all = Membership(SECRET, "golden", by_rows=by_rows), Fingerprint(arrow_schema(spaces))
+    members.update(table)
+    of_all.update(table.slice(0, 40))
+    of_all.update(table.slice(40))
+    raw = members.to_bytes()
+    assert (len(raw), hashlib.sha256(raw).hexdigest()[:32]) == (16 * count, digests)
+    assert of_all.keyed(SECRET)[:32] == fingerprint
 
 
 def test_public_draw() -> None:
-    assert (
-        "".join("01"[public] for public in HashDraw(0.3, "salt")(pa.array([f"{i:012d}" for i in range(64)])).tolist())
-        == "1001000110010101000101001100101110010010000100000101110000000000"
+    drawn = HashDraw(0.3, "salt")(pa.array([f"{i:012d}" for i in range(64)]))
+    assert "".join("01"[public] for public in drawn.tolist()) == (
+        "1001000110010101000101001100101110010010000100000101110000000000"
     )

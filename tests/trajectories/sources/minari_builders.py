@@ -83,10 +83,7 @@ def box_episode(steps: int, seed: int, size: int = 2) -> EpisodeBuffer:
 
 def box_spaces(size: int = 2) -> dict[str, Space[Any]]:
     """The spaces of `box_episode`."""
-    return {
-        "observation_space": Box(-1, 1, (size,), np.float32),
-        "action_space": Box(-1, 1, (1,), np.float32),
-    }
+    return {"observation_space": Box(-1, 1, (size,), np.float32), "action_space": Box(-1, 1, (1,), np.float32)}
 
 
 def create(

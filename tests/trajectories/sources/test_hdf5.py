@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from primorl.project.errors import PipelineError
-from primorl.trajectories.sources.hdf5 import checked_writing, claims_too_much
-from primorl.trajectories.sources.minari.reading import MinariReader
+from primorl.trajectories.sources.arrays import claims_too_much
+from primorl.trajectories.sources.minari.reading import read_recorded
+from primorl.trajectories.sources.minari.writing import checked_writing
 from tests.trajectories.builders import SPACES, episodes, write_raw
 
 ROOT = Path(__file__).parents[3]
@@ -74,4 +75,4 @@ def test_minari_files_that_claim_too_much_are_one_line(project: Path) -> None:
         del file["episode_1/rewards"]
         file.create_dataset("episode_1/rewards", (CLAIMED,), "f8", chunks=(64,))
     with pytest.raises(PipelineError, match=r"episode 1: a file or array is .* claims more than the file holds"):
-        list(MinariReader(Path("raw"), SPACES).tables())
+        list(read_recorded(Path("raw"), SPACES).tables())

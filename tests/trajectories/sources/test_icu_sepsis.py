@@ -1,5 +1,6 @@
 """The fast simulation against the package it stands in for: the same tables, the same distribution."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from primorl.project.errors import PipelineError
 from primorl.simulators.environments import make
 from primorl.simulators.icu_sepsis import DEATH, ENVIRONMENTS, SURVIVAL, tables
 from primorl.trajectories.checks import RowCheck
-from primorl.trajectories.sources.icu_sepsis import Patients, simulate, source
+from primorl.trajectories.sources import source_of
+from primorl.trajectories.sources.icu_sepsis import Patients, simulate
 from primorl.trajectories.storage.schema import vectors
-from tests.trajectories.builders import dataset
+from tests.trajectories.builders import INFO, dataset
 
 pytest.importorskip("icu_sepsis")
 
@@ -121,13 +123,14 @@ def test_the_probability_of_each_action_is_that_of_the_mixture(
 
 
 def collected(chosen: IcuSepsisDataset) -> pa.Table:
-    made = source("icu", chosen)
+    made = source_of("icu", chosen)
     folder = Path(chosen.options.observation)
     folder.mkdir()
     made.collect(folder)
     reader = made.open(folder)
     tables = list(reader.tables())
-    check = RowCheck(reader.spaces, reader.path, behaviour_probabilities=reader.behaviour_probabilities)
+    info = replace(INFO, spaces=reader.spaces, horizon=reader.horizon)
+    check = RowCheck(replace(info, behaviour_probabilities=reader.behaviour_probabilities), reader.path)
     for table in tables:
         check(table)
     return pa.concat_tables(tables)
@@ -141,7 +144,7 @@ def test_what_is_read_passes_the_schema_and_the_rule_tells_the_ends(
     assert len(set(table["unit_id"].to_pylist())) == 60
     seen, following = (vectors(table[name]) for name in ("observation", "next_observation"))
     assert seen.shape[1] == size
-    spaces = source("icu", entry(observation)).open(Path(observation)).spaces
+    spaces = source_of("icu", entry(observation)).open(Path(observation)).spaces
     assert spaces.one_hot == (block,)
     inside = slice(block[0], sum(block))
     assert (following[:, inside].sum(axis=1) == 1).all()
@@ -174,7 +177,7 @@ def test_the_environment_shows_what_the_data_shows() -> None:
 
 
 def test_damaged_files_are_one_clear_error(project: Path) -> None:
-    made = source("icu", entry())
+    made = source_of("icu", entry())
     made.collect(project)
     file = project / "patients.npz"
     good = file.read_bytes()
@@ -189,12 +192,12 @@ def test_an_environment_with_other_observations_is_refused() -> None:
     with pytest.raises(
         PipelineError, match=r"datasets/icu.yaml: environment: found .*one-hot-v0; allowed with .*: centres"
     ):
-        source("icu", entry("centres", ENVIRONMENTS["one_hot"]))
+        source_of("icu", entry("centres", ENVIRONMENTS["one_hot"]))
 
 
 def test_a_missing_extra_is_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tables.cache_clear()
     monkeypatch.setattr("primorl.simulators.icu_sepsis.find_spec", lambda name: None)
     with pytest.raises(PipelineError, match=r"pip install primorl\[medical\]"):
-        source("icu", entry()).collect(project)
+        source_of("icu", entry()).collect(project)
     monkeypatch.undo()

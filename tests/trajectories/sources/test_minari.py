@@ -18,8 +18,8 @@ from primorl.project.errors import PipelineError
 from primorl.simulators.environments import make
 from primorl.trajectories.ingestion import ingest
 from primorl.trajectories.partitioning import partition
+from primorl.trajectories.sources import source_of
 from primorl.trajectories.sources.minari import reading as minari_reading
-from primorl.trajectories.sources.minari.source import source
 from primorl.trajectories.storage.parquet import PartReader
 from primorl.trajectories.storage.schema import vectors
 from tests.trajectories.builders import snapshot
@@ -39,7 +39,7 @@ from tests.trajectories.sources.minari_builders import (
 def collected(dataset: MinariDataset, target: str = "raw") -> Path:
     folder = Path(target)
     folder.mkdir()
-    source("small", dataset).collect(folder)
+    source_of("small", dataset).collect(folder)
     return folder
 
 
@@ -148,10 +148,7 @@ def test_a_mixture_keeps_its_parts_apart_and_their_filters(project: Path, monkey
     both = entry({"id": "hop/medium-v0", "episodes": [1, 2]}, "hop/expert-v0", root=project / "minari")
     collected(both, "raw")
     table = ingested(both)
-    assert names(table) == [
-        *(f"hop/expert-v0/{i:09d}" for i in range(4)),
-        *(f"hop/medium-v0/{i:09d}" for i in (1, 2)),
-    ]
+    assert names(table) == [*(f"hop/expert-v0/{i:09d}" for i in range(4)), *(f"hop/medium-v0/{i:09d}" for i in (1, 2))]
     assert table.slice(table.num_rows - before.num_rows).equals(before)
     expected = np.concatenate([one.observations[:-1] for one in (*expert, *medium[1:3])])
     np.testing.assert_array_equal(vectors(table["observation"]), expected)
@@ -274,4 +271,4 @@ def test_a_dataset_that_is_not_here_is_named_with_those_that_are(
         collected(entry("hop/expert-v0", root=project / "elsewhere"), "raw2")
     collected(entry("hop/medium-v0"), "raw3")
     with pytest.raises(PipelineError, match="no Minari dataset here; run `dvc repro collect`"):
-        source("small", entry("other-v0")).open(Path("raw3"))
+        source_of("small", entry("other-v0")).open(Path("raw3"))

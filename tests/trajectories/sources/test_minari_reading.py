@@ -10,7 +10,7 @@ import pytest
 from minari.serialization import serialize_space
 
 from primorl.project.errors import PipelineError
-from primorl.trajectories.sources.minari.reading import MinariReader
+from primorl.trajectories.sources.minari.reading import read_recorded
 from tests.trajectories.builders import SPACES, episodes, write_raw
 
 
@@ -34,7 +34,7 @@ def exchange(file: h5py.File, name: str, values: Any) -> None:
         ("observations", np.zeros((7, 3)), "observations: wrong number of rows; allowed: one more than rewards"),
         ("actions", np.zeros((7, 2)), "actions: found shape (2,) a step, declared is (1,)"),
         ("actions", np.zeros((6, 1)), "actions: wrong number of rows; allowed: as many as rewards"),
-        ("rewards", np.zeros((7, 2)), "rewards: found an array of 2 axes"),
+        ("rewards", np.zeros((7, 2)), "rewards: found shape (2,) a step, declared is one number"),
         ("rewards", np.array([b"x"] * 7), "rewards: found type |S1; allowed: real numbers"),
         ("truncations", np.zeros(7), "truncations: found type float64; allowed: booleans"),
         ("terminations", np.zeros(3, dtype=bool), "terminations: wrong number of rows"),
@@ -45,7 +45,7 @@ def test_unfit_episodes_are_named(tmp_path: Path, name: str, values: Any, messag
     with h5py.File(path, "a") as file:
         exchange(file, name, values)
     with pytest.raises(PipelineError) as wrong:
-        list(MinariReader(tmp_path, SPACES).tables())
+        list(read_recorded(tmp_path, SPACES).tables())
     assert str(wrong.value).startswith(f"{path}: episode 2: {message}")
     assert "\n" not in str(wrong.value)
 
@@ -62,17 +62,17 @@ def test_missing_and_empty_episodes_are_named(tmp_path: Path) -> None:
         with h5py.File(path, "a") as file:
             damage(file)
         with pytest.raises(PipelineError) as wrong:
-            list(MinariReader(tmp_path / str(number), SPACES).tables())
+            list(read_recorded(tmp_path / str(number), SPACES).tables())
         assert str(wrong.value).startswith(f"{path}{message}")
 
 
 def test_one_number_a_step_may_have_an_axis_or_none(tmp_path: Path) -> None:
     path = write_raw(tmp_path, episodes(3))
-    (before,) = MinariReader(tmp_path, SPACES).tables()
+    (before,) = read_recorded(tmp_path, SPACES).tables()
     with h5py.File(path, "a") as file:
         for name, change in (("actions", lambda values: values[:, 0]), ("rewards", lambda values: values[:, None])):
             exchange(file, name, change(file[f"episode_2/{name}"][()]))
-    (after,) = MinariReader(tmp_path, SPACES).tables()
+    (after,) = read_recorded(tmp_path, SPACES).tables()
     assert after.equals(before)
 
 
@@ -82,10 +82,10 @@ def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
     for bad in (good[: len(good) // 2], b"", b"not HDF5" * 1000):
         path.write_bytes(bad)
         with pytest.raises(PipelineError, match="truncated, corrupt or missing HDF5"):
-            list(MinariReader(tmp_path, SPACES).tables())
+            list(read_recorded(tmp_path, SPACES).tables())
     path.unlink()
     with pytest.raises(PipelineError, match="truncated, corrupt or missing HDF5"):
-        list(MinariReader(tmp_path, SPACES).tables())
+        list(read_recorded(tmp_path, SPACES).tables())
 
 
 @pytest.mark.parametrize(
@@ -122,14 +122,14 @@ def test_unfit_datasets_are_refused_before_a_row_is_read(tmp_path: Path, change:
     path = write_raw(tmp_path, episodes(1)).with_name("metadata.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(PipelineError) as wrong:
-        MinariReader(tmp_path, SPACES)
+        read_recorded(tmp_path, SPACES)
     assert message in str(wrong.value)
 
 
 def test_no_dataset_or_two_are_refused(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="found 0 Minari datasets, allowed is one"):
-        MinariReader(tmp_path, SPACES)
+        read_recorded(tmp_path, SPACES)
     write_raw(tmp_path / "a", episodes(1))
     write_raw(tmp_path / "b", episodes(1))
     with pytest.raises(PipelineError, match="found 2 Minari datasets"):
-        MinariReader(tmp_path, SPACES)
+        read_recorded(tmp_path, SPACES)

@@ -9,7 +9,7 @@ import huggingface_hub.constants
 import pytest
 
 from primorl.project.errors import PipelineError
-from primorl.trajectories.sources.minari.source import source
+from primorl.trajectories.sources import source_of
 from tests.trajectories.builders import snapshot
 from tests.trajectories.sources.minari_builders import box_episode, box_spaces, create, entry
 from tests.trajectories.sources.servers import Answer, serving
@@ -50,7 +50,7 @@ def point(monkeypatch: pytest.MonkeyPatch, address: str) -> None:
 
 
 def collect(dataset_id: str, root: Path) -> None:
-    source("small", entry(dataset_id, root=root, remote=True)).collect(Path("raw"))
+    source_of("small", entry(dataset_id, root=root, remote=True)).collect(Path("raw"))
 
 
 def test_a_dataset_that_is_not_here_is_fetched_once(

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,9 +8,10 @@ import pytest
 from primorl.config.datasets import PropofolDataset
 from primorl.simulators.environments import make
 from primorl.trajectories.checks import RowCheck
-from primorl.trajectories.sources.propofol import anaesthetise, source
+from primorl.trajectories.sources import source_of
+from primorl.trajectories.sources.propofol import anaesthetise
 from primorl.trajectories.storage.schema import vectors
-from tests.trajectories.builders import dataset
+from tests.trajectories.builders import INFO, dataset
 
 pytest.importorskip("anesthesim")
 
@@ -22,11 +24,11 @@ def entry(**changes: Any) -> PropofolDataset:
 
 
 def test_every_patient_is_read_back_whole(project: Path) -> None:
-    made = source("propofol", entry())
+    made = source_of("propofol", entry())
     made.collect(project)
     reader = made.open(project)
     (table,) = reader.tables()
-    RowCheck(reader.spaces, reader.path, may_terminate=True)(table)
+    RowCheck(replace(INFO, spaces=reader.spaces), reader.path)(table)
     assert len(set(table["unit_id"].to_pylist())) == 12
     assert table.num_rows == 12 * 200
     assert sum(table["truncated"].to_pylist()) == 12

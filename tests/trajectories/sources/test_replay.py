@@ -1,5 +1,6 @@
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from primorl.trajectories.checks import RowCheck
 from primorl.trajectories.sources import replay, source_of
 from primorl.trajectories.sources.minari.writing import Episode
 from primorl.trajectories.sources.replay import RecordingEnvs, record_training
-from tests.trajectories.builders import dataset, snapshot
+from tests.trajectories.builders import INFO, dataset, snapshot
 
 
 def options(**changes: Any) -> ReplayOptions:
@@ -102,7 +103,7 @@ def test_discrete_actions_are_learned_by_dqn_and_read_back(project: Path) -> Non
         last = episode.observations[-1]
         assert abs(last[2]) > 0.2094 or abs(last[0]) > 2.4
     reader = source.open(project)
-    check = RowCheck(reader.spaces, reader.path)
+    check = RowCheck(replace(INFO, spaces=reader.spaces, horizon=500), reader.path)
     tables = list(reader.tables())
     for table in tables:
         check(table)
@@ -225,8 +226,7 @@ def recorder(environment: type[Counter], count: int) -> tuple[RecordingEnvs, lis
     return RecordingEnvs(make, count, finished.append), finished, made
 
 
-def test_an_episode_ends_in_its_own_terminal_observation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "_FIRST_CAPACITY", 1)
+def test_an_episode_ends_in_its_own_terminal_observation() -> None:
     envs, finished, _ = recorder(Counter, 2)
     envs.reset()
     reports = []

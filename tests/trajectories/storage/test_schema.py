@@ -9,15 +9,16 @@ import pytest
 from primorl.project.elapsed import ElapsedTime
 from primorl.project.errors import PipelineError
 from primorl.trajectories.checks import RowCheck
+from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.schema import DatasetInfo, Spaces, arrow_schema
-from tests.trajectories.builders import INFO, SPACES, episode, table
+from tests.trajectories.builders import INFO, NAMED, SPACES, episode, table, with_probabilities
 
 ORIGIN = Path("somewhere.hdf5")
 PEOPLE = ["ann smith", "bob jones"]
 
 
-def check(*tables: pa.Table, spaces: Spaces = SPACES, **declared: Any) -> None:
-    rows = RowCheck(spaces, ORIGIN, **declared)
+def check(*tables: pa.Table, **declared: Any) -> None:
+    rows = RowCheck(replace(INFO, **declared), ORIGIN)
     for each in tables:
         rows(each)
     rows.finish()
@@ -102,15 +103,37 @@ def test_a_change_that_float32_cannot_hold_is_refused_here_and_not_in_training()
 )
 def test_what_would_count_somebody_twice_is_refused_without_an_id(tables: list[pa.Table], message: str) -> None:
     with pytest.raises(PipelineError, match=message) as wrong:
-        check(*tables, may_terminate=False, horizon=200)
+        check(*tables, termination="none")
     assert not any(word in str(wrong.value) for name in PEOPLE for word in name.split())
 
 
 def test_a_unit_with_more_trajectories_than_declared_is_refused() -> None:
     content = table([episode(2, i) for i in range(4)], units=["a", "a", "a", "b"], names=["1", "2", "3", "4"])
-    check(content, trajectories_per_unit=3)
+    check(content, trajectories_per_person=3)
     with pytest.raises(PipelineError, match="number 3, step 0: found a person with more trajectories than declared"):
-        check(content, trajectories_per_unit=2)
+        check(content, trajectories_per_person=2)
+
+
+@pytest.mark.parametrize("value", [0.0, -0.25, np.nan, np.inf, 1.5])
+def test_a_probability_of_an_action_that_cannot_be_is_refused(value: float) -> None:
+    rows = two()
+    check(with_probabilities(rows, np.full(7, 2.5)), behaviour_probabilities=True)  # a density may exceed 1
+    if value == 1.5:  # the probability of a discrete action may not
+        rows = rows.set_column(4, "action", pa.array([0, 1, 2, 0, 1, 2, 0], pa.int32()))
+        declared = {"spaces": Spaces.with_discrete_actions((-1.0,) * 3, (1.0,) * 3, 3)}
+        check(with_probabilities(rows, np.ones(7)), behaviour_probabilities=True, **declared)
+    else:
+        declared = {}
+    values = np.full(7, 0.5)
+    values[4] = value
+    with pytest.raises(PipelineError, match="number 2, step 0: found a behaviour_probability out of range; allowed"):
+        check(with_probabilities(rows, values), behaviour_probabilities=True, **declared)
+
+
+def test_a_dataset_without_probabilities_says_nothing_about_them() -> None:
+    assert "behaviour_probabilities" not in Manifest(INFO, 1, 1).to_json()
+    assert DatasetInfo.from_json(NAMED.to_json()) == NAMED
+    assert NAMED.schema.remove(9) == INFO.schema
 
 
 def test_spaces_survive_json_with_their_names_and_open_bounds() -> None:

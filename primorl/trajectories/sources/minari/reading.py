@@ -6,7 +6,8 @@ may be any function of any module, and cannot read back some ``infos`` that they
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,19 +18,185 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 from gymnasium import spaces as gym
+from minari.serialization import deserialize_space
 
 from primorl.config.datasets import EpisodeFilter
 from primorl.project.errors import PipelineError
-from primorl.trajectories.sources.hdf5 import claims_too_much
-from primorl.trajectories.sources.minari.metadata import AGAIN, KINDS, Array, Keys, Leaf, Metadata, arrays_of
+from primorl.trajectories.sources.arrays import ONE_NUMBER, Array, check_array, claims_too_much, whole_numbers
+from primorl.trajectories.sources.spaces import spaces_of
 from primorl.trajectories.storage.schema import Spaces, id_text, trajectory_table
+
+Keys = tuple[str | int, ...]
 
 TRAJECTORY = "trajectory"
 _ROWS_PER_BATCH = 2**16
-__FLAG_KINDS = {"rewards": "fiu", "terminations": "b", "truncations": "b"}
+_AGAIN = "run `dvc repro collect` again"
+_FORMS = ("hdf5", "arrow", "parquet")
 _FLAG_KINDS = {"rewards": "fiu", "terminations": "b", "truncations": "b"}
 # What h5py and Arrow raise about damaged files; Arrow's errors are ValueError, KeyError and TypeError too.
 _DAMAGE = (OSError, KeyError, ValueError, RuntimeError, TypeError, AttributeError, MemoryError, pa.ArrowException)
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One array of a space: the keys that lead to it, and its own space.
+
+    Both methods raise a `PipelineError` if type or shape are others, or the space does not have a category.
+    """
+
+    keys: Keys
+    space: gym.Space[Any]
+
+    def vectors(self, values: Array, where: str) -> Array:
+        """Flatten values [rows, …] of the space as Gymnasium does, [rows, size]."""
+        kinds = "iub" if isinstance(self.space, gym.MultiBinary) else "iu"
+        if isinstance(self.space, gym.Box) and np.issubdtype(self.space.dtype, np.floating):
+            kinds = "f"
+        shape = tuple(self.space.shape or ())
+        size = math.prod(shape)
+        check_array(where, values, kinds, [shape, (size,), *([()] if size == 1 else [])])
+        flat = values.reshape(len(values), -1)
+        if isinstance(self.space, gym.Discrete):
+            return _one_hot(flat[:, 0] - self.space.start, int(self.space.n), where)
+        if isinstance(self.space, gym.MultiDiscrete):
+            choices, sizes = flat - self.space.start.ravel(), self.space.nvec.ravel()
+            return np.hstack([_one_hot(choices[:, i], int(size), where) for i, size in enumerate(sizes)])
+        return flat
+
+    def chosen(self, values: Array, where: str) -> Array:
+        """Give actions [T, A], or whole numbers [T] where they are discrete."""
+        if not isinstance(self.space, gym.Discrete):
+            return self.vectors(values, where)
+        check_array(where, values, "iu", ONE_NUMBER)
+        return whole_numbers(values, int(self.space.n))
+
+
+def _leaves(space: gym.Space[Any], keys: Keys = ()) -> list[Leaf]:
+    """List the arrays of a space as Gymnasium flattens them: a Dict's entries in the order that the Dict has them."""
+    if isinstance(space, gym.Dict):
+        return [leaf for key, inner in space.spaces.items() for leaf in _leaves(inner, (*keys, key))]
+    if isinstance(space, gym.Tuple):
+        return [leaf for i, inner in enumerate(space.spaces) for leaf in _leaves(inner, (*keys, i))]
+    return [Leaf(keys, space)]
+
+
+def _one_hot(choices: Array, size: int, where: str) -> Array:
+    if ((choices < 0) | (choices >= size)).any():
+        raise PipelineError(f"{where}: found a category outside the declared space; allowed: {size} categories")
+    return np.eye(size, dtype=np.float32)[choices]
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """The part of a dataset's ``metadata.json`` that is needed here.
+
+    Attributes:
+        path: the file.
+        form: hdf5, arrow or parquet.
+        episodes: how many there are.
+        observation: its observation space; None: older Minari stored none where it is the environment's.
+        action: likewise.
+    """
+
+    path: Path
+    form: str
+    episodes: int
+    observation: gym.Space[Any] | None
+    action: gym.Space[Any] | None
+
+    @property
+    def data(self) -> Path:
+        """The file of all episodes, or the folder of their folders."""
+        return self.path.with_name("main_data.hdf5") if self.form == "hdf5" else self.path.parent
+
+    @classmethod
+    def read(cls, path: Path) -> "Metadata":
+        """Read ``path``.
+
+        Raises:
+            PipelineError: if it is not Minari's, has no episodes, or its spaces cannot be read.
+        """
+        try:
+            content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            form, episodes = content["data_format"], int(content["total_episodes"])
+            stored = [content.get(name) for name in ("observation_space", "action_space")]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise PipelineError(f"{path}: not the metadata of a Minari dataset; {_AGAIN}") from None
+        if form not in _FORMS:
+            raise PipelineError(f"{path}: data_format: found {form!r}; allowed are {', '.join(_FORMS)}")
+        if episodes < 1:
+            raise PipelineError(f"{path}: found no episodes; allowed is at least one")
+        try:
+            observation, action = (None if space is None else _space(json.loads(space)) for space in stored)
+        except (ValueError, KeyError, TypeError, AttributeError, AssertionError, NotImplementedError, RecursionError):
+            raise PipelineError(f"{path}: spaces that cannot be read; {_AGAIN}") from None
+        return cls(path, form, episodes, observation, action)
+
+    def spaces(self) -> Spaces:
+        """Give the spaces that the dataset itself declares.
+
+        Raises:
+            PipelineError: if it stores none, or some that are not supported.
+        """
+        if self.observation is None or self.action is None:
+            raise PipelineError(
+                f"{self.path}: stores no spaces; name the environment that declares them (`environment` in params.yaml)"
+            )
+        for leaf in _leaves(self.observation):
+            if not isinstance(leaf.space, gym.Box | gym.Discrete | gym.MultiBinary | gym.MultiDiscrete):
+                raise PipelineError(
+                    f"{self.path}: observation space: found {type(leaf.space).__name__}; allowed are Box, Discrete, "
+                    "MultiBinary and MultiDiscrete, and Dict and Tuple of them"
+                )
+        return spaces_of(str(self.path), self.observation, self.action)
+
+    def arrays(self, spaces: Spaces, order: gym.Space[Any] | None) -> tuple[list[Leaf], Leaf]:
+        """Find the arrays of an observation, in order, and the one of an action; compare the spaces with ``spaces``.
+
+        Older Minari stored none where they are the environment's: then the arrays alone have to fit.
+        """
+        if self.observation is None or self.action is None:
+            action: gym.Space[Any] = gym.Box(-np.inf, np.inf, (spaces.action_size,), np.float32)
+            if spaces.discrete_actions:
+                action = gym.Discrete(spaces.action_size)
+            box = gym.Box(-np.inf, np.inf, (spaces.observation_size,), np.float32)
+            return [Leaf((), box)], Leaf((), action)
+        own = self.spaces()
+        kinds = {True: "discrete actions", False: "a box"}
+        for what, found, allowed in (
+            ("observation", f"{own.observation_size} dimensions", f"{spaces.observation_size} dimensions"),
+            ("action", f"{own.action_size} dimensions", f"{spaces.action_size} dimensions"),
+            ("action", kinds[own.discrete_actions], kinds[spaces.discrete_actions]),
+        ):
+            if found != allowed:
+                raise PipelineError(
+                    f"{self.path}: {what} space: found {found}, declared are {allowed}; correct `environment` in "
+                    "params.yaml, or the parts of the mixture"
+                )
+        return self._ordered(_leaves(self.observation), order), Leaf((), self.action)
+
+    def _ordered(self, stored: list[Leaf], order: gym.Space[Any] | None) -> list[Leaf]:
+        """Give the stored arrays in the environment's order, in which a policy meets its observations."""
+        declared = [()] if order is None or len(stored) == 1 else [leaf.keys for leaf in _leaves(order)]
+        if declared == [()]:
+            return stored
+        by_keys = {leaf.keys: leaf for leaf in stored}
+        if set(declared) != set(by_keys):
+            raise PipelineError(
+                f"{self.path}: observation space: its entries are not the environment's; correct `environment` in "
+                "params.yaml"
+            )
+        return [by_keys[keys] for keys in declared]
+
+
+def _space(content: dict[str, Any]) -> gym.Space[Any]:
+    """Read a space. Minari would sort a Dict's entries; the file has them in the order of the original space."""
+    if content["type"] == "Dict":
+        return gym.Dict(OrderedDict((key, _space(inner)) for key, inner in content["subspaces"].items()))
+    if content["type"] == "Tuple":
+        return gym.Tuple([_space(inner) for inner in content["subspaces"]])
+    space: gym.Space[Any] = deserialize_space(content)
+    return space
 
 
 @dataclass(frozen=True)
@@ -54,7 +221,7 @@ class Part:
 
 
 class MixtureReader:
-    """Episodes of Minari datasets; see `primorl.trajectories.sources.source.Reader`.
+    """Episodes of Minari datasets; see `primorl.trajectories.sources.Reader`.
 
     Their ``trajectory_id`` is the part's prefix and the episode's number, padded with zeros so that the order of
     text is the order of numbers.
@@ -82,53 +249,41 @@ class MixtureReader:
         unit: str = TRAJECTORY,
         order: gym.Space[Any] | None = None,
     ):
-        self.path = path
-        self.spaces = spaces
-        self.horizon = horizon
+        self.path, self.spaces, self.horizon = path, spaces, horizon
         self._parts = sorted(parts, key=lambda part: part.prefix)
         self._unit = unit
-        self._arrays = [arrays_of(part.metadata, spaces, order) for part in self._parts]
+        self._arrays = [part.metadata.arrays(spaces, order) for part in self._parts]
 
-    def tables(self) -> Iterator[pa.Table]:
-        """Batches of whole units.
-
-        Raises:
-            PipelineError: names the file, the episode and the array, what was found, what is allowed.
-        """
+    def tables(self) -> Generator[pa.Table]:
+        """See `Reader.tables`; errors name the file, the episode and the array."""
         with ExitStack() as stack:
             files = []
             for part, arrays in zip(self._parts, self._arrays, strict=True):
                 files.append(stack.enter_context(closing(_Files(part.metadata, *arrays))))
-            yield from self._batches(files)
-
-    def _batches(self, files: list["_Files"]) -> Iterator[pa.Table]:
-        everything = (
-            (self._unit_of(files[number], part, index), number, index)
-            for number, part in enumerate(self._parts)
-            for index in range(part.metadata.episodes)
-        )
-        # Trajectories ascend as they are; of others the units' names are all that is held.
-        order = everything if self._unit == TRAJECTORY else sorted(everything)
-        waiting: list[tuple[str, str, dict[str, Array]]] = []
-        rows, kept = 0, [0] * len(files)
-        for unit, number, index in order:
-            if rows >= _ROWS_PER_BATCH and unit != waiting[-1][0]:
+            everything = (
+                (part.name(index) if self._unit == TRAJECTORY else files[number].unit(index, self._unit), number, index)
+                for number, part in enumerate(self._parts)
+                for index in range(part.metadata.episodes)
+            )
+            # Trajectories ascend as they are; of others the units' names are all that is held.
+            order = everything if self._unit == TRAJECTORY else sorted(everything)
+            waiting: list[tuple[str, str, dict[str, Array]]] = []
+            rows, kept = 0, [0] * len(files)
+            for unit, number, index in order:
+                if rows >= _ROWS_PER_BATCH and unit != waiting[-1][0]:
+                    yield self._table(waiting)
+                    waiting, rows = [], 0
+                part, raw = self._parts[number], files[number].read(index)
+                if part.filter is None or _passes(part.filter, index, raw["rewards",]):
+                    episode = files[number].checked(index, raw)
+                    waiting.append((unit, part.name(index), episode))
+                    rows += len(episode["rewards"])
+                    kept[number] += 1
+            for part, count in zip(self._parts, kept, strict=True):
+                if count == 0:
+                    raise PipelineError(f"{part.metadata.path}: found no episode that passes its filter; widen it")
+            if waiting:
                 yield self._table(waiting)
-                waiting, rows = [], 0
-            part, raw = self._parts[number], files[number].read(index)
-            if part.filter is None or _passes(part.filter, index, raw["rewards",]):
-                episode = files[number].checked(index, raw)
-                waiting.append((unit, part.name(index), episode))
-                rows += len(episode["rewards"])
-                kept[number] += 1
-        for part, count in zip(self._parts, kept, strict=True):
-            if count == 0:
-                raise PipelineError(f"{part.metadata.path}: found no episode that passes its filter; widen it")
-        if waiting:
-            yield self._table(waiting)
-
-    def _unit_of(self, files: "_Files", part: Part, index: int) -> str:
-        return part.name(index) if self._unit == TRAJECTORY else files.unit(index, self._unit)
 
     def _table(self, waiting: list[tuple[str, str, dict[str, Array]]]) -> pa.Table:
         units, names, episodes = zip(*waiting, strict=True)
@@ -137,8 +292,8 @@ class MixtureReader:
         return trajectory_table(self.spaces, units, names, *arrays)
 
 
-class MinariReader(MixtureReader):
-    """The one Minari dataset under ``root``, every episode a privacy unit.
+def read_recorded(root: Path, spaces: Spaces, horizon: int | None = None) -> MixtureReader:
+    """Open the one Minari dataset under ``root``, every episode a privacy unit.
 
     Args:
         root: the folder with exactly one Minari dataset in it, at any depth.
@@ -148,13 +303,11 @@ class MinariReader(MixtureReader):
     Raises:
         PipelineError: if there is not exactly one dataset, or it is unreadable or has spaces of other sizes.
     """
-
-    def __init__(self, root: Path, spaces: Spaces, horizon: int | None = None):
-        found = sorted(root.glob("**/data/metadata.json"))
-        if len(found) != 1:
-            raise PipelineError(f"{root}: found {len(found)} Minari datasets, allowed is one; run `dvc repro collect`")
-        metadata = Metadata.read(found[0])
-        super().__init__(metadata.data, [Part(metadata, "", None)], spaces, horizon)
+    found = sorted(root.glob("**/data/metadata.json"))
+    if len(found) != 1:
+        raise PipelineError(f"{root}: found {len(found)} Minari datasets, allowed is one; run `dvc repro collect`")
+    metadata = Metadata.read(found[0])
+    return MixtureReader(metadata.data, [Part(metadata, "", None)], spaces, horizon)
 
 
 class _Files:
@@ -162,62 +315,45 @@ class _Files:
 
     In HDF5 every episode is a group of one file. In Arrow's formats it is a folder with its attributes as JSON and a
     file whose columns all have the length of the observations: there the last row of the others is padding.
-
-    Args:
-        metadata: of the dataset.
-        observation: the arrays of an observation, in order.
-        action: the one array of an action.
-
-    Raises:
-        PipelineError: if HDF5 cannot be opened, or there are not as many episodes as the metadata say.
     """
 
     def __init__(self, metadata: Metadata, observation: list[Leaf], action: Leaf):
         self._path, self._form = metadata.data, metadata.form
-        self._observation = observation
+        self._observation = {("observations", *leaf.keys): leaf for leaf in observation}
         self._action = action
-        self._names: list[Keys] = [("observations", *leaf.keys) for leaf in observation]
-        self._names += [("actions",), *((name,) for name in _FLAG_KINDS)]
+        self._names: list[Keys] = [*self._observation, ("actions",), *((name,) for name in _FLAG_KINDS)]
         self._file: h5py.File | None = None
         if self._form == "hdf5":
             try:
                 self._file = h5py.File(self._path, "r")
             except OSError:
-                raise PipelineError(f"{self._path}: truncated, corrupt or missing HDF5; {AGAIN}") from None
+                raise PipelineError(f"{self._path}: truncated, corrupt or missing HDF5; {_AGAIN}") from None
             found = len(self._file)
         else:
             found = sum(entry.name.isdecimal() for entry in self._path.iterdir())
         if found != metadata.episodes:
             raise PipelineError(
                 f"{self._path}: its number of episodes is not the one in metadata.json; the dataset is incomplete; "
-                f"{AGAIN}"
+                f"{_AGAIN}"
             )
 
     def close(self) -> None:
-        """Let the file go."""
         if self._file is not None:
             self._file.close()
 
-    def _where(self, index: int) -> str:
-        return f"{self._path}: episode {index}"
-
     def read(self, index: int) -> dict[Keys, Array]:
-        """Read the arrays of one episode.
-
-        Raises:
-            PipelineError: if a file or array is missing, nested or corrupt.
-        """
+        """Read the arrays of one episode."""
         try:
             if self._file is not None:
                 group = h5py.h5g.open(self._file.id, f"episode_{index}".encode())
                 return {name: _read_hdf5(group, name) for name in self._names}
             table = self._table(index, list(dict.fromkeys(str(name[0]) for name in self._names)))
             arrays = {name: _read_arrow(table, name) for name in self._names}
-            return {name: values if name[0] == "observations" else values[:-1] for name, values in arrays.items()}
+            return {name: values if name in self._observation else values[:-1] for name, values in arrays.items()}
         except _DAMAGE:
             raise PipelineError(
-                f"{self._where(index)}: a file or array is missing, nested or corrupt, or claims more than the file "
-                f"holds; needed are {', '.join('/'.join(map(str, name)) for name in self._names)}; {AGAIN}"
+                f"{self._path}: episode {index}: a file or array is missing, nested or corrupt, or claims more than "
+                f"the file holds; needed are {', '.join(map(_joined, self._names))}; {_AGAIN}"
             ) from None
 
     def _table(self, index: int, columns: list[str]) -> pa.Table:
@@ -225,52 +361,37 @@ class _Files:
         return ds.dataset(folder, format=self._form, ignore_prefixes=[".", "_", "metadata"]).to_table(columns)
 
     def checked(self, index: int, raw: dict[Keys, Array]) -> dict[str, Array]:
-        """Check one episode of T steps: observations [T + 1, S], actions [T, A] or [T], and [T] of everything else.
-
-        Raises:
-            PipelineError: names the file, the episode and the array, what was found, what is allowed.
-        """
-        where = self._where(index)
+        """Check one episode of T steps: observations [T + 1, S], actions [T, A] or [T], and [T] of everything else."""
+        where = f"{self._path}: episode {index}"
         episode: dict[str, Array] = {}
         for name, kinds in _FLAG_KINDS.items():
-            found = raw[name,]
-            if found.dtype.kind not in kinds:
-                raise PipelineError(f"{where}: {name}: found type {found.dtype}; allowed: {KINDS[kinds]}")
-            if found.ndim == 2 and found.shape[1] == 1:
-                found = found[:, 0]
-            if found.ndim != 1:
-                raise PipelineError(f"{where}: {name}: found an array of {found.ndim} axes; allowed: one number a step")
-            episode[name] = found
+            check_array(f"{where}: {name}", raw[name,], kinds, ONE_NUMBER)
+            episode[name] = raw[name,].reshape(-1)
         steps = len(episode["rewards"])
         if steps == 0:
             raise PipelineError(
                 f"{where}: found no steps; allowed is at least one; drop the episode, or filter by lengths"
             )
         for keys, values in raw.items():
-            inner = keys[0] == "observations"
-            if len(values) != steps + inner:
+            inner = keys in self._observation
+            if values.shape[:1] != (steps + inner,):
                 rule = "one more than rewards" if inner else "as many as rewards"
-                name = "/".join(map(str, keys))
-                raise PipelineError(f"{where}: {name}: wrong number of rows; allowed: {rule}; record the episode again")
-        flat = []
-        for leaf in self._observation:
-            keys = ("observations", *leaf.keys)
-            flat.append(leaf.vectors(raw[keys], f"{where}: {'/'.join(map(str, keys))}"))
+                raise PipelineError(
+                    f"{where}: {_joined(keys)}: wrong number of rows; allowed: {rule}; record the episode again"
+                )
+        observation = self._observation.items()
+        flat = [leaf.vectors(raw[keys], f"{where}: {_joined(keys)}") for keys, leaf in observation]
         episode["observations"] = flat[0] if len(flat) == 1 else np.hstack(flat)
         episode["actions"] = self._action.chosen(raw["actions",], f"{where}: actions")
         return episode
 
     def unit(self, index: int, key: str) -> str:
-        """Name whose an episode is, by its attribute ``key``, or an array of its ``infos``.
-
-        Raises:
-            PipelineError: if there is neither, or it is no name, or several.
-        """
-        where = f"{self._where(index)}: unit:"
+        """Name whose an episode is, by its attribute ``key``, or an array of its ``infos``."""
+        where = f"{self._path}: episode {index}: unit:"
         try:
             found = self._attribute(index, key)
         except _DAMAGE:
-            raise PipelineError(f"{where} {key!r} is corrupt, or no array; {AGAIN}") from None
+            raise PipelineError(f"{where} {key!r} is corrupt, or no array; {_AGAIN}") from None
         if found is None:
             raise PipelineError(
                 f"{where} found no {key!r}; allowed: trajectory, an attribute of every episode, or an array of its "
@@ -301,6 +422,10 @@ class _Files:
             return None
 
 
+def _joined(keys: Keys) -> str:
+    return "/".join(map(str, keys))
+
+
 def _read_hdf5(group: h5py.h5g.GroupID, keys: Keys) -> Array:
     # The low-level calls: `group[name][()]` takes twice as long, and there are five arrays an episode.
     name = "/".join(f"_index_{key}" if isinstance(key, int) else key for key in keys)
@@ -326,8 +451,9 @@ def _read_arrow(table: pa.Table, keys: Keys) -> Array:
 
 
 def _passes(wanted: EpisodeFilter, index: int, rewards: Array) -> bool:
-    total = float(rewards.sum()) if rewards.dtype.kind in "fiu" else float("nan")
-    return _within(wanted.episodes, index) and _within(wanted.lengths, len(rewards)) and _within(wanted.returns, total)
+    total = float(rewards.sum()) if rewards.dtype.kind in "fiu" else math.nan
+    found = ((wanted.episodes, index), (wanted.lengths, len(rewards)), (wanted.returns, total))
+    return all(_within(bounds, value) for bounds, value in found)
 
 
 def _within(bounds: tuple[float | None, float | None] | None, value: float) -> bool:

@@ -9,24 +9,17 @@ from primorl.config.datasets import MinariDataset
 from primorl.project.errors import PipelineError
 from primorl.project.files import home
 from primorl.simulators.environments import make
-from primorl.trajectories.sources.minari.metadata import Metadata, stored_spaces
-from primorl.trajectories.sources.minari.reading import MixtureReader, Part
-from primorl.trajectories.sources.source import Reader
+from primorl.trajectories.sources import Reader
+from primorl.trajectories.sources.minari.reading import Metadata, MixtureReader, Part
 from primorl.trajectories.sources.spaces import declared, unflattened
-from primorl.trajectories.storage.schema import Spaces
 
 _OWNER = "farama-minari"  # on the Hugging Face hub
 _SECONDS = 10.0
 
 
-def source(name: str, dataset: MinariDataset) -> "Minari":
-    """Make the source of one dataset."""
-    return Minari(name, dataset)
-
-
 @dataclass(frozen=True)
 class Minari:
-    """See `primorl.trajectories.sources.source.Source`."""
+    """See `primorl.trajectories.sources.Source`."""
 
     name: str
     dataset: MinariDataset
@@ -34,11 +27,18 @@ class Minari:
     def collect(self, target: Path) -> None:
         """Copy every part from this machine; fetch first what is not there, where the entry allows it."""
         options = self.dataset.options
-        root = _datasets_root() if options.root is None else home() / Path(options.root).expanduser()
+        root = Path(os.environ.get("MINARI_DATASETS_PATH", Path.home() / ".minari" / "datasets"))
+        if options.root is not None:
+            root = home() / Path(options.root).expanduser()
         for part in options.parts:
-            if not _is_there(root, part.id):
+            if not (root / part.id / "data" / "metadata.json").is_file():
                 if not options.remote:
-                    raise PipelineError(_missing(part.id, root))
+                    found = root.glob("[!.]*/**/data/metadata.json")
+                    there = sorted(str(path.parent.parent.relative_to(root)) for path in found)
+                    raise PipelineError(
+                        f"options.parts: no Minari dataset {part.id!r} in {root}; there: {', '.join(there) or 'none'}; "
+                        f"set options.remote to true to fetch it, run `minari download {part.id}`, or set options.root"
+                    )
                 fetch(part.id, root)
             shutil.copytree(root / part.id / "data", target / part.id / "data")
 
@@ -54,40 +54,19 @@ class Minari:
                 raise PipelineError(f"{path.parent}: no Minari dataset here; run `dvc repro collect`")
             parts.append(Part(Metadata.read(path), f"{part.id}/", part.filter))
         path = raw if len(parts) > 1 else parts[0].metadata.data
-        if self.dataset.environment is None:
-            return MixtureReader(path, parts, _common_spaces(parts), None, self.dataset.unit)
-        env = make(self.dataset.environment)
-        entries = unflattened(env)
-        env.close()
-        spaces, horizon = declared(self.dataset.environment)
-        return MixtureReader(path, parts, spaces, horizon, self.dataset.unit, entries)
-
-
-def _common_spaces(parts: list[Part]) -> Spaces:
-    spaces = stored_spaces(parts[0].metadata)
-    for part in parts[1:]:
-        if stored_spaces(part.metadata) != spaces:
-            raise PipelineError(
-                f"{part.metadata.path}: its spaces are not those of {parts[0].metadata.path}; allowed are parts of "
-                "equal spaces, or an `environment` that declares them for all"
-            )
-    return spaces
-
-
-def _datasets_root() -> Path:
-    return Path(os.environ.get("MINARI_DATASETS_PATH", Path.home() / ".minari" / "datasets"))
-
-
-def _is_there(root: Path, dataset_id: str) -> bool:
-    return (root / dataset_id / "data" / "metadata.json").is_file()
-
-
-def _missing(dataset_id: str, root: Path) -> str:
-    there = sorted(str(path.parent.parent.relative_to(root)) for path in root.glob("[!.]*/**/data/metadata.json"))
-    return (
-        f"options.parts: no Minari dataset {dataset_id!r} in {root}; there: {', '.join(there) or 'none'}; "
-        f"set options.remote to true to fetch it, run `minari download {dataset_id}`, or set options.root"
-    )
+        if self.dataset.environment is not None:
+            env = make(self.dataset.environment)
+            entries = unflattened(env)
+            env.close()
+            return MixtureReader(path, parts, *declared(self.dataset.environment), self.dataset.unit, entries)
+        spaces = parts[0].metadata.spaces()
+        for other in parts[1:]:
+            if other.metadata.spaces() != spaces:
+                raise PipelineError(
+                    f"{other.metadata.path}: its spaces are not those of {parts[0].metadata.path}; allowed are parts "
+                    "of equal spaces, or an `environment` that declares them for all"
+                )
+        return MixtureReader(path, parts, spaces, None, self.dataset.unit)
 
 
 def fetch(dataset_id: str, root: Path) -> None:
@@ -128,22 +107,17 @@ def fetch(dataset_id: str, root: Path) -> None:
             f"options.parts: {dataset_id!r} is not in {root}, and HF_HUB_OFFLINE forbids to fetch it; "
             "unset it, or copy the dataset there"
         ) from None
-    except LocalEntryNotFoundError as unreachable:
-        raise _unreachable(dataset_id, root, unreachable) from None
-    except (RepositoryNotFoundError, EntryNotFoundError):
+    except Exception as refused:  # the hub's client lets many kinds of its HTTP library's errors through
+        unknown = isinstance(refused, RepositoryNotFoundError | EntryNotFoundError)
+        if unknown and not isinstance(refused, LocalEntryNotFoundError):
+            raise PipelineError(
+                f"options.parts: no Minari dataset {dataset_id!r}, neither in {root} nor among Minari's remote ones; "
+                "`minari list remote` shows them"
+            ) from None
         raise PipelineError(
-            f"options.parts: no Minari dataset {dataset_id!r}, neither in {root} nor among Minari's remote ones; "
-            "`minari list remote` shows them"
+            f"options.parts: {dataset_id!r} is not in {root} and could not be fetched ({type(refused).__name__}); "
+            "check the network and run again, or copy the dataset there"
         ) from None
-    except Exception as unreachable:  # the hub's client lets many kinds of its HTTP library's errors through
-        raise _unreachable(dataset_id, root, unreachable) from None
     (root / dataset_id).mkdir(parents=True, exist_ok=True)
     (staged / data).replace(root / dataset_id / "data")
     shutil.rmtree(staged, ignore_errors=True)
-
-
-def _unreachable(dataset_id: str, root: Path, why: Exception) -> PipelineError:
-    return PipelineError(
-        f"options.parts: {dataset_id!r} is not in {root} and could not be fetched ({type(why).__name__}); "
-        "check the network and run again, or copy the dataset there"
-    )

@@ -1,5 +1,8 @@
 """Write episodes as Minari datasets."""
 
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,10 +12,9 @@ import h5py
 import minari
 import numpy as np
 import numpy.typing as npt
-from gymnasium.envs.registration import EnvSpec
 from minari.dataset.minari_storage import MinariStorage
 
-from primorl.trajectories.sources.hdf5 import checked_writing
+from primorl.project.errors import PipelineError
 
 Array = npt.NDArray[Any]
 
@@ -52,13 +54,11 @@ class EpisodeWriter:
     def __init__(self, root: Path, dataset_id: str, env: gymnasium.Env[Any, Any], algorithm: str):
         data = root.resolve() / dataset_id / "data"  # Minari counts the sizes of relative paths wrongly
         data.mkdir(parents=True)
-        self._storage = MinariStorage.new(
-            data,
-            env_spec=_storable(env.spec),
-            observation_space=env.observation_space,
-            action_space=env.action_space,
-            data_format="hdf5",
-        )
+        spec = env.spec
+        if spec is not None and callable(spec.entry_point):
+            spec = None  # of an environment built by a function (dm_control): Minari cannot write it down
+        spaces = {"observation_space": env.observation_space, "action_space": env.action_space}
+        self._storage = MinariStorage.new(data, env_spec=spec, data_format="hdf5", **spaces)
         self._storage.update_metadata(
             {"dataset_id": dataset_id, "minari_version": minari.__version__, "algorithm_name": algorithm}
         )
@@ -80,33 +80,69 @@ class EpisodeWriter:
         episodes, steps = self._storage.total_episodes, self._storage.total_steps
         with checked_writing(self._file) as file:
             for episode in self._waiting:
-                _write(file.create_group(f"episode_{episodes}", track_order=True), episodes, episode)
+                # Minari's own writer opens the file itself, and HDF5 then crashes the process where the disk is full.
+                length = len(episode.rewards)
+                last = np.arange(length) == length - 1
+                group = file.create_group(f"episode_{episodes}", track_order=True)
+                for name in ("observations", "actions", "rewards"):
+                    group.create_dataset(name, data=np.asarray(getattr(episode, name)))
+                group.create_dataset("terminations", data=last & episode.terminated)
+                group.create_dataset("truncations", data=last & episode.truncated)
+                group.attrs["id"] = episodes
+                group.attrs["total_steps"] = length
                 episodes += 1
-                steps += len(episode.rewards)
+                steps += length
         size = self._storage.get_size()
         self._storage.update_metadata({"total_episodes": episodes, "total_steps": steps, "dataset_size": size})
         self._waiting = []
 
 
-def _write(group: h5py.Group, number: int, episode: Episode) -> None:
-    """Write one episode as Minari lays it out.
+@contextmanager
+def checked_writing(path: Path) -> Iterator[h5py.File]:
+    """Open an HDF5 file to append to; a full disk is one error when the block ends.
 
-    Minari's own writer opens the file itself, and HDF5 then crashes the process where the disk is full.
+    HDF5 itself does not recover from a write that fails: it writes what waits again at every later call, and at last
+    crashes the process. So the file that it sees takes everything from the first failure on, and keeps nothing.
+
+    Raises:
+        PipelineError: if the system refused a write.
     """
-    last = np.arange(len(episode.rewards)) == len(episode.rewards) - 1
-    arrays = {
-        "observations": episode.observations,
-        "actions": episode.actions,
-        "rewards": episode.rewards,
-        "terminations": last & episode.terminated,
-        "truncations": last & episode.truncated,
-    }
-    for name, values in arrays.items():
-        group.create_dataset(name, data=np.asarray(values))
-    group.attrs["id"] = number
-    group.attrs["total_steps"] = len(episode.rewards)
+    target = _CheckedFile(path, "r+")
+    try:
+        with h5py.File(target, "r+") as file:
+            yield file
+    except (OSError, RuntimeError, ValueError):
+        if target.refused is None:
+            raise
+    finally:
+        target.close()
+    if target.refused is not None:
+        raise PipelineError(
+            f"{path}: cannot be written ({target.refused.strerror}); make room on the disk, or collect less, and run "
+            "the stage again"
+        )
 
 
-def _storable(spec: EnvSpec | None) -> EnvSpec | None:
-    """Give None for an environment built by a function (dm_control): Minari cannot write it down."""
-    return None if spec is None or callable(spec.entry_point) else spec
+class _CheckedFile(io.FileIO):
+    """A file that remembers the first write that the system refused, and pretends that later ones succeed."""
+
+    def __init__(self, path: Path, mode: str):
+        super().__init__(path, mode)
+        self.refused: OSError | None = None
+
+    def write(self, data: Any, /) -> int:
+        left = memoryview(data).cast("B")
+        size = len(left)
+        while self.refused is None and len(left) > 0:
+            try:
+                left = left[super().write(left) :]
+            except OSError as refused:
+                self.refused = refused
+        return size
+
+    def truncate(self, size: int | None = None, /) -> int:
+        try:
+            return super().truncate(size) if self.refused is None else size or 0
+        except OSError as refused:
+            self.refused = refused
+            return size or 0

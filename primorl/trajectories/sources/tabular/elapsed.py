@@ -9,8 +9,7 @@ import pyarrow as pa
 
 from primorl.config.tabular import CsvFormat
 from primorl.project.elapsed import TimeUnit
-from primorl.trajectories.sources.tabular.fields import Field
-from primorl.trajectories.sources.tabular.files import Log, refuse_row
+from primorl.trajectories.sources.tabular.files import Field, Log, refuse_row
 from primorl.trajectories.storage.schema import id_text, whole
 
 _MICROSECONDS: dict[TimeUnit, float] = {"seconds": 1e6, "minutes": 6e7, "hours": 3.6e9, "days": 8.64e10}
@@ -58,8 +57,7 @@ def elapsed_in(path: Path, form: CsvFormat, by: RowOrder, unit: TimeUnit, most: 
     """
     ids = [Field(f"trajectory.{index}", column, "id") for index, column in enumerate(by.trajectory)]
     log = Log(path.parent, [*ids, Field("order", by.step, "order")], form, [path])
-    rows = pa.Table.from_batches([], log.schema())
-    rows = pa.concat_tables([rows, *log.batches()])
+    rows = pa.concat_tables([log.schema().empty_table(), *log.batches()])
     order = rows["order"].to_numpy()
     keys = [id_text(whole(rows[field.name])).dictionary_encode().indices.to_numpy() for field in ids]
     place = np.lexsort((order, *keys))

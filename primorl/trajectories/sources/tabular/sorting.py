@@ -51,9 +51,8 @@ def _limits(log: Log, unit: str) -> npt.NDArray[np.object_]:
     waiting = [counted]
     for batch in log.batches(only=[unit]):
         waiting.append(pa.table({unit: batch[unit], "rows": pa.array(np.ones(batch.num_rows, np.int64))}))
-        if sum(table.num_rows for table in waiting[1:]) > max(counted.num_rows, _ROWS_WAITING):
-            counted = _summed(waiting, unit)
-            waiting = [counted]
+        if sum(table.num_rows for table in waiting[1:]) > max(waiting[0].num_rows, _ROWS_WAITING):
+            waiting = [_summed(waiting, unit)]
     counted = _summed(waiting, unit)
     if counted.num_rows == 0:
         return np.empty(0, dtype=object)

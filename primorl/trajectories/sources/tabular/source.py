@@ -1,37 +1,31 @@
 """``source: tabular``: logs of any tool, in Parquet or CSV, their columns mapped in params.yaml."""
 
 import glob
+import itertools
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from primorl.config.datasets import DeclaredBounds, TabularDataset
-from primorl.config.tabular import BoxActions, Categorical, CountedActions, Elapsed, TabularOptions
+from primorl.config.tabular import BoxActions, Categorical, CountedActions, Elapsed
 from primorl.project.elapsed import ElapsedTime
 from primorl.project.errors import PipelineError
 from primorl.project.files import home
-from primorl.trajectories.sources.source import Reader
 from primorl.trajectories.sources.spaces import declared
-from primorl.trajectories.sources.tabular.fields import Field, fields_of
-from primorl.trajectories.sources.tabular.files import Log, log_files
+from primorl.trajectories.sources.tabular.files import Field, Log, fields_of, log_files
 from primorl.trajectories.sources.tabular.sorting import sorted_batches
 from primorl.trajectories.sources.tabular.transitions import Transitions, consent_of_units, whole_units
 from primorl.trajectories.storage.schema import Spaces
 
 
-def source(name: str, dataset: TabularDataset) -> "Tabular":
-    """Make the source of one dataset."""
-    return Tabular(name, dataset)
-
-
 @dataclass(frozen=True)
 class Tabular:
-    """See `primorl.trajectories.sources.source.Source`."""
+    """See `primorl.trajectories.sources.Source`."""
 
     name: str
     dataset: TabularDataset
@@ -74,21 +68,16 @@ class Tabular:
         if wanted.is_dir():
             return wanted, log_files(wanted)
         matched = [Path(found) for found in glob.glob(str(wanted), recursive=True)]  # noqa: PTH207
-        return Path(*_fixed(wanted)), sorted(path for path in matched if path.is_file())
+        fixed = itertools.takewhile(lambda part: not glob.has_magic(part), wanted.parts[:-1])
+        return Path(*fixed), sorted(path for path in matched if path.is_file())
 
-    def open(self, raw: Path) -> Reader:
+    def open(self, raw: Path) -> "TabularReader":
         """Open the copies and compare their columns with the entry."""
         return TabularReader(raw, self.name, self.dataset)
 
 
-def _fixed(path: Path) -> list[str]:
-    """Give the parts of a pattern before its first wildcard; the folder of a plain file."""
-    parts = list(path.parts[:-1])
-    return parts[: next((index for index, part in enumerate(parts) if glob.has_magic(part)), len(parts))]
-
-
 class TabularReader:
-    """The logs under ``raw`` as batches of the dataset's schema. See `primorl.trajectories.sources.source.Reader`.
+    """The logs under ``raw`` as batches of the dataset's schema. See `primorl.trajectories.sources.Reader`.
 
     Args:
         raw: what ``collect`` filled. Beside it, a log that is not sorted is sorted in a temporary folder.
@@ -106,12 +95,10 @@ class TabularReader:
         self.path = raw
         self.spaces, self.horizon = _declared(name, dataset)
         self.behaviour_probabilities = dataset.options.columns.behaviour_probability is not None
-        self._options = dataset.options
-        self._fields = fields_of(dataset.options.columns)
-        self._unit = "trajectory" if dataset.options.columns.unit is None else "unit"
         self.consent: list[pa.Table] = []
-        self._keeps_consent = False
-        self._limit = dataset.horizon or self.horizon
+        self._dataset = dataset
+        self._unit = "trajectory" if dataset.options.columns.unit is None else "unit"
+        self._fields = fields_of(dataset.options.columns)
         self._log = Log(raw, self._fields, dataset.options.csv)
 
     def keep_consent(self, column: str) -> None:
@@ -120,115 +107,95 @@ class TabularReader:
         Raises:
             PipelineError: if there is no such column.
         """
-        self._fields = [*self._fields, Field("consent", column, "label")]
-        self._log = Log(self.path, self._fields, self._options.csv)
-        self._keeps_consent = True
+        self._fields.append(Field("consent", column, "label"))
+        self._log = Log(self.path, self._fields, self._dataset.options.csv)
 
-    def tables(self) -> Iterator[pa.Table]:
-        """Batches of whole units, ascending.
-
-        Raises:
-            PipelineError: names the file and the row, what was found, what is allowed, what to do.
-        """
-        options = self._options
-        unit = self._unit
-        transitions = Transitions(self._log, self._fields, self.spaces, unit, options, self._limit)
-        batches = self._log.batches() if options.sorted else sorted_batches(self._log, unit, self.path)
+    def tables(self) -> Generator[pa.Table]:
+        """See `Reader.tables`; errors name the file and the row."""
+        options, unit, log = self._dataset.options, self._unit, self._log
+        limit = self._dataset.horizon or self.horizon
+        transitions = Transitions(log, self._fields, self.spaces, unit, options, limit)
+        batches = log.batches() if options.sorted else sorted_batches(log, unit, self.path)
         empty = True
         with closing(batches):  # or rows that were spilled to disk would stay as long as an error's traceback does
             for rows in whole_units(batches, unit):
                 empty = False
-                if self._keeps_consent:
-                    self.consent.append(consent_of_units(rows, unit, self._log))
+                if self._fields[-1].name == "consent":
+                    self.consent.append(consent_of_units(rows, unit, log))
                 yield transitions(rows)
         if empty:
-            raise PipelineError(f"{self.path}: found no rows in {len(self._log.paths)} files; allowed is at least one")
-
-
-@dataclass
-class _Observation:
-    """Dimensions of an observation, as the options declare them: names, bounds, categories, and the elapsed time."""
-
-    names: list[str] = field(default_factory=list)
-    low: list[float] = field(default_factory=list)
-    high: list[float] = field(default_factory=list)
-    one_hot: list[tuple[int, int]] = field(default_factory=list)
-    elapsed: ElapsedTime | None = None
-
-    @classmethod
-    def declared(cls, options: TabularOptions) -> "_Observation":
-        columns, found = options.columns, cls()
-        for entry in columns.observation:
-            if isinstance(entry, Categorical):
-                size = len(entry.categories)
-                found.one_hot.append((len(found.names), size))
-                found.names += [f"{entry.column}={category}" for category in entry.categories]
-                found.low += [0.0] * size
-                found.high += [1.0] * size
-            elif isinstance(entry, Elapsed):
-                told_by = [columns.trajectory]
-                if options.trajectory_ids == "per_unit" and columns.unit is not None:
-                    told_by.insert(0, columns.unit)
-                found.elapsed = ElapsedTime(
-                    name=entry.elapsed, unit=entry.unit, most=entry.most, trajectory=tuple(told_by)
-                )
-                found.names.append(entry.elapsed)
-                found.low.append(0.0)
-                found.high.append(entry.most)
-            else:
-                found.names.append(entry)
-                found.low.append(-np.inf)
-                found.high.append(np.inf)
-        return found
-
-    def check_bounds(self, name: str, bounds: DeclaredBounds) -> None:
-        """Compare the bounds in the dataset's file."""
-        if len(bounds.low) != len(self.names):
-            raise PipelineError(
-                f"datasets/{name}.yaml: bounds.observation: found {len(bounds.low)} dimensions, allowed are the "
-                f"{len(self.names)} of options.columns.observation (a category is one)"
-            )
-        if self.elapsed is None:
-            return
-        place = self.names.index(self.elapsed.name)
-        found, most = (bounds.low[place], bounds.high[place]), self.elapsed.most
-        if found != (0, most):
-            raise PipelineError(
-                f"datasets/{name}.yaml: bounds.observation: found [{found[0]:g}, {found[1]:g}] for dimension "
-                f"{place + 1}, the elapsed time; allowed is [0, {most:g}], as `most` declares"
-            )
-
-
-def _action_names(action: BoxActions | CountedActions | Categorical) -> tuple[str, ...]:
-    """Name each dimension by its column, or each discrete action."""
-    if isinstance(action, BoxActions):
-        return action.columns
-    choices = range(action.count) if isinstance(action, CountedActions) else action.categories
-    return tuple(str(choice) for choice in choices)
+            raise PipelineError(f"{self.path}: found no rows in {len(log.paths)} files; allowed is at least one")
 
 
 def _declared(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None]:
-    """Give the spaces and the step limit of the environment or, without one, of the options."""
-    action = dataset.options.columns.action
-    seen, done = _Observation.declared(dataset.options), _action_names(action)
+    """Give the spaces and the step limit of the environment or, without one, of the options.
+
+    Raises:
+        PipelineError: if the columns, the bounds and the environment do not fit each other.
+    """
+    columns, action = dataset.options.columns, dataset.options.columns.action
+    names: list[str] = []
+    bounds: list[tuple[float, float]] = []
+    one_hot: list[tuple[int, int]] = []
+    elapsed = None
+    for entry in columns.observation:
+        if isinstance(entry, Categorical):
+            one_hot.append((len(names), len(entry.categories)))
+            names += [f"{entry.column}={category}" for category in entry.categories]
+            bounds += [(0.0, 1.0)] * len(entry.categories)
+        elif isinstance(entry, Elapsed):
+            told_by = [columns.trajectory]
+            if dataset.options.trajectory_ids == "per_unit" and columns.unit is not None:
+                told_by.insert(0, columns.unit)
+            elapsed = ElapsedTime(name=entry.elapsed, unit=entry.unit, most=entry.most, trajectory=tuple(told_by))
+            names.append(entry.elapsed)
+            bounds.append((0.0, entry.most))
+        else:
+            names.append(entry)
+            bounds.append((-np.inf, np.inf))
+    if isinstance(action, BoxActions):
+        actions = action.columns
+    else:
+        choices = range(action.count) if isinstance(action, CountedActions) else action.categories
+        actions = tuple(str(choice) for choice in choices)
     if isinstance(dataset.bounds.observation, DeclaredBounds):
-        seen.check_bounds(name, dataset.bounds.observation)
+        _check_bounds(name, dataset.bounds.observation, names, elapsed)
+    low, high = zip(*bounds, strict=True)
     horizon = None
     if dataset.environment is not None:
         spaces, horizon = declared(dataset.environment)
-        _check_fit(name, spaces, len(seen.names), action)
+        _check_fit(name, spaces, len(names), len(actions), isinstance(action, BoxActions))
     elif isinstance(action, BoxActions):
         assert action.low is not None
         assert action.high is not None
-        spaces = Spaces(tuple(seen.low), tuple(seen.high), action.low, action.high)
+        spaces = Spaces(low, high, action.low, action.high)
     else:
-        spaces = Spaces.with_discrete_actions(tuple(seen.low), tuple(seen.high), len(done))
-    spaces = replace(spaces, one_hot=tuple(seen.one_hot), elapsed=seen.elapsed)
-    return replace(spaces, observation_names=tuple(seen.names), action_names=done), horizon
+        spaces = Spaces.with_discrete_actions(low, high, len(actions))
+    spaces = replace(spaces, one_hot=tuple(one_hot), elapsed=elapsed)
+    return replace(spaces, observation_names=tuple(names), action_names=actions), horizon
 
 
-def _check_fit(name: str, spaces: Spaces, size: int, action: BoxActions | CountedActions | Categorical) -> None:
-    if spaces.discrete_actions == isinstance(action, BoxActions):
+def _check_bounds(name: str, bounds: DeclaredBounds, names: list[str], elapsed: ElapsedTime | None) -> None:
+    """Compare the bounds in the dataset's file with the dimensions of the observation."""
+    if len(bounds.low) != len(names):
+        raise PipelineError(
+            f"datasets/{name}.yaml: bounds.observation: found {len(bounds.low)} dimensions, allowed are the "
+            f"{len(names)} of options.columns.observation (a category is one)"
+        )
+    if elapsed is None:
+        return
+    place = names.index(elapsed.name)
+    low, high = bounds.low[place], bounds.high[place]
+    if (low, high) != (0, elapsed.most):
+        raise PipelineError(
+            f"datasets/{name}.yaml: bounds.observation: found [{low:g}, {high:g}] for dimension {place + 1}, the "
+            f"elapsed time; allowed is [0, {elapsed.most:g}], as `most` declares"
+        )
+
+
+def _check_fit(name: str, spaces: Spaces, observation: int, actions: int, box: bool) -> None:
+    """Compare the numbers of dimensions, or of discrete actions, with those of the environment."""
+    if spaces.discrete_actions == box:
         kinds = ("discrete", "continuous") if spaces.discrete_actions else ("continuous", "discrete")
         raise PipelineError(
             f"datasets/{name}.yaml: options.columns.action: the environment has {kinds[0]} actions, found "
@@ -236,8 +203,8 @@ def _check_fit(name: str, spaces: Spaces, size: int, action: BoxActions | Counte
             "{columns, low, high} for continuous ones"
         )
     for what, found, allowed in (
-        ("observation", size, spaces.observation_size),
-        ("action", len(_action_names(action)), spaces.action_size),
+        ("observation", observation, spaces.observation_size),
+        ("action", actions, spaces.action_size),
     ):
         if found != allowed:
             raise PipelineError(

@@ -1,0 +1,235 @@
+"""``primorl select``, ``predict``, ``export`` and ``release``: what is done with a policy."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from primorl.commands.terminal import VoidOk, given_path, option, path_option
+from primorl.project.errors import PipelineError
+from primorl.project.paths import BEHAVIOUR, MODEL, PARAMS, POLICY, SELECTION
+
+if TYPE_CHECKING:
+    from primorl.privacy.statement import Statement
+
+_Policy = Annotated[Path | None, path_option("DIR", "Folder of the policy.  [default: models/policy]")]
+
+
+def select(
+    folders: Annotated[
+        list[Path] | None, typer.Argument(metavar="DIR…", parser=given_path, help="Folders of policies.")
+    ] = None,
+    seeds: Annotated[bool, typer.Option("--seeds", help="The policies of all seeds.")] = False,
+    epochs: Annotated[
+        bool, typer.Option("--epochs", help="The policies of all epochs, of DIR or of models/policy.")
+    ] = False,
+    epsilon: Annotated[float, option("ε", "Of the choice.", min=1e-3, max=100.0)] = 0.2,
+    estimator: Annotated[
+        str,
+        option("NAME", "model: its value at the units' first states; corrected: and the model's errors on their rows."),
+    ] = "corrected",
+    as_json: Annotated[bool, typer.Option("--json", help="Print reports/selection.json.")] = False,
+) -> None:
+    """Choose one of several policies by the private data, for one small charge.
+
+    Examples:
+      primorl select --epochs                    among the policies at the end of every epoch of models/policy
+      primorl select --seeds --epsilon 0.1       among the policies of all seeds in params.yaml
+      primorl select out/a out/b models/policy   among folders, each with policy.safetensors, config.json, privacy.json
+
+    The charge is reserved in the ledger before a private row is read; it does not grow with the number of policies.
+    Only the winner is released, in reports/selection.json; no score is. The same choice again costs nothing;
+    evaluation.private.draw pays for another draw.
+    """
+    from absl import logging
+
+    from primorl import tracking
+    from primorl.config import params
+    from primorl.evaluation.wording import guarantee
+    from primorl.project.records import to_json
+    from primorl.setup import selection
+
+    logging.set_verbosity(logging.ERROR)  # the RDP accountant names every order that it leaves out
+    given = folders or []
+    ways = [bool(given) and not epochs, seeds, epochs]
+    if sum(ways) != 1 or (epochs and len(given) > 1):
+        raise PipelineError("select: name folders, or give --seeds, or --epochs with at most one folder")
+    if estimator not in selection.ESTIMATORS:
+        raise PipelineError(f"--estimator: found {estimator!r}, allowed are {', '.join(selection.ESTIMATORS)}")
+    checked = params.load(PARAMS)
+    if epochs:
+        candidates = selection.of_epochs(given[0] if given else POLICY)
+    else:
+        candidates = selection.of_seeds(checked) if seeds else selection.of_folders(given)
+    with tracking.stage_run("select", checked) as run:
+        found = selection.select(checked, candidates, epsilon=epsilon, estimator=estimator, run=run)
+    if as_json:
+        print(json.dumps(to_json(found), indent=2, allow_nan=False))
+        return
+    print(f"chosen among {len(candidates)}: {found.chosen}")
+    print(f"{guarantee(found.privacy.to_json())}\nreport: {SELECTION}")
+
+
+def predict(
+    observations: Annotated[Path, path_option("FILE", "Parquet or CSV, one observation a row.")],
+    out: Annotated[Path, path_option("FILE", "Parquet or CSV to write.")],
+    policy: _Policy = None,
+    keep: Annotated[
+        list[str] | None, option("COLUMN", "A column of the observations to carry over; may be repeated.")
+    ] = None,
+    decimal_point: Annotated[
+        Literal[".", ","], typer.Option(help="The decimal mark of a CSV's numbers; thousands have none.")
+    ] = ".",
+    trajectory: Annotated[
+        list[str] | None,
+        option("COLUMN", "Which trajectory a row is of; repeat it if several columns tell. With --step."),
+    ] = None,
+    step: Annotated[
+        str | None,
+        option("COLUMN", "A number or time that ascends within a trajectory, to find the time between rows."),
+    ] = None,
+) -> None:
+    """Write a policy's actions for a table of observations, a row each, in the same order.
+
+    Examples:
+      primorl predict --observations today.csv --out actions.csv
+                                        the actions of models/policy; columns are found by their names
+      primorl predict --policy out/v1/policy --observations log.parquet --out actions.parquet --keep patient --keep time
+                                        those of a released bundle, beside two columns of the log
+      primorl predict --observations log.csv --out actions.csv --trajectory stay --step time
+                                        of a policy that observes the time since the row before
+
+    A row with a missing value, no number, an undeclared category or a value far outside the public range gets no
+    action: its column `abstained` is true. A number with another mark than the decimal point, such as 1,234, is an
+    error.
+    """
+    from primorl.policy.loaded import load_policy
+    from primorl.setup.prediction import predict
+    from primorl.trajectories.sources.tabular.elapsed import RowOrder
+
+    if bool(trajectory) != bool(step):
+        raise PipelineError("--trajectory, --step: found one without the other; allowed are both, or neither; add it")
+    chosen = load_policy(policy or POLICY)
+    by = RowOrder(tuple(trajectory), step) if trajectory and step else None
+    rows, abstained = predict(chosen, observations, out, keep=keep or (), decimal_point=decimal_point, by=by)
+    print(f"{out}: {rows} rows")
+    print(f"abstained: {abstained} of {rows} rows, which have no action", file=sys.stderr)
+
+
+def export(
+    out: Annotated[Path, path_option("FILE", "The .onnx file to write.")],
+    policy: _Policy = None,
+    void_ok: VoidOk = False,
+) -> None:
+    """Write a policy as an ONNX file, checked against the policy itself.
+
+    Examples:
+      primorl export --out policy.onnx             models/policy, with its privacy statement in the metadata
+      primorl export --policy out/v1/policy --out policy.onnx
+                                                   the policy of a released bundle
+
+    Needs `pip install 'primorl[onnx]'`. Input `observation`, float32 [n, S]; output `action`, float32 [n, A], or int64
+    [n] if actions are discrete; all in the environment's units. Where the policy abstains, the action is NaN, or -1.
+    """
+    from primorl.evaluation.wording import guarantee
+    from primorl.policy.config import PolicyConfig
+    from primorl.policy.loaded import load_policy
+    from primorl.privacy import statement
+    from primorl.release.bundle import refuse_void
+    from primorl.setup import onnx_file
+
+    if out.suffix != ".onnx":
+        raise PipelineError(f"--out: found {str(out)!r}; allowed is a name that ends in .onnx")
+    folder = policy or POLICY
+    loaded, stated = load_policy(folder), statement.Statement.read(folder)
+    config = PolicyConfig.read(folder)
+    if config.variant == "mopo":
+        raise PipelineError(f"{folder}: variant mopo was trained on raw private transitions and is never released")
+    if not void_ok:
+        refuse_void(folder / statement.FILE, stated)
+    if stated.private:
+        _check_figures(folder, stated, near_clone=config.clone_error is not None)
+    rows, difference = onnx_file.export(loaded, stated, out)
+    of = "of the actions differ" if loaded.discrete_actions else "of an action's range is the largest difference"
+    print(f"{out}: opset {onnx_file.OPSET}; checked on {rows} observations: {difference:.2g} {of}")
+    print(guarantee(stated.to_json()))
+
+
+def _check_figures(folder: Path, stated: "Statement", *, near_clone: bool) -> None:
+    """Refuse figures that are not those of the event, as `evaluate` and `primorl report` do.
+
+    The project's own policy is compared with the statements of model and clone as well. A policy elsewhere, such as
+    that of a bundle, is checked by itself; `primorl release --check` checks all of a bundle.
+    """
+    from primorl.privacy.statement import FILE, Statement
+    from primorl.release.stated_figures import check_alone, check_with_parts
+
+    parts = {str(part): Statement.read(part) for part in (MODEL, BEHAVIOUR) if (part / FILE).exists()}
+    if folder.resolve() == POLICY.resolve() and str(MODEL) in parts:
+        check_with_parts(folder, stated, parts, near_clone=near_clone)
+    else:
+        check_alone(folder / FILE, stated, near_clone=near_clone)
+
+
+def release(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", parser=given_path, help="The bundle's folder: new, empty or a bundle.")
+    ],
+    check: Annotated[bool, typer.Option("--check", help="Make nothing; check the bundle in DIR.")] = False,
+    void_ok: VoidOk = False,
+    policy: Annotated[
+        Literal["models/policy", "models/behaviour", "models/online"] | None,
+        option("FOLDER", "The policy to release.  [default: the recommended one]"),
+    ] = None,
+    sign: Annotated[Path | None, path_option("FILE", "Sign with this private Ed25519 key (PEM).")] = None,
+    key: Annotated[Path | None, path_option("FILE", "With --check: the signer's public key (PEM).")] = None,
+) -> None:
+    """Make the bundle that may leave, or check one that came.
+
+    Examples:
+      primorl release out/v1            model, policy, statement, card and what the ledger says, checked, in out/v1
+      primorl release out/v1 --policy models/policy
+                                        this policy, also where another one or none is recommended
+      primorl release out/v2 --policy models/online
+                                        the policy that learned from users, without the model
+      primorl release --check out/v1    check a bundle from anybody: complete, consistent, and nothing in it runs
+      primorl release out/v1 --sign release.key
+      primorl release --check out/v1 --key release.pub
+                                        sign it, and verify that the key's owner signed exactly these files
+    """
+    from primorl.config import params
+    from primorl.evaluation.wording import guarantee
+    from primorl.release import bundle, online_bundle
+    from primorl.release.build import release
+    from primorl.release.card import promised
+    from primorl.release.contents import SIGNATURE
+
+    if policy is not None and check:
+        raise PipelineError("--policy: found with --check, allowed without it")
+    if sign is not None and check:
+        raise PipelineError("--sign: found with --check, allowed without it; --key FILE verifies a signature")
+    if key is not None and not check:
+        raise PipelineError("--key: found without --check, allowed with it; --sign FILE signs a bundle")
+    online = online_bundle.is_online(directory) if check else policy == "models/online"
+    if check and online:
+        promise = guarantee(online_bundle.check_online(directory, void_ok=void_ok, key=key).to_json())
+    elif check:
+        bundle.check(directory, void_ok=void_ok, key=key)
+        promise = promised(directory)
+    elif policy == "models/online":
+        stated = online_bundle.release_online(directory, params.load_reading(PARAMS), void_ok=void_ok, sign=sign)
+        promise = guarantee(stated.to_json())
+    else:
+        release(directory, params.load_reading(PARAMS), void_ok=void_ok, sign=sign, policy=policy)
+        promise = promised(directory)
+    done = "sound" if check else "made and checked" if sign is None else "made, signed and checked"
+    print(f"{directory}: {done}; {promise}")
+    if check and online:
+        print("not checked: whether a ledger has its charge, and whether it began with an offline policy that it hides")
+    if check and key is not None:
+        print(f"signed by the owner of {key}; not checked: the returns that the cards quote, and texts of people")
+    elif check:
+        signed = " (it is signed: --key FILE verifies that)" if (directory / SIGNATURE).exists() else ""
+        print(f"not checked: the returns that the cards quote, texts of people, and who made the bundle{signed}")

@@ -1,0 +1,178 @@
+"""``primorl summary``, ``runs`` and ``report``: what runs came to."""
+
+import json
+import math
+import sys
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from primorl.commands.terminal import AsJson, path_option, rendered
+from primorl.project.errors import PipelineError
+from primorl.project.paths import LATEST_REPORT, MANIFEST, MODEL, MOPO, ONLINE_METRICS, PARTITIONS, POLICY, SUMMARY
+
+if TYPE_CHECKING:
+    from primorl.config.params import Params
+    from primorl.evaluation.summary import Summary
+    from primorl.report.facts import Spending
+    from primorl.tracking.search import Result
+
+
+def summary(as_json: AsJson = False) -> None:
+    """Show the results of the last run.
+
+    Examples:
+      primorl summary                   a short table
+      primorl summary --json            metrics/summary.json itself
+    """
+    from primorl.evaluation.summary import Summary
+    from primorl.evaluation.wording import text
+
+    found = Summary.read(SUMMARY)
+    stale = other_files(found)
+    if stale is not None:
+        print(f"warning: {SUMMARY}: {stale}", file=sys.stderr)
+    content = found.to_json()
+    print(json.dumps(content, indent=2, allow_nan=False) if as_json else text(content) + _online_row())
+
+
+def _online_row() -> str:
+    """Write what users who came after training brought, as one more row; empty where nobody was met."""
+    from primorl.evaluation.summary import OnlineSummary
+
+    found = OnlineSummary.read(ONLINE_METRICS) if ONLINE_METRICS.exists() else OnlineSummary(met=False)
+    if not found.met:
+        return ""
+    low, high = found.return_ci95 or (0.0, 0.0)
+    return (
+        f"\n{'online':<8} return {found.return_before:.4g} before, {found.return_mean:.4g} [{low:.4g}, {high:.4g}] "
+        f"after {found.users} {found.unit}s; {found.promise}"
+    )
+
+
+def other_files(summary: "Summary") -> str | None:
+    """Say in a line why the results are not of what ``models/`` holds; None: they are."""
+    return summary.other_files(MODEL, MOPO if summary.variant == "mopo" else POLICY)
+
+
+def runs(
+    max_epsilon: Annotated[
+        float | None, typer.Option("--max-epsilon", help="Only private results with at most this ε, from 0.")
+    ] = None,
+    sweeps: Annotated[bool, typer.Option("--sweeps", help="List the trials of sweeps as well.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the results on the dataset of params.yaml, best first.
+
+    Results are those of MLflow: what a simulator measured comes first, then what the private units say, then values in
+    the model. `in all` is what all runs had spent on the same units by then.
+
+    With --max-epsilon, only results with an ε that compares are listed: of the dataset's unit, at a δ of at most
+    privacy.budget.delta.
+
+    Examples:
+      primorl runs                      all results
+      primorl runs --max-epsilon 1      the best policy at ε ≤ 1 stands first
+      primorl runs --sweeps             trials of sweeps as well
+      primorl runs --json               with MLflow's run ids
+    """
+    from primorl.config import params
+    from primorl.tracking.search import results
+
+    if max_epsilon is not None and not (math.isfinite(max_epsilon) and max_epsilon >= 0):
+        raise PipelineError(f"--max-epsilon: found {max_epsilon:g}; allowed is a finite number from 0; give one")
+    found = results(params.load(), most_epsilon=max_epsilon, sweeps=sweeps)
+    if as_json:
+        rows = [asdict(each) | {"finished": each.finished.isoformat(timespec="seconds")} for each in found]
+        print(json.dumps(rows, indent=2, allow_nan=False))
+    else:
+        print(_table(found) if found else "no results")
+
+
+def _table(found: "list[Result]") -> str:
+    from primorl.privacy.accounting.rounding import at_most
+
+    headers = ("result", "ε", "δ", "in all", "value", "95% interval", "by", "when")
+    rows = []
+    for each in found:
+        numbers = ("–" if number is None else at_most(number) for number in (each.epsilon, each.delta, each.spent))
+        value = "–" if each.value is None else f"{each.value:.4g}"
+        interval = "" if each.low is None or each.high is None else f"[{each.low:.4g}, {each.high:.4g}]"
+        rows.append((each.name, *numbers, value, interval, each.by, f"{each.finished:%m-%d %H:%M}"))
+    return rendered(headers, rows, right=("ε", "δ", "in all", "value"), cut=("result",))
+
+
+def report(
+    out: Annotated[Path | None, path_option("FILE", "The page to write.  [default: reports/latest.html]")] = None,
+) -> None:
+    """Write the report of the last run, with what was spent since and the other results.
+
+    `dvc repro` writes reports/report.html from the files of the run. This command adds the ledger's history and the
+    other results that MLflow knows of, as they are now. The page needs no network.
+
+    Examples:
+      primorl report                       reports/latest.html
+      primorl report --out for-the-board.html
+    """
+    from primorl.config import params
+    from primorl.project.files import replaced_file
+    from primorl.report.facts import read_facts
+    from primorl.report.page import page
+    from primorl.tracking.search import results
+
+    chosen, target = params.load(), out or LATEST_REPORT
+    if target.suffix != ".html":
+        raise PipelineError(f"--out: found {str(target)!r}; allowed is a name that ends in .html")
+    try:
+        found = results(chosen, most_epsilon=None, sweeps=True)
+    except PipelineError as missing:  # the files may have come from a remote
+        print(f"note: without other results: {missing}", file=sys.stderr)
+        found = []
+    facts = read_facts(
+        chosen,
+        spending=_spending(chosen),
+        others=[(each.name, each.epsilon, each.value, each.by) for each in found],
+        mlflow=_where(chosen),
+    )
+    with replaced_file(target) as fresh:
+        fresh.write_text(page(facts), encoding="utf-8")
+    print(target)
+
+
+def _where(chosen: "Params") -> str:
+    """Say where the runs are found, without credentials."""
+    from primorl.tracking.store import without_credentials
+
+    uri = chosen.tracking.uri or "sqlite:///mlflow.db"
+    name = without_credentials(uri)
+    if urlsplit(uri).hostname is not None:
+        return f"MLflow's store is {name}."
+    if Path("Makefile").exists():
+        return "`make ui` shows MLflow."
+    if uri.startswith("sqlite"):
+        return f"`mlflow ui --backend-store-uri {name}` shows MLflow."
+    return "MLflow's store is the one that tracking.uri in params.yaml names."
+
+
+def _spending(chosen: "Params") -> "Spending | None":
+    """Read the ledger's history of the units that are here; None: nothing was charged to them."""
+    from primorl.report.facts import Spending
+    from primorl.setup.accounts import begun_ledger, budget, dataset_version
+    from primorl.trajectories.storage.manifest import Manifest
+
+    opened = begun_ledger(chosen)
+    if opened is None:
+        return None
+    manifest = Manifest.load(MANIFEST)
+    with closing(opened) as ledger:
+        account = ledger.account(dataset_version(manifest, PARTITIONS))
+    if not account.entries:
+        return None
+    limit, delta = budget(chosen, manifest.private_units), chosen.privacy.budget.delta
+    charges = tuple((charge.stage, charge.time[:10], total) for charge, total in account.running(delta))
+    costs = {entry.charge.id: entry.cost for entry in account.entries}
+    return Spending(charges, None if limit is None else limit.epsilon, delta, costs)

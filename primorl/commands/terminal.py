@@ -1,0 +1,137 @@
+"""What several commands share: their registration, options that they parse alike, and tables for the terminal."""
+
+import contextlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+import typer
+
+from primorl.project.paths import PARAMS, PIPELINE
+
+_UNLIMITED = 10_000  # columns of a pipe or a file, where lines are never wrapped
+_GAP, _LEAST = 2, 3  # columns between cells, and of a cell that is cut
+_called_from = Path()
+
+
+def add_command(app: typer.Typer, name: str, function: Callable[..., None], examples: str = "") -> None:
+    """Add a command whose help is the function's docstring and ``examples``; examples are not wrapped."""
+    text = f"{inspect.getdoc(function)}\n\n{examples}"
+    app.command(name, help=text.replace("Examples:\n", "\b\nExamples:\n").rstrip())(function)
+
+
+def add_group(app: typer.Typer, name: str, about: str, examples: str, *functions: Callable[..., None]) -> None:
+    """Add a group of commands, each named as its function is; all of them show the same examples."""
+    group = typer.Typer(help=f"{about}\n\n\b\n{examples}")
+    for function in functions:
+        add_command(group, function.__name__.strip("_").replace("_", "-"), function, examples)
+    app.add_typer(group, name=name)
+
+
+def option(metavar: str, about: str, **more: Any) -> Any:
+    """Make an option that takes a value."""
+    return typer.Option(metavar=metavar, help=about, **more)
+
+
+def path_option(metavar: str, about: str) -> Any:
+    """Make an option that is a path, relative to the folder that the command was called from."""
+    return typer.Option(metavar=metavar, help=about, parser=given_path)
+
+
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+VoidOk: TypeAlias = Annotated[
+    bool, typer.Option("--void-ok", help="Go on although the statement says not to rely on it.")
+]
+
+
+def project_folder(start: Path) -> Path:
+    """Find the project that ``start`` lies in.
+
+    Returns:
+        ``start`` if it has a ``params.yaml``; else the nearest folder above that has both ``params.yaml`` and
+        ``dvc.yaml``; else ``start``, as there is no project.
+    """
+    if (start / PARAMS).exists():
+        return start
+    for folder in start.parents:
+        if (folder / PARAMS).exists() and (folder / PIPELINE).exists():
+            return folder
+    return start
+
+
+@contextlib.contextmanager
+def in_project() -> Iterator[None]:
+    """Work in the project's folder, and come back."""
+    global _called_from
+    _called_from = Path.cwd()
+    with contextlib.chdir(project_folder(_called_from)):
+        yield
+
+
+def given_path(text: str) -> Path:
+    """Parse a path: relative to the folder that the command was called from."""
+    here = Path.cwd()
+    if here == _called_from or not _called_from.is_relative_to(here):
+        return Path(text)
+    path = Path(os.path.normpath(_called_from / text))
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def number(kind: type[int] | type[float], fits: Callable[[float], bool], allowed: str) -> Callable[[str], Any]:
+    """Make a parser of numbers of ``kind`` that satisfy ``fits``; ``allowed`` says which, for the error."""
+
+    def parse(text: str) -> float:
+        try:
+            parsed = kind(text)
+        except ValueError:
+            parsed = None
+        if parsed is None or not fits(parsed):
+            raise typer.BadParameter(f"found {text[:40]!r}, allowed: {allowed}")
+        return parsed
+
+    return parse
+
+
+def rendered(
+    headers: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[str] = (), cut: Iterable[str] = ()
+) -> str:
+    """A table as text: columns aligned, wrapped and coloured only if stdout is a terminal.
+
+    Args:
+        headers: one for each column.
+        rows: cells, one for each column; printed literally.
+        right: headers of the columns that are aligned to the right.
+        cut: headers of the columns whose cells are cut to fit the terminal, so that a row stays a line.
+    """
+    from rich.cells import cell_len
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(width=None if sys.stdout.isatty() else _UNLIMITED, highlight=False)
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    numbers, cells, giving = set(right), list(rows), set(cut)
+    widths = [max(cell_len(text) for text in column) for column in zip(headers, *cells, strict=True)]
+    room = console.width - _GAP * len(headers)
+    which = [number for number, header in enumerate(headers) if header in giving]
+    while which and sum(widths) > room and max(widths[number] for number in which) > _LEAST:
+        widths[max(which, key=lambda number: widths[number])] -= 1
+    for number, header in enumerate(headers):
+        justify: Literal["right", "left"] = "right" if header in numbers else "left"
+        if number in which:
+            table.add_column(Text(header), justify=justify, overflow="ellipsis", no_wrap=True, width=widths[number])
+        else:
+            table.add_column(Text(header), justify=justify, overflow="fold", no_wrap=bool(which))
+    for row in cells:
+        table.add_row(*(Text(cell) for cell in row))
+    with console.capture() as captured:
+        console.print(table)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def one_line(text: str) -> str:
+    """A text without its line breaks."""
+    return " ".join(text.split())

@@ -1,0 +1,263 @@
+"""The private updates: DPPG, DP-PG, DP-NPG by descent, and DP-REBEL."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from primorl.online.advantages import (
+    generalised_advantages,
+    normalised,
+    own_baseline,
+    own_mean,
+    own_weights,
+    policy_gradients,
+    returns_to_go,
+    within,
+)
+from primorl.online.learning import PARAMETERS, Trajectories, Values
+from primorl.online.mechanism import Cohort
+from primorl.online.network import PolicyNetwork
+
+_AT_ONCE = 32  # users whose local updates are computed side by side: more do not fit a core's cache, and are slower
+
+
+@dataclass(frozen=True, kw_only=True)
+class DPPG:
+    """DPPG of Rio et al.: their Algorithm 2 with the local update of Algorithm 3.
+
+    From the released θ₀, every user makes E epochs over M minibatches of her own steps. A step climbs the mean
+    of (π_θ / π_θ0)(a_t | s_t) Â_t, without a clip of the ratio, and θ - θ₀ is scaled back to norm at most S. What she
+    contributes is the last θ - θ₀; then θ₀ ← θ₀ + η (mean of the contributions + noise). All users are computed side by
+    side: their parameters are ``[U, d]``, and a step is one product for all.
+
+    Where this departs from the paper: there is no critic, because one that is carried from user to user without noise
+    would void ε (`research.paper_mode`). Â is GAE over a linear baseline that is fitted inside the user's data
+    (`own_baseline`), and normalised inside her data. Steps follow the gradient itself, which suits runs of few cohorts;
+    the paper's experiments take Adam's.
+
+    Attributes:
+        clipping_norm: S.
+        local_learning_rate: of the steps inside a user.
+        epochs: E.
+        minibatches: M.
+        decay: λ of GAE.
+        learning_rate: η, on the released mean. The paper's table has one rate only, the local one.
+        discount: γ.
+    """
+
+    name: ClassVar[str] = "dppg"
+    releases: ClassVar[int] = 1
+
+    clipping_norm: float
+    local_learning_rate: float
+    epochs: int
+    minibatches: int
+    decay: float = 0.95
+    learning_rate: float = 1.0
+    discount: float = 0.99
+
+    def updated(self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int) -> Values:
+        """See `Update.updated`."""
+        start, advantages = values[PARAMETERS], self.advantages(network, values, met)
+        schedule = self.schedule(met.steps, number)
+        bound = self.clipping_norm if cohort.noise_multiplier > 0 else float("inf")
+        pieces = (slice(at, at + _AT_ONCE) for at in range(0, met.users, _AT_ONCE))
+        deltas = (self.local_updates(network, start, met.of(own), advantages[own], schedule, bound) for own in pieces)
+        return {PARAMETERS: start + self.learning_rate * cohort.noisy_mean(deltas, self.clipping_norm)}
+
+    def advantages(self, network: PolicyNetwork, values: Values, met: Trajectories) -> Tensor:
+        """Compute Â, ``[U, T]``. Sensitive."""
+        before, after = own_baseline(network, met, self.discount)
+        return normalised(generalised_advantages(met, before, after, self.discount, self.decay), met.valid)
+
+    def local_updates(
+        self,
+        network: PolicyNetwork,
+        start: Tensor,
+        met: Trajectories,
+        advantages: Tensor,
+        schedule: list[Tensor],
+        bound: float,
+    ) -> Tensor:
+        """Compute θ - θ₀ of every user, ``[U, d]``; zero for one without steps. Sensitive.
+
+        Args:
+            network: shape of the policy.
+            start: θ₀.
+            met: what users did.
+            advantages: Â, ``[U, T]``.
+            schedule: numbers of the steps of every minibatch, the same for all users.
+            bound: S; infinite for the non-private twin.
+        """
+        begin = start.expand(met.users, -1)
+        with torch.no_grad():
+            old = network.log_probabilities(begin, met.observations, met.actions)
+        deltas, climb = torch.zeros_like(begin), self.rule(begin)
+        for steps in schedule:
+            valid = met.valid[:, steps]
+            counts = valid.sum(1, keepdim=True)
+            own = (begin + deltas).requires_grad_()
+            logs = network.log_probabilities(own, met.observations[:, steps], met.actions[:, steps])
+            gains = (logs - old[:, steps]).exp() * advantages[:, steps]
+            (gradients,) = torch.autograd.grad((torch.where(valid, gains, 0.0) / counts.clamp(min=1)).sum(), own)
+            moved = deltas + self.local_learning_rate * climb(gradients)
+            deltas = within(torch.where(counts > 0, moved, deltas), bound)
+        return deltas
+
+    def rule(self, parameters: Tensor) -> Callable[[Tensor], Tensor]:
+        """Make the rule from users' gradients ``[U, d]`` to uphill steps, for parameters of this shape."""
+        return lambda gradients: gradients
+
+    def schedule(self, steps: int, number: int) -> list[Tensor]:
+        """Draw the steps of every minibatch of every epoch by public permutations."""
+        generator = torch.Generator().manual_seed(number)
+        orders = [torch.randperm(steps, generator=generator) for _ in range(self.epochs)]
+        return [part for order in orders for part in order.tensor_split(self.minibatches)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FromReturns:
+    """Base of updates whose Â is the discounted return, normalised inside a user's data.
+
+    Attributes:
+        discount: γ.
+    """
+
+    discount: float = 0.99
+
+    def advantages(self, met: Trajectories) -> Tensor:
+        """Compute Â, ``[U, T]``. Sensitive."""
+        return normalised(returns_to_go(met, self.discount), met.valid)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PolicyGradient(FromReturns):
+    """DP-PG (private policy optimisation, Algorithm 2): θ ← θ + η (mean of clipped gradients + noise).
+
+    A user's gradient is that of her whole data, Σ_t ∇ log π(a_t | s_t) Â_t with Â normalised inside her data, clipped
+    to S. The paper assumes a bound on ∇ log π instead.
+
+    Attributes:
+        learning_rate: η.
+        clipping_norm: S.
+    """
+
+    name: ClassVar[str] = "dp-pg"
+    releases: ClassVar[int] = 1
+
+    learning_rate: float
+    clipping_norm: float
+
+    def updated(self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int) -> Values:
+        """See `Update.updated`."""
+        gradients = policy_gradients(network, values[PARAMETERS], met, self.advantages(met))
+        step = cohort.noisy_mean(gradients, self.clipping_norm)
+        return {PARAMETERS: values[PARAMETERS] + self.learning_rate * step}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regression(FromReturns):
+    """Base of updates that take K noisy steps on one cohort. A user is in each: the plan composes K releases.
+
+    Attributes:
+        clipping_norm: S.
+        steps: K.
+        step_size: α.
+    """
+
+    clipping_norm: float
+    steps: int
+    step_size: float
+
+    @property
+    def releases(self) -> int:
+        """K."""
+        return self.steps
+
+    def ascended(
+        self, cohort: Cohort, point: Tensor, gradients: Callable[[Tensor], Tensor], ball: float = float("inf")
+    ) -> Tensor:
+        """K times: x ← Π(x + α · noisy mean of the users' gradients at x), Π scaling back to norm at most ``ball``."""
+        for _ in range(self.steps):
+            step = cohort.noisy_mean(gradients(point), self.clipping_norm)
+            point = within(point + self.step_size * step, ball)
+        return point
+
+
+@dataclass(frozen=True, kw_only=True)
+class NaturalGradientByDescent(Regression):
+    """DP-NPG (private policy optimisation, Algorithm 3) by clipped noisy gradient steps over a ball, for networks.
+
+    From w = 0, K times: w ← Π_B(w + α · noisy mean of Σ_t (Â_t - wᵀψ_t) ψ_t / n), each user's term clipped to S. Then
+    θ ← θ + η w. wᵀψ is a product with the Jacobian and the sum one with its transpose, so no ψ is ever stored.
+
+    Attributes:
+        learning_rate: η.
+        ball: B.
+    """
+
+    name: ClassVar[str] = "dp-npg-descent"
+
+    learning_rate: float
+    ball: float
+
+    def updated(self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int) -> Values:
+        """See `Update.updated`."""
+        parameters, advantages, weights = values[PARAMETERS], self.advantages(met), own_weights(met.valid)
+
+        def gradients(direction: Tensor) -> Tensor:
+            errors = advantages - predictions(network, parameters, met, direction)
+            return policy_gradients(network, parameters, met, errors * weights)
+
+        direction = self.ascended(cohort, torch.zeros_like(parameters), gradients, self.ball)
+        return {PARAMETERS: parameters + self.learning_rate * direction}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rebel(Regression):
+    """DP-REBEL (private policy optimisation, Algorithm 5).
+
+    θ_{t+1} approximates argmin_θ E[(q(s, a) - q(s', a') - (Â - Â'))²], q(s, a) = (1/η) ln π_θ(a | s) / π_t(a | s),
+    where (s, a) and (s', a') are two decisions. The paper pairs two answers to one prompt; here all pairs of one user's
+    own decisions are taken. Their mean is twice the variance of q - Â inside her data, so her gradient is
+    Σ_t (e_t - ē) ∇ log π_θ(a_t | s_t) / n with e = Â - q, of n steps. K steps of length α go up the noisy mean of these
+    gradients, clipped to S. The paper leaves the oracle open.
+
+    Attributes:
+        temperature: η. The larger, the farther θ may go from θ_t.
+    """
+
+    name: ClassVar[str] = "dp-rebel"
+
+    temperature: float
+
+    def updated(self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int) -> Values:
+        """See `Update.updated`."""
+        advantages = self.advantages(met)
+
+        @torch.no_grad()
+        def logs(parameters: Tensor) -> Tensor:
+            return network.log_probabilities(parameters.expand(met.users, -1), met.observations, met.actions)
+
+        old = logs(values[PARAMETERS])
+
+        def gradients(parameters: Tensor) -> Tensor:
+            errors = advantages - (logs(parameters) - old) / self.temperature
+            weights = (errors - own_mean(errors, met.valid)) * own_weights(met.valid)
+            return policy_gradients(network, parameters, met, weights)
+
+        return {PARAMETERS: self.ascended(cohort, values[PARAMETERS], gradients)}
+
+
+def predictions(network: PolicyNetwork, parameters: Tensor, met: Trajectories, direction: Tensor) -> Tensor:
+    """Compute wᵀψ_t of every step, ``[U, T]``. Sensitive."""
+    own = parameters.expand(met.users, -1).contiguous().requires_grad_()
+    weights = torch.ones_like(met.rewards).requires_grad_()
+    logs = network.log_probabilities(own, met.observations, met.actions)
+    # The gradient is linear in the weights, and its derivative by them is what is wanted.
+    (gradients,) = torch.autograd.grad((logs * weights).sum(), own, create_graph=True)
+    (products,) = torch.autograd.grad((gradients @ direction).sum(), weights)
+    return products

@@ -1,0 +1,126 @@
+"""Advantages and updates are those of the equations, and of one user's data."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from primorl.online.advantages import generalised_advantages, normalised, own_baseline, own_mean, returns_to_go
+from primorl.online.learning import PARAMETERS
+from primorl.online.updates import DPPG, NaturalGradientByDescent, Rebel, predictions
+from research.natural_gradient import gain, step_scores
+from research.paper_mode import AdamDPPG
+from tests.online.cohorts import USERS, begun, met, network, recorded, unprotected
+
+SHAPE, LINEAR = network((5,)), network()
+DESCENT = NaturalGradientByDescent(learning_rate=1.0, clipping_norm=1.0, steps=150, step_size=1.0, ball=100.0)
+REBEL = Rebel(temperature=0.7, step_size=0.5, steps=2, clipping_norm=0.3)
+
+
+def test_generalised_advantages_are_those_of_the_sum() -> None:
+    data = met(LINEAR)
+    before, after = torch.randn(2, USERS, data.steps, generator=torch.Generator().manual_seed(0))
+    found = generalised_advantages(data, before, after, 0.9, 0.8)
+    for user in range(USERS):
+        for step in range(data.steps):
+            total, weight = 0.0, float(data.valid[user, step])
+            for later in range(step, data.steps):
+                following = 0.0 if data.terminated[user, later] else float(after[user, later])
+                total += weight * (float(data.rewards[user, later]) + 0.9 * following - float(before[user, later]))
+                weight *= 0.9 * 0.8
+                if data.ends[user, later]:
+                    break
+            assert abs(float(found[user, step]) - total) < 1e-5
+
+
+def test_where_nobody_fails_nothing_is_learned_from_rounding() -> None:
+    """Returns are equal to the last digit; in float32 they are not, and advantages were made of the differences."""
+    data = met(SHAPE)
+    data.rewards[:] = data.valid.float()
+    data.terminated[:] = False
+    returns = returns_to_go(data, 0.99)
+    torch.testing.assert_close(returns[data.valid], torch.full_like(returns[data.valid], 100.0))
+    assert not normalised(returns, data.valid).any()
+    assert normalised(returns + torch.randn(USERS, data.steps) * 1e-5, data.valid).abs().max() > 1, "the twin"
+    update = DPPG(clipping_norm=0.05, local_learning_rate=0.02, epochs=2, minibatches=3)
+    assert not recorded(update, SHAPE, data).rows[0].any()
+
+
+def test_the_baseline_is_each_users_own_regression() -> None:
+    data = met(LINEAR, users=3)
+    found, targets = own_baseline(LINEAR, data, 0.9), returns_to_go(data, 0.9)
+    for both, alone in zip(found, own_baseline(LINEAR, data.of(slice(1, 2)), 0.9), strict=True):
+        torch.testing.assert_close(both[1:2], alone)
+    residuals = torch.where(data.valid, targets - found[0], 0.0)
+    spread = torch.where(data.valid, targets - own_mean(targets, data.valid), 0.0)
+    assert (residuals.square().sum(1) < 0.7 * spread.square().sum(1)).all()
+    assert (residuals.sum(1).abs() < 0.05 * data.valid.sum(1)).all()
+
+
+@pytest.mark.parametrize("bound", [0.05, math.inf])
+@pytest.mark.parametrize("update", [DPPG, AdamDPPG])
+def test_all_users_at_once_are_one_after_the_other(update: type[DPPG], bound: float) -> None:
+    """Against torch's own optimisers; every user stays within S at every step."""
+    adam = update is AdamDPPG
+    asked = update(clipping_norm=0.05, local_learning_rate=0.02 if adam else 0.5, epochs=2, minibatches=3)
+    data, start = met(SHAPE), begun(SHAPE)[PARAMETERS]
+    advantages = normalised(torch.randn(USERS, data.steps, generator=torch.Generator().manual_seed(0)), data.valid)
+    schedule = asked.schedule(data.steps, 3)
+    found = asked.local_updates(SHAPE, start, data, advantages, schedule, bound)
+    for user in range(USERS):
+        own = start[None].clone().requires_grad_()
+        kind = torch.optim.Adam if adam else torch.optim.SGD
+        optimiser = kind([own], asked.local_learning_rate, maximize=True)
+        observations, actions = data.observations[user : user + 1], data.actions[user : user + 1]
+        old = SHAPE.log_probabilities(start[None], observations, actions)
+        for steps in schedule:
+            steps = steps[data.valid[user, steps]]
+            logs = SHAPE.log_probabilities(own, observations[:, steps], actions[:, steps])
+            (own.grad,) = torch.autograd.grad(((logs - old[:, steps]).exp() * advantages[user, steps]).mean(), own)
+            optimiser.step()
+            with torch.no_grad():
+                delta = own - start
+                own.copy_(start + delta * min(1.0, bound / float(delta.norm())))
+        torch.testing.assert_close(found[user], (own - start).detach()[0], atol=2e-5, rtol=1e-3)
+    norms = torch.linalg.vector_norm(found, dim=1)
+    assert norms.max() <= bound * (1 + 1e-6)
+    assert norms.max() > (0.04 if bound < 1 else 0.1)
+    schedules = [asked.schedule(data.steps, number) for number in (3, 3, 4)]
+    assert torch.equal(torch.cat(schedules[0]), torch.cat(schedules[1])), "public permutations"
+    assert not torch.equal(torch.cat(schedules[0]), torch.cat(schedules[2]))
+
+
+def test_without_noise_there_is_no_clip() -> None:
+    update = DPPG(clipping_norm=0.05, local_learning_rate=0.5, epochs=2, minibatches=3)
+    assert torch.linalg.vector_norm(unprotected(update, SHAPE, met(SHAPE))) > 2 * update.clipping_norm
+
+
+def test_many_descent_steps_come_near_least_squares_and_stay_in_the_ball() -> None:
+    data = met(LINEAR)
+    assert gain(LINEAR, begun(LINEAR)[PARAMETERS], data, DESCENT, unprotected(DESCENT, LINEAR, data)) > 0.9
+    far = replace(DESCENT, steps=3, step_size=100.0, ball=0.2)
+    torch.testing.assert_close(torch.linalg.vector_norm(unprotected(far, SHAPE, met(SHAPE))), torch.tensor(0.2))
+    parameters, direction = torch.randn(2, SHAPE.parameters, generator=torch.Generator().manual_seed(0))
+    found = predictions(SHAPE, parameters, data, direction) * data.valid
+    torch.testing.assert_close(found, step_scores(SHAPE, parameters, data) @ direction, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("step", [0, 1])
+def test_rebel_descends_the_loss_over_all_pairs_of_a_users_decisions(step: int) -> None:
+    data, begin = met(SHAPE), begun(SHAPE)[PARAMETERS]
+    seen = recorded(REBEL, SHAPE, data)
+    before = recorded(replace(REBEL, steps=step), SHAPE, data).values[PARAMETERS]
+    advantages = REBEL.advantages(data)
+    for user in range(USERS):
+        valid, own = data.valid[user], before.clone().requires_grad_()
+
+        def logs(parameters: Tensor, user: int = user) -> Tensor:
+            rows = slice(user, user + 1)
+            return SHAPE.log_probabilities(parameters[None], data.observations[rows], data.actions[rows])[0]
+
+        errors = (logs(own) - logs(begin))[valid] / REBEL.temperature - advantages[user, valid]
+        loss = (errors.unsqueeze(0) - errors.unsqueeze(1)).square().mean() / 4
+        (gradient,) = torch.autograd.grad(loss, own)
+        torch.testing.assert_close(seen.rows[step][user], -gradient * REBEL.temperature, atol=1e-5, rtol=1e-3)

@@ -1,0 +1,95 @@
+"""The statement of what is made from several releases counts every mechanism, and no fact gets lost."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from primorl.privacy.accounting.epsilon import compose, training_event
+from primorl.privacy.accounting.events import event_from_json, event_to_json
+from primorl.privacy.statement import SpentOnDataset, Statement
+from primorl.privacy.together import BEFOREHAND, together
+from primorl.project.errors import PipelineError
+from primorl.project.files import write_json
+from tests.statements import NOT_PRIVATE, OF_TRAINING, PRIVATE
+
+DELTA = 1e-5
+
+
+def statement(multiplier: float, *, queries: tuple[float, ...] = (), charge: str = "a", charges: int = 1) -> Statement:
+    """Of ten full-batch rounds."""
+    event = training_event(1.0, multiplier, 10, queries)
+    spent = compose([event], DELTA)
+    return replace(
+        OF_TRAINING,
+        event=event_to_json(event),
+        epsilon=spent.epsilon_pld,
+        epsilon_rdp=spent.epsilon_rdp,
+        sampling_probability=1.0,
+        noise_multiplier=multiplier,
+        rounds=10,
+        charge=charge,
+        spent_on_dataset=SpentOnDataset(epsilon=1, epsilon_fixed=1, epsilon_rdp=1, delta=DELTA, charges=charges),
+    )
+
+
+def test_epsilon_is_that_of_all_releases_one_after_another() -> None:
+    """Each mechanism is stated by itself, and the whole has no rounds of its own."""
+    model, clone = statement(9.0, queries=(14.0,), charges=1), statement(14.0, charge="b", charges=2)
+    whole = together({"models/dynamics": model, "models/behaviour": clone})
+    assert whole.epsilon == compose([event_from_json(each.event) for each in (model, clone)], DELTA).epsilon_pld
+    assert model.epsilon is not None
+    assert clone.epsilon is not None
+    assert max(model.epsilon, clone.epsilon) < whole.epsilon <= model.epsilon + clone.epsilon
+    assert compose([event_from_json(whole.event)], DELTA).epsilon_pld == whole.epsilon
+    assert (whole.groups[0].epsilon or 0) > whole.epsilon
+    assert whole.profile[-1].epsilon > whole.epsilon
+    parts = [(part.what, part.charge, part.noise_multiplier) for part in whole.mechanisms]
+    assert parts == [("models/dynamics", "a", 9.0), ("models/behaviour", "b", 14.0)]
+    assert (whole.noise_multiplier, whole.rounds, whole.queries, whole.charge) == (None, None, (), None)
+    assert whole.spent_on_dataset == clone.spent_on_dataset
+
+
+def test_what_voids_one_voids_the_whole() -> None:
+    doubtful = replace(statement(14.0), void=("noise is seeded",), public_assumptions=("the moon",))
+    whole = together({"a": statement(9.0), "b": doubtful})
+    assert whole.void == ("noise is seeded",)
+    assert set(whole.public_assumptions) == {*statement(9.0).public_assumptions, "the moon", BEFOREHAND}
+    bare = replace(statement(14.0), private=False, epsilon=None, epsilon_rdp=None, event=NOT_PRIVATE["event"])
+    whole = together({"a": statement(9.0), "b": bare})
+    assert (whole.private, whole.epsilon, whole.event) == (False, None, {"type": "NonPrivateDpEvent"})
+    for change in ({"delta": 1e-6}, {"units": 5}, {"dataset_fingerprint": "e" * 64}, {"unit": "day"}):
+        with pytest.raises(PipelineError, match=rf"b/privacy.json: {next(iter(change))}: differs"):
+            together({"a": statement(9.0), "b": replace(statement(14.0), **change)})  # type: ignore[arg-type]
+
+
+# The statement is read as it was written, refuses what it cannot mean, and is documented by its class.
+
+CONTRACT = (
+    *("private", "epsilon", "delta", "unit", "neighboring_relation", "accountant", "epsilon_rdp", "event"),
+    *("sampling_probability", "noise_multiplier", "clipping_norm", "rounds", "public_assumptions"),
+    *("dataset_fingerprint", "void"),
+)
+
+
+@pytest.mark.parametrize("content", [PRIVATE, NOT_PRIVATE])
+def test_it_comes_back_as_it_was(tmp_path: Path, content: dict[str, object]) -> None:
+    write_json(tmp_path / "privacy.json", content)
+    found = Statement.read(tmp_path)
+    found.write(tmp_path / "again")
+    assert json.loads((tmp_path / "again/privacy.json").read_text(encoding="utf-8")) == content
+    assert found.to_json() == content
+    assert set(CONTRACT) <= set(content)
+    assert found.sound is bool(content["private"])
+
+
+def test_what_it_cannot_mean_is_refused(tmp_path: Path) -> None:
+    """A guarantee without its numbers; and a format of before: without a version it counts as format 1."""
+    for key in ("epsilon", "delta", "sampling_probability", "clipping_norm", "rounds"):
+        write_json(tmp_path / "privacy.json", PRIVATE | {key: None})
+        with pytest.raises(PipelineError, match=f"private: true, yet {key} is null"):
+            Statement.read(tmp_path)
+    write_json(tmp_path / "privacy.json", {key: value for key, value in PRIVATE.items() if key != "format"})
+    with pytest.raises(PipelineError, match=r"privacy.json: found format 1, this version reads 3; run `dvc checkout`"):
+        Statement.read(tmp_path)
