@@ -129,9 +129,7 @@ def test_a_policy_whose_statement_is_not_that_of_what_was_trained_is_refused() -
     run(chosen())
 
 
-def test_the_summary_says_what_the_policy_earns_and_pipelines_can_be_compared_in_mlflow(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_summary_and_mlflow_say_what_the_policy_earns(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[tuple[Any, ...]] = []
     monkeypatch.setattr(evaluate, "log_episode", lambda *given: drawn.append(given))
     selected = chosen(score={"low": -1500.0, "high": 0.0, "scale": 1000.0})

@@ -77,7 +77,7 @@ def test_it_needs_no_data_at_all(small: Params, starts: str) -> None:
 
 
 @pytest.mark.parametrize("model", [{"actions": 2}, {"termination": "learned"}, {"termination": "upright"}])
-def test_discrete_actions_and_models_whose_episodes_end_are_trained_in(
+def test_a_model_of_another_kind_is_trained_in(
     small: Params, monkeypatch: pytest.MonkeyPatch, model: dict[str, Any]
 ) -> None:
     monkeypatch.setitem(RULES, "upright", Rule(3, lambda observation, action, following: following[:, 0] < 0))
@@ -90,9 +90,7 @@ def test_discrete_actions_and_models_whose_episodes_end_are_trained_in(
     assert policy.layers[-1].shape == (1, 1, config["action_size"])
 
 
-def test_the_time_since_the_row_before_goes_on_to_model_and_policy(
-    small: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_time_since_the_row_before_goes_on(small: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     elapsed = ElapsedTime(name="observation_2", unit="hours", most=4.0)
     monkeypatch.setattr(tiny_policy, "INFO", replace(INFO, spaces=replace(INFO.spaces, elapsed=elapsed)))
     training_project.write_partitions([episode(9, i) for i in range(9)], [episode(20, 9 + i) for i in range(4)])
@@ -129,9 +127,7 @@ def prepared(**model: Any) -> None:
 
 
 @pytest.mark.parametrize("actions", [None, 2])
-def test_the_statement_counts_model_and_clone_and_every_seed_has_a_folder_and_a_run(
-    small: Params, actions: int | None
-) -> None:
+def test_the_statement_counts_model_and_clone_for_every_seed(small: Params, actions: int | None) -> None:
     prepared(actions=actions)
     write_clone(discrete=actions is not None)
     run = trained(tiny(small, seeds=[4, 7], starts="public"))
@@ -172,9 +168,7 @@ def test_model_or_clone_of_something_else_is_refused(small: Params) -> None:
     assert not MOPO.exists()
 
 
-def test_keys_that_nobody_decides_are_fitted_and_a_learned_end_without_evidence_is_not_used(
-    small: Params, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_nobody_decides_is_fitted(small: Params, capsys: pytest.CaptureFixture[str]) -> None:
     prepared(termination="learned")
     keys = ("policy.reward_scale", "policy.uncertainty")
     params = replace(tiny(small, starts="public"), origins=dict.fromkeys(keys, TO_FIT))

@@ -51,9 +51,7 @@ def rounds() -> int:
     return found
 
 
-def test_it_is_charged_before_a_private_byte_is_read_and_the_model_travels_with_its_statement(
-    data: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_charged_first_and_states_what_it_cost(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[str]] = []
     watch_private(monkeypatch, lambda: seen.append(states(data)))
     run = trained(data)
@@ -92,7 +90,7 @@ def test_what_was_paid_for_is_not_paid_twice(data: Params, monkeypatch: pytest.M
     assert states(data) == ["committed", "reserved"]
 
 
-def test_an_edit_of_the_engine_charges_nobody_and_another_draw_has_other_noise(
+def test_an_edit_of_the_engine_charges_nobody(
     data: Params, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     alike = {"sampling_probability": 1.0}  # and one batch: the same rows in every round
@@ -121,9 +119,7 @@ def test_a_killed_run_is_taken_up_and_costs_nothing_more(data: Params) -> None:
     assert run.logged["epsilon_so_far"] == pytest.approx(statement()["epsilon"])
 
 
-def test_training_that_diverges_stays_spent_and_is_not_paid_for_again(
-    data: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_that_diverges_stays_spent(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     def infinite(self: Plan, total: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         return tuple(torch.full_like(part, math.inf).float() for part in total)
 
@@ -152,9 +148,7 @@ def test_a_model_that_training_made_worse_is_an_error_that_keeps_what_was_paid_f
     assert MODEL.exists(), "a model that learned something is kept"
 
 
-def test_what_was_lost_or_exchanged_is_refused_before_anything_is_charged(
-    small: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_lost_or_exchanged_charges_nobody(small: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     params, public, secret = with_changes(small), PARTITIONS / "public_units.bin", Path(".primorl/secret")
     baseline = with_changes(small, dynamics={"variant": "mopo"})
     write_raw(Path("data/raw"), episodes(12))

@@ -57,9 +57,7 @@ def data(small: Params) -> Params:
     return small
 
 
-def test_every_query_is_stated_charged_with_the_rounds_and_asked_after_that(
-    data: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_query_is_charged_with_the_rounds_and_first(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[str]] = []
     answer = Plan.answer
     monkeypatch.setattr(Plan, "answer", lambda *given: (seen.append(states(data)), answer(*given))[1])
@@ -121,9 +119,7 @@ def test_first_states_travel_with_the_model_and_bounds_see_nothing(data: Params)
             PublicLog(None).start_states(params)
 
 
-def test_what_needs_public_units_is_one_clear_error_before_anything_is_charged(
-    data: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_needs_public_units_charges_nobody(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     patient = {"early_stopping": {"every": 2, "patience": 3}}
     by_reward = {"bounds": {"observation": "space", "reward": "public"}}
     by_rows = {"bounds": {"observation": "public", "reward": [-17.0, 0.0]}}
@@ -152,7 +148,7 @@ def test_what_needs_public_units_is_one_clear_error_before_anything_is_charged(
     assert charged(data) == []
 
 
-def test_a_run_that_dies_after_it_asked_asks_no_more_and_one_that_dies_while_it_asks_is_spent(
+def test_nothing_is_asked_twice_under_one_charge(
     data: Params, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     params = with_statistics(data, PRIVATE)

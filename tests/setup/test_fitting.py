@@ -72,9 +72,7 @@ def test_the_candidate_with_the_lowest_loss_is_taken(data: Params, monkeypatch: 
     assert "keep 80% of what can be learned (yes from 90%, no below 60%); 100 times the people" in found.reason
 
 
-def test_a_fit_is_made_once_for_the_same_public_facts_and_reads_nothing_private(
-    data: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fit_is_made_once_and_of_public_facts(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     params = automatic(data)
     first = fit(params)
     weights = setup_of(first[0]).first_weights()

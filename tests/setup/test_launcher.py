@@ -80,7 +80,7 @@ def test_a_killed_process_costs_one_round_and_one_line(data: Params, monkeypatch
     assert json.loads(Path("models/dynamics/config.json").read_text())["rounds"] == 3, "one was lost, none made up for"
 
 
-def test_nothing_private_is_opened_elsewhere_before_the_ledger_has_granted_it(
+def test_nothing_private_is_opened_elsewhere_first(
     data: Params, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     refused = both(with_changes(data, privacy={"budget": {"epsilon": 0.01, "delta": 1e-3}}))
@@ -106,9 +106,7 @@ def leader(told: Connection) -> None:
     time.sleep(600)
 
 
-def test_no_process_outlives_the_first_even_where_that_was_gone_before_it_looked(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_no_process_outlives_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     here, there = FORK.Pipe()
     first = FORK.Process(target=leader, args=(there,))
     first.start()
