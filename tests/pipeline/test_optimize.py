@@ -15,14 +15,13 @@ from primorl import load_policy
 from primorl.config.params import Params
 from primorl.config.suggestions import TO_FIT
 from primorl.dynamics.config import ModelConfig
-from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.dynamics.termination import RULES, Rule
 from primorl.policy import behaviour, choice
 from primorl.policy.behaviour import BehaviourPolicy
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
-from primorl.policy.mopo import real_transitions, with_real
-from primorl.policy.replay import ReplayBuffer, Scaling
+from primorl.policy.mopo import real_transitions
+from primorl.policy.replay import Scaling
 from primorl.privacy.accounting.epsilon import compose, training_event
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.statement import Statement
@@ -39,7 +38,6 @@ from tests.statements import NOT_PRIVATE, OF_TRAINING
 from tests.statements import PRIVATE as STATEMENT
 from tests.trajectories.builders import INFO, episode, episodes, snapshot, table
 
-CPU = torch.device("cpu")
 FILES = ("config.json", "epochs.safetensors", "policy.safetensors", "privacy.json")
 DELTA = 1e-5
 
@@ -214,7 +212,7 @@ def test_the_baseline_is_charged_before_it_reads_data_and_marked_as_not_private(
     assert (charge.stage, charge.state, charge.epsilon) == ("optimize_mopo", "committed", None)
 
 
-def test_real_transitions_keep_their_rewards_and_ends_and_are_the_asked_share_of_a_batch(tmp_path: Path) -> None:
+def test_real_transitions_keep_their_rewards_and_ends(tmp_path: Path) -> None:
     content = episodes(9)
     write_partition(tmp_path / "private", table(content))
     centre, spread = torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.5, 0.6, 3.0])
@@ -231,11 +229,3 @@ def test_real_transitions_keep_their_rewards_and_ends_and_are_the_asked_share_of
         torch.testing.assert_close(rows[:, column], scaling.observation(seen))
     actions = torch.from_numpy(np.concatenate([np.stack(item.actions) for item in content]))
     torch.testing.assert_close(rows[:, columns.observation_action][:, 3:], actions / 2)
-
-    real, generated = ReplayBuffer(30, 2, CPU), ReplayBuffer(50, 2, CPU, seeds=2)
-    real.extend(torch.ones(1, 30, 2))
-    generated.extend(torch.full((2, 50, 2), -1.0))
-    for fraction, expected in ((0.05, 13), (0.0001, 1)):
-        batches = list(with_real(real, fraction)(generated, 7, 256, SeedGenerators.of([0, 1], CPU)))
-        assert [(rows[..., 0] == 1).sum(1).tolist() for rows in batches] == [[expected] * 2] * 7
-        assert batches[0].shape == (2, 256, 2)
