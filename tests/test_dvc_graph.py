@@ -54,11 +54,10 @@ METHODS = {"of", "entropy_of"}
 
 def outputs(stage: str) -> dict[str, dict[str, Any]]:
     everything = [entry for kind in ("outs", "metrics", "plots") for entry in STAGES[stage].get(kind, [])]
-    return {
-        name: flags
-        for output in everything
-        for name, flags in ({output: {}} if isinstance(output, str) else output).items()
-    }
+    found: dict[str, dict[str, Any]] = {}
+    for entry in everything:
+        found |= {entry: {}} if isinstance(entry, str) else entry
+    return found
 
 
 def listed(stage: str) -> Iterator[tuple[str, str]]:
@@ -172,13 +171,8 @@ def code(stage: str) -> set[str]:
 
 
 def room(module: str) -> str:
-    if module in BY_FILE:
-        return f"{module.replace('.', '/')}.py"
-    parts = module.split(".")
-    file = source(module)
-    assert file is not None
-    depth = len(parts) if file.name == "__init__.py" else len(parts) - 1
-    return "/".join(parts[: min(depth, 3)])
+    file = source(module).relative_to(ROOT)
+    return file.as_posix() if module in BY_FILE else "/".join(file.parent.parts[:3])
 
 
 @cache
@@ -209,16 +203,15 @@ def edge(module: str) -> bool:
     return module in ("primorl", "pipeline") or any(f"{module}.".startswith(f"{room}.") for room in EDGES)
 
 
-def source(module: str) -> Path | None:
+def source(module: str) -> Any:
+    """A module's file; None if there is no such module."""
     path = ROOT.joinpath(*module.split("."))
     return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.exists()), None)
 
 
 @cache
 def tree(module: str) -> ast.Module:
-    file = source(module)
-    assert file is not None, module
-    return ast.parse(file.read_text(encoding="utf-8"))
+    return ast.parse(source(module).read_text(encoding="utf-8"))
 
 
 def idle(module: str) -> bool:

@@ -78,9 +78,7 @@ def test_a_number_is_read_as_dvc_reads_it(tmp_path: Path, text: str) -> None:
         assert found["a"] == theirs["a"] or (math.isnan(found["a"]) and math.isnan(theirs["a"]))
 
 
-def test_what_would_hang_mislead_or_execute_is_refused_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_would_hang_or_execute_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     began = time.monotonic()
     for content, says in REFUSED:

@@ -41,9 +41,7 @@ def project(small: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
     return edited(small, privacy=PRIVACY, dynamics={"hidden": [16]})
 
 
-def test_the_true_plan_passes_and_a_plan_that_forgets_its_noise_raises_the_alarm(
-    project: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_true_plan_passes_and_one_without_noise_does_not(project: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     before, run = set(snapshot(Path())), RememberingRun()
     audit.body(project, run)
     report = json.loads(AUDIT_REPORT.read_text(encoding="utf-8"), parse_constant=pytest.fail)

@@ -52,9 +52,7 @@ def test_it_is_idle_unless_an_epsilon_is_given(data: Params) -> None:
     assert not Path(".primorl/ledger.db").exists()
 
 
-def test_a_clone_is_charged_before_it_is_trained_and_says_what_it_cost(
-    asked: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_clone_is_charged_before_it_is_trained(asked: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[str]] = []
     watch_private(monkeypatch, lambda: seen.append(states(asked)))
     release, released = Plan.release, []

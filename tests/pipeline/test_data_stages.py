@@ -25,9 +25,7 @@ def test_collect_leaves_one_dataset_and_tells_nothing_of_it(small: Params, capsy
     assert "6 of 6 episodes" in printed.err
 
 
-def test_only_declared_counts_and_the_keyed_fingerprint_are_logged(
-    small: Params, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_counts_and_the_keyed_fingerprint_are_logged(small: Params, capsys: pytest.CaptureFixture[str]) -> None:
     write_raw(Path("data/raw"), episodes(6))
     ingested, partitioned = FakeRun(), FakeRun()
     ingest.body(small, ingested)
@@ -46,9 +44,7 @@ def test_only_declared_counts_and_the_keyed_fingerprint_are_logged(
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_full_disk_is_one_error_and_leaves_the_last_good_data(
-    small: Params, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_full_disk_leaves_the_last_good_data(small: Params, capsys: pytest.CaptureFixture[str]) -> None:
     raw = Path("data/raw")
     write_raw(raw, episodes(6))
     ingest.body(small, FakeRun())

@@ -51,9 +51,7 @@ def refused(params: Params, says: str) -> None:
         evaluated(params)
 
 
-def test_every_answer_is_charged_before_a_private_byte_is_read_and_once(
-    ready: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_answer_is_charged_once_and_first(ready: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[str]] = []
     watch_private(monkeypatch, lambda: seen.append(states(ready)))
     first = evaluated(asking(ready, {"behaviour": 3.0}))
@@ -82,9 +80,7 @@ def test_every_answer_is_charged_before_a_private_byte_is_read_and_once(
     assert (len(charged(ready)), len(released)) == (2, 1)
 
 
-def test_what_is_not_asked_or_exceeds_the_budget_reads_and_charges_nothing(
-    ready: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_refused_or_not_asked_reads_nothing(ready: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     unopened(monkeypatch)
     refused(edited(ready, privacy={"budget": {"epsilon": 3.2, "delta": 1e-3}}), "budget")
     assert charged(ready) == []
@@ -94,9 +90,7 @@ def test_what_is_not_asked_or_exceeds_the_budget_reads_and_charges_nothing(
 
 
 @pytest.mark.parametrize(("where", "method"), [(UnitStore, "transitions"), (Ledger, "commit")])
-def test_a_stage_killed_before_or_after_its_releases_goes_on_with_its_charges(
-    ready: Params, where: type, method: str
-) -> None:
+def test_a_stage_killed_beside_its_releases_goes_on(ready: Params, where: type, method: str) -> None:
     with killed(1, method, where):
         evaluated(ready)
     before = [charge.id for charge in charged(ready)]

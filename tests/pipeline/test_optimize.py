@@ -15,13 +15,12 @@ from primorl import load_policy
 from primorl.config.params import Params
 from primorl.config.suggestions import TO_FIT
 from primorl.dynamics.config import ModelConfig
-from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.dynamics.termination import RULES, Rule
 from primorl.policy import behaviour, member_values
 from primorl.policy.behaviour import BehaviourPolicy
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
-from primorl.policy.replay import ReplayBuffer, Scaling, real_transitions, with_real
+from primorl.policy.replay import Scaling, real_transitions
 from primorl.privacy.accounting.epsilon import compose, training_event
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.statement import Statement
@@ -38,7 +37,6 @@ from tests.statements import NOT_PRIVATE, OF_TRAINING
 from tests.statements import PRIVATE as STATEMENT
 from tests.trajectories.builders import INFO, episode, episodes, snapshot, table
 
-CPU = torch.device("cpu")
 FILES = ("config.json", "epochs.safetensors", "policy.safetensors", "privacy.json")
 DELTA = 1e-5
 
@@ -76,7 +74,7 @@ def test_it_needs_no_data_at_all(small: Params, starts: str) -> None:
 
 
 @pytest.mark.parametrize("model", [{"actions": 2}, {"termination": "learned"}, {"termination": "upright"}])
-def test_discrete_actions_and_models_whose_episodes_end_are_trained_in(
+def test_a_model_of_another_kind_is_trained_in(
     small: Params, monkeypatch: pytest.MonkeyPatch, model: dict[str, Any]
 ) -> None:
     monkeypatch.setitem(RULES, "upright", Rule(3, lambda observation, action, following: following[:, 0] < 0))
@@ -89,9 +87,7 @@ def test_discrete_actions_and_models_whose_episodes_end_are_trained_in(
     assert policy.layers[-1].shape == (1, 1, config["action_size"])
 
 
-def test_the_time_since_the_row_before_goes_on_to_model_and_policy(
-    small: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_time_since_the_row_before_goes_on(small: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     elapsed = ElapsedTime(name="observation_2", unit="hours", most=4.0)
     monkeypatch.setattr(tiny_policy, "INFO", replace(INFO, spaces=replace(INFO.spaces, elapsed=elapsed)))
     training_project.write_partitions([episode(9, i) for i in range(9)], [episode(20, 9 + i) for i in range(4)])
@@ -128,9 +124,7 @@ def prepared(**model: Any) -> None:
 
 
 @pytest.mark.parametrize("actions", [None, 2])
-def test_the_statement_counts_model_and_clone_and_every_seed_has_a_folder_and_a_run(
-    small: Params, actions: int | None
-) -> None:
+def test_the_statement_counts_model_and_clone_for_every_seed(small: Params, actions: int | None) -> None:
     prepared(actions=actions)
     write_clone(discrete=actions is not None)
     run = trained(tiny(small, seeds=[4, 7], starts="public"))
@@ -171,9 +165,7 @@ def test_model_or_clone_of_something_else_is_refused(small: Params) -> None:
     assert not MOPO.exists()
 
 
-def test_keys_that_nobody_decides_are_fitted_and_a_learned_end_without_evidence_is_not_used(
-    small: Params, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_nobody_decides_is_fitted(small: Params, capsys: pytest.CaptureFixture[str]) -> None:
     prepared(termination="learned")
     keys = ("policy.reward_scale", "policy.uncertainty")
     params = replace(tiny(small, starts="public"), origins=dict.fromkeys(keys, TO_FIT))
@@ -219,7 +211,7 @@ def test_the_baseline_is_charged_before_it_reads_data_and_marked_as_not_private(
     assert (charge.stage, charge.state, charge.epsilon) == ("optimize_mopo", "committed", None)
 
 
-def test_real_transitions_keep_their_rewards_and_ends_and_are_the_asked_share_of_a_batch(tmp_path: Path) -> None:
+def test_real_transitions_keep_their_rewards_and_ends(tmp_path: Path) -> None:
     content = episodes(9)
     write_partition(tmp_path / "private", table(content))
     centre, spread = torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.5, 0.6, 3.0])
@@ -236,11 +228,3 @@ def test_real_transitions_keep_their_rewards_and_ends_and_are_the_asked_share_of
         torch.testing.assert_close(rows[:, column], scaling.observation(seen))
     actions = torch.from_numpy(np.concatenate([np.stack(item.actions) for item in content]))
     torch.testing.assert_close(rows[:, columns.observation_action][:, 3:], actions / 2)
-
-    real, generated = ReplayBuffer(30, 2, CPU), ReplayBuffer(50, 2, CPU, seeds=2)
-    real.extend(torch.ones(1, 30, 2))
-    generated.extend(torch.full((2, 50, 2), -1.0))
-    for fraction, expected in ((0.05, 13), (0.0001, 1)):
-        batches = list(with_real(real, fraction)(generated, 7, 256, SeedGenerators.of([0, 1], CPU)))
-        assert [(rows[..., 0] == 1).sum(1).tolist() for rows in batches] == [[expected] * 2] * 7
-        assert batches[0].shape == (2, 256, 2)

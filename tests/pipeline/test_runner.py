@@ -51,7 +51,7 @@ def leftover() -> Path:
     return folder
 
 
-def test_any_stage_deletes_what_any_killed_stage_left_also_where_params_are_broken(
+def test_any_stage_deletes_what_was_left(
     project: Params, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = leftover()
@@ -72,7 +72,7 @@ def test_any_stage_deletes_what_any_killed_stage_left_also_where_params_are_brok
     assert shown.splitlines()[-1] == line
 
 
-def test_an_output_that_cannot_be_written_is_refused_before_the_work_and_a_failure_says_what_is_lost(
+def test_an_output_that_cannot_be_written_is_refused(
     project: Params, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[Path] = []

@@ -57,9 +57,7 @@ def data(small: Params) -> Params:
     return small
 
 
-def test_every_query_is_stated_charged_with_the_rounds_and_asked_after_that(
-    data: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_query_is_charged_with_the_rounds_and_first(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[str]] = []
     answer = Plan.answer
     monkeypatch.setattr(Plan, "answer", lambda *given: (seen.append(states(data)), answer(*given))[1])
@@ -121,9 +119,7 @@ def test_first_states_travel_with_the_model_and_bounds_see_nothing(data: Params)
             PublicLog(None).start_states(params)
 
 
-def test_what_needs_public_units_is_one_clear_error_before_anything_is_charged(
-    data: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_needs_public_units_charges_nobody(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     patient = {"early_stopping": {"every": 2, "patience": 3}}
     by_reward = {"bounds": {"observation": "space", "reward": "public"}}
     by_rows = {"bounds": {"observation": "public", "reward": [-17.0, 0.0]}}
@@ -152,7 +148,7 @@ def test_what_needs_public_units_is_one_clear_error_before_anything_is_charged(
     assert charged(data) == []
 
 
-def test_a_run_that_dies_after_it_asked_asks_no_more_and_one_that_dies_while_it_asks_is_spent(
+def test_nothing_is_asked_twice_under_one_charge(
     data: Params, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     params = with_statistics(data, PRIVATE)
@@ -170,16 +166,6 @@ def test_a_run_that_dies_after_it_asked_asks_no_more_and_one_that_dies_while_it_
     assert spent["epsilon"] == pytest.approx(adaptive(once, once, delta=data.privacy.budget.delta), rel=1e-9)
 
 
-def test_a_person_with_many_trajectories_is_one_unit(small: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    people, names = [f"p{i // 4}" for i in range(12)], [f"t{i:02d}" for i in range(12)]
-    content = table([episode(6, i) for i in range(12)], units=people, names=names)
-    monkeypatch.setattr(tiny_policy, "INFO", replace(INFO, unit="person"))
-    tiny_policy.write_partitions(content, content.slice(0, 0))
-    trained(with_statistics(small, QUIET, {"delta": 0.01}))
-    (charge,) = charged(small)
-    assert charge.units == statement()["units"] == 3
-
-
 @pytest.mark.parametrize("by_person", [True, False])
 def test_removing_a_person_moves_a_round_by_at_most_the_clip(tmp_path: Path, by_person: bool) -> None:
     shape, sums = Architecture(3, 1, 2, (8,), -10.0, 0.5), []
@@ -190,6 +176,7 @@ def test_removing_a_person_moves_a_round_by_at_most_the_clip(tmp_path: Path, by_
         folder = tmp_path / str(people)
         tiny_policy.write_partition(folder, table([episode(6, i) for i in range(4 * people)], units=units, names=names))
         store, clip = UnitStore.open(folder), EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
+        assert store.units == (people if by_person else 4 * people)
         plan = Plan(store.units, "person", PoissonSampler(1.0), clip, 1.0, 1, 1e-3)
         setup = training_setup(plan, shape, local=local_training(learning_rate=1.0, batch_size=64))  # one batch
         total = Rounds(setup, store, maps).sum(shape.initial_weights(0))

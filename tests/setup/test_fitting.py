@@ -6,7 +6,6 @@ import shutil
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -72,9 +71,7 @@ def test_the_candidate_with_the_lowest_loss_is_taken(data: Params, monkeypatch: 
     assert "keep 80% of what can be learned (yes from 90%, no below 60%); 100 times the people" in found.reason
 
 
-def test_a_fit_is_made_once_for_the_same_public_facts_and_reads_nothing_private(
-    data: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_fit_is_made_once_and_of_public_facts(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     params = automatic(data)
     first = fit(params)
     weights = setup_of(first[0]).first_weights()
@@ -109,6 +106,7 @@ def test_what_cannot_learn_is_refused_before_the_ledger_is_asked(data: Params, m
         patched.setattr(fitting, "LEARNING_RATES", (0.0005,))
         with pytest.raises(PipelineError, match=r"^\.primorl/fits: the settings .* were others when"):
             trained(anyway)
+        assert states(anyway) == ["committed"], "a fit that comes out otherwise is the same paid work"
     shutil.rmtree(FITS)
     shutil.move("kept", FITS)
     unopened(monkeypatch)
@@ -150,27 +148,6 @@ def test_few_public_units_make_first_weights_from_which_small_steps_go(data: Par
     assert fit(automatic(data, dynamics__start="random"))[0].privacy.rounds == 100
     statistics = project_settings()["privacy"]["statistics"] | {"normaliser": "private"}
     assert fit(automatic(data, privacy__statistics=statistics), units=10_000)[0].dynamics.start == "random"
-
-
-def test_a_fit_that_comes_out_otherwise_is_the_same_paid_work(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    def identity(**given: Any) -> str:
-        params = automatic(data, **given)
-        fit(params)
-        known: Any = SimpleNamespace(identity="data", manifest=Manifest.load(MANIFEST))
-        return model_identity(params, known)
-
-    before = identity()
-    shutil.rmtree(FITS)
-    monkeypatch.setattr(fitting, "LEARNING_RATES", (0.0005,))
-    monkeypatch.setattr(fitting, "ROUNDS", (5,))
-    assert identity() == identity(dynamics__train_anyway=True) == before
-    others = (
-        ("privacy__noise_multiplier", 2.0),
-        ("privacy__draw", 1),
-        ("privacy__rounds", 5),
-        ("dynamics__batch_size", 3),
-    )
-    assert len({before, *(identity(**{key: value}) for key, value in others)}) == 5
 
 
 def test_processes_agree_on_what_is_fitted(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:

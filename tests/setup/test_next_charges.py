@@ -81,7 +81,7 @@ def test_a_model_that_would_leave_nothing_for_its_questions_is_refused_before_it
         check(at(here, 0.9, 1.0))
 
 
-def test_plan_says_what_is_paid_already_and_what_an_edit_charges_again(
+def test_plan_says_what_an_edit_charges(
     here: Params, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def planned(params: Params) -> str:
@@ -150,7 +150,7 @@ def test_a_run_is_refused_before_it_begins_unless_it_is_paid(here: Params, monke
         check_next(limited(baseline, 1e6))
 
 
-def test_a_budget_that_is_nearly_used_up_is_near_and_a_terminal_is_asked(
+def test_a_terminal_is_asked_near_the_budget(
     here: Params, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for budget, near, refused in ((100.0, False, False), (5.0, True, False), (1.0, True, True)):

@@ -48,9 +48,7 @@ def test_it_acts_and_abstains_as_the_policy(policy: Policy, tmp_path: Path) -> N
     assert none.tolist() == abstained.tolist()
 
 
-def test_a_graph_that_acts_otherwise_is_not_written(
-    policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_graph_is_not_written(policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, right = tmp_path / "policy.onnx", onnx_file.graph
     file.write_bytes(b"before")
 
@@ -77,9 +75,7 @@ def test_a_graph_that_acts_otherwise_is_not_written(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["policy", "policy.onnx"]
 
 
-def test_without_a_public_range_every_finite_number_is_answered_and_a_policy_that_draws_is_refused(
-    tmp_path: Path,
-) -> None:
+def test_without_a_public_range_every_finite_number_is_answered(tmp_path: Path) -> None:
     policy, file = loaded(tmp_path / "policy"), tmp_path / "policy.onnx"
     drawn = loaded(tmp_path / "drawn", discrete=True, drawn=True)
     with pytest.raises(PipelineError, match=r"^export: found a policy that draws its actions[^\n]*$"):

@@ -50,7 +50,7 @@ def test_public_values_outside_declared_bounds_are_warned_of_and_from_a_fifth_on
             assert "maximum 3)" in line
 
 
-def test_training_refuses_before_anything_is_charged_or_opened_unless_told_to_train_anyway(
+def test_training_refuses_unless_told_otherwise(
     small: Params, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     rewarded(np.zeros(20))

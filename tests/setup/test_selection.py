@@ -62,9 +62,7 @@ def test_one_charge_pays_and_only_the_winner_is_written(project: Params) -> None
     assert all(candidate.keys() == {"name", "sha256"} for candidate in content["candidates"])
 
 
-def test_what_was_killed_resumes_under_the_same_charge_and_a_choice_that_was_made_and_lost_is_spent(
-    project: Params,
-) -> None:
+def test_what_was_killed_resumes_and_a_lost_choice_is_spent(project: Params) -> None:
     for where, method in ((selection, "sum_scores"), (Selection, "choose")):
         with killed(1, method, where):
             chosen(project)
@@ -83,9 +81,7 @@ def test_policies_without_a_guarantee_make_a_choice_without_one(project: Params)
     assert not found.privacy.sound
 
 
-def test_what_cannot_be_compared_or_paid_is_refused_before_a_private_row_is_read(
-    project: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_compared_or_paid_reads_nothing(project: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     unopened(monkeypatch)
     other = Path("out/other")
     place(other, [random_policy(1, 5, 2.0)])
