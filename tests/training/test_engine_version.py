@@ -14,7 +14,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "9d23bdff61808d5eb8a78dd854e0df17f5c14d71667df3b16f0e4c7e42ec6a75"
+SOURCES = "4d5b7c05c17639aa2d22e72a2aed645db84eee80356f21063e4def3b7cc1df9b"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:
