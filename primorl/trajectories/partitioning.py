@@ -36,7 +36,15 @@ def partition(source: Path, target: Path, *, public_fraction: float | None, salt
         PipelineError: if the dataset is damaged, out of order or changed since it was ingested, if consent does not fit
             it, or if a partition would be empty; what was in ``target`` is untouched.
     """
-    rule = _public_rule(source, public_fraction, salt, public)
+    rule: PublicRule
+    if hasattr(public, "file"):
+        rule = ConsentList(public.file)
+    elif public is not None:
+        rule = ConsentColumn(source, public.column, public.values)
+    elif public_fraction is None:
+        raise PipelineError("params.yaml: partition: found neither public_fraction nor public; allowed is one of them")
+    else:
+        rule = HashDraw(public_fraction, salt)
     reader = PartReader(source, made_by="ingest")
     schema = reader.info.schema
     check, fingerprint = RowCheck(reader.info, source), Fingerprint(schema)
@@ -90,16 +98,6 @@ def partition(source: Path, target: Path, *, public_fraction: float | None, salt
         manifest = Manifest(reader.info, counts["private"], counts["public"], rule.by, secret_check(project_secret()))
         write_json(manifest_file, manifest.to_json())
     return manifest
-
-
-def _public_rule(source: Path, public_fraction: float | None, salt: str, public: Any) -> PublicRule:
-    if public is not None:
-        return (
-            ConsentList(public.file) if hasattr(public, "file") else ConsentColumn(source, public.column, public.values)
-        )
-    if public_fraction is None:
-        raise PipelineError("params.yaml: partition: found neither public_fraction nor public; allowed is one of them")
-    return HashDraw(public_fraction, salt)
 
 
 def check_disjoint(private: Path, public: Path) -> None:

@@ -14,7 +14,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "b2be965190e434e6b652b0c81635205879ed87f22a96d3378b8fbb53c8081545"
+SOURCES = "fde36d931efb54e4e7a2e802945590c48d68599da535a258062cbc32537efbd8"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:

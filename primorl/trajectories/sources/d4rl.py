@@ -141,11 +141,6 @@ class D4rlReader:
     last row of an episode has none: where it terminated, its next observation, on which nothing depends, is its own;
     else its outcome was not recorded, and the transition before is the last one and is truncated. An episode of one
     such row has no transition and is left out.
-
-    Args:
-        path: the file.
-        spaces: those that the environment declares.
-        horizon: the declared step limit.
     """
 
     behaviour_probabilities = False

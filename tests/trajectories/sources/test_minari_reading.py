@@ -59,7 +59,7 @@ MISSING = ": episode 2: a file or array is missing, nested or corrupt, or claims
         (exchange("actions", np.zeros((7, 2))), ": episode 2: actions: found shape (2,) a step, declared is (1,)"),
         (exchange("actions", np.zeros((6, 1))), ": episode 2: actions: wrong number of rows; allowed: as many as rew"),
         (exchange("rewards", np.zeros((7, 2))), ": episode 2: rewards: found shape (2,) a step, declared is one num"),
-        (exchange("rewards", np.array([b"x"] * 7)), ": episode 2: rewards: found type |S1; allowed: real numbers"),
+        (exchange("rewards", np.array([b"x"] * 7)), ": episode 2: rewards: found type |S1; allowed: floating"),
         (exchange("truncations", np.zeros(7)), ": episode 2: truncations: found type float64; allowed: booleans"),
         (exchange("terminations", np.zeros(3, bool)), ": episode 2: terminations: wrong number of rows"),
         (lambda file: file["episode_2"].pop("truncations"), MISSING),

@@ -438,17 +438,14 @@ def _read_arrow(table: pa.Table, keys: Keys) -> Array:
 
 
 def _passes(wanted: EpisodeFilter, index: int, rewards: Array) -> bool:
+    """Say whether an episode lies in all ranges, whose ends belong to them and may be open."""
     total = float(rewards.sum()) if rewards.dtype.kind in "fiu" else math.nan
-    found = ((wanted.episodes, index), (wanted.lengths, len(rewards)), (wanted.returns, total))
-    return all(_within(bounds, value) for bounds, value in found)
-
-
-def _within(bounds: tuple[float | None, float | None] | None, value: float) -> bool:
-    """Say whether a value lies in a range whose ends belong to it, and may be open; what is not finite passes."""
-    if bounds is None or not math.isfinite(value):  # RowCheck names what is not finite; a filter must not hide it
-        return True
-    low, high = bounds
-    return (low is None or value >= low) and (high is None or value <= high)
+    for bounds, value in ((wanted.episodes, index), (wanted.lengths, len(rewards)), (wanted.returns, total)):
+        low, high = bounds or (None, None)
+        below, above = low is not None and value < low, high is not None and value > high
+        if math.isfinite(value) and (below or above):  # RowCheck names what is not finite; a filter must not hide it
+            return False
+    return True
 
 
 def _name(value: Any) -> str | None:

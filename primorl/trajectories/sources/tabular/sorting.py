@@ -25,10 +25,8 @@ def sorted_batches(log: Log, unit: str, beside: Path) -> Generator[pa.Table]:
     Each range of units is written to a file of its own in a temporary folder, and each file is sorted by itself. The
     log is read twice and written once. Memory holds one range of about 64 MiB, or one unit where that is larger.
 
-    Args:
-        log: what to sort.
-        unit: the field that says whose a row is.
-        beside: the temporary folder is made beside this path, on a disk with room for the mapped columns.
+    ``unit`` is the field that says whose a row is. The temporary folder is made ``beside`` a path, on a disk with room
+    for the mapped columns.
 
     Raises:
         PipelineError: see `Log.batches`.

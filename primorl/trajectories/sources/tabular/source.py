@@ -78,10 +78,7 @@ class Tabular:
 class TabularReader:
     """The logs under ``raw`` as batches of the dataset's schema. See `primorl.trajectories.sources.Reader`.
 
-    Args:
-        raw: what ``collect`` filled. Beside it, a log that is not sorted is sorted in a temporary folder.
-        name: the dataset's entry, for errors.
-        dataset: that entry.
+    A log that is not sorted is sorted in a temporary folder beside ``raw``.
 
     Attributes:
         consent: tables of ``unit_id`` and ``consent``, one row a unit; complete after the last of `tables`.
