@@ -1,4 +1,5 @@
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 import torch
@@ -23,21 +24,11 @@ class Counter:
         return PendulumStep(observation + 1, 10 * observation[:, 0], action[:, 0])
 
 
-def rollouts(
-    batch: int, horizon: int, reset_fraction: float, model: Counter | None = None, seeds: int = 1
-) -> tuple[Rollouts, Scaling]:
+def rollouts(batch: int, horizon: int, reset_fraction: float, model: Counter | None = None) -> tuple[Rollouts, Scaling]:
     model = model or Counter()
-    scaling = Scaling.of(model, reward_scale=0.1)
-    made = Rollouts(
-        model,
-        scaling,
-        torch.zeros(7, 1),
-        SeedGenerators.of(range(seeds), torch.device("cpu")),
-        batch=batch,
-        horizon=horizon,
-        reset_fraction=reset_fraction,
-    )
-    return made, scaling
+    scaling, generators = Scaling.of(model, reward_scale=0.1), SeedGenerators.of([0], torch.device("cpu"))
+    options: Any = {"batch": batch, "horizon": horizon, "reset_fraction": reset_fraction}
+    return Rollouts(model, scaling, torch.zeros(7, 1), generators, **options), scaling
 
 
 def halfway(observation: Tensor) -> Tensor:

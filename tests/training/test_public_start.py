@@ -11,7 +11,7 @@ from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.training import pooled as module
-from primorl.training.pooled import Units, public_start, shuffled
+from primorl.training.pooled import Units, public_start
 from primorl.training.public_evaluation import PublicEvaluator
 from primorl.training.settings import LEAST_UNITS
 from tests.units import Ragged, make_units, training_setup
@@ -67,31 +67,6 @@ def test_the_epochs_are_those_at_which_held_out_units_were_predicted_best(
     assert losses[epochs - 1] == min(losses)
 
 
-def test_all_public_rows_are_learned_from_in_epochs_of_a_bounded_length(
-    small: Architecture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Twin: held to the rows of one epoch, as a start was once, it predicts units that it has not seen worse."""
-    monkeypatch.setattr(module, "_EPOCH_ROWS", 32)
-    monkeypatch.setattr(module, "_LEAST_BATCH", 8)
-    units = make_units(small, [20] * 60)
-    seen, others = (Units(units, part) for part in torch.arange(60).split([48, 12]))
-    normaliser = Normaliser.from_public(*joined(units))
-    judge, losses, steps = PublicEvaluator(small, normaliser, others.rows()), [], []
-    count = module.train_pooled
-
-    def counted(*arguments, **options):  # type: ignore[no-untyped-def]
-        steps.append(options["epoch_rows"] // options["pooled"].batch_size)
-        return count(*arguments, **options)
-
-    monkeypatch.setattr(module, "train_pooled", counted)
-    for most in (10_000, 32):
-        monkeypatch.setattr(module, "_MOST_ROWS", most)
-        start = public_start(small, normaliser, seen, 0, 0.0)
-        losses.append(judge.compare(small.initial_weights(0), start).final)
-    assert losses[0] < losses[1] - 0.1
-    assert steps[:2] == [2, 2], "14 rows a batch: an epoch of all 720 rows would have 51"
-
-
 def test_it_is_the_same_every_time_and_another_with_another_seed(small: Architecture) -> None:
     units = make_units(small, [10] * LEAST_UNITS)
     normaliser = Normaliser.from_public(*joined(units))
@@ -101,22 +76,6 @@ def test_it_is_the_same_every_time_and_another_with_another_seed(small: Architec
     few = make_units(small, [10] * (LEAST_UNITS - 1))
     with pytest.raises(ValueError, match=f"needs {LEAST_UNITS} of them, found {LEAST_UNITS - 1}"):
         public_start(small, normaliser, few, 0, 0.0)
-
-
-def test_some_units_are_a_source_of_their_own(small: Architecture) -> None:
-    """Rows of uneven units, each once and whole; thinned ones are a subset."""
-    units = make_units(small, [3, 50, 1, 7, 20])
-    chosen = Units(units, torch.tensor([4, 0, 3]))
-    assert (chosen.units, chosen.lengths(torch.arange(3)).tolist()) == (3, [20, 3, 7])
-    inputs, targets = chosen.rows()
-    expected = torch.cat([units.inputs[u] for u in (4, 0, 3)])
-    assert sorted(map(tuple, inputs.tolist())) == sorted(map(tuple, expected.tolist()))
-    assert len(targets) == 30
-    thinned, _ = chosen.rows(8)
-    assert 0 < len(thinned) <= 8
-    assert set(map(tuple, thinned.tolist())) <= set(map(tuple, inputs.tolist()))
-    assert sorted(shuffled(units).tolist()) == list(range(5))
-    assert shuffled(units).tolist() == shuffled(units).tolist()
 
 
 def test_rounds_begin_with_it_where_there_is_one(small: Architecture) -> None:
