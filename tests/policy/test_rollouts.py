@@ -1,5 +1,4 @@
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import pytest
 import torch
@@ -7,7 +6,7 @@ from torch import Tensor
 
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy.replay import Rollouts, Scaling
-from tests.policy.pendulum import PendulumStep
+from tests.policy.pendulum import CONFIG, PendulumStep
 
 
 @dataclass(frozen=True)
@@ -26,9 +25,9 @@ class Counter:
 
 def rollouts(batch: int, horizon: int, reset_fraction: float, model: Counter | None = None) -> tuple[Rollouts, Scaling]:
     model = model or Counter()
-    scaling, generators = Scaling.of(model, reward_scale=0.1), SeedGenerators.of([0], torch.device("cpu"))
-    options: Any = {"batch": batch, "horizon": horizon, "reset_fraction": reset_fraction}
-    return Rollouts(model, scaling, torch.zeros(7, 1), generators, **options), scaling
+    config = replace(CONFIG, rollout_batch=batch, horizon=horizon, reward_scale=0.1)
+    made = Rollouts(model, torch.zeros(7, 1), config, SeedGenerators.of([0], torch.device("cpu")), reset_fraction)
+    return made, Scaling.of(model, 0.1)
 
 
 def halfway(observation: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "2c68bfed3d4daff248796ed643345ba0bdbed143c836f1c4e02b57c104828693"
+SOURCES = "538413b9206d89ed073f64736b3aa6425270cb0b7506f827aa9e7ff678bddb4b"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:
