@@ -138,17 +138,6 @@ def test_neighbouring_rounds_differ_by_at_most_the_clip(values: list[float], len
     assert gap(round_sum(both, shape, mode, 1), round_sum(others, shape, mode, 1)) <= 0.5
 
 
-def test_a_unit_that_is_not_finite_changes_nothing_however_long_it_is() -> None:
-    """Its update is zero, and the padding that it brings leaves the others as they were to the last bit."""
-    shape = Architecture(3, 1, 4, (32, 32), -10.0, 0.5)
-    rows = [torch.full((n, 4), v) for n, v in ((13, 3.0), (9, -2.0), (16, 5.0), (3, 0.3), (11, 9.0), (12, -7.0))]
-    ghost = torch.full((50, 4), math.nan)
-    alone = round_sum(Ragged(rows, rows), shape, "flat")
-    assert joint_norm(alone) > 0.1
-    for chunk_bytes in (1 << 24, 1000):
-        assert equal(round_sum(Ragged([*rows, ghost], [*rows, ghost]), shape, "flat", chunk_bytes=chunk_bytes), alone)
-
-
 def test_a_step_without_rows_clips_nothing() -> None:
     """Two units above the bound, of which one has rows in this step: the other's weights stay to the last bit."""
     generator = torch.Generator().manual_seed(0)

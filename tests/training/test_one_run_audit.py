@@ -8,13 +8,15 @@ import torch
 from torch import Tensor
 
 from primorl.dynamics.architecture import Architecture
+from primorl.dynamics.ensemble import flat
+from primorl.dynamics.normaliser import Normaliser
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
 from primorl.training.cohort import CohortSource
 from primorl.training.one_run_audit import OneRun, Units, View, WithCanaries, audit_one_run
-from primorl.training.training import train
+from primorl.training.rounds import Rounds
 from tests.units import local_training, server_training, training_setup
 
 SHAPE = Architecture(6, 2, 2, (64,), -3.0, 0.5)
@@ -34,19 +36,14 @@ def some(units: int, seed: int, steps: int = 12) -> Units:
     return Units(inputs, inputs[:, :, : SHAPE.targets].sin())
 
 
-def plan_of(kind: type[Plan], units: int, multiplier: float, q: float = 0.5, rounds: int = ROUNDS) -> Plan:
+def plan_of(kind: type[Plan], units: int, multiplier: float, q: float = 0.5) -> Plan:
     clip = EnsembleClip(0.5, "flat", SHAPE.members, len(SHAPE.layers))
-    return kind(units, "trajectory", PoissonSampler(q), clip, multiplier, rounds, 1e-5)
+    return kind(units, "trajectory", PoissonSampler(q), clip, multiplier, ROUNDS, 1e-5)
 
 
 def audited(kind: type[Plan], multiplier: float, canaries: int = CANARIES, units: int = REAL + CANARIES) -> OneRun:
-    setup = training_setup(
-        plan_of(kind, units, multiplier),
-        SHAPE,
-        local=local_training(learning_rate=0.05, batch_size=4),
-        server=server_training(0.5, 0.5, ROUNDS, None),
-    )
-    public = some(30, 2).flat()
+    plan, server = plan_of(kind, units, multiplier), server_training(0.5, 0.5, ROUNDS, None)
+    setup, public = training_setup(plan, SHAPE, local=local_training(0.05, 4), server=server), some(30, 2).flat()
     return audit_one_run(setup, some(REAL, 1), public, canaries=canaries, confidence=0.95, on_round=lambda: None)
 
 
@@ -71,25 +68,16 @@ def test_a_plan_that_forgets_its_noise_is_refuted() -> None:
 
 
 def test_too_few_or_many_canaries_and_another_k_are_refused() -> None:
-    with pytest.raises(PipelineError, match="found 7 canaries, allowed are 8 to 50000"):
-        audited(Plan, 1.0, 7)
-    with pytest.raises(PipelineError, match="found 50001 canaries"):
-        audited(Plan, 1.0, 50_001)
-    with pytest.raises(ValueError, match="number of private units differs"):
-        audited(Plan, 1.0, 8)
+    for count, says in ((7, "7 canaries, allowed are 8 to 50000"), (50_001, "50001 canaries"), (8, "units differs")):
+        with pytest.raises((PipelineError, ValueError), match=says):
+            audited(Plan, 1.0, count)
 
 
 def released(source: CohortSource) -> Tensor:
     """The sum of all clipped updates of one round in which everybody joins."""
-    setup = training_setup(
-        plan_of(Plan, source.units, 0.0, q=1.0, rounds=1),
-        SHAPE,
-        local=local_training(learning_rate=0.1, batch_size=8),
-        server=server_training(0.0, 0.0, 1, None),
-    )
-    trained = train(setup, source, some(10, 9).flat())
-    moved = [w - start for w, start in zip(trained.weights, SHAPE.initial_weights(0), strict=True)]
-    return torch.cat([part.flatten() for part in moved]) * source.units
+    setup = training_setup(plan_of(Plan, source.units, 0.0, q=1.0), SHAPE, local=local_training(0.1, 8))
+    with Rounds(setup, source, Normaliser.from_public(*some(10, 9).flat())) as rounds:
+        return flat(rounds.sum(SHAPE.initial_weights(0)))
 
 
 @pytest.mark.parametrize("included", [[False] * 3, [True, False, True]])
