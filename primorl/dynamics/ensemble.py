@@ -44,14 +44,11 @@ def shaped(vector: Tensor, like: Sequence[Tensor]) -> Weights:
 
 
 def outputs(weights: Weights, inputs: Tensor) -> Tensor:
-    """The last layer's: ``[N, B, S + A]`` standardised inputs to ``[N, B, 2(S + 1)]``, or one more with a logit."""
+    """Run the network: ``[N, B, S + A]`` standardised inputs to ``[N, B, 2(S + 1)]``, or one more with a logit."""
     hidden = inputs
-    last = len(weights) - 2
-    for layer in range(0, len(weights), 2):
-        hidden = torch.baddbmm(weights[layer + 1], hidden, weights[layer])
-        if layer != last:
-            hidden = silu(hidden)
-    return hidden
+    for weight, bias in zip(weights[:-2:2], weights[1:-2:2], strict=True):
+        hidden = silu(torch.baddbmm(bias, hidden, weight))
+    return torch.baddbmm(weights[-1], hidden, weights[-2])
 
 
 def gaussian(shape: Architecture, output: Tensor) -> tuple[Tensor, Tensor]:

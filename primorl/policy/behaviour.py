@@ -171,12 +171,7 @@ class BehaviourPolicy:
 
 @dataclass(frozen=True)
 class Normals:
-    """Independent normals, truncated to [-1, 1], so that the divergence from them can fall to zero.
-
-    Attributes:
-        mean: of the normals, ``[.., A]``, within [-1, 1].
-        std: of the normals, ``[.., A]``.
-    """
+    """Independent normals, ``[.., A]``, truncated to [-1, 1], so that the divergence from them can fall to zero."""
 
     mean: Tensor
     std: Tensor
@@ -256,14 +251,9 @@ class Drawn:
 
 
 def released(behaviour: BehaviourPolicy, generators: SeedGenerators) -> Drawn | DeterministicPolicy:
-    """The clone as it is released: discrete actions are drawn, of actions in a box the mean is taken.
+    """Make the clone as it is released: discrete actions are drawn, of actions in a box the mean is taken.
 
-    The likeliest of discrete actions may leave out what people do seldom and in time, such as a repair. The mean of
-    actions in a box is what people mean to do.
-
-    Args:
-        behaviour: the clone.
-        generators: of the draws.
+    The likeliest of discrete actions may leave out rare and timely ones, such as a repair.
     """
     return Drawn(behaviour, generators) if behaviour.discrete_actions else behaviour.policy
 

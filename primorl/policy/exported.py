@@ -10,7 +10,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from primorl.dynamics.config import Variant
 from primorl.policy.config import Folder, PolicyConfig
 from primorl.policy.loaded import EPOCHS, FINAL, SCALES, layer_names, read_policy
 from primorl.project.files import file_sha256
@@ -115,10 +114,7 @@ def save(
     folder: Path,
     epochs: Sequence[DeterministicPolicy],
     *,
-    variant: Variant,
-    environment: str | None,
     policy: Folder | None = None,
-    seeds: Sequence[int] | None = None,
     names: Names | None = None,
     observation_range: tuple[Tensor, Tensor] | None = None,
     **facts: Any,
@@ -131,23 +127,17 @@ def save(
     Args:
         folder: an existing folder.
         epochs: the policies at the end of every epoch.
-        variant: ``dynamics.variant`` of params.yaml.
-        environment: id of the Gymnasium environment; None: no simulator.
         policy: folder that these files are of; None: that of the variant's policy.
-        seeds: of the policies that were trained together, where params.yaml lists them.
         names: of the dimensions of observations, then of the actions; None: without names.
         observation_range: the lowest and the highest public value of each dimension, ``[S]`` each.
-        facts: other fields of `PolicyConfig`, such as ``elapsed``, ``ends``, ``candidates`` or ``drawn``.
+        facts: other fields of `PolicyConfig`: ``variant``, ``environment``, and those that have a default.
     """
     last = epochs[-1]
     save_file(_tensors(last), folder / FINAL)
     save_file(_tensors(DeterministicPolicy.stacked(epochs)), folder / EPOCHS)
     low, high = (None, None) if observation_range is None else (tuple(side.tolist()) for side in observation_range)
     config = PolicyConfig(
-        variant=variant,
-        policy=policy or ("models/mopo" if variant == "mopo" else "models/policy"),
-        environment=environment,
-        seeds=None if seeds is None else tuple(seeds),
+        policy=policy or ("models/mopo" if facts["variant"] == "mopo" else "models/policy"),
         observation_size=last.observation_size,
         action_size=last.action_size,
         hidden=tuple(weight.shape[1] for weight in last.layers[:-2:2]),

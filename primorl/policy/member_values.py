@@ -59,9 +59,8 @@ def returns_by_member(
 ) -> Tensor:
     """Weighted return Σ_t w_t r_t of rollouts, each in one member alone.
 
-    States and rewards are held within the ensemble's bounds, and rollouts end where the model says that the
-    episode terminates. Members and policies share their start states, and policies
-    the model's draws: what one is worth does not depend on which others are there.
+    States and rewards are held within the ensemble's bounds, and rollouts end where the model says that the episode
+    terminates. Members and policies share their start states, and policies the model's draws.
 
     Args:
         ensemble: on the CPU.
@@ -77,10 +76,8 @@ def returns_by_member(
     members = range(ensemble.architecture.members)
     # Without a penalty the uncertainty has no say; this one is defined for a single member.
     models = (PessimisticModel(ensemble.member(n), uncertainty="max_aleatoric", penalty=0.0) for n in members)
-    return torch.stack(
-        [_rolled_out(model, policy, starts, rollouts, weights, seed, lambda step: step.reward) for model in models],
-        dim=1,
-    )
+    begin = _drawn(starts, rollouts, seed)
+    return torch.stack([_rolled_out(one, policy, begin, weights, seed, lambda step: step.reward) for one in models], 1)
 
 
 @torch.no_grad()
@@ -89,35 +86,23 @@ def uncertainty_of(
 ) -> Tensor:
     """Summed uncertainty σ_r Σ_t w_t u_t of rollouts, in units of rewards; σ_r is the rewards' public scale.
 
-    The uncertainty is `primorl.dynamics.pessimism.standardised_difference`. A member is drawn anew at every step.
-
-    Args:
-        ensemble: on the CPU; of one member the uncertainty is 0.
-        policy: P policies.
-        starts: first states in the environment's units, ``[n, S]``.
-        rollouts: of each policy, from starts drawn with replacement.
-        weights: w_t of every step, float64 ``[T]``.
-        seed: of the draws.
-
-    Returns:
-        float64 ``[P, rollouts]``.
+    The uncertainty is `primorl.dynamics.pessimism.standardised_difference`, 0 of one member. A member is drawn anew
+    at every step. The arguments are those of `returns_by_member`; gives float64 ``[P, rollouts]``.
     """
     model = PessimisticModel(ensemble, uncertainty="standardised_difference", penalty=0.0)
-    total = _rolled_out(model, policy, starts, rollouts, weights, seed, lambda step: step.uncertainty)
+    begin = _drawn(starts, rollouts, seed)
+    total = _rolled_out(model, policy, begin, weights, seed, lambda step: step.uncertainty)
     return total * float(ensemble.normaliser.target_scale[-1])
 
 
+def _drawn(starts: Tensor, rollouts: int, seed: int) -> Tensor:
+    return starts[torch.randint(len(starts), (rollouts,), generator=torch.Generator().manual_seed(seed))]
+
+
 def _rolled_out(
-    model: PessimisticModel,
-    policy: Policies,
-    starts: Tensor,
-    rollouts: int,
-    weights: Tensor,
-    seed: int,
-    term: Callable[[Step], Tensor],
+    model: PessimisticModel, policy: Policies, begin: Tensor, weights: Tensor, seed: int, term: Callable[[Step], Tensor]
 ) -> Tensor:
     """Σ_t w_t x_t of rollouts until they terminate, where ``term`` takes x from a step; float64 ``[P, rollouts]``."""
-    begin = starts[torch.randint(len(starts), (rollouts,), generator=torch.Generator().manual_seed(seed))]
     generators = SeedGenerators.of([seed] * policy.policies, begin.device)
     observation = begin.repeat(policy.policies, 1)
     alive = torch.ones(len(observation), dtype=torch.bool)
@@ -125,13 +110,13 @@ def _rolled_out(
     for weight in weights.tolist():
         if weight == 0 or not alive.any():
             break
-        action = policy.act(observation.view(policy.policies, rollouts, -1)).flatten(0, 1)
+        action = policy.act(observation.view(policy.policies, len(begin), -1)).flatten(0, 1)
         step = model.step(observation, action, generators)
         total += torch.where(alive, weight * term(step), 0.0)
         if step.terminated is not None:
             alive &= ~step.terminated
         observation = step.next_observation
-    return total.view(policy.policies, rollouts)
+    return total.view(policy.policies, -1)
 
 
 @dataclass(frozen=True)

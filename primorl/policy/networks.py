@@ -77,9 +77,7 @@ class Networks:
     def backward(self, slope: Tensor, begin: int = 0) -> None:
         """Put ∂loss/∂parameters into ``gradient``, given the slope of a loss on the last ``forward``'s output.
 
-        Args:
-            slope: ``[P, b, out]``, of the rows from ``begin`` on; the other rows have none.
-            begin: first of these b rows.
+        The slope, ``[P, b, out]``, is of the rows from ``begin`` on; the other rows have none.
         """
         for layer in reversed(range(len(self.layers) // 2)):
             inputs = self._kept[layer][:, begin:] if begin else self._kept[layer]
@@ -93,12 +91,7 @@ class Networks:
                 slope = self._slope_before(layer, slope, inputs)
 
     def input_slope(self, slope: Tensor, begin: int) -> Tensor:
-        """∂loss/∂inputs ``[P, B, in - begin]`` of the inputs from number ``begin`` on, and of nothing else.
-
-        Args:
-            slope: of the loss on the last ``forward``'s output, ``[P, B, out]``.
-            begin: first of these inputs.
-        """
+        """∂loss/∂inputs ``[P, B, in - begin]`` of the inputs from number ``begin`` on, from the output's ``slope``."""
         for layer in reversed(range(1, len(self.layers) // 2)):
             slope = self._slope_before(layer, slope, self._kept[layer])
         return torch.bmm(slope, self._parameters[0][:, begin:].mT)
@@ -124,15 +117,10 @@ class Networks:
 
 
 class Adam:
-    """Adam (Kingma and Ba 2015) on a few vectors, with the usual β = (0.9, 0.999) and ε = 1e-8.
+    """Adam (Kingma and Ba 2015) on a few vectors, which it moves in place, with the usual β = (0.9, 0.999), ε = 1e-8.
 
     The kernel of ``torch.optim.Adam(fused=True)``: called directly, since that class's bookkeeping takes longer than a
     small network's arithmetic.
-
-    Args:
-        vectors: moved in place.
-        gradients: read at every step.
-        learning_rate: of all.
     """
 
     def __init__(self, vectors: Sequence[Tensor], gradients: Sequence[Tensor], learning_rate: float) -> None:

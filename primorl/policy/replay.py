@@ -12,6 +12,7 @@ from torch import Tensor
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy.exported import in_bounds
+from primorl.policy.settings import SacConfig
 from primorl.project.errors import PipelineError
 
 _GATHERED_AT_ONCE = 16  # batches: rows lie far apart, and two threads wait for memory at once
@@ -39,13 +40,8 @@ class ReplayColumns:
 class Scaling:
     """Maps between the environment's units and the rows of a buffer.
 
-    Attributes:
-        observation_mean: ``[S]``, of the public normaliser.
-        observation_scale: ``[S]``, of the public normaliser.
-        action_low: ``[A]``, finite.
-        action_high: ``[A]``, finite.
-        reward_scale: multiplies rewards; SAC's entropy bonus is measured against them.
-        discrete_actions: actions are one-hot vectors, the same here and there.
+    ``observation_*`` ``[S]`` are of the public normaliser, ``action_*`` ``[A]`` finite bounds; discrete actions are
+    one-hot vectors, the same here and there. SAC's entropy bonus is measured against rewards times ``reward_scale``.
     """
 
     observation_mean: Tensor
@@ -87,17 +83,9 @@ class Scaling:
     def rows(
         self, observation: Tensor, action: Tensor, reward: Tensor, next_observation: Tensor, terminated: Tensor
     ) -> Tensor:
-        """Rows of B transitions given in the environment's units.
+        """Make rows ``[B, width]`` of B transitions given in the environment's units.
 
-        Args:
-            observation: ``[B, S]``.
-            action: ``[B, A]``.
-            reward: ``[B]``.
-            next_observation: ``[B, S]``.
-            terminated: bool ``[B]``. A truncation is no termination: its row is bootstrapped.
-
-        Returns:
-            ``[B, 2 S + A + 2]``, see `ReplayColumns`.
+        A truncation is no termination: its row is bootstrapped.
         """
         if not self.discrete_actions:
             action = 2 * (action - self.action_low) / (self.action_high - self.action_low) - 1
@@ -164,36 +152,27 @@ Act = Callable[[Tensor], Tensor]
 class Rollouts:
     """B rollouts of H steps at a time, for each of G seeds (PriMORL, Algorithm 4).
 
-    Each rollout begins at a start state with probability ``reset_fraction`` and otherwise where the same
+    Each rollout begins at a start state with probability ``resets`` and otherwise where the same
     rollout of the previous batch ended, so that episodes go on beyond H: with 1 every rollout is
     fresh. A rollout that terminates is not bootstrapped there and begins again at a start state; the last
     transition of one that is cut off at H is bootstrapped like all others.
 
     Args:
         model: where they run.
-        scaling: of the rows.
         starts: start states in the environment's units, ``[n, S]``.
+        config: B (``rollout_batch``, of each seed), H and the scale of rewards.
         generators: of every seed's draws, on the device of ``starts``.
-        batch: B, of each seed.
-        horizon: H.
-        reset_fraction: in (0, 1].
+        resets: share of rollouts that begin at a start state, in (0, 1].
     """
 
     def __init__(
-        self,
-        model: PessimisticModel,
-        scaling: Scaling,
-        starts: Tensor,
-        generators: SeedGenerators,
-        *,
-        batch: int,
-        horizon: int,
-        reset_fraction: float,
+        self, model: PessimisticModel, starts: Tensor, config: SacConfig, generators: SeedGenerators, resets: float
     ) -> None:
-        self._model, self._scaling, self._starts, self._generators = model, scaling, starts, generators
-        self._horizon, self._reset_fraction = horizon, reset_fraction
+        self._model, self._starts, self._generators = model, starts, generators
+        self._scaling = Scaling.of(model, config.reward_scale)
+        self._horizon, self._resets = config.horizon, resets
         self._seeds = len(generators.generators)
-        self._ends = self._draw_starts(self._seeds * batch)
+        self._ends = self._draw_starts(self._seeds * config.rollout_batch)
 
     @torch.no_grad()
     def collect(self, act: Act) -> tuple[Tensor, Tensor, Tensor]:
@@ -202,7 +181,7 @@ class Rollouts:
         Returns:
             Rows ``[G, H·B, width]``, and means ``[G]`` of penalised rewards and of uncertainties.
         """
-        fresh = self._generators.rand(len(self._ends)) < self._reset_fraction
+        fresh = self._generators.rand(len(self._ends)) < self._resets
         observation = torch.where(fresh.unsqueeze(1), self._draw_starts(len(self._ends)), self._ends)
         never = torch.zeros(len(observation), dtype=torch.bool, device=observation.device)
         rows, rewards, uncertainties = [], [], []

@@ -39,13 +39,7 @@ _CONSTRAINT_LOG_ALPHA = (-7.0, 5.0)
 
 @dataclass(frozen=True)
 class Epoch:
-    """What training reports.
-
-    Attributes:
-        number: of the epoch, from 1.
-        metrics: means over it, of each seed.
-        policies: at its end, of all seeds side by side.
-    """
+    """An epoch: its number from 1, means over it of each seed, and all policies at its end side by side."""
 
     number: int
     metrics: tuple[dict[str, float], ...]
@@ -106,27 +100,13 @@ class ActorCritic(ABC):
 
     @abstractmethod
     def _critic_gradient(self, rows: Tensor, following: Any) -> Tensor:
-        """Leave the gradient of Σ_i E (Q_i(s, a) - y)², y = r + γ V̄(s'), in ``critic``.
-
-        Args:
-            rows: ``[G, B, width]``, see `ReplayColumns`.
-            following: of ``_look``.
-
-        Returns:
-            The loss, ``[G]``.
-        """
+        """Leave the gradient of Σ_i E (Q_i(s, a) - y)², y = r + γ V̄(s'), in ``critic``; give the loss, ``[G]``."""
 
     @abstractmethod
     def _actor_gradient(self, rows: Tensor, current: Any) -> tuple[Tensor, Tensor, Tensor]:
         """Leave the gradient of E [α log π(a|s) - min_j Q_j(s, a)], a ~ π(s), in ``actor``.
 
-        Args:
-            rows: ``[G, B, width]``; those of ``_critic_gradient``, which is called before.
-            current: of ``_look``.
-
-        Returns:
-            The loss, E log π(a|s) and E min_j Q_j(s, a), all ``[G]``. With a constraint, the second is the divergence
-            E [log π(a|s) - log π_b(a|s)].
+        Gives the loss, E log π(a|s) (with a constraint the divergence) and E min_j Q_j(s, a), all ``[G]``.
         """
 
     @torch.inference_mode()
@@ -365,9 +345,7 @@ def train(
     prior: BehaviourPolicy | None = None,
     divergences: Sequence[float] = (),
 ) -> Iterator[Epoch]:
-    """Train a policy for every seed, or for every seed and κ, in ``model`` (PriMORL, Algorithm 4).
-
-    Training reports after every epoch.
+    """Train a policy for every seed, or for every seed and κ, in ``model`` (PriMORL, Algorithm 4); yield every epoch.
 
     Every ``rollout_every`` updates the current policies are rolled out and their transitions enter the ring.
     Nothing but ``model``, ``starts`` and ``prior`` is seen, so by post-processing the policies, however many, are as
@@ -398,8 +376,7 @@ def train(
     generators = SeedGenerators.of(seeds, starts.device)
     algorithm = DiscreteSac if scaling.discrete_actions else Sac
     sac = algorithm(config, scaling.columns, generators, constraint)
-    batch, horizon = config.rollout_batch, config.horizon
-    rollouts = Rollouts(model, scaling, starts, generators, batch=batch, horizon=horizon, reset_fraction=reset_fraction)
+    rollouts = Rollouts(model, starts, config, generators, reset_fraction)
     buffer = ReplayBuffer(config.buffer_size, scaling.columns.width, starts.device, len(seeds))
     done = 0
     for number in range(1, config.epochs + 1):

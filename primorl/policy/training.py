@@ -124,7 +124,7 @@ def write_trained(
 
     Args:
         output: the folder that is replaced.
-        released: what was read of the model.
+        released: read of the model.
         model: where rollouts run.
         config: of SAC.
         starts: start states of rollouts in the environment's units, ``[n, S]``.

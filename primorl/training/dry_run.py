@@ -39,8 +39,8 @@ _LARGE = 0.9  # quantile; units with large updates often know of rare events, wh
 class Outcome:
     """Mean losses of the transitions that judge; of each, at most `_WORST` more than a constant's mean loss.
 
-    Columns whose change never varies, counters and traits, are left out of what can be learned: a constant predicts
-    them without a model. They count in the comparison of settings, since noise may set them in motion.
+    Columns whose change never varies, counters and traits, count in ``in_all`` alone: a constant predicts them without
+    a model, and noise may set them in motion.
 
     Attributes:
         start: of the weights that it begins from.

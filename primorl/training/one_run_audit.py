@@ -255,15 +255,8 @@ def audit_one_run(
         return View(made, right, epsilon_lower_bound(canaries, made, right, plan.delta, each), by_family)
 
     spent = plan.spent()
-    return OneRun(
-        claimed=spent.epsilon_pld if spent else None,
-        model=view(likelihood),
-        rounds=view(witness.scores),
-        delta=plan.delta,
-        confidence=confidence,
-        canaries=canaries,
-        units=source.units,
-    )
+    claimed = spent.epsilon_pld if spent else None
+    return OneRun(claimed, view(likelihood), view(witness.scores), plan.delta, confidence, canaries, source.units)
 
 
 class Witness:

@@ -7,6 +7,7 @@ clone is a policy like any other.
 
 import itertools
 from dataclasses import dataclass
+from typing import ClassVar
 
 from primorl.dynamics.architecture import Architecture, uniform_weights
 from primorl.dynamics.ensemble import Weights
@@ -34,11 +35,7 @@ class PolicyNetwork:
     hidden: tuple[int, ...]
     log_variance_low: float
     log_variance_high: float
-
-    @property
-    def members(self) -> int:
-        """One."""
-        return 1
+    members: ClassVar[int] = 1
 
     @property
     def inputs(self) -> int:

@@ -85,7 +85,7 @@ def normaliser_of_bounds(columns: ObservationColumns, bounds: Bounds) -> Normali
     span, middle = _range(bounds), (bounds.observation_low + bounds.observation_high) / 2
     states = middle, span * _INPUT_SHARE, span * _CHANGE_SHARE
     reward, spread = (bounds.reward_low + bounds.reward_high) / 2, (bounds.reward_high - bounds.reward_low)
-    return _assembled(columns, bounds, *states, reward, spread * _INPUT_SHARE)
+    return _assembled(columns, bounds, states, (reward, spread * _INPUT_SHARE))
 
 
 @register_query(NORMALISER)
@@ -151,7 +151,7 @@ class NormaliserQuery:
         span, reward_span = _range(bounds), bounds.reward_high - bounds.reward_low
         states = bounds.observation_low + span * middle, span * scale, span * change
         rewards = bounds.reward_low + reward_span * reward, reward_span * spread
-        return _assembled(self._columns, bounds, *states, *rewards)
+        return _assembled(self._columns, bounds, states, rewards)
 
 
 def all_rows(source: CohortSource, unit_bytes: int, row_bytes: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -277,15 +277,13 @@ def _range(bounds: Bounds) -> Tensor:
 
 
 def _assembled(
-    columns: ObservationColumns,
-    bounds: Bounds,
-    middle: Tensor,
-    scale: Tensor,
-    change: Tensor,
-    reward: float,
-    spread: float,
+    columns: ObservationColumns, bounds: Bounds, states: tuple[Tensor, Tensor, Tensor], rewards: tuple[float, float]
 ) -> Normaliser:
-    """Put together inputs, changes and reward; one-hot parts and actions go by their declared ranges."""
+    """Put together middle, scale and change of states, and middle and spread of rewards.
+
+    One-hot parts and actions go by their declared ranges.
+    """
+    middle, scale, change = states
     for first, size in columns.one_hot:
         part = slice(first, first + size)
         middle[part], scale[part], change[part] = 0.0, 1.0, (2 * (size - 1)) ** 0.5 / size
@@ -293,13 +291,9 @@ def _assembled(
     if not columns.discrete_actions:
         action = (bounds.action_low + bounds.action_high) / 2
         action_scale = (bounds.action_high - bounds.action_low) * _INPUT_SHARE
-    rewards = torch.tensor([reward]), torch.tensor([spread if spread > 0 else 1.0])
-    return Normaliser(
-        torch.cat((middle, action)).float(),
-        torch.cat((scale, action_scale)).float(),
-        torch.cat((torch.zeros_like(change), rewards[0])).float(),
-        torch.cat((change, rewards[1])).float(),
-    )
+    reward, spread = torch.tensor([rewards[0]]), torch.tensor([rewards[1] if rewards[1] > 0 else 1.0])
+    targets = torch.cat((torch.zeros_like(change), reward)).float(), torch.cat((change, spread)).float()
+    return Normaliser(torch.cat((middle, action)).float(), torch.cat((scale, action_scale)).float(), *targets)
 
 
 @register_query(STARTS)

@@ -28,7 +28,7 @@ Chunk = tuple[Tensor, int]
 
 
 class Rounds:
-    """The sums of a training's rounds, one after the other. Use it in a ``with`` block, which ends its threads.
+    """Sums of a training's rounds, one after the other. Use it in a ``with`` block, which ends its threads.
 
     On a CPU each of torch's threads works on chunks of its own: an operation that two threads share is cut somewhere,
     and where decides the last bits of the unit that is cut. So the sum does not depend on the number of threads.

@@ -113,15 +113,6 @@ def test_a_rule_ends_rollouts_and_sees_the_state_before_the_bounds(monkeypatch: 
     assert step.next_observation.max() == 7
 
 
-def test_without_a_termination_nothing_more_is_drawn() -> None:
-    """The same seed gives the same rollouts as before there were terminations."""
-    generator, again = (torch.Generator().manual_seed(0) for _ in range(2))
-    assert steps(5, generators=SeedGenerators([generator])).terminated is None
-    torch.randint(3, (5,), generator=again)
-    torch.randn(5, 4, generator=again)
-    assert torch.equal(generator.get_state(), again.get_state())
-
-
 def test_the_penalty_without_a_unit_follows_the_rewards_scale() -> None:
     """u does not change when all targets are measured in other units, and λu does with the reward's."""
     model = ends_where_positive(3.0).without_head()

@@ -65,14 +65,6 @@ def test_it_says_what_first_states_are_like(multiplier: float) -> None:
     assert category.mean(0).tolist() == pytest.approx([0.25, 0.5, 0.25], abs=0.02 * slack)
 
 
-def test_what_is_drawn_is_within_the_bounds_whatever_the_noise() -> None:
-    """Noise that drowns everything gives no state outside, no NaN, and a category all the same."""
-    for _ in range(5):
-        states = drawn(model_of(units(4), 50.0), 500)
-        assert bool((states >= BOUNDS.observation_low).all() & (states <= BOUNDS.observation_high).all())
-        assert torch.equal(states[:, 1:4].sum(1), torch.ones(500))
-
-
 def test_only_first_states_are_asked_for() -> None:
     """The twin of the sum: other later rows change nothing, another first row does."""
     query, source = StartQuery(COLUMNS, BOUNDS), units(5)
@@ -107,22 +99,6 @@ def test_a_unit_more_moves_the_sum_by_at_most_the_sensitivity(value: float) -> N
     assert float(moved.norm()) <= COLUMNS.moments.sensitivity
     if value == 1e30:
         assert float(moved.norm()) == COLUMNS.moments.sensitivity, "the corner of the box, and a category"
-
-
-def test_one_unit_without_categories_and_categories_alone() -> None:
-    bounds = Bounds(torch.zeros(2), torch.ones(2), torch.zeros(1), torch.ones(1), 0.0, 1.0)
-    query = StartQuery(ObservationColumns(2, (), discrete_actions=False), bounds)
-    total = query.total(Ragged([torch.full((1, 3), 0.25)], [torch.zeros(1, 4)]))
-    states = drawn(query.model(total.double() / ONE), 10)
-    torch.testing.assert_close(states, torch.full((10, 2), 0.25), atol=2e-3, rtol=0)
-
-    only = ObservationColumns(3, ((0, 3),), discrete_actions=True)
-    bounds = Bounds(torch.zeros(3), torch.ones(3), torch.zeros(1), torch.ones(1), 0.0, 1.0, True)
-    query = StartQuery(only, bounds)
-    assert only.moments.sensitivity == 1
-    total = query.total(Ragged([torch.eye(4)[[i % 2]] for i in range(8)], [torch.zeros(1, 5)] * 8))
-    states = drawn(query.model(total.double() / ONE / 8), 1000)
-    assert states.mean(0).tolist() == pytest.approx([0.5, 0.5, 0], abs=0.05)
 
 
 def test_it_comes_back_from_its_file_and_a_broken_one_is_one_clear_error(tmp_path: Path) -> None:

@@ -35,59 +35,37 @@ def loaded(folder: Path, *, discrete: bool = False, **about: Any) -> Policy:
 
 
 def test_it_acts_as_the_policy_that_is_evaluated(tmp_path: Path) -> None:
+    """Within the bounds; discrete actions are integers. The twin: another epoch's policy acts otherwise."""
     policy = loaded(tmp_path)
     rows = torch.randn(200, 3, generator=torch.Generator().manual_seed(1)) * 5
-    expected = DeterministicPolicy.load(tmp_path).act(rows[None])[0].numpy()
     actions = policy.act(rows)
-    np.testing.assert_allclose(actions, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(actions, DeterministicPolicy.load(tmp_path).act(rows[None])[0], rtol=1e-4, atol=1e-4)
     other = DeterministicPolicy.load_epochs(tmp_path).one(0).act(rows[None])[0].numpy()
-    assert np.abs(actions - other).max() > 0.01, "the twin: another epoch's policy acts otherwise"
-    assert (actions >= LOW.numpy()).all()
-    assert (actions <= HIGH.numpy()).all()
-
-
-@pytest.mark.parametrize(
-    "given",
-    [ROWS, ROWS.tolist(), torch.from_numpy(ROWS), ROWS.astype(np.float32), torch.tensor(ROWS, requires_grad=True)],
-)
-def test_one_observation_or_a_batch_without_dummy_dimensions(tmp_path: Path, given: Any) -> None:
-    policy = loaded(tmp_path)
-    batch = policy.act(given)
-    assert isinstance(batch, np.ndarray)
-    assert (batch.shape, batch.dtype) == ((3, 2), np.float32)
-    one = policy.act(given[1])
-    assert isinstance(one, np.ndarray)
-    assert one.shape == (2,)
-    np.testing.assert_allclose(one, batch[1], rtol=1e-5)
+    assert np.abs(actions - other).max() > 0.01
+    assert ((actions >= LOW.numpy()) & (actions <= HIGH.numpy())).all()
+    for given in (ROWS, ROWS.tolist(), torch.tensor(ROWS, requires_grad=True), ROWS.astype(np.float32)):
+        batch: Any = policy.act(given)
+        assert (batch.shape, batch.dtype) == ((3, 2), np.float32)
+        np.testing.assert_allclose(policy.act(given[1]), batch[1], rtol=1e-5)
     assert policy.act(np.zeros((0, 3))).shape == (0, 2)  # type: ignore[union-attr]
-
-
-def test_discrete_actions_are_integers(tmp_path: Path) -> None:
     policy = loaded(tmp_path, discrete=True)
-    batch = policy.act(ROWS)
-    assert isinstance(batch, np.ndarray)
-    assert (batch.shape, batch.dtype) == ((3,), np.int64)
     one_hot = DeterministicPolicy.load(tmp_path).act(torch.from_numpy(ROWS).float()[None])[0]
-    assert batch.tolist() == one_hot.argmax(-1).tolist()
-    one = policy.act(ROWS[2])
+    numbers, one = policy.act(ROWS), policy.act(ROWS[2])
+    assert isinstance(numbers, np.ndarray)
+    assert (numbers.dtype, numbers.tolist()) == (np.int64, one_hot.argmax(-1).tolist())
     assert type(one) is int
-    assert one == batch[2]
+    assert one == numbers[2]
     assert (policy.discrete_actions, policy.action_size, policy.observation_size) == (True, 2, 3)
 
 
 WRONG: dict[str, tuple[Any, str]] = {
     "too narrow": ([1.0, 2.0], r"observation: found shape 2; allowed: \[3\] or \[n, 3\]"),
     "too wide": (np.zeros((4, 5)), "observation: found shape 4x5; allowed"),
-    "a dimension too many": (np.zeros((1, 2, 3)), "observation: found shape 1x2x3; allowed"),
-    "a number": (1.0, "observation: found shape a single number; allowed"),
     "nothing": ([], "observation: found shape 0; allowed"),
     "words": (["a", "b", "c"], "observation: not numbers; give real numbers"),
     "digits as text": (["0.5", "1", "5"], "observation: not numbers"),
     "text among numbers": (np.array([0.5, "1", 5.0], dtype=object), "observation: not numbers"),
-    "bytes": (np.array([b"0", b"1", b"5"]), "observation: not numbers"),
     "complex": (np.array([0.5, 1.0, 5.0], dtype=np.complex128), "observation: not numbers"),
-    "complex objects": (np.array([0.5, np.complex128(1), 5.0], dtype=object), "observation: not numbers"),
-    "dates": (np.array(["2020-01-01"] * 3, dtype="datetime64[D]"), "observation: not numbers"),
     "masked": (np.ma.array([0.0, 1.0, 5.0], mask=[0, 1, 0]), r"observation\[1\] \(dose\): is not a finite number"),
     "a masked row of a list": (
         [np.ma.array([0.0, 1.0, 5.0]), np.ma.array([0.0, 1.0, 5.0], mask=[1, 0, 0])],
@@ -98,7 +76,6 @@ WRONG: dict[str, tuple[Any, str]] = {
     "nan": ([0.0, float("nan"), 5.0], r"observation\[1\] \(dose\): is not a finite number"),
     "infinite": ([[0.0, 0.0, 5.0], [0.0, 0.0, float("-inf")]], r"observation\[1, 2\] \(weight\): is not a finite"),
     "beyond float32": ([1e300, 0.0, 5.0], r"observation\[0\] \(age\): is not a finite number"),
-    "far below": ([-31.1, 0.0, 5.0], r"observation\[0\] \(age\): lies far outside the public range \[-10, 10\]"),
     "far above": ([[0.0, 0.0, 5.0], [0.0, 33.0, 5.0]], r"observation\[1, 1\] \(dose\): lies far outside the public"),
     "a constant column": ([0.0, 0.0, 6.0], r"observation\[2\] \(weight\): lies far outside the public range \[5, 5\]"),
 }
@@ -153,10 +130,9 @@ def test_a_batch_is_answered_where_each_row_alone_would_be(tmp_path: Path, discr
 
 
 def test_a_batch_must_be_one(tmp_path: Path) -> None:
-    policy = loaded(tmp_path)
-    for wrong in ([1.0, 2.0, 3.0], [[1.0, 2.0]], [["a", "b", "c"]], [["1", "2", "3"]], np.ones((1, 3), complex)):
+    for wrong in ([1.0, 2.0, 3.0], [[1.0, 2.0]], [["1", "2", "3"]]):
         with pytest.raises(ObservationError, match=r"allowed: .*\[n, 3\]|not numbers"):
-            policy.act_or_abstain(wrong)
+            loaded(tmp_path).act_or_abstain(wrong)
 
 
 def test_what_is_masked_is_missing(tmp_path: Path) -> None:
@@ -188,6 +164,8 @@ def test_columns_of_a_table_are_found_by_name(tmp_path: Path, table: Any) -> Non
         policy.act(table({"weight": weight, "age": age}))
     with pytest.raises(ObservationError, match=r"^observation: column 'dose': not numbers"):
         policy.act(table({"weight": weight, "age": age, "dose": ["1", "2", "3"]}))
+    nameless = loaded(tmp_path)
+    np.testing.assert_array_equal(nameless.act(pd.DataFrame(ROWS, columns=["c", "b", "a"])), nameless.act(ROWS))
 
 
 def test_one_observation_by_name(tmp_path: Path) -> None:
@@ -203,13 +181,6 @@ def test_one_observation_by_name(tmp_path: Path) -> None:
         policy.act(twice)
     weight = torch.tensor(5.5, requires_grad=True)
     assert policy.act({"weight": weight, "age": 1, "dose": 2.0}) == expected
-
-
-def test_a_policy_without_names_takes_columns_in_their_order(tmp_path: Path) -> None:
-    policy = loaded(tmp_path)
-    np.testing.assert_array_equal(policy.act(pd.DataFrame(ROWS, columns=["c", "b", "a"])), policy.act(ROWS))
-    with pytest.raises(ObservationError, match="not numbers"):
-        policy.act(dict(zip("abc", ROWS.T, strict=True)))
 
 
 def test_a_config_that_contradicts_the_weights_is_refused(tmp_path: Path) -> None:
@@ -239,6 +210,5 @@ def test_a_config_that_contradicts_the_weights_is_refused(tmp_path: Path) -> Non
 
 def test_unknown_public_names_are_attribute_errors() -> None:
     assert {"Statement", "load_model", "load_policy"} <= set(dir(primorl))
-    assert primorl.Statement.__name__ == "Statement"
     with pytest.raises(AttributeError, match="has no attribute 'load_dataset'"):
         primorl.load_dataset  # noqa: B018

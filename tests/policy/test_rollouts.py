@@ -6,7 +6,7 @@ from torch import Tensor
 
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy.replay import Rollouts, Scaling
-from tests.policy.pendulum import PendulumStep
+from tests.policy.pendulum import CONFIG, PendulumStep
 
 
 @dataclass(frozen=True)
@@ -23,21 +23,11 @@ class Counter:
         return PendulumStep(observation + 1, 10 * observation[:, 0], action[:, 0])
 
 
-def rollouts(
-    batch: int, horizon: int, reset_fraction: float, model: Counter | None = None, seeds: int = 1
-) -> tuple[Rollouts, Scaling]:
+def rollouts(batch: int, horizon: int, reset_fraction: float, model: Counter | None = None) -> tuple[Rollouts, Scaling]:
     model = model or Counter()
-    scaling = Scaling.of(model, reward_scale=0.1)
-    made = Rollouts(
-        model,
-        scaling,
-        torch.zeros(7, 1),
-        SeedGenerators.of(range(seeds), torch.device("cpu")),
-        batch=batch,
-        horizon=horizon,
-        reset_fraction=reset_fraction,
-    )
-    return made, scaling
+    config = replace(CONFIG, rollout_batch=batch, horizon=horizon, reward_scale=0.1)
+    made = Rollouts(model, torch.zeros(7, 1), config, SeedGenerators.of([0], torch.device("cpu")), reset_fraction)
+    return made, Scaling.of(model, 0.1)
 
 
 def halfway(observation: Tensor) -> Tensor:

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -12,16 +11,13 @@ from torch.distributions import Categorical, Independent, Normal
 from torch.nn.functional import one_hot
 
 from primorl.dynamics.seed_generators import SeedGenerators
-from primorl.policy.behaviour import BehaviourPolicy, KLConstraint, Normals
-from primorl.policy.exported import DeterministicPolicy, Layers, side_by_side
-from primorl.policy.networks import initial_layers
+from primorl.policy.behaviour import BehaviourPolicy, KLConstraint
+from primorl.policy.exported import DeterministicPolicy, Layers
 from primorl.policy.replay import ReplayBuffer, ReplayColumns, Scaling
 from primorl.policy.sac import ActorCritic, DiscreteSac, Sac, Squashed, train
 from primorl.project.errors import PipelineError
-from tests.policy import cartpole, pendulum
-from tests.policy.cartpole import CartPole
 from tests.policy.pendulum import CONFIG, Pendulum, PendulumStep, resets
-from tests.policy.reference import DiscreteReference, Networks, Reference, distribution, gradient, module
+from tests.policy.reference import DiscreteReference, Networks, Reference
 
 CPU = torch.device("cpu")
 BATCHES = replace(CONFIG, batch_size=16)
@@ -159,19 +155,6 @@ def test_updates_near_a_prior_are_those_of_the_reference(discrete: bool) -> None
         assert sac.log_alpha[2] <= 5
 
 
-def test_in_single_precision_gradients_are_autograds_to_five_digits() -> None:
-    sac, (reference,) = made(discrete=False)
-    rows = some_rows(reference.columns, 0)
-    step_both(sac, [reference], rows, rows, [torch.Generator().manual_seed(0)])
-    for i in range(2):
-        true = torch.cat([part.flatten() for part in reference.critic_gradients[6 * i : 6 * i + 6]])
-        found = torch.cat([part[i].flatten() for part in sac.critic.gradient_layers])
-        torch.testing.assert_close(found, true, atol=1e-5, rtol=1e-5)
-    true = torch.cat([gradient(parameter).flatten() for parameter in reference.actor.parameters()])
-    found = torch.cat([part[0].flatten() for part in sac.actor.gradient_layers])
-    torch.testing.assert_close(found, true, atol=1e-5, rtol=1e-5)
-
-
 @pytest.mark.usefixtures("double")
 def test_where_log_sigma_is_held_it_has_no_slope() -> None:
     """Both bounds, against autograd of torch's own formula."""
@@ -184,38 +167,6 @@ def test_where_log_sigma_is_held_it_has_no_slope() -> None:
     action_slope, density_slope = torch.randn_like(found.action), 0.3
     (true,) = torch.autograd.grad((found.action * action_slope).sum() + density_slope * found.log_density.sum(), leaf)
     torch.testing.assert_close(found.slope(action_slope, torch.full((1, 1, 1), density_slope)).detach(), true)
-
-
-@pytest.mark.usefixtures("double")
-def test_log_densities_are_those_of_the_transformed_distribution() -> None:
-    """The tanh correction, against torch.distributions; inputs up to where tanh is nearly ±1."""
-    sac, _ = made(discrete=False)
-    for spread in (1.0, 30.0):
-        generator = torch.Generator().manual_seed(4)
-        observation, noise = torch.randn(200, 5, generator=generator) * spread, torch.randn(200, 2, generator=generator)
-        found = Squashed.of(sac.actor.forward(observation[None]), noise[None])
-        policy = distribution(module(sac.actor.layers), observation)
-        x = policy.base_dist.mean + policy.base_dist.stddev * noise
-        torch.testing.assert_close(found.action[0], x.tanh().detach())
-        torch.testing.assert_close(found.log_density[0], policy.log_prob(policy.transforms[0](x)).detach())
-
-
-def test_log_densities_stay_finite_where_tanh_saturates() -> None:
-    """In single precision 1 - tanh² is exactly 0 beyond |x| of 10; its logarithm must not be taken."""
-    sac, _ = made(discrete=False)
-    far = torch.randn(1, 100, 5, generator=torch.Generator().manual_seed(5)) * 1e4
-    found = Squashed.of(sac.actor.forward(far), torch.zeros(1, 100, 2))
-    assert bool((found.action.abs() == 1).any())
-    assert bool(found.log_density.isfinite().all())
-
-
-@pytest.mark.usefixtures("double")
-def test_a_truncated_normal_is_a_density() -> None:
-    """It integrates to one over [-1, 1], also with its mean at the edge."""
-    action = torch.linspace(-1, 1, 20_001)[:, None]
-    for mean, std in ((0.0, 0.8), (0.999, 0.05), (-1.0, 2.0)):
-        density = Normals(torch.tensor([mean]), torch.tensor([std])).log_density(action).exp()
-        assert float(torch.trapezoid(density, action[:, 0])) == pytest.approx(1.0, abs=1e-4)
 
 
 def test_discrete_actions_are_drawn_with_the_policys_probabilities() -> None:
@@ -256,45 +207,15 @@ def mean_return(policy: DeterministicPolicy, episodes: int = 100) -> float:
     return total.mean().item()
 
 
-@pytest.mark.parametrize("reset_fraction", [1.0, 0.1])
-def test_several_seeds_learn_to_swing_a_pendulum_up(reset_fraction: float) -> None:
-    """A random policy gets about -1,200, the best about -150; rollouts carried on must learn as well."""
-    seeds = (0, 1, 2) if reset_fraction == 1.0 else (0,)
-    options: dict[str, Any] = {"seeds": seeds, "reset_fraction": reset_fraction}
+def test_several_seeds_learn_to_swing_a_pendulum_up() -> None:
+    """A random policy gets about -1,200, the best about -150; most rollouts are carried on."""
+    options: dict[str, Any] = {"seeds": (0, 1), "reset_fraction": 0.1}
     first, *_, last = train(Pendulum(), resets(1024, 0), CONFIG, ReplayBuffer.batches, **options)  # type: ignore[arg-type]
     assert mean_return(first.policies.one(0)) < -800
-    assert last.policies.policies == len(last.metrics) == len(seeds)
-    returns = [mean_return(last.policies.one(number)) for number in range(len(seeds))]
+    assert last.policies.policies == len(last.metrics) == 2
+    returns = [mean_return(last.policies.one(number)) for number in range(2)]
     assert min(returns) > -400
-    assert len(set(returns)) == len(seeds)
-
-
-def steps_survived(policy: DeterministicPolicy, episodes: int = 100) -> float:
-    """Mean length of episodes in the true task, at most 500 steps."""
-    observation, alive, total = cartpole.resets(episodes, seed=99), torch.ones(episodes, dtype=torch.bool), 0.0
-    for _ in range(500):
-        step = CartPole().step(observation, policy.act(observation.unsqueeze(0))[0], SeedGenerators.of([0], CPU))
-        assert step.terminated is not None
-        total += float(alive.sum())
-        alive &= ~step.terminated
-        observation = step.next_observation
-    return total / episodes
-
-
-def test_it_learns_to_balance_a_pole_where_falling_ends_an_episode() -> None:
-    """A random policy falls after about 22 steps. The twin: a reward of 1 for every step says nothing without ends."""
-
-    class Immortal(CartPole):
-        def step(self, observation: Tensor, action: Tensor, generators: SeedGenerators) -> PendulumStep:
-            return replace(super().step(observation, action, generators), terminated=None)
-
-    def survived(model: Any, epochs: int) -> float:
-        config, starts = replace(cartpole.CONFIG, epochs=epochs), cartpole.resets(512, 0)
-        *_, last = train(model, starts, config, ReplayBuffer.batches, seeds=(1,), reset_fraction=0.3)
-        return steps_survived(last.policies)
-
-    assert survived(CartPole(), 3) > 150
-    assert survived(Immortal(), 2) < 100
+    assert returns[0] != returns[1]
 
 
 def trained(*seeds: int) -> list[Tensor]:
@@ -354,25 +275,10 @@ def test_every_seed_and_divergence_has_a_policy() -> None:
 
     metrics, together = last((3, 8), (0.1, 2.0))
     assert len(metrics) == len(together) == 4
-    assert "divergence" in metrics[0]
-    assert "entropy" not in metrics[0]
+    assert ("divergence" in metrics[0], "entropy" in metrics[0]) == (True, False)
     for place, (seed, kappa) in enumerate(((3, 0.1), (3, 2.0), (8, 0.1), (8, 2.0))):
         torch.testing.assert_close(last((seed,), (kappa,))[1][0], together[place])
     assert not torch.allclose(together[0], together[1], atol=1e-6)
-
-
-def test_alpha_holds_the_divergence_where_it_is_asked_to() -> None:
-    """A small κ keeps the policy at its prior; with a large one the prior vanishes: α falls to nothing."""
-    config = replace(CONFIG, epochs=3, updates_per_epoch=600, batch_size=64, rollout_batch=16, reward_scale=0.3)
-    options: dict[str, Any] = {"prior": AT_REST, "divergences": (0.2, 1.0, 50.0)}
-    *_, epoch = train(Pendulum(), resets(256, 0), config, ReplayBuffer.batches, **options)  # type: ignore[arg-type]
-    held, middle, free = epoch.metrics
-    assert held["divergence"] < 0.3
-    assert 0.5 < middle["divergence"] < 1.5
-    assert 2 < free["divergence"] < 50
-    assert free["alpha"] < 0.03 < middle["alpha"] < held["alpha"]
-    size = epoch.policies.act(resets(200, 1)[None].expand(3, -1, -1)).abs().mean((1, 2))
-    assert float(size[0]) < 1 < 1.6 < float(size[2])
 
 
 @KINDS
@@ -395,17 +301,6 @@ def test_policies_begin_as_a_prior_of_their_size(discrete: bool) -> None:
     assert not torch.equal(other[0][0], other[0][1])
 
 
-def test_initial_weights_are_those_of_a_linear_layer() -> None:
-    """Uniform within 1/√in, biases as well; networks of one draw differ."""
-    layers = initial_layers((100, 50, 3), 2, torch.Generator().manual_seed(0))
-    assert [tuple(layer.shape) for layer in layers] == [(2, 50, 100), (2, 1, 50), (2, 3, 50), (2, 1, 3)]
-    assert 0.099 < float(layers[0].abs().max()) <= 0.1
-    assert abs(float(layers[0].mean())) < 0.002
-    assert not torch.equal(layers[0][0], layers[0][1])
-    stacked = side_by_side([layers, layers])
-    assert torch.equal(stacked[0][2:], layers[0])
-
-
 def test_what_cannot_be_trained_is_said_in_one_line() -> None:
     class Broken(Pendulum):
         def step(self, observation: Tensor, action: Tensor, generators: SeedGenerators) -> PendulumStep:
@@ -423,23 +318,3 @@ def test_what_cannot_be_trained_is_said_in_one_line() -> None:
     ):
         with pytest.raises(ValueError, match=says):
             next(train(Pendulum(), starts, SHORT, ReplayBuffer.batches, **options))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("name", ["Pendulum-v1", "CartPole-v1"])
-def test_the_stand_ins_are_gymnasiums(name: str) -> None:
-    """What the other tests learn on is the true task."""
-    gymnasium = pytest.importorskip("gymnasium")
-    env = gymnasium.make(name).unwrapped
-    env.action_space.seed(0)
-    model: Any = Pendulum() if name == "Pendulum-v1" else CartPole()
-    before = env.reset(seed=0)[0]
-    for _ in range(200):
-        action = env.action_space.sample()
-        given = torch.tensor(action)[None] if name == "Pendulum-v1" else one_hot(torch.tensor([action]), 2).float()
-        step = model.step(torch.tensor(before)[None], given, SeedGenerators.of([0], CPU))
-        after, reward, terminated, _, _ = env.step(action)
-        np.testing.assert_allclose(step.next_observation[0].numpy(), after, atol=1e-4)
-        np.testing.assert_allclose(float(step.reward), reward, atol=1e-3)
-        assert bool(step.terminated is not None and step.terminated) is terminated
-        before = env.reset()[0] if terminated else after
-    torch.testing.assert_close(pendulum.resets(5000, 0).mean(0), torch.zeros(3), atol=0.05, rtol=0)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -11,14 +12,15 @@ from torch import Tensor
 
 from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.normaliser import Normaliser
+from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.noise import normals
 from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.setup import compute
 from primorl.training import distributed
 from primorl.training.distributed import Group, ProcessLostError, _told, check_coverage, serve
 from primorl.training.rounds import Rounds
 from primorl.training.settings import Execution
-from tests.plans import ensemble_plan
 from tests.units import Ragged, local_training, make_units, training_setup
 
 CPU = torch.device("cpu")
@@ -37,20 +39,9 @@ def normaliser() -> Normaliser:
     return Normaliser(zeros(SHAPE.inputs), ones(SHAPE.inputs), zeros(SHAPE.targets), ones(SHAPE.targets))
 
 
-def plan(**changes: Any) -> Plan:
-    settings = {
-        "units": len(LENGTHS),
-        "unit": "trajectory",
-        "sampling_probability": 1.0,
-        "noise_multiplier": 0.0,
-        "clipping_norm": 0.5,
-        "clipping": "flat",
-        "rounds": 6,
-        "delta": 1e-3,
-        "members": SHAPE.members,
-        "layers": len(SHAPE.layers),
-    }
-    return ensemble_plan(**(settings | changes))
+def plan(noise_multiplier: float = 0.0, sampling_probability: float = 1.0, units: int = len(LENGTHS)) -> Plan:
+    clip = EnsembleClip(0.5, "flat", SHAPE.members, len(SHAPE.layers))
+    return Plan(units, "trajectory", PoissonSampler(sampling_probability), clip, noise_multiplier, 6, 1e-3)
 
 
 def held(of: Plan) -> Ragged:
@@ -79,17 +70,12 @@ class Queried:
         }
 
 
-class Coins:
+class Coins(nullcontext[Any]):
     """Rounds whose sum says who joined: ``[K]``."""
 
     def __init__(self, of: Plan) -> None:
+        super().__init__(self)
         self._plan = of
-
-    def __enter__(self) -> "Coins":
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        pass
 
     def sum(self, weights: Any) -> list[Tensor]:
         joined = torch.zeros(self._plan.units, dtype=torch.float64)
@@ -102,14 +88,11 @@ class Still(Coins):
 
     def __init__(self, of: Plan, noisy: bool = False) -> None:
         super().__init__(of)
-        self._noisy = noisy
+        self._scale = of.noise_multiplier * of.clip.sensitivity if noisy else 0.0
 
     def sum(self, weights: Any) -> list[Tensor]:
-        still = [torch.zeros(w.shape, dtype=torch.float64) for w in SHAPE.initial_weights(0)]
-        if not self._noisy:
-            return still
-        scale = self._plan.noise_multiplier * self._plan.clip.sensitivity
-        return [w + scale * normals(self._plan.entropy, w.numel()).view_as(w) for w in still]
+        shapes = [w.shape for w in SHAPE.initial_weights(0)]
+        return [self._scale * normals(self._plan.entropy, shape.numel()).view(shape) for shape in shapes]
 
 
 COIN_UNITS, COIN_Q = 80, 0.3

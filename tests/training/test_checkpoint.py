@@ -53,7 +53,7 @@ def test_it_comes_back_as_it_was(shape: Architecture, state: TrainingState, tmp_
 
 
 def test_it_holds_what_was_released_and_nothing_else(shape: Architecture, state: TrainingState, tmp_path: Path) -> None:
-    """The names of everything in the file: no generator state, no cohort, nothing of a unit, can hide in it."""
+    """No generator state, no cohort, nothing of a unit can hide in it."""
     write(tmp_path / "c", state)
     raw = (tmp_path / "c").read_bytes()[32:]
     tensors = load(raw)

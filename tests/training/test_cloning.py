@@ -18,32 +18,26 @@ from tests.units import Ragged, local_training, server_training
 CPU = torch.device("cpu")
 
 
-def network(discrete: bool, hidden: tuple[int, ...] = (16, 12)) -> PolicyNetwork:
-    return PolicyNetwork(3, 2, discrete, hidden, -5.0, 1.0)
-
-
 def test_rows_are_observations_and_scaled_actions() -> None:
     """Actions in a box of ±2 are halved; one-hot ones stay."""
     units = Ragged([torch.tensor([[7.0, 8.0, 9.0, -2.0, 1.0], [1.0, 2.0, 3.0, 1.0, 2.0]])], [torch.zeros(2, 4)])
-    source = cloning(network(discrete=False), 1).source_of(units)
+    source = cloning(False, 1).source_of(units)
     observation, action = source.transitions(torch.tensor([0]), torch.tensor([[1, 0]]))
     assert observation.tolist() == [[[1.0, 2.0, 3.0], [7.0, 8.0, 9.0]]]
     assert action.tolist() == [[[0.5, 1.0], [-1.0, 0.5]]]
     assert (source.units, source.lengths(torch.tensor([0])).tolist()) == (1, [2])
     inputs = torch.tensor([3.0, 4.0, 5.0, 0.0, 1.0])
-    assert cloning(network(discrete=True), 1).public_of((inputs, inputs))[1].tolist() == [0.0, 1.0]
+    assert cloning(True, 1).public_of((inputs, inputs))[1].tolist() == [0.0, 1.0]
 
 
-def cloning(shape: PolicyNetwork, units: int, noise: float = 0.0) -> CloningSetup:
-    low, high = torch.full((shape.inputs,), -3.0), torch.full((shape.inputs,), 3.0)
-    sides = torch.zeros(shape.action_size) if shape.discrete_actions else -2 * torch.ones(shape.action_size)
-    ends = torch.ones(shape.action_size) if shape.discrete_actions else 2 * torch.ones(shape.action_size)
-    clip = EnsembleClip(0.5, "flat", 1, len(shape.layers))
+def cloning(discrete: bool, units: int, noise: float = 0.0) -> CloningSetup:
+    shape, side = PolicyNetwork(3, 2, discrete, (16,), -5.0, 1.0), torch.full((3,), 3.0)
+    ends = (torch.zeros(2), torch.ones(2)) if discrete else (torch.full((2,), -2.0), torch.full((2,), 2.0))
     return CloningSetup(
-        plan=Plan(units, "trajectory", PoissonSampler(0.5), clip, noise, 40, 1e-4),
+        plan=Plan(units, "trajectory", PoissonSampler(0.5), EnsembleClip(0.5, "flat", 1, 2), noise, 40, 1e-4),
         architecture=shape,
-        bounds=Bounds(low, high, sides, ends, -1.0, 1.0, shape.discrete_actions),
-        columns=ObservationColumns(shape.inputs, (), shape.discrete_actions),
+        bounds=Bounds(-side, side, *ends, -1.0, 1.0, discrete),
+        columns=ObservationColumns(3, (), discrete),
         normaliser="bounds",
         local=local_training(1.0, 64),
         server=server_training(momentum=0.8, averaging=0.8),
@@ -55,14 +49,13 @@ def cloning(shape: PolicyNetwork, units: int, noise: float = 0.0) -> CloningSetu
 @pytest.mark.parametrize("discrete", [False, True])
 def test_a_behaviour_is_found_through_the_engine(discrete: bool) -> None:
     """People act by the first observation alone; the twin is the loss of a constant."""
-    shape, drawn = network(discrete, (16,)), torch.Generator().manual_seed(0)
-    inputs = []
+    drawn, inputs = torch.Generator().manual_seed(0), []
     for _ in range(40):
         x = torch.randn(30, 3, generator=drawn)
         right = (x[:, 0] > 0).long()
         action = torch.nn.functional.one_hot(right, 2).float()
         inputs.append(torch.cat((x, action if discrete else 3 * action - 1.5), 1))
-    units, setup = Ragged(inputs, [torch.zeros(30, 5)] * 40), cloning(shape, 40, noise=0.05)
+    units, setup = Ragged(inputs, [torch.zeros(30, 5)] * 40), cloning(discrete, 40, noise=0.05)
     public = setup.public_of((torch.cat(inputs), torch.zeros(1)))
     check_setup(setup)
     trained = train(setup, setup.source_of(units), public)

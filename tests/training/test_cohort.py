@@ -53,18 +53,6 @@ def test_every_epoch_takes_each_transition_once(lengths: list[int], batch: int, 
     assert torch.all(((sums - 1).abs() < 1e-5) | (sums == 0))
 
 
-@pytest.mark.parametrize("most", [None, 5])
-def test_the_order_is_uniform(most: int | None) -> None:
-    """Every step comes first equally often, and with a cap every step is as likely to be in the subset."""
-    source = numbered([10] * 2000)
-    batches = batches_of(source, 10 if most is None else most, 1, most)
-    steps = batches.inputs[0, :, :, 0].remainder(1000).long()
-    first = np.bincount(steps[:, 0].numpy(), minlength=10)
-    used = np.bincount(steps.flatten().numpy(), minlength=10)
-    assert stats.chisquare(first).pvalue > 1e-6
-    assert np.all(np.abs(used / 2000 - (most or 10) / 10) < 0.06)
-
-
 @pytest.mark.parametrize("first_only", [False, True])
 def test_a_cap_draws_from_all_trajectories_of_a_unit(first_only: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A person of three trajectories (50, 10 and 40 steps) and a cap of 8: each is drawn by its length, every round.

@@ -1,4 +1,4 @@
-"""A dry run on public units tells what noise leaves of what settings learn."""
+"""Weights from public units fit them and stop in time; a dry run tells what noise leaves of what settings learn."""
 
 import dataclasses
 import math
@@ -9,12 +9,16 @@ import torch
 
 from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.normaliser import Normaliser
+from primorl.privacy.mechanism.clipping import EnsembleClip
+from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.training import dry_run as module
 from primorl.training import pooled
 from primorl.training.dry_run import DryRun
-from primorl.training.settings import LEAST_OF_A_DRY_RUN
+from primorl.training.pooled import Units, public_start
+from primorl.training.public_evaluation import PublicEvaluator
+from primorl.training.settings import LEAST_OF_A_DRY_RUN, LEAST_UNITS
 from primorl.training.setup import TrainingSetup
-from tests.plans import ensemble_plan
 from tests.units import Ragged, local_training, make_units, server_training, training_setup
 
 
@@ -26,7 +30,7 @@ def small(shape: Architecture) -> Architecture:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few and large steps from the public split."""
-    few = dataclasses.replace(pooled._POOLED, max_epochs=8, learning_rate=0.02)
+    few = dataclasses.replace(pooled._POOLED, max_epochs=12, learning_rate=0.02)
     monkeypatch.setattr(pooled, "_POOLED", few)
 
 
@@ -42,20 +46,9 @@ def dry_run(small: Architecture) -> DryRun:
 
 
 def setup_for(small: Architecture, units: int = 500, rate: float = 0.05, **changes: Any) -> TrainingSetup:
-    plan = ensemble_plan(
-        units=units,
-        unit="trajectory",
-        sampling_probability=0.5,
-        clipping_norm=2.0,
-        members=small.members,
-        layers=len(small.layers),
-        noise_multiplier=4.0,
-        rounds=25,
-        delta=1e-3,
-    )
-    return training_setup(
-        dataclasses.replace(plan, **changes), small, local=local_training(rate), server=server_training(0.6, 0.9)
-    )
+    clip = EnsembleClip(2.0, "flat", small.members, len(small.layers))
+    plan = dataclasses.replace(Plan(units, "trajectory", PoissonSampler(0.5), clip, 4.0, 25, 1e-3), **changes)
+    return training_setup(plan, small, local=local_training(rate), server=server_training(0.6, 0.9))
 
 
 def test_more_noise_is_worse_and_none_is_what_the_settings_could_learn(small: Architecture, dry_run: DryRun) -> None:
@@ -104,16 +97,6 @@ def test_the_units_that_judge_made_no_start(small: Architecture) -> None:
     assert whole.start < whole.constant - 0.5
 
 
-def test_it_comes_out_the_same_twice_and_leaves_the_global_generator_alone(
-    small: Architecture, dry_run: DryRun
-) -> None:
-    before = torch.get_rng_state()
-    once = dry_run.outcome(setup_for(small), from_public=True)
-    again = DryRun(with_flags(small), flag=False).outcome(setup_for(small), from_public=True)
-    assert once == again
-    assert torch.equal(before, torch.get_rng_state())
-
-
 def test_what_diverges_has_the_worst_loss_and_an_infinite_norm(small: Architecture, dry_run: DryRun) -> None:
     """The loss is held at the most that any row may lose, whether losses are huge or no numbers."""
     assert math.isinf(dry_run.usual_norm(setup_for(small, rate=1e6), from_public=False))
@@ -123,37 +106,71 @@ def test_what_diverges_has_the_worst_loss_and_an_infinite_norm(small: Architectu
         assert outcome.start < outcome.loss
 
 
-def test_the_usual_norm_leaves_nine_whole_updates_in_ten_as_they_are(
-    small: Architecture, dry_run: DryRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a bound that the plan has, nothing is seen; of steps twice as long, nearly twice the norm.
-
-    Large updates often know of rare events. The twin is the median, which would unlearn these.
-    """
+def test_the_usual_norm_is_of_whole_updates(small: Architecture, dry_run: DryRun) -> None:
+    """Of a bound that the plan has, nothing is seen; of steps twice as long, nearly twice the norm."""
     clip = dataclasses.replace(setup_for(small).plan.clip, clipping_norm=1e-3)  # type: ignore[type-var]
     norm = dry_run.usual_norm(setup_for(small, rate=0.001), from_public=False)
     assert dry_run.usual_norm(setup_for(small, rate=0.001, clip=clip), from_public=False) == norm > 1e-3
     assert dry_run.usual_norm(setup_for(small, rate=0.002), from_public=False) == pytest.approx(2 * norm, rel=0.05)
-    whole = dry_run.usual_norm(setup_for(small), from_public=False)
-    monkeypatch.setattr(module, "_LARGE", 0.5)
-    assert whole > 1.05 * dry_run.usual_norm(setup_for(small), from_public=False)
-
-
-def test_a_trait_of_people_is_not_what_can_be_learned(small: Architecture) -> None:
-    """A constant predicts it, to the least variance. It counts where settings are compared, since noise may move it."""
-    units = with_flags(small)
-    for targets in units.targets:
-        targets[:, 0] = 0.0
-    outcome = DryRun(units, flag=False).outcome(setup_for(small), from_public=True)
-    rows = torch.cat(list(units.targets))[:, 1 : small.targets].double()
-    by_hand = 0.0
-    for variance in (rows / Normaliser.from_public(rows, rows).target_scale).var(dim=0, unbiased=False).tolist():
-        by_hand += 0.5 * (1 + math.log(variance))
-    assert outcome.constant == pytest.approx(by_hand, abs=0.3), "the twin counts half of the least log-variance more"
-    assert small.log_variance_low / 2 < -1
-    assert outcome.in_all != outcome.loss
-
-
-def test_too_few_units_are_refused(small: Architecture) -> None:
     with pytest.raises(ValueError, match=f"needs {LEAST_OF_A_DRY_RUN} public units, found {LEAST_OF_A_DRY_RUN - 1}"):
         DryRun(with_flags(small, LEAST_OF_A_DRY_RUN - 1), flag=False)
+
+
+def joined(units: Ragged) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.cat(list(units.inputs)), torch.cat(list(units.targets))
+
+
+def test_it_predicts_units_that_it_has_not_seen_and_noise_it_leaves_alone(small: Architecture) -> None:
+    """Twin: where nothing can be learned, it must stop at once, and is hardly worse than a constant elsewhere."""
+    learnable = make_units(small, [25] * 24)
+    generator = torch.Generator().manual_seed(1)
+    noise = Ragged(learnable.inputs, [torch.randn(t.shape, generator=generator) for t in learnable.targets])
+    gains = []
+    for units in (learnable, noise):
+        seen, others = (Units(units, part) for part in torch.arange(24).split([16, 8]))
+        normaliser = Normaliser.from_public(*joined(units))
+        judge = PublicEvaluator(small, normaliser, others.rows())
+        losses = judge.compare(small.initial_weights(0), public_start(small, normaliser, seen, 0, 0.0))
+        gains.append(losses.constant - losses.final)
+    assert gains[0] > 1.0
+    assert -0.3 < gains[1] < 0.2
+
+
+def test_the_epochs_are_those_at_which_held_out_units_were_predicted_best(
+    small: Architecture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """First with one unit in four held out, then on all units for as many epochs as were best."""
+    units, calls, train = make_units(small, [20] * 8), [], pooled.train_pooled
+
+    def spied(*arguments, **options):  # type: ignore[no-untyped-def]
+        trained = train(*arguments, **options)
+        calls.append((len(arguments[1][0]), arguments[2], options["pooled"].max_epochs, trained.evaluations))
+        return trained
+
+    monkeypatch.setattr(pooled, "train_pooled", spied)
+    public_start(small, Normaliser.from_public(*joined(units)), units, 0, 0.0)
+    (some, held_out, _, seen), (every, nobody, epochs, _) = calls
+    assert (some, len(held_out[0]), every, nobody) == (6 * 20, 2 * 20, 8 * 20, None)
+    losses = [evaluation.loss for evaluation in seen]
+    assert losses[epochs - 1] == min(losses)
+
+
+def test_it_is_the_same_every_time_and_another_with_another_seed(small: Architecture) -> None:
+    units = make_units(small, [10] * LEAST_UNITS)
+    normaliser = Normaliser.from_public(*joined(units))
+    one, again, other = (public_start(small, normaliser, units, seed, 0.0) for seed in (0, 0, 1))
+    assert all(torch.equal(a, b) for a, b in zip(one, again, strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    few = make_units(small, [10] * (LEAST_UNITS - 1))
+    with pytest.raises(ValueError, match=f"needs {LEAST_UNITS} of them, found {LEAST_UNITS - 1}"):
+        public_start(small, normaliser, few, 0, 0.0)
+
+
+def test_rounds_begin_with_it_where_there_is_one(small: Architecture) -> None:
+    clip = EnsembleClip(1.0, "flat", small.members, len(small.layers))
+    plan = Plan(4, "trajectory", PoissonSampler(1.0), clip, 1.0, 1, 1e-3)
+    setup, start = training_setup(plan, small), small.initial_weights(7)
+    assert torch.equal(setup.first_weights()[0], setup.initial_weights()[0])
+    begun = dataclasses.replace(setup, start=start)
+    assert begun.first_weights() is start
+    assert begun.digest != setup.digest, "processes agree on it"

@@ -14,7 +14,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "fde36d931efb54e4e7a2e802945590c48d68599da535a258062cbc32537efbd8"
+SOURCES = "6ef4b33e32e02e11540a4969c417d18cdbc9fb59c04e463dcac034f4766ad941"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:

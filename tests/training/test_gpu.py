@@ -10,10 +10,12 @@ from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy.replay import ReplayColumns
 from primorl.policy.sac import Sac
+from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.entropy import SeededEntropy
+from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.training.settings import Execution
 from primorl.training.training import train
-from tests.plans import ensemble_plan
 from tests.policy.pendulum import CONFIG
 from tests.units import local_training, make_units, server_training, training_setup
 
@@ -23,18 +25,8 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
 def trained(shape: Architecture, device: torch.device) -> Tensor:
     source = make_units(shape, [1, 4, 9, 14, 19, 24, 30, 39, 44, 55, 75, 120])
-    plan = ensemble_plan(
-        units=source.units,
-        unit="trajectory",
-        sampling_probability=1.0,
-        noise_multiplier=0.3,
-        clipping_norm=0.5,
-        rounds=6,
-        delta=1e-3,
-        members=shape.members,
-        layers=len(shape.layers),
-        entropy=SeededEntropy(0),
-    )
+    clip = EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
+    plan = Plan(source.units, "trajectory", PoissonSampler(1.0), clip, 0.3, 6, 1e-3, entropy=SeededEntropy(0))
     local = local_training(batch_size=128, local_epochs=2, weight_decay=0.1)  # one batch: no order matters
     setup = training_setup(
         plan, shape, local=local, server=server_training(0.5, 0.5, 2), execution=Execution(device, 1 << 26)

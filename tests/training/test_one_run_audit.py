@@ -8,13 +8,15 @@ import torch
 from torch import Tensor
 
 from primorl.dynamics.architecture import Architecture
+from primorl.dynamics.ensemble import flat
 from primorl.dynamics.normaliser import Normaliser
+from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
 from primorl.training.cohort import CohortSource
-from primorl.training.one_run_audit import OneRun, Units, View, WithCanaries, audit_one_run, canary_trajectories
-from primorl.training.training import train
-from tests.plans import ensemble_plan
+from primorl.training.one_run_audit import OneRun, Units, View, WithCanaries, audit_one_run
+from primorl.training.rounds import Rounds
 from tests.units import local_training, server_training, training_setup
 
 SHAPE = Architecture(6, 2, 2, (64,), -3.0, 0.5)
@@ -34,30 +36,14 @@ def some(units: int, seed: int, steps: int = 12) -> Units:
     return Units(inputs, inputs[:, :, : SHAPE.targets].sin())
 
 
-def plan_of(kind: type[Plan], units: int, multiplier: float, q: float = 0.5, rounds: int = ROUNDS) -> Plan:
-    return ensemble_plan(
-        kind,
-        units=units,
-        unit="trajectory",
-        sampling_probability=q,
-        noise_multiplier=multiplier,
-        clipping_norm=0.5,
-        clipping="flat",
-        rounds=rounds,
-        delta=1e-5,
-        members=SHAPE.members,
-        layers=len(SHAPE.layers),
-    )
+def plan_of(kind: type[Plan], units: int, multiplier: float, q: float = 0.5) -> Plan:
+    clip = EnsembleClip(0.5, "flat", SHAPE.members, len(SHAPE.layers))
+    return kind(units, "trajectory", PoissonSampler(q), clip, multiplier, ROUNDS, 1e-5)
 
 
 def audited(kind: type[Plan], multiplier: float, canaries: int = CANARIES, units: int = REAL + CANARIES) -> OneRun:
-    setup = training_setup(
-        plan_of(kind, units, multiplier),
-        SHAPE,
-        local=local_training(learning_rate=0.05, batch_size=4),
-        server=server_training(0.5, 0.5, ROUNDS, None),
-    )
-    public = some(30, 2).flat()
+    plan, server = plan_of(kind, units, multiplier), server_training(0.5, 0.5, ROUNDS, None)
+    setup, public = training_setup(plan, SHAPE, local=local_training(0.05, 4), server=server), some(30, 2).flat()
     return audit_one_run(setup, some(REAL, 1), public, canaries=canaries, confidence=0.95, on_round=lambda: None)
 
 
@@ -81,44 +67,17 @@ def test_a_plan_that_forgets_its_noise_is_refuted() -> None:
     assert found.rounds.epsilon > found.claimed
 
 
-def test_a_plan_without_noise_claims_nothing() -> None:
-    found = audited(Plan, 0.0)
-    assert found.claimed is None
-    assert not found.refutes_the_claim
-    assert found.epsilon > 1
-
-
-def test_canaries_are_far_from_data_and_all_rows_are_one() -> None:
-    normaliser = Normaliser.from_public(*some(30, 2).flat())
-    canaries = canary_trajectories(50, 4, SHAPE.initial_weights(0), SHAPE, normaliser)
-    inputs = normaliser.inputs(canaries.inputs)
-    torch.testing.assert_close(inputs.norm(dim=2), torch.full((50, 4), 10.0), atol=1e-3, rtol=0)
-    assert bool((canaries.inputs == canaries.inputs[:, :1]).all() & (canaries.targets == canaries.targets[:, :1]).all())
-    directions = inputs[:, 0] / 10
-    cosines = (directions @ directions.T)[~torch.eye(50, dtype=torch.bool)]
-    assert float(cosines.max()) < 0.98  # no two are the same
-
-
 def test_too_few_or_many_canaries_and_another_k_are_refused() -> None:
-    with pytest.raises(PipelineError, match="found 7 canaries, allowed are 8 to 50000"):
-        audited(Plan, 1.0, 7)
-    with pytest.raises(PipelineError, match="found 50001 canaries"):
-        audited(Plan, 1.0, 50_001)
-    with pytest.raises(ValueError, match="number of private units differs"):
-        audited(Plan, 1.0, 8)
+    for count, says in ((7, "7 canaries, allowed are 8 to 50000"), (50_001, "50001 canaries"), (8, "units differs")):
+        with pytest.raises((PipelineError, ValueError), match=says):
+            audited(Plan, 1.0, count)
 
 
 def released(source: CohortSource) -> Tensor:
     """The sum of all clipped updates of one round in which everybody joins."""
-    setup = training_setup(
-        plan_of(Plan, source.units, 0.0, q=1.0, rounds=1),
-        SHAPE,
-        local=local_training(learning_rate=0.1, batch_size=8),
-        server=server_training(0.0, 0.0, 1, None),
-    )
-    trained = train(setup, source, some(10, 9).flat())
-    moved = [w - start for w, start in zip(trained.weights, SHAPE.initial_weights(0), strict=True)]
-    return torch.cat([part.flatten() for part in moved]) * source.units
+    setup = training_setup(plan_of(Plan, source.units, 0.0, q=1.0), SHAPE, local=local_training(0.1, 8))
+    with Rounds(setup, source, Normaliser.from_public(*some(10, 9).flat())) as rounds:
+        return flat(rounds.sum(SHAPE.initial_weights(0)))
 
 
 @pytest.mark.parametrize("included", [[False] * 3, [True, False, True]])

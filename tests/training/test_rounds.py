@@ -116,33 +116,3 @@ def test_each_cohort_is_summed_whole_and_once_in_the_round_it_was_drawn_for(
     took_part = participants(monkeypatch, training, shape.initial_weights(0), 250)
     assert [] in took_part, "an empty cohort was among them"
     assert took_part == [sorted(units) for units in drawn]
-
-
-def independent(took_part: list[list[int]], units: int, q: float) -> bool:
-    """Whether inclusions have probability q, and in successive rounds q², within five standard deviations."""
-    joined = torch.zeros(len(took_part), units, dtype=torch.float64)
-    for i, present in enumerate(took_part):
-        joined[i, present] = 1.0
-    both = joined[1:] * joined[:-1]
-    pairs = ((joined, q, 1.0), (both, q * q, 1.5))  # neighbouring pairs share a round: a wider spread
-    return all(
-        abs(float(seen.mean()) - p) < 5 * wider * (p * (1 - p) / seen.numel()) ** 0.5 for seen, p, wider in pairs
-    )
-
-
-def test_cohorts_of_successive_rounds_are_independent(
-    shape: Architecture, identity: Normaliser, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A coin for every unit and round, as the accountant assumes. The twin draws once for two rounds."""
-    training = rounds_of(shape, marked(40), identity, q=0.3, chunk_bytes=1 << 24)
-    assert independent(participants(monkeypatch, training, shape.initial_weights(0), 300), 40, 0.3)
-    drawn: list[Tensor] = []
-    cohort = Plan.cohort
-
-    def twice(plan: Plan) -> Tensor:
-        drawn.append(cohort(plan) if len(drawn) % 2 == 0 else drawn[-1])
-        return drawn[-1]
-
-    monkeypatch.setattr(Plan, "cohort", twice)
-    training = rounds_of(shape, marked(40), identity, q=0.3, chunk_bytes=1 << 24)
-    assert not independent(participants(monkeypatch, training, shape.initial_weights(0), 300), 40, 0.3)

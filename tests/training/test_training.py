@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -12,122 +12,77 @@ from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.normaliser import Normaliser
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
-from primorl.privacy.mechanism.queries import ONE, GaussianQuery
+from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.training import public_evaluation
-from primorl.training.pooled import train_pooled
 from primorl.training.public_evaluation import PublicEvaluation
 from primorl.training.rounds import Rounds
-from primorl.training.settings import PooledTraining, ServerTraining
+from primorl.training.settings import ServerTraining
 from primorl.training.training import Trained, TrainingState, answer_queries, train
-from tests.units import Ragged, local_training, make_units, server_training, training_setup
+from tests.units import local_training, make_units, server_training, training_setup
 
 PLAIN = server_training(0.0, 0.0, 5, None)
 
 
-def plan_for(shape: Architecture, source: Ragged, **changes: Any) -> Plan:
-    clip = EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
-    return dataclasses.replace(Plan(source.units, "trajectory", PoissonSampler(0.5), clip, 0.5, 30, 1e-3), **changes)
+SHAPE = Architecture(3, 1, 3, (16, 12), -10.0, 0.5)
+SOURCE = make_units(SHAPE, [30, 17, 45] * 40)
+PUBLIC = tuple(torch.cat(list(rows)) for rows in vars(make_units(SHAPE, [30] * 8)).values())  # of the same system
+STILL: dict[str, Any] = {"noise_multiplier": 0.0, "sampler": PoissonSampler(1.0)}  # with one batch, nothing is random
 
 
-def public_units(shape: Architecture) -> Ragged:
-    """Units of the same system as the private ones: its mixing is drawn first from the seed."""
-    return make_units(shape, [30] * 8, seed=0)
+def plan_for(**changes: Any) -> Plan:
+    clip = EnsembleClip(0.5, "flat", SHAPE.members, len(SHAPE.layers))
+    return dataclasses.replace(Plan(SOURCE.units, "trajectory", PoissonSampler(0.5), clip, 0.5, 30, 1e-3), **changes)
 
 
 def run(
-    shape: Architecture,
-    source: Ragged | None,
-    plan: Plan,
-    server: ServerTraining = PLAIN,
-    state: TrainingState | None = None,
-    save_checkpoint: Callable[[TrainingState], None] = lambda state: None,
-    batch_size: int = 16,
-    public_split: bool = True,
+    plan: Plan, server: ServerTraining = PLAIN, batch_size: int = 16, public_split: bool = True, **options: Any
 ) -> tuple[Trained, list[tuple[int, PublicEvaluation | None]]]:
-    units = public_units(shape)
-    public = torch.cat(list(units.inputs)), torch.cat(list(units.targets))
     told: list[tuple[int, PublicEvaluation | None]] = []
-    setup = training_setup(plan, shape, local=local_training(0.02, batch_size), server=server)
+    setup = training_setup(plan, SHAPE, local=local_training(0.02, batch_size), server=server)
     if not public_split:  # the same maps, and nothing to evaluate on
-        object.__setattr__(setup, "make_normaliser", lambda *_: Normaliser.from_public(*public))
-    trained = train(
-        setup,
-        source,
-        public if public_split else None,
-        state=state,
-        save_checkpoint=save_checkpoint,
-        on_round=lambda done, evaluation: told.append((done, evaluation)),
-    )
+        object.__setattr__(setup, "make_normaliser", lambda *_: Normaliser.from_public(*PUBLIC))
+    options = {"source": SOURCE, "public": PUBLIC if public_split else None} | options
+    trained = train(setup, **options, on_round=lambda done, evaluation: told.append((done, evaluation)))
     return trained, told
 
 
-@pytest.fixture
-def source(shape: Architecture) -> Ragged:
-    return make_units(shape, [30, 17, 45] * 40, seed=0)
-
-
-def test_private_rounds_learn_with_noise_that_they_can_bear(shape: Architecture, source: Ragged) -> None:
+def test_private_rounds_learn_with_noise_that_they_can_bear() -> None:
     """The twin: noise beyond bearing ruins the model, so it is really there."""
-    trained, told = run(shape, source, plan_for(shape, source, noise_multiplier=0.1))
+    trained, told = run(plan_for(noise_multiplier=0.1))
     assert [done for done, evaluation in told if evaluation] == [5, 10, 15, 20, 25, 30]
     assert len(told) == trained.rounds == 30
     assert trained.evaluations[-1].loss < trained.evaluations[0].loss - 0.3
     assert all(math.isfinite(error) for error in trained.evaluations[-1].error)
-    loud, _ = run(shape, source, plan_for(shape, source, noise_multiplier=500.0))
+    loud, _ = run(plan_for(noise_multiplier=500.0))
     assert loud.evaluations[-1].loss > trained.evaluations[-1].loss + 1
 
 
-def test_an_empty_cohort_still_moves_the_weights(shape: Architecture, source: Ragged) -> None:
+def test_an_empty_cohort_still_moves_the_weights() -> None:
     """q so small that nobody comes: the round releases noise and training goes on."""
-    trained, _ = run(shape, source, plan_for(shape, source, sampler=PoissonSampler(1e-9), rounds=2))
-    start = shape.initial_weights(0)
+    trained, _ = run(plan_for(sampler=PoissonSampler(1e-9), rounds=2))
+    start = SHAPE.initial_weights(0)
     assert trained.rounds == 2
     assert all((now != was).all() for now, was in zip(trained.weights, start, strict=True))
 
 
-def test_averaging_is_the_unbiased_running_mean() -> None:
-    """Iterates 1, 2, 4 with half the weight on the past; with none on it, the last iterate itself."""
-    for past, expected in ((0.5, [1.0, (0.5 * 1 + 2) / 1.5, (0.25 * 1 + 0.5 * 2 + 4) / 1.75]), (0.0, [1.0, 2.0, 4.0])):
-        state = TrainingState.begin((torch.zeros(1),))
-        means = []
-        for step in (1.0, 1.0, 2.0):
-            state = state.stepped((torch.tensor([step]),), dataclasses.replace(PLAIN, server_averaging=past))
-            means.append(float(state.averaged()[0]))
-        assert means == pytest.approx(expected)
-
-
-def test_momentum_repeats_released_steps(shape: Architecture, source: Ragged, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With releases all equal to g, two rounds at momentum 0.5 move by g + 1.5 g."""
-    monkeypatch.setattr(Plan, "release", lambda self, total: tuple(torch.ones_like(t).float() for t in total))
-    trained, _ = run(shape, source, plan_for(shape, source, rounds=2), dataclasses.replace(PLAIN, server_momentum=0.5))
-    for now, was in zip(trained.weights, shape.initial_weights(0), strict=True):
-        torch.testing.assert_close(now - was, torch.full_like(was, 2.5))
-
-
-def test_the_baseline_learns_and_keeps_its_best_epoch(shape: Architecture, source: Ragged) -> None:
-    """MOPO's ensemble, on pooled transitions."""
-    private, public = ((torch.cat(list(u.inputs)), torch.cat(list(u.targets))) for u in (source, public_units(shape)))
-    evaluations: list[PublicEvaluation | None] = []
-    pooled = PooledTraining(batch_size=32, learning_rate=3e-3, weight_decay=0.0, max_epochs=4, patience=4)
-    trained = train_pooled(
-        *(shape, private, public),
-        normaliser=Normaliser.from_public(*public),
-        pooled=pooled,
-        seed=0,
-        on_epoch=evaluations.append,
-    )
-    assert evaluations == list(trained.evaluations)
-    assert trained.evaluations[-1].loss < trained.evaluations[0].loss
-    assert not any(w.requires_grad for w in trained.weights)
+def test_momentum_repeats_steps_and_the_average_is_an_unbiased_running_mean() -> None:
+    """Steps 1, 1, 2: at momentum 0.5 weights 1, 2.5, 5.25, of which the past has half the weight."""
+    state, server = TrainingState.begin((torch.zeros(1),)), server_training(0.5, 0.5)
+    seen = []
+    for step in (1.0, 1.0, 2.0):
+        state = state.stepped((torch.tensor([step]),), server)
+        seen.append((float(state.weights[0]), float(state.averaged()[0])))
+    expected = [(1.0, 1.0), (2.5, (0.5 + 2.5) / 1.5), (5.25, (0.25 + 0.5 * 2.5 + 5.25) / 1.75)]
+    assert seen == [pytest.approx(one) for one in expected]
 
 
 class CrashError(Exception):
     """Stands for a kill: nothing after it runs."""
 
 
-def crashing(at: int) -> tuple[list[TrainingState], Callable[[TrainingState], None]]:
-    """A ``keep`` that remembers, and dies when round ``at`` has been announced."""
+def killed(plan: Plan, at: int, **options: Any) -> TrainingState:
+    """The last checkpoint of a run that dies when round ``at`` has been announced, if it gets there."""
     kept: list[TrainingState] = []
 
     def save_checkpoint(state: TrainingState) -> None:
@@ -135,12 +90,12 @@ def crashing(at: int) -> tuple[list[TrainingState], Callable[[TrainingState], No
         if state.started == at:
             raise CrashError
 
-    return kept, save_checkpoint
+    with suppress(CrashError):
+        run(plan, save_checkpoint=save_checkpoint, **options)
+    return kept[-1]
 
 
-def test_a_round_is_on_the_disk_before_its_weights_meet_data(
-    shape: Architecture, source: Ragged, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_round_is_on_the_disk_before_its_weights_meet_data(monkeypatch: pytest.MonkeyPatch) -> None:
     """A kill at any moment of a round finds the round already counted."""
     kept: list[TrainingState] = []
     counted: list[int] = []
@@ -151,7 +106,7 @@ def test_a_round_is_on_the_disk_before_its_weights_meet_data(
         return summed(self, *arguments, **options)
 
     monkeypatch.setattr(Rounds, "sum", spying)
-    run(shape, source, plan_for(shape, source, rounds=4), save_checkpoint=kept.append)
+    run(plan_for(rounds=4), save_checkpoint=kept.append)
     assert counted == [1, 2, 3, 4]
     assert kept[-1].finished
     assert (kept[-1].done, kept[-1].started) == (4, 4)
@@ -159,7 +114,7 @@ def test_a_round_is_on_the_disk_before_its_weights_meet_data(
 
 @pytest.mark.parametrize("crashes", [[1], [3, 4, 5, 20], [30, 30]])
 def test_however_often_a_run_dies_no_more_rounds_run_than_were_reserved(
-    shape: Architecture, source: Ragged, monkeypatch: pytest.MonkeyPatch, crashes: list[int]
+    monkeypatch: pytest.MonkeyPatch, crashes: list[int]
 ) -> None:
     """Rounds that died stay spent and are not made up for: ε never grows by a crash."""
     releases = 0
@@ -171,45 +126,33 @@ def test_however_often_a_run_dies_no_more_rounds_run_than_were_reserved(
         return release(self, total)
 
     monkeypatch.setattr(Plan, "release", counting)
-    plan = plan_for(shape, source)
-    state = None
-    died = 0
+    plan, state, died = plan_for(), None, 0
     for at in crashes:
-        kept, save_checkpoint = crashing(at)
-        try:
-            run(shape, source, plan, state=state, save_checkpoint=save_checkpoint)
-        except CrashError:
-            died += not kept[-1].finished  # a kill when all is done costs no round
-        state = kept[-1]
-    trained, _ = run(shape, source, plan, state=state)
+        state = killed(plan, at, state=state)
+        died += not state.finished  # a kill when all is done costs no round
+    trained, _ = run(plan, state=state)
     assert releases + died == plan.rounds
     assert trained.rounds == plan.rounds - died
     assert trained.evaluations[-1].round == trained.rounds, "the weights released are those that were looked at last"
 
 
-def test_a_resumed_run_goes_on_where_the_last_one_was(shape: Architecture, source: Ragged) -> None:
+def test_a_resumed_run_goes_on_where_the_last_one_was() -> None:
     """Without noise and with everybody in one batch nothing is random: momentum, average and looks must survive."""
-    plan = plan_for(shape, source, noise_multiplier=0.0, sampler=PoissonSampler(1.0), rounds=8)
+    plan = plan_for(**STILL, rounds=8)
     server = server_training(0.6, 0.9, 2, None)
-    whole, _ = run(shape, source, dataclasses.replace(plan, rounds=7), server, batch_size=64)
-    kept, save_checkpoint = crashing(5)
-    with pytest.raises(CrashError):
-        run(shape, source, plan, server, save_checkpoint=save_checkpoint, batch_size=64)
-    resumed, _ = run(shape, source, plan, server, state=kept[-1], batch_size=64)
+    whole, _ = run(dataclasses.replace(plan, rounds=7), server, batch_size=64)
+    state = killed(plan, 5, server=server, batch_size=64)
+    resumed, _ = run(plan, server, state=state, batch_size=64)
     assert resumed.rounds == 7  # round 5 died
     for one, other in zip(resumed.weights, whole.weights, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
     assert [evaluation.round for evaluation in resumed.evaluations] == [2, 4, 6, 7]
 
 
-def test_noise_and_cohorts_are_fresh_after_a_resume(
-    shape: Architecture, source: Ragged, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_noise_and_cohorts_are_fresh_after_a_resume(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two runs taken up from one checkpoint draw other cohorts and other noise."""
-    kept, save_checkpoint = crashing(3)
-    plan = plan_for(shape, source, rounds=4)
-    with pytest.raises(CrashError):
-        run(shape, source, plan, save_checkpoint=save_checkpoint)
+    plan = plan_for(rounds=4)
+    state = killed(plan, 3)
     cohorts: list[list[int]] = []
     cohort = Plan.cohort
 
@@ -218,39 +161,37 @@ def test_noise_and_cohorts_are_fresh_after_a_resume(
         return torch.tensor(cohorts[-1])
 
     monkeypatch.setattr(Plan, "cohort", spying)
-    ends = [run(shape, source, plan, state=kept[-1])[0] for _ in range(2)]
+    ends = [run(plan, state=state)[0] for _ in range(2)]
     assert cohorts[0] != cohorts[1]
     assert not torch.equal(ends[0].weights[0], ends[1].weights[0])
 
 
-def test_without_a_public_split_all_rounds_run_and_the_average_is_released(shape: Architecture, source: Ragged) -> None:
+def test_without_a_public_split_all_rounds_run_and_the_average_is_released() -> None:
     """What is released is what a run with looks and without patience releases; nothing was looked at."""
-    plan = plan_for(shape, source, noise_multiplier=0.0, sampler=PoissonSampler(1.0), rounds=7)
+    plan = plan_for(**STILL, rounds=7)
     server = dataclasses.replace(PLAIN, server_momentum=0.5, server_averaging=0.9)
-    seeing, _ = run(shape, source, plan, server, batch_size=64)
-    blind, told = run(shape, source, plan, server, batch_size=64, public_split=False)
+    seeing, _ = run(plan, server, batch_size=64)
+    blind, told = run(plan, server, batch_size=64, public_split=False)
     assert blind.evaluations == ()
     assert told == [(done, None) for done in range(1, 8)]
     assert blind.rounds == 7
     for one, other in zip(blind.weights, seeing.weights, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
-    kept, save_checkpoint = crashing(7)
-    with pytest.raises(CrashError):
-        run(shape, source, plan, server, save_checkpoint=save_checkpoint, batch_size=64, public_split=False)
-    resumed, _ = run(shape, source, plan, server, state=kept[-1], batch_size=64, public_split=False)
+    state = killed(plan, 7, server=server, batch_size=64, public_split=False)
+    resumed, _ = run(plan, server, state=state, batch_size=64, public_split=False)
     assert resumed.rounds == 6, "the round that died is not made up for"
     with pytest.raises(ValueError, match="needs a public split"):
-        run(shape, source, plan, server_training(0.5, 0.9, patience=2), public_split=False)
+        run(plan, server_training(0.5, 0.9, patience=2), public_split=False)
 
 
 QUERY = GaussianQuery("normaliser", 1.0, 4.0)
 
 
-def test_a_query_is_written_down_before_it_is_asked_and_never_asked_twice(shape: Architecture, source: Ragged) -> None:
+def test_a_query_is_written_down_before_it_is_asked_and_never_asked_twice() -> None:
     """A kill between the two leaves nothing to go on with; after the answer is kept, it is the one that is used."""
-    plan = plan_for(shape, source, queries=(QUERY,))
+    plan = plan_for(queries=(QUERY,))
     kept: list[TrainingState] = []
-    begun = TrainingState.begin(shape.initial_weights(0))
+    begun = TrainingState.begin(SHAPE.initial_weights(0))
     touched: list[bool] = []
 
     def total() -> torch.Tensor:
@@ -265,37 +206,20 @@ def test_a_query_is_written_down_before_it_is_asked_and_never_asked_twice(shape:
     with pytest.raises(ValueError, match="asked and their answers are lost"):
         answer_queries(plan, {"normaliser": total}, kept[0], kept.append)
     assert touched == [True], "nothing was touched again"
-    assert answer_queries(plan_for(shape, source), {}, begun, kept.append) is begun, (
-        "a plan without queries asks nothing"
-    )
+    assert answer_queries(plan_for(), {}, begun, kept.append) is begun, "nothing is asked"
 
 
-def test_two_charges_get_two_answers(shape: Architecture, source: Ragged) -> None:
-    """Noise is fresh in every charge, and K is the denominator; without noise (the twin) answers agree."""
-    for multiplier, same in ((4.0, False), (0.0, True)):
-        query = dataclasses.replace(QUERY, noise_multiplier=multiplier)
-        plan = plan_for(shape, source, queries=(query,), noise_multiplier=0.5 if multiplier else 0.0)
-        begun = TrainingState.begin(shape.initial_weights(0))
-        totals = {"normaliser": lambda: torch.full((3,), source.units * ONE)}
-        first, second = (answer_queries(plan, totals, begun).answers["normaliser"] for _ in range(2))
-        assert torch.equal(first, second) is same
-        if same:
-            assert first.tolist() == [1.0] * 3
-
-
-def test_a_finished_run_needs_no_data(shape: Architecture, source: Ragged) -> None:
+def test_a_finished_run_needs_no_data() -> None:
     kept: list[TrainingState] = []
-    plan = plan_for(shape, source, rounds=3)
-    trained, _ = run(shape, source, plan, save_checkpoint=kept.append)
-    again, _ = run(shape, None, plan, state=kept[-1])
+    plan = plan_for(rounds=3)
+    trained, _ = run(plan, save_checkpoint=kept.append)
+    again, _ = run(plan, source=None, state=kept[-1])
     assert all(torch.equal(a, b) for a, b in zip(trained.weights, again.weights, strict=True))
     with pytest.raises(ValueError, match="no units to run them on"):
-        run(shape, None, plan, state=kept[0])
+        run(plan, source=None, state=kept[0])
 
 
-def test_early_stopping_keeps_the_best_weights_also_over_a_crash(
-    shape: Architecture, source: Ragged, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_early_stopping_keeps_the_best_weights_also_over_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two evaluations without a better public loss end training; patience runs on after a crash."""
     seen: list[tuple[torch.Tensor, ...]] = []
 
@@ -305,13 +229,11 @@ def test_early_stopping_keeps_the_best_weights_also_over_a_crash(
 
     monkeypatch.setattr(public_evaluation.PublicEvaluator, "__call__", evaluate)
     server = server_training(patience=2)
-    trained, _ = run(shape, source, plan_for(shape, source), server)
+    trained, _ = run(plan_for(), server)
     assert trained.rounds == 20
     assert trained.weights is seen[1]
     seen.clear()
-    kept, save_checkpoint = crashing(13)
-    with pytest.raises(CrashError):
-        run(shape, source, plan_for(shape, source), server, save_checkpoint=save_checkpoint)
-    trained, _ = run(shape, source, plan_for(shape, source), server, state=kept[-1])
+    state = killed(plan_for(), 13, server=server)
+    trained, _ = run(plan_for(), server, state=state)
     assert trained.rounds == 20
-    assert all(torch.equal(a, b) for a, b in zip(trained.weights, kept[-1].best, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(trained.weights, state.best, strict=True))
