@@ -27,6 +27,7 @@ from primorl.dynamics.starts import StartModel
 from primorl.evaluation.private.results import PrivateEvaluation
 from primorl.evaluation.recommendation import of_answers
 from primorl.policy import exported
+from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.statement import Statement
 from primorl.privacy.together import BEFOREHAND, SHARED, mechanism
@@ -200,37 +201,34 @@ def _as_made(bundle: Bundle) -> Statement:
     return made
 
 
-def check_written_again(path: Path, write: Callable[[Path], object], what: str) -> None:
-    """Check that our writer writes the bytes of a file again, so that it holds nothing that our loader does not see.
-
-    Args:
-        path: the file.
-        write: writes what was loaded from it into a folder.
-        what: the file holds, for the message.
-    """
+def check_written_again(path: Path, write: Callable[[Path], object]) -> None:
+    """Check that our writer makes the same file of what was loaded from it, so that nothing in it is unseen."""
     with tempfile.TemporaryDirectory(prefix="primorl-check-") as again:
         write(Path(again))
         if (Path(again) / path.name).read_bytes() != path.read_bytes():
-            raise PipelineError(f"{path}: holds more than {what}: a tensor, metadata or padding of its own")
+            raise PipelineError(f"{path}: holds more than we read of it: a tensor, metadata or padding of its own")
+
+
+def checked_policy(folder: Path, config: PolicyConfig) -> DeterministicPolicy:
+    """Load the policy of a bundle, whose file holds nothing else."""
+    policy, variant, environment = DeterministicPolicy.load(folder / "policy"), config.variant, config.environment
+    check_written_again(
+        folder / POLICY[0], lambda again: exported.save(again, [policy], variant=variant, environment=environment)
+    )
+    return policy
 
 
 def _check_tensors(bundle: Bundle) -> None:
     folder, config, of_policy = bundle.folder, bundle.model, bundle.policy
     ensemble = GaussianEnsemble.load(folder / "dynamics", torch.device("cpu"))
     check_model(folder / MODEL[0], ensemble)
-    policy = DeterministicPolicy.load(folder / "policy")
     check_written_again(
         folder / MODEL[0],
         lambda again: ensemble.save(
             again, environment=config.environment, variant=config.variant, rounds=config.rounds
         ),
-        "its model",
     )
-    check_written_again(
-        folder / POLICY[0],
-        lambda again: exported.save(again, [policy], variant=config.variant, environment=config.environment),
-        "its model",
-    )
+    policy = checked_policy(folder, of_policy)
     for side in ("observation_low", "observation_high"):
         stated = getattr(of_policy, side)
         if stated is None or list(stated) != getattr(ensemble.bounds, side).tolist():
@@ -247,7 +245,7 @@ def _check_starts(bundle: Bundle) -> None:
         return
     model = StartModel.load(path.parent, torch.device("cpu"))
     bounds = GaussianEnsemble.load(path.parent, torch.device("cpu")).bounds
-    check_written_again(path, model.save, "first states")
+    check_written_again(path, model.save)
     if not (torch.equal(model.low, bounds.observation_low) and torch.equal(model.high, bounds.observation_high)):
         raise PipelineError(f"{path}: its bounds are not those of {MODEL[0]}: they are of another model")
 

@@ -11,9 +11,7 @@ from pathlib import Path
 
 from primorl.config.params import Params, Reading
 from primorl.evaluation.summary import OnlineSummary
-from primorl.policy import exported
 from primorl.policy.config import PolicyConfig
-from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.statement import OnlineProtocol, Statement
 from primorl.privacy.together import mechanism
 from primorl.project import paths
@@ -21,7 +19,7 @@ from primorl.project.errors import PipelineError
 from primorl.project.files import file_sha256, replaced_directory
 from primorl.project.records import write_record
 from primorl.release.build import check_outputs, finish, forget_times
-from primorl.release.bundle import check_cards, check_written_again, read_private_key, refuse_void, verify
+from primorl.release.bundle import check_cards, checked_policy, read_private_key, refuse_void, verify
 from primorl.release.bundle import sign as sign_bundle
 from primorl.release.card import both_forms, online_card, user_epsilon
 from primorl.release.contents import CARDS, MADE_ONLINE, ONLINE, POLICY, check_names_and_hashes, read
@@ -101,12 +99,7 @@ def _check_made(params: Params | Reading, statement: Statement) -> None:
 
 
 def _check_policy(folder: Path, config: PolicyConfig) -> None:
-    policy = DeterministicPolicy.load(folder / "policy")
-    check_written_again(
-        folder / POLICY[0],
-        lambda again: exported.save(again, [policy], variant=config.variant, environment=config.environment),
-        "a policy",
-    )
+    policy = checked_policy(folder, config)
     if not all(bool(layer.isfinite().all()) for layer in policy.layers):
         raise PipelineError(f"{folder / POLICY[0]}: found NaN or infinity, allowed are finite numbers")
     if config.policy != "models/online":

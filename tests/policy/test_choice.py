@@ -6,12 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from primorl.commands.doctor import Verdict
 from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.ensemble import Bounds, GaussianEnsemble
 from primorl.dynamics.normaliser import Normaliser
 from primorl.policy.exported import DeterministicPolicy
-from primorl.policy.member_values import Contest
+from primorl.policy.member_values import Contest, Verdict
 
 SURE = -40.0
 

@@ -166,7 +166,7 @@ def test_a_forged_bundle_with_queries_is_refused(asked_first: Path, tmp_path: Pa
         (in_both("queries.0.noise_multiplier", 0.0), "yet a query without noise"),
         (in_both("queries.0.what", "wages"), "not as declared: queries.0.what"),
         (lambda folder: (folder / STARTS).unlink(), "starts.safetensors: missing, which contradicts queries"),
-        (lambda folder: edit_tensors(folder / STARTS, {}, {"made": "by ana"}), "holds more than first states"),
+        (lambda folder: edit_tensors(folder / STARTS, {}, {"made": "by ana"}), "holds more than we read"),
         (in_tensor(STARTS, "high", lambda high: high.add_(1)), "its bounds are not those of dynamics/model.safeten"),
         (lambda folder: (folder / STARTS).write_bytes(b"\x80\x04K\x01."), "not a model of first states, or damaged"),
     ]

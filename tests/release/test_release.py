@@ -117,10 +117,10 @@ one_policy_weight = in_tensor("policy.safetensors", "layers.0.weight", lambda te
 DAMAGES: list[tuple[Callable[[], object], str]] = [
     (lambda: edit(MODEL / "config.json", transitions=253), "models/dynamics/config.json: not as declared: transitions"),
     (lambda: edit_tensors(MODEL / WEIGHTS, {"first_observation": torch.zeros(3)}), "models/dynamics"),
-    (lambda: edit_tensors(MODEL / WEIGHTS, {}, {"made": "by ana"}), "model.safetensors: holds more than its model"),
+    (lambda: edit_tensors(MODEL / WEIGHTS, {}, {"made": "by ana"}), "model.safetensors: holds more than we read"),
     (
         with_policy_hash(lambda: edit_tensors(POLICY / "policy.safetensors", {}, {"made": "by ana"})),
-        "models/policy/policy.safetensors: holds more than its model",
+        "models/policy/policy.safetensors: holds more than we read",
     ),
     (lambda: (MODEL / WEIGHTS).write_bytes(pickle.dumps([1])), "models/dynamics: not a dynamics model"),
     (lambda: edit(POLICY / "privacy.json", charge="x"), "models/policy/privacy.json: charge x is not in the ledger"),
