@@ -241,8 +241,7 @@ def _by_rates(
 ) -> tuple[str, float, float]:
     """Choose on one half of the canaries what to look at, and guess about the other half.
 
-    Returns:
-        The statistic of the first bound; the bound by the rates alone; that by the family.
+    Returns the statistic of the first bound; the bound by the rates alone; that by the family.
     """
     learning, judging = np.arange(0, len(seen.included), 2), np.arange(1, len(seen.included), 2)
     scores = {"likelihood": likelihood, **_discriminants(plan, seen, learning)}

@@ -120,10 +120,7 @@ def clopper_pearson(
     """Exact two-sided intervals for probabilities from counts (Clopper and Pearson 1934); the arguments broadcast.
 
     Each end alone fails with probability at most (1 - confidence)/2. P[Binomial(n, p) ≥ k] is the distribution function
-    of Beta(k, n - k + 1) at p, so the bounds are its quantiles.
-
-    Returns:
-        Lower and upper bounds; 0 and 1 without trials.
+    of Beta(k, n - k + 1) at p, so the bounds are its quantiles. Without trials they are 0 and 1.
 
     Raises:
         ValueError: counts or confidence out of range.

@@ -49,14 +49,10 @@ class Entry:
 class Total:
     """What an account comes to, at one δ; infinite where nothing is guaranteed.
 
-    Attributes:
-        epsilon: by the privacy filter (`primorl.privacy.accounting.privacy_filter`): a budget of this size would have
-            granted exactly these charges, however each was chosen.
-        epsilon_fixed: by PLD: it holds if all settings were fixed before the first result was seen. Where more than 24
-            different events were charged, PLD takes long, and the filter's stands here too.
-        epsilon_rdp: the same by RDP, at the filter's orders.
-        delta: δ of all.
-        charges: how many there are.
+    ``epsilon`` is by the privacy filter (`primorl.privacy.accounting.privacy_filter`): a budget of this size would have
+    granted exactly these charges, however each was chosen. ``epsilon_fixed``, by PLD, holds if all settings were fixed
+    before the first result was seen; beyond 24 different events PLD takes long, and the filter's stands here too.
+    ``epsilon_rdp`` is the same by RDP, at the filter's orders.
     """
 
     epsilon: float

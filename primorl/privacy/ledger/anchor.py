@@ -39,11 +39,7 @@ class Anchor:
         self.path = path
 
     def read(self) -> Head | None:
-        """What was remembered; None if nothing was yet.
-
-        Raises:
-            PipelineError: the file is unreadable or damaged.
-        """
+        """What was remembered; None if nothing was yet. It raises if the file is unreadable or damaged."""
         try:
             text = self.path.read_bytes()
         except FileNotFoundError:
@@ -66,11 +62,7 @@ class Anchor:
         return head
 
     def advance(self, head: Head) -> None:
-        """Remember ``head``, durably, unless something later is remembered already.
-
-        Raises:
-            PipelineError: the file cannot be written, or is damaged.
-        """
+        """Remember ``head``, durably, unless something later is remembered already. It raises if it cannot."""
         with self._locked():
             known = self.read()
             if known is None or known.sequence < head.sequence:

@@ -112,9 +112,5 @@ class Chain:
 
 
 def canonical(content: Mapping[str, Any]) -> str:
-    """Strict JSON that is equal where the content is: sorted keys, no spaces, ASCII.
-
-    Raises:
-        ValueError: a number is not finite.
-    """
+    """Strict JSON (finite numbers only) that is equal where the content is: sorted keys, no spaces, ASCII."""
     return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)

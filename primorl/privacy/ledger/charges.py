@@ -46,11 +46,8 @@ _SECONDS_BETWEEN_LOOKS = 1.0
 class Payment(Generic[S]):
     """A charge, and the state of the work that it pays for.
 
-    Attributes:
-        charge: the ledger's entry.
-        state: where the work stands; None for work without a guarantee, which is never written to disk.
-        file: the checkpoint; None for work without a guarantee.
-        save: writes a state; None for work that is finished or has no guarantee.
+    Work without a guarantee is never written to disk, and has neither ``state`` nor ``file`` (the checkpoint) nor
+    ``save`` (which writes a state). Finished work has nothing to save.
     """
 
     charge: Charge
@@ -66,10 +63,8 @@ class Payment(Generic[S]):
     def save_checkpoint(self, state: S) -> None:
         """Write the checkpoint, durably, and count it in the ledger's database (`Progress`).
 
-        Call it before every release and after the last one. An error means that the release must not be made.
-
-        Raises:
-            PipelineError: another process has resumed the charge from a copy, or the database cannot be used.
+        Call it before every release and after the last one. An error means that the release must not be made: the
+        database cannot be used, or another process has resumed the charge from a copy.
         """
         if self.save is not None:
             self.save(state)

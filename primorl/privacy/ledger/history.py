@@ -54,12 +54,9 @@ class Version:
 
 @dataclass(frozen=True)
 class Request:
-    """What a run of ``stage`` asks to do to the units of ``version``, of a named dataset.
+    """What a run of ``stage`` asks to do to the units of ``version``, of a named dataset; ε is read at ``delta``.
 
-    Attributes:
-        identity: equal for two runs exactly if they are the same paid work.
-        event: what the run will do.
-        delta: at which the run's own ε is read.
+    ``identity`` is equal for two runs exactly if they are the same paid work.
     """
 
     version: Version

@@ -165,10 +165,8 @@ class Ledger:
 
         A process writes a new, random ``token`` into its checkpoint before it asks. So a kill on either side of the
         answer leaves a checkpoint that knows the charge's last token, and of several copies that know ``last``, on
-        whatever machines, one is granted: the others do not know the token that it brought.
-
-        Returns:
-            False if a copy was resumed before, or the charge has ended.
+        whatever machines, one is granted: the others do not know the token that it brought. It returns False if a copy
+        was resumed before, or the charge has ended.
         """
         taken = {"kind": "taken", "charge": charge_id, "token": token}
 
@@ -192,11 +190,7 @@ class Ledger:
         self._end(charge_id, {"kind": "committed", "charge": charge_id, **({"made": dict(made)} if made else {})})
 
     def abort(self, charge_id: str, note: str) -> None:
-        """Record that a run failed. What it reserved stays spent.
-
-        Raises:
-            PipelineError: no such charge, or it has ended already.
-        """
+        """Record that a run failed. What it reserved stays spent. It raises if there is no such charge any more."""
         self._end(charge_id, {"kind": "aborted", "charge": charge_id, "note": note})
 
     def charges(self) -> list[Charge]:
@@ -221,9 +215,7 @@ class Ledger:
         """Read everything again and check it: hashes, order, the anchor, the members of every version. Write nothing.
 
         A ledger without its head verifies (a project that shares it may have none yet); `check_head` refuses it.
-
-        Returns:
-            The number of records.
+        Returns the number of records.
 
         Raises:
             PipelineError: names the first broken record and what is wrong with it.
@@ -267,11 +259,7 @@ class Ledger:
         return read, directory
 
     def export(self) -> list[dict[str, Any]]:
-        """The records as they stand, oldest first: sequence, body (canonical JSON), previous hash, hash.
-
-        Raises:
-            PipelineError: the chain is broken; names the first broken record.
-        """
+        """The records as they stand, oldest first: sequence, body (canonical JSON), previous hash, hash; verified."""
         verified = self.verify()
         return [vars(record) for record in self._store.read()[:verified]]
 

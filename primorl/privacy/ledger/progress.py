@@ -65,11 +65,7 @@ class Progress:
     def claim(self, charge: str, owner: str, saves: int) -> Mark | None:
         """Put a new owner (a random name) into a charge's mark: who goes on from its checkpoint with so many saves.
 
-        Returns:
-            The mark; None if the checkpoint is an old copy.
-
-        Raises:
-            PipelineError: the mark was edited or removed.
+        Returns the mark; None if the checkpoint is an old copy. It raises if the mark was edited or removed.
         """
         after = self._mark(charge, owner, saves)
         for _ in range(_ATTEMPTS):

@@ -116,8 +116,7 @@ class Store:
     def append(self, records: Sequence[Record], rosters: Mapping[int, Packed], mark: Mark | None = None) -> bool:
         """Add all records, rosters by the sequence of their version's record, and a mark, durably; or nothing.
 
-        Returns:
-            False if another process has used one of the sequences first.
+        It returns False if another process has used one of the sequences first.
         """
         segments = [{"version": version, "content": roster.segment} for version, roster in rosters.items()]
         bits = [

@@ -213,14 +213,11 @@ class EnsembleClip(_NormClip):
 
 
 def _check_norm(clipping_norm: float) -> None:
-    """Refuse norms at which squares of what is to be clipped leave float32.
+    """Refuse norms (ValueError) at which squares of what is to be clipped leave float32.
 
     A square below 2⁻¹²⁶ is rounded to a multiple of 2⁻¹⁴⁹ or to 0, so that the squares of d numbers lose at most
     d·2⁻¹⁵⁰ of their sum. What `_MARGIN` leaves for that is 2⁻¹⁵ of the squared bound of a part, C² / (N·L). So
     C ≥ 2⁻⁶⁷ √(d N L) is enough: 2e-16 for a million numbers and N·L = 1000.
-
-    Raises:
-        ValueError: it is neither within the limits nor infinite.
     """
     if not (_LEAST_NORM <= clipping_norm <= _LARGEST_NORM or clipping_norm == math.inf):
         raise ValueError(

@@ -38,11 +38,7 @@ Kind = TypeVar("Kind", bound=type)
 
 
 def register_query(name: str) -> Callable[[Kind], Kind]:
-    """Class decorator: register a query type under the name that ``privacy.json`` gives it.
-
-    Raises:
-        ValueError: the name is taken by another class, or is not lower-case letters, digits and underscores.
-    """
+    """Class decorator: register a query type under its name in ``privacy.json``, lower-case and not taken."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"query name {name!r}: allowed are up to 40 lower-case letters, digits and underscores")
 
@@ -75,15 +71,10 @@ class Contribution(ABC):
 
 @dataclass(frozen=True)
 class GaussianQuery:
-    """One Gaussian release of a sum over all units (q = 1).
+    """One Gaussian release of a sum over all units (q = 1), of the name ``what`` in ``privacy.json``.
 
     Formal guarantee: where zeroing out one unit moves the sum by at most ``sensitivity`` in L2, `release` is a
     Gaussian mechanism of noise multiplier z: `event`. With z = 0 the exact sum is released, without any guarantee.
-
-    Attributes:
-        what: the name in ``privacy.json``.
-        sensitivity: of the sum, in units of 1.
-        noise_multiplier: z.
     """
 
     what: str
@@ -92,11 +83,7 @@ class GaussianQuery:
 
     @classmethod
     def of(cls, what: str, contribution: Contribution, noise_multiplier: float) -> GaussianQuery:
-        """The query of a registered name, with the sensitivity that its contribution states.
-
-        Raises:
-            ValueError: no query type is registered under ``what``.
-        """
+        """The query of a registered name (else ValueError), with the sensitivity that its contribution states."""
         if what not in _TYPES:
             raise ValueError(f"query {what!r}: not registered; registered are {sorted(_TYPES)} (`register_query`)")
         return cls(what, contribution.sensitivity, noise_multiplier)

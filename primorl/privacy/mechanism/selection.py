@@ -32,9 +32,6 @@ class Scores:
     | below 0  | 0                   |
     | above 1  | 1                   |
     | NaN      | 0                   |
-
-    Attributes:
-        candidates: k.
     """
 
     candidates: int

@@ -1,7 +1,7 @@
 """The audit stays below what a sound plan claims and passes what a planted weaker one claims.
 
-Every bound is asked to hold with probability 1 - 1e-7: there are no false alarms, and what is found is found. Sizes are
-such that the bounds on the twins lie some five of their standard deviations above the claim.
+Every bound is asked to hold with probability 1 - 1e-7. The bounds on the twins lie some five of their standard
+deviations above the claim.
 """
 
 import dataclasses
@@ -27,7 +27,6 @@ from tests.plans import HalfTheNoise, ensemble_plan, releasing
 SURE = 1 - 1e-7
 EVERYONE = {"sampling_probability": 1.0, "noise_multiplier": 4.0, "rounds": 4}  # ε 1.99
 SAMPLED = {"sampling_probability": 0.1, "noise_multiplier": 2.0, "rounds": 40}  # ε 1.48
-OFTEN = {"sampling_probability": 0.25, "noise_multiplier": 2.0, "rounds": 8}  # ε 1.83
 
 
 def plan(kind: type[Plan] = Plan, **changes: object) -> Plan:
@@ -68,11 +67,6 @@ class NoiseReplayed(Counting):
             self.memory["noise"] = super().release([torch.zeros_like(part) for part in total])  # type: ignore[attr-defined]
         noise = self.memory["noise"]  # type: ignore[attr-defined]
         return tuple((part / self.expected_cohort + n).float() for part, n in zip(total, noise, strict=True))
-
-
-class EveryoneJoins(Plan):
-    def cohort(self) -> Tensor:
-        return torch.arange(self.units)
 
 
 class OneCohort(Counting):
@@ -122,7 +116,6 @@ def test_a_sound_plan_is_not_refuted(settings: dict[str, object], runs: int) -> 
         (releasing(without_last_member), EVERYONE, 8),
         (releasing(one_draw_for_two_members), EVERYONE, 8),
         (NoiseReplayed, EVERYONE, 8),
-        (EveryoneJoins, OFTEN, 16),
         (OneCohort, SAMPLED, 96),
     ],
 )
@@ -154,11 +147,7 @@ def test_a_claim_too_low_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def law_pvalue(p: Plan, seen: Observations) -> float:
-    """How well single rounds and pairs of rounds fit what the plan states.
-
-    Kolmogorov-Smirnov of B + zN(0, 1) for canaries that are in and zN(0, 1) for those that are out, and the covariance
-    of rounds, which is that of independent coins: none. Bonferroni over the three.
-    """
+    """How well single rounds, of canaries in and out, and pairs of rounds, which are independent, fit the plan."""
     q, z = p.sampling_probability, p.noise_multiplier
     inside, outside = seen.by_round[seen.included], seen.by_round[~seen.included]
     noise = stats.norm(scale=z)

@@ -45,10 +45,7 @@ def bounds_of(correct: np.ndarray, made: int, delta: float, confidence: float) -
 
 @pytest.mark.parametrize(("epsilon", "weaker"), [(0.5, 1.0), (2.0, 3.0)])
 def test_randomised_response_keeps_its_bound_and_a_weaker_one_does_not(epsilon: float, weaker: float) -> None:
-    """At 95% the bound passes the truth in about one run of twenty: no more, and (it is tight here) not far fewer.
-
-    The twin answers at a larger ε and is found out in nearly every run.
-    """
+    """At 95% the bound passes the truth in about one run of twenty: no more, and (it is tight here) not far fewer."""
     generator = np.random.default_rng(1)
     failures = {}
     for truth in (epsilon, weaker):
@@ -60,10 +57,7 @@ def test_randomised_response_keeps_its_bound_and_a_weaker_one_does_not(epsilon: 
 
 
 def test_delta_that_tells_one_canary_now_and_then_is_covered() -> None:
-    """Randomised response that, with probability δ a canary, gives its coin away: (ε, δ)-DP, and the bound holds.
-
-    The twin forgets δ: guesses are made on the given-away alone, and a bound at δ = 0 is passed too often.
-    """
+    """With probability δ a canary's coin is given away. The twin forgets δ: its bound is passed too often."""
     generator = np.random.default_rng(2)
     epsilon, delta = 0.5, 1 / (2 * CANARIES)
     given_away = generator.binomial(CANARIES, delta, TRIALS)

@@ -184,11 +184,7 @@ def interrupted(place: Place, at: int, how: signal.Signals, *, lines: bool = Fal
 
 
 def judge(place: Place) -> None:
-    """Work to the end: one charge, under a budget for one, and no round twice.
-
-    Raises:
-        AssertionError: an interruption cost budget, or rounds ran twice.
-    """
+    """Work to the end: one charge, under a budget for one, and no round twice."""
     assert in_fork(place.work) == 0, "the next run did not end well"
     (charge,) = place.charged
     assert charge.state == "committed"
