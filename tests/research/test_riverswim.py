@@ -14,9 +14,8 @@ from primorl.privacy.accounting.events import pure_epsilon
 from primorl.privacy.mechanism.entropy import SeededEntropy
 from research import riverswim
 from research.riverswim import A, H, S
-from research.tree_counter import Stream, TreeCounter, discrete_laplace
 from research.trust_region import Schedule, Step, TrustRegion, fisher_matrix
-from research.ucbvi import REWARD_UNIT, UCBVI, Learner, backward_induction
+from research.ucbvi import REWARD_UNIT, UCBVI, Learner, Stream, TreeCounter, backward_induction, discrete_laplace
 
 
 @pytest.mark.parametrize("people", [1, 7, 8, 21])

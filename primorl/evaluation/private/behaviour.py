@@ -25,7 +25,6 @@ from primorl.privacy.mechanism.plan import Plan
 from primorl.project.values import Share, Within
 
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
-Levels = Annotated[int, Within(ge=1, le=10)]
 _ONE = 1 << 36
 _SHOWN = 4  # levels of the histogram that is shown: 16 bins
 
@@ -52,7 +51,7 @@ class Behaviour(OneRelease):
 
     name: ClassVar[str] = "behaviour"
 
-    levels: Levels
+    levels: Annotated[int, Within(ge=1, le=10)]
     mean_share: Share
 
     @property

@@ -18,8 +18,7 @@ from primorl.evaluation.statistics import NORMAL_QUANTILE
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.values import ClippingNorm, HiddenSizes, Members, Positive, Probability, Share, Steps, Within
 
-Averaging = Annotated[float, Within(gt=0, le=6.9)]
-"""α and β: α ν_0 must not exceed 1."""
+Averaging = Annotated[float, Within(gt=0, le=6.9)]  # α ν_0 must not exceed 1
 
 _BOX = 1.0  # Θ = Ω = [-1, 1]^d
 

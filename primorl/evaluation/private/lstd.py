@@ -69,7 +69,7 @@ class Lstd(ModelCorrection):
         found = model.at_starts(fitted)
         spread = (found - found.mean(0)).square().mean().sqrt()
         least = _LEAST_SPREAD * (problem.return_high - problem.return_low)
-        zeros = torch.zeros(self._size(problem), dtype=torch.float64)
+        zeros = torch.zeros(len(found) - 1, dtype=torch.float64)
         return fitted | {"scale": _SPREADS * spread.clamp(min=least), "theta": zeros, "eta": zeros}
 
     def contributions(self, problem: Problem, values: Values, episodes: Episodes) -> Tensor:
@@ -82,7 +82,7 @@ class Lstd(ModelCorrection):
 
     def stepped(self, problem: Problem, values: Values, released: Tensor, done: int) -> dict[str, Tensor]:
         """Solve for θ and η by the noisy A and b."""
-        size = self._size(problem)
+        size = problem.ensemble.architecture.members - 1
         entries, vector = torch.split(released.double(), [size * size, size])
         matrix = entries.view(size, size)
         ridge = float(values[NOISE]) * 2 * math.sqrt(size) + _RIDGE  # 2σ√d: the spectral norm of the noise in A
@@ -138,6 +138,3 @@ class Lstd(ModelCorrection):
         parts = ((found[:-1] - mean) / values["scale"].to(mean.device)).movedim(0, -1)
         norms = torch.linalg.vector_norm(parts, dim=-1, keepdim=True)
         return parts / norms.clamp(min=1.0), mean
-
-    def _size(self, problem: Problem) -> int:
-        return problem.ensemble.architecture.members - 1

@@ -35,7 +35,7 @@ def test_it_finds_the_value_of_a_chain_that_the_model_has_wrong() -> None:
 def test_the_correction_weighs_rows_by_the_adjoint_system() -> None:
     """η solves Aᵀη = φ₀ and θ solves A θ = b: then ⟨η, b⟩ = ⟨θ, φ₀⟩, whatever A is."""
     asked = problem(4)
-    values, size = values_of(LSTD, asked, payers(4, 1.0)), LSTD._size(asked)
+    values, size = values_of(LSTD, asked, payers(4, 1.0)), 1
     drawn = torch.randn(size * size + size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     exact, shrunk = (LSTD.stepped(asked, {**values, NOISE: torch.tensor(noise)}, drawn, 0) for noise in (0.0, 1e6))
     states = asked.starts.double()
