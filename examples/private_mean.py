@@ -16,8 +16,8 @@ from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.audits.canaries import audit_mechanism
 from primorl.privacy.ledger.charges import pay_or_resume, spent_on_dataset
 from primorl.privacy.ledger.checkpoint import DataclassState
+from primorl.privacy.ledger.history import Request, Version
 from primorl.privacy.ledger.ledger import Budget, Ledger
-from primorl.privacy.ledger.requests import Request, Version
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler

@@ -6,28 +6,22 @@ from functools import partial
 from pipeline.runner import run_stage
 from primorl.config.params import Params, plain
 from primorl.project.paths import BEHAVIOUR, PARTITIONS
-from primorl.setup.clone_work import CLONING, asked, cloning_setup
-from primorl.setup.compute import Place, is_worker, run_worker
+from primorl.setup.clone_work import CLONING, asked
+from primorl.setup.compute import is_worker, run_worker
 from primorl.setup.paid_training import paid_training, work_for_first, write_behaviour, write_nothing
 from primorl.setup.partitions import Partitions
 from primorl.tracking import StageRun
 
 
 def body(params: Params, run: StageRun) -> None:
-    """Pay, clone, then write ``models/behaviour`` with its privacy statement; or write there that none was made.
-
-    Everything that can be refused without private data is refused before the ledger is asked. The ledger is asked
-    before the private partition is opened.
-    """
+    """Pay, clone, then write ``models/behaviour`` with its privacy statement; or write there that none was made."""
     if not asked(params):
         write_nothing(BEHAVIOUR)
         return
     partitions = Partitions.open(PARTITIONS)
-    place = Place.of(params.compute)
-    setup = cloning_setup(params, partitions.manifest, partitions.public, place)
     run.params({"seed": params.seed, "behaviour": plain(params.behaviour)})
-    with paid_training(CLONING, params, setup, partitions, place, run) as paid:
-        write_behaviour(BEHAVIOUR, params, setup, partitions, paid, run)
+    with paid_training(CLONING, params, partitions, run) as paid:
+        write_behaviour(BEHAVIOUR, params, partitions, paid, run)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,7 @@ from primorl.config.params import Params, plain
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.policy.config import PolicyPointer
-from primorl.policy.mopo import real_transitions, with_real
-from primorl.policy.replay import Scaling
+from primorl.policy.replay import Scaling, real_transitions, with_real
 from primorl.policy.training import Released, write_pointer, write_trained
 from primorl.project.paths import MODEL, MOPO, PARTITIONS
 from primorl.setup import accounts

@@ -19,8 +19,7 @@ from primorl.project.files import check_writable, home, sweep_leftovers, workspa
 from primorl.project.paths import CHECKPOINTS, PARAMS, PIPELINE, STATE, seconds_of
 from primorl.project.reporting import exit_status
 from primorl.project.template import check_version
-from primorl.tracking import StageRun, stage_run
-from primorl.tracking.usage import Usage
+from primorl.tracking import StageRun, Usage, stage_run
 
 Body = Callable[[Params, StageRun], None]
 
@@ -48,7 +47,7 @@ def run_stage(name: str, description: str, body: Body) -> int:
 
 
 def _run(name: str, body: Body) -> None:
-    check_version(workspace(), primorl.__version__)
+    check_version(primorl.__version__)
     (home() / STATE).mkdir(mode=0o700, exist_ok=True)
     for root in {workspace(), home()}:
         sweep_leftovers(root)

@@ -6,8 +6,9 @@ from functools import partial
 from pipeline.runner import run_stage
 from primorl.config.params import Params, plain
 from primorl.project.paths import MODEL, PARTITIONS
-from primorl.setup.compute import Place, is_worker, run_worker
+from primorl.setup.compute import is_worker, run_worker
 from primorl.setup.fitting import MODEL_TRAINING, check_verdict, fitted, say_fit
+from primorl.setup.model_work import make_plan
 from primorl.setup.next_charges import check_all_fits
 from primorl.setup.paid_training import paid_training, work_for_first, write_model
 from primorl.setup.partitions import Partitions
@@ -16,24 +17,18 @@ from primorl.tracking import StageRun
 
 
 def body(params: Params, run: StageRun) -> None:
-    """Pay, train, then write ``models/dynamics`` with its privacy statement.
-
-    Everything that can be refused without private data is refused before the ledger is asked. The ledger is asked
-    before the private partition is opened.
-    """
+    """Pay, train, then write ``models/dynamics`` with its privacy statement; see `paid_training`."""
     partitions = Partitions.open(PARTITIONS)
-    place = Place.of_training(params.compute, params.dynamics.variant)
     check_public(params, partitions.manifest, partitions.public)
     chosen, fit = fitted(params, partitions.manifest, partitions.public)
     say_fit("train_model", chosen, fit)
     check_verdict(params, fit)
-    setup = MODEL_TRAINING.setup(params, partitions.manifest, partitions.public, place)
-    check_all_fits(params, setup.plan, partitions)
+    check_all_fits(params, make_plan(chosen, partitions.manifest), partitions)
     run.params({"seed": params.seed, "privacy": plain(chosen.privacy), "dynamics": plain(chosen.dynamics)})
     run.pipeline.params(chosen.values(params.unfitted - chosen.unfitted))
     run.tag("can_learn", fit.answer)
-    with paid_training(MODEL_TRAINING, params, setup, partitions, place, run) as paid:
-        write_model(MODEL, chosen, fit.answer, setup, partitions, paid, run)
+    with paid_training(MODEL_TRAINING, params, partitions, run) as paid:
+        write_model(MODEL, chosen, fit.answer, partitions, paid, run)
 
 
 if __name__ == "__main__":

@@ -244,12 +244,7 @@ class PromptedUsers:
         )
         texts = [self.prompts[number] for number in numbers]
         encoded = self.tokenizer(
-            texts,
-            truncation=True,
-            max_length=length,
-            padding="max_length",
-            padding_side="left",
-            return_tensors="pt",
+            texts, truncation=True, max_length=length, padding="max_length", padding_side="left", return_tensors="pt"
         )
         tokens = encoded["input_ids"].long().repeat_interleave(count, 0).to(parameters.device)
         present = encoded["attention_mask"].bool().repeat_interleave(count, 0).to(parameters.device)

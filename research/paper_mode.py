@@ -209,8 +209,8 @@ def proved(guessed: NDArray[np.bool_], included: NDArray[np.bool_]) -> float:
     With Clopper-Pearson bounds of both rates, the means are at least Φ⁻¹(TPR) - Φ⁻¹(FPR) standard deviations apart.
     """
     right, wrong, there = (int(np.count_nonzero(x)) for x in (guessed & included, guessed & ~included, included))
-    hits, _ = clopper_pearson(right, there, CONFIDENCE)
-    _, alarms = clopper_pearson(wrong, len(included) - there, CONFIDENCE)
+    hits = float(clopper_pearson(right, there, CONFIDENCE)[0])
+    alarms = float(clopper_pearson(wrong, len(included) - there, CONFIDENCE)[1])
     apart = float(ndtri(hits) - ndtri(alarms))
     return epsilon(1 / apart) if apart > 0 else 0.0
 

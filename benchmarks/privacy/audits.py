@@ -89,14 +89,7 @@ def one_run(epsilon: float | None, repeats: int) -> list[dict[str, object]]:
     inputs = torch.randn(100, 16, shape.inputs, generator=torch.Generator().manual_seed(0))
     source = Units(inputs, torch.sin(inputs)[..., : shape.targets])
     audits = [
-        audit_one_run(
-            setup,
-            source,
-            source.flat(),
-            canaries=canaries,
-            confidence=CONFIDENCE,
-            on_round=lambda: None,
-        )
+        audit_one_run(setup, source, source.flat(), canaries=canaries, confidence=CONFIDENCE, on_round=lambda: None)
         for _ in range(repeats)
     ]
     claim = "no noise" if epsilon is None else f"claim {epsilon:g}"

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from riskcal import analysis
 
 from benchmarks.machine import ROOT, put, row, write
-from primorl.privacy.accounting.epsilon import Training, accountant_near, releases
+from primorl.privacy.accounting.epsilon import Training, accountant_near
 from primorl.privacy.accounting.figures import FALSE_POSITIVE_RATES, deltas, true_positive_rates
 from primorl.privacy.accounting.figures import figures as meaning_of
 from primorl.privacy.accounting.rounding import at_most, percent_at_most
@@ -58,7 +58,7 @@ def rows(epsilon: float, training: Training) -> list[dict[str, object]]:
     """The rates at one ε beside riskcal's, as the results hold them."""
     names = [f"true positives at {percent_at_most(rate)} false positives" for rate in FALSE_POSITIVE_RATES]
     ours = [*true_positive_rates(training.event, epsilon, FALSE_POSITIVE_RATES), advantage(training, epsilon)]
-    losses = accountant_near(training.event, epsilon, releases(training.event))._pld
+    losses = accountant_near(training.event, epsilon)._pld
     theirs = [1 - float(analysis.get_beta_from_pld(losses, alpha=rate)) for rate in FALSE_POSITIVE_RATES]
     theirs.append(float(analysis.get_advantage_from_pld(losses)))
     return [

@@ -30,12 +30,7 @@ from primorl.trajectories.description import describe
 
 FIGURE = Path("docs/figures/variants.png")
 # Pendulum in PriMORL's table 1, K = 30,000: the mean over at least 5 seeds and half its 95% interval.
-PAPER = {
-    "MOPO": (795.9, 6.5),
-    "no privacy": (810.4, 27.5),
-    "ε = 22.3": (817.4, 21.7),
-    "ε = 5.1": (778.9, 53.5),
-}
+PAPER = {"MOPO": (795.9, 6.5), "no privacy": (810.4, 27.5), "ε = 22.3": (817.4, 21.7), "ε = 5.1": (778.9, 53.5)}
 PENDULUM = "pendulum-replay"
 _SPREAD = 0.25  # of the seeds, across their line, so that none hides another
 

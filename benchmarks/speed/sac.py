@@ -58,7 +58,7 @@ def ours(
 ) -> Work:
     """This project's, on a filled buffer."""
     columns, generators = ReplayColumns(observations, actions), SeedGenerators.of(seeds, device)
-    sac = Sac(config(hidden, actions), columns, generators, seeds)
+    sac = Sac(config(hidden, actions), columns, generators, None)
     buffer = ReplayBuffer(HELD, columns.width, device, len(seeds))
     rows = torch.randn(len(seeds), HELD, columns.width, device=device)
     rows[..., columns.action] = rows[..., columns.action].tanh()

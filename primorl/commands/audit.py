@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from primorl.commands.terminal import add_group, number, option, rendered
+from primorl.commands.terminal import add_group, flag, number, option, rendered
 from primorl.privacy.accounting.rounding import at_least, at_most
 from primorl.project.paths import AUDIT_RECORDS, PARAMS
 
@@ -25,7 +25,7 @@ _EXAMPLES = """Examples:
 Reports go to reports/audit/ and to MLflow. No private data is read, so nothing is charged. A lower bound above the
 claimed ε ends with an error and status 1.
 """
-_Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON instead of a table.")]
+_Json = Annotated[bool, flag("--json", "Print the report as JSON instead of a table.")]
 _COUNT = number(int, lambda count: count >= 1, "1 and more")
 
 

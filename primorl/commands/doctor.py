@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 import primorl
-from primorl.commands.terminal import rendered
+from primorl.commands.terminal import flag, rendered
 from primorl.project import paths
 from primorl.project.errors import PipelineError
 from primorl.project.files import home, sweep_leftovers
@@ -104,7 +104,6 @@ def _environment() -> Verdict:
 
 
 def _packages() -> Verdict:
-    """Find packages that are missing or that primorl was not made for."""
     from packaging.requirements import Requirement
 
     try:
@@ -154,7 +153,7 @@ def _device() -> Verdict:
 
 
 def _version() -> Verdict:
-    check_version(Path(), primorl.__version__)
+    check_version(primorl.__version__)
     return "ok", primorl.__version__
 
 
@@ -205,7 +204,6 @@ def _outputs() -> Verdict:
 
 
 def _summary() -> Verdict:
-    """Check that the results are of the model and the policy that are here."""
     from primorl.commands.results import other_files
     from primorl.evaluation.summary import Summary
 
@@ -255,7 +253,6 @@ def _ledger() -> Verdict:
 
 
 def _permissions() -> Verdict:
-    """Check that nobody else may read what ``.primorl`` holds: secret, ledger, checkpoints."""
     state = home() / paths.STATE
     if not state.exists():
         return "ok", "not there yet; the first run makes it"
@@ -265,7 +262,6 @@ def _permissions() -> Verdict:
 
 
 def _leftovers() -> Verdict:
-    """Remove what a killed stage left, private rows among it."""
     removed = sweep_leftovers(Path.cwd())
     return "ok", f"removed {len(removed)}: {', '.join(map(str, removed))}" if removed else "none"
 
@@ -278,8 +274,7 @@ def _space() -> Verdict:
 
 def check(
     charges: Annotated[
-        bool,
-        typer.Option("--charges", help="Say what `dvc repro` would charge; on a terminal, ask where a budget is near."),
+        bool, flag("--charges", "Say what `dvc repro` would charge; on a terminal, ask where a budget is near.")
     ] = False,
 ) -> None:
     """Check params.yaml, datasets and a log's columns before `dvc repro`. Runs nothing and changes nothing.
@@ -293,7 +288,7 @@ def check(
     from primorl.config.datasets import TabularDataset
     from primorl.config.params import load
 
-    check_version(Path(), primorl.__version__)
+    check_version(primorl.__version__)
     params = load()
     if params.online.asked:
         from primorl.setup.arrivals import Arrivals

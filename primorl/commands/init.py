@@ -81,8 +81,7 @@ def init(
         ),
     ] = None,
     bounds: Annotated[
-        list[Any] | None,
-        _column_option("COLUMN=LOW:HIGH", _bounds, "Public bounds, known beforehand; repeat it."),
+        list[Any] | None, _column_option("COLUMN=LOW:HIGH", _bounds, "Public bounds, known beforehand; repeat it.")
     ] = None,
     elapsed: Annotated[
         Any,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primorl.commands.terminal import add_group, given_path, option, rendered
+from primorl.commands.terminal import add_group, flag, given_path, option, rendered
 from primorl.project.paths import LEDGER_HEAD, MANIFEST, PARTITIONS
 
 if TYPE_CHECKING:
@@ -37,9 +37,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _show(
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print a JSON list, oldest first, with the running total.")
-    ] = False,
+    as_json: Annotated[bool, flag("--json", "Print a JSON list, oldest first, with the running total.")] = False,
     dataset: Annotated[str | None, option("NAME", "Show only the charges of this dataset.")] = None,
 ) -> None:
     """List the charges, and what is spent and left of each dataset."""
@@ -54,9 +52,8 @@ def _show(
         else:
             _print_table(ledger, charges, params, dataset)
             _print_lost(ledger)
-        note = _check(params, ledger)
-    if note is not None:
-        print(note, file=sys.stderr)
+        if note := _check(params, ledger):
+            print(note, file=sys.stderr)
 
 
 def _verify() -> None:
@@ -76,9 +73,7 @@ def _verify() -> None:
 def _repair(
     accept_loss: Annotated[
         bool,
-        typer.Option(
-            "--accept-loss", help="Go on although something is lost that cannot be recorded again; it is put on record."
-        ),
+        flag("--accept-loss", "Go on although something is lost that cannot be recorded again; it is put on record."),
     ] = False,
 ) -> None:
     """Say what the ledger has lost, record again what can be, and begin a new head.
@@ -109,9 +104,8 @@ def _export(
             fresh.chmod(0o600)  # it holds identities, commits and times
             fresh.write_text("".join(lines), encoding="utf-8")
         print(f"{file}: {len(lines)} records")
-        note = _check(params, ledger)
-    if note is not None:
-        print(note, file=sys.stderr)
+        if note := _check(params, ledger):
+            print(note, file=sys.stderr)
 
 
 def _opened() -> "tuple[Reading, Ledger | None]":
@@ -189,7 +183,6 @@ def _print_table(ledger: "Ledger", charges: "Sequence[Charge]", params: "Reading
 
 
 def _print_lost(ledger: "Ledger") -> None:
-    """Print the charges that a repair could not record again."""
     from primorl.privacy.accounting.rounding import at_most
 
     for lost in ledger.lost().values():
@@ -202,7 +195,6 @@ def _print_lost(ledger: "Ledger") -> None:
 def _summary(
     record: int, version: "Registered", account: "Account", own: "Sequence[Charge]", params: "Reading"
 ) -> Iterator[str]:
-    """Write what was spent on a version, and what is left."""
     from primorl.privacy.accounting.rounding import at_most, left_of
 
     budget = params.privacy.budget

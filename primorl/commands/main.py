@@ -14,7 +14,7 @@ import typer
 
 import primorl
 from primorl.commands import audit, data, doctor, init, ledger, plan, policies, results, sweep
-from primorl.commands.terminal import add_command, in_project
+from primorl.commands.terminal import add_command, flag, in_project
 from primorl.project.paths import LOCK
 from primorl.project.reporting import INTERRUPTED, explained
 
@@ -49,9 +49,7 @@ def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show tracebacks, which may quote private values. Goes anywhere.")
-    ] = False,
+    debug: Annotated[bool, flag("--debug", "Show tracebacks, which may quote private values. Goes anywhere.")] = False,
 ) -> None: ...
 
 

@@ -50,8 +50,7 @@ def plan(
         option("WHAT", "What to solve for: noise-multiplier (default) or rounds."),
     ] = None,
     units: Annotated[
-        int | None,
-        option("K", "Private units.  [default: those of data/partitions/manifest.json]", parser=_units),
+        int | None, option("K", "Private units.  [default: those of data/partitions/manifest.json]", parser=_units)
     ] = None,
     as_json: AsJson = False,
 ) -> None:

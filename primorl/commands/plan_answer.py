@@ -318,7 +318,6 @@ def _cohort_lines(training: Training, delta: float, units: int) -> Iterator[str]
 
 
 def _fit_lines(settings: Settings, fit: Fit, manifest: Manifest) -> Iterator[str]:
-    """Say what was fitted, and what is to be expected of it."""
     if fit.values:
         said = ", ".join(f"{key} {value}" for key, value in sorted(fit.values.items()))
         yield f"  fitted to public facts of the data: {said}"
@@ -351,7 +350,6 @@ def _with_others(params: Params, training: Training, others: list[PendingCharge]
 
 
 def _online_line(params: Params) -> str:
-    """Say what the stage `online` charges, and to whom."""
     from primorl.setup.arrivals import Arrivals, whose_account
 
     asked, arrivals = params.online, Arrivals.of(params)
@@ -369,7 +367,6 @@ def _ledger_lines(
     charges: list[PendingCharge],
     status: Status | None,
 ) -> Iterator[str]:
-    """Say what was spent on the dataset, what the next run charges, and whether the budget allows it."""
     ledger, account = begun_ledger(params), Account(())
     lost = losses(ledger)
     for loss in lost:
@@ -425,7 +422,6 @@ def _budget_lines(
     charges: list[PendingCharge],
     manifest: Manifest,
 ) -> Iterator[str]:
-    """Say whether the budget allows what is not paid yet, and what else it allows."""
     model, *others = charges
     beside = [each for each in others if not each.paid]
     events = [each.event for each in beside]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from primorl.commands.terminal import VoidOk, given_path, option, path_option
+from primorl.commands.terminal import VoidOk, flag, given_path, option, path_option
 from primorl.project.errors import PipelineError
 from primorl.project.paths import BEHAVIOUR, MODEL, PARAMS, POLICY, SELECTION
 
@@ -21,16 +21,14 @@ def select(
     folders: Annotated[
         list[Path] | None, typer.Argument(metavar="DIR…", parser=given_path, help="Folders of policies.")
     ] = None,
-    seeds: Annotated[bool, typer.Option("--seeds", help="The policies of all seeds.")] = False,
-    epochs: Annotated[
-        bool, typer.Option("--epochs", help="The policies of all epochs, of DIR or of models/policy.")
-    ] = False,
+    seeds: Annotated[bool, flag("--seeds", "The policies of all seeds.")] = False,
+    epochs: Annotated[bool, flag("--epochs", "The policies of all epochs, of DIR or of models/policy.")] = False,
     epsilon: Annotated[float, option("ε", "Of the choice.", min=1e-3, max=100.0)] = 0.2,
     estimator: Annotated[
         str,
         option("NAME", "model: its value at the units' first states; corrected: and the model's errors on their rows."),
     ] = "corrected",
-    as_json: Annotated[bool, typer.Option("--json", help="Print reports/selection.json.")] = False,
+    as_json: Annotated[bool, flag("--json", "Print reports/selection.json.")] = False,
 ) -> None:
     """Choose one of several policies by the private data, for one small charge.
 
@@ -177,7 +175,7 @@ def release(
     directory: Annotated[
         Path, typer.Argument(metavar="DIR", parser=given_path, help="The bundle's folder: new, empty or a bundle.")
     ],
-    check: Annotated[bool, typer.Option("--check", help="Make nothing; check the bundle in DIR.")] = False,
+    check: Annotated[bool, flag("--check", "Make nothing; check the bundle in DIR.")] = False,
     void_ok: VoidOk = False,
     policy: Annotated[
         Literal["models/policy", "models/behaviour", "models/online"] | None,

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from primorl.commands.terminal import AsJson, path_option, rendered
+from primorl.commands.terminal import AsJson, flag, path_option, rendered
 from primorl.project.errors import PipelineError
 from primorl.project.paths import LATEST_REPORT, MANIFEST, MODEL, MOPO, ONLINE_METRICS, PARTITIONS, POLICY, SUMMARY
 
@@ -60,10 +60,8 @@ def other_files(summary: "Summary") -> str | None:
 
 
 def runs(
-    max_epsilon: Annotated[
-        float | None, typer.Option("--max-epsilon", help="Only private results with at most this ε, from 0.")
-    ] = None,
-    sweeps: Annotated[bool, typer.Option("--sweeps", help="List the trials of sweeps as well.")] = False,
+    max_epsilon: Annotated[float | None, typer.Option(help="Only private results with at most this ε, from 0.")] = None,
+    sweeps: Annotated[bool, flag("--sweeps", "List the trials of sweeps as well.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the results on the dataset of params.yaml, best first.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primorl.commands.terminal import given_path, one_line, option, path_option, rendered
+from primorl.commands.terminal import flag, given_path, one_line, option, path_option, rendered
 
 if TYPE_CHECKING:
     from primorl.sweeps.file import Sweep
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def sweep(
     file: Annotated[Path, typer.Argument(metavar="FILE", parser=given_path, help="The sweep, a YAML file.")],
-    plan: Annotated[bool, typer.Option("--plan", help="Say what it would charge; run nothing.")] = False,
+    plan: Annotated[bool, flag("--plan", "Say what it would charge; run nothing.")] = False,
     rows: Annotated[Path | None, path_option("OUT", "Write finished trials to OUT.csv or OUT.parquet.")] = None,
     workers: Annotated[int | None, option("N", "Trials at a time.  [default: cores / compute.threads]", min=1)] = None,
     slurm: Annotated[str | None, option("PARTITION", "Submit each trial as a job; needs primorl[slurm].")] = None,
@@ -34,11 +34,10 @@ def sweep(
     """
     from primorl.sweeps import sweeping
     from primorl.sweeps.file import read_sweep
-    from primorl.sweeps.rows import check_table_name
 
     sweep = read_sweep(file)
     if rows is not None:
-        check_table_name(rows)
+        sweeping.check_table_name(rows)
     if plan:
         from primorl.commands.sweep_plan import lines
 

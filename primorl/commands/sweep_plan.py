@@ -23,9 +23,8 @@ from primorl.setup.clone_work import clone_identity
 from primorl.setup.next_charges import PendingCharge, beside_model, mark_paid
 from primorl.setup.partitions import Partitions
 from primorl.sweeps.file import Sweep, Trial, column_heads, expand
-from primorl.sweeps.rows import read_row
 from primorl.sweeps.sweeping import check_trials
-from primorl.sweeps.trial import trial_folder, trial_params
+from primorl.sweeps.trial import read_row, trial_folder, trial_params
 
 
 @dataclass(kw_only=True)
@@ -145,7 +144,7 @@ def _total(found: list[_Planned], partitions: Partitions, account: Account) -> I
     alone, spent = Account(()).with_events(private, delta), account.epsilon(delta)
     yield f"  ε {at_most(alone, 4)} in all at δ {at_most(delta)} for the others (ε compose, they do not add)"
     together = account.with_events(private, delta)
-    yield f"  {_epsilon(spent)} is spent on these units; with the sweep it would be {_epsilon(together)}"
+    yield f"  ε {at_most(spent, 4)} is spent on these units; with the sweep it would be ε {at_most(together, 4)}"
     budget = accounts.budget(checked, partitions.manifest.private_units)
     if budget is None:
         yield "  budget: none (privacy.budget.epsilon is null)"
@@ -154,7 +153,3 @@ def _total(found: list[_Planned], partitions: Partitions, account: Account) -> I
     fitting = bisect_left(counts, True, key=lambda count: not account.fits_all(private[:count], budget))
     left = left_of(budget.epsilon, spent)
     yield f"  budget: ε {at_most(budget.epsilon, 6)}, left {left}; the first {fitting} of {len(private)} charges fit"
-
-
-def _epsilon(value: float) -> str:
-    return f"ε {at_most(value, 4)}" if value < float("inf") else "ε ∞"

@@ -31,6 +31,11 @@ def add_group(app: typer.Typer, name: str, about: str, examples: str, *functions
     app.add_typer(group, name=name)
 
 
+def flag(name: str, about: str) -> Any:
+    """Make an option that takes no value."""
+    return typer.Option(name, help=about)
+
+
 def option(metavar: str, about: str, **more: Any) -> Any:
     """Make an option that takes a value."""
     return typer.Option(metavar=metavar, help=about, **more)
@@ -41,10 +46,8 @@ def path_option(metavar: str, about: str) -> Any:
     return typer.Option(metavar=metavar, help=about, parser=given_path)
 
 
-AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-VoidOk: TypeAlias = Annotated[
-    bool, typer.Option("--void-ok", help="Go on although the statement says not to rely on it.")
-]
+AsJson: TypeAlias = Annotated[bool, flag("--json", "Print JSON.")]
+VoidOk: TypeAlias = Annotated[bool, flag("--void-ok", "Go on although the statement says not to rely on it.")]
 
 
 def project_folder(start: Path) -> Path:

@@ -38,13 +38,11 @@ def draw_returns(path: Path, final: Estimate, curve: Sequence[Estimate], summary
         what, spread = _return_in(summary["env_id"]), "95% interval"
         count, fewer = f"{summary['episodes']} episodes", "episodes"
     seeds = len(summary.get("seeds", ()))
-    name = "final policy"
-    if seeds > 1:
-        name = f"final policies of {seeds} seeds"
-        if isinstance(final, ModelValue):
-            spread, count = f"{spread}, mean over {seeds} seeds", f"{count} for each"
-        else:
-            spread, count = f"mean and {spread} over {seeds} seeds", f"{count} each"
+    name = f"final policies of {seeds} seeds" if seeds > 1 else "final policy"
+    if seeds > 1 and isinstance(final, ModelValue):
+        spread, count = f"{spread}, mean over {seeds} seeds", f"{count} for each"
+    elif seeds > 1:
+        spread, count = f"mean and {spread} over {seeds} seeds", f"{count} each"
     behaviour, level = summary.get("public_return_mean"), None
     if behaviour is not None:
         words = f"behaviour in the log: {behaviour:.4g}, {summary['public_trajectories']} public trajectories"
@@ -140,12 +138,7 @@ def draw_text(path: Path, text: str) -> None:
 
 
 def draw_evaluation(path: Path, record: PrivateEvaluation) -> None:
-    """Draw the answers as a PNG: a forest plot of the values, and a panel for each histogram and for the model's error.
-
-    Args:
-        path: the file to write.
-        record: what is drawn.
-    """
+    """Draw the answers as a PNG: a forest plot of the values, the histogram of returns, and the model's errors."""
     values = tuple(sorted(record.values(), key=lambda answer: list(_COLOURS).index(answer.of)))
     errors = [answer for answer in record.estimates if answer.of == "model"]
     if not record.estimates:

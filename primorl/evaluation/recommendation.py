@@ -11,10 +11,10 @@ from statistics import fmean
 from typing import Annotated, Literal
 
 from primorl.dynamics.config import PublicLosses
-from primorl.evaluation.private.results import AS_DRAWN, DOUBT, GAIN, MEAN_RETURN, PrivateEvaluation
+from primorl.evaluation.private.results import AS_DRAWN, BELIEVE, DOUBT, GAIN, MEAN_RETURN, PrivateEvaluation
 from primorl.evaluation.statistics import NORMAL_QUANTILE
 from primorl.policy.behaviour import BehaviourConfig
-from primorl.policy.choice import DOUBT_SHARE
+from primorl.policy.member_values import DOUBT_SHARE
 from primorl.project.records import Line, record
 
 MISFIT_SHARE = 1.0
@@ -54,12 +54,7 @@ class Recommendation:
 
 
 def found_in(answers: PrivateEvaluation, clone: Path, environment: str | None) -> Recommendation | None:
-    """Recommend for what is here; None: an environment measured the policy.
-
-    Args:
-        answers: of the private units.
-        clone: its folder.
-        environment: as the dataset names it.
+    """Recommend by the answers and the folder of the clone; None: an environment measured the policy.
 
     Raises:
         PipelineError: the folder says nothing about a clone.
@@ -100,7 +95,7 @@ def of_answers(answers: PrivateEvaluation, clone_loss: PublicLosses | None) -> R
         f"people get {people.value:.4g} [{low:.4g}, {high:.4g}] today, and the model says {today:.4g} for a clone that "
         "acts as they do"
     )
-    if answers.disbelieved:
+    if answers.verdict is not None and answers.verdict.startswith(BELIEVE["no"]):
         why = "the model check says not to believe the model, so it can judge no policy"
         if not learned:
             return _more(f"{why}, and no public action tells whether the clone acts as people do; {told}", **figures)

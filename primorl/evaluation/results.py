@@ -1,7 +1,7 @@
 """The value of every seed's policies, in the environment or in the released model."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ class Evaluation:
     """
 
     by_seed: tuple[Result, ...]
-    method: dict[str, Any] = field(default_factory=dict)
+    method: dict[str, Any]
 
     @property
     def overall(self) -> Result:
@@ -49,13 +49,7 @@ class Evaluation:
 
 
 def in_environment(
-    environment: str,
-    folders: Sequence[Path],
-    *,
-    episodes: int,
-    epoch_episodes: int,
-    seed: int,
-    horizon: int | None,
+    environment: str, folders: Sequence[Path], *, episodes: int, epoch_episodes: int, seed: int, horizon: int | None
 ) -> Evaluation:
     """Measure the policies' returns in the true environment, side by side.
 
@@ -73,11 +67,8 @@ def in_environment(
     final, epochs = _policies(folders)
     returns = episode_returns(environment, final, episodes, seed, horizon)
     by_epoch = episode_returns(environment, epochs, epoch_episodes, seed, horizon)
-    results = []
-    for own, curve in zip(returns, by_epoch.reshape(len(folders), -1, epoch_episodes), strict=True):
-        measured = MeanInterval.of(own)
-        results.append(Result(measured, (*map(MeanInterval.of, curve[:-1]), measured)))
-    return Evaluation(tuple(results), {"episodes": episodes})
+    results = _results([MeanInterval.of(own) for own in returns], [MeanInterval.of(own) for own in by_epoch])
+    return Evaluation(results, {"episodes": episodes})
 
 
 def in_model(
@@ -111,7 +102,6 @@ def in_model(
             f"models/dynamics: found observations of size {ensemble.architecture.observation_size}, the first states "
             f"of data/partitions have shape {tuple(starts.shape[1:])}; run `dvc repro`"
         )
-
     weights = step_weights(horizon, survival=survival)
 
     def values(policy: DeterministicPolicy, count: int) -> list[ModelValue]:
@@ -119,12 +109,6 @@ def in_model(
         return [ModelValue.of(by_member) for by_member in found.mean(-1)]
 
     final, epochs = _policies(folders)
-    of_epochs = values(epochs, epoch_rollouts)
-    each = len(of_epochs) // len(folders)
-    results = [
-        Result(own, (*of_epochs[number * each : (number + 1) * each - 1], own))
-        for number, own in enumerate(values(final, rollouts))
-    ]
     method = {
         "episodes": None,
         "model_value_members": ensemble.architecture.members,
@@ -132,7 +116,14 @@ def in_model(
         "model_value_horizon": horizon,
         "model_value_note": NOTE,
     }
-    return Evaluation(tuple(results), method)
+    return Evaluation(_results(values(final, rollouts), values(epochs, epoch_rollouts)), method)
+
+
+def _results(final: Sequence[Estimate], epochs: Sequence[Estimate]) -> tuple[Result, ...]:
+    """Each seed's result; the epochs are one seed's after the other's."""
+    each = len(epochs) // len(final)
+    parts = (epochs[number * each : (number + 1) * each - 1] for number in range(len(final)))
+    return tuple(Result(own, (*curve, own)) for own, curve in zip(final, parts, strict=True))
 
 
 def _policies(folders: Sequence[Path]) -> tuple[DeterministicPolicy, DeterministicPolicy]:

@@ -76,13 +76,10 @@ def _returns(
 ) -> npt.NDArray[np.float64]:
     """Returns ``[P, len(seeds)]`` of one batch; the environments left over in a last, smaller batch run idle."""
     count = envs.num_envs // policy.policies
-    counted = np.zeros((policy.policies, count), dtype=bool)
-    counted[:, : len(seeds)] = True
-    alive = counted.ravel()
+    alive = np.tile(np.arange(count) < len(seeds), policy.policies)
     resets: list[int | None] = [*seeds, *seeds[:1] * (count - len(seeds))]
     observations, _ = envs.reset(seed=resets * policy.policies)
-    totals = np.zeros(envs.num_envs)
-    steps = 0
+    totals, steps = np.zeros(envs.num_envs), 0
     while alive.any() and steps != limit:
         batch = torch.as_tensor(observations, dtype=torch.float32).view(policy.policies, count, -1)
         actions = as_the_space_has_them(policy.act(batch).flatten(0, 1), envs.single_action_space)
@@ -103,32 +100,23 @@ def as_the_space_has_them(actions: Tensor, space: Any) -> npt.NDArray[Any]:
 
 def _build(environment_id: str, policy: DeterministicPolicy, limit: int | None, count: int) -> SyncVectorEnv:
     envs = SyncVectorEnv([lambda: environments.make(environment_id)] * count, autoreset_mode=AutoresetMode.NEXT_STEP)
-    try:
-        _check_spaces(environment_id, policy, envs)
-        spec = envs.envs[0].spec
-        if limit is None and (spec is None or spec.max_episode_steps is None):
-            raise PipelineError(
-                f"environment {environment_id!r}: its episodes have no step limit and may never end; declare one, "
-                "datasets/NAME.yaml: horizon"
-            )
-    except PipelineError:
-        envs.close()
-        raise
-    return envs
-
-
-def _check_spaces(environment_id: str, policy: DeterministicPolicy, envs: SyncVectorEnv) -> None:
-    observation, action = envs.single_observation_space, envs.single_action_space
+    observation, action, spec = envs.single_observation_space, envs.single_action_space, envs.envs[0].spec
     actions = f"{action.n} discrete actions" if isinstance(action, Discrete) else f"actions of shape {action.shape}"
     expected = f"actions of shape {(policy.action_size,)}"
     if policy.discrete_actions:
         expected = f"{policy.action_size} discrete actions"
+    wrong = None
     if observation.shape != (policy.observation_size,) or actions != expected:
-        raise PipelineError(
-            f"environment {environment_id!r}: found observations of shape {observation.shape} and {actions}, the "
-            f"policy was trained for observations of shape {(policy.observation_size,)} and {expected}; evaluate in "
-            "the environment of its dataset"
+        wrong = (
+            f"found observations of shape {observation.shape} and {actions}, the policy was trained for observations "
+            f"of shape {(policy.observation_size,)} and {expected}; evaluate in the environment of its dataset"
         )
+    elif limit is None and (spec is None or spec.max_episode_steps is None):
+        wrong = "its episodes have no step limit and may never end; declare one, datasets/NAME.yaml: horizon"
+    if wrong is not None:
+        envs.close()
+        raise PipelineError(f"environment {environment_id!r}: {wrong}")
+    return envs
 
 
 def log_episode(log: Log, environment: str, policy: DeterministicPolicy, seed: int, limit: int | None) -> None:
@@ -163,7 +151,10 @@ def _frames(environment: str, policy: DeterministicPolicy, seed: int, limit: int
 
     Where an episode may have more than 250 steps, some of those between are left out.
     """
-    if not _draws(environment):
+    env = environments.make(environment)
+    by_opengl = any(base.__module__.startswith(_OPENGL) for base in type(env.unwrapped).__mro__)
+    env.close()
+    if by_opengl or "rgb_array" not in env.metadata.get("render_modes", ()):
         return
     env = environments.make(environment, render_mode="rgb_array")
     try:
@@ -179,15 +170,6 @@ def _frames(environment: str, policy: DeterministicPolicy, seed: int, limit: int
             ended, steps = terminated or truncated, steps + 1
             if ended or steps == limit or steps % every == 0:
                 yield _drawn(env)
-    finally:
-        env.close()
-
-
-def _draws(environment: str) -> bool:
-    env = environments.make(environment)
-    try:
-        by_opengl = any(base.__module__.startswith(_OPENGL) for base in type(env.unwrapped).__mro__)
-        return "rgb_array" in env.metadata.get("render_modes", ()) and not by_opengl
     finally:
         env.close()
 

@@ -138,12 +138,7 @@ class Summary:
         )
 
     def other_files(self, model: Path, policy: Path) -> str | None:
-        """What ``models/`` holds in the place of the files that this is about, in a line; None: the same, or nothing.
-
-        Args:
-            model: folder of the model.
-            policy: folder of the policy.
-        """
+        """Tell in a line which other files these folders hold than this is about; None: the same, or none at all."""
         named = {model / "model.safetensors": self.model_sha256, policy / "policy.safetensors": self.policy_sha256}
         if not any(file.exists() for file in named):  # nothing was fetched
             return None
@@ -262,11 +257,7 @@ def log_summary(
 
 
 def note(summary: Mapping[str, Any]) -> str:
-    """Describe a run in Markdown: its results, and how to get its files back.
-
-    Args:
-        summary: the content of ``metrics/summary.json``.
-    """
+    """Describe a run in Markdown by its summary's content: the results, and how to get its files back."""
     return f"""{guarantee(summary)}
 
 ```

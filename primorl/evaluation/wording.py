@@ -74,11 +74,8 @@ def worth(answers: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     Args:
         answers: ``private_evaluation`` of a summary.
     """
-    asked = [
-        each
-        for each in answers
-        if each["of"] == "policy" and each["delta"] is not None and each["what"].startswith("mean ")
-    ]
+    charged = (each for each in answers if each["of"] == "policy" and each["delta"] is not None)
+    asked = [each for each in charged if each["what"].startswith("mean ")]
     sure = [each for each in asked if each["ci95"] is not None]
     if sure:
         return min(sure, key=lambda each: float(each["ci95"][0]))
@@ -107,15 +104,16 @@ def text(summary: dict[str, Any]) -> str:
     Raises:
         KeyError: an entry is missing.
     """
-    score, seconds = summary["normalized_score"], summary["seconds"]
+    score, seconds, seeds = summary["normalized_score"], summary["seconds"], summary.get("seeds", [summary["seed"]])
+    advice = summary.get("recommendation")
     rows = [
         ("dataset", f"{summary['dataset']} ({summary['env_id'] or 'no simulator'}), {summary['units']} private units"),
-        ("variant", f"{summary['variant']}, {_seeds(summary)}"),
+        ("variant", f"{summary['variant']}, " + (f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}")),
         ("privacy", f"{'of the policy: ' if summary['private'] else ''}{guarantee(summary)}"),
         ("spent", f"{'' if summary['spent_on_dataset']['epsilon'] is None else 'in all: '}{account(summary)}"),
         *_private_answers(summary),
-        *_value(summary).items(),
-        *_recommendation(summary),
+        *_value(summary, f" over {len(seeds)} seeds" if len(seeds) > 1 else ""),
+        *([] if advice is None else [("advice", f"{ADVICE[advice['answer']]}. {advice['reason']}")]),
         ("score", ("none declared" if summary["env_id"] else "not measured") if score is None else f"{score:.1f}"),
         (
             "time",
@@ -127,50 +125,29 @@ def text(summary: dict[str, Any]) -> str:
 
 def _private_answers(summary: dict[str, Any]) -> list[tuple[str, str]]:
     """What the private units get today, and would get; empty where nothing was asked."""
-    answers = sorted(summary.get("private_evaluation", ()), key=lambda answer: list(_WHOSE).index(answer["of"]))
-    said = [f"{value(each['value'], each['ci95'])} by {source(each)}" for each in answers]
-    note = {"clone": ", as it would be released"}  # drawn actions in a box may be worth something else
-    rows = [(_WHOSE[each["of"]], one + note.get(each["of"], "")) for one, each in zip(said, answers, strict=True)]
-    return [*rows, *([("model", summary["model_verdict"])] if "model_verdict" in summary else [])]
+    rows = []
+    for each in sorted(summary.get("private_evaluation", ()), key=lambda answer: list(_WHOSE).index(answer["of"])):
+        note = ", as it would be released" if each["of"] == "clone" else ""  # drawn actions may be worth something else
+        rows.append((_WHOSE[each["of"]], f"{value(each['value'], each['ci95'])} by {source(each)}{note}"))
+    return rows + ([("model", summary["model_verdict"])] if "model_verdict" in summary else [])
 
 
-def _recommendation(summary: dict[str, Any]) -> list[tuple[str, str]]:
-    """What to do with the policy; empty where an environment measured it."""
-    found = summary.get("recommendation")
-    return [] if found is None else [("advice", f"{ADVICE[found['answer']]}. {found['reason']}")]
-
-
-def _value(summary: dict[str, Any]) -> dict[str, str]:
-    """The return in the environment; without one, the value in the model."""
+def _value(summary: dict[str, Any], over: str) -> list[tuple[str, str]]:
+    """The return in the environment; without one, the value in the model. ``over`` says over how many seeds."""
     if summary["return_mean"] is None:
         low, high = summary["model_value_range"]
-        spread = f"[{low:.4g}, {high:.4g}] over the {summary['model_value_members']} members{_over_seeds(summary)}"
-        if any(
-            (each["of"], each["estimator"]) == ("policy", "model") for each in summary.get("private_evaluation", ())
-        ):
+        spread = f"[{low:.4g}, {high:.4g}] over the {summary['model_value_members']} members{over}"
+        answers = [(each["of"], each["estimator"]) for each in summary.get("private_evaluation", ())]
+        if ("policy", "model") in answers:
             spread += ", in other rollouts than those of `policy` above"
-        return {
-            "return": "not measured: there is no simulator",
-            "value": f"{summary['model_value']:.4g}  {spread}: {summary['model_value_note']}",
-        }
+        return [
+            ("return", "not measured: there is no simulator"),
+            ("value", f"{summary['model_value']:.4g}  {spread}: {summary['model_value_note']}"),
+        ]
     low, high = summary["return_ci95"]
-    over = _over_seeds(summary)
     mean = f"{summary['return_mean']:.4g}  95% interval [{low:.4g}, {high:.4g}]"
-    rows = {"return": f"{mean}{over}, {summary['episodes']} episodes{' each' if over else ''}"}
+    rows = [("return", f"{mean}{over}, {summary['episodes']} episodes{' each' if over else ''}")]
     if over:
-        rows["seeds"] = "; ".join(_of_seed(each) for each in summary["by_seed"]) + " over episodes"
+        each = (f"{own['seed']}: {value(own['return_mean'], own['return_ci95'])}" for own in summary["by_seed"])
+        rows.append(("seeds", "; ".join(each) + " over episodes"))
     return rows
-
-
-def _of_seed(result: dict[str, Any]) -> str:
-    """One seed's return with the interval over its episodes, which is not that over seeds."""
-    return f"{result['seed']}: {value(result['return_mean'], result['return_ci95'])}"
-
-
-def _over_seeds(summary: dict[str, Any]) -> str:
-    return f" over {len(summary['seeds'])} seeds" if len(summary.get("seeds", ())) > 1 else ""
-
-
-def _seeds(summary: dict[str, Any]) -> str:
-    seeds = summary.get("seeds", [summary["seed"]])
-    return f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -16,7 +16,6 @@ from primorl.dynamics.ensemble import soft_bounded
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy import exported
 from primorl.policy.exported import DeterministicPolicy, Layers
-from primorl.policy.loaded import SCALES
 from primorl.policy.replay import Scaling
 from primorl.project.errors import PipelineError
 from primorl.project.records import read_record, record, write_record
@@ -31,7 +30,7 @@ _Count = Annotated[int, Within(ge=1)]
 
 @record
 class BehaviourConfig:
-    """``behaviour.json``: what a clone is beyond a policy, or that none was made."""
+    """``behaviour.json``: facts of a clone that are not those of any policy, or that none was made."""
 
     FORMAT: ClassVar[int] = 1
 
@@ -77,7 +76,7 @@ class BehaviourPolicy:
 
     @classmethod
     def load(cls, folder: Path, device: torch.device) -> "BehaviourPolicy":
-        """Read what `save` wrote. Executes nothing from the files.
+        """Read the files of `save`. Executes nothing from them.
 
         Raises:
             PipelineError: no clone was made, a file is missing or broken, or the files contradict each other.
@@ -85,12 +84,7 @@ class BehaviourPolicy:
         config = BehaviourConfig.read(folder)
         if not config.made:
             raise PipelineError(f"{folder}: no clone was made; set behaviour.target_epsilon in params.yaml (charged)")
-        read = DeterministicPolicy.load(folder)
-        policy = replace(
-            read,
-            layers=tuple(layer.to(device) for layer in read.layers),
-            **{name: getattr(read, name).to(device) for name in SCALES},
-        )
+        policy = DeterministicPolicy.load(folder, device=device)
         if policy.discrete_actions != (config.log_variance is None):
             raise PipelineError(
                 f"{folder / FILE}: log_variance: of another policy than the one beside it; {_NOT_THERE}"
@@ -103,32 +97,23 @@ class BehaviourPolicy:
         return self.policy.discrete_actions
 
     def mean_and_std(self, observation: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation of actions in a box, scaled to [-1, 1].
+        """Mean and standard deviation of actions in a box, scaled to [-1, 1]; no gradient flows through them.
 
         Args:
             observation: ``[.., S]``, in the environment's units.
 
         Returns:
-            Two ``[.., A]`` tensors; no gradient flows through them.
-
-        Raises:
-            TypeError: actions are discrete.
+            Two ``[.., A]`` tensors.
         """
-        if self.spread is None or self.log_variance is None:
-            raise TypeError("mean_and_std is of actions in a box; these are discrete: log_probabilities")
+        assert self.spread is not None, "these actions are discrete"
+        assert self.log_variance is not None, "these actions are discrete"
         *_, weight, bias = self.policy.layers
         last = torch.cat((weight, self.spread[0]), dim=1), torch.cat((bias, self.spread[1]), dim=2)
         mean, raw = self._output(observation, (*self.policy.layers[:-2], *last)).chunk(2, dim=-1)
         return mean.tanh(), torch.exp(0.5 * soft_bounded(raw, *self.log_variance))
 
     def log_probabilities(self, observation: Tensor) -> Tensor:
-        """Of every discrete action: ``[.., S]`` in the environment's units to ``[.., A]``; no gradient flows through.
-
-        Raises:
-            TypeError: actions are in a box.
-        """
-        if not self.discrete_actions:
-            raise TypeError("log_probabilities is of discrete actions; these are in a box: mean_and_std")
+        """Of discrete actions: ``[.., S]`` in the environment's units to ``[.., A]``; no gradient flows through."""
         return self._output(observation, self.policy.layers).log_softmax(-1)
 
     def log_density(self, observation: Tensor, action: Tensor) -> Tensor:
@@ -210,7 +195,7 @@ class Normals:
 
 @dataclass(frozen=True)
 class KLConstraint:
-    """A prior as G policies see it, and how far from it each of them may go.
+    """A prior as G policies see it, and the divergence from it that each of them may have.
 
     Attributes:
         prior: π_b.

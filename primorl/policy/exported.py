@@ -98,11 +98,11 @@ class DeterministicPolicy:
         return replace(self, layers=tuple(layer[number : number + 1] for layer in self.layers))
 
     @classmethod
-    def load(cls, folder: Path, name: str = FINAL) -> "DeterministicPolicy":
+    def load(cls, folder: Path, name: str = FINAL, device: torch.device | None = None) -> "DeterministicPolicy":
         """Read the final policy (P = 1) that `save` wrote; raises what `read_policy` raises."""
         saved = read_policy(folder, name)
-        layers = tuple(map(torch.from_numpy, saved.layers))
-        scales = {name: torch.from_numpy(getattr(saved, name)) for name in SCALES}
+        layers = tuple(torch.from_numpy(layer).to(device) for layer in saved.layers)
+        scales = {name: torch.from_numpy(getattr(saved, name)).to(device) for name in SCALES}
         return cls(layers, **scales, discrete_actions=saved.discrete_actions)
 
     @classmethod

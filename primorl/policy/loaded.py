@@ -42,8 +42,11 @@ class _MismatchError(ValueError):
 
 
 @dataclass(frozen=True)
-class SavedPolicy:
-    """What the files of P policies of one shape hold.
+class Policy:
+    """A ReLU network on standardised observations; of P networks of one shape, the first one acts.
+
+    With actions in a box: low + (high - low)·(tanh network + 1)/2. With discrete actions: the number of the largest
+    output; the clone of the people's behaviour draws it, with probabilities softmax(output), as they do.
 
     Attributes:
         layers: weights ``[P, out, in]`` and biases ``[P, 1, out]`` in turn.
@@ -51,13 +54,12 @@ class SavedPolicy:
         observation_scale: ``[S]``, of the public normaliser; positive.
         action_low: ``[A]``.
         action_high: ``[A]``; above ``action_low``.
-        discrete_actions: whether actions are 0 … A - 1.
+        discrete_actions: whether actions are numbers 0 … A - 1.
         drawn: whether a discrete action is drawn, with probabilities softmax(output).
-        observation_range: the lowest and the highest public value of each dimension, ``[S]`` each; None if the files
-            do not say.
-        simulated: whether the policy is for a simulator, and not for what a log tells of.
-        observation_names: of each dimension; empty if the files do not say.
-        action_names: of each dimension, or of each discrete action; empty if the files do not say.
+        observation_range: the lowest and the highest public value of each dimension, ``[S]`` each; None: unknown.
+        simulated: whether the policy is for a simulator, and not for the people of a log.
+        observation_names: names of the S dimensions, in the order that `act` takes them; empty if unknown.
+        action_names: names of the A dimensions or discrete actions; empty if unknown.
         elapsed: the dimension that is the time since the row before; None: there is none.
     """
 
@@ -74,44 +76,20 @@ class SavedPolicy:
     action_names: tuple[str, ...]
     elapsed: ElapsedTime | None = None
 
-
-@dataclass(frozen=True)
-class Policy:
-    """One policy: a ReLU network on standardised observations.
-
-    With actions in a box: low + (high - low)·(tanh network + 1)/2. With discrete actions: the number of the largest
-    output; the clone of the people's behaviour draws it, with probabilities softmax(output), as they do.
-
-    Attributes:
-        saved: the weights, scales and names that the files hold.
-    """
-
-    saved: SavedPolicy
-
     @property
     def observation_size(self) -> int:
         """S."""
-        return len(self.saved.observation_mean)
+        return len(self.observation_mean)
 
     @property
     def action_size(self) -> int:
         """A: dimensions of an action, or the number of discrete actions."""
-        return len(self.saved.action_low)
+        return len(self.action_low)
 
     @property
-    def discrete_actions(self) -> bool:
-        """Whether actions are numbers 0 … A - 1."""
-        return self.saved.discrete_actions
-
-    @property
-    def observation_names(self) -> tuple[str, ...]:
-        """Names of the S dimensions, in the order that `act` takes them; empty if unknown."""
-        return self.saved.observation_names
-
-    @property
-    def action_names(self) -> tuple[str, ...]:
-        """Names of the A dimensions or discrete actions; empty if unknown."""
-        return self.saved.action_names
+    def saved(self) -> "Policy":
+        """The policy itself: its facts, such as ``elapsed``, were attributes of ``saved`` once."""
+        return self
 
     def act(self, observation: Any) -> "int | npt.NDArray[Any]":
         """The environment's action for one observation or for each of a batch.
@@ -132,7 +110,7 @@ class Policy:
         values, single = matrix(observation, self.observation_names, self.observation_size)
         unknown, outside = self._unanswerable(values)
         self._refuse(unknown, "is not a finite number", single)
-        self._refuse(outside, "lies far outside the public range", single, self.saved.observation_range)
+        self._refuse(outside, "lies far outside the public range", single, self.observation_range)
         actions = self._actions(values.astype(np.float32))
         if not single:
             return actions
@@ -171,10 +149,10 @@ class Policy:
         policy is widened by its own width as well: the public episodes often know a small part of its states, and a
         wrong action there harms nobody.
         """
-        if self.saved.observation_range is None:
+        if self.observation_range is None:
             return np.full(self.observation_size, -np.inf), np.full(self.observation_size, np.inf)
-        low, high = (side.astype(np.float64) for side in self.saved.observation_range)
-        margin = self.saved.observation_scale + (high - low if self.saved.simulated else 0.0)
+        low, high = (side.astype(np.float64) for side in self.observation_range)
+        margin = self.observation_scale + (high - low if self.simulated else 0.0)
         return low - margin, high + margin
 
     def _unanswerable(self, values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
@@ -200,20 +178,19 @@ class Policy:
         raise kind(f"{where}: {what}{hint}; check units and the order of columns")
 
     def _actions(self, rows: Array) -> npt.NDArray[Any]:
-        saved = self.saved
-        hidden = (rows - saved.observation_mean) / saved.observation_scale
-        *inner, weight, bias = (layer[0] for layer in saved.layers)
+        hidden = (rows - self.observation_mean) / self.observation_scale
+        *inner, weight, bias = (layer[0] for layer in self.layers)
         for inner_weight, inner_bias in zip(inner[::2], inner[1::2], strict=True):
             hidden = np.maximum(hidden @ inner_weight.T + inner_bias, 0)
         output = hidden @ weight.T + bias
         if self.discrete_actions:
-            if saved.drawn:  # the largest sum of an output and a Gumbel variate has that output's probability
+            if self.drawn:  # the largest sum of an output and a Gumbel variate has that output's probability
                 output = output - np.log(np.random.default_rng().exponential(size=output.shape))
             numbers: npt.NDArray[np.int64] = np.argmax(output, axis=1)
             return numbers
         unit = (np.tanh(output) + 1) * np.float32(0.5)
-        action = saved.action_low + unit * (saved.action_high - saved.action_low)
-        held: Array = np.clip(action, saved.action_low, saved.action_high)  # rounding can step over a bound
+        action = self.action_low + unit * (self.action_high - self.action_low)
+        held: Array = np.clip(action, self.action_low, self.action_high)  # rounding can step over a bound
         return held
 
 
@@ -225,10 +202,10 @@ def load_policy(folder: str | os.PathLike[str]) -> Policy:
     Raises:
         PipelineError: a file is missing or broken, or the files contradict each other; one line.
     """
-    return Policy(read_policy(Path(folder)))
+    return read_policy(Path(folder))
 
 
-def read_policy(folder: Path, name: str = FINAL) -> SavedPolicy:
+def read_policy(folder: Path, name: str = FINAL) -> Policy:
     """Read the final policy of a folder (P = 1), or with ``EPOCHS`` those at the end of every epoch (P = epochs).
 
     Raises:
@@ -242,7 +219,7 @@ def read_policy(folder: Path, name: str = FINAL) -> SavedPolicy:
         _check(tensors, shapes)
         if config.elapsed is not None and config.elapsed.name not in (config.observation_names or ()):
             raise _MismatchError(f"elapsed in {CONFIG} is no dimension of the observation")
-        return SavedPolicy(
+        return Policy(
             layers=tuple(tensors[layer] for layer in shapes if layer not in SCALES),
             **{scale: tensors[scale] for scale in SCALES},
             discrete_actions=config.discrete_actions,

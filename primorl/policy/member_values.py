@@ -1,6 +1,16 @@
-"""What policies earn in each member of an ensemble alone: whole rollouts, unpenalised."""
+"""Returns of policies in each member of an ensemble alone, and the choice among candidates that they allow.
 
-from collections.abc import Callable
+A gain is doubted by `DOUBT_SHARE` times what the model is less sure of along the candidate's way than along the
+clone's.
+Members that were trained on the same noised rounds are wrong alike, which their spread does not show. So a gain counts
+only if it is larger than half of what the model gets wrong of the clone itself, whose return public episodes tell
+within their own sampling error.
+
+Candidates, clone and ensemble are released or made from what is released, so that the choice costs no privacy.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
@@ -9,6 +19,15 @@ from torch import Tensor
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.pessimism import PessimisticModel, Step
 from primorl.dynamics.seed_generators import SeedGenerators
+from primorl.policy.config import CandidateRecord
+from primorl.policy.exported import DeterministicPolicy
+
+DIVERGENCES = (0.3, 1.0, 3.0)
+"""Targets κ of the candidates: from nearly the clone to where the clone hardly holds (docs/benchmarks.md)."""
+DOUBT_SHARE = 3.0
+"""A gain counts as far as it is larger than so many times the uncertainty that a policy has beyond the clone."""
+_ROLLOUTS = 512
+_SHARE_OF_ERROR, _SAMPLING_ERRORS = 0.5, 2.0
 
 
 class Policies(Protocol):
@@ -113,3 +132,85 @@ def _rolled_out(
             alive &= ~step.terminated
         observation = step.next_observation
     return total.view(policy.policies, rollouts)
+
+
+@dataclass(frozen=True)
+class Contest:
+    """The comparison of candidates.
+
+    Attributes:
+        ensemble: the released one, on the CPU.
+        clone: the clone as it is released, on the CPU.
+        starts: first states in the environment's units, ``[n, S]``.
+        weights: w_t of every step, float64 ``[T]``: the share of episodes that are longer than t.
+        seed: of the draws, which all policies share.
+        observed: mean return of public episodes and its standard error; None: fewer than two are public.
+        divergences: κ of every candidate, ascending.
+    """
+
+    ensemble: GaussianEnsemble
+    clone: Policies
+    starts: Tensor
+    weights: Tensor
+    seed: int
+    observed: tuple[float, float] | None
+    divergences: Sequence[float] = DIVERGENCES
+
+    def judge(self, candidates: DeterministicPolicy) -> "Verdict":
+        """Roll the clone and all candidates out in every member: ``G = seeds · candidates`` policies side by side."""
+        of_clone = self._rolled_out(returns_by_member, self.clone)
+        gains = (self._rolled_out(returns_by_member, candidates) - of_clone).mean(-1)
+        error = 0.0
+        if self.observed is not None:
+            mean, sampling = self.observed
+            error = max(0.0, abs(float(of_clone.mean()) - mean) - _SAMPLING_ERRORS * sampling)
+        doubt, usual = (self._rolled_out(uncertainty_of, policy).mean(-1) for policy in (candidates, self.clone))
+        doubts = doubt - usual
+        count = len(self.divergences)
+        return Verdict(gains.view(-1, count, gains.shape[1]), doubts.view(-1, count), tuple(self.divergences), error)
+
+    def _rolled_out(self, measure: Callable[..., Tensor], policy: Policies) -> Tensor:
+        shared = {"rollouts": _ROLLOUTS, "weights": self.weights, "seed": self.seed}
+        return measure(self.ensemble, policy, self.starts, **shared)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Every candidate's gain over the clone, and the choice.
+
+    Attributes:
+        gains: mean return less the clone's, in each member: ``[seeds, candidates, N]``.
+        doubts: uncertainty less the clone's, in units of the return: ``[seeds, candidates]``.
+        divergences: κ of every candidate, ascending.
+        error: the difference between the model's value of the clone and the return of public episodes, less their
+            sampling error.
+    """
+
+    gains: Tensor
+    doubts: Tensor
+    divergences: tuple[float, ...]
+    error: float
+
+    @property
+    def chosen(self) -> list[int]:
+        """Of each seed: the candidate whose smallest gain, less its doubt, is largest.
+
+        If that is not larger than half of ``error``: the nearest to the clone.
+        """
+        doubted = self.gains.amin(-1) - DOUBT_SHARE * self.doubts.clamp(min=0)
+        smallest = torch.nan_to_num(doubted, nan=-torch.inf)
+        largest, best = smallest.max(-1)
+        return [int(place) for place in torch.where(largest > _SHARE_OF_ERROR * self.error, best, 0)]
+
+    def policy(self, seed: int) -> int:
+        """The place of the chosen candidate of seed number ``seed`` among all policies."""
+        return seed * len(self.divergences) + self.chosen[seed]
+
+    def records(self, seed: int) -> tuple[CandidateRecord, ...]:
+        """Records for ``config.json`` of the candidates of seed number ``seed``."""
+        return tuple(
+            CandidateRecord(divergence=divergence, gains=tuple(gains), doubt=doubt, chosen=place == self.chosen[seed])
+            for place, (divergence, gains, doubt) in enumerate(
+                zip(self.divergences, self.gains[seed].tolist(), self.doubts[seed].tolist(), strict=True)
+            )
+        )

@@ -3,12 +3,14 @@
 import itertools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from primorl.policy.exported import Layers
 
+_ADAM: Any = {"beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0, "eps": 1e-8, "amsgrad": False, "maximize": False}
 _relu_backward = torch.ops.aten.threshold_backward.grad_input
 
 
@@ -134,27 +136,12 @@ class Adam:
     """
 
     def __init__(self, vectors: Sequence[Tensor], gradients: Sequence[Tensor], learning_rate: float) -> None:
-        self._vectors, self._gradients = list(vectors), list(gradients)
         self._learning_rate = learning_rate
-        self._first = [torch.zeros_like(vector) for vector in vectors]
-        self._second = [torch.zeros_like(vector) for vector in vectors]
         self._steps = [torch.zeros((), device=vector.device) for vector in vectors]
+        first, second = ([torch.zeros_like(vector) for vector in vectors] for _ in range(2))
+        self._state: Any = list(vectors), list(gradients), first, second, [], self._steps
 
     def step(self) -> None:
         """Move every vector along its gradient."""
         torch._foreach_add_(self._steps, 1)
-        torch._fused_adam_(
-            self._vectors,
-            self._gradients,
-            self._first,
-            self._second,
-            [],
-            self._steps,
-            lr=self._learning_rate,
-            beta1=0.9,
-            beta2=0.999,
-            weight_decay=0.0,
-            eps=1e-8,
-            amsgrad=False,
-            maximize=False,
-        )
+        torch._fused_adam_(*self._state, lr=self._learning_rate, **_ADAM)

@@ -1,6 +1,9 @@
-"""Transitions as SAC sees them, and the ring buffer that holds them."""
+"""Transitions as SAC sees them: their rows, the ring buffer that holds them, rollouts that fill it, and batches.
 
-from collections.abc import Iterator
+`real_transitions` and `with_real` are for the MOPO baseline and NOT PRIVATE.
+"""
+
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -147,3 +150,110 @@ class ReplayBuffer:
         rows, by_update = self._rows.view(-1, width), indices.transpose(0, 1)
         for chosen in torch.split(by_update, _GATHERED_AT_ONCE):
             yield from rows.index_select(0, chosen.flatten()).view(len(chosen), wanted, batch_size, width)
+
+
+Sampler = Callable[[ReplayBuffer, int, int, SeedGenerators], Iterator[Tensor]]
+"""From the model's buffer, a number of updates and a batch size to as many batches of rows ``[G, B, width]``.
+
+``ReplayBuffer.batches`` is the one for policies that see the model and nothing else.
+"""
+Act = Callable[[Tensor], Tensor]
+"""Stochastic policies: standardised observations ``[G, B, S]`` to actions ``[G, B, A]`` in [-1, 1], or one-hot."""
+
+
+class Rollouts:
+    """B rollouts of H steps at a time, for each of G seeds (PriMORL, Algorithm 4).
+
+    Each rollout begins at a start state with probability ``reset_fraction`` and otherwise where the same
+    rollout of the previous batch ended, so that episodes go on beyond H: with 1 every rollout is
+    fresh. A rollout that terminates is not bootstrapped there and begins again at a start state; the last
+    transition of one that is cut off at H is bootstrapped like all others.
+
+    Args:
+        model: where they run.
+        scaling: of the rows.
+        starts: start states in the environment's units, ``[n, S]``.
+        generators: of every seed's draws, on the device of ``starts``.
+        batch: B, of each seed.
+        horizon: H.
+        reset_fraction: in (0, 1].
+    """
+
+    def __init__(
+        self,
+        model: PessimisticModel,
+        scaling: Scaling,
+        starts: Tensor,
+        generators: SeedGenerators,
+        *,
+        batch: int,
+        horizon: int,
+        reset_fraction: float,
+    ) -> None:
+        self._model, self._scaling, self._starts, self._generators = model, scaling, starts, generators
+        self._horizon, self._reset_fraction = horizon, reset_fraction
+        self._seeds = len(generators.generators)
+        self._ends = self._draw_starts(self._seeds * batch)
+
+    @torch.no_grad()
+    def collect(self, act: Act) -> tuple[Tensor, Tensor, Tensor]:
+        """Roll ``act`` out from the next start states.
+
+        Returns:
+            Rows ``[G, H·B, width]``, and means ``[G]`` of penalised rewards and of uncertainties.
+        """
+        fresh = self._generators.rand(len(self._ends)) < self._reset_fraction
+        observation = torch.where(fresh.unsqueeze(1), self._draw_starts(len(self._ends)), self._ends)
+        never = torch.zeros(len(observation), dtype=torch.bool, device=observation.device)
+        rows, rewards, uncertainties = [], [], []
+        for _ in range(self._horizon):
+            chosen = act(self._by_seed(self._scaling.observation(observation)))
+            action = self._scaling.environment_action(chosen).flatten(0, 1)
+            step = self._model.step(observation, action, self._generators)
+            ended = never if step.terminated is None else step.terminated
+            transitions = self._scaling.rows(observation, action, step.reward, step.next_observation, ended)
+            rows.append(self._by_seed(transitions))
+            rewards.append(self._by_seed(step.reward))
+            uncertainties.append(self._by_seed(step.uncertainty))
+            observation = step.next_observation
+            if step.terminated is not None:
+                observation = torch.where(ended.unsqueeze(1), self._draw_starts(len(ended)), observation)
+        self._ends = observation
+        means = [torch.stack(part).mean((0, 2)) for part in (rewards, uncertainties)]
+        return torch.cat(rows, dim=1), means[0], means[1]
+
+    def _by_seed(self, values: Tensor) -> Tensor:
+        """``[G·B, ...]`` as ``[G, B, ...]``."""
+        return values.view(self._seeds, -1, *values.shape[1:])
+
+    def _draw_starts(self, size: int) -> Tensor:
+        return self._starts[self._generators.randint(len(self._starts), size)]
+
+
+def real_transitions(inputs: Tensor, targets: Tensor, terminated: Tensor, scaling: Scaling) -> ReplayBuffer:
+    """Make a buffer of real transitions with their own rewards and terminations, on SAC's scales. NOT PRIVATE.
+
+    Args:
+        inputs: observations and actions, ``[n, S + A]``.
+        targets: changes of the observation, then rewards, ``[n, S + 1]`` or wider.
+        terminated: whether the episode ended there, ``[n]``.
+        scaling: SAC's.
+    """
+    S = scaling.columns.observation_size
+    observation, action, change, reward = inputs[:, :S], inputs[:, S:], targets[:, :S], targets[:, S]
+    rows = scaling.rows(observation, action, reward, observation + change, terminated)
+    buffer = ReplayBuffer(len(rows), scaling.columns.width, inputs.device)
+    buffer.extend(rows.unsqueeze(0))
+    return buffer
+
+
+def with_real(real: ReplayBuffer, fraction: float) -> Sampler:
+    """Make a sampler of batches with ``fraction`` of their rows (rounded, at least one) from ``real``. NOT PRIVATE."""
+
+    def batches(generated: ReplayBuffer, updates: int, batch_size: int, generators: SeedGenerators) -> Iterator[Tensor]:
+        from_real = max(1, round(fraction * batch_size))
+        of_model = generated.batches(updates, batch_size - from_real, generators)
+        of_data = real.batches(updates, from_real, generators)
+        return (torch.cat(parts, dim=1) for parts in zip(of_model, of_data, strict=True))
+
+    return batches

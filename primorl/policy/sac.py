@@ -12,8 +12,9 @@ out by hand (`tests/policy/reference.py` has the same by autograd), which leaves
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -24,9 +25,9 @@ from primorl.dynamics.pessimism import PessimisticModel
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy.behaviour import BehaviourPolicy, KLConstraint
 from primorl.policy.exported import DeterministicPolicy, side_by_side
+from primorl.policy.loaded import SCALES
 from primorl.policy.networks import Adam, Networks, initial_layers
-from primorl.policy.replay import ReplayBuffer, ReplayColumns, Scaling
-from primorl.policy.rollouts import Rollouts
+from primorl.policy.replay import ReplayBuffer, ReplayColumns, Rollouts, Sampler, Scaling
 from primorl.policy.settings import SacConfig
 from primorl.project.errors import PipelineError
 
@@ -34,12 +35,6 @@ _LOG_STD_LOW, _LOG_STD_HIGH = -20.0, 2.0  # Haarnoja's own code: keeps exp() and
 _LOG_CONSTANT = 0.5 * math.log(2 * math.pi) + 2 * math.log(2.0)
 _CONSTRAINT_RATE, _CONSTRAINT_GRADIENT = 3e-3, 1.0  # at Adam's rate α does not get there within a training
 _CONSTRAINT_LOG_ALPHA = (-7.0, 5.0)
-
-Sampler = Callable[[ReplayBuffer, int, int, SeedGenerators], Iterator[Tensor]]
-"""From the model's buffer, a number of updates and a batch size to as many batches of rows ``[G, B, width]``.
-
-``ReplayBuffer.batches`` is the one for policies that see the model and nothing else.
-"""
 
 
 @dataclass(frozen=True)
@@ -63,31 +58,23 @@ class ActorCritic(ABC):
     Args:
         config: see `SacConfig`.
         columns: layout of the rows given to ``update``.
-        generators: of the actions' randomness; the networks live on their device.
-        seeds: of initial weights; one policy each.
+        generators: of the actions' randomness, one policy each; their seeds are also those of initial weights. The
+            networks live on their device.
         constraint: a prior π_b that every policy is held near; None: there is none. With one,
             log π(a|s) - log π_b(a|s) takes the place of log π(a|s) everywhere, and κ that of -H̄. A prior with the
             hidden layers of ``config`` is also where every actor begins.
     """
 
     def __init__(
-        self,
-        config: SacConfig,
-        columns: ReplayColumns,
-        generators: SeedGenerators,
-        seeds: Sequence[int] = (0,),
-        constraint: KLConstraint | None = None,
+        self, config: SacConfig, columns: ReplayColumns, generators: SeedGenerators, constraint: KLConstraint | None
     ) -> None:
         outputs, values, self._target_entropy = self._sizes(config, columns)
-        self._config = config
-        self._constraint = constraint
-        self._columns = columns
-        self._generators = generators
-        device, G = generators.device, len(seeds)
+        self._config, self._columns, self._generators, self._constraint = config, columns, generators, constraint
+        device, G = generators.device, len(generators.generators)
         actors, critics = [], []
         begun = None if constraint is None else constraint.initial_actor(config.hidden)
-        for seed in seeds:
-            initial = torch.Generator().manual_seed(seed)
+        for generator in generators.generators:
+            initial = torch.Generator().manual_seed(generator.initial_seed())
             random = initial_layers((columns.observation_size, *config.hidden, outputs), 1, initial)
             actors.append(begun or random)
             critics.append(initial_layers((values[0], *config.hidden, values[1]), 2, initial))
@@ -176,17 +163,10 @@ class ActorCritic(ABC):
         """The actors' means (or their logits) as policies of their own, copies on the CPU."""
         *hidden, weight, bias = self.actor.layers
         A = self._columns.action_size
-        return DeterministicPolicy(
-            tuple(
-                layer.cpu().clone(memory_format=torch.contiguous_format)
-                for layer in (*hidden, weight[:, :A], bias[..., :A])
-            ),
-            scaling.observation_mean.cpu(),
-            scaling.observation_scale.cpu(),
-            scaling.action_low.cpu(),
-            scaling.action_high.cpu(),
-            scaling.discrete_actions,
-        )
+        parts = (*hidden, weight[:, :A], bias[..., :A])
+        layers = tuple(part.cpu().clone(memory_format=torch.contiguous_format) for part in parts)
+        scales = {name: getattr(scaling, name).cpu() for name in SCALES}
+        return DeterministicPolicy(layers, **scales, discrete_actions=scaling.discrete_actions)
 
     def _both_states(self, rows: Tensor) -> Tensor:
         """The states s' and s, one above the other: ``[G, 2 B, S]``."""
@@ -249,18 +229,12 @@ class _Drawn(NamedTuple):
 class Sac(ActorCritic):
     """For actions in a box: V(s) = E [min_j Q_j(s, a) - α log π(a|s)] from one reparametrised sample a ~ π(s)."""
 
-    def __init__(
-        self,
-        config: SacConfig,
-        columns: ReplayColumns,
-        generators: SeedGenerators,
-        seeds: Sequence[int] = (0,),
-        constraint: KLConstraint | None = None,
-    ) -> None:
-        super().__init__(config, columns, generators, seeds, constraint)
+    @cached_property
+    def _pairs(self) -> Tensor:
+        """(s, a), once a critic: a buffer ``[G, 2, B, S + A]``."""
+        columns, G = self._columns, len(self.log_alpha)
         width = columns.observation_size + columns.action_size
-        # (s, a), once a critic
-        self._pairs = torch.zeros(len(seeds), 2, config.batch_size, width, device=generators.device)
+        return torch.zeros(G, 2, self._config.batch_size, width, device=self._generators.device)
 
     @staticmethod
     def _sizes(config: SacConfig, columns: ReplayColumns) -> tuple[int, tuple[int, int], float]:
@@ -423,29 +397,22 @@ def train(
         seeds = [seed for seed in seeds for _ in divergences]
     generators = SeedGenerators.of(seeds, starts.device)
     algorithm = DiscreteSac if scaling.discrete_actions else Sac
-    sac = algorithm(config, scaling.columns, generators, seeds, constraint)
-    rollouts = Rollouts(
-        model,
-        scaling,
-        starts,
-        batch=config.rollout_batch,
-        horizon=config.horizon,
-        reset_fraction=reset_fraction,
-        generators=generators,
-    )
+    sac = algorithm(config, scaling.columns, generators, constraint)
+    batch, horizon = config.rollout_batch, config.horizon
+    rollouts = Rollouts(model, scaling, starts, generators, batch=batch, horizon=horizon, reset_fraction=reset_fraction)
     buffer = ReplayBuffer(config.buffer_size, scaling.columns.width, starts.device, len(seeds))
     done = 0
     for number in range(1, config.epochs + 1):
         while done < number * config.updates_per_epoch:
             if done % config.rollout_every == 0:
-                batch = rollouts.collect(sac.act)
-                buffer.extend(batch.rows)
+                transitions, rewards, uncertainties = rollouts.collect(sac.act)
+                buffer.extend(transitions)
             until_rollout = config.rollout_every - done % config.rollout_every
             updates = min(until_rollout, number * config.updates_per_epoch - done)
             for rows in sampler(buffer, updates, config.batch_size, generators):
                 sac.update(rows)
             done += updates
-        of_model = zip(batch.reward.tolist(), batch.uncertainty.tolist(), strict=True)
+        of_model = zip(rewards.tolist(), uncertainties.tolist(), strict=True)
         metrics = tuple(
             figures | {"model_reward": reward, "model_uncertainty": uncertainty}
             for figures, (reward, uncertainty) in zip(sac.pop_figures(), of_model, strict=True)

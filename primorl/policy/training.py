@@ -13,9 +13,10 @@ from primorl.dynamics.config import ModelConfig, Variant
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.policy import exported
 from primorl.policy.behaviour import BehaviourPolicy
-from primorl.policy.choice import Contest
 from primorl.policy.config import CandidateRecord, PolicyConfig, PolicyPointer
-from primorl.policy.sac import Sampler, train
+from primorl.policy.member_values import Contest
+from primorl.policy.replay import Sampler
+from primorl.policy.sac import train
 from primorl.policy.settings import SacConfig
 from primorl.privacy.statement import Statement
 from primorl.privacy.together import together
@@ -95,17 +96,8 @@ class Released:
         return cls(folder, variant, environment, statement, names, config.elapsed, file_sha256(file))
 
 
-@dataclass(frozen=True)
-class Near:
-    """What holds policies near the behaviour.
-
-    Attributes:
-        prior: a clone of the behaviour, on the device of the start states.
-        contest: that chooses among the candidates.
-    """
-
-    prior: BehaviourPolicy
-    contest: Contest
+Near = tuple[BehaviourPolicy, Contest]
+"""A clone of the behaviour, on the device of the start states, and the comparison that chooses among candidates."""
 
 
 def write_trained(
@@ -153,8 +145,9 @@ def write_trained(
             f"{released.folder}: found observations of size {model.observation_size}, the start states "
             f"(params.yaml: policy.starts) have shape {tuple(starts.shape[1:])}; run `dvc repro`"
         )
-    trained, divergences = tuple(seeds or (seed,)), () if near is None else tuple(near.contest.divergences)
-    each, prior = max(1, len(divergences)), None if near is None else near.prior
+    prior, contest = near or (None, None)
+    trained, divergences = tuple(seeds or (seed,)), tuple(contest.divergences) if contest else ()
+    each = max(1, len(divergences))
     policies = []
     with ExitStack() as open_runs, progress_bar(config.epochs, output.name, "epoch") as bar:
         of_seeds = [open_runs.enter_context(run.nested(f"seed {own}")) for own in seeds or ()]
@@ -162,13 +155,8 @@ def write_trained(
             log.params({"seed": own, "policy": settings})
             for key in _TAGS:
                 log.tag(key, str(getattr(released.statement, key)))
-        for epoch in train(
-            *(model, starts, config, sampler),
-            seeds=trained,
-            reset_fraction=reset_fraction,
-            prior=prior,
-            divergences=divergences,
-        ):
+        options: Any = {"reset_fraction": reset_fraction, "prior": prior, "divergences": divergences}
+        for epoch in train(model, starts, config, sampler, seeds=trained, **options):
             by_seed = [_means(epoch.metrics[own * each : (own + 1) * each]) for own in range(len(trained))]
             means = _means(by_seed)
             for log, metrics in ((run, means), *zip(of_seeds, by_seed, strict=False)):
@@ -177,7 +165,7 @@ def write_trained(
             policies.append(epoch.policies)
             bar.set_postfix(model_reward=f"{means['model_reward']:.3f}", refresh=False)
             bar.update()
-        verdict = None if near is None else near.contest.judge(policies[-1])
+        verdict = contest.judge(policies[-1]) if contest else None
         if verdict is not None:
             run.metric("clone_error", verdict.error)
             for own, log in enumerate(of_seeds or [run]):

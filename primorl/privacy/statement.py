@@ -12,10 +12,15 @@ FILE = "privacy.json"
 _Epsilon = Annotated[float, Within(ge=0)]
 _Delta = Annotated[float, Within(gt=0, lt=1)]
 _Multiplier = Annotated[float, Within(ge=0)]
+_Positive = Annotated[float, Within(gt=0)]
+_Probability = Annotated[float, Within(gt=0, le=1)]
+_Share = Annotated[float, Within(ge=0, le=1)]
 _Count = Annotated[int, Within(ge=1)]
 _NEEDED = ("epsilon", "delta")
 _ROUNDS = ("sampling_probability", "noise_multiplier", "clipping_norm", "rounds")
 _WITHOUT_ROUNDS = "PureDpEvent"
+NO_ROUNDS: dict[str, Any] = {**dict.fromkeys(_ROUNDS), "queries": ()}
+"""The keys of a statement that only rounds have."""
 
 
 @record
@@ -43,11 +48,9 @@ class MechanismStatement:
     what: Annotated[Line, "Folder of what it released."]
     epsilon: Annotated[_Epsilon | None, "ε of it alone, at `delta`; `null`: no guarantee."]
     event: Annotated[dict[str, Any], "Its accounted event."]
-    sampling_probability: Annotated[
-        Annotated[float, Within(gt=0, le=1)] | None, "q, the probability with which a unit joins a round."
-    ]
+    sampling_probability: Annotated[_Probability | None, "q, the probability with which a unit joins a round."]
     noise_multiplier: Annotated[_Multiplier | None, "z: the noise of a round has standard deviation z times C."]
-    clipping_norm: Annotated[Annotated[float, Within(gt=0)] | None, "C; `null`: contributions are not clipped."]
+    clipping_norm: Annotated[_Positive | None, "C; `null`: contributions are not clipped."]
     rounds: Annotated[_Count | None, "T, the rounds that were paid for."]
     queries: Annotated[tuple[QueryStatement, ...], "Queries over all units before the rounds."]
     charge: Annotated[Line | None, "Id of the ledger's charge that paid for it."]
@@ -58,7 +61,7 @@ class ProfilePoint:
     """One point of the privacy profile: (ε, δ) holds for each, all at once."""
 
     epsilon: Annotated[_Epsilon, "ε of the point."]
-    delta: Annotated[Annotated[float, Within(ge=0, le=1)], "δ of the point."]
+    delta: Annotated[_Share, "δ of the point."]
 
 
 @record
@@ -73,12 +76,8 @@ class GroupPoint:
 class AttackPoint:
     """How well an attack can tell whether a unit was in the data."""
 
-    false_positive_rate: Annotated[
-        Annotated[float, Within(gt=0, lt=1)], "How often an attack says “in the data” of a unit that was not."
-    ]
-    true_positive_rate: Annotated[
-        Annotated[float, Within(ge=0, le=1)], "How often, at most, the same attack says so of a unit that was."
-    ]
+    false_positive_rate: Annotated[_Delta, "How often an attack says “in the data” of a unit that was not."]
+    true_positive_rate: Annotated[_Share, "How often, at most, the same attack says so of a unit that was."]
 
 
 @record
@@ -148,15 +147,13 @@ class Statement:
         dict[str, Any],
         "The accounted event, as `dp_accounting` would rebuild it; `PureDpEvent` is this project's: pure ε-DP.",
     ]
-    sampling_probability: Annotated[
-        Annotated[float, Within(gt=0, le=1)] | None, "q, the probability with which a unit joins a round."
-    ]
+    sampling_probability: Annotated[_Probability | None, "q, the probability with which a unit joins a round."]
     noise_multiplier: Annotated[_Multiplier | None, "z: the noise of a round has standard deviation z times C."]
     clipping_norm: Annotated[
-        Annotated[float, Within(gt=0)] | None,
+        _Positive | None,
         "C: L2 norm that one unit's contribution is clipped to; `null`: contributions are not clipped.",
     ]
-    rounds: Annotated[Annotated[int, Within(ge=1)] | None, "T, the rounds that were paid for; fewer may have been run."]
+    rounds: Annotated[_Count | None, "T, the rounds that were paid for; fewer may have been run."]
     queries: Annotated[tuple[QueryStatement, ...], "Queries over all units before the rounds."]
     units: Annotated[_Count, "K, the number of private units; a public constant."]
     public_assumptions: Annotated[tuple[Line, ...], "What the guarantee takes as public."]
@@ -212,7 +209,7 @@ class Statement:
 
     @classmethod
     def no_guarantee(cls, *, unit: str, units: int, dataset_fingerprint: str, reason: str) -> "Statement":
-        """The statement of something that was made from private data without any mechanism."""
+        """State that something was made from private data without any mechanism."""
         from primorl.privacy.accounting.epsilon import ACCOUNTANT, RELATION_NAME
 
         return cls(
@@ -224,11 +221,7 @@ class Statement:
             accountant=Accountant(**ACCOUNTANT),
             epsilon_rdp=None,
             event={"type": "NonPrivateDpEvent"},
-            sampling_probability=None,
-            noise_multiplier=None,
-            clipping_norm=None,
-            rounds=None,
-            queries=(),
+            **NO_ROUNDS,
             units=units,
             public_assumptions=(),
             dataset_fingerprint=dataset_fingerprint,

@@ -1,16 +1,16 @@
 """The statement of what was made from the releases of several mechanisms: all of them are counted."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from dp_accounting import dp_event
 
-from primorl.privacy.accounting.epsilon import compose
+from primorl.privacy.accounting.epsilon import compose, flat
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.accounting.figures import stated
-from primorl.privacy.statement import MechanismStatement, Statement
+from primorl.privacy.statement import NO_ROUNDS, MechanismStatement, Statement
 from primorl.project.errors import PipelineError
 
 SHARED = ("unit", "units", "neighboring_relation", "dataset_fingerprint", "accountant", "delta", "public_units")
@@ -30,13 +30,10 @@ def mechanism(what: str, statement: Statement) -> MechanismStatement:
 
 
 def together(statements: Mapping[str, Statement]) -> Statement:
-    """The statement of what was made from several releases and nothing else.
+    """The statement of what was made from several releases, by folder, and nothing else.
 
     Post-processing of all outputs is as private as all mechanisms one after another, so ε, profile, groups and attacks
     are those of the composed event. Reasons to distrust one are reasons to distrust the whole.
-
-    Args:
-        statements: by folder of the release; the first one's facts about the data are taken.
 
     Raises:
         PipelineError: two statements are not about the same data, or not at the same δ.
@@ -57,14 +54,9 @@ def together(statements: Mapping[str, Statement]) -> Statement:
 
 
 def check_parts(path: Path, whole: Statement, parts: Mapping[str, Statement]) -> None:
-    """Check that a statement is of the releases in other folders: the first one's, or of several of them together.
+    """Check that a statement at ``path`` is of the releases in other folders: the first one's, or of several together.
 
     Figures of several together (`FIGURES`) are left to the accountant.
-
-    Args:
-        path: of the statement, for the message.
-        whole: of what was made from one release, or from several.
-        parts: statements by folder of the release.
 
     Raises:
         PipelineError: a release is gone or is another one, or a key is not what these releases make of it.
@@ -90,10 +82,6 @@ def after_offline(offline: Statement, online: Statement) -> Statement:
     Its ε is of somebody who is in the log and among the users: of both mechanisms, one after the other. Who is in one
     of them only has the ε of that one, which ``mechanisms`` tells.
 
-    Args:
-        offline: of the policy from the log.
-        online: of the run that went on from it.
-
     Raises:
         ValueError: they are not at the same δ.
     """
@@ -113,12 +101,8 @@ def _one_after_another(facts: Statement, statements: Mapping[str, Statement], as
         facts,
         private=all(statement.private for statement in statements.values()),
         **stated(event, spent),
-        sampling_probability=None,
-        noise_multiplier=None,
-        clipping_norm=None,
+        **NO_ROUNDS,
         clipping=None,
-        rounds=None,
-        queries=(),
         public_assumptions=(*_united(statement.public_assumptions for statement in statements.values()), assumption),
         void=_united(statement.void for statement in statements.values()),
         charge=None,
@@ -132,16 +116,10 @@ def _one_after_another(facts: Statement, statements: Mapping[str, Statement], as
 
 def joint_event(events: Sequence[dict[str, Any]]) -> dp_event.DpEvent:
     """Everything that several accounted events did, one after another."""
-    parts = tuple(_flat(events))
+    parts = tuple(flat(map(event_from_json, events)))
     if any(isinstance(part, dp_event.NonPrivateDpEvent) for part in parts):
         return dp_event.NonPrivateDpEvent()
     return dp_event.ComposedDpEvent(parts)
-
-
-def _flat(events: Sequence[dict[str, Any]]) -> Iterator[dp_event.DpEvent]:
-    for content in events:
-        event = event_from_json(content)
-        yield from event.events if isinstance(event, dp_event.ComposedDpEvent) else (event,)
 
 
 def _united(lines: Iterable[tuple[str, ...]]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Set
 from functools import lru_cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Self
 
 import yaml
@@ -150,10 +150,8 @@ def restore_outputs(stage: str) -> list[str]:
     Outputs that are there are left alone: a stage that was not started by DVC has lost nothing.
     """
     missing = _missing(stage)
-    if not missing:
-        return []
-    cache = _cache()
-    return [path for path, digest in missing.items() if _is_cached(digest, cache) and _put_back(path, digest, cache)]
+    cache = _cache() if missing else Path()
+    return [path for path, digest in missing.items() if _put_back(workspace() / path, _cached_files(digest, cache))]
 
 
 def missing_outputs() -> list[str]:
@@ -169,19 +167,13 @@ def recorded_file(output: Path, name: str | None = None) -> str | None:
         name: of the file, if the output is a folder; None: the output is the file.
     """
     digest = _recorded().get(str(output), "")
-    if not digest or digest.endswith(".dir") != (name is not None) or not (home() / ".dvc").is_dir():
+    if not digest or not (home() / ".dvc").is_dir():
         return None
-    cache = home() / ".dvc" / "cache"  # the usual place first: asking DVC takes a second
-    if not _is_cached(digest, cache):
-        cache = _cache()
-    if not _is_cached(digest, cache):
-        return None
-    if name is not None:
-        listed = json.loads(_object(cache, digest).read_text(encoding="utf-8"))
-        digest = next((entry["md5"] for entry in listed if entry["relpath"] == name), "")
-        if not digest or not _is_cached(digest, cache):
-            return None
-    return _object(cache, digest).read_text(encoding="utf-8")
+    files = _cached_files(digest, home() / ".dvc" / "cache")  # the usual place first: asking DVC takes a second
+    if files is None:
+        files = _cached_files(digest, _cache())
+    file = None if files is None else files.get(name or "")
+    return file.read_text(encoding="utf-8") if file is not None and file.is_file() else None
 
 
 def is_recorded(stage: str) -> bool:
@@ -197,10 +189,8 @@ def hint(stage: str | None = None) -> str | None:
     """
     expected = _missing(stage) if stage is not None else {}
     missing = {path: digest for path, digest in _missing().items() if path not in expected}
-    if not missing:
-        return None
-    cache = _cache()
-    lost = [path for path, digest in missing.items() if _is_cached(digest, cache)]
+    cache = _cache() if missing else Path()
+    lost = [path for path, digest in missing.items() if _cached_files(digest, cache) is not None]
     if not lost:
         return None
     more = f" and {len(lost) - _LISTED} more" if len(lost) > _LISTED else ""
@@ -228,29 +218,31 @@ def _parsed(text: str) -> Any:
     return yaml.safe_load(text)
 
 
-def _put_back(path: str, digest: str, cache: Path) -> bool:
-    target = workspace() / path
-    if not digest.endswith(".dir"):
-        with replaced_file(target) as fresh:
-            shutil.copyfile(_object(cache, digest), fresh)
-        return True
-    listed = json.loads(_object(cache, digest).read_text(encoding="utf-8"))
-    if not all(_is_cached(entry["md5"], cache) for entry in listed):
+def _put_back(target: Path, files: dict[str, Path] | None) -> bool:
+    """Copy an output from DVC's cache; False unless all of it is there, as half of an output is worse than none."""
+    if files is None or not all(file.is_file() for file in files.values()):
         return False
+    if "" in files:
+        with replaced_file(target) as fresh:
+            shutil.copyfile(files[""], fresh)
+        return True
     with replaced_directory(target) as fresh:
-        for entry in listed:
-            file = fresh / PurePosixPath(entry["relpath"])
-            file.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(_object(cache, entry["md5"]), file)
+        for name, file in files.items():
+            (fresh / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, fresh / name)
     return True
 
 
-def _is_cached(digest: str, cache: Path) -> bool:
-    return _object(cache, digest).is_file()
-
-
-def _object(cache: Path, digest: str) -> Path:
-    return cache / "files" / "md5" / digest[:2] / digest[2:]
+def _cached_files(digest: str, cache: Path) -> dict[str, Path] | None:
+    """Map the files of an output to those in DVC's cache, ``""`` where it is one file; None: it is not cached."""
+    objects = cache / "files" / "md5"
+    found = objects / digest[:2] / digest[2:]
+    if not found.is_file():
+        return None
+    if not digest.endswith(".dir"):
+        return {"": found}
+    listed = json.loads(found.read_text(encoding="utf-8"))
+    return {entry["relpath"]: objects / entry["md5"][:2] / entry["md5"][2:] for entry in listed}
 
 
 def _cache() -> Path:

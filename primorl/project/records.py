@@ -84,14 +84,9 @@ def read_record(path: Path, kind: type[R], remedy: str = "run `dvc repro` to mak
         PipelineError: the file is missing, is not strict JSON, is of another format version, or has other keys or
             types than ``kind`` declares. One line.
     """
-    return parse_record(read_text(path, remedy), kind, path, remedy)
-
-
-def parse_record(text: str, kind: type[R], path: Path, remedy: str = "run `dvc repro` to make it again") -> R:
-    """`read_record` of a text that was read from ``path``."""
     from pydantic import ValidationError
 
-    content = parse_json(text, path)
+    content = parse_json(read_text(path, remedy), path)
     version = getattr(kind, "FORMAT", None)
     if version is not None:
         found = content.pop("format", 1)

@@ -18,16 +18,12 @@ FILES = (
     *(".dvc/config", ".dvc/.gitignore", "data/README.md", "data/*/.gitignore", "models/README.md"),
 )
 """Patterns from the repository's root."""
-FOLDER = "template"
-"""Where they are in the installed package."""
-OF_THE_VERSION = ("dvc.yaml", "pipeline/")
-"""Files that belong to the installed version; the others are the user's once they are there."""
+FOLDER = "template"  # where they are in the installed package
+_OF_THE_VERSION = ("dvc.yaml", "pipeline/", "primorl.version")  # the others are the user's once they are there
 VERSION = Path("primorl.version")
 """Names the version that a project's stages are of. Each stage depends on it, in the place of the package's code."""
-UNFINISHED = VERSION.with_suffix(".unfinished")
-"""Lies in the place of `VERSION` while a folder that was empty is filled."""
-RESERVED = tuple(Path(name).stem for name in FILES if name.startswith("datasets/"))
-"""Names of the template's own files in datasets/."""
+UNFINISHED = VERSION.with_suffix(".unfinished")  # in its place while a folder that was empty is filled
+RESERVED = tuple(Path(name).stem for name in FILES if name.startswith("datasets/"))  # of the template's own files
 
 
 def template(version: str) -> Iterator[tuple[str, str]]:
@@ -135,24 +131,20 @@ def bring_up_to_date(folder: Path, version: str) -> list[str]:
     changed = []
     for name, text in template(version):  # the version comes last: it speaks of all
         path = folder / name
-        if not name.startswith((*OF_THE_VERSION, str(VERSION))):
-            continue
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
+        if name.startswith(_OF_THE_VERSION) and (not path.exists() or path.read_text(encoding="utf-8") != text):
             with replaced_file(path) as fresh:
                 fresh.write_text(text, encoding="utf-8")
             changed.append(name)
     return changed
 
 
-def check_version(folder: Path, version: str) -> None:
-    """Check that a project's stages are of the installed version; a clone of the repository has nothing to check.
+def check_version(version: str) -> None:
+    """Check that the project's stages are of the installed version; a clone of the repository has nothing to check.
 
     Raises:
         PipelineError: they are of another one.
     """
-    if not (folder / VERSION).exists():
-        return
-    found = (folder / VERSION).read_text(encoding="utf-8").strip()
+    found = VERSION.read_text(encoding="utf-8").strip() if VERSION.exists() else version
     if found != version:
         raise PipelineError(
             f"{VERSION}: found {found[:40]!r}, and primorl {version} is installed; run `primorl init .` in "

@@ -5,7 +5,7 @@ Titles, captions and the tables' headers are in the page's template.
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,20 +35,12 @@ class Figure:
 
 def figures(facts: Facts) -> dict[str, Figure]:
     """All figures that these facts allow, by name."""
-    makers: dict[str, Callable[[Facts], Figure | None]] = {
-        "attack": _attack,
-        "values": _values,
-        "learning": _learning,
-        "model_error": _model_error,
-        "checks": _checks,
-        "rollouts": _rollouts,
-        "first_states": _first_states,
-        "actions": _actions,
-        "rounds": _rounds,
-        "budget": _budget,
-        "others": _others,
-    }
-    return {name: figure for name, make in makers.items() if (figure := make(facts)) is not None}
+    makers = (
+        *(_attack, _values, _learning, _model_error, _checks, _rollouts),
+        *(_first_states, _actions, _rounds, _budget, _others),
+    )
+    drawn = {make.__name__.removeprefix("_"): make(facts) for make in makers}
+    return {name: figure for name, figure in drawn.items() if figure is not None}
 
 
 def _attack(facts: Facts) -> Figure | None:
@@ -118,8 +110,10 @@ def _learning(facts: Facts) -> Figure | None:
     if before:
         epochs, values = [point.number for point in before], [point.value for point in before]
         interval = "range over members" if facts.summary["return_mean"] is None else "95% interval"
+        edge = [*(point.high for point in before), *(point.low for point in before[::-1])]
+        area = {"fill": "toself", "fillcolor": "rgba(0,114,178,0.15)", "line": {"width": 0}, "hoverinfo": "skip"}
         data += [
-            _band(epochs, [point.low for point in before], [point.high for point in before], interval),
+            _line([*epochs, *epochs[::-1]], edge, interval, BLUE) | area,
             _line(epochs, values, "after each epoch", BLUE, mode="lines+markers", hover="epoch %{x}: %{y:.4g}"),
         ]
     behaviour = facts.summary.get("public_return_mean")
@@ -139,14 +133,14 @@ def _learning(facts: Facts) -> Figure | None:
 def _model_error(facts: Facts) -> Figure | None:
     if not facts.model_error:
         return None
-    errors, labels = list(facts.model_error.values()), list(map(wrapped, facts.model_error))
+    errors, labels = list(facts.model_error.values()), list(map(_wrapped, facts.model_error))
     drawn = [max(error, _LEAST_ERROR) for error in errors]
     dots = _line(drawn, (), "the model", BLUE, mode="markers", hover="%{y}: %{text}")
     dots |= {"y": labels, "showlegend": False, "text": [f"{error:.2%}" for error in errors]}
     dots["marker"] |= {"size": 10}
     spec = _layout([dots], "error, as a share of what varies", "")
     spec["layout"] |= _named_rows(labels, each=28)
-    spec["layout"]["xaxis"] |= log_axis([*drawn, 1.0]) | {"tickformat": "~%"}
+    spec["layout"]["xaxis"] |= _log_axis([*drawn, 1.0]) | {"tickformat": "~%"}
     average = {"type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1}
     average |= {"line": {"color": GREY, "dash": "dash"}, "name": "the average alone", "showlegend": True}
     spec["layout"] |= {"shapes": [average], "showlegend": True}
@@ -215,7 +209,7 @@ def _first_states(facts: Facts) -> Figure | None:
     ranges = _ranges(facts)
     labels = {}
     for name, (low, high) in ranges.items():
-        labels[name] = wrapped(name) + ("" if name in facts.first_shares else f"<br>{low:.4g} to {high:.4g}")
+        labels[name] = _wrapped(name) + ("" if name in facts.first_shares else f"<br>{low:.4g} to {high:.4g}")
     data = []
     if numbers := [name for name in facts.first_states if name not in facts.first_shares]:
         parts = [_placed(facts.first_states[name], *ranges[name]) for name in numbers]
@@ -253,7 +247,7 @@ def _actions(facts: Facts) -> Figure | None:
     if found is None:
         return None
     sides = (("today, public", GREY, found.recorded), ("the policy", BLUE, found.chosen))
-    names = list(map(wrapped, found.names))
+    names = list(map(_wrapped, found.names))
     if found.discrete:
         data = [_bars(names, [share for (share,) in side], color, who) for who, color, side in sides]
         rows: list[tuple[str, ...]] = []
@@ -317,7 +311,7 @@ def _others(facts: Facts) -> Figure | None:
     if not data:
         return None
     spec = _layout(data, "ε of the policy", "value")
-    spec["layout"]["xaxis"] |= log_axis([epsilon for _, epsilon, _, _ in known if epsilon is not None])
+    spec["layout"]["xaxis"] |= _log_axis([epsilon for _, epsilon, _, _ in known if epsilon is not None])
     rows = []
     for name, epsilon, value, by in known:
         rows.append((name, "none" if epsilon is None else at_most(epsilon), f"{value:.4g}", by))
@@ -344,8 +338,7 @@ def _line(
 ) -> dict[str, Any]:
     """A trace of points, joined or not; ``hover`` is shown over a point instead of the name."""
     drawn: dict[str, Any] = {"type": "scatter", "mode": mode, "x": list(x), "y": list(y), "name": name}
-    drawn["line"] = {"color": color, "dash": dash}
-    drawn["marker"] = {"color": color, "size": 7}
+    drawn |= {"line": {"color": color, "dash": dash}, "marker": {"color": color, "size": 7}}
     return drawn | ({"hovertemplate": f"{hover}<extra></extra>"} if hover else {"hoverinfo": "name"})
 
 
@@ -354,22 +347,16 @@ def _layout(data: list[dict[str, Any]], x: str, y: str, *, percent: bool = False
     axis: dict[str, Any] = {"gridcolor": "#dddddd", "zerolinecolor": "#bbbbbb", "automargin": True}
     if percent:
         axis["tickformat"] = ".0%"
-    return {
-        "data": data,
-        "layout": {
-            "xaxis": {**axis, "title": {"text": x, "standoff": 8}},
-            "yaxis": {**axis, "title": {"text": y, "standoff": 8}},
-            "margin": {"l": 20, "r": 20, "t": 10, "b": 20},  # beside what axes and legend need
-            "height": 340,
-            "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom"},
-            "font": {"family": "system-ui, sans-serif", "size": 13, "color": "#222222"},
-            "paper_bgcolor": "white",
-            "plot_bgcolor": "white",
-        },
+    drawn: dict[str, Any] = {
+        side: {**axis, "title": {"text": text, "standoff": 8}} for side, text in (("xaxis", x), ("yaxis", y))
     }
+    drawn |= {"margin": {"l": 20, "r": 20, "t": 10, "b": 20}, "height": 340}  # beside what axes and legend need
+    drawn["legend"] = {"orientation": "h", "y": 1.02, "yanchor": "bottom"}
+    drawn["font"] = {"family": "system-ui, sans-serif", "size": 13, "color": "#222222"}
+    return {"data": data, "layout": drawn | {"paper_bgcolor": "white", "plot_bgcolor": "white"}}
 
 
-def wrapped(name: str) -> str:
+def _wrapped(name: str) -> str:
     """Break a name after its separators into lines of about 20 characters, for which a telephone has room."""
     lines = [""]
     for part in re.split(r"(?<=[_ =:/-])", name):
@@ -384,21 +371,6 @@ def _named_rows(names: Sequence[str], *, each: int, more: int = 140) -> dict[str
     rows: dict[str, Any] = {"type": "category", "categoryorder": "array", "categoryarray": list(names)}
     rows |= {"range": [len(names) - 0.5, -0.5], "gridcolor": "#dddddd", "automargin": True}
     return {"yaxis": rows, "height": more + each * len(names)}
-
-
-def _band(x: Sequence[float], low: Sequence[float], high: Sequence[float], name: str) -> dict[str, Any]:
-    """A trace of the area between two lines."""
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "x": [*x, *reversed(x)],
-        "y": [*high, *reversed(low)],
-        "fill": "toself",
-        "fillcolor": "rgba(0,114,178,0.15)",
-        "line": {"width": 0},
-        "hoverinfo": "skip",
-        "name": name,
-    }
 
 
 def _spread(
@@ -419,29 +391,16 @@ def _spread(
         interval: draw bars at the ends of the whiskers.
     """
     names, values, low, high = (list(same) for same in zip(*rows, strict=True))
-    marker: dict[str, Any] = {"size": 10, "color": color, "symbol": "circle-open" if hollow else "circle"}
-    marker["line"] = {"width": 2, "color": color}
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "x": values,
-        "y": names,
-        "name": name,
-        "marker": marker,
-        "error_x": {
-            "type": "data",
-            "symmetric": False,
-            "array": [end - value for end, value in zip(high, values, strict=True)],
-            "arrayminus": [value - end for end, value in zip(low, values, strict=True)],
-            "color": color,
-            "thickness": 2 if interval else 1,
-            "width": 5 if interval else 0,
-        },
-        "hovertemplate": "%{y}: %{x:.4g}<extra></extra>",
-    }
+    bars: dict[str, Any] = {"type": "data", "symmetric": False, "color": color}
+    bars |= {"thickness": 2, "width": 5} if interval else {"thickness": 1, "width": 0}
+    bars["array"] = [end - value for end, value in zip(high, values, strict=True)]
+    bars["arrayminus"] = [value - end for end, value in zip(low, values, strict=True)]
+    drawn = _line(values, (), name, color, mode="markers", hover="%{y}: %{x:.4g}") | {"y": names, "error_x": bars}
+    symbol = {"symbol": "circle-open" if hollow else "circle", "line": {"width": 2, "color": color}}
+    return drawn | {"marker": {"size": 10, "color": color, **symbol}}
 
 
-def log_axis(values: Sequence[float]) -> dict[str, Any]:
+def _log_axis(values: Sequence[float]) -> dict[str, Any]:
     """Parts of a logarithmic axis with few ticks at plain numbers; values that are not above 0 are left out."""
     drawn = [value for value in values if math.isfinite(value) and value > 0] or [1.0]
     low, high = math.log10(min(drawn)), math.log10(max(drawn))
@@ -465,29 +424,12 @@ def _whole_axis(most: int) -> dict[str, Any]:
 
 def _box(names: Sequence[str], levels: Sequence[Sequence[float]], color: str, name: str) -> dict[str, Any]:
     """A trace of boxes, one a name, from least, quartiles and greatest."""
-    least, quarter, median, three, greatest = (list(same) for same in zip(*levels, strict=True))
-    return {
-        "type": "box",
-        "orientation": "h",
-        "y": list(names),
-        "lowerfence": least,
-        "q1": quarter,
-        "median": median,
-        "q3": three,
-        "upperfence": greatest,
-        "marker": {"color": color},
-        "name": name,
-    }
+    keys = ("lowerfence", "q1", "median", "q3", "upperfence")
+    drawn = {key: list(same) for key, same in zip(keys, zip(*levels, strict=True), strict=True)}
+    return {"type": "box", "orientation": "h", "y": list(names), "marker": {"color": color}, "name": name, **drawn}
 
 
 def _bars(names: Sequence[str], shares: Sequence[float], color: str, name: str) -> dict[str, Any]:
     """A trace of bars, one a name."""
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "y": list(names),
-        "x": list(shares),
-        "marker": {"color": color},
-        "name": name,
-        "hovertemplate": "%{y}: %{x:.1%}<extra>%{fullData.name}</extra>",
-    }
+    drawn = {"type": "bar", "orientation": "h", "y": list(names), "x": list(shares), "marker": {"color": color}}
+    return drawn | {"name": name, "hovertemplate": "%{y}: %{x:.1%}<extra>%{fullData.name}</extra>"}

@@ -13,9 +13,10 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from primorl.config.params import Params, Reading
+from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.ledger.account import Account
+from primorl.privacy.ledger.history import Request, Version
 from primorl.privacy.ledger.ledger import Budget, Ledger
-from primorl.privacy.ledger.requests import Request, Version
 from primorl.privacy.ledger.store import Store
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.dvc import REMAKE, is_recorded, recorded_file
@@ -138,6 +139,21 @@ def request(
         git_commit=git_commit(),
         mlflow_run=None if run is None else run.run_id,
     )
+
+
+def solved_noise(
+    key: str, epsilon: float, delta: float, q: float, rounds: int, queries: tuple[float, ...] = (), remedy: str = ""
+) -> float:
+    """Solve for the noise multiplier at which a mechanism costs the ε of a key of params.yaml.
+
+    Raises:
+        PipelineError: none is enough.
+    """
+    try:
+        return solve_noise_multiplier(epsilon, delta, q, rounds, queries)
+    except ValueError as impossible:
+        remedy = remedy or "set it to null"
+        raise PipelineError(f"params.yaml: {key} = {epsilon:.12g}: {impossible}; raise it, or {remedy}") from None
 
 
 def digest(content: dict[str, Any]) -> str:
@@ -285,43 +301,32 @@ def _named() -> Iterator[Loss]:
     DVC deletes a stage's outputs before it runs the stage. So the statements of model and clone and the answers are
     also looked up in DVC's cache.
     """
-    for root in dict.fromkeys((workspace().resolve(), home())):
-        for file in sorted((root / MODELS).glob(f"*/{_STATEMENT}")):
-            yield from _of(_read(file, file.parent, root), _shown(file, root))
-        if (answers := root / PRIVATE_EVALUATION).exists():
-            yield from _of_answers(_read(answers, answers, root), _shown(answers, root))
-    for folder in (MODEL, BEHAVIOUR):
-        recorded = recorded_file(folder, _STATEMENT)
+    here = workspace().resolve()
+    for root in dict.fromkeys((here, home())):
+        answers = [root / PRIVATE_EVALUATION] if (root / PRIVATE_EVALUATION).exists() else []
+        for file in (*sorted((root / MODELS).glob(f"*/{_STATEMENT}")), *answers):
+            shown = file.relative_to(root) if root == here else file
+            try:
+                content = read_json(file)
+            except PipelineError as broken:
+                output = shown if file in answers else shown.parent
+                raise PipelineError(
+                    f"{str(broken).partition(';')[0]}, so nobody can tell which charge it names; bring {output} back "
+                    "by `dvc checkout`, or delete it"
+                ) from None
+            yield from _of(content, str(shown))
+    for output, name in ((MODEL, _STATEMENT), (BEHAVIOUR, _STATEMENT), (PRIVATE_EVALUATION, None)):
+        recorded = recorded_file(output, name)
         if recorded is not None:
-            yield from _of(parse_json(recorded, LOCK), f"{LOCK} ({folder / _STATEMENT})")
-    recorded = recorded_file(PRIVATE_EVALUATION)
-    if recorded is not None:
-        yield from _of_answers(parse_json(recorded, LOCK), f"{LOCK} ({PRIVATE_EVALUATION})")
-
-
-def _read(file: Path, output: Path, root: Path) -> Mapping[str, Any]:
-    try:
-        return read_json(file)
-    except PipelineError as broken:
-        raise PipelineError(
-            f"{str(broken).partition(';')[0]}, so nobody can tell which charge it names; bring "
-            f"{_shown(output, root)} back by `dvc checkout`, or delete it"
-        ) from None
-
-
-def _shown(file: Path, root: Path) -> str:
-    return str(file.relative_to(root) if root == workspace().resolve() else file)
-
-
-def _of_answers(answers: Mapping[str, Any], file: str) -> Iterator[Loss]:
-    statements = answers.get("statements")
-    for name, statement in statements.items() if isinstance(statements, dict) else ():
-        if isinstance(statement, dict):
-            yield from _of(statement, f"{file} ({printable(name)})")
+            yield from _of(parse_json(recorded, LOCK), f"{LOCK} ({output / (name or '')})")
 
 
 def _of(statement: Mapping[str, Any], file: str) -> Iterator[Loss]:
-    """The charge of a statement, and those of the mechanisms in it, each with its own event and ε."""
+    """The charge of a statement, and those of the mechanisms in it, each with its own event and ε; or of answers."""
+    answers = statement.get("statements")
+    for name, answer in answers.items() if isinstance(answers, dict) else ():
+        if isinstance(answer, dict):
+            yield from _of(answer, f"{file} ({printable(name)})")
     charge = statement.get("charge")
     if isinstance(charge, str):
         yield Loss(charge, file, statement)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from primorl.config.params import Params
 from primorl.online.mechanism import ONE_USER
-from primorl.privacy.ledger.requests import Version
+from primorl.privacy.ledger.history import Version
 from primorl.project.errors import PipelineError
 from primorl.project.paths import ARRIVALS, WITHDRAWALS
 from primorl.trajectories.identity.consent import IdList, read_ids

@@ -12,13 +12,12 @@ from dp_accounting import dp_event
 from primorl.config.blocks import FIRST_CLONE, Behaviour
 from primorl.config.params import Params, plain
 from primorl.privacy.accounting.epsilon import training_event
-from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
 from primorl.project.paths import BEHAVIOUR
-from primorl.setup.accounts import digest
+from primorl.setup.accounts import digest, solved_noise
 from primorl.setup.paid_work import PrivateStage, check_declared, from_public, model_bounds, observation_columns
 from primorl.setup.partitions import Partitions
 from primorl.training.settings import LEAST_UNITS, EarlyStopping, LocalTraining, ServerTraining
@@ -53,17 +52,8 @@ def asked(params: Params) -> bool:
 
 
 def noise_for(epsilon: float, delta: float) -> float:
-    """Solve for the noise multiplier of a clone at ε.
-
-    Raises:
-        PipelineError: none is enough.
-    """
-    try:
-        return solve_noise_multiplier(epsilon, delta, SAMPLING_PROBABILITY, ROUNDS)
-    except ValueError as impossible:
-        raise PipelineError(
-            f"params.yaml: behaviour.target_epsilon = {epsilon:.12g}: {impossible}; raise it, or set it to null"
-        ) from None
+    """Solve for the noise multiplier of a clone at ε; see `solved_noise`."""
+    return solved_noise("behaviour.target_epsilon", epsilon, delta, SAMPLING_PROBABILITY, ROUNDS)
 
 
 def clone_event(epsilon: float, delta: float) -> dp_event.DpEvent:

@@ -67,11 +67,6 @@ class Place:
             ) from None
         return cls(process, processes, local, of_machine, launched=True)
 
-    @classmethod
-    def of_training(cls, compute: Compute, variant: str) -> "Place":
-        """The place for ``train_model``; variant mopo is trained by one process."""
-        return cls() if variant == "mopo" else cls.of(compute)
-
 
 ALONE = Place()
 

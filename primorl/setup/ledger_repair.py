@@ -8,8 +8,8 @@ from typing import Any
 from primorl.config.params import Params, Reading
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.accounting.rounding import at_most
+from primorl.privacy.ledger.history import Request, Version
 from primorl.privacy.ledger.ledger import BrokenLedger, Ledger
-from primorl.privacy.ledger.requests import Request, Version
 from primorl.project.errors import PipelineError
 from primorl.project.files import home
 from primorl.project.paths import LEDGER_HEAD, MANIFEST, PARTITIONS

@@ -13,14 +13,13 @@ from primorl.config.params import Params, plain
 from primorl.config.suggestions import FITTED
 from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.termination import LEARNED, NONE, RULES
-from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
 from primorl.project.progress import progress_bar
-from primorl.setup.accounts import digest, plan_identity
+from primorl.setup.accounts import digest, plan_identity, solved_noise
 from primorl.setup.paid_work import (
     check_declared,
     from_public,
@@ -71,9 +70,13 @@ def make_plan(params: Params, manifest: Manifest) -> Plan:
         raise ValueError(f"fit these first, see primorl.setup.fitting: {unfitted}")
     privacy, variant = params.privacy, params.dynamics.variant
     shape, queries = architecture(params, manifest), _queries(params, manifest)
-    multiplier = 0.0
-    if variant == "private":
-        multiplier = privacy.noise_multiplier or _solved(params, queries)
+    multiplier, target = privacy.noise_multiplier or 0.0, privacy.target_epsilon
+    if variant != "private":
+        multiplier = 0.0
+    elif target is not None:
+        q, noises = privacy.sampling_probability, tuple(query.noise_multiplier for query in queries)
+        remedy = "lower sampling_probability or rounds" + (", or raise statistics.noise_multiplier" if queries else "")
+        multiplier = solved_noise("privacy.target_epsilon", target, privacy.delta, q, privacy.rounds, noises, remedy)
     norm = math.inf if variant == "no_clip" else privacy.clipping_norm
     return Plan(
         units=manifest.private_units,
@@ -114,21 +117,6 @@ def _queries(params: Params, manifest: Manifest) -> tuple[GaussianQuery, ...]:
     if asked.starts:
         queries.append(GaussianQuery.of(STARTS, columns.moments, multiplier))
     return tuple(queries)
-
-
-def _solved(params: Params, queries: tuple[GaussianQuery, ...]) -> float:
-    privacy = params.privacy
-    assert privacy.target_epsilon is not None  # params.yaml gives exactly one of the two
-    multipliers = tuple(query.noise_multiplier for query in queries)
-    try:
-        return solve_noise_multiplier(
-            privacy.target_epsilon, privacy.delta, privacy.sampling_probability, privacy.rounds, multipliers
-        )
-    except ValueError as impossible:
-        remedy = "lower sampling_probability or rounds" + (", or raise statistics.noise_multiplier" if queries else "")
-        raise PipelineError(
-            f"params.yaml: privacy.target_epsilon = {privacy.target_epsilon:.12g}: {impossible}; raise it, or {remedy}"
-        ) from None
 
 
 def check_choices(params: Params, manifest: Manifest, public: UnitStore) -> None:

@@ -19,10 +19,9 @@ from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.ledger.account import Account
-from primorl.privacy.ledger.history import Charge
+from primorl.privacy.ledger.history import BudgetExceeded, Charge
 from primorl.privacy.ledger.ledger import Budget
 from primorl.privacy.ledger.refusals import advice
-from primorl.privacy.ledger.requests import BudgetExceeded
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.dvc import changed_stages
 from primorl.project.errors import PipelineError

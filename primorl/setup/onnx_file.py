@@ -43,7 +43,7 @@ def export(policy: Policy, statement: Statement, out: Path) -> tuple[int, float]
     Raises:
         PipelineError: the policy draws its actions, the extra is not installed, or the actions differ. One line.
     """
-    if policy.saved.drawn:
+    if policy.drawn:
         raise PipelineError(
             "export: found a policy that draws its actions (a clone of behaviour), allowed is one that computes them; "
             "use it in Python: primorl.load_policy"
@@ -79,7 +79,6 @@ def graph(policy: Policy) -> "onnx.ModelProto":
     """
     from onnx import TensorProto, helper, numpy_helper
 
-    saved = policy.saved
     nodes, constants = [], []
 
     def constant(name: str, value: Any) -> str:
@@ -98,9 +97,9 @@ def graph(policy: Policy) -> "onnx.ModelProto":
     least = node("ReduceMin", [inside], "all_inside", axes=[1], keepdims=int(keep))
     answered = node("Cast", [least], "answered", to=TensorProto.BOOL)
 
-    centred = node("Sub", [OBSERVATION, constant("mean", saved.observation_mean)], "centred")
-    hidden = node("Div", [centred, constant("scale", saved.observation_scale)], "standardised")
-    layers = [layer[0] for layer in saved.layers]
+    centred = node("Sub", [OBSERVATION, constant("mean", policy.observation_mean)], "centred")
+    hidden = node("Div", [centred, constant("scale", policy.observation_scale)], "standardised")
+    layers = [layer[0] for layer in policy.layers]
     for number, (weight, bias) in enumerate(zip(layers[::2], layers[1::2], strict=True)):
         terms = [hidden, constant(f"weight_{number}", weight), constant(f"bias_{number}", bias[0])]
         hidden = node("Gemm", terms, f"layer_{number}", transB=1)
@@ -113,8 +112,8 @@ def graph(policy: Policy) -> "onnx.ModelProto":
     else:
         one = node("Add", [node("Tanh", [hidden], "tanh"), constant("one", np.float32(1))], "shifted")
         unit = node("Mul", [one, constant("half", np.float32(0.5))], "unit")
-        lowest, highest = constant("action_low", saved.action_low), constant("action_high", saved.action_high)
-        scaled = node("Mul", [unit, constant("width", saved.action_high - saved.action_low)], "scaled")
+        lowest, highest = constant("action_low", policy.action_low), constant("action_high", policy.action_high)
+        scaled = node("Mul", [unit, constant("width", policy.action_high - policy.action_low)], "scaled")
         raised = node("Max", [node("Add", [scaled, lowest], "moved"), lowest], "at_least")
         held = node("Min", [raised, highest], "held")
         node("Where", [answered, held, constant("none", np.float32(np.nan))], ACTION)
@@ -146,9 +145,9 @@ def _probes(policy: Policy) -> Array:
     """Observations to compare at: the whole answerable range, the scales of training, and what is not answered."""
     generator, S = np.random.default_rng(0), policy.observation_size
     low, high = _float32_bounds(policy)
-    mean, scale = policy.saved.observation_mean, policy.saved.observation_scale
+    mean, scale = policy.observation_mean, policy.observation_scale
     rows = (mean + 2 * scale * generator.standard_normal((_CHECKED_ROWS, S))).astype(np.float32)
-    if policy.saved.observation_range is not None:
+    if policy.observation_range is not None:
         rows[::2] = generator.uniform(low, high, (len(rows[::2]), S))
         rows = np.clip(rows, low, high)
         rows[0], rows[1] = low, high
@@ -167,5 +166,5 @@ def _difference(policy: Policy, rows: Array, found: Any) -> float:
         return float("inf")
     if policy.discrete_actions:
         return float(np.mean(found != expected))
-    width = policy.saved.action_high - policy.saved.action_low
+    width = policy.action_high - policy.action_low
     return float(np.max(np.abs(found - expected)[answered] / width, initial=0.0))

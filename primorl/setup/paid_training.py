@@ -22,13 +22,12 @@ from primorl.policy import behaviour
 from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.ledger.charges import Payment
-from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
 from primorl.project.files import check_writable, file_sha256, home, replaced_directory
 from primorl.project.paths import CHECKPOINTS, FITS, SECRET
 from primorl.project.progress import progress_bar
 from primorl.setup import accounts
-from primorl.setup.compute import Place, ThreadChoice, joined, kept_bytes
+from primorl.setup.compute import ALONE, Place, ThreadChoice, joined, kept_bytes
 from primorl.setup.paid_work import PrivateStage
 from primorl.setup.partitions import Partitions, log_statement, privacy_statement
 from primorl.setup.work import Work, paid_work
@@ -52,28 +51,33 @@ class PaidModel:
     """A trained model or clone whose charge is open.
 
     Attributes:
+        setup: of the training.
         trained: weights, normaliser, answers to the queries.
         engine_version: of the engine that began the training.
         work: the charge, to be committed with every file that was written.
     """
 
+    setup: TrainingSetup
     trained: Trained
     engine_version: int
     work: Work[TrainingState]
 
 
 @contextmanager
-def paid_training(
-    stage: PrivateStage, params: Params, setup: TrainingSetup, partitions: Partitions, place: Place, run: StageRun
-) -> Iterator[PaidModel]:
-    """Pay for the training and train. The block writes the model and commits the charge.
+def paid_training(stage: PrivateStage, params: Params, partitions: Partitions, run: StageRun) -> Iterator[PaidModel]:
+    """Pay for the training and train, as the first process. The block writes the model and commits the charge.
+
+    Everything that can be refused without private data is refused before the ledger is asked. The ledger is asked
+    before the private partition is opened.
 
     What was paid for under the same `PrivateStage.identity` is resumed or restored at no cost, whatever code made it.
 
     Raises:
-        PipelineError: the budget does not allow it, training diverged, an estimator of private evaluation does not fit
-            the data, or another process was lost.
+        PipelineError: the choices or an estimator of private evaluation do not fit the data, the budget does not allow
+            the training, it diverged, or another process was lost.
     """
+    place = Place.of(params.compute) if stage.asked(params) else ALONE
+    setup = stage.setup(params, partitions.manifest, partitions.public, place)
     if setup.plan.is_private:
         check_setup(setup)
     accounts.check_evaluation(params, partitions.manifest.info)
@@ -99,7 +103,7 @@ def paid_training(
             raise PipelineError(
                 f"{refusal}. The last good {stage.what} is untouched; the charge stays spent{free_again}"
             )
-        yield PaidModel(trained, payment.state.engine if payment.state else ENGINE_VERSION, work)
+        yield PaidModel(setup, trained, payment.state.engine if payment.state else ENGINE_VERSION, work)
 
 
 def work_for_first(params: Params, stage: PrivateStage, folder: Path) -> None:
@@ -276,18 +280,13 @@ def log_evaluation(run: StageRun, architecture: Network, evaluation: PublicEvalu
 
 @contextmanager
 def _released(
-    folder: Path,
-    plan: Plan | None,
-    params: Params,
-    partitions: Partitions,
-    paid: PaidModel,
-    run: StageRun,
-    logged: Sequence[str],
+    folder: Path, params: Params, partitions: Partitions, paid: PaidModel, run: StageRun, logged: Sequence[str]
 ) -> Iterator[Path]:
     """Replace ``folder`` by what the block writes and its statement, log both, and commit the charge.
 
     The ledger gets the digest of every file. So a statement is bound to the bytes that it speaks of.
     """
+    plan = None if params.dynamics.variant == "mopo" else paid.setup.plan
     statement = paid.work.stated(privacy_statement(plan, partitions.manifest, params))
     with replaced_directory(folder) as fresh:
         yield fresh
@@ -300,19 +299,12 @@ def _released(
 
 
 def write_model(
-    folder: Path,
-    params: Params,
-    can_learn: CanLearn,
-    setup: TrainingSetup,
-    partitions: Partitions,
-    paid: PaidModel,
-    run: StageRun,
+    folder: Path, params: Params, can_learn: CanLearn, partitions: Partitions, paid: PaidModel, run: StageRun
 ) -> None:
     """Replace ``folder`` by the trained model and its statement, log both, and commit the charge."""
-    info, trained, variant = partitions.manifest.info, paid.trained, params.dynamics.variant
+    info, setup, trained, variant = partitions.manifest.info, paid.setup, paid.trained, params.dynamics.variant
     ensemble = GaussianEnsemble(setup.ensemble, trained.weights, trained.normaliser, setup.bounds, info.termination)
-    plan = None if variant == "mopo" else setup.plan
-    with _released(folder, plan, params, partitions, paid, run, ["config.json"]) as fresh:
+    with _released(folder, params, partitions, paid, run, ["config.json"]) as fresh:
         ensemble.save(
             fresh,
             environment=info.environment,
@@ -336,16 +328,15 @@ def write_nothing(folder: Path) -> None:
         BehaviourConfig(made=False).write(fresh)
 
 
-def write_behaviour(
-    folder: Path, params: Params, setup: TrainingSetup, partitions: Partitions, paid: PaidModel, run: StageRun
-) -> None:
+def write_behaviour(folder: Path, params: Params, partitions: Partitions, paid: PaidModel, run: StageRun) -> None:
     """Replace ``folder`` by the clone and its statement, log both, and commit the charge; see `write_model`."""
-    info, trained, network, bounds = partitions.manifest.info, paid.trained, setup.architecture, setup.bounds
+    info, trained = partitions.manifest.info, paid.trained
+    network, bounds = paid.setup.architecture, paid.setup.bounds
     assert isinstance(network, PolicyNetwork)
     observations, actions = info.spaces.observation_names, info.spaces.action_names
     low, high = bounds.observation_low, bounds.observation_high
     finite = bool(low.isfinite().all() and high.isfinite().all())
-    with _released(folder, setup.plan, params, partitions, paid, run, ["config.json", behaviour.FILE]) as fresh:
+    with _released(folder, params, partitions, paid, run, ["config.json", behaviour.FILE]) as fresh:
         behaviour.save(
             fresh,
             behaviour_policy(network, trained.weights, trained.normaliser, bounds),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from primorl.config.params import Params
 from primorl.dynamics.termination import NONE, RULES
-from primorl.privacy.ledger.requests import Version
+from primorl.privacy.ledger.history import Version
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.statement import Statement
 from primorl.project.dvc import REMAKE

@@ -16,7 +16,7 @@ from primorl.dynamics.starts import StartModel
 from primorl.dynamics.termination import LEARNED, NONE
 from primorl.evaluation.private.problem import PublicTrajectories
 from primorl.policy.behaviour import BehaviourPolicy, released
-from primorl.policy.choice import Contest
+from primorl.policy.member_values import Contest
 from primorl.policy.training import Near
 from primorl.project.errors import PipelineError
 from primorl.project.paths import BEHAVIOUR, MANIFEST, MODEL, PUBLIC
@@ -160,7 +160,7 @@ def near_the_clone(params: Params, public: PublicLog, model: GaussianEnsemble, d
         seed=params.seed,
         observed=public.mean_return,
     )
-    return Near(BehaviourPolicy.load(BEHAVIOUR, device), contest)
+    return BehaviourPolicy.load(BEHAVIOUR, device), contest
 
 
 def unfitted(params: Params) -> bool:

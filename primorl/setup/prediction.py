@@ -374,7 +374,7 @@ def predict(
             raise PipelineError(f"{option}: found {str(path)!r}; allowed is a name that ends in .parquet or .csv")
     if out.resolve() == observations.resolve():
         raise PipelineError(f"--out: found the file of --observations, {str(out)!r}; allowed is another one")
-    if by is not None and policy.saved.elapsed is None:
+    if by is not None and policy.elapsed is None:
         raise PipelineError(
             "--trajectory, --step: found a policy that does not observe the time since the row before; leave them out "
             "(a policy that was trained by an earlier version does not say: give the time in a column)"
@@ -387,7 +387,7 @@ def predict(
         vector=names == unnamed,
         keep=keep,
         decimal_point=decimal_point,
-        elapsed=policy.saved.elapsed,
+        elapsed=policy.elapsed,
         by=by,
     )
     schema = _schema(table, policy, text=out.suffix == ".csv")

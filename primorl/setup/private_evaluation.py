@@ -18,7 +18,7 @@ from primorl.evaluation.private.model_check import ModelCheck
 from primorl.evaluation.private.problem import EpisodeSource, Problem
 from primorl.evaluation.private.results import MEAN_RETURN, Answer, Histogram, PrivateEvaluation
 from primorl.privacy.ledger.charges import Payment
-from primorl.privacy.ledger.requests import Request
+from primorl.privacy.ledger.history import Request
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.statement import Statement
 from primorl.project.errors import PipelineError

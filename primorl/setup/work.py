@@ -8,8 +8,8 @@ from typing import Generic
 from primorl.config.params import Params
 from primorl.privacy.ledger.charges import Payment, pay_or_resume, spent_on_dataset
 from primorl.privacy.ledger.checkpoint import Restore, S
+from primorl.privacy.ledger.history import Request
 from primorl.privacy.ledger.ledger import Ledger
-from primorl.privacy.ledger.requests import Request
 from primorl.privacy.statement import SpentOnDataset, Statement
 from primorl.project.files import home
 from primorl.project.paths import CHECKPOINTS

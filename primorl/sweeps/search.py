@@ -16,8 +16,7 @@ from primorl.project.files import HOST
 from primorl.project.processes import mark
 from primorl.setup.accounts import ledger_url, project_ledger
 from primorl.sweeps.file import Between, Search, Sweep, Trial
-from primorl.sweeps.rows import Row, read_row
-from primorl.sweeps.trial import trial_folder
+from primorl.sweeps.trial import Row, read_row, trial_folder
 
 if TYPE_CHECKING:
     import optuna

@@ -1,5 +1,6 @@
 """Run what is missing of a sweep: a grid or a search, several trials at a time, here or as jobs of Slurm."""
 
+import csv
 import hashlib
 import json
 import shutil
@@ -7,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,18 +18,20 @@ from primorl.config.params import Params, load, plain
 from primorl.config.reading import shown
 from primorl.project.dvc import run_dvc
 from primorl.project.errors import PipelineError
-from primorl.project.files import home, locked
+from primorl.project.files import home, locked, replaced_file
 from primorl.project.git import git_commit
 from primorl.project.paths import MANIFEST, PARAMS, PARTITIONS, SWEEPS
 from primorl.project.processes import cores
 from primorl.project.progress import progress_bar
 from primorl.sweeps.file import Between, Search, Sweep, Trial, expand
-from primorl.sweeps.rows import Row, finished_rows, read_row, write_table
 from primorl.sweeps.search import Study
 from primorl.sweeps.trial import (
     Job,
+    Row,
     changed_since,
     files_of_data,
+    finished_rows,
+    read_row,
     stages,
     trial_folder,
     trial_params,
@@ -206,6 +209,42 @@ def write_finished(path: Path, sweep: Sweep) -> int:
     rows = finished_rows(home() / SWEEPS / sweep.name)
     write_table(path, rows, _changes(sweep, rows))
     return len(rows)
+
+
+def check_table_name(path: Path) -> None:
+    """Refuse the name of a table that ends in neither ``.csv`` nor ``.parquet``."""
+    if path.suffix not in (".csv", ".parquet"):
+        raise PipelineError(f"{path}: found the ending {path.suffix!r}, allowed are .csv and .parquet")
+
+
+def write_table(path: Path, rows: Sequence[Row], changed: Mapping[str, Sequence[str]]) -> None:
+    """Write rows as a table, one line a trial: ``.csv`` or ``.parquet``.
+
+    ``changed`` lists by trial what changed in the project since it ran; it becomes the column ``stale``.
+    """
+    lines = [row.flat() | {"stale": ", ".join(changed.get(row.trial, ())) or None} for row in rows]
+    columns = list(dict.fromkeys(key for line in lines for key in line))
+    with replaced_file(path) as fresh:
+        if path.suffix == ".csv":
+            with fresh.open("w", encoding="utf-8", newline="") as text:
+                writer = csv.DictWriter(text, columns, lineterminator="\n")
+                writer.writeheader()
+                writer.writerows(lines)
+            return
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.table({name: _one_type([line.get(name) for line in lines]) for name in columns}), fresh)
+
+
+def _one_type(values: list[Any]) -> list[Any]:
+    """Return values of one type, which Parquet needs: as they are, as float, or else as text."""
+    types = {type(value) for value in values if value is not None}
+    if len(types) <= 1:
+        return values
+    if types == {int, float}:
+        return [None if value is None else float(value) for value in values]
+    return [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]
 
 
 def share_cores(workers: int | None, threads: int | None, trials: int) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import yaml
 
@@ -32,12 +32,12 @@ from primorl.project import paths
 from primorl.project.errors import PipelineError
 from primorl.project.files import file_sha256, home, locked, read_json, replaced_file, waited_for, write_json
 from primorl.project.processes import environment, processor, when_parent_ends
-from primorl.project.records import write_record
+from primorl.project.records import read_record, record, write_record
 from primorl.project.reporting import INTERRUPTED
 from primorl.sweeps.file import Trial, with_settings
-from primorl.sweeps.rows import FILE, Row, Status, read_row
 
-OUTPUT = Path("output.txt")
+FILE, OUTPUT = Path("row.json"), Path("output.txt")
+Status = Literal["finished", "refused", "failed"]
 _ENDED = Path("stages.json")
 _DATA = Path("data")
 _PRIVACY = "privacy.json"
@@ -45,6 +45,64 @@ _SPEED = ("compute", "ledger", "tracking")  # blocks of params.yaml on which no 
 _LAST_OF_DATA = "partition"
 _REPORT = "report"
 _stopped = threading.Event()  # an interrupt in the middle of an import may come out as another error
+
+
+@record
+class Row:
+    """``row.json``: one trial's settings and results."""
+
+    sweep: Annotated[str, "Name of the sweep."]
+    trial: Annotated[str, "Digest of the settings, the name of the trial's folder."]
+    case: Annotated[str | None, "Name of the group of settings; `null`: the sweep has no cases."]
+    settings: Annotated[dict[str, Any], "Settings by dotted key of params.yaml."]
+    status: Annotated[Status, "refused: the ledger would not grant it, and nothing was run."]
+    error: Annotated[str | None, "Why it is not finished, in one line."]
+    summary: Annotated[dict[str, Any], "Content of metrics/summary.json; empty if it is not finished."]
+    curve: Annotated[list[float], "Mean return after each epoch; the value in the model where nothing can be measured."]
+    machine: Annotated[str, "Processor, cores, versions."]
+    commit: Annotated[str | None, "Commit of the code."]
+    command: Annotated[str, "What runs the sweep again."]
+    seconds: Annotated[float, "Wall time of the stages."]
+
+    @property
+    def finished(self) -> bool:
+        """Whether the trial has results."""
+        return self.status == "finished"
+
+    def first(self, *names: str) -> float | None:
+        """Return the first of these figures that the summary has."""
+        return next((self.summary[name] for name in names if self.summary.get(name) is not None), None)
+
+    def flat(self) -> dict[str, Any]:
+        """Return scalars by column: the settings, then the summary; ranges become two columns."""
+        found: dict[str, Any] = {"sweep": self.sweep, "trial": self.trial, "case": self.case}
+        for key, value in self.settings.items():
+            found[key] = json.dumps(value) if isinstance(value, dict | list) else value
+        summary = {key: value for key, value in self.summary.items() if key not in found}
+        for key, value in summary.items():
+            if key == "spent_on_dataset" and isinstance(value, dict):
+                found[key] = value.get("epsilon")  # of all charges when the trial ended
+            elif key == "void" and isinstance(value, list):
+                found[key] = "; ".join(map(str, value)) or None
+            elif isinstance(value, list) and len(value) == 2 and all(isinstance(end, int | float) for end in value):
+                found[f"{key}_low"], found[f"{key}_high"] = value
+            elif not isinstance(value, dict | list):
+                found[key] = value
+        machine = {"machine": self.machine, "commit": self.commit, "command": self.command}
+        return found | {"curve": json.dumps(self.curve), "seconds": self.seconds} | machine
+
+
+def read_row(folder: Path) -> Row | None:
+    """Read the row in a trial's folder; None: there is none yet."""
+    if not (folder / FILE).exists():
+        return None
+    return read_record(folder / FILE, Row, "remove it: the sweep runs the trial again")
+
+
+def finished_rows(folder: Path) -> list[Row]:
+    """Read all rows with results below a sweep's folder, by the names of the trials."""
+    found = [read_row(file.parent) for file in sorted(folder.glob(f"*/{FILE}"))]
+    return [row for row in found if row is not None and row.finished]
 
 
 @dataclass(frozen=True)
@@ -248,7 +306,7 @@ def ask_ledger() -> None:
 
 def _run_stages(trial: TrialFolder) -> tuple[Status | None, str | None]:
     """Ask the ledger, then run the stages. The status is None where the trial was interrupted."""
-    from primorl.privacy.ledger.requests import Refused
+    from primorl.privacy.ledger.history import Refused
 
     try:
         ask_ledger()

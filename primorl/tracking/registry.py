@@ -236,7 +236,7 @@ def _save(files: Path, place: Path) -> None:
 
     policy = load_policy(files)
     names, given = policy.observation_names, None
-    example: Any = policy.saved.observation_mean[None].astype(np.float64)
+    example: Any = policy.observation_mean[None].astype(np.float64)
     if names and names != tuple(f"observation_{index}" for index in range(len(names))):  # somebody gave them
         given = Schema.from_json(json.dumps([{"type": "any", "name": name, "required": False} for name in names]))
         example = {name: [float(value)] for name, value in zip(names, example[0], strict=True)}

@@ -104,23 +104,18 @@ class RowCheck:
         again = int(np.argmax(first[codes] < np.arange(len(codes))))
         raise PipelineError(
             f"{self._origin}: trajectory number {again + 1}: found one trajectory in two units (number "
-            f"{int(first[codes[again]]) + 1} has the same id); allowed: one unit a trajectory; correct the unit "
-            "column, or, where trajectories are numbered anew for each unit, set options.trajectory_ids: per_unit"
+            f"{int(first[codes[again]]) + 1} has the same id); correct the unit column, or, where trajectories are "
+            "numbered anew for each unit, set options.trajectory_ids: per_unit"
         )
 
     def _check_columns(self, table: pa.Table) -> None:
         for column in self._info.schema:
-            array = table[column.name]
+            array, where = table[column.name], f"{self._origin}: column {column.name}"
             if array.type != column.type:
-                raise PipelineError(
-                    f"{self._origin}: column {column.name}: found {array.type}, allowed {column.type}; "
-                    "check that the dataset belongs to the environment"
-                )
+                raise PipelineError(f"{where}: found {array.type}, allowed {column.type}; check `environment`")
             inner = sum(chunk.flatten().null_count for chunk in array.chunks) if column.name in self._vectors else 0
             if array.null_count + inner > 0:
-                raise PipelineError(
-                    f"{self._origin}: column {column.name}: found missing values, allowed none; fill or drop them"
-                )
+                raise PipelineError(f"{where}: found missing values, allowed none; fill or drop them")
 
     def _check_order(self, table: pa.Table, starts: npt.NDArray[np.int64]) -> None:
         """Check ids, their order, and how many trajectories each unit has, of all trajectories of the batch at once."""

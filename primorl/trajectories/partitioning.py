@@ -36,7 +36,15 @@ def partition(source: Path, target: Path, *, public_fraction: float | None, salt
         PipelineError: if the dataset is damaged, out of order or changed since it was ingested, if consent does not fit
             it, or if a partition would be empty; what was in ``target`` is untouched.
     """
-    rule = _public_rule(source, public_fraction, salt, public)
+    rule: PublicRule
+    if hasattr(public, "file"):
+        rule = ConsentList(public.file)
+    elif public is not None:
+        rule = ConsentColumn(source, public.column, public.values)
+    elif public_fraction is None:
+        raise PipelineError("params.yaml: partition: found neither public_fraction nor public; allowed is one of them")
+    else:
+        rule = HashDraw(public_fraction, salt)
     reader = PartReader(source, made_by="ingest")
     schema = reader.info.schema
     check, fingerprint = RowCheck(reader.info, source), Fingerprint(schema)
@@ -71,9 +79,7 @@ def partition(source: Path, target: Path, *, public_fraction: float | None, salt
                 private_writer.write(kept)
             check.finish()
             if fingerprint.keyed(project_secret()) != reader.info.dataset_fingerprint:
-                raise PipelineError(
-                    f"{source}: its rows, or the project's secret, are not those that were ingested; run {REMAKE}"
-                )
+                raise PipelineError(f"{source}: rows or secret are not those that were ingested; run {REMAKE}")
             rule.finish()
             for side, count in counts.items():
                 if count == 0 and not (side == "public" and rule.may_be_none):
@@ -94,16 +100,6 @@ def partition(source: Path, target: Path, *, public_fraction: float | None, salt
     return manifest
 
 
-def _public_rule(source: Path, public_fraction: float | None, salt: str, public: Any) -> PublicRule:
-    if public is not None:
-        return (
-            ConsentList(public.file) if hasattr(public, "file") else ConsentColumn(source, public.column, public.values)
-        )
-    if public_fraction is None:
-        raise PipelineError("params.yaml: partition: found neither public_fraction nor public; allowed is one of them")
-    return HashDraw(public_fraction, salt)
-
-
 def check_disjoint(private: Path, public: Path) -> None:
     """Check that no unit is in both partitions.
 
@@ -115,7 +111,4 @@ def check_disjoint(private: Path, public: Path) -> None:
     few, many = ([pc.unique(table["unit_id"]) for table in reader.tables(columns=["unit_id"])] for reader in readers)
     smaller = pa.chunked_array(few, pa.string())
     if any(pc.any(pc.is_in(units, value_set=smaller)).as_py() for units in many):
-        raise PipelineError(
-            f"{private}: found a unit that is in {public} too; allowed: every unit in one partition; "
-            "run `dvc repro partition` again"
-        )
+        raise PipelineError(f"{private}: found a unit that is in {public} too; run `dvc repro partition` again")

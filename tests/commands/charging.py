@@ -9,7 +9,7 @@ from primorl.commands import main as cli
 from primorl.config.params import Params
 from primorl.privacy.accounting.epsilon import training_event
 from primorl.privacy.accounting.events import event_to_json
-from primorl.privacy.ledger.requests import Version
+from primorl.privacy.ledger.history import Version
 from primorl.project.files import write_json
 from primorl.setup.accounts import dataset_version, project_ledger
 from primorl.trajectories.storage.manifest import Manifest

@@ -1,20 +1,18 @@
 """``primorl data``: what it shows is public, and what it sends goes only where somebody said."""
 
 import json
-import re
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from primorl.config.params import load
 from primorl.trajectories.description import describe
 from primorl.trajectories.ingestion import ingest
 from primorl.trajectories.partitioning import partition
 from primorl.trajectories.sources import source_of
 from tests.commands.conftest import Call
-from tests.projects import ROOT
+from tests.projects import project_settings, write_settings
 from tests.trajectories.builders import entry, episode, write_raw
 
 
@@ -101,39 +99,19 @@ def contents(folder: Path) -> set[bytes]:
     return {file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
-LOG = """\
-source: tabular
-environment: null
-unit: person
-population: log
-trajectories_per_person: 1
-horizon: 9
-termination: {termination}
-ingestion: {{}}
-options:
-  files: log.csv
-  columns: {{unit: person, trajectory: person, order: t, observation: [x], action: {{column: a, count: 2}}, reward: r,
-    terminated: {terminated}}}
-  trajectory_ids: global
-  end: last_row
-bounds: {{observation: {{low: [-1], high: [0.5]}}, reward: [0, 4]}}
-score: null
-suggested: {{partition: {{}}, privacy: {{}}, dynamics: {{}}, behaviour: {{}}, policy: {{}}, evaluation: {{}}}}
-"""
-
-
 def logged(*, terminated: bool, public_fraction: float = 0.5) -> None:
     """Partition twenty people of four rows, a score in the last one; half of the observations are beyond a bound."""
     steps = [(i, t) for i in range(20) for t in range(4)]
     rows = [f"p{i},{t},{0.9 * (t % 2) + i / 1000},{t % 2},{3.0 * (t == 3)},{int(t == 3)}" for i, t in steps]
     Path("log.csv").write_text("\n".join(["person,t,x,a,r,done", *rows]) + "\n", encoding="utf-8")
-    Path("datasets").mkdir(exist_ok=True)
-    ends = ("learned", "done") if terminated else ("none", "null")
-    Path("datasets/log.yaml").write_text(LOG.format(termination=ends[0], terminated=ends[1]), encoding="utf-8")
-    shutil.copy(ROOT / "datasets/defaults.yaml", "datasets")
-    text = (ROOT / "params.yaml").read_text(encoding="utf-8")
-    Path("params.yaml").write_text(re.sub(r"(?m)^dataset: .*$", "dataset: log", text), encoding="utf-8")
-    chosen = load().chosen
+    raw = project_settings("csv-log") | {"dataset": "log"}
+    ends = {"termination": "learned" if terminated else "none"}
+    bounds = {"observation": {"low": [-1.0], "high": [0.5]}, "reward": [0.0, 4.0]}
+    raw["chosen"] |= ends | {"unit": "person", "horizon": 9, "ingestion": {}, "bounds": bounds}
+    columns = {"unit": "person", "trajectory": "person", "order": "t", "observation": ["x"], "reward": "r"}
+    columns |= {"action": {"column": "a", "count": 2}, "terminated": "done" if terminated else None}
+    raw["chosen"]["options"] = {"files": "log.csv", "columns": columns, "trajectory_ids": "global", "end": "last_row"}
+    chosen = write_settings(raw).chosen
     source_of("log", chosen).collect(Path("raw"))
     ingest(Path("raw"), Path("data/trajectories"), "log", chosen)
     partition(Path("data/trajectories"), Path("data/partitions"), public_fraction=public_fraction, salt="salt")

@@ -58,15 +58,9 @@ def test_it_prints_a_table_or_the_file_and_says_whether_they_are_of_an_earlier_r
         file.write_text(content)
     digests = {f"{name}_sha256": hashlib.sha256(name.encode()).hexdigest() for name in ("model", "policy")}
     write_json(Path("metrics/summary.json"), SUMMARY | digests)
-    table = """dataset  pendulum-replay (Pendulum-v1), 2947 private units
-variant  private, seed 0
-privacy  of the policy: ε = 0.5, δ = 1e-05 per trajectory
-spent    in all: ε = 0.5, δ = 1e-05 in 1 charge when the model was made
-return   -143.5  95% interval [-161.6, -125.4], 100 episodes
-score    904.3
-time     53 s: train_model 50, evaluate 3
-"""
-    assert primorl("summary") == (0, table, "")
+    status, out, err = primorl("summary")
+    assert (status, err) == (0, "")
+    assert "privacy  of the policy: ε = 0.5, δ = 1e-05 per trajectory\n" in out
     (healthy,) = (finding for finding in examine() if finding.what == "summary")
     assert healthy.state == "ok"
     Path("models/dynamics/model.safetensors").write_bytes(b"another")
@@ -144,12 +138,6 @@ def test_each_result_is_listed_once_and_the_best_that_compares_first(
 LATEST = Path("reports/latest.html")
 
 
-def place(statement: dict[str, Any]) -> None:
-    """A model and its policy with this statement."""
-    write_model(statement)
-    write_json(Path("models/policy/privacy.json"), statement)
-
-
 def charged(event: Any, identity: str) -> str:
     with closing(open_ledger(params.load(), Ledger, read_only=False)) as ledger:
         charge = ledger.reserve(request(data(), event, identity=identity), None)
@@ -174,7 +162,7 @@ def chance(page: str) -> float:
 def test_the_bound_counts_every_charge_on_the_people_of_the_page(
     monkeypatch: pytest.MonkeyPatch, primorl: Call
 ) -> None:
-    """Other results of other charges are shown there; one that is void leaves no bound to the page.
+    """Other results of other charges are shown there.
 
     The page names the store without credentials. A relative path starts where it was typed, the default in the project.
     """
@@ -185,7 +173,8 @@ def test_the_bound_counts_every_charge_on_the_people_of_the_page(
     write_partitions(table(episodes(9)), table(others, names=["p0", "p1", "p2"]))
     charge = charged(event_from_json(OF_TRAINING.event), "mine")
     sound = OF_TRAINING.to_json() | {"dataset_fingerprint": INFO.dataset_fingerprint, "charge": charge}
-    place(sound)
+    write_model(sound)
+    write_json(Path("models/policy/privacy.json"), sound)
     run(chosen())
     before = reported(primorl)
     assert "Other results" not in before
@@ -203,13 +192,6 @@ def test_the_bound_counts_every_charge_on_the_people_of_the_page(
     assert "Whoever has the results of all charges on these trajectories in the ledger is right" in after
     assert "the bound at the top of the page counts them all" in after
     assert chance(after) > chance(before)
-    for name, statement in (("void", sound | {"void": ["noise is seeded"]}), ("sound again", sound)):
-        place(statement)
-        monkeypatch.setenv("DVC_EXP_NAME", name)
-        run(chosen())
-    page = reported(primorl)
-    assert "No bound holds for the results of all charges" in page
-    assert "is right in at most" not in page
     write_settings(content | {"tracking": content["tracking"] | {"uri": "http://ana:p@ss@127.0.0.1:9"}})
     inside = Path("notes/board").resolve()
     inside.mkdir(parents=True)

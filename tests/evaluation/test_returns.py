@@ -1,21 +1,22 @@
-"""Returns in the environment are those of the obvious loop, and what does not fit is refused."""
+"""Returns equal the obvious loop, and the GIF shows the first evaluated episode where it can be drawn."""
 
-import dataclasses
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from gymnasium.spaces import Box, Dict, Discrete
+from PIL import Image
 
 from primorl.evaluation import returns
-from primorl.evaluation.returns import episode_returns
+from primorl.evaluation.returns import episode_returns, log_episode, reset_seeds
 from primorl.policy.exported import DeterministicPolicy
 from primorl.project.errors import PipelineError
 from tests.evaluation.conftest import Countdown, Vector, random_policy
+from tests.pipeline.fakes import FakeRun
 
 
 def one_by_one(environment: str, policy: DeterministicPolicy, episodes: int, seed: int) -> npt.NDArray[np.float64]:
@@ -37,12 +38,10 @@ def one_by_one(environment: str, policy: DeterministicPolicy, episodes: int, see
 
 def discrete_policy(policies: int, observation_size: int, actions: int) -> DeterministicPolicy:
     continuous = random_policy(policies, observation_size, 1.0)
-    *hidden, _, _ = continuous.layers
-    generator = torch.Generator().manual_seed(3)
-    last = (torch.randn(policies, actions, 8, generator=generator), torch.zeros(policies, 1, actions))
-    return dataclasses.replace(
-        continuous,
-        layers=(*hidden, *last),
+    last = torch.randn(policies, actions, 8, generator=torch.Generator().manual_seed(3))
+    return DeterministicPolicy(
+        (*continuous.layers[:-2], last, torch.zeros(policies, 1, actions)),
+        observation_mean=torch.zeros(observation_size),
         observation_scale=torch.full((observation_size,), 0.02),
         action_low=torch.zeros(actions),
         action_high=torch.ones(actions),
@@ -58,8 +57,7 @@ def test_returns_equal_the_obvious_loop(environment: str, policy: DeterministicP
     found = episode_returns(environment, policy, 4, seed=5)
     np.testing.assert_allclose(found, one_by_one(environment, policy, 4, seed=5), rtol=tolerance)
     assert len(np.unique(found)) > 2
-    alike = DeterministicPolicy.stacked([policy.one(0)] * 2)
-    same = episode_returns(environment, alike, 4, seed=0)
+    same = episode_returns(environment, DeterministicPolicy.stacked([policy.one(0)] * 2), 4, seed=0)
     np.testing.assert_allclose(same[0], same[1], rtol=1e-6)  # policies meet the same starts
 
 
@@ -76,6 +74,41 @@ def test_episodes_that_end_early_count_once_however_they_are_batched(
     assert not np.array_equal(found, episode_returns(countdown, policy, 10, seed=2))
 
 
+class Endless(Countdown):
+    def step(self, action: Vector) -> tuple[Vector, float, bool, bool, dict[str, Any]]:
+        self.time += 1
+        return self._observation(), 1.0, False, False, {}
+
+
+class Drawn(Countdown):
+    """A bar as long as what is left."""
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 30}
+
+    def __init__(self, render_mode: str | None = None):
+        self.render_mode = render_mode
+
+    def render(self) -> Any:
+        picture = np.zeros((500, 300, 3), np.uint8)
+        picture[:, : 40 * self.left] = 255
+        return picture
+
+
+class Broken(Drawn):
+    def render(self) -> Any:
+        raise RuntimeError("no display")
+
+
+@pytest.fixture
+def registered() -> Iterator[None]:
+    kinds: dict[str, Any] = {"Endless-v0": Endless, "Drawn-v0": Drawn, "Broken-v0": Broken}
+    for name, kind in kinds.items():
+        gymnasium.register(name, kind)
+    yield
+    for name in kinds:
+        del gymnasium.registry[name]
+
+
 @pytest.mark.parametrize(
     ("environment", "policy", "says"),
     [
@@ -83,46 +116,61 @@ def test_episodes_that_end_early_count_once_however_they_are_batched(
         ("Pendulum-v1", random_policy(1, 2, 2.0), r"shape \(3,\) and actions of shape \(1,\), the .* shape \(2,\)"),
         ("CartPole-v1", random_policy(1, 4, 1.0), r"2 discrete actions, the policy .* actions of shape \(1,\)"),
         ("CartPole-v1", discrete_policy(1, 4, 3), "2 discrete actions, the policy .* 3 discrete actions"),
-        ("Pendulum-v1", discrete_policy(1, 3, 2), r"actions of shape \(1,\), the policy .* 2 discrete actions"),
+        ("Endless-v0", random_policy(1, 2, 1.0), r"'Endless-v0': its episodes have no step limit.*horizon"),
     ],
 )
-def test_a_policy_of_another_environment_is_refused(environment: str, policy: DeterministicPolicy, says: str) -> None:
+def test_what_does_not_fit_or_never_ends_is_refused(
+    registered: None, environment: str, policy: DeterministicPolicy, says: str
+) -> None:
     with pytest.raises(PipelineError, match=says):
         episode_returns(environment, policy, 2, seed=0)
+    assert episode_returns("Endless-v0", random_policy(1, 2, 1.0), 3, seed=0, limit=17).tolist() == [[17.0] * 3]
 
 
-class Endless(Countdown):
-    def step(self, action: Vector) -> tuple[Vector, float, bool, bool, dict[str, Any]]:
-        self.time += 1
-        return self._observation(), 1.0, False, False, {}
+class Kept(FakeRun):
+    """Reads the file while it is there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frames: list[Any] = []
+
+    def artifact(self, path: Path) -> None:
+        with Image.open(path) as picture:
+            for number in range(getattr(picture, "n_frames", 1)):
+                picture.seek(number)
+                self.frames.append(np.asarray(picture.convert("L")))
 
 
-class Parts(Countdown):
-    """A dict observation, which is flattened in the order of the space's keys."""
-
-    observation_space = Dict(b=Box(-np.inf, np.inf, (1,), np.float32), a=Discrete(3))  # type: ignore[assignment]
-
-    def _observation(self) -> dict[str, Any]:  # type: ignore[override]
-        return {"a": 1, "b": np.array([self.time], dtype=np.float32)}
+def frames(environment: str, limit: int | None = None) -> list[Any]:
+    log = Kept()
+    log_episode(log, environment, random_policy(3, 2, 1.0), 3, limit)
+    return log.frames
 
 
-@pytest.fixture
-def registered() -> Iterator[Callable[..., str]]:
-    def register(kind: type, **settings: Any) -> str:
-        gymnasium.register("Odd-v0", kind, **settings)
-        return "Odd-v0"
+def test_the_gif_shows_the_first_evaluated_episode_in_few_frames(
+    registered: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (left, _), _ = gymnasium.make("Drawn-v0").reset(seed=reset_seeds(3, 9)[0])
+    found = frames("Drawn-v0")
+    assert len(found) == left + 1, "after the reset and after each step"
+    assert found[0].shape == (167, 100), "small"
+    shown = [float((frame > 128).mean()) * 300 / 40 for frame in found]
+    np.testing.assert_allclose(shown, np.arange(left, -1, -1), atol=0.15)
+    assert len(frames("Drawn-v0", 1)) == 2, "the declared horizon"
+    monkeypatch.setattr(returns, "_MOST_FRAMES", 3)
+    assert len(frames("Drawn-v0")) == 3
+    monkeypatch.setattr(returns, "_MOST_DRAWN", 2)
+    assert len(frames("Drawn-v0", 5)) == 3, "the first state, that after three steps and the last"
 
-    yield register
-    del gymnasium.registry["Odd-v0"]
 
-
-def test_an_environment_without_an_end_takes_the_datasets_horizon_or_is_refused(registered: Callable[..., str]) -> None:
-    endless, policy = registered(Endless), random_policy(1, 2, 1.0)
-    assert episode_returns(endless, policy, 3, seed=0, limit=17).tolist() == [[17.0] * 3]
-    with pytest.raises(PipelineError, match=r"'Odd-v0': its episodes have no step limit.*horizon"):
-        episode_returns(endless, policy, 3, seed=0)
-
-
-def test_a_dict_observation_is_flattened_as_the_data_were(registered: Callable[..., str]) -> None:
-    parts = registered(Parts, max_episode_steps=5)
-    assert episode_returns(parts, random_policy(1, 4, 1.0), 2, seed=0).shape == (1, 2)
+def test_what_cannot_be_drawn_costs_the_stage_nothing(
+    countdown: str, registered: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert frames(countdown) == []
+    for name, value in (("_OPENGL", (__name__,)), ("_MOST_BYTES", 10)):
+        with monkeypatch.context() as patched:
+            patched.setattr(returns, name, value)
+            assert frames("Drawn-v0") == []
+    assert capfd.readouterr() == ("", "")
+    assert frames("Broken-v0") == []
+    assert capfd.readouterr().err == "note: episode.gif: Broken-v0 cannot be drawn here (RuntimeError)\n"

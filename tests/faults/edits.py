@@ -37,23 +37,24 @@ def planted(source: str, function: str, edit: Edit) -> str:
 def expression(old: str, new: str) -> Edit:
     """Replace the only expression that equals ``old``."""
     wanted = ast.dump(parsed(old))
-
-    def edit(scope: Scope) -> None:
-        only([n for n in ast.walk(scope) if isinstance(n, ast.expr) and ast.dump(n) == wanted], old)
-        _Replacement(lambda node: ast.dump(node) == wanted, new).visit(scope)
-
-    return edit
+    return _replacing(lambda node: ast.dump(node) == wanted, new, old)
 
 
 def call(name: str, new: str) -> Edit:
     """Replace the only call of ``name``, such as ``normals`` or ``.clamp`` (a method of whatever)."""
+    return _replacing(lambda node: isinstance(node, ast.Call) and _calls(node, name), new, f"call of {name}")
 
-    def matches(node: ast.AST) -> bool:
-        return isinstance(node, ast.Call) and _calls(node, name)
+
+def _replacing(matches: Callable[[ast.expr], bool], new: str, what: str) -> Edit:
+    class Replacement(ast.NodeTransformer):
+        def visit(self, node: ast.AST) -> ast.AST:
+            if isinstance(node, ast.expr) and matches(node):
+                return _filled(new, node)
+            return self.generic_visit(node)
 
     def edit(scope: Scope) -> None:
-        only([n for n in ast.walk(scope) if matches(n)], f"call of {name}")
-        _Replacement(matches, new).visit(scope)
+        only([node for node in ast.walk(scope) if isinstance(node, ast.expr) and matches(node)], what)
+        Replacement().visit(scope)
 
     return edit
 
@@ -161,13 +162,3 @@ def _filled(new: str, old: ast.expr) -> ast.expr:
 
     filled: ast.expr = Fill().visit(parsed(new))
     return filled
-
-
-class _Replacement(ast.NodeTransformer):
-    def __init__(self, matches: Callable[[ast.AST], bool], new: str):
-        self._matches, self._new = matches, new
-
-    def visit(self, node: ast.AST) -> ast.AST:
-        if isinstance(node, ast.expr) and self._matches(node):
-            return _filled(self._new, node)
-        return self.generic_visit(node)

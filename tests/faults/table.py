@@ -224,7 +224,7 @@ ACCOUNT_FAULTS = [
         EPSILON,
         "PldWithPure._maybe_compose",
         call("one.self_compose", "one"),
-        f"{TEST_ACCOUNTING}/test_pure.py::test_the_profile_is_that_of_randomized_response",
+        f"{TEST_ACCOUNTING}/test_epsilon.py::test_the_profile_is_that_of_randomized_response",
     ),
     Fault(
         "filter-one-order",
@@ -334,8 +334,8 @@ LEDGER_FAULTS = [
     Fault(
         "payment-progress-not-counted",
         f"{LEDGER}.charges",
-        "_Writer.save",
-        dropped("self.progress.advance"),
+        "_writer.save",
+        dropped("progress.advance"),
         f"{PAYING}::test_an_old_copy_runs_nothing_and_the_newest_one_still_does",
     ),
     Fault(

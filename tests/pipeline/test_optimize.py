@@ -16,12 +16,11 @@ from primorl.config.params import Params
 from primorl.config.suggestions import TO_FIT
 from primorl.dynamics.config import ModelConfig
 from primorl.dynamics.termination import RULES, Rule
-from primorl.policy import behaviour, choice
+from primorl.policy import behaviour, member_values
 from primorl.policy.behaviour import BehaviourPolicy
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
-from primorl.policy.mopo import real_transitions
-from primorl.policy.replay import Scaling
+from primorl.policy.replay import Scaling, real_transitions
 from primorl.privacy.accounting.epsilon import compose, training_event
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.statement import Statement
@@ -44,7 +43,7 @@ DELTA = 1e-5
 
 @pytest.fixture(autouse=True)
 def few_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(choice, "_ROLLOUTS", 8)
+    monkeypatch.setattr(member_values, "_ROLLOUTS", 8)
 
 
 def trained(params: Params, stage: ModuleType = optimize_policy) -> RememberingRun:
@@ -96,7 +95,7 @@ def test_the_time_since_the_row_before_goes_on(small: Params, monkeypatch: pytes
     assert ModelConfig.read(MODEL).elapsed == elapsed
     write_nothing(BEHAVIOUR)
     trained(tiny(with_changes(small), starts="public"))
-    assert load_policy("models/policy").saved.elapsed == elapsed
+    assert load_policy("models/policy").elapsed == elapsed
 
 
 # Near a clone
@@ -138,9 +137,9 @@ def test_the_statement_counts_model_and_clone_for_every_seed(small: Params, acti
         assert [part.charge for part in statement.mechanisms] == ["model", "clone"]
         gains = [min(each.gains) for each in config.candidates]
         assert config.clone_error is not None
-        best = gains.index(max(gains)) if max(gains) > choice._SHARE_OF_ERROR * config.clone_error else 0
+        best = gains.index(max(gains)) if max(gains) > member_values._SHARE_OF_ERROR * config.clone_error else 0
         assert [each.chosen for each in config.candidates] == [place == best for place in range(3)]
-        assert [each.divergence for each in config.candidates] == list(choice.DIVERGENCES)
+        assert [each.divergence for each in config.candidates] == list(member_values.DIVERGENCES)
     assert run.logged["epsilon"] == str(statement.epsilon)
     assert {name: inner.logged["seed"] for name, inner in run.inner.items()} == {"seed 4": 4, "seed 7": 7}
     for inner in run.inner.values():

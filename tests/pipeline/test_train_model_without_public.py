@@ -71,7 +71,7 @@ def test_every_query_is_charged_with_the_rounds_and_first(data: Params, monkeypa
     assert said["epsilon"] == whole.spent(1e-3).epsilon_pld
     alone = accounting.Training(1.0, 1.0, 4).spent(1e-3).epsilon_pld
     mu = math.sqrt(2) / 0.5
-    queries_alone = accounting.spent(GaussianQuery("", 1.0, 1 / mu).event, 1e-3, rounds=1).epsilon_pld
+    queries_alone = accounting.spent(GaussianQuery("", 1.0, 1 / mu).event, 1e-3).epsilon_pld
     assert max(alone, queries_alone) * 1.05 < said["epsilon"] < alone + queries_alone
     (charge,) = charged(data)
     assert charge.event == said["event"]

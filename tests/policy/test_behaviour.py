@@ -151,10 +151,6 @@ def test_samples_follow_it(discrete: bool) -> None:
 
 
 def test_files_that_are_missing_or_of_another_clone_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="log_probabilities"):
-        clone(discrete=True).mean_and_std(ROWS)
-    with pytest.raises(TypeError, match="mean_and_std"):
-        clone(discrete=False).log_probabilities(ROWS)
     BehaviourConfig(made=False).write(tmp_path)
     with pytest.raises(PipelineError, match="no clone was made"):
         BehaviourPolicy.load(tmp_path, CPU)

@@ -9,8 +9,8 @@ from torch import Tensor
 from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.ensemble import Bounds, GaussianEnsemble
 from primorl.dynamics.normaliser import Normaliser
-from primorl.policy.choice import Contest, Verdict
 from primorl.policy.exported import DeterministicPolicy
+from primorl.policy.member_values import Contest, Verdict
 
 SURE = -40.0
 

@@ -5,8 +5,7 @@ import torch
 from torch import Tensor
 
 from primorl.dynamics.seed_generators import SeedGenerators
-from primorl.policy.replay import Scaling
-from primorl.policy.rollouts import Rollouts
+from primorl.policy.replay import Rollouts, Scaling
 from tests.policy.pendulum import PendulumStep
 
 
@@ -33,10 +32,10 @@ def rollouts(
         model,
         scaling,
         torch.zeros(7, 1),
+        SeedGenerators.of(range(seeds), torch.device("cpu")),
         batch=batch,
         horizon=horizon,
         reset_fraction=reset_fraction,
-        generators=SeedGenerators.of(range(seeds), torch.device("cpu")),
     )
     return made, scaling
 
@@ -54,20 +53,20 @@ def test_rows_are_the_steps_of_unbroken_rollouts_that_never_terminate() -> None:
         seen.append(observation)
         return halfway(observation)
 
-    columns, batch = scaling.columns, made.collect(act)
+    columns, (rows, reward, uncertainty) = scaling.columns, made.collect(act)
     assert torch.cat(seen).flatten().tolist() == [-0.5] * 3 + [0.0] * 3 + [0.5] * 3 + [1.0] * 3, "standardised"
-    rows = batch.rows.view(4, 3, columns.width)
+    rows = rows.view(4, 3, columns.width)
     states = torch.arange(5.0).view(5, 1, 1).expand(5, 3, 1)
     torch.testing.assert_close(rows[..., columns.observation], scaling.observation(states[:4]))
     torch.testing.assert_close(rows[..., columns.next_observation], scaling.observation(states[1:]))
     torch.testing.assert_close(rows[..., columns.reward], states[:4, :, 0])
     assert bool((rows[..., columns.observation_action][..., 1] == 0.5).all())
     assert bool((rows[..., columns.continues] == 1).all())
-    assert (batch.reward.item(), batch.uncertainty.item()) == (15.0, 3.0)
+    assert (reward.item(), uncertainty.item()) == (15.0, 3.0)
 
 
 def begins(made: Rollouts, scaling: Scaling, batch: int) -> Tensor:
-    first = made.collect(halfway).rows[0, :batch, scaling.columns.observation]
+    first = made.collect(halfway)[0][0, :batch, scaling.columns.observation]
     return first[:, 0] * scaling.observation_scale + scaling.observation_mean
 
 
@@ -98,7 +97,7 @@ def test_a_rollout_that_terminates_is_not_bootstrapped_and_begins_again(reset_fr
     made, scaling = rollouts(batch=400, horizon=8, reset_fraction=reset_fraction, model=Mortal())
     columns = scaling.columns
     for number in range(3):
-        rows = made.collect(halfway).rows.view(8, 400, columns.width)
+        rows = made.collect(halfway)[0].view(8, 400, columns.width)
         before = rows[..., columns.observation][..., 0] * 2 + 1
         after = rows[..., columns.next_observation][..., 0] * 2 + 1
         torch.testing.assert_close(after, before + 1)

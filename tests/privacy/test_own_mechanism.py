@@ -13,8 +13,8 @@ from torch import Tensor
 
 from examples.private_mean import BUDGET, make_plan, private_mean
 from primorl.privacy.audits.canaries import audit_mechanism
+from primorl.privacy.ledger.history import BudgetExceeded
 from primorl.privacy.ledger.ledger import Ledger
-from primorl.privacy.ledger.requests import BudgetExceeded
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.statement import Statement
 from tests.plans import HalfTheNoise

@@ -9,7 +9,7 @@ from dp_accounting import dp_event
 
 from primorl.config import params
 from primorl.privacy.accounting.epsilon import Training
-from primorl.privacy.ledger.requests import Request, Version
+from primorl.privacy.ledger.history import Request, Version
 from primorl.release.build import release
 from primorl.setup.accounts import project_ledger
 from tests.projects import inside

@@ -3,12 +3,13 @@
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from primorl.config import params
 from primorl.evaluation.private.results import MEAN_RETURN, Answer, Histogram, PrivateEvaluation
 from primorl.evaluation.summary import Summary, stated
 from primorl.privacy.ledger.charges import spent_on_dataset
-from primorl.privacy.ledger.requests import Request
+from primorl.privacy.ledger.history import Request
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
@@ -24,17 +25,11 @@ SHARES = Histogram(estimator="behaviour", what="return", edges=(-20.0, -10.0, 0.
 
 
 def answer(of: str, value: float, statement: Statement | None, *, by: str, what: str = MEAN_RETURN) -> Answer:
-    return Answer(
-        estimator=by,
-        of=of,  # type: ignore[arg-type]
-        what=what,
-        value=value,
-        ci95=(value - 1.5, value + 1.5) if statement else None,
-        covers="sampling and noise" if statement else "nothing",
-        bias=BIAS,
-        epsilon=statement.epsilon if statement else None,
-        delta=statement.delta if statement else None,
-    )
+    shared: dict[str, Any] = {"estimator": by, "of": of, "what": what, "value": value, "bias": BIAS}
+    if statement is None:
+        return Answer(ci95=None, covers="nothing", epsilon=None, delta=None, **shared)
+    ends = (value - 1.5, value + 1.5)
+    return Answer(ci95=ends, covers="sampling and noise", epsilon=statement.epsilon, delta=statement.delta, **shared)
 
 
 def evaluate_privately() -> PrivateEvaluation:

@@ -41,16 +41,8 @@ def tiny_params(variant: str = "private", noise_multiplier: float = 4.0) -> dict
         "budget": {"epsilon": None, "delta": 1e-3},
     }
     raw["dynamics"] |= {"variant": variant, "hidden": [8], "early_stopping": {"every": 2, "patience": None}}
-    raw["policy"] |= {
-        "epochs": 1,
-        "updates_per_epoch": 4,
-        "rollout_every": 4,
-        "rollout_batch": 8,
-        "horizon": 4,
-        "buffer_size": 64,
-        "hidden": [8],
-        "batch_size": 8,
-    }
+    raw["policy"] |= {"epochs": 1, "updates_per_epoch": 4, "rollout_every": 4, "rollout_batch": 8, "horizon": 4}
+    raw["policy"] |= {"buffer_size": 64, "hidden": [8], "batch_size": 8}
     raw["evaluation"] |= {"episodes": 2, "epoch_episodes": 2, "seed": 9}
     raw["evaluation"]["private"]["estimators"] = {}
     return raw

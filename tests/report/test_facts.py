@@ -17,7 +17,7 @@ from primorl.project.files import read_json, write_json
 from primorl.release.card import whole
 from primorl.report.facts import Facts, Spending, _with_others, compared_actions, read_facts
 from tests.pipeline.fakes import FakeRun
-from tests.pipeline.test_evaluate import SEEDS, chosen, place_seeds, project, run, without_simulator
+from tests.pipeline.test_evaluate import chosen, project, run, without_simulator
 from tests.pipeline.tiny_policy import write_model, write_partitions
 from tests.statements import OF_TRAINING, PRIVATE
 from tests.trajectories.builders import INFO, episodes, table
@@ -118,12 +118,6 @@ def test_files_of_another_run_are_refused(tmp_path: Path) -> None:
         for folder in folders:
             shutil.rmtree(folder)
             shutil.copytree(tmp_path / "kept" / folder, folder)
-
-
-def test_a_curve_may_be_over_several_seeds(project: Path) -> None:
-    place_seeds(SEEDS)
-    evaluated()
-    assert len(facts_here().curve) == 3
 
 
 @pytest.mark.usefixtures("project")

@@ -18,7 +18,7 @@ from primorl.privacy.accounting.rounding import at_most, percent_at_most
 from primorl.privacy.statement import AttackPoint, ProfilePoint, Statement
 from primorl.release.card import curve, success, whole, with_account
 from primorl.report.facts import Actions, Epoch, Facts, Rollouts, Spending
-from primorl.report.figures import figures, log_axis, wrapped
+from primorl.report.figures import figures
 from primorl.report.page import page
 from tests.statements import OF_TRAINING, PRIVATE
 
@@ -76,6 +76,10 @@ def test_every_figure_has_a_table_with_the_same_numbers() -> None:
         json.dumps(figure.spec, allow_nan=False)
     assert drawn["values"].rows[1] == ("the policy, in the simulator", "-144", "[-162.2, -125.7]")
     assert drawn["learning"].rows[-1] == ("2", "-144", "[-162.2, -125.7]")
+    final = drawn["learning"].spec["data"][-1]
+    assert (final["x"], final["y"], final["mode"]) == ([2], [-143.96], "markers"), "it is over more episodes"
+    assert drawn["rounds"].rows[-1][0] == "150"
+    assert drawn["rounds"].spec["data"][0]["y"][-1] == Training(0.1, 4.083, 150).spent(1e-5).epsilon_pld
     assert drawn["actions"].rows[1] == ("dose", "the policy", "20.0%", "50.0%", "80.0%", "100.0%", "100.0%", "40.0%")
     assert drawn["budget"].spec["data"][0]["y"] == [1.2, 2.5]
     assert drawn["rollouts"].rows == [("1", "-8", "0.125", "0.5"), ("2", "-2", "0.25", "1")]
@@ -111,31 +115,16 @@ def answer(estimator: str, of: str, value: float, *, epsilon: float | None = Non
     return {"estimator": estimator, "of": of, "what": "mean return", "value": value} | charged | others
 
 
-def test_the_final_policy_is_no_point_of_the_curve() -> None:
-    """It is over more episodes. Twin: a single epoch has no curve, and is drawn all the same."""
-    *_, today, final = figures(FACTS)["learning"].spec["data"]
-    assert (final["x"], final["y"], final["mode"]) == ([2], [-143.96], "markers")
-    curves = [trace for trace in figures(FACTS)["learning"].spec["data"] if trace not in (today, final)]
-    assert all(2 not in trace["x"] for trace in curves)
-    assert "over 100 episodes" in plain(page(FACTS))
-    alone = figures(replace(FACTS, curve=FACTS.curve[-1:]))["learning"]
-    assert [trace["name"] for trace in alone.spec["data"]] == ["today, public", "final policy"]
-
-
 def test_the_private_units_answers_on_the_model_are_drawn_beside_a_guess() -> None:
-    """Twin: where they were not asked, there is no such figure."""
     what = "reward error, 5 steps ahead"
     rest = {"estimator": "model_check", "of": "model", "covers": "noise", "bias": "cut", "epsilon": 0.1, "delta": 1e-5}
     model = Answer(what=what, value=0.25, ci95=(0.125, 0.5), **rest)
     guess = Answer(what=f"{what}, of the usual reward", value=0.75, ci95=(0.625, 1.0), **rest)
     drawn = figures(replace(FACTS, checks=(model, guess)))["checks"]
     assert drawn.rows == [(what, "0.25", "[0.125, 0.5]"), (f"{what}, of the usual reward", "0.75", "[0.625, 1]")]
-    assert [(trace["name"], trace["x"]) for trace in drawn.spec["data"]] == [
-        ("the model", [0.25]),
-        ("a guess without a model", [0.75]),
-    ]
-    assert drawn.spec["layout"]["yaxis"]["ticktext"] == ["reward,<br>5 steps ahead"]
-    assert "checks" not in figures(FACTS)
+    assert [trace["name"] for trace in drawn.spec["data"]] == ["the model", "a guess without a model"]
+    verdict = SUMMARY | {"model_verdict": "The model is doubtful: because."}
+    assert "doubtful: because. (Asked of the private units.)" in page(replace(FACTS, summary=verdict))
 
 
 def test_first_states_are_on_the_scale_of_their_ranges_and_categories_are_shares() -> None:
@@ -172,21 +161,6 @@ def test_a_number_that_is_not_finite_is_no_point() -> None:
     assert [row[-1] for row in drawn["budget"].rows] == ["1.2", "∞"]
 
 
-def test_answers_say_by_what_they_are_discounted() -> None:
-    """In the figure and in the tile. Twin: undiscounted ones say nothing of it, and no more do measured returns."""
-    answer = {"estimator": "lstd", "what": "mean return", "ci95": [-4.0, -3.0], "epsilon": 0.2, "delta": 1e-5}
-    answers = [answer | {"of": "behaviour", "value": -3.5}, answer | {"of": "policy", "value": -3.25}]
-    asked = replace(FACTS, summary=SUMMARY | {"private_evaluation": answers, "return_mean": None}, discount=0.95)
-    drawn = figures(asked)["values"]
-    assert drawn.rows[0][0] == "today's practice, by lstd (ε 0.2), discounted by γ = 0.95"
-    assert [name for name, _, _ in drawn.rows if "γ" not in name] == ["today's practice, 53 public"]
-    text = page(asked)
-    assert "What is discounted does not compare" in text
-    assert "by lstd, discounted by γ = 0.95; today's practice: -3.5 ± 0.5, discounted by γ = 0.95" in text
-    assert "γ" not in page(replace(asked, discount=1.0)).replace(_library(), "")
-    assert "does not compare" not in page(replace(FACTS, discount=0.95))
-
-
 def test_what_is_not_known_is_left_out() -> None:
     """Without a public split, a curve, a ledger and a guarantee there are no figures of them, and no figure invents."""
     nothing = Statement.no_guarantee(unit="trajectory", units=9, dataset_fingerprint="d473" * 16, reason="variant mopo")
@@ -198,26 +172,6 @@ def test_what_is_not_known_is_left_out() -> None:
     assert "not private" in text
     assert "No bound holds" in text
     assert "Blind guessing" not in text
-
-
-def test_what_the_private_units_say_of_the_model_is_shown_also_beside_advice() -> None:
-    advice = {"answer": "trial", "policy": "models/policy", "reason": "So.", "gain": 1.0, "margin": 2.0, "misfit": 3.0}
-    asked = SUMMARY | {"model_verdict": "The model is doubtful: because.", "recommendation": advice}
-    text = page(replace(FACTS, summary=asked))
-    assert "The model is doubtful: because. (Asked of the private units.)" in text
-    assert "<b>Try the policy in a trial</b>" in text
-    assert "<b>The model is doubtful</b><p>by the private units: because.</p>" in text
-
-
-def test_epsilon_by_rounds_ends_at_that_of_all_rounds() -> None:
-    """Twin: few rounds are shown once each."""
-    (line,) = figures(FACTS)["rounds"].spec["data"]
-    whole = Training(0.1, 4.083, 150).spent(1e-5).epsilon_pld
-    assert (line["x"][-1], line["y"][-1]) == (150, pytest.approx(whole))
-    assert line["y"] == sorted(line["y"])
-    assert len(line["x"]) == 12
-    few = figures(replace(FACTS, training=replace(STATEMENT, rounds=3)))["rounds"]
-    assert [row[0] for row in few.rows] == ["1", "2", "3"]
 
 
 def test_what_is_void_or_unbounded_in_any_part_is_not_hidden() -> None:
@@ -291,18 +245,6 @@ def test_other_results_without_a_bound_leave_none_to_the_page() -> None:
     assert "No bound holds for" not in page(FACTS)
 
 
-def test_beside_other_results_stands_what_all_charges_come_to() -> None:
-    """Twin: without a ledger it stands there that nobody knows it, and what the bound counts."""
-    assert "in the ledger come to ε = 2.5 at δ = 1e-05, and the bound at the top of the page counts them all" in (
-        plain(page(FACTS))
-    )
-    unknown = plain(page(replace(FACTS, spending=None)))
-    assert "It is not known here" in unknown
-    assert "counts this run&#39;s model and policy, and nothing else" in unknown
-    assert "public files, the ledger and MLflow." in page(FACTS)
-    assert "public files alone." in page(replace(FACTS, spending=None, others=None))
-
-
 def test_noise_is_not_rounded_up_and_cohorts_not_down() -> None:
     training = replace(STATEMENT, noise_multiplier=1.2345678, sampling_probability=0.12345649)
     text = page(replace(FACTS, training=training))
@@ -327,18 +269,6 @@ def test_a_name_brings_no_markup_along() -> None:
     assert "pressure" in text
     assert "default-src 'none'" in text.partition("<title>")[0]
     assert not re.findall(r"(?:src|href)=|https?://|@import|url\(", text.replace(_library(), ""))
-
-
-def test_axes_have_few_ticks_at_plain_numbers_and_names_have_lines() -> None:
-    for values, ticks in (
-        ([0.2, 1.0], [0.2, 0.5, 1.0]),
-        ([0.009, 1.0], [0.01, 0.1, 1.0]),
-        ([1e-4, 1.0], [1e-4, 1e-3, 1e-2, 1e-1, 1.0]),
-        ([0.0, math.inf, math.nan], [1.0]),
-    ):
-        assert log_axis(values)["tickvals"] == pytest.approx(ticks)
-    assert wrapped("mean_arterial_pressure_mmHg") == "mean_arterial_<br>pressure_mmHg"
-    assert wrapped("access=fistula") == "access=fistula"
 
 
 def plain(page: str) -> str:

@@ -66,15 +66,8 @@ def without(met: Answers, user: int) -> Answers:
 
 def released(update: PromptUpdate, met: Answers, noise: float) -> Tensor:
     """The release of a cohort (the learning rate is 1), with the same noise in every call."""
-    plan = online_plan(
-        users=99,
-        cohort=USERS,
-        noise_multiplier=noise,
-        releases=1,
-        appearances=1,
-        delta=1e-5,
-        entropy=SeededEntropy(0),
-    )
+    sizes = {"users": 99, "cohort": USERS, "releases": 1, "appearances": 1}
+    plan = online_plan(**sizes, noise_multiplier=noise, delta=1e-5, entropy=SeededEntropy(0))
     begun = update.begin(POLICY, POLICY.initial())
     return update.updated(POLICY, begun, met, Cohort(plan, 1), 0)[PARAMETERS] - POLICY.initial()
 

@@ -16,7 +16,7 @@ from primorl.config.blocks import EstimatorName
 from primorl.config.params import Params, from_plain, plain
 from primorl.privacy.accounting.privacy_filter import cost, total
 from primorl.privacy.ledger import refusals
-from primorl.privacy.ledger.requests import BudgetExceeded, Request
+from primorl.privacy.ledger.history import BudgetExceeded, Request
 from primorl.project.dvc import Status
 from primorl.project.errors import PipelineError
 from primorl.project.paths import PARTITIONS

@@ -14,7 +14,7 @@ from tests.evaluation.private.conftest import model, problem
 from tests.projects import project_settings
 
 DATA: Any = SimpleNamespace(identity="data")
-PROBLEM = problem(model([1.0], [1.0]), units=40)
+PROBLEM = problem(40, model([1.0], [1.0]))
 INFO: Any = SimpleNamespace(horizon=5, behaviour_probabilities=None)
 
 

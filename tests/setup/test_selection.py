@@ -9,7 +9,7 @@ import pytest
 
 from primorl.config.params import Params
 from primorl.policy import exported
-from primorl.privacy.ledger.requests import BudgetExceeded
+from primorl.privacy.ledger.history import BudgetExceeded
 from primorl.privacy.mechanism.selection import Selection
 from primorl.project.errors import PipelineError
 from primorl.project.files import write_json

@@ -1,5 +1,7 @@
 """What the batches of environments must keep to: they are the environments whose names they have, many at once."""
 
+import subprocess
+import sys
 from typing import Any
 
 import gymnasium
@@ -44,23 +46,16 @@ def _same(environment: str, ours: Any, state: NDArray[np.float64]) -> None:
     assert not running.any()
 
 
-def test_the_cartpole_batch_steps_as_gymnasium() -> None:
-    ours = CartPoleBatch()
-    ours.reset(8, seed=3)
-    _same("CartPole-v1", ours, ours._state)
-
-
-def test_the_acrobot_batch_steps_as_gymnasium_and_both_end_at_the_bar() -> None:
-    ours = AcrobotBatch()
-    ours.reset(2, seed=3)
-    ours._state[:, 1] = 2.4, 0.3, 2.0, 1.0  # high up and swinging: soon at the bar
-    _same("Acrobot-v1", ours, ours._state)
-
-
-def test_the_pendulum_batch_steps_as_gymnasium() -> None:
-    ours = PendulumBatch()
-    ours.reset(4, seed=3)
-    _same("Pendulum-v1", ours, ours._state)
+@pytest.mark.parametrize(
+    ("environment", "kind", "count"),
+    [("CartPole-v1", CartPoleBatch, 8), ("Acrobot-v1", AcrobotBatch, 2), ("Pendulum-v1", PendulumBatch, 4)],
+)
+def test_a_batch_steps_as_gymnasium(environment: str, kind: type[Any], count: int) -> None:
+    ours = kind()
+    ours.reset(count, seed=3)
+    if environment == "Acrobot-v1":
+        ours._state[:, 1] = 2.4, 0.3, 2.0, 1.0  # high up and swinging: soon at the bar
+    _same(environment, ours, ours._state)
 
 
 def test_a_batch_with_another_force_does_not_pass_for_gymnasium(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,3 +122,11 @@ def test_users_act_in_every_task(environment: str) -> None:
     space = make(environment).action_space
     for drawn in network.squashed(met.actions[0]):
         assert space.contains(drawn.numpy() if isinstance(space, Box) else int(drawn))
+
+
+def test_the_default_run_prints_no_notice_of_gym_and_other_warnings_as_ever() -> None:
+    pytest.importorskip("gym_notices")
+    script = "import warnings, primorl.trajectories.sources.replay; warnings.warn('seen')"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "Gym has been unmaintained" not in done.stderr
+    assert "UserWarning: seen" in done.stderr

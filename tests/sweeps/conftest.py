@@ -1,8 +1,8 @@
 """A project whose stages do next to nothing, and trials in forked processes."""
 
 import os
-import signal
 from collections.abc import Mapping
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -65,28 +65,16 @@ class Forked:
     """A trial in a forked process: it has imported everything already."""
 
     def __init__(self, job: Job, slurm: str | None = None) -> None:
-        self.pid = os.fork()
-        self.status: int | None = None
-        if self.pid == 0:
-            status = 70
-            try:
-                status = run(job)
-            finally:
-                os._exit(status)
+        self.process = get_context("fork").Process(target=lambda: os._exit(run(job)))
+        self.process.start()
+        self.terminate, self.kill = self.process.terminate, self.process.kill
 
     def poll(self) -> int | None:
-        if self.status is None:
-            found, status = os.waitpid(self.pid, os.WNOHANG)
-            self.status = os.waitstatus_to_exitcode(status) if found else None
-        return self.status
+        return self.process.exitcode
 
-    def terminate(self) -> None:
-        os.kill(self.pid, signal.SIGTERM)
-
-    def wait(self, timeout: float | None = None) -> int:
-        if self.status is None:
-            self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        return self.status
+    def wait(self, timeout: float | None = None) -> int | None:
+        self.process.join(timeout)
+        return self.process.exitcode
 
 
 @pytest.fixture(autouse=True)

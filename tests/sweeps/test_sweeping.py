@@ -17,9 +17,8 @@ from primorl.config.params import Params
 from primorl.project.errors import PipelineError
 from primorl.sweeps import sweeping
 from primorl.sweeps.file import Trial
-from primorl.sweeps.rows import finished_rows
-from primorl.sweeps.sweeping import TABLE, Done, check_fresh, check_trials, run_sweep, share_cores
-from primorl.sweeps.trial import Job
+from primorl.sweeps.sweeping import TABLE, Done, check_fresh, check_trials, run_sweep
+from primorl.sweeps.trial import Job, finished_rows
 from primorl.tracking import RUN_TAGS, stage_run
 from tests.sweeps.conftest import Forked, NoRun, ran, sweep_of
 from tests.sweeps.stages import BAD_SEED, HOLD, RAN
@@ -80,14 +79,14 @@ def test_a_killed_trial_is_kept_as_failed_and_an_interrupt_ends_all_processes(
     monkeypatch.setattr(sweeping, "start_trial", start)
     with pytest.raises(KeyboardInterrupt):
         swept(1, 2)
-    assert begun[0].status == -signal.SIGTERM
+    assert begun[0].poll() == -signal.SIGTERM
 
-    class Killed(Forked):
-        def __init__(self, *words: Any) -> None:
-            super().__init__(*words)
-            os.kill(self.pid, signal.SIGKILL)
+    def kill(job: Job, slurm: str | None) -> Forked:
+        process = Forked(job)
+        process.kill()
+        return process
 
-    monkeypatch.setattr(sweeping, "start_trial", Killed)
+    monkeypatch.setattr(sweeping, "start_trial", kill)
     (row,) = swept(1).rows
     assert (row.status, row.error) == ("failed", "its process was killed by signal 9")
 
@@ -122,12 +121,6 @@ def test_rows_of_other_settings_are_kept_with_a_warning(project: Params) -> None
     assert "before these changed: datasets/small.yaml, policy; they are kept" in warning
     assert [line["stale"] for line in csv.DictReader((FOLDER / TABLE).open())] == ["policy, datasets/small.yaml"]
     assert ran() == ["train 0", "evaluate 0"]
-
-
-def test_workers_and_threads_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweeping, "cores", lambda: 8)
-    asked = [(None, None, 9), (None, 2, 9), (None, None, 2), (3, 8, 9), (None, 16, 9)]
-    assert [share_cores(*each) for each in asked] == [(8, 1), (4, 2), (2, 4), (3, 2), (1, 8)]
 
 
 GONE = {"collect": [{"changed outs": {"data/raw": "deleted"}}], "ingest": [{"changed deps": {"data/raw": "deleted"}}]}

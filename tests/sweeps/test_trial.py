@@ -17,13 +17,13 @@ import yaml
 from primorl.config.params import Params
 from primorl.dynamics.config import PublicLosses
 from primorl.privacy.ledger.charges import WAIT
-from primorl.privacy.ledger.requests import BudgetExceeded
+from primorl.privacy.ledger.history import BudgetExceeded
 from primorl.project.errors import PipelineError
 from primorl.project.files import home, locked
 from primorl.sweeps import trial as trials
 from primorl.sweeps.file import Trial
-from primorl.sweeps.rows import Row, finished_rows, read_row, write_table
-from primorl.sweeps.trial import TrialFolder, lock_of, run, trial_folder, unlink_left
+from primorl.sweeps.sweeping import write_table
+from primorl.sweeps.trial import Row, TrialFolder, finished_rows, lock_of, read_row, run, trial_folder, unlink_left
 from tests.pipeline.training_project import charged
 from tests.sweeps.conftest import MODEL, STAGES, Forked, job_of, ran
 from tests.sweeps.stages import BAD_SEED, HOLD

@@ -1,6 +1,5 @@
 """A store that cannot be used, breaks, or hangs: one line, no credentials, and the stage goes on where it can."""
 
-import os
 import socket
 import sqlite3
 import threading
@@ -128,15 +127,3 @@ def test_a_server_that_hangs_is_waited_for_once(
     (warning,) = capfd.readouterr().err.splitlines()
     assert warning.endswith("failed (MlflowException); the rest of this run is not logged")
     assert len(silent.connections) - asked == 2, "the request and its one repetition"
-
-
-def test_mlflows_own_patience_is_cut_short_unless_the_user_says_otherwise(
-    chosen: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its 120 seconds and seven repetitions held a stage of ten seconds for twelve minutes."""
-    monkeypatch.delenv("MLFLOW_HTTP_REQUEST_TIMEOUT", raising=False)
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "5")
-    with stage_run("train_model", chosen):
-        pass
-    assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "10"
-    assert os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"] == "5"

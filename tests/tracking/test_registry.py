@@ -18,13 +18,13 @@ from mlflow.pyfunc import scoring_server
 from mlflow.tracking import MlflowClient
 
 from primorl.config.params import from_plain
-from primorl.evaluation.private.results import GAIN, MEAN_RETURN
+from primorl.evaluation.private.results import MEAN_RETURN
 from primorl.policy.exported import DeterministicPolicy, save
 from primorl.policy.loaded import load_policy
 from primorl.policy.networks import initial_layers
 from primorl.privacy.statement import Statement
 from primorl.project.files import write_json
-from primorl.tracking.registry import CHOSEN, champion, judged, register
+from primorl.tracking.registry import CHOSEN, champion, register
 from primorl.tracking.store import Log, Store
 from tests.projects import project_settings
 from tests.statements import PRIVATE
@@ -226,19 +226,3 @@ def test_no_champion_is_above_the_budget_advised_against_or_judged_by_others() -
     assert [best(found, budget) for budget in (1.0, 2.0)] == ["1", "2"], "beyond the budget the units have no say"
     found = [stored(1, 5.0, delta="0.001")]
     assert [best(found, 0.6), best(found), best(found, 0.6, 1e-3)] == [None, "1", "1"]
-
-
-def test_a_policy_is_worth_its_measured_return_or_the_lower_end_of_what_the_units_say() -> None:
-    """The value in the model and free answers judge nothing."""
-    answers = [
-        {"of": "policy", "what": MEAN_RETURN, "value": -7.5, "ci95": (-8.0, -7.0), "delta": 1e-5},
-        {"of": "policy", "what": MEAN_RETURN, "value": -8.0, "ci95": (-9.0, -7.0), "delta": 1e-5},
-        {"of": "policy", "what": MEAN_RETURN, "value": -9.5, "ci95": None, "delta": 1e-5},
-        {"of": "policy", "what": MEAN_RETURN, "value": -50.0, "ci95": (-60.0, -40.0), "delta": None},
-        {"of": "policy", "what": GAIN, "value": -50.0, "ci95": (-60.0, -40.0), "delta": 1e-5},
-        {"of": "behaviour", "what": MEAN_RETURN, "value": -50.0, "ci95": (-99.0, 0.0), "delta": 1e-5},
-    ]
-    assert judged({"return_mean": -2.0, "private_evaluation": answers}) == (-2.0, "simulator")
-    assert judged({"return_mean": None, "private_evaluation": answers}) == (-9.0, "private units")
-    assert judged({"return_mean": None, "model_value": 3.0}) == (None, None)
-    assert judged({"return_mean": -1.0, "by_seed": [{"return_mean": -4.0}]}) == (-4.0, "simulator")

@@ -3,7 +3,6 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -15,9 +14,7 @@ from primorl import tracking
 from primorl.config.params import Params
 from primorl.project.git import git_tags
 from primorl.tracking import stage_run
-from primorl.tracking.store import store_uri
 from tests.tracking.conftest import REPOSITORY
-from tests.tracking.test_failures import with_uri
 
 PARENT_TAG = "mlflow.parentRunId"
 
@@ -56,7 +53,7 @@ def test_a_stage_is_nested_in_its_pipeline_and_logs_what_it_is_given(project: Pa
     (pipeline,), (stage,) = runs(project)
     assert stage.data.tags[PARENT_TAG] == pipeline.info.run_id
     assert (stage.info.run_name, stage.info.status) == ("train_model", "FINISHED")
-    assert (pipeline.info.run_name, pipeline.info.status) == (tracking._name(chosen), "FINISHED")
+    assert (pipeline.info.run_name, pipeline.info.status) == ("pendulum-replay/private/ε=0.5", "FINISHED")
     assert stage.data.params == {
         "seed": "3",
         "privacy.delta": "1e-05",
@@ -103,18 +100,6 @@ def test_the_runs_of_a_killed_stage_are_closed_as_failed_by_the_next_one(project
         (dead_pipeline, alive), stages = runs(project)
         assert (dead_pipeline.info.status, alive.info.status) == ("FAILED", "RUNNING")
         assert [stage.info.status for stage in stages] == ["FAILED", "RUNNING", "RUNNING"]
-
-
-def test_metrics_wait_and_are_sent_every_few_seconds(
-    project: Path, chosen: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tracking.store, "_FLUSH_SECONDS", 3600.0)
-    with stage_run("train_model", chosen) as run:
-        run.metric("loss", 1.0)
-        assert runs(project)[1][0].data.metrics == {}
-        monkeypatch.setattr(tracking.store, "_FLUSH_SECONDS", 0.0)
-        run.metric("loss", 2.0, 1)
-        assert runs(project)[1][0].data.metrics == {"loss": 2.0}
 
 
 def test_experiments_in_dvcs_temporary_copies_log_to_the_project(
@@ -188,19 +173,3 @@ def test_the_pipeline_names_its_commit(project: Path, monkeypatch: pytest.Monkey
     trial.mkdir(parents=True)
     monkeypatch.chdir(trial)
     assert git_tags()["git_dirty"] == "true"
-
-
-def test_the_store_is_the_projects_wherever_the_stage_runs(
-    project: Path, chosen: Params, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
-    assert store_uri(chosen) == f"sqlite:///{project}/mlflow.db"
-    assert store_uri(with_uri(chosen, "sqlite:///runs/all.db")) == f"sqlite:///{project}/runs/all.db"
-    for absolute in ("sqlite:////srv/all.db", "postgresql://db/mlflow", "https://mlflow.example.org"):
-        assert store_uri(with_uri(chosen, absolute)) == absolute
-
-
-def test_names_say_what_a_pipeline_trained(chosen: Params) -> None:
-    for target, noise, said in ((1.5, None, "ε=1.5"), (None, 2.0, "z=2")):
-        privacy = replace(chosen.privacy, target_epsilon=target, noise_multiplier=noise)
-        assert tracking._name(replace(chosen, privacy=privacy)) == f"pendulum-replay/private/{said}"

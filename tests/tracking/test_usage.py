@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from primorl.tracking.usage import Usage
+from primorl.tracking import Usage
 
 CPU, MEMORY = "system/cpu_seconds", "system/max_memory_mib"
 

@@ -14,7 +14,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "a86188217d304f0a38f57614401444802054e4b72d3dfd5b6a21efea15f2d2f4"
+SOURCES = "fde36d931efb54e4e7a2e802945590c48d68599da535a258062cbc32537efbd8"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:

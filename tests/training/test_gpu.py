@@ -54,7 +54,7 @@ def test_an_update_of_sac_is_a_cpus() -> None:
     noise = torch.randn(1, 64, 2, generator=torch.Generator().manual_seed(1))
     moved = []
     for device in (CPU, GPU):
-        sac = Sac(config, columns, SeedGenerators.of((0,), device), (0,))
+        sac = Sac(config, columns, SeedGenerators.of((0,), device), None)
         sac._noise = lambda like, device=device: noise.to(device)  # type: ignore[method-assign, misc]
         for _ in range(5):
             sac.update(rows.to(device))

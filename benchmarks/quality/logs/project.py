@@ -27,14 +27,7 @@ from primorl.project.paths import DATASETS, MODEL, MODELS, MOPO, PARAMS, PARTITI
 
 ROOT = Path(__file__).resolve().parents[3]
 DATA = ("collect", "ingest", "partition")
-LEARNING = (
-    "train_model",
-    "clone_behaviour",
-    "optimize_policy",
-    "optimize_mopo",
-    "evaluate_private",
-    "evaluate",
-)
+LEARNING = ("train_model", "clone_behaviour", "optimize_policy", "optimize_mopo", "evaluate_private", "evaluate")
 CLONED = MODELS / "behaviour"
 MOST_SECONDS = 4 * 3600
 _EPISODES, _REFERENCE_EPISODES, _SEED = 2_000, 20_000, 77

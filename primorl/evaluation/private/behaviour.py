@@ -11,7 +11,6 @@ from torch import Tensor
 from primorl.evaluation.private.estimator import (
     About,
     EvaluationState,
-    Interval,
     OneRelease,
     Values,
     estimate,
@@ -81,7 +80,11 @@ class Behaviour(OneRelease):
         return made | {"histogram": cdf.diff(), "edges": self._edges(problem)[:: 1 << (self.levels - shown)]}
 
     def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Answer, ...]:
-        """Estimate the mean return, then its `QUANTILES`."""
+        """Estimate the mean return, then its `QUANTILES`.
+
+        The interval of a quantile is where p is within t standard deviations of the noisy CDF. The variance of the CDF,
+        where it is p, is p(1 - p)/K and the noise's, which is known exactly.
+        """
         noise, covers = noise_of(plan), "sampling and privacy noise"
         mean, rest = (state.values["released"][:2] / math.sqrt(self.mean_share)).tolist()
         of_mean = noisy_mean(problem.units, mean, rest, noise / math.sqrt(self.mean_share))
@@ -91,8 +94,17 @@ class Behaviour(OneRelease):
         found = [estimate(self.name, "behaviour", MEAN_RETURN, value, (low, high), covers, bias)]
         width = 2 * half / (1 << self.levels)
         bias = f"Returns are spread evenly over their bin, so a quantile is off by one bin, {width:.3g}, at most."
-        for p, (value, ends) in zip(QUANTILES, self._quantiles(problem, noise, state.values), strict=True):
-            found.append(estimate(self.name, "behaviour", f"quantile {p:g} of the return", value, ends, covers, bias))
+        edges, cdf = self._edges(problem), self._cdf(state.values)
+        scale = noise * math.sqrt(self.levels / (1 - self.mean_share))
+        spread = _cdf_of_coefficients(self.levels).square().sum(1) * scale**2
+        for p in QUANTILES:
+            within = t_quantile(problem.units) * (spread + p * (1 - p) / problem.units).sqrt()
+            within[0] = within[-1] = 0  # the CDF is 0 and 1 at the bounds, without noise
+            upper = (cdf + within).clamp(0, 1).cummax(0).values
+            lower = (cdf - within).clamp(0, 1).flip(0).cummin(0).values.flip(0)
+            low, value, high = (_crossing(edges, curve, p) for curve in (upper, cdf, lower))
+            what = f"quantile {p:g} of the return"
+            found.append(estimate(self.name, "behaviour", what, value, (low, high), covers, bias))
         return tuple(found)
 
     def _edges(self, problem: Problem) -> Tensor:
@@ -104,24 +116,6 @@ class Behaviour(OneRelease):
         bins = 1 << self.levels
         raw = _cdf_of_coefficients(self.levels) @ coefficients + torch.arange(bins + 1, dtype=torch.float64) / bins
         return isotonic(raw).clamp(0, 1)
-
-    def _quantiles(self, problem: Problem, noise: float, values: Values) -> list[tuple[float, Interval]]:
-        """Each of `QUANTILES` and its interval: where p is within t standard deviations of the noisy CDF.
-
-        The variance of the CDF, where it is p, is p(1 - p)/K and the noise's, which is known exactly.
-        """
-        edges, cdf = self._edges(problem), self._cdf(values)
-        scale = noise * math.sqrt(self.levels / (1 - self.mean_share))
-        spread = _cdf_of_coefficients(self.levels).square().sum(1) * scale**2
-        found = []
-        for p in QUANTILES:
-            half = t_quantile(problem.units) * (spread + p * (1 - p) / problem.units).sqrt()
-            half[0] = half[-1] = 0  # the CDF is 0 and 1 at the bounds, without noise
-            upper = (cdf + half).clamp(0, 1).cummax(0).values
-            lower = (cdf - half).clamp(0, 1).flip(0).cummin(0).values.flip(0)
-            low, value, high = (_crossing(edges, curve, p) for curve in (upper, cdf, lower))
-            found.append((value, (low, high)))
-        return found
 
 
 def scaled_returns(problem: Problem, episodes: Episodes) -> Tensor:

@@ -29,12 +29,9 @@ SUMS, SPREAD = "doubly_robust_sums", "doubly_robust_spread"
 """Names of the two queries."""
 _SPREAD_SHARE = 0.1  # of what the two releases cost together, as squared Gaussian mean
 
-LargestWeight = Annotated[float, Within(ge=1, le=1e6)]
-
 _WEIGHTS, _AVERAGE = "behaviour.weights", "behaviour.average"
 _FIRST, _SECOND = "behaviour.first", "behaviour.second"  # Adam's moments of released gradients
 _DECAYS, _TINY = (0.9, 0.99), 1e-8
-_AVERAGED = 0.5  # share of the rounds, the last ones, whose iterates are averaged
 
 
 @dataclass(frozen=True)
@@ -85,7 +82,7 @@ class BehaviourFit:
         second = torch.lerp(gradient.square(), values[_SECOND], _DECAYS[1])
         bias, spread = (1 - decay ** (done + 1) for decay in _DECAYS)
         weights = weights - self.learning_rate * (first / bias) / ((second / spread).sqrt() + _TINY)
-        before = max(0, done - math.floor(self.rounds * (1 - _AVERAGED)))  # iterates that are in the average already
+        before = max(0, done - self.rounds // 2)  # iterates that are in the average already
         average = values[_AVERAGE] * (before / (before + 1)) + weights / (before + 1)
         return {**values, _WEIGHTS: weights, _AVERAGE: average, _FIRST: first, _SECOND: second}
 
@@ -124,7 +121,7 @@ class DoublyRobust(ModelCorrection):
 
     name: ClassVar[str] = "doubly_robust"
 
-    largest_weight: LargestWeight
+    largest_weight: Annotated[float, Within(ge=1, le=1e6)]
     behaviour: BehaviourFit | Cloned | None
     largest_correction: Positive
 

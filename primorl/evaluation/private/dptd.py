@@ -68,15 +68,6 @@ class ValueNetwork:
         """Widths of the layers: D, the hidden ones, 1."""
         return (self.inputs, *self.hidden, 1)
 
-    @property
-    def parameters(self) -> int:
-        """Count the parameters of one network, d."""
-        return sum((below + 1) * above for below, above in itertools.pairwise(self.sizes))
-
-    def row_bytes(self, networks: int) -> int:
-        """Bound the memory of one transition in `gradients`: some dozens of numbers of each hidden unit."""
-        return 3 * 8 * networks * (12 * sum(self.hidden) + 2 * self.inputs)
-
     def initial(self, networks: int, generator: torch.Generator) -> Tensor:
         """Draw parameters ``[N, d]``, float64: uniform within ±1/√(inputs of the layer)."""
         parts = []
@@ -141,17 +132,9 @@ class ValueNetwork:
         parts = torch.split(parameters, [above * below for above, below in shapes])
         return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
-    def _loss(
-        self,
-        theta: Tensor,
-        omega: Tensor,
-        inputs: Tensor,
-        next_inputs: Tensor,
-        reward: Tensor,
-        factor: Tensor,
-        next_factor: Tensor,
-    ) -> Tensor:
-        """ℓ of transitions ``[..]``, for one network."""
+    def _loss(self, theta: Tensor, omega: Tensor, *transitions: Tensor) -> Tensor:
+        """ℓ of transitions ``[..]``, all parts of a `TdBatch` but the weight, for one network."""
+        inputs, next_inputs, reward, factor, next_factor = transitions
         value, slope = self._slope(theta, omega, inputs)
         error = reward + next_factor * self._value(theta, next_inputs) - factor * value
         advantage = factor * slope
@@ -221,8 +204,8 @@ class Dptd(Estimator):
         return ValueNetwork(problem.observation_size + actions + time, self.hidden)
 
     def row_bytes(self, problem: Problem) -> int:
-        """See `Estimator.row_bytes`."""
-        return self.network(problem).row_bytes(self.members)
+        """See `Estimator.row_bytes`; some dozens of numbers of each hidden unit."""
+        return 3 * 8 * self.members * (12 * sum(self.hidden) + 2 * self.network(problem).inputs)
 
     def begin(self, problem: Problem) -> dict[str, Tensor]:
         """Draw θ; ω begins at 0."""

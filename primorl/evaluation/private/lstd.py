@@ -66,8 +66,7 @@ class Lstd(ModelCorrection):
         """Fit the members' values, and find the scale of their differences at public first states."""
         model = self.model(problem)
         fitted = model.fit()
-        states, steps = self._public_first(problem)
-        found = model.action_values(fitted, states, problem.actions(states), steps)
+        found = model.at_starts(fitted)
         spread = (found - found.mean(0)).square().mean().sqrt()
         least = _LEAST_SPREAD * (problem.return_high - problem.return_low)
         zeros = torch.zeros(self._size(problem), dtype=torch.float64)
@@ -88,7 +87,7 @@ class Lstd(ModelCorrection):
         matrix = entries.view(size, size)
         ridge = float(values[NOISE]) * 2 * math.sqrt(size) + _RIDGE  # 2σ√d: the spectral norm of the noise in A
         penalty = ridge**2 * torch.eye(size, dtype=torch.float64)
-        states, steps = self._public_first(problem)
+        states, steps = problem.starts.double(), torch.zeros(len(problem.starts), dtype=torch.int64)
         start = self._features(problem, values, states, problem.actions(states), steps)[0].mean(0)
         theta = torch.linalg.solve(matrix.T @ matrix + penalty, matrix.T @ vector)
         eta = torch.linalg.solve(matrix @ matrix.T + penalty, matrix @ start)
@@ -113,7 +112,7 @@ class Lstd(ModelCorrection):
         moved the model's value by so much, the remaining error may be as large.
         """
         value, deviation = FirstStateValue(problem).mean(plan, state.answers)
-        members = self.model(problem).at_starts(state.values)
+        members = self.model(problem).at_starts(state.values).mean(1)
         half = NORMAL_QUANTILE * math.hypot(deviation, float(members.std()), value - float(members.mean()))
         covers = "sampling and privacy noise, and a bias as large as the correction of the model's value"
         bias = "where the features do not hold the policy's true action-values, up to the model's own error"
@@ -142,7 +141,3 @@ class Lstd(ModelCorrection):
 
     def _size(self, problem: Problem) -> int:
         return problem.ensemble.architecture.members - 1
-
-    @staticmethod
-    def _public_first(problem: Problem) -> tuple[Tensor, Tensor]:
-        return problem.starts.double(), torch.zeros(len(problem.starts), dtype=torch.int64)

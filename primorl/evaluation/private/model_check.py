@@ -98,8 +98,9 @@ class ModelCheck(OneRelease):
             ``[U, |h|, 2, 2]``, zero where there is none; and whether the unit has so many steps: bool ``[U, |h|]``.
         """
         kept = self.kept(problem)
-        last = _last_rows(episodes)
-        place = torch.arange(episodes.own.shape[1], device=last.device)
+        place = torch.arange(episodes.own.shape[1], device=episodes.own.device)
+        ends = torch.where(episodes.ends, place, len(place) - 1)
+        last = ends.flip(1).cummin(1).values.flip(1)  # the last row of the trajectory that each row is in
         length = episodes.step.gather(1, last) + 1
         first = -(-episodes.step * self.starts // length)  # the first start that is not before this step
         begun = (first * length < (episodes.step + 1) * self.starts) & episodes.own
@@ -113,13 +114,13 @@ class ModelCheck(OneRelease):
         valid = left[unit, row][:, None] >= torch.tensor(kept, device=last.device)
         trajectory = (episodes.begins.cumsum(1) - 1)[unit, row]
         most = int(episodes.trajectories.max())
-        count = torch.zeros(episodes.units * most, len(kept), dtype=torch.float64, device=last.device)
+        count = torch.zeros(len(episodes.own) * most, len(kept), dtype=torch.float64, device=last.device)
         total = count[..., None, None].repeat(1, 1, 2, 2)
         where = unit * most + trajectory
         count.index_add_(0, where, valid.double())
         total.index_add_(0, where, errors * valid[..., None, None])
-        means = (total / count.clamp(min=1)[..., None, None]).view(episodes.units, most, len(kept), 2, 2)
-        having = (count > 0).view(episodes.units, most, len(kept)).sum(1)
+        means = (total / count.clamp(min=1)[..., None, None]).view(len(episodes.own), most, len(kept), 2, 2)
+        having = (count > 0).view(len(episodes.own), most, len(kept)).sum(1)
         # One after the other, not by a sum whose order depends on the most trajectories of the batch.
         together = torch.zeros_like(means[:, 0])
         for number in range(most):
@@ -238,13 +239,6 @@ def _difference(own: list[Both], share: float, units: int) -> Interval:
 def _sums(own: list[Both]) -> tuple[float, float]:
     """The model's and the trivial squared errors, summed over the horizons."""
     return sum(model.value + 1 for model, _ in own), sum(trivial.value + 1 for _, trivial in own)
-
-
-def _last_rows(episodes: Episodes) -> Tensor:
-    """The last row of the trajectory that each row is in, int64 ``[U, M]``; padding has the last column."""
-    place = torch.arange(episodes.own.shape[1], device=episodes.own.device).expand_as(episodes.own)
-    ends = place.where(episodes.ends, place.shape[1] - 1)
-    return ends.flip(1).cummin(1).values.flip(1)
 
 
 def _distance(problem: Problem, one: Tensor, other: Tensor) -> Tensor:

@@ -138,19 +138,21 @@ class ModelQ:
     @property
     def row_bytes(self) -> int:
         """Bound the memory of `action_values` for a logged row and the one after it."""
-        return 16 * self._members * (self.features + 4 * self.problem.observation_size + 200)
+        return (
+            16 * self.problem.ensemble.architecture.members * (self.features + 4 * self.problem.observation_size + 200)
+        )
 
     def fit(self) -> dict[str, Tensor]:
         """Fit the regressions; their weights are public values of an estimator."""
-        weights = torch.stack([self._fit_member(number) for number in range(self._members)])
+        weights = torch.stack(
+            [self._fit_member(number) for number in range(self.problem.ensemble.architecture.members)]
+        )
         return {_WEIGHTS: weights}
 
     def values(self, fitted: Values, observation: Tensor, step: Tensor) -> Tensor:
         """Compute V̂_i ``[N, B]``, for ``[N, B, S]`` or ``[B, S]`` and steps ``[B]``, in the rewards' bounds."""
-        weights = fitted[_WEIGHTS].to(observation.device)
-        inputs = self._inputs(observation, step)
-        mean = (inputs @ weights[..., None]).squeeze(-1)
-        problem = self.problem
+        problem, weights = self.problem, fitted[_WEIGHTS].to(observation.device)
+        mean = (self._inputs(observation, step) @ weights[..., None]).squeeze(-1)
         return mean.clamp(problem.reward_low, problem.reward_high) * problem.rewards_left(step)
 
     @torch.no_grad()
@@ -163,10 +165,10 @@ class ModelQ:
         return torch.cat(found, 1).view(-1, *shape)
 
     def at_starts(self, fitted: Values) -> Tensor:
-        """Average each member's value of the policy's first actions over the public first states, ``[N]``."""
+        """Compute each member's value of the policy's first actions in the public first states, ``[N, n]``."""
         states = self.problem.starts.double()
         steps = torch.zeros(len(states), dtype=torch.int64)
-        return self.action_values(fitted, states, self.problem.actions(states), steps).mean(1)
+        return self.action_values(fitted, states, self.problem.actions(states), steps)
 
     def _one_step(self, fitted: Values, observation: Tensor, action: Tensor, step: Tensor) -> Tensor:
         problem, ensemble = self.problem, in_float64(self.problem.ensemble, observation.device)
@@ -179,10 +181,6 @@ class ModelQ:
         goes_on = problem.chance_of_next(step) * (1.0 if ends is None else 1 - ends)
         left = problem.rewards_left(step) > 0
         return (reward + problem.discount * goes_on * self.values(fitted, following, step + 1)).where(left, 0.0)
-
-    @property
-    def _members(self) -> int:
-        return self.problem.ensemble.architecture.members
 
     def _inputs(self, observation: Tensor, step: Tensor) -> Tensor:
         """One, standardised state, time left, and their random Fourier features: ``[.., F]``."""
@@ -207,8 +205,7 @@ class ModelQ:
         problem, steps = self.problem, self.problem.lived_steps
         generator = torch.Generator().manual_seed(problem.seed + number)
         model = PessimisticModel(problem.ensemble.member(number), uncertainty="max_aleatoric", penalty=0.0)
-        draws = SeedGenerators([generator])
-        count = self.rollouts
+        draws, count = SeedGenerators([generator]), self.rollouts
         state = problem.starts[torch.randint(len(problem.starts), (count,), generator=generator)].float()
         switch = torch.randint(-steps // 2, steps, (count,), generator=generator)
         random_share = torch.rand(count, generator=generator)

@@ -318,11 +318,6 @@ class Episodes:
     probability: Tensor | None = None
 
     @property
-    def units(self) -> int:
-        """Count the units, U."""
-        return len(self.own)
-
-    @property
     def trajectories(self) -> Tensor:
         """Count each unit's trajectories, int64 ``[U]``."""
         return self.begins.sum(1)

@@ -19,11 +19,7 @@ GAIN = "gain over the clone"
 """`Answer.what` of how much more the policy is worth than the clone; its value is the least that a member says."""
 DOUBT = "uncertainty beyond the clone's"
 """`Answer.what` of how much more uncertain the model is where the policy goes, in units of the return."""
-BELIEVE = {
-    "yes": "The model can be believed",
-    "doubtful": "The model is doubtful",
-    "no": "Do not believe the model",
-}
+BELIEVE = {"yes": "The model can be believed", "doubtful": "The model is doubtful", "no": "Do not believe the model"}
 """How a verdict begins."""
 Of = Literal["behaviour", "clone", "policy", "random", "zero_action", "model"]
 _ABOUT = ("dataset", "unit", "units", "discount", "horizon", "verdict", "model_sha256", "policy_sha256", "clone_sha256")
@@ -35,8 +31,7 @@ class Answer:
 
     estimator: Annotated[Line, "Name of the estimator."]
     of: Annotated[
-        Of,
-        "Whose: of those who made the log, of their clone, of the policy, of a baseline; `model`: how wrong it is.",
+        Of, "Whose: of those who made the log, of their clone, of the policy, of a baseline; `model`: how wrong it is."
     ]
     what: Annotated[Line, "What the number is; `mean return` for a value."]
     value: Annotated[float, "The number."]
@@ -87,19 +82,13 @@ class PrivateEvaluation:
         """Whether anything was asked."""
         return self.total is not None
 
-    @property
-    def disbelieved(self) -> bool:
-        """Whether the model check says not to believe the model."""
-        return self.verdict is not None and self.verdict.startswith(BELIEVE["no"])
-
     def values(self) -> tuple[Answer, ...]:
         """The estimates of a value."""
         return tuple(answer for answer in self.estimates if answer.what == MEAN_RETURN)
 
     def answer(self, of: str, what: str, estimator: str | None = None) -> Answer | None:
         """The first answer of its kind, or of one estimator; None: there is none."""
-        kind = (of, what)
-        found = (answer for answer in self.estimates if (answer.of, answer.what) == kind)
+        found = (answer for answer in self.estimates if (answer.of, answer.what) == (of, what))
         return next((answer for answer in found if estimator in (None, answer.estimator)), None)
 
     def digest(self, estimator: str) -> str:
@@ -107,9 +96,9 @@ class PrivateEvaluation:
 
         Free answers, which no charge of their own binds, are part of every estimator's.
         """
-        content = to_json(self)
+        content, free = to_json(self), {answer.estimator for answer in self.estimates} - self.statements.keys()
         own = [
-            [each for each in content[key] if each["estimator"] in (estimator, *self._free())]
+            [each for each in content[key] if each["estimator"] in (estimator, *free)]
             for key in ("estimates", "histograms")
         ]
         about = {key: content[key] for key in _ABOUT} | {"statement": content["statements"].get(estimator)}
@@ -117,21 +106,14 @@ class PrivateEvaluation:
             about |= {"verdict": content["verdict"]}
         return hashlib.sha256(json.dumps([about, own], sort_keys=True).encode()).hexdigest()
 
-    def _free(self) -> set[str]:
-        return {answer.estimator for answer in self.estimates} - self.statements.keys()
-
     def made(self, estimator: str) -> dict[str, str]:
         """What the ledger records of an estimator's charge: the digest of its answers, under a name of their own."""
         return {f"private_evaluation: {estimator}": self.digest(estimator)}
 
     def refuse_other_files(self, path: Path, model: Path, policy: Path, clone: Path) -> None:
-        """Check that the answers are about the model, the policy and the clone that are here, if anything was asked.
+        """Check that the answers are about the model, the policy and the clone in these folders, if anything was asked.
 
-        Args:
-            path: of this record, for the message.
-            model: folder of the model.
-            policy: folder of the policy.
-            clone: folder of the clone, which is without a policy if none was made.
+        ``path`` is this record's, for the message. A clone that was not made has no policy.
 
         Raises:
             PipelineError: they are about others.

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,7 +12,6 @@ from primorl.dynamics.pessimism import PessimisticModel
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.evaluation.private.problem import Episodes, Problem, in_blocks, in_float64
 from primorl.policy.exported import DeterministicPolicy
-from primorl.project.values import Within
 
 _RIDGE = 1e-6  # of the mean of the Gram matrix's diagonal
 _FAR = 0.5  # standardised observations are halved before they meet unit frequencies
@@ -45,10 +44,10 @@ class CorrectedModel:
         "errors of the model count where the data's states and actions are, not where the policy would go"
     )
 
-    features: Annotated[int, Within(ge=1, le=4096)]
-    rollouts: Annotated[int, Within(ge=1)]
-    bandwidth: Annotated[float, Within(gt=0)]
-    largest_weight: Annotated[float, Within(ge=0)]
+    features: int
+    rollouts: int
+    bandwidth: float
+    largest_weight: float
 
     def fitted(self, problem: Problem, policies: Sequence[DeterministicPolicy]) -> "CorrectedScorer":
         """Fit V̂ of every policy to rollouts in the released model. Policies need not have one shape; P = 1 each."""
@@ -114,14 +113,8 @@ class CorrectedScorer:
     @torch.no_grad()
     def values(self, observation: Tensor, step: Tensor) -> Tensor:
         """Compute V̂ within the bounds of a return, float64 ``[.., k]``."""
-        return (self.basis.of(self.problem, observation, step) @ self.weights).clamp(
-            self.problem.return_low, self.problem.return_high
-        )
-
-    def model_values(self) -> Tensor:
-        """Average V̂ over the public or released first states, ``[k]``."""
-        starts = self.problem.starts
-        return self.values(starts, torch.zeros(len(starts), dtype=torch.int64)).mean(0)
+        found = self.basis.of(self.problem, observation, step) @ self.weights
+        return found.clamp(self.problem.return_low, self.problem.return_high)
 
     @torch.no_grad()
     def scores(self, episodes: Episodes) -> Tensor:
@@ -138,13 +131,11 @@ class CorrectedScorer:
     def surprises(self, episodes: Episodes) -> Tensor:
         """Compute the surprise r + γ V̂(s') - Q̂(s, a) of every row, ``[U, M, k]``."""
         problem = self.problem
-        held = problem.bounded_observation(episodes.observation)
-        action = problem.bounded_action(episodes.action)
+        held, action = problem.bounded_observation(episodes.observation), problem.bounded_action(episodes.action)
         predicted, _, ends = problem.ensemble.predict(held.flatten(0, 1), action.flatten(0, 1))
         predicted = predicted.view(len(predicted), *held.shape[:2], -1)
         reward = problem.reward(predicted[..., -1]).mean(0)
-        never = torch.zeros_like(episodes.own)
-        goes_on = problem.continues(episodes.step, never)
+        goes_on = problem.continues(episodes.step, torch.zeros_like(episodes.own))
         stays = 1.0 if ends is None else 1 - ends.view(-1, *held.shape[:2], 1)
         following = (stays * self.values(held + predicted[..., :-1], episodes.step + 1)).mean(0)
         logged = problem.continues(episodes.step, episodes.terminated)
@@ -181,8 +172,7 @@ def _fit(problem: Problem, policies: Sequence[DeterministicPolicy], basis: Basis
     Without a horizon a rollout has twice as many steps, and only those of the first half are regressed on: the returns
     of later ones would lack rewards that count.
     """
-    count = len(policies)
-    horizon = problem.lived_steps
+    count, horizon = len(policies), problem.lived_steps
     model = PessimisticModel(problem.ensemble, uncertainty="max_aleatoric", penalty=0.0)
     generators = SeedGenerators.of([problem.seed] * count, problem.starts.device)
     begin = generators.randint(len(problem.starts), count * rollouts)

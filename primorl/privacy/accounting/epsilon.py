@@ -88,11 +88,8 @@ class Spent:
 class Training:
     """A training run as the accountant sees it: T rounds of PriMORL's Algorithm 2, and the queries before them.
 
-    Attributes:
-        sampling_probability: q.
-        noise_multiplier: z, the noise over the clipping norm C, under either neighbouring relation (see `spent`).
-        rounds: T.
-        queries: noise multipliers of Gaussian releases of sums over all units (`queries.GaussianQuery`).
+    The multiplier z is the noise over the clipping norm C, under either neighbouring relation (see `spent`);
+    ``queries`` holds those of Gaussian releases of sums over all units (`queries.GaussianQuery`).
     """
 
     sampling_probability: float
@@ -110,29 +107,23 @@ class Training:
             return rounds
         return dp_event.ComposedDpEvent((*map(dp_event.GaussianDpEvent, self.queries), rounds))
 
-    @property
-    def releases(self) -> int:
-        """How many there are in all."""
-        return self.rounds + len(self.queries)
-
     @classmethod
     def of(cls, event: dp_event.DpEvent) -> "Training | None":
         """The run that ``event`` is of; None if it is of none."""
         *queries, rounds = event.events if isinstance(event, dp_event.ComposedDpEvent) else (event,)
-        if not (
-            isinstance(rounds, dp_event.SelfComposedDpEvent)
-            and isinstance(rounds.event, dp_event.PoissonSampledDpEvent)
-            and isinstance(rounds.event.event, dp_event.GaussianDpEvent)
-            and all(isinstance(query, dp_event.GaussianDpEvent) for query in queries)
-        ):
+        if not all(isinstance(query, dp_event.GaussianDpEvent) for query in queries):
             return None
-        inner = rounds.event
-        multipliers = tuple(query.noise_multiplier for query in queries)
-        return cls(inner.sampling_probability, inner.event.noise_multiplier, rounds.count, multipliers)
+        match rounds:
+            case dp_event.SelfComposedDpEvent(
+                event=dp_event.PoissonSampledDpEvent(event=dp_event.GaussianDpEvent()) as sampled, count=count
+            ):
+                multipliers = tuple(query.noise_multiplier for query in queries)
+                return cls(sampled.sampling_probability, sampled.event.noise_multiplier, count, multipliers)
+        return None
 
     def spent(self, delta: float, relation: "Relation" = RELATION_NAME) -> "Spent":
         """ε at ``delta``."""
-        return spent(self.event, delta, rounds=self.releases, relation=relation)
+        return spent(self.event, delta, relation)
 
 
 def training_event(
@@ -142,7 +133,7 @@ def training_event(
     return Training(sampling_probability, noise_multiplier, rounds, queries).event
 
 
-def spent(event: dp_event.DpEvent, delta: float, *, rounds: int, relation: Relation = RELATION_NAME) -> Spent:
+def spent(event: dp_event.DpEvent, delta: float, relation: Relation = RELATION_NAME) -> Spent:
     """ε of ``event`` at ``delta``.
 
     The same event serves both relations, since dp-accounting's PLD reads a multiplier z as noise over what *one* unit
@@ -164,7 +155,6 @@ def spent(event: dp_event.DpEvent, delta: float, *, rounds: int, relation: Relat
     Args:
         event: what happened.
         delta: δ at which ε is read.
-        rounds: compositions in the event; it sets how fine the PLD's grid must be.
         relation: what neighbouring datasets are.
     """
     loose, sound = rdp_epsilon(event, delta)
@@ -176,7 +166,7 @@ def spent(event: dp_event.DpEvent, delta: float, *, rounds: int, relation: Relat
     neighbours = dp_accounting.NeighboringRelation.REPLACE_ONE if replaced else RELATION
 
     def tight(guess: float) -> float:
-        return float(accountant_near(event, guess, rounds, neighbours).get_epsilon(delta))
+        return float(accountant_near(event, guess, neighbours).get_epsilon(delta))
 
     guess, epsilon = loose, tight(loose)
     while 0 < epsilon < guess / 4:  # a grid for what was guessed is too coarse for what turned out to be far less
@@ -185,13 +175,10 @@ def spent(event: dp_event.DpEvent, delta: float, *, rounds: int, relation: Relat
 
 
 def accountant_near(
-    event: dp_event.DpEvent,
-    epsilon: float,
-    rounds: int,
-    relation: dp_accounting.NeighboringRelation = RELATION,
+    event: dp_event.DpEvent, epsilon: float, relation: dp_accounting.NeighboringRelation = RELATION
 ) -> PldWithPure:
     """A PLD accountant that has composed ``event``, on a grid for ε near ``epsilon``; see `spent`."""
-    accountant: PldWithPure = PldWithPure(relation, grid_interval(event, epsilon, rounds)).compose(event)
+    accountant: PldWithPure = PldWithPure(relation, grid_interval(event, epsilon, releases(event))).compose(event)
     return accountant
 
 
@@ -202,7 +189,7 @@ def compose(events: Sequence[dp_event.DpEvent], delta: float, relation: Relation
     0; one event without a guarantee makes the whole infinite.
     """
     rounds: dict[dp_event.DpEvent, int] = {}
-    for event in _flat(events):
+    for event in flat(events):
         if isinstance(event, dp_event.NonPrivateDpEvent):
             return Spent(math.inf, math.inf, delta)
         inner, count = (event.event, event.count) if isinstance(event, dp_event.SelfComposedDpEvent) else (event, 1)
@@ -210,12 +197,13 @@ def compose(events: Sequence[dp_event.DpEvent], delta: float, relation: Relation
     if not rounds:
         return Spent(0.0, 0.0, delta)
     merged = dp_event.ComposedDpEvent([dp_event.SelfComposedDpEvent(*each) for each in rounds.items()])
-    return spent(merged, delta, rounds=sum(rounds.values()), relation=relation)
+    return spent(merged, delta, relation)
 
 
-def _flat(events: Iterable[dp_event.DpEvent]) -> Iterator[dp_event.DpEvent]:
+def flat(events: Iterable[dp_event.DpEvent]) -> Iterator[dp_event.DpEvent]:
+    """The events, and in the place of a composed one its parts."""
     for event in events:
-        yield from _flat(event.events) if isinstance(event, dp_event.ComposedDpEvent) else (event,)
+        yield from flat(event.events) if isinstance(event, dp_event.ComposedDpEvent) else (event,)
 
 
 def releases(event: dp_event.DpEvent) -> int:
@@ -237,20 +225,24 @@ def grid_interval(event: dp_event.DpEvent, epsilon: float, rounds: int) -> float
 
 def _widest_loss(event: dp_event.DpEvent) -> float:
     """Largest privacy loss of one release that the PLD keeps: up to 10 standard deviations of noise beyond the mean."""
-    if isinstance(event, dp_event.ComposedDpEvent):
-        return max(_widest_loss(part) for part in event.events)
-    if isinstance(event, dp_event.SelfComposedDpEvent):
-        return _widest_loss(event.event)
-    if isinstance(event, dp_event.PoissonSampledDpEvent):
-        return math.log1p(event.sampling_probability * math.expm1(_widest_loss(event.event)))
-    if isinstance(event, dp_event.GaussianDpEvent):
-        z = float(event.noise_multiplier)
-        return min(10 / z + 0.5 / z**2, 700.0)
-    if isinstance(event, dp_event.MixtureOfGaussiansDpEvent):
-        z, farthest = float(event.standard_deviation), max(event.sensitivities)
-        joins = min(1.0, math.fsum(p for s, p in zip(event.sensitivities, event.sampling_probs, strict=True) if s > 0))
-        return math.log1p(joins * math.expm1(min(10 * farthest / z + 0.5 * (farthest / z) ** 2, 700.0)))
-    return float(event.epsilon) if isinstance(event, PureDpEvent) else 0.0
+    match event:
+        case dp_event.ComposedDpEvent():
+            return max(map(_widest_loss, event.events))
+        case dp_event.SelfComposedDpEvent():
+            return _widest_loss(event.event)
+        case dp_event.PoissonSampledDpEvent():
+            return math.log1p(event.sampling_probability * math.expm1(_widest_loss(event.event)))
+        case dp_event.GaussianDpEvent():
+            z = float(event.noise_multiplier)
+            return min(10 / z + 0.5 / z**2, 700.0)
+        case dp_event.MixtureOfGaussiansDpEvent():
+            z, farthest = float(event.standard_deviation), max(event.sensitivities)
+            shares = zip(event.sensitivities, event.sampling_probs, strict=True)
+            joins = min(1.0, math.fsum(p for s, p in shares if s > 0))
+            return math.log1p(joins * math.expm1(min(10 * farthest / z + 0.5 * (farthest / z) ** 2, 700.0)))
+        case PureDpEvent():
+            return float(event.epsilon)
+    return 0.0
 
 
 def _is_mixed(event: dp_event.DpEvent) -> bool:

@@ -122,9 +122,7 @@ def _several(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 _READERS: dict[str, dict[str, Callable[[Any], Any]]] = {
-    "ComposedDpEvent": {
-        "events": _several(_inner("SelfComposedDpEvent", "PoissonSampledDpEvent", "GaussianDpEvent")),
-    },
+    "ComposedDpEvent": {"events": _several(_inner("SelfComposedDpEvent", "PoissonSampledDpEvent", "GaussianDpEvent"))},
     "SelfComposedDpEvent": {
         "event": _inner("PoissonSampledDpEvent", "GaussianDpEvent"),
         "count": _number("a whole number from 1 is needed", lambda n: n >= 1, int),
@@ -134,10 +132,10 @@ _READERS: dict[str, dict[str, Callable[[Any], Any]]] = {
         "event": _inner("GaussianDpEvent"),
     },
     "GaussianDpEvent": {
-        "noise_multiplier": _number("a positive, finite number is needed", lambda z: 0 < z < math.inf, int, float),
+        "noise_multiplier": _number("a positive, finite number is needed", lambda z: 0 < z < math.inf, int, float)
     },
     "PureDpEvent": {
-        "epsilon": _number("a number in (0, 100] is needed", lambda epsilon: 0 < epsilon <= 100, int, float),
+        "epsilon": _number("a number in (0, 100] is needed", lambda epsilon: 0 < epsilon <= 100, int, float)
     },
     "NonPrivateDpEvent": {},
 }

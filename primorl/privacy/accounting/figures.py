@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from dp_accounting import dp_event
 
-from primorl.privacy.accounting.epsilon import LARGEST_TIGHT, Spent, accountant_near, compose, releases
+from primorl.privacy.accounting.epsilon import LARGEST_TIGHT, Spent, accountant_near, compose
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.accounting.groups import grouped
 from primorl.privacy.accounting.rounding import rounded_up
@@ -31,13 +31,11 @@ _LARGEST_PROFILE = 30.0  # ε; beyond, an attack may be certain and there is not
 
 @dataclass(frozen=True)
 class Figures:
-    """What one event guarantees.
+    """What one event guarantees; None: nothing.
 
-    Attributes:
-        epsilon_replace_one: ε at the stated δ under replacement of a unit by another; None: no guarantee.
-        profile: pairs (ε, δ) that hold together, ε rising from 0; empty where ε is beyond 30.
-        groups: numbers of units and their ε at the stated δ; None: no guarantee.
-        attacks: false positive rates, and the largest true positive rate that an attack may have with each.
+    ``profile`` has pairs (ε, δ) that hold together, ε rising from 0, and is empty where ε is beyond 30; ``groups``
+    numbers of units and their ε at the stated δ; ``attacks`` false positive rates, and the largest true positive rate
+    with each.
     """
 
     epsilon_replace_one: float | None
@@ -68,23 +66,14 @@ def figures(event: dp_event.DpEvent, delta: float) -> Figures:
 
 
 def stated(event: dp_event.DpEvent, spent: Spent | None) -> dict[str, Any]:
-    """The keys of a privacy statement that the accountant makes of an event.
-
-    Args:
-        event: the accounted event.
-        spent: its ε at the statement's δ; None: nothing is guaranteed.
+    """The keys of a privacy statement that the accountant makes of an event; ``spent`` None: nothing is guaranteed.
 
     Raises:
         ValueError: the event is not of a kind that this project accounts.
     """
     if spent is None:
-        nothing = dict.fromkeys(("epsilon", "epsilon_rdp", "epsilon_replace_one"))
-        return {
-            "event": event_to_json(dp_event.NonPrivateDpEvent()),
-            "profile": (),
-            "groups": (),
-            "attacks": (),
-        } | nothing
+        event, nothing = dp_event.NonPrivateDpEvent(), dict.fromkeys(("epsilon", "epsilon_rdp", "epsilon_replace_one"))
+        return {"event": event_to_json(event), "profile": (), "groups": (), "attacks": ()} | nothing
     about = figures(event, spent.delta)
     return {
         "event": event_to_json(event),
@@ -103,7 +92,7 @@ def deltas(event: dp_event.DpEvent, near: float, epsilons: Sequence[float]) -> l
     It is the larger one of both directions: a unit in the data against zeros, and zeros against the unit. Values below
     1e-10 are raised to it, since rounding in the accountant's convolution could carry them below the truth.
     """
-    accountant = accountant_near(event, near, releases(event))
+    accountant = accountant_near(event, near)
     found = np.atleast_1d(accountant.get_delta(list(epsilons)))
     return [float(delta) for delta in np.clip(found, _LEAST_DELTA, 1.0)]
 
@@ -133,11 +122,8 @@ def true_positive_rate(profile: Sequence[tuple[float, float]], rate: float) -> f
 
 
 def posterior(prior: float, rate: float, power: float) -> float:
-    """What somebody of that prior believes of a unit that her attack names: p β / (p β + (1 - p) α).
+    """What somebody of prior belief p believes of a unit that her attack names: p β / (p β + (1 - p) α).
 
-    Args:
-        prior: p, her belief before.
-        rate: α, the attack's false positive rate.
-        power: β, its true positive rate.
+    α is the attack's false positive ``rate``, β its true positive rate, ``power``.
     """
     return prior * power / (prior * power + (1 - prior) * rate)

@@ -74,10 +74,8 @@ def _sampled(sampling_probability: float, noise_multiplier: float, units: int) -
 def mixture_rdp(event: dp_event.MixtureOfGaussiansDpEvent, orders: Sequence[float]) -> NDArray[np.float64]:
     """Rényi divergences of a mixture P = Σ p_i N(s_i, z²) and Q = N(0, z²), the larger one of both directions.
 
-    ∫ P^α Q^(1-α) and ∫ Q^α P^(1-α) by the trapezoidal rule, which for such integrands is exact up to rounding.
-
-    Returns:
-        One for each order; infinite where the integral would take too many points.
+    ∫ P^α Q^(1-α) and ∫ Q^α P^(1-α) by the trapezoidal rule, which for such integrands is exact up to rounding. Infinite
+    at an order where the integral would take too many points.
     """
     shifts, logs = np.array(event.sensitivities), np.log(np.array(event.sampling_probs))
     return np.array([_divergence(float(event.standard_deviation), shifts, logs, order) for order in orders])

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from dp_accounting import dp_event
 from scipy.special import log_ndtr, ndtr, ndtri
 
-from primorl.privacy.accounting.epsilon import LARGEST_TIGHT, accountant_near, rdp_values, releases
+from primorl.privacy.accounting.epsilon import LARGEST_TIGHT, accountant_near, rdp_values
 
 ORDERS = (2, 3, 4, 6, 8, 12, 20, 32)
 ESCAPED = 1e-10
@@ -43,10 +43,8 @@ _Floats = npt.NDArray[np.float64]
 class Cost:
     """What events cost in the filter's currencies; costs add up, in whatever order and however events were chosen.
 
-    Attributes:
-        squared_mean: sum of μ².
-        escaped: sum of the masses that the Gaussians do not cover.
-        renyi: sums of the Rényi divergences at `ORDERS`.
+    ``squared_mean`` sums μ², ``escaped`` the masses that the Gaussians do not cover, ``renyi`` the divergences at
+    `ORDERS`.
     """
 
     squared_mean: float = 0.0
@@ -121,7 +119,7 @@ def gaussian_cost(event: dp_event.DpEvent) -> float:
     rough = _rough_epsilon(event)
     if rough > LARGEST_TIGHT:
         return math.inf
-    accountant = accountant_near(event, rough / 2, releases(event))
+    accountant = accountant_near(event, rough / 2)
     profiles = [_Profile.of(pmf) for pmf in (accountant._pld._pmf_remove, accountant._pld._pmf_add)]
 
     def covers(mean: float) -> bool:
@@ -156,12 +154,10 @@ def gaussian_epsilon(mean: float, delta: float) -> float:
 
 @dataclass(frozen=True)
 class _Profile:
-    """h for γ ≥ 1: linear between the exponentials of the PLD's losses.
+    """h for γ ≥ 1: linear between the exponentials of the PLD's losses, ``ends``, ``[n + 1]``.
 
-    Attributes:
-        ends: ``[n + 1]``; between ``ends[i]`` and ``ends[i + 1]`` the next two hold.
-        upper: ``[n]``, P's mass of all losses from there on, infinite ones included.
-        lower: ``[n]``, Q's mass of them.
+    Between two ends, ``upper`` and ``lower``, ``[n]``, are P's and Q's mass of all losses from there on, infinite ones
+    included.
     """
 
     ends: _Floats

@@ -10,11 +10,11 @@ from dp_accounting import dp_event, pld
 from primorl.privacy.accounting.epsilon import (
     LARGEST_TIGHT,
     RELATION,
+    Training,
     compose,
     grid_interval,
     rdp_epsilon,
     spent,
-    training_event,
 )
 from primorl.privacy.accounting.rounding import at_most
 
@@ -40,7 +40,7 @@ def solve_noise_multiplier(
     _refuse_costly(target_epsilon, delta, queries)
 
     def event(multiplier: float) -> dp_event.DpEvent:
-        return training_event(sampling_probability, multiplier, rounds, queries)
+        return Training(sampling_probability, multiplier, rounds, queries).event
 
     bounds = _SMALLEST_MULTIPLIER, _LARGEST_MULTIPLIER
     rough = _crossing(event, lambda e: _rough_epsilon(e, delta), target_epsilon, 1.0, *bounds, _ROUGH, rising=False)
@@ -52,7 +52,7 @@ def solve_noise_multiplier(
     # The statement reads ε on a grid of its own, which may differ in the fifth digit: it must keep the target too.
     @cache
     def too_small(scaled: int) -> bool:
-        return spent(event(scaled / scale), delta, rounds=rounds + len(queries)).epsilon_pld > target_epsilon
+        return spent(event(scaled / scale), delta).epsilon_pld > target_epsilon
 
     scaled, largest = math.ceil(round(near * scale, 6)), round(_LARGEST_MULTIPLIER * scale)
     if too_small(scaled):
@@ -81,10 +81,10 @@ def solve_rounds(
     _refuse_costly(target_epsilon, delta, queries)
 
     def event(rounds: int) -> dp_event.DpEvent:
-        return training_event(sampling_probability, noise_multiplier, rounds, queries)
+        return Training(sampling_probability, noise_multiplier, rounds, queries).event
 
     def fits(rounds: int) -> bool:
-        return spent(event(rounds), delta, rounds=rounds + len(queries)).epsilon_pld <= target_epsilon
+        return spent(event(rounds), delta).epsilon_pld <= target_epsilon
 
     bounds = 1, _MOST_ROUNDS
 
@@ -114,7 +114,7 @@ def _rough_epsilon(event: dp_event.DpEvent, delta: float) -> float:
 def _epsilon_near(target: float, delta: float, rounds: int) -> Callable[[dp_event.DpEvent], float]:
     """ε of events whose ε is near ``target``, on grids for it so that it moves smoothly."""
     if target > LARGEST_TIGHT / 2:
-        return lambda event: spent(event, delta, rounds=rounds).epsilon_pld
+        return lambda event: spent(event, delta).epsilon_pld
 
     def epsilon(event: dp_event.DpEvent) -> float:
         rough = _rough_epsilon(event, delta)

@@ -16,10 +16,27 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from primorl.privacy.accounting import epsilon as accounting
-from primorl.privacy.audits.one_run import clopper_pearson_bounds, guesses, refutes_trade_off
+from primorl.privacy.audits.one_run import clopper_pearson, guesses, refutes_trade_off
 from primorl.privacy.mechanism.plan import Plan
 
 Floats = NDArray[np.float64]
+Booleans = NDArray[np.bool_]
+Name = Literal["guesses", "gaussian", "likelihood", "one_run_fdp"]
+
+_THRESHOLDS = 256
+_ROWS = 4096  # canaries whose likelihoods are computed at once
+# The share of the canaries that the f-DP bound guesses about is this over the root of their number: few and sure
+# guesses refute more, until too few are left. Chosen by simulation, before anything was audited.
+_SHARE = 13.0
+_FAMILY = "rounds are Gaussian releases of Poisson samples with the plan's q; only the noise multiplier is unknown"
+ASSUMPTIONS: dict[Name, str] = {
+    "guesses": "canaries are independent of each other",
+    "gaussian": f"canaries are independent of each other; {_FAMILY}",
+    "likelihood": f"canaries are independent of each other; {_FAMILY}",
+    "one_run_fdp": _FAMILY,
+}
+"""What each bound takes for granted of the mechanism, beside fair and independent coins."""
+
 
 # The search for the noise multiplier goes within this factor of the plan's.
 _WIDEST = 4.0
@@ -33,9 +50,7 @@ _ORDERS = (2, 3, 4, 6, 8, 12, 16, 32, 64, 128)  # of RDP, which only says how fi
 class Curve:
     """What one mechanism allows: δ(ε) on a grid of ε. Fewer points allow more, so the curve errs to the safe side.
 
-    Attributes:
-        factors: e^ε of every point, ``[G]``; the first is 1.
-        deltas: δ(ε), ``[G]``.
+    ``factors`` are e^ε of the points, ``[G]``, the first 1; ``deltas`` are δ(ε), ``[G]``.
     """
 
     factors: Floats
@@ -65,13 +80,8 @@ class Family:
     """The mechanisms that an audit compares with: T Poisson-sampled Gaussian releases, of any noise multiplier.
 
     Guesses that are better than some multiplier allows refute it, and with it all larger ones. The ε of the largest
-    multiplier that is refuted is a lower bound on ε, if the audited mechanism is a member of the family.
-
-    Attributes:
-        sampling_probability: q.
-        rounds: T.
-        delta: at which ε is read.
-        stated: the multiplier that the plan states; the search begins around it.
+    multiplier that is refuted is a lower bound on ε, if the audited mechanism is a member. The search begins around the
+    multiplier that the plan has ``stated``.
     """
 
     sampling_probability: float
@@ -89,10 +99,9 @@ class Family:
         return _curve(self, multiplier)
 
     def lower_bound(self, refuted: Callable[[Curve], bool]) -> float:
-        """ε of the largest multiplier that is refuted, at most four times smaller than the stated one; 0 if none is.
+        """ε of the largest multiplier whose curve is ``refuted``, at least a quarter of the stated one; 0 if none is.
 
-        Args:
-            refuted: whether what was seen contradicts a curve; curves fall as the multiplier grows.
+        Curves fall as the multiplier grows.
         """
         low, high = self.stated / _WIDEST, self.stated * _WIDEST
         if not refuted(self.curve(high)):
@@ -102,7 +111,7 @@ class Family:
         for _ in range(_HALVINGS if low < high else 0):
             middle = math.sqrt(low * high)
             low, high = (low, middle) if refuted(self.curve(middle)) else (middle, high)
-        return accounting.spent(self.event(high), self.delta, rounds=self.rounds).epsilon_pld
+        return accounting.spent(self.event(high), self.delta).epsilon_pld
 
     def event(self, multiplier: float) -> dp_event.DpEvent:
         """What the member with ``multiplier`` does, for the accountant."""
@@ -116,24 +125,6 @@ def _curve(family: Family, multiplier: float) -> Curve:
     loose, _ = accounting.rdp_epsilon(event, family.delta, _ORDERS)
     accountant = pld.PLDAccountant(accounting.RELATION, accounting.grid_interval(event, loose, family.rounds))
     return Curve(np.exp(_GRID), np.asarray(accountant.compose(event).get_delta(list(_GRID))))
-
-
-Booleans = NDArray[np.bool_]
-Name = Literal["guesses", "gaussian", "likelihood", "one_run_fdp"]
-
-_THRESHOLDS = 256
-_ROWS = 4096  # canaries whose likelihoods are computed at once
-# The share of the canaries that the f-DP bound guesses about is this over the root of their number: few and sure
-# guesses refute more, until too few are left. Chosen by simulation, before anything was audited.
-_SHARE = 13.0
-_FAMILY = "rounds are Gaussian releases of Poisson samples with the plan's q; only the noise multiplier is unknown"
-ASSUMPTIONS: dict[Name, str] = {
-    "guesses": "canaries are independent of each other",
-    "gaussian": f"canaries are independent of each other; {_FAMILY}",
-    "likelihood": f"canaries are independent of each other; {_FAMILY}",
-    "one_run_fdp": _FAMILY,
-}
-"""What each bound takes for granted of the mechanism, beside fair and independent coins."""
 
 
 @dataclass(frozen=True)
@@ -155,13 +146,7 @@ class Observations:
 
 @dataclass(frozen=True)
 class Bound:
-    """A lower bound on ε.
-
-    Attributes:
-        name: of the method.
-        epsilon: the bound.
-        assumes: what it takes for granted of the mechanism.
-    """
+    """A lower bound on ε: the method's name, and what it takes for granted of the mechanism."""
 
     name: str
     epsilon: float
@@ -214,14 +199,7 @@ class LowerBound:
 
 
 def lower_bound(plan: Plan, seen: Observations, claimed: float, confidence: float) -> LowerBound:
-    """Bound ε from below by every method.
-
-    Args:
-        plan: that was observed.
-        seen: what `primorl.privacy.audits.canaries.observe` returned.
-        claimed: the ε stated at the plan's δ.
-        confidence: of all bounds together.
-    """
+    """All lower bounds on the ε of a mechanism; see `LowerBound`."""
     family, each = Family.of(plan), 1 - (1 - confidence) / len(ASSUMPTIONS)
     likelihood = _likelihood_ratios(plan, seen)
     statistic, *rates = _by_rates(plan, family, seen, likelihood, each)
@@ -236,15 +214,7 @@ def lower_bound(plan: Plan, seen: Observations, claimed: float, confidence: floa
 
 
 def f_dp_bound(family: Family, canaries: int, made: int, right: int, confidence: float) -> float:
-    """ε that ``right`` of ``made`` guesses prove of a member of ``family``, by Mahloujifar et al. 2024.
-
-    Args:
-        family: that the mechanism is taken to be of.
-        canaries: m, abstentions included.
-        made: guesses.
-        right: right ones.
-        confidence: of the bound.
-    """
+    """ε that ``right`` of ``made`` guesses about ``canaries`` prove of a member of ``family`` (`refutes_trade_off`)."""
     return family.lower_bound(lambda curve: refutes_trade_off(curve.least, canaries, made, right, 1 - confidence))
 
 
@@ -256,7 +226,7 @@ def _by_accuracy(family: Family, included: Booleans, likelihood: Floats, confide
     binomial although the median depends on all. (A threshold of 0 suits the stated noise only.)
     """
     right = int(np.count_nonzero((likelihood > np.median(likelihood)) == included))
-    accuracy, _ = clopper_pearson_bounds(right, len(included), 1 - 2 * (1 - confidence))  # one end is used
+    accuracy, _ = clopper_pearson(right, len(included), 1 - 2 * (1 - confidence))  # one end is used
     return family.lower_bound(lambda curve: bool(2 * accuracy - 1 > curve.total_variation))
 
 
@@ -301,11 +271,7 @@ def _by_rates(
 
     statistic, hit, alarm = judged(log_ratio)
     _, gaussian_hit, gaussian_alarm = judged(separation)
-    return (
-        statistic,
-        max(0.0, float(log_ratio(np.array(hit), np.array(alarm)))),
-        family.lower_bound(refuted),
-    )
+    return (statistic, max(0.0, float(log_ratio(np.array(hit), np.array(alarm)))), family.lower_bound(refuted))
 
 
 def _likelihood_ratios(plan: Plan, seen: Observations) -> Floats:
@@ -360,7 +326,4 @@ def _rates(scores: Floats, included: NDArray[np.bool_], thresholds: Floats, conf
     right = np.stack((len(inside) - low_in, low_out))
     wrong = np.stack((len(outside) - low_out, low_in))
     sizes = np.array([[len(inside)], [len(outside)]])
-    return (
-        clopper_pearson_bounds(right, sizes, confidence)[0],
-        clopper_pearson_bounds(wrong, sizes[::-1], confidence)[1],
-    )
+    return (clopper_pearson(right, sizes, confidence)[0], clopper_pearson(wrong, sizes[::-1], confidence)[1])

@@ -38,14 +38,10 @@ def enough_runs(plan: Plan, canaries: int) -> int:
 def audit_mechanism(
     plan: Plan, *, canaries: int, runs: int, confidence: float, on_round: Callable[[], object] = lambda: None
 ) -> LowerBound:
-    """Bound from below the ε of what ``plan`` really does.
+    """Bound from below the ε of what ``plan``, of which ``canaries`` among the K units are canaries, really does.
 
-    Args:
-        plan: as training would use it. Its K units are the canaries and ordinary ones.
-        canaries: in one run, 2 to K - 1.
-        runs: of all T rounds, each with fresh coins. Twice the runs tighten the bounds as twice the canaries do.
-        confidence: of all bounds together.
-        on_round: called after every round.
+    Each of the ``runs`` has all T rounds and fresh coins: twice the runs tighten the bounds as twice the canaries do.
+    ``on_round`` is called after every round; ``confidence`` is that of all bounds together.
 
     Raises:
         PipelineError: the plan claims nothing, has too few units, or releases numbers that are not finite although
@@ -96,7 +92,7 @@ def observe(plan: Plan, *, canaries: int, runs: int, on_round: Callable[[], obje
             released = torch.stack(plan.release(total.view(*pieces, width).unbind(0)))[..., :canaries].double()
             sign = 1 if t % 2 == 0 else -1
             seen = (released * signs.unsqueeze(-1) * sign).view(blocks, canaries).numpy()
-            seen *= _divisor(plan) / (plan.clipping_norm / math.sqrt(blocks))
+            seen *= plan.divisor / (plan.clipping_norm / math.sqrt(blocks))
             by_round[run, :, t] = seen.mean(0)
             by_block[run] += seen.T
             on_round()
@@ -107,10 +103,6 @@ def observe(plan: Plan, *, canaries: int, runs: int, on_round: Callable[[], obje
     return Observations(
         included.reshape(-1), by_round.reshape(-1, plan.rounds), by_block.reshape(runs * canaries, blocks)
     )
-
-
-def _divisor(plan: Plan) -> float:
-    return plan.expected_cohort if plan.denominator is None else plan.denominator
 
 
 def _checkerboard(pieces: tuple[int, ...]) -> Tensor:
@@ -124,9 +116,8 @@ def _checkerboard(pieces: tuple[int, ...]) -> Tensor:
 def _clipped(plan: Plan, signs: Tensor) -> Tensor:
     """Clipped contributions of a canary and of some ordinary units, one a row: ``[P, blocks, 1 + spare]``.
 
-    The first coordinate of every piece is the canary's own; each canary has one of its own in the sum, see `_sum`. The
-    ordinary units use the spare coordinates. They are: random ones, far above, about and below the bound; one that
-    contributes zero; and one whose contribution is NaN.
+    The first coordinate of every piece is the canary's own. The ordinary units use the spare coordinates: random ones,
+    far above, about and below the bound; one that contributes zero; and one whose contribution is NaN.
     """
     pieces, blocks = plan.clip.pieces, signs.numel()
     scales = torch.tensor([_EXCESS, 1.0, 1.0, 0.1, 0.01, 0.0, math.nan])
@@ -142,10 +133,7 @@ def _clipped(plan: Plan, signs: Tensor) -> Tensor:
 def _sum(table: Tensor, joined: Tensor, ordinary: Tensor) -> Tensor:
     """The sum of a cohort, ``[blocks, canaries + spare]``: canary i in coordinate i of every piece.
 
-    Args:
-        table: `_clipped`'s.
-        joined: how often each canary joined, ``[canaries]``.
-        ordinary: how often each kind of ordinary unit did.
+    ``table`` is `_clipped`'s; ``joined`` and ``ordinary`` say how often each canary and each kind of unit joined.
     """
     others = torch.einsum("k,kbs->bs", ordinary, table[1:])
     own = table[0, :, :1] * joined + others[:, :1]  # ordinary units have nothing there, unless NaN passed the clip

@@ -16,19 +16,10 @@ _TOLERANCE = 1e-6
 
 
 def guesses(scores: NDArray[np.float64], included: NDArray[np.bool_], k_in: int, k_out: int) -> tuple[int, int]:
-    """Guess "in" for the highest scores and "out" for the lowest; abstain from the rest.
+    """Guess "in" for the ``k_in`` highest scores and "out" for the ``k_out`` lowest; abstain from the rest.
 
-    How many are guessed must be settled before ``included`` is looked at: trying several and keeping the best
-    needs a correction by their number.
-
-    Args:
-        scores: one a canary, ``[m]``, higher where it seems to be in.
-        included: what the coins said, ``[m]``.
-        k_in: guesses of "in".
-        k_out: guesses of "out".
-
-    Returns:
-        Guesses made and guesses that were right.
+    How many are guessed must be settled before ``included`` (the coins, ``[m]``) is looked at: trying several and
+    keeping the best needs a correction by their number. Returns guesses made, and those that were right.
 
     Raises:
         ValueError: more guesses than canaries, or scores that are not numbers.
@@ -51,17 +42,11 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
 
         P[W + F ≥ v] = P[W ≥ v] + Σᵢ P[F = i] P[v - i ≤ W < v] ≤ P[W ≥ v] + 2mδ·maxᵢ P[v - i ≤ W < v]/i.
 
-    For 2mδ ≤ 1 that is a maximum of mixtures of P[W ≥ v] and P[W ≥ v - i], so it grows with ε.
-
-    Args:
-        canaries: m, abstentions included.
-        guesses: r made.
-        correct: v of them right.
-        epsilon: of the mechanism under test, at least 0.
-        delta: of the mechanism under test, at most 1/(2m).
+    For 2mδ ≤ 1 that is a maximum of mixtures of P[W ≥ v] and P[W ≥ v - i], so it grows with ε. Of m canaries,
+    abstentions included, r are guessed and v of them rightly.
 
     Raises:
-        ValueError: not 0 ≤ v ≤ r ≤ m, or δ out of range.
+        ValueError: not 0 ≤ v ≤ r ≤ m, or δ not within 0 and 1/(2m).
     """
     if not 0 <= 2 * canaries * delta <= 1:
         raise ValueError(f"delta: found {delta:g}, allowed is up to {0.5 / canaries:g}, half of one over the canaries")
@@ -74,16 +59,9 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
 
 
 def epsilon_lower_bound(canaries: int, guesses: int, correct: int, delta: float, confidence: float) -> float:
-    """Largest ε (to 1e-6, rounded down) for which (ε, δ)-DP is refuted; 0 if none is.
+    """Largest ε (to 1e-6, rounded down) for which (ε, δ)-DP is refuted (`p_value`); 0 if none is.
 
     It exceeds the ε of the mechanism with probability at most 1 - ``confidence``.
-
-    Args:
-        canaries: m, abstentions included.
-        guesses: r made.
-        correct: v of them right.
-        delta: at which ε is read, at most 1/(2m).
-        confidence: in (0, 1).
 
     Raises:
         ValueError: counts, δ or confidence out of range.
@@ -112,17 +90,10 @@ def refutes_trade_off(
 
     If they were as probable as ``significance``: let r_i be the probability that a random canary is guessed right and
     at least i guesses are right, and h_i that it is guessed wrong and at least i are right. With its coin turned, a
-    right guess is a wrong one and one guess fewer is right, so f-DP says h_(i-1) ≥ ``least``(r_i). Exactly i right
-    guesses add to both in the ratio i : r - i, so r_(i-1) follows from h_(i-1). Where r_0 + h_0 would pass the share
-    of canaries that is guessed, the assumption was wrong. As the (ε, δ) bound above, it needs fair and independent
-    coins alone: canaries may depend on each other given the output.
-
-    Args:
-        least: the least rate of false alarms of a test of given power: the inverse of 1 - f, increasing.
-        canaries: m, abstentions included.
-        guesses: r made.
-        correct: v of them right.
-        significance: f-DP is refuted at this level.
+    right guess is a wrong one and one guess fewer is right, so f-DP says h_(i-1) ≥ ``least``(r_i), where ``least`` is
+    the inverse of 1 - f. Exactly i right guesses add to both in the ratio i : r - i, so r_(i-1) follows from h_(i-1).
+    Where r_0 + h_0 would pass the share of canaries that is guessed, the assumption was wrong. As the (ε, δ) bound
+    above, it needs fair and independent coins alone: canaries may depend on each other given the output.
 
     Raises:
         ValueError: not 0 ≤ v ≤ r ≤ m.
@@ -143,30 +114,19 @@ def refutes_trade_off(
     return right + wrong > share
 
 
-def clopper_pearson(successes: int, trials: int, confidence: float) -> tuple[float, float]:
-    """Two-sided interval for a probability; each end alone fails with probability at most (1 - confidence)/2.
+def clopper_pearson(
+    successes: ArrayLike, trials: ArrayLike, confidence: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Exact two-sided intervals for probabilities from counts (Clopper and Pearson 1934); the arguments broadcast.
 
-    Args:
-        successes: among the trials.
-        trials: independent, all of one probability.
-        confidence: in (0, 1), of both ends together.
+    Each end alone fails with probability at most (1 - confidence)/2. P[Binomial(n, p) ≥ k] is the distribution function
+    of Beta(k, n - k + 1) at p, so the bounds are its quantiles.
 
     Returns:
-        Lower and upper bound; (0, 1) without trials.
+        Lower and upper bounds; 0 and 1 without trials.
 
     Raises:
         ValueError: counts or confidence out of range.
-    """
-    low, high = clopper_pearson_bounds(successes, trials, confidence)
-    return float(low), float(high)
-
-
-def clopper_pearson_bounds(
-    successes: ArrayLike, trials: ArrayLike, confidence: float
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """`clopper_pearson` of many counts at once; the arguments broadcast.
-
-    P[Binomial(n, p) ≥ k] is the distribution function of Beta(k, n - k + 1) at p, so the bounds are its quantiles.
     """
     k, n = np.broadcast_arrays(np.asarray(successes), np.asarray(trials))
     if not 0 < confidence < 1:

@@ -17,8 +17,7 @@ from primorl.privacy.accounting.epsilon import compose
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.accounting.groups import grouped
 from primorl.privacy.accounting.privacy_filter import UNBOUNDED, Cost, cost, total
-from primorl.privacy.ledger.history import Charge, Registered
-from primorl.privacy.ledger.requests import Budget, Version
+from primorl.privacy.ledger.history import Budget, Charge, Registered, Version
 from primorl.privacy.ledger.roster import Directory, Roster
 
 TRAJECTORY = "trajectory"
@@ -27,12 +26,7 @@ _MOST_DIFFERENT = 24
 
 @dataclass(frozen=True)
 class Entry:
-    """A charge, as one unit of the account sees it.
-
-    Attributes:
-        charge: of the ledger.
-        units: how many units of the charge one unit of the account may be; None: nobody declared a bound.
-    """
+    """A charge as one unit of the account sees it; None of its ``units``: nobody declared how many one may be."""
 
     charge: Charge
     units: int | None
@@ -155,12 +149,9 @@ def _composed(counted: tuple[tuple[dp_event.DpEvent, int], ...], delta: float) -
 
 @dataclass(frozen=True)
 class OtherKind:
-    """An account on the same people whose unit is of another kind than that of a request.
+    """An account on the same people, of a ``unit`` of another kind than that of a request.
 
-    Attributes:
-        unit: of the account.
-        account: what was charged to it so far.
-        units: how many units of the request one unit of the account may be; None: nobody declared a bound.
+    One of its units may be so many ``units`` of the request; None: nobody declared a bound.
     """
 
     unit: str

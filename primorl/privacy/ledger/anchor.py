@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from primorl.project.errors import PipelineError
-from primorl.project.files import flush
+from primorl.project.files import replaced_file
 
 _HASH_DIGITS = 64
 
@@ -77,10 +77,7 @@ class Anchor:
                 self._write(head)
 
     def replace(self, head: Head) -> Path | None:
-        """Set the head anew, also backwards or over a damaged file.
-
-        Returns:
-            Where the previous file is kept now; None if there was none.
+        """Set the head anew, also backwards or over a damaged file; return where the previous file is kept, if any.
 
         Raises:
             PipelineError: the file cannot be written.
@@ -103,21 +100,9 @@ class Anchor:
             raise PipelineError(f"{self.path}: the ledger's head cannot be written ({refused.strerror})") from None
 
     def _write(self, head: Head) -> None:
-        fresh = self._beside("new")  # one name is enough under the lock, and a killed process leaves one file at most
-        with open(fresh, "w", encoding="utf-8", opener=_private) as file:
-            file.write(json.dumps({"sequence": head.sequence, "hash": head.hash}) + "\n")
-            file.flush()
-            flush(file.fileno())
-        fresh.replace(self.path)
-        folder = os.open(self.path.parent, os.O_RDONLY)
-        try:
-            flush(folder)  # the new name, too, must survive a power loss
-        finally:
-            os.close(folder)
+        with replaced_file(self.path) as fresh:
+            fresh.chmod(0o600)
+            fresh.write_text(json.dumps({"sequence": head.sequence, "hash": head.hash}) + "\n", encoding="utf-8")
 
     def _beside(self, purpose: str) -> Path:
         return self.path.with_name(f"{self.path.name}.{purpose}")
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)

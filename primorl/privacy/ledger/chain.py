@@ -25,15 +25,11 @@ class Record:
 
 
 class Chain:
-    """The records that were read and found intact, oldest first; sequences count from 1.
+    """The records of a ledger that were read and found intact, oldest first; sequences count from 1.
 
-    A record's hash is HMAC-SHA256 over the hash before it and its body, which repeats its sequence. So an edit, a
-    removal, an insertion, a duplicate and a change of order all show; only a cut at the end does not, and against that
-    the head is remembered elsewhere (`ledger_anchor`).
-
-    Args:
-        secret: the project's; keys are derived from it.
-        ledger: what errors call the ledger.
+    A record's hash is HMAC-SHA256, under a key made of the project's ``secret``, over the hash before it and its body,
+    which repeats its sequence. So an edit, a removal, an insertion, a duplicate and a change of order all show; only a
+    cut at the end does not, and against that the head is remembered elsewhere (`anchor`).
     """
 
     def __init__(self, secret: bytes, ledger: str):
@@ -48,11 +44,7 @@ class Chain:
         return hmac.new(self._members_key, members, hashlib.sha256).hexdigest()
 
     def following(self, contents: Sequence[Mapping[str, Any]]) -> list[Record]:
-        """The records that would come next with these contents; the chain itself stays as it is.
-
-        Raises:
-            ValueError: a content is not strict JSON.
-        """
+        """The records that would come next with these contents; the chain itself stays as it is."""
         records: list[Record] = []
         previous = self.hashes[-1] if self.hashes else _BEFORE_THE_FIRST
         for sequence, content in enumerate(contents, len(self.hashes) + 1):
@@ -62,13 +54,9 @@ class Chain:
         return records
 
     def extend(self, records: Sequence[Record]) -> list[dict[str, Any]]:
-        """Check what a database holds from the known head on, and take it in.
+        """Check what a database holds from the known head on, ordered by sequence, and take it in.
 
-        Args:
-            records: ordered by sequence; the first repeats the head, where there is one.
-
-        Returns:
-            The contents of those that are new.
+        Where there is a head, the first record repeats it. Returns the contents of those that are new.
 
         Raises:
             PipelineError: names the first broken record.

@@ -6,7 +6,7 @@ import re
 import secrets
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +25,9 @@ from primorl.privacy.ledger.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
-from primorl.privacy.ledger.history import NEVER_RESUMED, Charge
+from primorl.privacy.ledger.history import NEVER_RESUMED, Charge, Refused, Request, Version
 from primorl.privacy.ledger.ledger import Budget, Ledger, new_charge_id
 from primorl.privacy.ledger.progress import Progress
-from primorl.privacy.ledger.requests import Refused, Request, Version
 from primorl.privacy.ledger.store import Mark
 from primorl.privacy.statement import SpentOnDataset
 from primorl.project.errors import Busy, PipelineError
@@ -51,13 +50,13 @@ class Payment(Generic[S]):
         charge: the ledger's entry.
         state: where the work stands; None for work without a guarantee, which is never written to disk.
         file: the checkpoint; None for work without a guarantee.
-        writer: saves states; None for work that is finished or has no guarantee.
+        save: writes a state; None for work that is finished or has no guarantee.
     """
 
     charge: Charge
     state: S | None
     file: Path | None = None
-    writer: "_Writer | None" = None
+    save: Callable[[State], None] | None = None
 
     @property
     def finished(self) -> bool:
@@ -72,39 +71,24 @@ class Payment(Generic[S]):
         Raises:
             PipelineError: another process has resumed the charge from a copy, or the database cannot be used.
         """
-        if self.writer is not None:
-            self.writer.save(state)
+        if self.save is not None:
+            self.save(state)
 
 
-@dataclass
-class _Writer:
-    """Saves the states of one charge.
+def _writer(file: Path, tokens: tuple[str, ...], progress: Progress, mark: Mark) -> Callable[[State], None]:
+    """Saves the states of one charge; ``mark`` is the charge's, as this process wrote it last."""
 
-    Attributes:
-        file: the checkpoint.
-        tokens: for its header.
-        progress: of the ledger.
-        mark: the charge's, as this process wrote it last.
-    """
+    def save(state: State) -> None:
+        nonlocal mark
+        write_checkpoint(file, state, charge=mark.charge, tokens=tokens, saves=mark.saves + 1)
+        mark = progress.advance(mark)
 
-    file: Path
-    tokens: tuple[str, ...]
-    progress: Progress
-    mark: Mark
-
-    def save(self, state: State) -> None:
-        write_checkpoint(self.file, state, charge=self.mark.charge, tokens=self.tokens, saves=self.mark.saves + 1)
-        self.mark = self.progress.advance(self.mark)
+    return save
 
 
 @contextmanager
 def pay_or_resume(
-    ledger: Ledger,
-    request: Request,
-    budget: Budget | None,
-    checkpoints: Path,
-    begin: S | None,
-    restore: Restore[S],
+    ledger: Ledger, request: Request, budget: Budget | None, checkpoints: Path, begin: S | None, restore: Restore[S]
 ) -> Iterator[Payment[S]]:
     """Resume or restore work that was paid for under the same identity; otherwise reserve a new charge.
 
@@ -152,7 +136,14 @@ def pay_or_resume(
     while True:
         with ExitStack() as locks:
             try:
-                payment = _paid_for(ledger, request, budget, checkpoints, begin, restore, locks)
+                payment = _restored(ledger, request.identity, checkpoints, restore)
+                if payment is None:
+                    _lock_identity(ledger, request.identity, checkpoints, locks)
+                    payment = _resumed(ledger, request.identity, checkpoints, restore, locks)
+                if payment is None:
+                    orphans = _orphans(ledger, checkpoints, locks)
+                    payment = _reserved(ledger, request, budget, checkpoints, begin, locks)
+                    _delete_orphans(ledger, orphans)
             except Busy:
                 if WAIT not in os.environ:
                     raise
@@ -166,13 +157,7 @@ def pay_or_resume(
 
 
 def spent_on_dataset(ledger: Ledger, version: Version, delta: float) -> SpentOnDataset:
-    """What was spent on the same units so far, for the privacy statement.
-
-    Args:
-        ledger: holds the charges.
-        version: whose units.
-        delta: at which ε is read.
-    """
+    """What was spent on the units of ``version`` so far, read at ``delta``, for the privacy statement."""
     total = total_of(ledger.account(version).events, delta)  # by the accountant that the statement names
     return SpentOnDataset(
         epsilon=finite(total.epsilon),
@@ -181,31 +166,6 @@ def spent_on_dataset(ledger: Ledger, version: Version, delta: float) -> SpentOnD
         delta=delta,
         charges=total.charges,
     )
-
-
-def _paid_for(
-    ledger: Ledger,
-    request: Request,
-    budget: Budget | None,
-    checkpoints: Path,
-    begin: S,
-    restore: Restore[S],
-    locks: ExitStack,
-) -> Payment[S]:
-    """What `pay_or_resume` gives, with the locks that its block needs.
-
-    Raises:
-        Busy: another living process works on it.
-    """
-    payment = _restored(ledger, request.identity, checkpoints, restore)
-    if payment is None:
-        _lock_identity(ledger, request.identity, checkpoints, locks)
-        payment = _resumed(ledger, request.identity, checkpoints, restore, locks)
-    if payment is None:
-        orphans = _orphans(ledger, checkpoints, locks)
-        payment = _reserved(ledger, request, budget, checkpoints, begin, locks)
-        _delete_orphans(ledger, orphans)
-    return payment
 
 
 def _restored(ledger: Ledger, identity: str, checkpoints: Path, restore: Restore[S]) -> Payment[S] | None:
@@ -222,11 +182,7 @@ def _restored(ledger: Ledger, identity: str, checkpoints: Path, restore: Restore
 def _resumed(
     ledger: Ledger, identity: str, checkpoints: Path, restore: Restore[S], locks: ExitStack
 ) -> Payment[S] | None:
-    """The payment to resume; None if there is none.
-
-    Raises:
-        PipelineError: an open charge cannot be resumed here, or another process works on it.
-    """
+    """The payment to resume; None if there is none. It raises if an open charge cannot be resumed here or now."""
     refusals = []
     for charge in _paid(ledger, identity):
         file = _file(checkpoints, charge.id)
@@ -246,20 +202,20 @@ def _resumed(
                 "for one answer only; it stays spent"
             )
             continue
-        writer = _taken(ledger, charge, file, found)
-        if writer is not None:
+        save = _taken(ledger, charge, file, found)
+        if save is not None:
             _say(
                 f"{charge.stage}: charge {charge.id} resumes after {found.state.started} of its rounds; nothing more "
                 "is spent"
             )
-            return Payment(charge, found.state, file, writer)
+            return Payment(charge, found.state, file, save)
         refusals.append(_refusal(charge, file, "an old copy"))
     if refusals:
         raise refusals[0]
     return None
 
 
-def _taken(ledger: Ledger, charge: Charge, file: Path, found: Checkpoint[S]) -> _Writer | None:
+def _taken(ledger: Ledger, charge: Charge, file: Path, found: Checkpoint[S]) -> Callable[[State], None] | None:
     """Resume from a checkpoint; None if it is an old copy.
 
     Wherever this is killed, the checkpoint knows the ledger's last token (`Ledger.take`).
@@ -273,7 +229,7 @@ def _taken(ledger: Ledger, charge: Charge, file: Path, found: Checkpoint[S]) -> 
     if not ledger.take(charge.id, last, token):
         return None
     mark = ledger.progress.claim(charge.id, token, found.saves)
-    return None if mark is None else _Writer(file, tokens, ledger.progress, mark)
+    return None if mark is None else _writer(file, tokens, ledger.progress, mark)
 
 
 def _reserved(
@@ -295,15 +251,11 @@ def _reserved(
     assert mark is not None, "the charge is new and nobody else has its lock"
     cost = "no guarantee" if charge.epsilon is None else f"ε {at_most(charge.epsilon, 4)} at δ {at_most(charge.delta)}"
     _say(f"{request.stage}: charge {name} reserved: {cost}")
-    return Payment(charge, begin, file, _Writer(file, (NEVER_RESUMED,), ledger.progress, mark))
+    return Payment(charge, begin, file, _writer(file, (NEVER_RESUMED,), ledger.progress, mark))
 
 
 def _lock_identity(ledger: Ledger, identity: str, checkpoints: Path, locks: ExitStack) -> None:
-    """Keep other processes of this machine from the same work, also before either has a charge.
-
-    Raises:
-        Busy: another process works on it.
-    """
+    """Keep other processes of this machine from the same work (`Busy`), also before either has a charge."""
     file = checkpoints / f"identity-{hashlib.sha256(identity.encode()).hexdigest()[:32]}.lock"
     if not locks.enter_context(locked(file)):
         for charge in _paid(ledger, identity):
@@ -315,8 +267,7 @@ def _lock_identity(ledger: Ledger, identity: str, checkpoints: Path, locks: Exit
 def _orphans(ledger: Ledger, checkpoints: Path, locks: ExitStack) -> list[Path]:
     """The checkpoints of dead processes whose charges the ledger does not hold, locked.
 
-    Raises:
-        PipelineError: something was released under one of them, so the ledger has lost records.
+    It raises if something was released under one of them, so that the ledger has lost records.
     """
     known = {charge.id for charge in ledger.charges()}
     files = [file for file in sorted(checkpoints.glob("*.safetensors")) if _CHARGE.fullmatch(file.stem)]

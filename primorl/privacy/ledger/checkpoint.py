@@ -71,13 +71,10 @@ Restore = Callable[[Mapping[str, Tensor], dict[str, Any]], S]
 
 @dataclass(frozen=True)
 class Checkpoint(Generic[S]):
-    """A state on disk.
+    """A state on disk, and how often one of this charge was saved (`progress`).
 
-    Attributes:
-        state: what was written.
-        tokens: of resumptions (`Ledger.take`): the last one that the ledger granted to this checkpoint, and one that
-            was asked for and may have been granted.
-        saves: how often a state of this charge was saved (`progress`).
+    ``tokens`` are those of resumptions (`Ledger.take`): the last one that the ledger granted to this checkpoint, and
+    one that was asked for and may have been granted.
     """
 
     state: S
@@ -136,11 +133,7 @@ def has_begun(path: Path) -> bool:
 
 
 def _content(path: Path) -> tuple[bytes, dict[str, Any]]:
-    """The safetensors file in a checkpoint, and its header.
-
-    Raises:
-        ValueError, KeyError, TypeError, RecursionError: it is damaged.
-    """
+    """The safetensors file in a checkpoint, and its header. Raises what `read_checkpoint` catches if it is damaged."""
     raw = path.read_bytes()
     digest, content = raw[:_DIGEST], raw[_DIGEST:]
     if hashlib.sha256(content).digest() != digest:

@@ -1,9 +1,11 @@
-"""What the ledger's records amount to: dataset versions and charges."""
+"""What the ledger is asked for, and what its records amount to: dataset versions and charges."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
+
+from dp_accounting import dp_event
 
 from primorl.privacy.ledger.chain import Chain, Record
 from primorl.project.errors import PipelineError
@@ -12,15 +14,72 @@ NEVER_RESUMED = "0"
 """Stands for the token of the last resumption where there was none."""
 
 
+class Refused(PipelineError):  # noqa: N818 - of an outcome, not of a fault
+    """A request was refused before anything was written. After any other error a charge may have been made."""
+
+
+class BudgetExceeded(Refused):
+    """A run was refused because it would exceed the budget. Nothing was written and nothing is spent."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What all runs on the same units may spend together: ε, read at δ."""
+
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True)
+class Version:
+    """A dataset version as the ledger knows it, by a keyed ``fingerprint`` of its content.
+
+    Two versions *share units* if their members have a digest in common; which versions do is declared public.
+
+    Attributes:
+        members: 16-byte keyed digests of the private units, in any order.
+        public: the same of the public units. They are published: never again may one of them be private.
+        trajectories_per_person: the most trajectories that one person has, as declared; None: nobody declared it.
+        population: keyed digest of the name of who the people are; None: nobody named it.
+    """
+
+    fingerprint: str
+    unit: str
+    units: int
+    members: bytes
+    public: bytes = b""
+    trajectories_per_person: int | None = None
+    population: str | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a run of ``stage`` asks to do to the units of ``version``, of a named dataset.
+
+    Attributes:
+        identity: equal for two runs exactly if they are the same paid work.
+        event: what the run will do.
+        delta: at which the run's own ε is read.
+    """
+
+    version: Version
+    dataset: str
+    stage: str
+    identity: str
+    event: dp_event.DpEvent
+    delta: float
+    git_commit: str | None
+    mlflow_run: str | None
+
+
 @dataclass(frozen=True)
 class Charge:
     """What a run was granted, and what became of it; spent in every state.
 
     ``version`` is the sequence of the record of its dataset version, ``event`` what `event_from_json` rebuilds,
     ``epsilon`` its ε at ``delta`` as it was accounted then (None: no guarantee), ``time`` when it was reserved (ISO
-    8601, UTC), ``trajectories_per_person`` what its version declares, ``cost`` what it costs in the privacy filter's
-    currencies (None: the record is older than the filter), ``made`` the files that it made: SHA-256 by name, once for
-    every time that other content was written (a result that is restored gets a newer statement).
+    8601, UTC), ``cost`` what it costs in the privacy filter's currencies (None: older than the filter), ``made`` the
+    files that it made: SHA-256 by name, once for every time that other content was written.
     """
 
     id: str

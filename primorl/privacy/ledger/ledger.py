@@ -20,10 +20,18 @@ from primorl.privacy.accounting.privacy_filter import cost
 from primorl.privacy.ledger.account import Account, account_of, fixed_epsilon, other_kinds
 from primorl.privacy.ledger.anchor import BEGUN, Anchor, Head
 from primorl.privacy.ledger.chain import Chain, canonical
-from primorl.privacy.ledger.history import NEVER_RESUMED, Charge, History, Registered
+from primorl.privacy.ledger.history import (
+    NEVER_RESUMED,
+    Budget,
+    BudgetExceeded,
+    Charge,
+    History,
+    Registered,
+    Request,
+    Version,
+)
 from primorl.privacy.ledger.progress import Progress
 from primorl.privacy.ledger.refusals import refuse_beyond, refuse_published, refuse_second, refuse_unbounded
-from primorl.privacy.ledger.requests import Budget, BudgetExceeded, Request, Version
 from primorl.privacy.ledger.roster import DIGEST_BYTES, Directory, Roster, one
 from primorl.privacy.ledger.store import Mark, Packed, Store
 from primorl.project.errors import PipelineError
@@ -72,13 +80,10 @@ class Ledger:
 
     @classmethod
     def open(cls, url: str, *, secret: bytes, anchor: Path, read_only: bool = False) -> Self:
-        """Open a ledger, or begin one.
+        """Open a ledger at SQLAlchemy's ``url``, or begin one.
 
-        Args:
-            url: SQLAlchemy's, of a SQLite file or a PostgreSQL database.
-            secret: the project's; another one cannot read what this one wrote.
-            anchor: the file that remembers the chain's head.
-            read_only: create and change nothing; a ledger that was not begun is empty.
+        ``secret`` is the project's; another one cannot read what this one wrote. ``anchor`` is the file that remembers
+        the chain's head. With ``read_only`` nothing is created or changed; a ledger that was not begun is empty.
 
         Raises:
             PipelineError: the database cannot be used; it is named without credentials.
@@ -88,17 +93,14 @@ class Ledger:
     def reserve(self, request: Request, budget: Budget | None, charge_id: str | None = None) -> Charge:
         """Charge for a run, before it touches anything private.
 
-        Args:
-            request: what the run will do to which units.
-            budget: the limit; None counts without one.
-            charge_id: its id, if a checkpoint was written under it already (`new_charge_id`): of work that can be
-                resumed, and so is paid for once.
+        ``budget`` None counts without a limit. ``charge_id`` is the charge's, if a checkpoint was written under it
+        already (`new_charge_id`): of work that can be resumed, and so is paid for once.
 
         Raises:
             BudgetExceeded: the budget would be exceeded; the message says what still fits. Nothing was written.
-            Refused: a charge pays for work of the same identity that can be resumed. Nothing was written.
-            Refused: a unit that was charged for as private is public now, or the other way round.
-            Refused: an earlier charge was on another kind of unit, and nobody declared how many one person has.
+            Refused: a charge pays for work of the same identity that can be resumed; a unit that was charged for as
+                private is public now, or the other way round; or an earlier charge was on another kind of unit, and
+                nobody declared how many one person has. Nothing was written.
             PipelineError: the ledger is damaged, has lost its head or cannot be used, or the members are not digests.
             ValueError: the event is not one that can be written down and accounted again.
         """
@@ -161,14 +163,9 @@ class Ledger:
     def take(self, charge_id: str, last: str, token: str) -> bool:
         """Resume an open charge, if it was last resumed under the token ``last``; from now on that is ``token``.
 
-        A process writes ``token`` into its checkpoint before it asks. So a kill on either side of the answer leaves a
-        checkpoint that knows the charge's last token, and of several copies that know ``last``, on whatever machines,
-        one is granted: the others do not know the token that it brought.
-
-        Args:
-            charge_id: of the charge.
-            last: what the checkpoint knows and `last_take` said.
-            token: new and random.
+        A process writes a new, random ``token`` into its checkpoint before it asks. So a kill on either side of the
+        answer leaves a checkpoint that knows the charge's last token, and of several copies that know ``last``, on
+        whatever machines, one is granted: the others do not know the token that it brought.
 
         Returns:
             False if a copy was resumed before, or the charge has ended.
@@ -184,12 +181,10 @@ class Ledger:
         return self._write(decide)
 
     def commit(self, charge_id: str, made: Mapping[str, str] | None = None) -> None:
-        """Record that a run ended well, and the files that it made. Doing so twice has no further effect.
+        """Record that a run ended well, and the files that it made: their SHA-256 by name.
 
-        Args:
-            charge_id: of the charge.
-            made: SHA-256 of every file by name; None if there are none. Files that were restored with a newer statement
-                are recorded beside the first.
+        Doing so twice has no further effect. Files that were restored with a newer statement are recorded beside the
+        first.
 
         Raises:
             PipelineError: no such charge, it was aborted, or its tensors are not those that it made first.
@@ -344,9 +339,11 @@ class Ledger:
         return self._anchor.read()
 
     def _remember(self) -> None:
+        self._anchor.advance(self._last())
+
+    def _last(self) -> Head:
         hashes = self._history.chain.hashes
-        if hashes:
-            self._anchor.advance(Head(len(hashes), hashes[-1]))
+        return Head(len(hashes), hashes[-1]) if hashes else BEGUN
 
     def _check_head(self, chain: Chain, anchored: Head | None) -> None:
         if anchored is None or anchored == BEGUN:
@@ -394,12 +391,7 @@ def _now() -> str:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """What is wrong with a ledger's head.
-
-    Attributes:
-        says: in words, after the head's name.
-        records_lost: whether it proves that records are gone; a head that is missing or damaged proves nothing.
-    """
+    """What is wrong with a ledger's head, in words, and whether it proves that records are gone."""
 
     says: str
     records_lost: bool
@@ -409,11 +401,7 @@ class BrokenLedger(Ledger):
     """A ledger that is read whatever its head says: it may be missing, damaged, ahead of the records or another's."""
 
     def describe(self) -> str:
-        """Where the ledger is, how many records it has and what the last one is.
-
-        Raises:
-            PipelineError: the records themselves are broken; names the first broken one.
-        """
+        """Where the ledger is, how many records it has and what the last one is."""
         count = self.verify()
         if count == 0:
             return f"ledger {self._store.shown}: no records"
@@ -422,11 +410,7 @@ class BrokenLedger(Ledger):
         return f"{whole}; the last is of {last['time']}: {last['kind']}"
 
     def disagreement(self) -> Disagreement | None:
-        """What is wrong with the head; None if it is the last record's, or that of an earlier one.
-
-        Raises:
-            PipelineError: the records themselves are broken; names the first broken one.
-        """
+        """What is wrong with the head; None if it is the last record's, or that of an earlier one."""
         count = self.verify()
         try:
             known = self._anchor.read()
@@ -447,22 +431,12 @@ class BrokenLedger(Ledger):
         return None
 
     def renew_head(self) -> Path | None:
-        """Begin a new head at the records as they stand; return where the previous one is kept, if there was one.
-
-        Raises:
-            PipelineError: the records themselves are broken, or the head cannot be written.
-        """
+        """Begin a new head at the records as they stand; return where the previous one is kept, if there was one."""
         self.verify()
-        hashes = self._history.chain.hashes
-        return self._anchor.replace(Head(len(hashes), hashes[-1]) if hashes else BEGUN)
+        return self._anchor.replace(self._last())
 
     def record_repair(self, said: Mapping[str, Any]) -> None:
-        """Put a repair on record.
-
-        Args:
-            said: what was found and done. Its ``lost`` lists charges that count nowhere any more, each with its id as
-                ``charge``.
-        """
+        """Put a repair on record; its ``lost`` lists charges that count nowhere any more, by their id as ``charge``."""
         self._write(lambda: ([{**said, "kind": "repaired", "time": _now()}], {}, None))
 
     def _remembered(self) -> Head | None:

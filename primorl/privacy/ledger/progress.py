@@ -49,11 +49,7 @@ class Progress:
         return self._mark(charge, "", 0)
 
     def check(self, charges: Iterable[str]) -> None:
-        """Check the marks of these charges.
-
-        Raises:
-            PipelineError: one was edited or removed.
-        """
+        """Check the marks of these charges; raises if one was edited or removed."""
         marks = {mark.charge: mark for mark in self._store.marks()}
         for mark in marks.values():
             self._checked(mark)
@@ -62,21 +58,12 @@ class Progress:
                 raise self._broken(charge, "removed")
 
     def behind(self, charge: str, saves: int) -> bool:
-        """Whether a checkpoint with this number of saves is an old copy.
-
-        Raises:
-            PipelineError: the mark was edited.
-        """
+        """Whether a checkpoint with this number of saves is an old copy; raises if the mark was edited."""
         mark = self._read(charge)
         return mark is not None and mark.saves > saves
 
     def claim(self, charge: str, owner: str, saves: int) -> Mark | None:
-        """Put a new owner into a charge's mark: who goes on from its checkpoint with this number of saves.
-
-        Args:
-            charge: its id.
-            owner: new and random.
-            saves: of the checkpoint that the owner has.
+        """Put a new owner (a random name) into a charge's mark: who goes on from its checkpoint with so many saves.
 
         Returns:
             The mark; None if the checkpoint is an old copy.

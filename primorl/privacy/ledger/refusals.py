@@ -9,8 +9,7 @@ from dp_accounting import dp_event
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.rounding import at_least, at_most, left_of, rounded_up
 from primorl.privacy.ledger.account import Account, OtherKind, same_kind, seen
-from primorl.privacy.ledger.history import History
-from primorl.privacy.ledger.requests import Budget, BudgetExceeded, Refused, Request
+from primorl.privacy.ledger.history import Budget, BudgetExceeded, History, Refused, Request
 from primorl.privacy.ledger.roster import Directory, Roster
 
 _OTHERS = ("clone_behaviour", "evaluate_private", "online", "select")
@@ -112,13 +111,7 @@ def advice(account: Account, event: dp_event.DpEvent, budget: Budget, beside: Se
     """What still fits the budget, each as a command to paste.
 
     The words set ``privacy.target_epsilon`` to null, and with it the dataset's suggestion for it, so that they mean the
-    same for every dataset.
-
-    Args:
-        account: what was spent on the same units.
-        event: the refused run.
-        budget: what it would exceed.
-        beside: what will be charged after it, for which the budget must be enough too.
+    same for every dataset. The budget must be enough for what is charged ``beside`` the refused event, too.
     """
     if isinstance(event, dp_event.NonPrivateDpEvent):
         return "a run without a guarantee fits no budget"
@@ -142,14 +135,7 @@ def advice(account: Account, event: dp_event.DpEvent, budget: Budget, beside: Se
 def multiplier_that_fits(event: dp_event.DpEvent, fits: Fits) -> float | None:
     """The smallest noise multiplier, to about 1%, with which the rounds of ``event`` fit (three digits, rounded up).
 
-    Queries before the rounds stay as they are.
-
-    Args:
-        event: the refused one.
-        fits: whether the budget allows an event in its place.
-
-    Returns:
-        None where none was found, or ``event`` is not that of a training run.
+    Queries before the rounds stay as they are. None where none was found, or ``event`` is not that of a training run.
     """
     run = Training.of(event)
     if run is None:
@@ -177,12 +163,7 @@ def multiplier_that_fits(event: dp_event.DpEvent, fits: Fits) -> float | None:
 def rounds_that_fit(event: dp_event.DpEvent, fits: Fits) -> int | None:
     """The largest number of rounds of ``event``'s own mechanism that fits, after the same queries.
 
-    Args:
-        event: the refused one.
-        fits: whether the budget allows an event in its place.
-
-    Returns:
-        None where not even one round fits, or ``event`` is not that of a training run.
+    None where not even one round fits, or ``event`` is not that of a training run.
     """
     run = Training.of(event)
     if run is None:

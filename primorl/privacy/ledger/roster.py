@@ -16,8 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from primorl.privacy.ledger.history import History, Registered
-from primorl.privacy.ledger.requests import Version
+from primorl.privacy.ledger.history import History, Registered, Version
 from primorl.privacy.ledger.store import Packed, Side, Store
 
 DIGEST_BYTES = 16
@@ -30,11 +29,9 @@ Bits = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Roster:
-    """The digests of one version.
+    """The digests of one version: in ``segment`` those that no earlier version has, sorted.
 
-    Attributes:
-        segment: those that no earlier version has, sorted.
-        bits: by side and segment (named by the version that began it, this one included): which digests are in it.
+    ``bits`` says, by side and segment, which digests are in it. A segment is named by the version that began it.
     """
 
     segment: Heads
@@ -61,14 +58,9 @@ def heads(digests: bytes) -> Heads:
 
 
 def placed(private: Heads, public: Heads, own: int, segments: Iterable[int], segment: Callable[[int], Heads]) -> Roster:
-    """Lay out a version among the segments that are there.
+    """Lay out a version's private and public heads among the segments that are there, named oldest first.
 
-    Args:
-        private: heads of its private digests.
-        public: of its public ones.
-        own: the name of the segment that it would begin.
-        segments: names of all earlier segments, oldest first.
-        segment: their digests, by name.
+    It would begin a segment of the name ``own``; ``segment`` gives the digests of earlier ones by name.
     """
     left: dict[Side, Heads] = {"private": private, "public": public}
     bits: dict[tuple[Side, int], Bits] = {}
@@ -101,12 +93,7 @@ def _bits(at: npt.NDArray[np.intp], size: int) -> Bits:
 
 
 class Directory:
-    """Who is in the versions of a history.
-
-    Args:
-        store: has the digests.
-        history: has the versions; it may grow.
-    """
+    """Who is in the versions of a history, which may grow; the store has the digests."""
 
     def __init__(self, store: Store, history: History):
         self._store = store
@@ -115,11 +102,7 @@ class Directory:
         self._segments: dict[int, Heads] = {}
 
     def check(self) -> None:
-        """Read the digests of every version.
-
-        Raises:
-            PipelineError: names the first version whose digests are gone or edited.
-        """
+        """Read the digests of every version; raises and names the first version whose digests are gone or edited."""
         for sequence in self.history.versions:
             self.roster(sequence)
             self.segment(sequence)

@@ -25,45 +25,34 @@ _WAIT_SECONDS = 60  # for another process's transaction, which takes millisecond
 _CONNECT_SECONDS = 10
 _CREATE_ATTEMPTS = 20
 
+
+def _number(name: str) -> sa.Column[int]:
+    return sa.Column(name, sa.Integer, primary_key=True, autoincrement=False)
+
+
+def _text(name: str, *, key: bool = False) -> sa.Column[str]:
+    return sa.Column(name, sa.Text, nullable=False, primary_key=key)
+
+
+def _content() -> sa.Column[bytes]:
+    return sa.Column("content", sa.LargeBinary, nullable=False)
+
+
 _tables = sa.MetaData()
-_records = sa.Table(
-    "ledger_records",
-    _tables,
-    sa.Column("sequence", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("body", sa.Text, nullable=False),
-    sa.Column("previous", sa.Text, nullable=False),
-    sa.Column("hash", sa.Text, nullable=False),
-)
-_members = sa.Table(
-    "ledger_members",
-    _tables,
-    sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),  # sequence of the version's record
-    sa.Column("content", sa.LargeBinary, nullable=False),
-)
-"""Digests of the versions of schema 1, whole; newer ones are in the next two tables."""
-_segments = sa.Table(
-    "ledger_segments",
-    _tables,
-    sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),  # whose record began the segment
-    sa.Column("content", sa.LargeBinary, nullable=False),
-)
-_bits = sa.Table(
-    "ledger_bits",
-    _tables,
-    sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("side", sa.Text, primary_key=True),
-    sa.Column("segment", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("content", sa.LargeBinary, nullable=False),
-)
+_records = sa.Table("ledger_records", _tables, _number("sequence"), _text("body"), _text("previous"), _text("hash"))
+# Digests of the versions of schema 1, whole, by the sequence of the version's record; newer ones are in the next two.
+_members = sa.Table("ledger_members", _tables, _number("version"), _content())
+_segments = sa.Table("ledger_segments", _tables, _number("version"), _content())  # whose record began the segment
+_bits = sa.Table("ledger_bits", _tables, _number("version"), _text("side", key=True), _number("segment"), _content())
 _progress = sa.Table(
     "ledger_progress",
     _tables,
     sa.Column("charge", sa.String, primary_key=True),
-    sa.Column("owner", sa.Text, nullable=False),
+    _text("owner"),
     sa.Column("saves", sa.Integer, nullable=False),
-    sa.Column("mac", sa.Text, nullable=False),
+    _text("mac"),
 )
-_schema = sa.Table("ledger_schema", _tables, sa.Column("number", sa.Integer, primary_key=True, autoincrement=False))
+_schema = sa.Table("ledger_schema", _tables, _number("number"))
 SCHEMA = 2
 """Number of the tables above. 1: records and members only. A ledger of it gets the other tables when it is opened."""
 
@@ -89,11 +78,9 @@ class Mark:
 class Store:
     """Reads and appends rows; what they mean is none of its business.
 
-    Every call opens a connection of its own, so none idles through hours of training or crosses a fork.
-
-    Args:
-        url: SQLAlchemy's; the tables (and a SQLite file, mode 0600) are made where they are missing.
-        read_only: make and change nothing; what was not begun is empty.
+    Every call opens a connection of its own, so none idles through hours of training or crosses a fork. The tables (and
+    a SQLite file, mode 0600) are made where they are missing; with ``read_only`` nothing is made or changed, and what
+    was not begun is empty.
 
     Raises:
         PipelineError: the database cannot be used; no message holds user or password.
@@ -112,11 +99,9 @@ class Store:
         with self._clear_errors():
             if not read_only:
                 self._create_tables()
-            elif not self.begun:
-                self._tables = set()
             else:
-                there = sa.inspect(self._engine)
-                self._tables = {table.name for table in _tables.sorted_tables if there.has_table(table.name)}
+                there = sa.inspect(self._engine) if self.begun else None
+                self._tables = {name for name in self._tables if there is not None and there.has_table(name)}
                 self.begun = _records.name in self._tables
                 if _schema.name in self._tables:
                     self._schema_number()
@@ -235,11 +220,7 @@ class Store:
         )
 
     def _schema_number(self) -> int | None:
-        """The number that the tables were made under; None if none is written yet.
-
-        Raises:
-            PipelineError: a newer version of this software wrote them.
-        """
+        """The number that the tables were made under; None if none is written yet. A newer one than ours is refused."""
         with self._engine.connect() as connection:
             number = connection.execute(sa.select(sa.func.max(_schema.c.number))).scalar()
         if number is not None and number > SCHEMA:
@@ -317,8 +298,8 @@ def _engine(url: sa.URL, shown: str, read_only: bool) -> sa.Engine:
 def _read_sqlite(file: Path) -> sqlite3.Connection:
     """A connection that creates and changes nothing, so that read access to file and folder is enough.
 
-    A process that was killed in the middle of a write leaves a journal beside the file, without which the file is not
-    to be read. Only who may write can put things right; for them that happens here.
+    A process that was killed in the middle of a write leaves a journal, without which the file is not to be read. Only
+    who may write can put things right; for them that happens here.
     """
     place = f"file:{quote(str(file.absolute()))}?mode="
     opened = sqlite3.connect(f"{place}ro", uri=True, timeout=_WAIT_SECONDS)

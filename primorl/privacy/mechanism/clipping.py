@@ -99,14 +99,10 @@ class L2Clip(_NormClip):
     def finish(self, vectors: Tensor) -> Tensor:
         """Clip every row of ``vectors`` and set rows that are not finite to zero. In place.
 
-        Args:
-            vectors: one row for each unit, float32 or float64 ``[P, n]``.
-
-        Returns:
-            ``vectors``, clipped.
+        A row, of float32 or float64 ``[P, n]``, must be all that one unit contributes.
 
         Raises:
-            ValueError: if ``vectors`` has another shape or type. A row must be all that one unit contributes.
+            ValueError: if ``vectors`` has another shape or type.
         """
         import torch
 
@@ -189,13 +185,9 @@ class EnsembleClip(_NormClip):
         return self._described(self.mode)
 
     def factors(self, squares: Tensor) -> Tensor:
-        """Scaling factor of every layer of every update.
+        """Scaling factor, at most 1, of every layer of P updates, by their squared norms; both ``[P, L]``.
 
-        Args:
-            squares: squared norms of the layers of P updates, ``[P, L]``.
-
-        Returns:
-            ``[P, L]``, at most 1. NaN where the norm is NaN, 0 where it is infinite.
+        NaN where the norm is NaN, 0 where it is infinite.
         """
         if math.isinf(self.clipping_norm):
             return squares.new_ones(squares.shape)
@@ -205,11 +197,9 @@ class EnsembleClip(_NormClip):
     def finish(self, updates: list[Tensor]) -> list[Tensor]:
         """Clip every update to the bound and set updates that are not finite to zero, as a whole. In place.
 
-        Short rows are summed in float32; long rows and the rows' squares in float64, so that many small entries are not
-        lost beside a few large ones.
-
-        Args:
-            updates: one float32 tensor ``[P, .., n]`` for each layer; together they hold P updates.
+        There is one float32 tensor ``[P, .., n]`` for each layer; together they hold P updates. Short rows are summed
+        in float32; long rows and the rows' squares in float64, so that many small entries are not lost beside a few
+        large ones.
         """
         import torch
 

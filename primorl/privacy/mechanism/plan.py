@@ -137,6 +137,11 @@ class Plan:
         return self.sampling_probability * self.units
 
     @property
+    def divisor(self) -> float:
+        """What the sum of a round is divided by."""
+        return self.expected_cohort if self.denominator is None else self.denominator
+
+    @property
     def event(self) -> dp_event.DpEvent:
         """The event that the accountant composes."""
         if not self.is_private:
@@ -148,14 +153,10 @@ class Plan:
         return self.sampler.sample(len(self.local_units), self.entropy)
 
     def release(self, total: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """(sum of clipped contributions + N(0, (zC)² I)) / (qK): all that ever leaves a round.
+        """(sum of clipped contributions + N(0, (zC)² I)) / (qK), float32: all that ever leaves a round.
 
-        Args:
-            total: float64 tensors that together hold the sum of the cohort's clipped contributions;
-                sensitive, discard right after use.
-
-        Returns:
-            Tensors of the same shapes, float32.
+        ``total`` holds float64 tensors that together are the sum of the cohort's clipped contributions; sensitive,
+        discard right after use.
 
         Raises:
             ValueError: this is not the first process, which alone draws noise, once.
@@ -171,18 +172,13 @@ class Plan:
             drawn = (normals(self.entropy, sum(sizes)) * scale).to(total[0].device)
             noise = torch.split(drawn, sizes)
             total = [part + draw.view_as(part) for part, draw in zip(total, noise, strict=True)]
-        denominator = self.expected_cohort if self.denominator is None else self.denominator
-        return tuple((part / denominator).to(torch.float32) for part in total)
+        return tuple((part / self.divisor).to(torch.float32) for part in total)
 
     def answer(self, query: GaussianQuery, total: Tensor) -> Tensor:
-        """(sum of the units' contributions + noise) / K: all that ever leaves a query.
+        """(sum of the units' contributions + noise) / K, float64: all that ever leaves a query.
 
-        Args:
-            query: one of ``queries``; each may be answered once.
-            total: as `GaussianQuery.release` takes it; sensitive, discard right after use.
-
-        Returns:
-            The same shape, float64: a mean over the units.
+        ``total`` is as `GaussianQuery.release` takes it; sensitive, discard right after use. Each of ``queries`` may be
+        answered once.
 
         Raises:
             ValueError: this is not the first process.
@@ -219,10 +215,7 @@ class Plan:
     ) -> Statement:
         """What the plan guarantees, for ``privacy.json``; the ledger's part is added when it is paid for.
 
-        Args:
-            dataset_fingerprint: keyed, of the dataset version.
-            public_assumptions: what the guarantee takes as public.
-            termination: how a dynamics model ends episodes; None for other mechanisms.
+        ``termination`` says how a dynamics model ends episodes; None for other mechanisms.
         """
         return Statement(
             private=self.is_private,

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from dp_accounting import dp_event
 
@@ -60,13 +60,15 @@ def query_types() -> Mapping[str, type]:
     return MappingProxyType(_TYPES)
 
 
-class Contribution(Protocol):
+class Contribution(ABC):
     """What one unit adds to the sum of a query."""
 
     @property
     def sensitivity(self) -> float:
         """L2 sensitivity of the sum when one unit is zeroed out, in units of 1."""
+        return self.sensitivity_under("zero_out_one")
 
+    @abstractmethod
     def sensitivity_under(self, relation: Relation) -> float:
         """L2 sensitivity of the sum between neighbouring datasets."""
 
@@ -112,15 +114,10 @@ class GaussianQuery:
         return dp_event.GaussianDpEvent(self.noise_multiplier)
 
     def release(self, total: Tensor, entropy: Entropy) -> Tensor:
-        """The sum + N(0, (z · sensitivity)² I): the only thing that is released.
+        """The sum + N(0, (z · sensitivity)² I), float64 in units of 1: the only thing that is released.
 
-        Args:
-            total: sum of the units' contributions, int64 (in multiples of 1 / ONE), of any shape; sensitive, discard
-                right after use.
-            entropy: where the noise comes from.
-
-        Returns:
-            The same shape, float64, in units of 1.
+        ``total`` is the sum of the units' contributions, int64 (in multiples of 1 / ONE), of any shape; sensitive,
+        discard right after use.
         """
         from primorl.privacy.mechanism.noise import normals
 
@@ -132,7 +129,7 @@ class GaussianQuery:
 
     def statement(self, delta: float) -> QueryStatement:
         """The entry in ``privacy.json``; its ε is that of this query alone."""
-        alone = accounting.spent(self.event, delta, rounds=1) if self.noise_multiplier else None
+        alone = accounting.spent(self.event, delta) if self.noise_multiplier else None
         return QueryStatement(
             what=self.what,
             noise_multiplier=self.noise_multiplier,
@@ -141,20 +138,8 @@ class GaussianQuery:
         )
 
 
-class _Sum(ABC):
-    """Sum over units of a bounded contribution of each."""
-
-    @property
-    def sensitivity(self) -> float:
-        """L2 sensitivity of the sum when one unit is zeroed out."""
-        return self.sensitivity_under("zero_out_one")
-
-    @abstractmethod
-    def sensitivity_under(self, relation: Relation) -> float: ...
-
-
 @dataclass(frozen=True)
-class Fractions(_Sum):
+class Fractions(Contribution):
     """Histograms: for each of ``columns`` columns, the fractions of a unit's rows that fall into each of ``bins`` bins.
 
     Formal guarantee: a unit of n rows, c_b of them in bin b of a column, adds ⌊2²⁰ c_b / n⌋ to that bin. These are not
@@ -173,18 +158,14 @@ class Fractions(_Sum):
     bins: int
 
     def sensitivity_under(self, relation: Relation) -> float:
-        """L2 sensitivity of the sum between neighbouring datasets."""
+        """See `Contribution`."""
         return math.sqrt(self.columns if relation == "zero_out_one" else 2 * self.columns)
 
     def total(self, bins: Tensor, own: Tensor) -> Tensor:
-        """Sum of the contributions of some units.
+        """Sum of the contributions of some units: int64 ``[columns, bins]``; sensitive.
 
-        Args:
-            bins: of every row and column, int64 ``[U, M, columns]``.
-            own: which rows are the unit's own, bool ``[U, M]``.
-
-        Returns:
-            int64 ``[columns, bins]``; sensitive.
+        ``bins`` is that of every row and column, int64 ``[U, M, columns]``; ``own`` says which rows are the unit's own,
+        bool ``[U, M]``.
         """
         import torch
 
@@ -199,7 +180,7 @@ class Fractions(_Sum):
 
 
 @dataclass(frozen=True)
-class Moments(_Sum):
+class Moments(Contribution):
     """First and second moments of one vector for each unit, and the categories of its one-hot parts.
 
     Formal guarantee: a unit adds x and the x_i x_j with i ≤ j, every number clamped to [-1, 1] and truncated to a
@@ -228,21 +209,16 @@ class Moments(_Sum):
         return self.size + self.size * (self.size + 1) // 2 + sum(self.categories)
 
     def sensitivity_under(self, relation: Relation) -> float:
-        """L2 sensitivity of the sum between neighbouring datasets."""
+        """See `Contribution`."""
         size, blocks = self.size, len(self.categories)
         if relation == "zero_out_one":
             return math.sqrt(size * (size + 3) // 2 + blocks)
         return math.sqrt(2 * size * (size + 1) + size + 2 * blocks)
 
     def total(self, vectors: Tensor, chosen: Tensor) -> Tensor:
-        """Sum of the contributions of some units.
+        """Sum of the contributions of some units: int64 ``[numbers]``; sensitive.
 
-        Args:
-            vectors: x, ``[U, S]``.
-            chosen: the category of each one-hot part, int64 ``[U, blocks]``, from 0.
-
-        Returns:
-            int64 ``[numbers]``; sensitive.
+        ``vectors`` holds x, ``[U, S]``; ``chosen`` the category of each one-hot part, int64 ``[U, blocks]``, from 0.
         """
         import torch
 
@@ -258,7 +234,7 @@ class Moments(_Sum):
 
 
 @dataclass(frozen=True)
-class BoundedSum(_Sum):
+class BoundedSum(Contribution):
     """One vector for each unit, clipped to L2 norm ``norm``; divided by K, the answer is a mean.
 
     Formal guarantee: a unit adds its vector, scaled to L2 norm at most ``norm`` and truncated to multiples of 2⁻²⁰
@@ -278,17 +254,11 @@ class BoundedSum(_Sum):
     norm: float
 
     def sensitivity_under(self, relation: Relation) -> float:
-        """L2 sensitivity of the sum between neighbouring datasets."""
+        """See `Contribution`."""
         return self.norm if relation == "zero_out_one" else 2 * self.norm
 
     def total(self, vectors: Tensor) -> Tensor:
-        """Sum of the contributions of some units.
-
-        Args:
-            vectors: ``[U, size]``.
-
-        Returns:
-            int64 ``[size]``; sensitive.
+        """Sum of the ``[U, size]`` contributions of some units: int64 ``[size]``; sensitive.
 
         Raises:
             ValueError: if ``vectors`` has another shape, or the sum could overflow.

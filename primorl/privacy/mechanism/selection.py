@@ -5,15 +5,14 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 import torch
-from dp_accounting import dp_event
 from torch import Tensor
 
-from primorl.privacy.accounting import epsilon as accounting
+from primorl.privacy.accounting.epsilon import ACCOUNTANT, RELATION_NAME, spent
 from primorl.privacy.accounting.events import PureDpEvent
 from primorl.privacy.accounting.figures import stated
 from primorl.privacy.mechanism.entropy import Entropy, SystemEntropy
 from primorl.privacy.mechanism.plan import MOST_UNITS
-from primorl.privacy.statement import Accountant, Statement
+from primorl.privacy.statement import NO_ROUNDS, Accountant, Statement
 
 ONE = 1 << 36
 """The integer that represents a score of 1: sums of up to `MOST_UNITS` fit 63 bits."""
@@ -41,13 +40,7 @@ class Scores:
     candidates: int
 
     def total(self, scores: Tensor) -> Tensor:
-        """Sum over some units.
-
-        Args:
-            scores: ``[U, candidates]``.
-
-        Returns:
-            int64 ``[candidates]``, in multiples of 1 / ONE; sensitive.
+        """Sum of ``[U, candidates]`` scores over some units: int64 ``[candidates]``, multiples of 1 / ONE; sensitive.
 
         Raises:
             ValueError: ``scores`` has another shape.
@@ -128,16 +121,14 @@ class Selection:
         return Scores(self.candidates)
 
     @property
-    def event(self) -> dp_event.DpEvent:
+    def event(self) -> PureDpEvent:
         """The event that the accountant composes."""
         return PureDpEvent(self.epsilon)
 
     def choose(self, total: Tensor) -> int:
         """The number of the winner: all that ever leaves.
 
-        Args:
-            total: sums over all units as `Scores.total` makes them, int64 ``[candidates]``; sensitive, discard right
-                after use.
+        ``total`` has the sums over all units as `Scores.total` makes them; sensitive, discard right after use.
 
         Raises:
             ValueError: ``total`` is not made of so many whole numbers.
@@ -158,24 +149,15 @@ class Selection:
         return [reason for reason, holds in reasons.items() if holds]
 
     def statement(self, *, dataset_fingerprint: str, public_assumptions: Sequence[str]) -> Statement:
-        """What the choice guarantees, at ``delta``; the ledger's part is added when it is paid for.
-
-        Args:
-            dataset_fingerprint: keyed, of the dataset version.
-            public_assumptions: what the guarantee takes as public.
-        """
+        """What the choice guarantees, at ``delta``; the ledger's part is added when it is paid for."""
         return Statement(
             private=True,
-            **stated(self.event, accounting.spent(self.event, self.delta, rounds=1)),
+            **stated(self.event, spent(self.event, self.delta)),
             delta=self.delta,
             unit=self.unit,
-            neighboring_relation=accounting.RELATION_NAME,
-            accountant=Accountant(**accounting.ACCOUNTANT),
-            sampling_probability=None,
-            noise_multiplier=None,
-            clipping_norm=None,
-            rounds=None,
-            queries=(),
+            neighboring_relation=RELATION_NAME,
+            accountant=Accountant(**ACCOUNTANT),
+            **NO_ROUNDS,
             units=self.units,
             public_assumptions=tuple(public_assumptions),
             dataset_fingerprint=dataset_fingerprint,

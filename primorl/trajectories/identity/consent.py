@@ -227,9 +227,7 @@ class ConsentColumn(PublicRule):
     def finish(self) -> None:
         """Refuse a column of other rows, by their number of units."""
         if self._asked != self._units:
-            raise PipelineError(
-                f"{self._file}: found another number of units than in the rows; run `dvc repro ingest` again"
-            )
+            raise PipelineError(f"{self._file}: other units than in the rows; run `dvc repro ingest` again")
 
 
 def write_consent(folder: Path, column: str, tables: Sequence[pa.Table]) -> None:

@@ -41,9 +41,7 @@ def project_secret() -> bytes:
     except OSError as unreadable:
         raise PipelineError(f"{path}: the project's secret cannot be read ({unreadable.strerror})") from None
     if len(secret) != _BYTES:
-        raise PipelineError(
-            f"{path}: the project's secret is damaged; allowed are {_BYTES} bytes; restore it from your backup"
-        )
+        raise PipelineError(f"{path}: the project's secret is damaged: not {_BYTES} bytes; restore it from your backup")
     return secret
 
 

@@ -54,24 +54,17 @@ class Membership:
         starts = trajectory_starts(table)
         chosen = row_numbers(starts)
         units, names = (whole(table[name]).take(chosen) for name in ("unit_id", "trajectory_id"))
-        self._digests += self._of_units(units, names)
+        if not units.equals(names):  # units whose id is not their trajectory's too, one a unit
+            found = []
+            for unit, name in zip(units.to_pylist(), names.to_pylist(), strict=True):
+                if unit not in (name, self._unit):
+                    found.append(unit.encode())
+                    self._unit = unit
+            self._digests += self._of_id(found)
         encoded = [name.encode() for name in names.to_pylist()]
         self._digests += self._of_id(encoded)
-        if self._by_rows:
-            self._digests += self._of_rows(trajectory_bytes(table, starts))
-        else:
-            self._digests += self._of_id_again(encoded)
-
-    def _of_units(self, units: pa.Array, names: pa.Array) -> bytes:
-        """Digests of the units whose id is not their trajectory's too, one a unit."""
-        if units.equals(names):
-            return b""
-        found = []
-        for unit, name in zip(units.to_pylist(), names.to_pylist(), strict=True):
-            if unit not in (name, self._unit):
-                found.append(unit.encode())
-                self._unit = unit
-        return self._of_id(found)
+        by_rows, again = self._of_rows, self._of_id_again
+        self._digests += by_rows(trajectory_bytes(table, starts)) if self._by_rows else again(encoded)
 
     def to_bytes(self) -> bytes:
         """Give all digests, sorted: their order reveals nothing."""
@@ -165,7 +158,6 @@ class DuplicateCheck:
             again, first = pairs[np.argmin(pairs[:, 0])] + 1
             raise PipelineError(
                 f"{self._origin}: trajectory number {again}: found the same rows as in trajectory number {first}; "
-                "allowed: every trajectory once, or its owner counts twice; drop it, or set "
-                "ingestion.duplicates: allow in the dataset's file where equal records of different people are to be "
-                "expected"
+                "allowed: every trajectory once, or its owner counts twice; drop it, or set ingestion.duplicates: "
+                "allow in the dataset's file where different people may have equal records"
             )

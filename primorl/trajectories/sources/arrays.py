@@ -14,14 +14,7 @@ Array = npt.NDArray[Any]
 
 ONE_NUMBER: list[tuple[int, ...]] = [(), (1,)]
 """Shapes of one number a step: it may have an axis of its own."""
-_KINDS = {
-    "f": "floating point",
-    "fiu": "real numbers",
-    "b": "booleans",
-    "iu": "whole numbers",
-    "iub": "0 and 1",
-    "biuf": "booleans, or 0 and 1",
-}
+_KINDS = {"f": "floating point", "iu": "whole numbers", "b": "booleans"}
 _MOST_COMPRESSED = 2_000  # gzip makes at most 1,032 bytes of one
 _SMALL_BYTES = 2**20  # not worth a look
 
@@ -32,14 +25,15 @@ def check_array(where: str, array: Array | h5py.Dataset, kinds: str, shapes: Seq
     Args:
         where: the file and the array, for errors.
         array: [rows, …].
-        kinds: letters of NumPy's kinds of numbers, as `_KINDS` has them.
+        kinds: letters of NumPy's kinds of numbers.
         shapes: those allowed for a step; the first is named in errors.
 
     Raises:
         PipelineError: if it has others.
     """
     if array.dtype.kind not in kinds:
-        raise PipelineError(f"{where}: found type {array.dtype}; allowed: {_KINDS[kinds]}")
+        allowed = " or ".join(words for letters, words in _KINDS.items() if set(letters) & set(kinds))
+        raise PipelineError(f"{where}: found type {array.dtype}; allowed: {allowed}")
     if array.ndim == 0 or array.shape[1:] not in shapes:
         raise PipelineError(
             f"{where}: found shape {array.shape[1:]} a step, declared is {shapes[0] or 'one number'}; "

@@ -108,9 +108,7 @@ def table_entry(name: str) -> tuple[str, tuple[float, float] | None]:
         infos = runpy.run_path(str(path))
         urls, low, high = (dict(infos[table]) for table in ("DATASET_URLS", "REF_MIN_SCORE", "REF_MAX_SCORE"))
     except Exception as broken:
-        raise PipelineError(
-            f"{path}: D4RL's tables cannot be read ({type(broken).__name__}); install d4rl again"
-        ) from None
+        raise PipelineError(f"{path}: D4RL's tables cannot be read ({type(broken).__name__}); reinstall d4rl") from None
     if name not in urls:
         near = sorted(known for known in urls if known.partition("-")[0] == name.partition("-")[0])
         raise PipelineError(
@@ -143,11 +141,6 @@ class D4rlReader:
     last row of an episode has none: where it terminated, its next observation, on which nothing depends, is its own;
     else its outcome was not recorded, and the transition before is the last one and is truncated. An episode of one
     such row has no transition and is left out.
-
-    Args:
-        path: the file.
-        spaces: those that the environment declares.
-        horizon: the declared step limit.
     """
 
     behaviour_probabilities = False
@@ -202,10 +195,7 @@ class D4rlReader:
                 raise PipelineError(f"{where}: found {found}; needed is an array; there are {there}")
             check_array(where, array, kinds, shapes)
             if claims_too_much(array.id):
-                raise PipelineError(
-                    f"{where}: found {array.shape[0]} rows claimed, more than the file holds; {_AGAIN}, or write the "
-                    "file anew"
-                )
+                raise PipelineError(f"{where}: found {array.shape[0]} rows claimed, more than the file holds; {_AGAIN}")
             rows = len(arrays.get("observations", array))
             if len(array) != rows:
                 raise PipelineError(f"{where}: found {len(array)} rows; allowed: {rows}, as many as observations")
@@ -232,9 +222,7 @@ class D4rlReader:
             cuts = [np.arange(start + H, limit, H) for start, limit in zip(starts, limits, strict=True)]
             ends = np.union1d(ends, np.concatenate(cuts))
         if len(ends) == 0:
-            raise PipelineError(
-                f"{self.path}: found no end of an episode; allowed: terminals, timeouts, or a declared `horizon`"
-            )
+            raise PipelineError(f"{self.path}: found no end of an episode; allowed: terminals, timeouts or `horizon`")
         return ends if ends[-1] == rows else np.append(ends, rows)
 
     def _table(self, first: int, ends: Places, batch: dict[str, Array], terminated: Flags) -> pa.Table:

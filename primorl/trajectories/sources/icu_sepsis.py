@@ -105,15 +105,7 @@ def simulate(mdp: Tables, patients: int, expert_share: float, seed: int) -> Pati
 
 
 class PatientReader:
-    """See `primorl.trajectories.sources.Reader`: every patient is one unit of one trajectory.
-
-    Args:
-        path: the file of simulated patients.
-        spaces: of observations and actions.
-        horizon: the longest possible stay, in steps.
-        seen: what each state looks like [states, S].
-        named: whether rows name how likely their action was.
-    """
+    """See `primorl.trajectories.sources.Reader`: every patient is one unit of one trajectory."""
 
     def __init__(self, path: Path, spaces: Spaces, horizon: int | None, seen: npt.NDArray[np.float32], named: bool):
         self.path, self.spaces, self.horizon = path, spaces, horizon
@@ -129,14 +121,13 @@ class PatientReader:
         for members in np.split(np.arange(len(ends)), np.flatnonzero(np.diff(batch)) + 1):
             rows = [slice(int(starts[i]), int(ends[i])) for i in members]
             states = [patients.states[row.start + i : row.stop + i + 1] for i, row in zip(members, rows, strict=True)]
-            last = [np.arange(row.stop - row.start) == row.stop - row.start - 1 for row in rows]
-            over = [bool(ended(visited[-1])) for visited in states]
+            over = [ended(visited[1:]) for visited in states]
             ids = [f"{i:09d}" for i in members]
             columns = [
                 [patients.actions[row] for row in rows],
                 [(visited[1:] == SURVIVAL).astype(np.float32) for visited in states],
-                [end & died for end, died in zip(last, over, strict=True)],
-                [end & (not died) for end, died in zip(last, over, strict=True)],
+                over,
+                [(np.arange(len(ends)) == len(ends) - 1) & ~ends for ends in over],
             ]
             if self.behaviour_probabilities:
                 columns.append([patients.probabilities[row] for row in rows])

@@ -70,8 +70,8 @@ def record_training(environment: str, options: ReplayOptions, root: Path, datase
     Raises:
         PipelineError: if the environment is unknown, or has other actions than the learner's.
     """
-    _check_actions(environment, options)
     reference = _recordable(environment)
+    _check_actions(environment, reference, options)
     writer = EpisodeWriter(root, dataset_id, reference, options.algorithm)
     reference.close()
     with progress_bar(options.episodes, f"collect {environment}", "episode") as progress:
@@ -87,10 +87,8 @@ def record_training(environment: str, options: ReplayOptions, root: Path, datase
     writer.flush()
 
 
-def _check_actions(environment: str, options: ReplayOptions) -> None:
-    reference = make(environment)
-    reference.close()
-    spaces = spaces_of(f"environment {environment!r}", reference.observation_space, reference.action_space)
+def _check_actions(environment: str, env: gymnasium.Env[Any, Any], options: ReplayOptions) -> None:
+    spaces = spaces_of(f"environment {environment!r}", env.observation_space, env.action_space)
     if spaces.discrete_actions != (options.algorithm == "dqn"):
         found, allowed = ("discrete", "dqn") if spaces.discrete_actions else ("a box", "ddpg, td3 or sac")
         raise PipelineError(

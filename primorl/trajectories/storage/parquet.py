@@ -44,9 +44,8 @@ class PartWriter(ExitStack):
         super().__init__()  # of the open parts
         self._folder, self._schema = folder, schema
         self._rows_per_group = rows_per_group
-        self._parts: list[pq.ParquetWriter] = []
-        self._units: list[list[npt.NDArray[np.int64]]] = []
-        self._groups: list[list[int]] = []
+        # Of each part its file, the rows of its units, and those of its row groups.
+        self._parts: list[tuple[pq.ParquetWriter, list[npt.NDArray[np.int64]], list[int]]] = []
         self._rows_in_part = _ROWS_PER_PART
         self._waiting: list[pa.Table] = []
 
@@ -54,30 +53,28 @@ class PartWriter(ExitStack):
         """Append a table of whole units."""
         self._waiting.append(table)
         if sum(table.num_rows for table in self._waiting) >= ROWS_PER_BATCH:
-            self._encode(self._waiting)
-            self._waiting = []
+            self._encode()
 
     def finish(self, info: DatasetInfo) -> None:
         """Write what waits and the dataset's facts; without this the parts are not complete.
 
         A dataset without rows is one part without rows.
         """
-        self._encode(self._waiting)
+        self._encode()
         if not self._parts:
             self._begin_part()
         facts = info.to_metadata()
         # Readers take the Arrow schema, its metadata included, from this key; Arrow's writer would put it
         # there itself, but with the facts known when the part was opened.
         described = base64.b64encode(self._schema.with_metadata(facts).serialize().to_pybytes())
-        for part, units, groups in zip(self._parts, self._units, self._groups, strict=True):
+        for part, units, groups in self._parts:
             lengths = np.concatenate([np.empty(0, np.int64), *units])
             index = b".".join(base64.b64encode(np.asarray(rows, "<i8").tobytes()) for rows in (lengths, groups))
             part.add_key_value_metadata(facts | {b"ARROW:schema": described, _INDEX_KEY: index})
 
-    def _encode(self, tables: list[pa.Table]) -> None:
-        batch = pa.concat_tables(tables or [self._schema.empty_table()]).combine_chunks()
-        if batch.num_rows == 0:
-            return
+    def _encode(self) -> None:
+        batch = pa.concat_tables([self._schema.empty_table(), *self._waiting]).combine_chunks()
+        self._waiting = []
         starts = run_starts(batch["unit_id"])
         ends = np.append(starts[1:], batch.num_rows)
         first = 0
@@ -87,9 +84,10 @@ class PartWriter(ExitStack):
             if self._rows_in_part >= _ROWS_PER_PART:
                 self._begin_part()
             rows = int(ends[last]) - begin
-            self._parts[-1].write_table(batch.slice(begin, rows), row_group_size=rows)
-            self._units[-1].append(ends[first : last + 1] - starts[first : last + 1])
-            self._groups[-1].append(rows)
+            part, units, groups = self._parts[-1]
+            part.write_table(batch.slice(begin, rows), row_group_size=rows)
+            units.append(ends[first : last + 1] - starts[first : last + 1])
+            groups.append(rows)
             self._rows_in_part += rows
             first = last + 1
 
@@ -105,9 +103,7 @@ class PartWriter(ExitStack):
             store_schema=False,
             write_page_checksum=True,
         )
-        self._parts.append(self.enter_context(part))
-        self._units.append([])
-        self._groups.append([])
+        self._parts.append((self.enter_context(part), [], []))
         self._rows_in_part = 0
 
 
@@ -147,23 +143,21 @@ class PartReader:
             raise PipelineError(f"{folder}: found no Parquet files; {self._repair}")
         self._file = lru_cache(maxsize=_MOST_OPEN)(self._open)  # a part's footer takes longer to read than a cohort
         self.rows = 0
-        self.info = self._facts(0)
+        self.info = DatasetInfo.from_schema(self._file(0).schema_arrow, self._paths[0])
         for part, path in enumerate(self._paths):
-            if self._facts(part) != self.info:
+            file = self._file(part)
+            info = DatasetInfo.from_schema(file.schema_arrow, path)
+            if not file.schema_arrow.equals(info.schema):
+                raise PipelineError(f"{path}: columns are not those of the dataset's schema; {self._repair}")
+            if info != self.info:
                 raise PipelineError(f"{path}: belongs to another dataset than {self._paths[0].name}; {self._repair}")
-            self.rows += self._file(part).metadata.num_rows
+            self.rows += file.metadata.num_rows
 
     def tables(self, columns: list[str] | None = None) -> Iterator[pa.Table]:
-        """Tables of whole row groups, about ``ROWS_PER_BATCH`` rows each; the metadata is left behind.
-
-        Args:
-            columns: the columns to read; None: all.
-
-        Raises:
-            PipelineError: if a part cannot be decoded.
-        """
+        """Tables of whole row groups, about ``ROWS_PER_BATCH`` rows each, of all or some columns; see `row_groups`."""
         for part in range(len(self._paths)):
-            ends = np.cumsum(self._sizes(part))
+            metadata = self._file(part).metadata
+            ends = np.cumsum([metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)])
             first = 0
             while first < len(ends):
                 before = ends[first - 1] if first else 0
@@ -174,7 +168,7 @@ class PartReader:
     def row_groups(
         self, part: int, groups: list[int], columns: list[str] | None = None, *, threads: bool = False
     ) -> pa.Table:
-        """Some row groups of one part, in the order asked for.
+        """Some row groups of one part, in the order asked for; the metadata is left behind.
 
         Args:
             part: its number.
@@ -216,23 +210,12 @@ class PartReader:
             groups += [(part, group) for group in range(len(sizes))]
         return Index(np.concatenate(lengths), np.concatenate(group_of), np.concatenate(starts), groups)
 
-    def _facts(self, part: int) -> DatasetInfo:
-        return DatasetInfo.from_schema(self._file(part).schema_arrow, self._paths[part])
-
-    def _sizes(self, part: int) -> npt.NDArray[np.int64]:
-        metadata = self._file(part).metadata
-        return np.array([metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)], dtype=np.int64)
-
     def _open(self, part: int) -> pq.ParquetFile:
         path = self._paths[part]
         try:
-            file = pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False)
+            return pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False)
         except (OSError, pa.ArrowException):
             raise PipelineError(f"{path}: not a readable Parquet file; {self._repair}") from None
-        info = DatasetInfo.from_schema(file.schema_arrow, path)
-        if not file.schema_arrow.equals(info.schema):
-            raise PipelineError(f"{path}: columns are not those of the dataset's schema; {self._repair}")
-        return file
 
 
 def _index(metadata: pq.FileMetaData) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

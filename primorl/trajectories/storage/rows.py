@@ -236,19 +236,14 @@ def checked_tables(reader: PartReader) -> Iterator[pa.Table]:
         for column in table.columns:
             flat = whole(column).flatten() if pa.types.is_fixed_size_list(column.type) else column
             if pa.types.is_floating(flat.type) and not np.isfinite(numbers(flat)).all():
-                raise PipelineError(
-                    f"{reader.folder}: found non-finite numbers, allowed none; run `dvc repro ingest` to check the "
-                    "data again"
-                )
+                raise PipelineError(f"{reader.folder}: found non-finite numbers; run `dvc repro ingest` again")
         starts = run_starts(table["unit_id"])
         names = whole(table["unit_id"]).take(row_numbers(starts))
         chain = names if last is None else pa.concat_arrays([last, names])
         disordered = pc.any(pc.less_equal(chain.slice(1), chain.slice(0, len(chain) - 1))).as_py()
         first, after = np.searchsorted(ends, [seen, seen + table.num_rows], side="right")
         if disordered or not np.array_equal(np.append(starts[1:], table.num_rows), ends[first:after] - seen):
-            raise PipelineError(
-                f"{reader.folder}: units are out of order or appear twice; run `dvc repro partition` to make it again"
-            )
+            raise PipelineError(f"{reader.folder}: units are out of order or appear twice; run `dvc repro partition`")
         seen, last = seen + table.num_rows, names.slice(len(names) - 1)
         yield table
 

@@ -157,8 +157,7 @@ class DatasetInfo:
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """Invert ``to_json``; keys it does not know are left aside."""
-        later = {"population", "trajectories_per_person", "behaviour_probabilities"}  # older files have none of them
-        known = {name: content[name] for name in cls.__dataclass_fields__ if name in content or name not in later}
+        known = {name: content[name] for name in cls.__dataclass_fields__ if name in content}
         return cls(**known | {"spaces": Spaces.from_json(content["spaces"])})
 
     def to_metadata(self) -> dict[bytes, bytes]:
@@ -175,10 +174,7 @@ class DatasetInfo:
         try:
             return cls.from_json(json.loads((schema.metadata or {})[_METADATA_KEY]))
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise PipelineError(
-                f"{file}: Parquet metadata {_METADATA_KEY.decode()!r} missing or malformed; "
-                "run `dvc repro ingest` again"
-            ) from None
+            raise PipelineError(f"{file}: Parquet metadata missing or malformed; run `dvc repro ingest`") from None
 
 
 def arrow_schema(spaces: Spaces, *, behaviour_probabilities: bool = False) -> pa.Schema:

@@ -12,6 +12,7 @@ from primorl.dynamics.normaliser import Normaliser
 from primorl.evaluation.private.problem import Episodes, Problem
 
 SURE = -30.0  # logarithm of a variance so small that the model is as good as deterministic
+RETURN = (1 - 0.9**5) / 0.1  # of a reward of 1 on every one of five steps
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,9 @@ class Log:
     def behaviour_probabilities(self, units: Tensor, steps: Tensor) -> Tensor | None:
         return None if self.probability is None else self.probability[units[:, None], steps]
 
-    def episodes(self, units: int | None = None) -> Episodes:
-        """All units, or the first so many."""
-        return Episodes.read(self, torch.arange(units or self.units))
+    def episodes(self, *units: int) -> Episodes:
+        """Some units, or all."""
+        return Episodes.read(self, torch.tensor(units or range(self.units)))
 
     def spoilt(self, unit: int, number: float) -> "Log":
         """All numbers of one unit are ``number``."""
@@ -84,11 +85,13 @@ def model(rewards: list[float], moves: list[float]) -> GaussianEnsemble:
     weights = [torch.zeros_like(part) for part in shape.initial_weights(0)]
     weights[-1][:, 0, 0], weights[-1][:, 0, 1] = torch.tensor(moves), torch.tensor(rewards)
     bounds = Bounds(torch.tensor([-1.0]), torch.tensor([10.0]), torch.tensor([-1.0]), torch.tensor([1.0]), -2.0, 2.0)
-    normaliser = Normaliser(torch.zeros(2), torch.ones(2), torch.zeros(2), torch.ones(2))
-    return GaussianEnsemble(shape, tuple(weights), normaliser, bounds)
+    return GaussianEnsemble(shape, tuple(weights), Normaliser(*(torch.zeros(2), torch.ones(2)) * 2), bounds)
 
 
-def problem(ensemble: GaussianEnsemble, units: int, **changes: Any) -> Problem:
+MODEL = model([0.5, 0.9], [1.0, 1.0])
+
+
+def problem(units: int, ensemble: GaussianEnsemble = MODEL, **changes: Any) -> Problem:
     """A state in [-1, 10] that says the time, an action in [-1, 1], rewards in [-2, 2]."""
     settings: dict[str, Any] = {
         "unit": "trajectory",

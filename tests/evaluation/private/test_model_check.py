@@ -1,12 +1,9 @@
 """The model check: its errors against loops over steps, its bound, and when it says that a model is believable."""
 
-import math
-from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 
 from primorl.evaluation.private.estimator import EvaluationState, run
 from primorl.evaluation.private.model_check import ModelCheck, _factor
@@ -15,17 +12,6 @@ from primorl.evaluation.private.results import BELIEVE
 from tests.evaluation.private import tiny_mdp
 
 CHECK = ModelCheck(horizons=(1, 3, 4, 9), starts=3, cap=1.5)
-
-
-def asked(units: int) -> Problem:
-    return replace(tiny_mdp.problem(units), ensemble=tiny_mdp.ensemble(known=False))
-
-
-class Unbounded(ModelCheck):
-    """Forgets how many numbers share the norm."""
-
-    def contributions(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
-        return 3 * super().contributions(problem, values, episodes)
 
 
 def slow_errors(problem: Problem, rows: Episodes, unit: int, begin: int, h: int) -> list[float]:
@@ -58,7 +44,7 @@ def slow_unit(problem: Problem, rows: Episodes, unit: int, h: int, starts: int) 
 
 @pytest.mark.parametrize("starts", [1, 3, 50])
 def test_errors_equal_the_slow_ones(starts: int) -> None:
-    rows, problem = tiny_mdp.log(8).episodes(), asked(8)
+    rows, problem = tiny_mdp.log(8).episodes(), tiny_mdp.problem(8, known=False)
     errors, has = replace(CHECK, starts=starts).errors(problem, rows)
     for unit in range(8):
         for i, h in enumerate((1, 3, 4)):  # 9 is beyond the declared horizon
@@ -68,22 +54,8 @@ def test_errors_equal_the_slow_ones(starts: int) -> None:
     assert not has.all()
 
 
-def test_one_unit_moves_the_sum_by_its_own_contribution_only() -> None:
-    source, problem = tiny_mdp.log(6), asked(6)
-    before = CHECK.contributions(problem, {}, source.episodes())
-    for number in (math.nan, 3e38, math.inf):
-        broken = source.spoilt(1, number).episodes()
-        after = CHECK.contributions(problem, {}, broken)
-        for unit in (0, 2, 3, 4, 5):
-            alone = CHECK.contributions(problem, {}, Episodes.read(source, torch.tensor([unit])))[0]
-            assert torch.allclose(torch.stack((before[unit], after[unit])), alone, rtol=0, atol=1e-12)
-        assert bool(after.isfinite().all())
-        assert bool((after.norm(dim=1) <= 1 + 1e-12).all())
-        assert bool((Unbounded(**vars(CHECK)).contributions(problem, {}, broken).norm(dim=1) > 1).any())
-
-
 def test_estimates_without_noise_are_means_over_the_units_that_have_so_many_steps() -> None:
-    source, problem = tiny_mdp.log(120), asked(120)
+    source, problem = tiny_mdp.log(120), tiny_mdp.problem(120, known=False)
     errors, has = CHECK.errors(problem, source.episodes())
     plan = replace(CHECK.plan(problem, 0.5), noise_multiplier=1e-7)
     said = CHECK.estimates(problem, plan, run(CHECK, problem, plan, source))
@@ -107,7 +79,7 @@ def test_the_verdict_is_sure_or_says_that_it_is_not(
     model: float, trivial: float, noise: float, believable: str, rule: str
 ) -> None:
     """3,000 units that all have these squared errors, for rewards; states are predicted well."""
-    check, problem = ModelCheck(horizons=(1, 5), starts=1, cap=1.5), asked(3000)
+    check, problem = ModelCheck(horizons=(1, 5), starts=1, cap=1.5), tiny_mdp.problem(3000, known=False)
     x = 2 * torch.tensor([[model, trivial], [0.01, 0.5]], dtype=torch.float64) / 1.5**2 - 1
     pairs = torch.stack((x, 1 - x**2), -1).expand(2, 2, 2, 2)
     released = torch.cat((pairs.flatten(), torch.ones(1))) * _factor((1, 5))

@@ -37,39 +37,20 @@ def test_the_second_moment_is_free(x: float) -> None:
 
 
 @pytest.mark.parametrize("share", [1.0, 0.4])
-@pytest.mark.parametrize(("noise", "units"), [(1e-6, 300), (0.02, 300), (0.3, 300), (0.3, 8)])
+@pytest.mark.parametrize(("noise", "units"), [(0.02, 300), (0.3, 8)])
 def test_intervals_cover(share: float, noise: float, units: int) -> None:
     assert covered(share, noise, units, seed=1) >= 0.935
-
-
-def test_intervals_are_not_too_long_and_hold_the_noise() -> None:
-    assert covered(1.0, 0.02, 300, seed=2) <= 0.975
-    assert covered(0.4, 1e-6, 300, seed=2) <= 0.965
+    assert covered(0.4, 1e-6, 300, seed=2) <= 0.965, "not too long"
     assert covered(1.0, 0.05, 300, seed=3, hide_noise=True) < 0.9, "the twin: without the noise"
 
 
-def test_a_spread_that_noise_hides_is_not_taken_for_none() -> None:
-    draw, hits, units, noise = torch.Generator().manual_seed(4), 0, 3000, 1.4 / (3 * 3000)
-    for _ in range(400):
-        x = 0.5 + 0.05 * (torch.rand(units, generator=draw, dtype=torch.float64) - 0.5)
-        mean, rest = (pair(x).mean(0) + noise * torch.randn(2, generator=draw, dtype=torch.float64)).tolist()
-        found = noisy_mean(units, mean, rest, noise)
-        hits += found.low <= 0.5 <= found.high
-    assert hits >= 0.935 * 400  # 89% if the estimated variance were taken as it comes
-
-
-def test_an_unknown_share_says_nothing() -> None:
+def test_an_unknown_share_says_nothing_and_no_contribution_within_the_norm_is_changed() -> None:
     found = noisy_mean(1000, 0.01, 0.0, 0.05, 0.02, 0.05)
-    assert (found.low, found.high) == (-1, 1)
-    assert math.isinf(found.noise)
-
-
-def test_no_contribution_within_the_norm_is_changed() -> None:
+    assert (found.low, found.high, found.noise) == (-1, 1, math.inf)
     plan = Behaviour(levels=1, mean_share=0.5).plan(question(10, 1, 1), 0.1)
     vectors = torch.nn.functional.normalize(torch.randn(50, 7, dtype=torch.float64))
     assert torch.equal(plan.clip.finish(vectors.clone()), vectors)  # type: ignore[attr-defined]
     assert noise_of(plan) == pytest.approx(1 / (0.1 * 10), rel=1e-3)
-    assert plan.spent() is not None
 
 
 @given(st.floats())
@@ -78,19 +59,3 @@ def test_one_unit_moves_the_query_by_at_most_its_sensitivity(value: float) -> No
     (query,) = asked.plan(1.0, 1.0, 0.5).queries
     total = asked.total(torch.tensor([value], dtype=torch.float64))
     assert float(total.double().norm()) <= query.sensitivity * ONE
-
-
-@pytest.mark.parametrize(("spread", "wide"), [(0.0, False), (0.8, True)])
-def test_the_interval_of_a_query_holds_sampling_and_noise(spread: float, wide: bool) -> None:
-    units, generator = 400, torch.Generator().manual_seed(0)
-    first = FirstStateValue(question(units, 1, 1, return_low=-1.0, return_high=3.0))
-    plan, covered, widths = first.plan(1.0, 0.2 * 2**0.5, 0.5), 0, 0.0  # half of the budget: z 5
-    (query,) = plan.queries
-    for _ in range(200):
-        numbers = 1.0 + spread * torch.randn(units, generator=generator, dtype=torch.float64)
-        noise = query.standard_deviation * torch.randn(2, generator=generator, dtype=torch.float64)
-        value, deviation = first.mean(plan, {query.what: (first.total(numbers).double() / ONE + noise) / units})
-        covered += abs(value - 1.0) <= 1.96 * deviation
-        widths += 2 * 1.96 * deviation / 200
-    assert 180 <= covered <= 199
-    assert (widths > 1.1 * 2 * 1.96 * 2 * query.standard_deviation / units) == wide

@@ -25,7 +25,6 @@ def act(observation: Tensor) -> Tensor:
 
 
 def clone(observation: Tensor) -> Tensor:
-    """Probabilities of actions, those of the behaviour."""
     return BEHAVIOUR[observation.nan_to_num(nan=0.0).argmax(-1)]
 
 
@@ -38,12 +37,11 @@ def ensemble(*, known: bool = True) -> GaussianEnsemble:
         weights[-1][:, 0, STATES] = 0.5
     zero, one = torch.zeros(STATES), torch.ones(STATES)
     bounds = Bounds(zero, one, torch.zeros(ACTIONS), torch.ones(ACTIONS), 0.0, 1.0, discrete_actions=True)
-    inputs, outputs = STATES + ACTIONS, STATES + 1
-    normaliser = Normaliser(torch.zeros(inputs), torch.ones(inputs), torch.zeros(outputs), torch.ones(outputs))
-    return GaussianEnsemble(shape, tuple(weights), normaliser, bounds)
+    parts = (part for size in (STATES + ACTIONS, STATES + 1) for part in (torch.zeros(size), torch.ones(size)))
+    return GaussianEnsemble(shape, tuple(weights), Normaliser(*parts), bounds)
 
 
-def problem(units: int) -> Problem:
+def problem(units: int, *, known: bool = True) -> Problem:
     settings = {
         "delta": 1e-6,
         "horizon": HORIZON,
@@ -55,7 +53,8 @@ def problem(units: int) -> Problem:
         "discrete_actions": True,
         "reward_low": 0.0,
         "policy": act,
-        "ensemble": ensemble(),
+        "ensemble": ensemble(known=known),
+        "clone": clone,
         "starts": torch.eye(STATES),
     }
     return question(units, STATES, ACTIONS, **settings)

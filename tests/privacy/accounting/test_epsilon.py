@@ -5,13 +5,20 @@ import logging
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 from dp_accounting import dp_event
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import ndtri
+from scipy.stats import binom
 
-from primorl.privacy.accounting.epsilon import Relation, Spent, Training, compose, spent, training_event
-from primorl.privacy.accounting.events import event_from_json, event_to_json
+from primorl.privacy.accounting.epsilon import Relation, Spent, Training, compose, grid_interval, spent, training_event
+from primorl.privacy.accounting.events import PureDpEvent, event_from_json, event_to_json, pure_rdp
+from primorl.privacy.accounting.figures import deltas, figures
+from primorl.privacy.accounting.groups import grouped
+from primorl.privacy.accounting.privacy_filter import ORDERS, cost, gaussian_cost
+from primorl.privacy.accounting.rounding import at_most, rounded_up
 from primorl.privacy.accounting.solving import solve_noise_multiplier, solve_rounds
 from tests.hostile.fft_accountant import bracket, sampled
 
@@ -108,7 +115,7 @@ def test_hopeless_mechanisms_end_at_once(q: float, z: float, rounds: int) -> Non
 def test_rdp_spoilt_by_rounding_gives_no_bound(monkeypatch: pytest.MonkeyPatch, disabled: bool) -> None:
     """Where divergences come out below zero, dp-accounting answers 0: that is not passed on, warning or no warning."""
     monkeypatch.setattr(logging.getLogger("absl"), "disabled", disabled)  # as MLflow's database upgrades do
-    found = spent(training_event(1e-9, 1e4, 1), DELTA, rounds=1)
+    found = spent(training_event(1e-9, 1e4, 1), DELTA)
     assert found.epsilon_rdp == math.inf
     assert found.epsilon_pld < 0.01
 
@@ -152,3 +159,77 @@ def test_an_event_that_is_not_ours_is_refused(content: Any, complaint: str) -> N
     with pytest.raises(ValueError) as refused:  # noqa: PT011 - what it says is checked below
         event_from_json(content)
     assert complaint in str(refused.value)
+
+
+# Pure ε-DP is accounted as randomized response, which dominates it, by every accountant of the house.
+
+
+def response_delta(epsilon: float, count: int, at: float) -> float:
+    """δ of ``count`` randomized responses with odds e^ε: the sum over how many of them told the truth."""
+    truths = np.arange(count + 1)
+    loss = (2 * truths - count) * epsilon
+    chances = binom.pmf(truths, count, 1 / (1 + math.exp(-epsilon)))
+    return float((chances * np.maximum(0.0, -np.expm1(at - loss))).sum())
+
+
+@pytest.mark.parametrize(("epsilon", "count"), [(0.2, 1), (0.2, 3), (0.05, 40), (1.0, 5), (5.0, 2)])
+def test_the_profile_is_that_of_randomized_response(epsilon: float, count: int) -> None:
+    """Never below it, and above it by the grid alone. dp-accounting's own event would count once."""
+    event = dp_event.SelfComposedDpEvent(PureDpEvent(epsilon), count)
+    at = [0.0, 0.3 * count * epsilon, 0.8 * count * epsilon]
+    grid = grid_interval(event, count * epsilon, count)
+    for point, found in zip(at, deltas(event, count * epsilon, at), strict=True):
+        assert response_delta(epsilon, count, point) <= found * (1 + 1e-9)
+        assert found <= response_delta(epsilon, count, max(0.0, point - 2 * count * grid)) + count * grid
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 0.2, 1.0, 20.0])
+def test_one_costs_no_more_than_it_says_and_little_less(epsilon: float) -> None:
+    found = spent(PureDpEvent(epsilon), DELTA)
+    exact = max(0.0, math.log(math.exp(epsilon) - DELTA * (1 + math.exp(epsilon))))
+    assert exact <= found.epsilon_pld <= epsilon
+    assert found.epsilon_rdp <= epsilon
+    replaced = spent(PureDpEvent(epsilon), DELTA, "replace_one").epsilon_pld
+    assert 2 * exact * (1 - 1e-3) <= replaced <= 2 * epsilon
+
+
+@given(epsilon=st.floats(1e-3, 30.0), order=st.sampled_from(ORDERS))
+@settings(max_examples=60, deadline=None)
+def test_the_renyi_divergence_is_that_of_the_pair(epsilon: float, order: int) -> None:
+    """Written anew from the two probabilities, in logarithms."""
+    likely = -math.log1p(math.exp(-epsilon))
+    rare = likely - epsilon
+    exact = np.logaddexp(order * likely + (1 - order) * rare, order * rare + (1 - order) * likely) / (order - 1)
+    assert pure_rdp(epsilon, [order])[0] == pytest.approx(float(exact), rel=1e-6, abs=1e-12)
+    assert pure_rdp(epsilon, [order])[0] <= min(epsilon, order * epsilon**2 / 2) * (1 + 1e-9)  # Bun and Steinke 2016
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 0.2, 1.0, 5.0])
+def test_the_filter_charges_the_gaussian_that_covers_it(epsilon: float) -> None:
+    """The least one meets the trade-off function at its kink: μ = -2 Φ⁻¹(1 / (1 + e^ε)) (Dong, Roth and Su 2022)."""
+    exact = -2 * float(ndtri(1 / (1 + math.exp(epsilon))))
+    assert exact * (1 - 1e-5) <= gaussian_cost(PureDpEvent(epsilon)) <= 1.03 * exact
+    found = cost(PureDpEvent(epsilon))
+    assert found.renyi == pytest.approx(pure_rdp(epsilon, ORDERS))
+    assert found.epsilon(DELTA) >= spent(PureDpEvent(epsilon), DELTA).epsilon_pld
+    many = sum([found] * 50, cost(PureDpEvent(epsilon)))
+    assert many.epsilon(DELTA) >= 0.99 * compose([PureDpEvent(epsilon)] * 51, DELTA).epsilon_pld
+
+
+def test_a_group_of_k_is_k_times_as_far() -> None:
+    assert grouped(PureDpEvent(0.2), 4) == PureDpEvent(0.8)
+    assert figures(PureDpEvent(0.2), DELTA).groups[1][1] == pytest.approx(0.8, rel=1e-3)
+    assert spent(grouped(PureDpEvent(0.2), 10**6), DELTA).epsilon_pld >= 1000
+
+
+@given(value=st.floats(1e-9, 1e15), digits=st.integers(2, 5))
+def test_no_printed_number_is_below_the_one_it_stands_for(value: float, digits: int) -> None:
+    for shown in (rounded_up(value, digits), float(at_most(value, digits).replace(",", ""))):
+        assert value <= shown <= value * (1 + 10.0 ** (1 - digits))
+    assert [at_most(each) for each in (0.385, 0.3850001, 0.0, math.inf, 1234.5)] == [
+        "0.385",
+        "0.386",
+        "0",
+        "∞",
+        "1,240",
+    ]

@@ -12,7 +12,7 @@ from scipy.special import ndtr
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.audits import bounds
 from primorl.privacy.audits.bounds import ASSUMPTIONS, Family, LowerBound, Observations, lower_bound
-from primorl.privacy.audits.canaries import audit_mechanism, enough_runs
+from primorl.privacy.audits.canaries import audit_mechanism
 from primorl.privacy.mechanism.clipping import EnsembleClip, L2Clip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
@@ -102,9 +102,3 @@ def test_the_bounds_of_one_report_share_its_error(monkeypatch: pytest.MonkeyPatc
     stated = plan(1.0)
     lower_bound(stated, drawn(stated, 256, stated.noise_multiplier), 1.0, 0.96)
     assert given == pytest.approx([0.99] * 3)
-
-
-def test_enough_runs_see_131072_canaries_or_what_fits_in_memory() -> None:
-    assert enough_runs(plan(1.0), 2048) == 64
-    assert enough_runs(plan(1.0, rounds=4000), 2000) == 5
-    assert enough_runs(plan(1.0), 1_000_000) == 1

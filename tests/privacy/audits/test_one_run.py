@@ -8,14 +8,7 @@ import pytest
 from scipy import stats
 from scipy.special import ndtr, ndtri
 
-from primorl.privacy.audits.one_run import (
-    clopper_pearson,
-    clopper_pearson_bounds,
-    epsilon_lower_bound,
-    guesses,
-    p_value,
-    refutes_trade_off,
-)
+from primorl.privacy.audits.one_run import clopper_pearson, epsilon_lower_bound, guesses, p_value, refutes_trade_off
 
 
 def test_the_p_value_is_the_binomial_tail_plus_the_correction() -> None:
@@ -32,7 +25,7 @@ def test_an_intervals_coverage_is_exact_and_the_normal_approximation_is_told_apa
     trials, confidence = 50, 0.95
     counts = np.arange(trials + 1)
     weights = stats.binom.pmf(counts, trials, probability)
-    low, high = clopper_pearson_bounds(counts, trials, confidence)
+    low, high = clopper_pearson(counts, trials, confidence)
     assert weights[low > probability].sum() <= 0.025
     assert weights[high < probability].sum() <= 0.025
     share = counts / trials

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from dp_accounting import dp_event
 
 from primorl.privacy.accounting.privacy_filter import cost, total
+from primorl.privacy.ledger.history import Request, Version
 from primorl.privacy.ledger.ledger import Ledger
-from primorl.privacy.ledger.requests import Request, Version
 
 SECRET = b"s" * 32
 DELTA = 1e-5

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from primorl.privacy.accounting.epsilon import compose, training_event
 from primorl.privacy.accounting.groups import grouped
 from primorl.privacy.ledger.chain import Chain
+from primorl.privacy.ledger.history import BudgetExceeded, Version
 from primorl.privacy.ledger.ledger import Budget, Ledger
-from primorl.privacy.ledger.requests import BudgetExceeded, Version
 from primorl.privacy.ledger.roster import heads, placed
 from primorl.project.errors import PipelineError
 from tests.privacy.ledger.ledgers import DELTA, GAUSSIAN, INSERT, SECRET, adaptive, execute, opened, request, version

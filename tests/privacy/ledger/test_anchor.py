@@ -8,7 +8,6 @@ import pytest
 from primorl.privacy.ledger.anchor import Anchor, Head
 from primorl.privacy.ledger.ledger import BrokenLedger, Disagreement
 from primorl.project.errors import PipelineError
-from tests.privacy.ledger.interrupted import KilledError
 from tests.privacy.ledger.ledgers import SECRET, at_once, execute, opened, request, version
 
 
@@ -66,40 +65,6 @@ def test_a_damaged_file_is_named_and_nothing_is_granted(url: str, path: Path, co
         with pytest.raises(PipelineError) as found:
             use()
         assert str(found.value).startswith(f"{path}: damaged; expected one line of JSON")
-
-
-def test_it_may_lag_behind_after_a_crash_but_is_never_ahead(url: str, path: Path) -> None:
-    """A kill between the database's commit and the anchor's leaves an older head, which is still in the chain."""
-    ledger = opened(url, path.parent)
-    charge = ledger.reserve(request(version("ab")), None)
-    before = path.read_bytes()
-    ledger.commit(charge.id)
-    path.write_bytes(before)
-    again = opened(url, path.parent)
-    assert again.charges()[0].state == "committed"
-    assert again.verify() == 3
-    assert path.read_bytes() == before  # who only reads writes nothing
-    again.reserve(request(version("xy")), None)
-    assert json.loads(path.read_text())["sequence"] == 5
-
-
-@pytest.mark.parametrize("written", [False, True])
-def test_a_kill_in_the_very_first_charge_leaves_nothing_to_repair(
-    url: str, path: Path, monkeypatch: pytest.MonkeyPatch, written: bool
-) -> None:
-    """The head begins before the first record, so records without a head are always a loss."""
-    ledger = opened(url, path.parent)
-
-    def killed(*_: object) -> None:
-        raise KilledError
-
-    monkeypatch.setattr(*((ledger, "_remember") if written else (ledger._store, "append")), killed)
-    with pytest.raises(KilledError):
-        ledger.reserve(request(version("ab")), None)
-    again = opened(url, path.parent)
-    assert again.verify() == (2 if written else 0)
-    again.reserve(request(version("ab"), identity="next"), None)
-    assert len(again.charges()) == 1 + written
 
 
 def test_records_without_a_head_are_added_to_by_nobody_until_a_repair(url: str, path: Path) -> None:

@@ -132,21 +132,6 @@ def test_a_disk_that_is_full_for_the_head_costs_nothing(ledger_url: str, tmp_pat
     assert place.released == [1, 2, 3]
 
 
-def test_a_disk_that_is_full_for_the_checkpoint_of_a_round_costs_nothing(quick: Path) -> None:
-    place = new_place(quick, "full")
-    with pytest.MonkeyPatch.context() as patched:
-
-        def fill(round_: int) -> None:
-            if round_ == 2:
-                patched.setattr("primorl.privacy.ledger.charges.write_checkpoint", full)
-
-        for _ in range(3):
-            with pytest.raises(OSError, match="No space left"):
-                place.work(fill)
-    judge(place)
-    assert place.released == [1, 2, 3]
-
-
 def test_the_judgement_notices_what_it_must(quick: Path) -> None:
     """The twin: a round too many, a second charge, a lost checkpoint."""
     place = new_place(quick, "rounds")

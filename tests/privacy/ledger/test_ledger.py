@@ -2,9 +2,7 @@
 
 import json
 import math
-import os
 import re
-import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,13 +13,12 @@ import pytest
 from dp_accounting import dp_event
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import event as sa_event
 
 from primorl.privacy.accounting.epsilon import compose, training_event
 from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.ledger.history import BudgetExceeded, Version
 from primorl.privacy.ledger.ledger import Budget, Ledger
 from primorl.privacy.ledger.refusals import multiplier_that_fits, rounds_that_fit
-from primorl.privacy.ledger.requests import BudgetExceeded, Version
 from primorl.project.errors import PipelineError
 from tests.privacy.ledger.ledgers import DELTA, GAUSSIAN, adaptive, opened, request, version
 
@@ -251,31 +248,6 @@ def test_spent_never_decreases_and_never_passes_the_budget(steps: list[tuple[str
             assert max(now) <= most
             before = now
         opened(f"sqlite:///{folder}/ledger.db", Path(folder)).verify()
-
-
-@pytest.mark.parametrize("in_transaction", [False, True])
-def test_a_run_that_dies_after_reserving_has_spent(ledger_url: str, tmp_path: Path, in_transaction: bool) -> None:
-    """By kill -9. One that dies in the middle of the database's transaction has reserved nothing."""
-    opened(ledger_url, tmp_path).reserve(request(CEM), None)
-    child = os.fork()
-    if child == 0:
-        try:
-            ledger = opened(ledger_url, tmp_path)
-            if in_transaction:
-                kill = lambda _: os.kill(os.getpid(), signal.SIGKILL)  # noqa: E731
-                sa_event.listen(ledger._store._engine, "commit", kill)
-            ledger.reserve(request(ANA), None)
-            os.kill(os.getpid(), signal.SIGKILL)
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    with closing(opened(ledger_url, tmp_path)) as ledger:
-        assert [charge.state for charge in ledger.account(ANA).charges] == ([] if in_transaction else ["reserved"])
-        assert ledger.verify() == (2 if in_transaction else 4)
-        if not in_transaction:
-            with pytest.raises(BudgetExceeded):
-                ledger.reserve(request(ANA), Budget(epsilon(GAUSSIAN), DELTA))
-        ledger.reserve(request(ANA), None)
 
 
 def test_a_charge_is_resumed_under_its_last_token_alone(ledger: Ledger) -> None:

@@ -14,13 +14,12 @@ import torch
 
 from primorl.privacy.ledger import charges
 from primorl.privacy.ledger.checkpoint import read_checkpoint, write_checkpoint
+from primorl.privacy.ledger.history import BudgetExceeded, Refused
 from primorl.privacy.ledger.ledger import Ledger, new_charge_id
-from primorl.privacy.ledger.requests import BudgetExceeded, Refused
 from primorl.project.errors import PipelineError
 from primorl.project.files import locked
 from tests.privacy.ledger.interrupted import (
     DATA,
-    ONE_RUN,
     KilledError,
     Place,
     Running,
@@ -138,19 +137,6 @@ def test_an_old_copy_runs_nothing_and_the_newest_one_still_does(one_file: Place)
     one_file.checkpoint.write_bytes(copies[2])
     judge(one_file)
     assert one_file.released == [1, 2], "the third was announced, and died"
-
-
-def test_a_copy_from_before_the_queries_is_old(one_file: Place) -> None:
-    """Saves count, not rounds: who asked may not ask again, although no round has started."""
-    begin = Running(torch.zeros(2))
-    with (
-        closing(opened(one_file.url, one_file.folder)) as ledger,
-        charges.pay_or_resume(ledger, request(DATA), ONE_RUN, one_file.checkpoints, begin, Running.restore) as payment,
-    ):
-        copy = one_file.checkpoint.read_bytes()
-        payment.save_checkpoint(begin)
-    one_file.checkpoint.write_bytes(copy)
-    assert "an old copy" in refusal(one_file)
 
 
 def test_of_several_copies_at_most_one_goes_on(ledger_url: str, tmp_path: Path) -> None:

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from primorl.privacy.ledger.history import Refused, Request
 from primorl.privacy.ledger.ledger import Budget, new_charge_id
-from primorl.privacy.ledger.requests import Refused, Request
 from tests.privacy.ledger.ledgers import (
     DELTA,
     FORK,

@@ -67,10 +67,7 @@ def test_the_file_is_its_owners_alone_and_a_commit_survives_power_loss(tmp_path:
 
 @pytest.mark.parametrize(
     ("trouble", "said"),
-    [
-        ("query_only = ON", "attempt to write a readonly database"),
-        ("max_page_count = 1", "database or disk is full"),
-    ],
+    [("query_only = ON", "attempt to write a readonly database"), ("max_page_count = 1", "database or disk is full")],
 )
 def test_a_file_that_cannot_be_written_is_named_and_stays_whole(tmp_path: Path, trouble: str, said: str) -> None:
     url = f"sqlite:///{tmp_path / 'ledger.db'}"

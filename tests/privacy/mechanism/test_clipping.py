@@ -52,9 +52,7 @@ def distance(clip: EnsembleClip, relation: str, odd: Unit, other: Unit) -> float
 
 
 UNITS = st.builds(
-    make_unit,
-    st.lists(st.sampled_from(AWKWARD), min_size=1, max_size=5),
-    st.none() | st.integers(0, MEMBERS - 1),
+    make_unit, st.lists(st.sampled_from(AWKWARD), min_size=1, max_size=5), st.none() | st.integers(0, MEMBERS - 1)
 )
 
 

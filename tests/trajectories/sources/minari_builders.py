@@ -56,14 +56,9 @@ def flattened(episode: EpisodeBuffer) -> np.ndarray[Any, Any]:
     """The observations of a `mixed_episode` as Gymnasium itself flattens them, [T + 1, S]."""
     whole = episode.observations
     assert isinstance(whole, dict)
+    arm = list(zip(*whole["arm"], strict=True))
     rows = [
-        {
-            "velocity": whole["velocity"][i],
-            "grid": whole["grid"][i],
-            "colour": whole["colour"][i],
-            "arm": (whole["arm"][0][i], whole["arm"][1][i]),
-            "dials": whole["dials"][i],
-        }
+        {key: arm[i] if key == "arm" else whole[key][i] for key in MIXED.spaces}
         for i in range(len(episode.rewards) + 1)
     ]
     return np.stack([gymnasium.spaces.flatten(MIXED, row) for row in rows]).astype(np.float32)

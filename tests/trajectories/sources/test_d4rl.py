@@ -175,7 +175,7 @@ def test_unfit_files_are_refused_and_the_last_good_data_stay(project: Path) -> N
         (changed("observations", lambda a: a[:, :2]), "observations: found shape (2,) a step, declared is (3,)"),
         (changed("rewards", lambda a: np.stack([a, a], 1)), "rewards: found shape (2,) a step, declared is one number"),
         (changed("observations", lambda a: a.astype(int)), "observations: found type int64; allowed: floating point"),
-        (changed("rewards", lambda a: a.astype("S9")), "rewards: found type |S9; allowed: real numbers"),
+        (changed("rewards", lambda a: a.astype("S9")), "rewards: found type |S9; allowed: floating"),
         (changed("terminals", lambda a: at(6, np.nan)(a.astype(float))), "terminals: row 6 is neither 0 nor 1"),
         (changed("observations", at(6, np.nan)), "trajectory number 3, step 1: found a non-finite observation"),
         (changed("actions", at(6, 71.5)), "trajectory number 3, step 1: found an action outside the declared space"),

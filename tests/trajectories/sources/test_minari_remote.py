@@ -69,32 +69,22 @@ def test_a_dataset_that_is_not_here_is_fetched_once(
     collect("hop/medium-v0", root)  # nothing is asked for: the server is gone
 
 
-def test_unknown_names_are_told_at_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def refused(dataset_id: str, root: Path, message: str) -> None:
+    with pytest.raises(PipelineError, match=message) as wrong:
+        collect(dataset_id, root)
+    assert "\n" not in str(wrong.value)
+
+
+def test_what_cannot_be_fetched_is_told_at_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(hub("farama-minari/hop", {"README.md": b"x"}), {"X-Error-Code": "RepoNotFound"}) as address:
         point(monkeypatch, address)
         for unknown in ("hop/medium-v0", "skip/medium-v0"):
-            with pytest.raises(PipelineError, match=f"no Minari dataset '{unknown}', neither in .* nor among"):
-                collect(unknown, root)
-    assert snapshot(Path("raw")) == {}
-
-
-def test_without_network_the_error_comes_quickly(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving({}) as address:
-        pass
-    point(monkeypatch, address)
+            refused(unknown, root, f"no Minari dataset '{unknown}', neither in .* nor among")
     started = time.perf_counter()
-    with pytest.raises(
-        PipelineError, match=r"could not be fetched .*check the network and run again, or copy"
-    ) as wrong:
-        collect("hop/medium-v0", root)
+    refused("hop/medium-v0", root, "could not be fetched .*check the network and run again, or copy")
     assert time.perf_counter() - started < 5
-    assert "\n" not in str(wrong.value)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(PipelineError, match="HF_HUB_OFFLINE forbids to fetch it"):
-        collect("hop/medium-v0", root)
-
-
-def test_without_the_extra_the_error_names_it(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused("hop/medium-v0", root, "HF_HUB_OFFLINE forbids to fetch it")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(PipelineError, match=r"pip install 'primorl\[minari-remote\]'"):
-        collect("hop/medium-v0", root)
+    refused("hop/medium-v0", root, r"pip install 'primorl\[minari-remote\]'")
+    assert snapshot(Path("raw")) == {}

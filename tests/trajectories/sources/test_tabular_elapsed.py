@@ -34,64 +34,37 @@ def charted(order: Any = lambda moment: moment) -> list[Row]:
     return content
 
 
-def seen() -> tuple[list[float], list[float]]:
-    made = run(timed()).to_pylist()
-    return [each["observation"][1] for each in made], [each["next_observation"][1] for each in made]
-
-
-@pytest.mark.parametrize("name", ["log/log.parquet", "log/log.csv"])
-def test_a_model_is_given_the_time_since_the_row_before_and_predicts_that_of_the_next(project: Path, name: str) -> None:
-    write(charted(), name)
-    before, after = seen()
-    assert before == [BOUNDED[place] for place in (0, 1, 2, 3, 4, 6)]
-    assert after == [BOUNDED[place] for place in (1, 2, 2, 4, 5, 7)]  # a terminated row's next one is its own
-
-
-def test_numbers_count_in_the_declared_unit_and_times_are_converted(project: Path) -> None:
-    write(charted(lambda moment: (moment - BEGAN) / timedelta(minutes=1)))
-    assert seen()[0] == [BOUNDED[place] for place in (0, 1, 2, 3, 4, 6)]
+def test_a_model_is_given_the_time_since_the_row_before_and_predicts_that_of_the_next(project: Path) -> None:
+    before, after = ([BOUNDED[place] for place in places] for places in ((0, 1, 2, 3, 4, 6), (1, 2, 2, 4, 5, 7)))
+    numbers = charted(lambda moment: (moment - BEGAN) / timedelta(minutes=1))  # they count in the declared unit
+    shuffled = entry({"observation": ["x", SINCE]}, sorted=False)
+    for content, name, dataset in (
+        (charted(), "log/log.parquet", timed()),
+        (charted(), "log/log.csv", timed()),
+        (numbers, "log/log.csv", timed()),
+        (charted()[::-1], "log/log.csv", shuffled),
+    ):
+        write(content, name)
+        made = run(dataset).to_pylist()
+        assert [each["observation"][1] for each in made] == before
+        assert [each["next_observation"][1] for each in made] == after  # a terminated row's next one is its own
+        Path(name).unlink()
     write(charted())
-    made = run(timed(unit="hours", most=1e9)).to_pylist()
-    expected = np.float32([GAPS[place] / 60 for place in (1, 2, 2, 4, 5, 7)]).tolist()
-    assert [each["next_observation"][1] for each in made] == pytest.approx(expected)
-
-
-def test_where_rows_were_shuffled_the_time_is_the_same(project: Path) -> None:
-    content = charted()
-    write(content[::-1])
-    dataset = entry({"observation": ["x", SINCE]}, sorted=False)
-    assert [each["observation"][1] for each in run(dataset).to_pylist()] == [
-        BOUNDED[place] for place in (0, 1, 2, 3, 4, 6)
-    ]
-    with pytest.raises(PipelineError, match="out of order"):
-        run(timed())
-
-
-def test_the_dimension_has_its_declared_name_and_bounds(project: Path) -> None:
-    write(charted())
+    hours = [each["next_observation"][1] for each in run(timed(unit="hours", most=1e9)).to_pylist()]
+    assert hours == pytest.approx(np.float32([GAPS[place] / 60 for place in (1, 2, 2, 4, 5, 7)]).tolist())
     spaces = source_of("log", timed()).open(Path("log")).spaces
     assert spaces.observation_names == ("x", "minutes_since")
     assert spaces.elapsed == ElapsedTime(name="minutes_since", unit="minutes", most=60.0, trajectory=("user", "visit"))
     assert source_of("log", entry()).open(Path("log")).spaces.elapsed is None
-    assert (spaces.observation_low[1], spaces.observation_high[1]) == (0.0, 60.0)
-    assert np.isinf(spaces.observation_high[0])
+    assert (spaces.observation_low, spaces.observation_high) == ((-np.inf, 0.0), (np.inf, 60.0))
 
 
-def test_bounds_of_the_model_are_those_of_the_time(project: Path) -> None:
+def test_what_cannot_be_meant_is_refused(project: Path) -> None:
     write(charted())
-    columns = {"observation": ["x", SINCE]}
-    for most, wrong in ((60.0, False), (30.0, True)):
-        bounds = {"observation": {"low": [0.0, 0.0], "high": [9.0, most]}, "reward": "public"}
-        dataset = entry(columns, bounds=bounds)
-        if not wrong:
-            run(dataset)
-            continue
-        expected = "datasets/log.yaml: bounds.observation: found [0, 30] for dimension 2, the elapsed time; allowed is"
-        with pytest.raises(PipelineError, match=re.escape(expected)):
-            run(dataset)
-
-
-def test_what_cannot_be_meant_is_refused() -> None:
+    bounds = {"observation": {"low": [0.0, 0.0], "high": [9.0, 30.0]}, "reward": "public"}
+    expected = "datasets/log.yaml: bounds.observation: found [0, 30] for dimension 2, the elapsed time; allowed is"
+    with pytest.raises(PipelineError, match=re.escape(expected)):
+        run(entry({"observation": ["x", SINCE]}, bounds=bounds))
     for columns, expected in (
         ({"observation": ["x", SINCE | {"most": 0}]}, "most"),
         ({"observation": ["x", SINCE, SINCE | {"elapsed": "other"}]}, "one entry with elapsed"),

@@ -139,9 +139,7 @@ class Metadata:
             PipelineError: if it stores none, or some that are not supported.
         """
         if self.observation is None or self.action is None:
-            raise PipelineError(
-                f"{self.path}: stores no spaces; name the environment that declares them (`environment` in params.yaml)"
-            )
+            raise PipelineError(f"{self.path}: stores no spaces; name the environment that declares them")
         for leaf in _leaves(self.observation):
             if not isinstance(leaf.space, gym.Box | gym.Discrete | gym.MultiBinary | gym.MultiDiscrete):
                 raise PipelineError(
@@ -182,10 +180,7 @@ class Metadata:
             return stored
         by_keys = {leaf.keys: leaf for leaf in stored}
         if set(declared) != set(by_keys):
-            raise PipelineError(
-                f"{self.path}: observation space: its entries are not the environment's; correct `environment` in "
-                "params.yaml"
-            )
+            raise PipelineError(f"{self.path}: observation space: its entries are not those of `environment`")
         return [by_keys[keys] for keys in declared]
 
 
@@ -332,10 +327,7 @@ class _Files:
         else:
             found = sum(entry.name.isdecimal() for entry in self._path.iterdir())
         if found != metadata.episodes:
-            raise PipelineError(
-                f"{self._path}: its number of episodes is not the one in metadata.json; the dataset is incomplete; "
-                f"{_AGAIN}"
-            )
+            raise PipelineError(f"{self._path}: its number of episodes is not the one in metadata.json; {_AGAIN}")
 
     def close(self) -> None:
         if self._file is not None:
@@ -369,16 +361,12 @@ class _Files:
             episode[name] = raw[name,].reshape(-1)
         steps = len(episode["rewards"])
         if steps == 0:
-            raise PipelineError(
-                f"{where}: found no steps; allowed is at least one; drop the episode, or filter by lengths"
-            )
+            raise PipelineError(f"{where}: found no steps; allowed is at least one; drop it, or filter by lengths")
         for keys, values in raw.items():
             inner = keys in self._observation
             if values.shape[:1] != (steps + inner,):
                 rule = "one more than rewards" if inner else "as many as rewards"
-                raise PipelineError(
-                    f"{where}: {_joined(keys)}: wrong number of rows; allowed: {rule}; record the episode again"
-                )
+                raise PipelineError(f"{where}: {_joined(keys)}: wrong number of rows; allowed: {rule}")
         observation = self._observation.items()
         flat = [leaf.vectors(raw[keys], f"{where}: {_joined(keys)}") for keys, leaf in observation]
         episode["observations"] = flat[0] if len(flat) == 1 else np.hstack(flat)
@@ -394,8 +382,7 @@ class _Files:
             raise PipelineError(f"{where} {key!r} is corrupt, or no array; {_AGAIN}") from None
         if found is None:
             raise PipelineError(
-                f"{where} found no {key!r}; allowed: trajectory, an attribute of every episode, or an array of its "
-                "infos"
+                f"{where} found no {key!r}; allowed: trajectory, an attribute of every episode, or an array of infos"
             )
         names = {_name(value) for value in np.asarray(found, dtype=object).ravel()}
         if None in names:
@@ -451,17 +438,14 @@ def _read_arrow(table: pa.Table, keys: Keys) -> Array:
 
 
 def _passes(wanted: EpisodeFilter, index: int, rewards: Array) -> bool:
+    """Say whether an episode lies in all ranges, whose ends belong to them and may be open."""
     total = float(rewards.sum()) if rewards.dtype.kind in "fiu" else math.nan
-    found = ((wanted.episodes, index), (wanted.lengths, len(rewards)), (wanted.returns, total))
-    return all(_within(bounds, value) for bounds, value in found)
-
-
-def _within(bounds: tuple[float | None, float | None] | None, value: float) -> bool:
-    """Say whether a value lies in a range whose ends belong to it, and may be open; what is not finite passes."""
-    if bounds is None or not math.isfinite(value):  # RowCheck names what is not finite; a filter must not hide it
-        return True
-    low, high = bounds
-    return (low is None or value >= low) and (high is None or value <= high)
+    for bounds, value in ((wanted.episodes, index), (wanted.lengths, len(rewards)), (wanted.returns, total)):
+        low, high = bounds or (None, None)
+        below, above = low is not None and value < low, high is not None and value > high
+        if math.isfinite(value) and (below or above):  # RowCheck names what is not finite; a filter must not hide it
+            return False
+    return True
 
 
 def _name(value: Any) -> str | None:

@@ -80,13 +80,7 @@ def fetch(dataset_id: str, root: Path) -> None:
         PipelineError: if there is no such dataset, the hub cannot be reached, or ``huggingface_hub`` is missing.
     """
     try:
-        from huggingface_hub import HfApi
-        from huggingface_hub.errors import (
-            EntryNotFoundError,
-            LocalEntryNotFoundError,
-            OfflineModeIsEnabled,
-            RepositoryNotFoundError,
-        )
+        from huggingface_hub import HfApi, errors
     except ImportError:
         raise PipelineError(
             f"options.parts: {dataset_id!r} is not in {root}, and fetching it needs huggingface_hub; "
@@ -100,16 +94,16 @@ def fetch(dataset_id: str, root: Path) -> None:
         place = f"{_OWNER}/{repository}"
         there = api.dataset_info(place, timeout=_SECONDS)  # fails at once where a download would try again for long
         if not any(file.rfilename == f"{data}/metadata.json" for file in there.siblings or []):
-            raise EntryNotFoundError(data)
+            raise errors.EntryNotFoundError(data)
         api.snapshot_download(place, repo_type="dataset", allow_patterns=f"{data}/*", local_dir=staged)
-    except OfflineModeIsEnabled:
+    except errors.OfflineModeIsEnabled:
         raise PipelineError(
             f"options.parts: {dataset_id!r} is not in {root}, and HF_HUB_OFFLINE forbids to fetch it; "
             "unset it, or copy the dataset there"
         ) from None
     except Exception as refused:  # the hub's client lets many kinds of its HTTP library's errors through
-        unknown = isinstance(refused, RepositoryNotFoundError | EntryNotFoundError)
-        if unknown and not isinstance(refused, LocalEntryNotFoundError):
+        unknown = isinstance(refused, errors.RepositoryNotFoundError | errors.EntryNotFoundError)
+        if unknown and not isinstance(refused, errors.LocalEntryNotFoundError):
             raise PipelineError(
                 f"options.parts: no Minari dataset {dataset_id!r}, neither in {root} nor among Minari's remote ones; "
                 "`minari list remote` shows them"

@@ -118,8 +118,7 @@ def checked_writing(path: Path) -> Iterator[h5py.File]:
         target.close()
     if target.refused is not None:
         raise PipelineError(
-            f"{path}: cannot be written ({target.refused.strerror}); make room on the disk, or collect less, and run "
-            "the stage again"
+            f"{path}: cannot be written ({target.refused.strerror}); make room on the disk and run the stage again"
         )
 
 

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import io
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -98,19 +99,13 @@ def _is_cell(name: str) -> bool:
 
     An open quote makes one field of many lines.
     """
-    if len(name.splitlines()) != 1:
+    if len(name.splitlines()) != 1 or not name.strip():
         return True
-    try:
-        float(name.replace(",", ".") or "0")
-    except ValueError:
-        pass
-    else:
-        return True
-    try:
-        datetime.fromisoformat(name)
-    except ValueError:
-        return not name.strip()
-    return True
+    for parse in (float, datetime.fromisoformat):
+        with suppress(ValueError):
+            parse(name.replace(",", ".") if parse is float else name)
+            return True
+    return False
 
 
 def _types(path: Path, head: str, delimiter: str, decimal_point: str) -> list[Kind]:

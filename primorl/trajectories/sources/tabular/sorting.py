@@ -25,10 +25,8 @@ def sorted_batches(log: Log, unit: str, beside: Path) -> Generator[pa.Table]:
     Each range of units is written to a file of its own in a temporary folder, and each file is sorted by itself. The
     log is read twice and written once. Memory holds one range of about 64 MiB, or one unit where that is larger.
 
-    Args:
-        log: what to sort.
-        unit: the field that says whose a row is.
-        beside: the temporary folder is made beside this path, on a disk with room for the mapped columns.
+    ``unit`` is the field that says whose a row is. The temporary folder is made ``beside`` a path, on a disk with room
+    for the mapped columns.
 
     Raises:
         PipelineError: see `Log.batches`.
@@ -73,15 +71,13 @@ def _summed(counts: list[pa.Table], unit: str) -> pa.Table:
 
 def _spill(log: Log, unit: str, limits: npt.NDArray[np.object_], folder: Path) -> list[Path]:
     paths = [folder / f"{index}.arrows" for index in range(len(limits) + 1)]
-    schema = log.schema()
-    for name in {unit, "trajectory"}:
-        place = schema.get_field_index(name)
-        schema = schema.set(place, pa.field(name, pa.string()))
+    ids = {unit, "trajectory"}
+    schema = pa.schema([(each.name, pa.string() if each.name in ids else each.type) for each in log.schema()])
     with ExitStack() as stack:
         files = [stack.enter_context(pa.OSFile(str(path), "wb")) for path in paths]
         writers = [stack.enter_context(pa.ipc.new_stream(file, schema)) for file in files]
         for batch in log.batches():
-            for name in {unit, "trajectory"}:
+            for name in ids:
                 place = batch.schema.get_field_index(name)
                 batch = batch.set_column(place, name, id_text(batch[name].combine_chunks()))
             encoded = batch[unit].combine_chunks().dictionary_encode()

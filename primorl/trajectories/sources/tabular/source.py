@@ -46,9 +46,8 @@ class Tabular:
         strange = len(files) - len(log_files(target))
         if strange > 0:
             raise PipelineError(
-                f"datasets/{self.name}.yaml: options.files: found {strange} of {len(files)} files at {named!r} "
-                "with an unsupported name; allowed are .parquet, .csv and .csv.gz, with no dot or "
-                "underscore in front; rename them, or narrow the pattern"
+                f"datasets/{self.name}.yaml: options.files: found {strange} of {len(files)} files at {named!r} with an "
+                "unsupported name; allowed are .parquet, .csv and .csv.gz; rename them, or narrow the pattern"
             )
 
     def check_columns(self) -> bool:
@@ -79,10 +78,7 @@ class Tabular:
 class TabularReader:
     """The logs under ``raw`` as batches of the dataset's schema. See `primorl.trajectories.sources.Reader`.
 
-    Args:
-        raw: what ``collect`` filled. Beside it, a log that is not sorted is sorted in a temporary folder.
-        name: the dataset's entry, for errors.
-        dataset: that entry.
+    A log that is not sorted is sorted in a temporary folder beside ``raw``.
 
     Attributes:
         consent: tables of ``unit_id`` and ``consent``, one row a unit; complete after the last of `tables`.

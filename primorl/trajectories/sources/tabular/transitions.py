@@ -39,12 +39,7 @@ def whole_units(batches: Iterator[pa.Table], unit: str) -> Iterator[pa.Table]:
 
 
 def consent_of_units(rows: pa.Table, unit: str, log: Log) -> pa.Table:
-    """Find the value of the field ``consent`` of every unit of ``rows``, a table of whole units.
-
-    Args:
-        rows: with the fields ``consent`` and ``unit``.
-        unit: the field that says whose a row is.
-        log: that the rows are of.
+    """Find the value of the field ``consent`` of every unit of ``rows``, whole units with that field and ``unit``.
 
     Raises:
         PipelineError: if rows of one unit differ; names the file and the row.
@@ -66,14 +61,6 @@ class Transitions:
     terminated, its next observation, on which nothing depends, is its own; else its outcome was not
     recorded, so the transition before is the last one and is truncated. Its action, reward and probability are not
     read.
-
-    Args:
-        log: that the rows are of.
-        fields: what the columns of the tables are.
-        spaces: of the dataset.
-        unit: the field that says whose a row is.
-        options: of the dataset.
-        horizon: steps of the longest trajectory; None: not declared.
     """
 
     def __init__(
