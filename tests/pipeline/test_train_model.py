@@ -37,7 +37,7 @@ from tests.pipeline.training_project import (
     with_changes,
     write_partitions,
 )
-from tests.trajectories.builders import INFO, episode, episodes, snapshot, write_raw
+from tests.trajectories.builders import INFO, episode, episodes, snapshot, table, write_raw
 
 MARKERS = [0.7654321, -6.1234567, 1.2349876]
 
@@ -261,6 +261,12 @@ def test_bad_input_is_one_clear_error_and_the_last_model_stays(data: Params, mon
         assert snapshot(MODEL) == before
         shutil.rmtree(PARTITIONS)
         shutil.copytree(sound, PARTITIONS)
+    names = [f"a{i:03d}" for i in range(9)]
+    shutil.rmtree(PARTITIONS / "private")
+    other = table([episode(9, 50 + i) for i in range(9)], units=names, names=names)
+    tiny_policy.write_partition(PARTITIONS / "private", other)
+    with pytest.raises(PipelineError, match="its parts are of different partitions; run `dvc repro --force"):
+        trained(replace(data, seed=1))  # not the rows of the units that are charged
     unopened(monkeypatch)
     for privacy, says in (
         ({"target_epsilon": 1e-6, "noise_multiplier": None, "delta": 1e-9}, "target_epsilon = 1e-06: no noise"),

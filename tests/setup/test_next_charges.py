@@ -144,6 +144,10 @@ def test_a_run_is_refused_before_it_begins_unless_it_is_paid(here: Params, monke
     paid = preview(limited(here, None))
     assert paid is not None
     assert "nothing: all of it is paid" in paid.line
+    monkeypatch.setattr(next_charges, "changed_stages", lambda: {"online"})
+    arriving = preview(edited(limited(here, None), online={"users": 5}))
+    assert arriving is not None
+    assert "they are counted apart from the log's units" in arriving.line
     baseline = edited(here, dynamics={"variant": "mopo"})
     check_next(limited(baseline, None))
     with pytest.raises(BudgetExceeded):
