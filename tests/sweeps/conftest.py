@@ -1,6 +1,7 @@
 """A project whose stages do next to nothing, and trials in forked processes."""
 
 import os
+import subprocess
 from collections.abc import Mapping
 from multiprocessing import get_context
 from pathlib import Path
@@ -74,6 +75,8 @@ class Forked:
 
     def wait(self, timeout: float | None = None) -> int | None:
         self.process.join(timeout)
+        if self.process.exitcode is None:
+            raise subprocess.TimeoutExpired("a trial", timeout or 0)
         return self.process.exitcode
 
 
