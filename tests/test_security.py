@@ -53,8 +53,6 @@ def project(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> P
     return tmp_path / "project"
 
 
-# What the code may call
-
 DANGERS = re.compile(
     r"""^\s*(import|from)\ (_?c?pickle|cPickle|dill|cloudpickle|joblib|shelve|marshal|code|pty)\b
     |(?<![\w.])(eval|exec|compile|__import__)\(
@@ -85,9 +83,6 @@ def test_no_module_can_turn_data_into_code() -> None:
         assert DANGERS.search(planted), planted
 
 
-# What lies in the outputs
-
-
 def is_pickle(content: bytes) -> bool:
     try:
         return len(list(pickletools.genops(content))) > 1
@@ -103,9 +98,6 @@ def test_no_output_is_a_pickle_or_an_archive_of_them(trained: Path) -> None:
     assert [file for file in outputs if zipfile.is_zipfile(file) or is_pickle(file.read_bytes())] == []
     assert is_pickle(pickle.dumps({"weights": [1.0]}))  # the twins
     assert is_pickle(pickle.dumps(Bomb(), protocol=0))
-
-
-# What a stranger puts in a file's place
 
 
 class Bomb:
@@ -204,8 +196,6 @@ def test_a_models_config_cannot_name_a_module_to_import(project: Path) -> None:
     del sys.modules["trap"]
     assert Path(CANARY).exists()
 
-
-# Passwords in addresses
 
 PASSWORD = "hush-9281"
 ADDRESS = f"postgresql+psycopg://ana:{PASSWORD}@127.0.0.1:1/x?password={PASSWORD}"

@@ -8,7 +8,7 @@ independent accountant.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,16 +31,9 @@ PUBLIC = data([8] * 4, 4)
 CANARY = 0
 
 
-@dataclass(frozen=True)
-class Found:
-    runs: int
-    right: int
-    claimed: float
-
-    @property
-    def refuted(self) -> bool:
-        """By an exact binomial test: one right answer in two is a guess, more is at most half the total variation."""
-        return bool(stats.binom.sf(self.right - 1, self.runs, (1 + self.claimed) / 2) < 1 - SURE)
+def refuted(right: int, runs: int) -> bool:
+    """By an exact binomial test: one right answer in two is a guess, more is at most half the total variation."""
+    return bool(stats.binom.sf(right - 1, runs, (1 + total_variation()) / 2) < 1 - SURE)
 
 
 def total_variation() -> float:
@@ -48,8 +41,8 @@ def total_variation() -> float:
     return composed([sampled(Q, Z, ROUNDS)], step=1e-3, points=1 << 15, up=True).delta(0.0)
 
 
-def attack(kind: type[Plan], runs: int = RUNS) -> Found:
-    """Guess in every run whether the canary was there."""
+def attack(kind: type[Plan], runs: int = RUNS) -> int:
+    """Guess in every run whether the canary was there; how often that was right."""
     mechanism = plan(kind, UNITS, 2, q=Q, z=Z, rounds=ROUNDS, members=1)
     run = setup(mechanism, HIDDEN, rate=RATE, batch=ROWS, epochs=1)
     public = (PUBLIC.inputs.flatten(0, 1), PUBLIC.targets.flatten(0, 1))
@@ -67,7 +60,7 @@ def attack(kind: type[Plan], runs: int = RUNS) -> Found:
             ratio(released[t], released[t + 1], scale) for t in range(ROUNDS)
         )  # Σ over rounds: cohorts and noise of rounds are independent
         right += (evidence > 0) == there
-    return Found(runs, right, total_variation())
+    return int(right)
 
 
 def ratio(before: Any, after: Any, scale: Sequence[Any]) -> float:
@@ -98,19 +91,19 @@ def ratio(before: Any, after: Any, scale: Sequence[Any]) -> float:
 
 def test_the_attack_stays_below_the_claim_and_works() -> None:
     """Not refuted, and clearly better than guessing: an attack that sees nothing would prove nothing."""
-    found = attack(Plan)
-    assert not found.refuted
-    assert stats.binom.sf(found.right - 1, RUNS, 0.5) < 1e-3
-    assert found.right / RUNS - 0.5 > 0.4 * found.claimed / 2
+    right = attack(Plan)
+    assert not refuted(right, RUNS)
+    assert stats.binom.sf(right - 1, RUNS, 0.5) < 1e-3
+    assert right / RUNS - 0.5 > 0.4 * total_variation() / 2
 
 
 @pytest.mark.parametrize(("kind", "runs"), [(HalfTheNoise, RUNS), (releasing(lambda plan, noise: [0, 0, 0, 0]), FEW)])
 def test_a_broken_mechanism_is_refuted(kind: type[Plan], runs: int) -> None:
-    assert attack(kind, runs).refuted
+    assert refuted(attack(kind, runs), runs)
 
 
 def test_updates_that_are_not_clipped_are_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The attacker knows the fault: she does not clip either."""
     monkeypatch.setattr(EnsembleClip, "factors", lambda self, squares: torch.ones_like(squares))
     monkeypatch.setattr(numpy_round, "MARGIN", 1e9)
-    assert attack(Plan, FEW).refuted
+    assert refuted(attack(Plan, FEW), FEW)

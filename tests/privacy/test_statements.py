@@ -64,8 +64,6 @@ def test_what_voids_one_voids_the_whole() -> None:
             together({"a": statement(9.0), "b": replace(statement(14.0), **change)})  # type: ignore[arg-type]
 
 
-# The statement is read as it was written, refuses what it cannot mean, and is documented by its class.
-
 CONTRACT = (
     *("private", "epsilon", "delta", "unit", "neighboring_relation", "accountant", "epsilon_rdp", "event"),
     *("sampling_probability", "noise_multiplier", "clipping_norm", "rounds", "public_assumptions"),

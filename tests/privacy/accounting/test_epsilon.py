@@ -161,9 +161,6 @@ def test_an_event_that_is_not_ours_is_refused(content: Any, complaint: str) -> N
     assert complaint in str(refused.value)
 
 
-# Pure ε-DP is accounted as randomized response, which dominates it, by every accountant of the house.
-
-
 def response_delta(epsilon: float, count: int, at: float) -> float:
     """δ of ``count`` randomized responses with odds e^ε: the sum over how many of them told the truth."""
     truths = np.arange(count + 1)

@@ -83,8 +83,6 @@ def test_a_cost_survives_being_written_down() -> None:
     assert Cost.from_json({**UNBOUNDED.to_json(), "orders": [2, 3]}) is None
 
 
-# The attack: the second event is chosen after the first one's outcome.
-
 FIRST = dp_event.GaussianDpEvent(8.0)
 # As little noise as a budget of ε 1 allows after FIRST, by either rule: a Gaussian, and rounds that few units join.
 BY_PLD = [4.2173, (1e-4, 0.2865), (1e-3, 0.4308), (1e-2, 0.6801)]

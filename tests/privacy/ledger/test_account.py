@@ -64,9 +64,6 @@ def fixed(*events: dp_event.DpEvent) -> Any:
     return pytest.approx(compose(events, DELTA).epsilon_pld, rel=1e-9)
 
 
-# Kinds of units
-
-
 def test_charges_on_a_finer_unit_count_once_for_every_unit_that_a_person_has(ledger: Ledger) -> None:
     """What one stay's run reveals of a patient with four stays is that of four stays together."""
     charge(ledger, stays(4))
@@ -149,9 +146,6 @@ def test_another_unit_is_refused_where_some_units_are_public(ledger: Ledger) -> 
     charge(ledger, of("uvw", "patient", population="d" * 32), "two")
 
 
-# Public and private
-
-
 def test_units_that_were_private_never_become_public(ledger: Ledger) -> None:
     """Nor the other way round. The twins: other people do."""
     charge(ledger, of("abc", public="xy"))
@@ -161,9 +155,6 @@ def test_units_that_were_private_never_become_public(ledger: Ledger) -> None:
         charge(ledger, of("cdx"), "two")
     charge(ledger, of("de", public="xyz"), "two")
     charge(ledger, of("cd"), "three")
-
-
-# Rosters
 
 
 @settings(max_examples=60, deadline=None)
@@ -188,9 +179,6 @@ def test_versions_share_a_unit_exactly_if_their_sets_meet(versions: list[tuple[s
                 names = ("private", "public")
                 shared = one.shares(names[side], other, names[its_side])
                 assert shared == bool(mine[side] & its[its_side])
-
-
-# Ledgers of schema 1
 
 
 def old_ledger(url: str, folder: Path) -> list[Version]:

@@ -42,9 +42,6 @@ def epsilon(*events: dp_event.DpEvent) -> float:
     return compose(events, DELTA).epsilon_pld
 
 
-# What is written down
-
-
 def test_a_charge_is_everything_that_was_asked_and_survives_the_object(
     ledger: Ledger, ledger_url: str, tmp_path: Path
 ) -> None:
@@ -103,9 +100,6 @@ def test_a_charge_ends_once(one_file: Ledger) -> None:
         one_file.commit(failed)
     with pytest.raises(PipelineError, match="charge 1234: not in the ledger; `primorl ledger show`"):
         one_file.commit("1234")
-
-
-# The budget
 
 
 def test_a_sweep_of_ten_under_a_budget_for_seven(ledger: Ledger) -> None:
@@ -178,9 +172,6 @@ def test_the_refusal_says_when_nothing_fits(one_file: Ledger) -> None:
     one_file.reserve(request(CEM), Budget(strict.epsilon, DELTA))  # others' data are not concerned
 
 
-# Who shares
-
-
 @pytest.mark.parametrize(
     ("other", "shares"),
     [
@@ -214,8 +205,6 @@ def test_a_version_in_between_pays_for_both_sides_and_joins_them_no_further(one_
     assert [charge for charge, _ in account.running(DELTA)] == account.charges
     assert [spent for _, spent in account.running(DELTA)] == [epsilon(GAUSSIAN), account.epsilon(DELTA)]
 
-
-# Whatever happens
 
 _steps = st.one_of(
     st.tuples(
@@ -259,8 +248,6 @@ def test_a_charge_is_resumed_under_its_last_token_alone(ledger: Ledger) -> None:
     ledger.commit(charge)
     assert not ledger.take(charge, "third", "fourth"), "it has ended"
 
-
-# What is suggested after a refusal fits, and hardly anything larger would.
 
 REFUSED = training_event(0.1, 4.0, 150)
 

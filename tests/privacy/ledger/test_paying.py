@@ -36,9 +36,6 @@ def one_file(tmp_path: Path) -> Place:
     return Place(f"sqlite:///{tmp_path}/ledger.db", tmp_path)
 
 
-# Twice at once
-
-
 def test_of_equal_runs_at_once_on_one_machine_one_pays(one_file: Place) -> None:
     """The others are refused in one line, or come later and are given its result."""
     for said in at_once(*[one_file.work] * 5):
@@ -117,9 +114,6 @@ def test_a_checkpoint_that_is_elsewhere_is_not_paid_for_again(one_file: Place) -
     assert one_file.released == [1, 3]
 
 
-# Copies
-
-
 def test_an_old_copy_runs_nothing_and_the_newest_one_still_does(one_file: Place) -> None:
     """Put back from a backup, after a kill and without a resumption in between."""
     copies = []
@@ -190,9 +184,6 @@ def test_progress_that_somebody_changed_lets_nothing_run(one_file: Place, change
             ledger.progress.claim(one_file.checkpoint.stem, "somebody else", 0)
 
 
-# Checkpoints and ledgers of before
-
-
 def as_before(file: Path, resumed: int) -> None:
     """Write a checkpoint as it was written before resumptions had tokens."""
     state = read_checkpoint(file, Running.restore, file.stem).state
@@ -230,9 +221,6 @@ def test_a_run_of_the_version_before_is_gone_on_with(one_file: Place, resumed: i
     one_file.checkpoint.write_bytes(newest)
     judge(one_file)
     assert one_file.released == [1]
-
-
-# Checkpoints without a charge: deleted once their process is dead, unless the ledger has lost the charge
 
 
 def orphan(place: Place, saves: int = 0) -> Path:

@@ -49,9 +49,6 @@ def test_who_comes_second_writes_nothing_at_all(ledger_url: str) -> None:
         assert store.versions() == []
 
 
-# SQLite
-
-
 def test_the_file_is_its_owners_alone_and_a_commit_survives_power_loss(tmp_path: Path) -> None:
     """EXTRA (3) with the rollback journal: also the journal's deletion is synced."""
     file, before = tmp_path / "own" / "ledger.db", os.umask(0)
@@ -89,9 +86,6 @@ def test_what_is_no_ledger_file_is_named(tmp_path: Path) -> None:
     assert "ledger.db: cannot be created (" in refused(lambda: Store(f"sqlite:///{text / 'ledger.db'}"))
 
 
-# PostgreSQL
-
-
 def test_a_server_that_may_forget_its_last_commits_is_overruled(postgresql_server: Server) -> None:
     store = Store(f"{postgresql_server.new_url()}%20-csynchronous_commit%3Doff")
     with store._engine.connect() as connection:
@@ -119,37 +113,27 @@ def test_a_role_that_may_only_read_and_add_is_enough(postgresql_server: Server) 
     assert "its tables cannot be created" in refused(lambda: Store(theirs))
 
 
-def test_a_server_that_is_not_there_or_not_ours_is_named_without_credentials(postgresql_server: Server) -> None:
-    unreachable = f"postgresql+psycopg://{ANA}@127.0.0.1:9/spending"
-    assert refused(lambda: Store(unreachable)) == (
-        "ledger postgresql://127.0.0.1:9/spending: cannot be used: OperationalError; check that the server is up, "
-        "has the database and lets you in, or ledger.url"
-    )
-    assert "ledger postgresql://127.0.0.1:9/spending: cannot be used" in refused(
-        lambda: Store(f"postgresql+psycopg://127.0.0.1:9/spending?user=ana&password={ANA}")
-    )
-    nothing = postgresql_server.new_url().replace("primorl@/postgres", f"{ANA}@/nothing")
-    assert "/nothing: cannot be used: OperationalError" in refused(lambda: Store(nothing))
-
-
 def test_a_missing_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
-    assert refused(lambda: Store(f"postgresql+psycopg://{ANA}@host/spending")) == (
-        'ledger postgresql://host/spending: the driver for PostgreSQL is missing; pip install "primorl[postgresql]"'
-    )
+    said = refused(lambda: Store(f"postgresql+psycopg://{ANA}@host/spending"))
+    assert said.startswith("ledger postgresql://host/spending: the driver for PostgreSQL is missing; pip install")
+
+
+SERVER = "ledger postgresql://127.0.0.1:9/x: cannot be used: OperationalError; check that the server is up, "
+ALLOWED = "; allowed are sqlite:///FILE and postgresql+psycopg://"
 
 
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("ana hush", "not a database's URL"),
-        ("postgresql+psycopg://ana:hush@host:port/x", "not a database's URL"),
-        ("postgresql+psycopg2://ana:hush@host/x", "found a URL of postgresql+psycopg2"),
-        ("sqlite://", "names no plain file for SQLite"),
-        ("sqlite:///:memory:", "names no plain file for SQLite"),
-        ("sqlite:///file:hush?mode=ro&uri=true", "names no plain file for SQLite"),
+        (f"postgresql+psycopg://{ANA}@127.0.0.1:9/x", SERVER),
+        (f"postgresql+psycopg://127.0.0.1:9/x?user=ana&password={ANA}", SERVER),
+        ("ana hush", f"ledger.url: not a database's URL{ALLOWED}"),
+        ("postgresql+psycopg://ana:hush@host:port/x", f"ledger.url: not a database's URL{ALLOWED}"),
+        ("postgresql+psycopg2://ana:hush@host/x", f"ledger.url: found a URL of postgresql+psycopg2{ALLOWED}"),
+        ("sqlite://", f"ledger.url: names no plain file for SQLite{ALLOWED}"),
+        ("sqlite:///file:hush?mode=ro&uri=true", f"ledger.url: names no plain file for SQLite{ALLOWED}"),
     ],
 )
 def test_other_urls_are_refused_without_quoting_them(url: str, said: str) -> None:
-    allowed = "allowed are sqlite:///FILE and postgresql+psycopg://"
-    assert refused(lambda: Store(url)).startswith(f"ledger.url: {said}; {allowed}")
+    assert refused(lambda: Store(url)).startswith(said)
