@@ -42,9 +42,9 @@ def port(policy: Policy) -> Iterator[int]:
         yield number
 
 
-def post(port: int, body: bytes, path: str = "/act", headers: dict[str, str] | None = None) -> tuple[int, Any]:
+def post(port: int, body: bytes, path: str = "/act", method: str = "POST", **headers: str) -> tuple[int, Any]:
     with closing(HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
-        connection.request("POST", path, body, headers or {})
+        connection.request(method, path, body, headers)
         answer = connection.getresponse()
         return answer.status, json.loads(answer.read())
 
@@ -73,11 +73,9 @@ def test_other_requests_are_refused_and_the_service_goes_on(port: int) -> None:
     for body in (b"{", b"[" * 100_000):
         assert post(port, body)[0] == 400
     for length, status in ((str(MOST_BYTES + 1), 413), ("9" * 5000, 413), ("-1", 411)):
-        assert post(port, b"", headers={"Content-Length": length})[0] == status
-    with closing(HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
-        connection.request("GET", "/act")
-        response = connection.getresponse()
-        assert (response.status, set(json.loads(response.read()))) == (501, {"error"})
+        assert post(port, b"", **{"Content-Length": length})[0] == status
+    status, answer = post(port, b"", method="GET")
+    assert (status, set(answer)) == (501, {"error"})
     assert asked(port, INSIDE)[0] == 200
 
 

@@ -14,8 +14,6 @@ from tests.pipeline.training_project import with_changes, write_partitions
 from tests.projects import project_settings, write_settings
 from tests.trajectories.builders import episode
 
-_FIGURES = figures.figures
-
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
@@ -49,15 +47,9 @@ def without_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "stated", _stated_without_groups)
 
 
+@cache
 def _stated_without_groups(event: DpEvent, spent: Spent | None) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(figures, "figures", _figures_without_groups)
-        return figures.stated(event, spent)
-
-
-@cache
-def _figures_without_groups(event: DpEvent, delta: float) -> figures.Figures:
-    with pytest.MonkeyPatch.context() as patched:
         patched.setattr(figures, "GROUP_SIZES", ())
-        found: figures.Figures = _FIGURES.__wrapped__(event, delta)
-    return found
+        patched.setattr(figures, "figures", figures.figures.__wrapped__)
+        return figures.stated(event, spent)

@@ -16,11 +16,8 @@ PIPELINE = """
 stages:
   collect:
     cmd: python -m pipeline.collect
-    outs:
-      - data/raw: {push: false}
-      - metrics/seconds/collect.json
-    metrics:
-      - metrics/summary.json: {cache: false}
+    outs: [{data/raw: {push: false}}, metrics/seconds/collect.json]
+    metrics: [{metrics/summary.json: {cache: false}}]
 """
 
 

@@ -22,12 +22,8 @@ from tests.trajectories.builders import INFO, episode
 
 PRIVACY = {"target_epsilon": None, "noise_multiplier": 1.0, "delta": 1e-3}
 QUICK = {"HIDDEN": ((8,),), "LEARNING_RATES": (0.001, 0.003), "ROUNDS": (4,)}
-COMMON = {
-    "dynamics.ensemble_size": 2,
-    "dynamics.log_variance_bounds": [-5.0, 3.0],
-    "dynamics.server_momentum": 0.6,
-    "dynamics.server_averaging": 0.9,
-}
+COMMON = {"dynamics.ensemble_size": 2, "dynamics.log_variance_bounds": [-5.0, 3.0]}
+COMMON |= {"dynamics.server_momentum": 0.6, "dynamics.server_averaging": 0.9}
 
 
 def write_data(public: int = 10) -> None:
@@ -44,14 +40,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def automatic(small: Params, **given: Any) -> Params:
     raw = params_module.plain(small) | {"dataset": INFO.dataset}
+    write_settings(raw)
     raw["privacy"] |= PRIVACY
     raw["dynamics"] |= {"train_anyway": False, "early_stopping": {"every": 2, "patience": None}}
-    changes = dict.fromkeys(FITTED, "auto") | {key.replace("__", "."): value for key, value in given.items()}
-    for key, value in changes.items():
-        block, name = key.split(".")
+    for key, value in (dict.fromkeys(FITTED, "auto") | given).items():
+        block, name = key.replace("__", ".").split(".")
         raw[block][name] = value
     own = {key: value for key, value in raw.items() if key != "chosen"}
-    write_settings(params_module.plain(small) | {"dataset": INFO.dataset})
     Path("params.yaml").write_text(yaml.safe_dump(own), encoding="utf-8")
     return params_module.load(Path("params.yaml"))
 

@@ -5,19 +5,19 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 
-from primorl.config.params import Params, parse
-from primorl.config.suggestions import FITTED
+from primorl.config.params import Params, from_plain
+from primorl.config.suggestions import FITTED, TO_FIT
 from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.ensemble import Bounds, GaussianEnsemble
 from primorl.dynamics.normaliser import Normaliser
 from primorl.setup.policy_fitting import PublicLog, fitted_policy, unfitted
 from primorl.trajectories.storage.rows import UnitStore
 from tests.pipeline.tiny_policy import write_partition
-from tests.projects import ROOT
+from tests.projects import project_settings
 from tests.trajectories.builders import episode, table
 
+POLICY_KEYS = {key for key in FITTED if key.startswith("policy.")}
 SHAPE = Architecture(3, 1, 1, (2,), -10.0, 0.5)
 BOX, ONE = torch.full((3,), 9.0), torch.ones(1)
 AS_IS = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))
@@ -32,15 +32,8 @@ def public(tmp_path: Path) -> PublicLog:
 
 
 @pytest.fixture
-def auto(tmp_path: Path) -> Params:
-    """The repository's own settings without what a dataset suggests for policies."""
-    (tmp_path / "datasets").mkdir()
-    for name in ("defaults", "pendulum-replay"):
-        entry = yaml.safe_load((ROOT / f"datasets/{name}.yaml").read_text(encoding="utf-8"))
-        if name != "defaults":
-            entry["suggested"]["policy"] = {}
-        (tmp_path / f"datasets/{name}.yaml").write_text(yaml.safe_dump(entry), encoding="utf-8")
-    return parse(yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8")), tmp_path / "params.yaml")
+def auto() -> Params:
+    return from_plain(project_settings(), dict.fromkeys(POLICY_KEYS, TO_FIT))
 
 
 def test_recordings_go_on_as_long_as_public_ones_and_ends_of_the_model_are_not_counted_twice(public: PublicLog) -> None:
@@ -57,7 +50,7 @@ def test_values_follow_the_public_rows(public: PublicLog, auto: Params) -> None:
     assert public.store is not None
     assert unfitted(auto)
     found = fitted_policy(auto, public, MODEL, near_clone=True)
-    assert set(found) == {key for key in FITTED if key.startswith("policy.")}
+    assert set(found) == POLICY_KEYS
     spread = float(public.store.flat()[1][:, 3].double().std(correction=0))
     assert found["policy.reward_scale"] == pytest.approx(10 / (spread * 6))
     assert (found["policy.horizon"], found["policy.target_entropy"]) == (6, -1.0)
