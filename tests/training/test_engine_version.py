@@ -14,7 +14,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "4d5b7c05c17639aa2d22e72a2aed645db84eee80356f21063e4def3b7cc1df9b"
+SOURCES = "57d759c343d76c49b5adbe3f69ef53404b715cd6be2ef87ff11647943eaad6ea"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:
