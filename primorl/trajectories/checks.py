@@ -52,10 +52,8 @@ class RowCheck:
     """
 
     def __init__(self, info: DatasetInfo, origin: Path):
-        self._info = info
-        self._spaces = info.spaces
+        self._info, self._spaces, self._origin = info, info.spaces, origin
         self._vectors = [field.name for field in info.schema if pa.types.is_fixed_size_list(field.type)]
-        self._origin = origin
         self._keys = KeyOrder()
         self._trajectories: list[pa.Array] = []
         self._seen = 0  # trajectories of earlier batches

@@ -14,7 +14,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "6ef4b33e32e02e11540a4969c417d18cdbc9fb59c04e463dcac034f4766ad941"
+SOURCES = "800ff39376a97041e81e5f50388d96f264db879d7e3826c6e410a1d90563bb04"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:

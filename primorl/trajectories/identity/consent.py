@@ -74,9 +74,6 @@ class IdList:
         self._met = np.zeros(len(given), dtype=bool)
         self._ids = pa.array(list(given), pa.string())
 
-    def __len__(self) -> int:
-        return len(self._lines)
-
     def contains(self, units: pa.Array) -> npt.NDArray[np.bool_]:
         """Look up each of ``units`` in the list, bool [units]; remember the ids that were met."""
         places = pc.index_in(units, value_set=self._ids).fill_null(-1).to_numpy(zero_copy_only=False)
@@ -86,7 +83,7 @@ class IdList:
 
     def drop(self, table: pa.Table) -> pa.Table:
         """Drop the rows of the units that are listed."""
-        return table.filter(pa.array(~self.contains(whole(table["unit_id"])))) if len(self) else table
+        return table.filter(pa.array(~self.contains(whole(table["unit_id"])))) if len(self._ids) else table
 
     def check_all_met(self) -> None:
         """Call after the last batch: an id that no unit has may be a misspelt one, whose owner would be passed over.
@@ -150,8 +147,6 @@ class HashDraw(PublicRule):
 
     def __call__(self, units: pa.Array) -> npt.NDArray[np.bool_]:
         """See `PublicRule`."""
-        if self._limit >= 2**_HASH_BITS:
-            return np.ones(len(units), dtype=bool)
         hashed, prefix, size = hashlib.sha256, self._prefix, _HASH_BITS // 8
         drawn = b"".join([hashed(prefix + unit.encode()).digest()[:size] for unit in units.to_pylist()])
         return np.frombuffer(drawn, ">u8") < np.uint64(self._limit)
@@ -168,10 +163,7 @@ class ConsentList(PublicRule):
 
     def __init__(self, file: str):
         self._ids = IdList(file, CONSENT, "params.yaml: partition.public.file")
-        self.repair = (
-            f"partition.public.file: found {file!r}, which leaves no {{side}} unit; allowed is a list of some of the "
-            "units"
-        )
+        self.repair = f"partition.public.file: found {file!r}, which leaves no {{side}} unit; allowed is a list of some"
 
     def __call__(self, units: pa.Array) -> npt.NDArray[np.bool_]:
         """See `PublicRule`."""
@@ -210,9 +202,8 @@ class ConsentColumn(PublicRule):
             )
         allowed = [str(value).lower() if isinstance(value, bool) else str(value) for value in values]
         named = pc.is_in(consent["consent"], value_set=pa.array(allowed, pa.string()))
-        self._units = len(consent)
         self._public = consent["unit_id"].filter(named).combine_chunks()
-        self._asked = 0
+        self._units, self._asked = len(consent), 0
         self.repair = (
             f"partition.public.values: found {len(allowed)} values of {column!r}, which leave no {{side}} unit; "
             "allowed are values that some, and not all, units have"

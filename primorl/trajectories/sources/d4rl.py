@@ -46,15 +46,20 @@ class D4rl:
 
     def __init__(self, name: str, dataset: D4rlDataset):
         self._name, self._dataset = name, dataset
-        why = ": a file in D4RL's layout does not say its spaces"
-        self._environment = needed(name, dataset.environment, why)
+        self._environment = needed(name, dataset.environment)
 
     def collect(self, target: Path) -> None:
         """Copy the file from this machine; fetch it first if it is not there, where the entry allows it."""
         options = self._dataset.options
         if options.name is not None:
             url, reference = table_entry(options.name)
-            self._compare_score(reference)
+            score = self._dataset.score
+            if score is not None and reference is not None and (score.low, score.high) != reference:
+                print(
+                    f"warning: datasets/{self._name}.yaml: score: D4RL's reference scores are {{low: {reference[0]}, "
+                    f"high: {reference[1]}, scale: 100}}; with other ones the score is not D4RL's",
+                    file=sys.stderr,
+                )
             folder = Path(os.environ.get("D4RL_DATASET_DIR", Path.home() / ".d4rl" / "datasets"))
             path = folder / Path(urlparse(url).path).name
             if not path.is_file():
@@ -74,15 +79,6 @@ class D4rl:
         """Read it; without ``timeouts`` in the file the declared horizon cuts its episodes."""
         spaces, limit = declared(self._environment)
         return D4rlReader(raw / _FILE, spaces, self._dataset.horizon or limit)
-
-    def _compare_score(self, reference: tuple[float, float] | None) -> None:
-        score = self._dataset.score
-        if score is not None and reference is not None and (score.low, score.high) != reference:
-            print(
-                f"warning: datasets/{self._name}.yaml: score: D4RL's reference scores are "
-                f"{{low: {reference[0]}, high: {reference[1]}, scale: 100}}; with other ones the score is not D4RL's",
-                file=sys.stderr,
-            )
 
 
 def table_entry(name: str) -> tuple[str, tuple[float, float] | None]:

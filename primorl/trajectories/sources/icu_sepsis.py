@@ -109,8 +109,7 @@ class PatientReader:
 
     def __init__(self, path: Path, spaces: Spaces, horizon: int | None, seen: npt.NDArray[np.float32], named: bool):
         self.path, self.spaces, self.horizon = path, spaces, horizon
-        self.behaviour_probabilities = named
-        self._seen = seen
+        self.behaviour_probabilities, self._seen = named, seen
 
     def tables(self) -> Generator[pa.Table]:
         """See `Reader.tables`."""

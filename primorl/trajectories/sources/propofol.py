@@ -38,14 +38,13 @@ class Propofol:
     def collect(self, target: Path) -> None:
         """Simulate the patients, and keep each as one episode of a Minari dataset."""
         declared(_ENVIRONMENT)  # a clear error where the package is missing
-        env = make(_ENVIRONMENT)
-        writer = EpisodeWriter(target, "propofol-v0", env, "proportional")
-        with progress_bar(self._options.patients, "collect propofol", "patient") as progress:
-            for seeds in np.random.SeedSequence(self._options.seed).spawn(self._options.patients):
+        patients = self._options.patients
+        with make(_ENVIRONMENT) as env, progress_bar(patients, "collect propofol", "patient") as progress:
+            writer = EpisodeWriter(target, "propofol-v0", env, "proportional")
+            for seeds in np.random.SeedSequence(self._options.seed).spawn(patients):
                 writer.add(anaesthetise(env, self._options, seeds))
                 progress.update()
-        writer.flush()
-        env.close()
+            writer.flush()
 
     def open(self, raw: Path) -> Reader:
         """Read that dataset."""

@@ -183,8 +183,7 @@ class RecordingEnvs(VecEnv):
         observation_space, action_space = self._envs.single_observation_space, self._envs.single_action_space
         assert isinstance(observation_space, Box)
         assert isinstance(action_space, Box | Discrete)
-        self._space = action_space
-        self._finished = finished
+        self._space, self._finished = action_space, finished
         # Of each environment's running episode the observations, actions and rewards so far.
         self._running: list[tuple[list[Array], list[Array], list[float]]] = [([], [], []) for _ in range(num_envs)]
         self._asked: Array = np.empty(0)

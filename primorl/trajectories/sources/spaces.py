@@ -16,14 +16,14 @@ from primorl.trajectories.storage.schema import Spaces
 _SMALLEST_IMAGE = 8  # a smaller matrix of bytes is a board or a grid
 
 
-def needed(name: str, environment: str | None, why: str = "") -> str:
-    """Give the environment of the entry ``name``, whose source needs one; ``why`` ends the refusal.
+def needed(name: str, environment: str | None) -> str:
+    """Give the environment of the entry ``name``, whose source needs one.
 
     Raises:
         PipelineError: if the dataset names none.
     """
     if environment is None:
-        raise PipelineError(f"datasets/{name}.yaml: environment: found null; allowed is a Gymnasium id{why}")
+        raise PipelineError(f"datasets/{name}.yaml: environment: found null; allowed is a Gymnasium id")
     return environment
 
 
@@ -33,16 +33,13 @@ def declared(environment: str) -> tuple[Spaces, int | None]:
     Raises:
         PipelineError: if the environment cannot be built, or a space is not supported.
     """
-    env = make(environment)
-    try:
-        inner = unflattened(env)
+    origin = f"environment {environment!r}"
+    with make(environment) as env:
+        inner, limit = unflattened(env), None if env.spec is None else env.spec.max_episode_steps
         if _image(inner) is not None:
-            spaces_of(f"environment {environment!r}", inner, env.action_space)  # raises
-        spaces = spaces_of(f"environment {environment!r}", env.observation_space, env.action_space)
-        spaces = replace(spaces, observation_names=names_of(inner, "observation"))
-        return spaces, None if env.spec is None else env.spec.max_episode_steps
-    finally:
-        env.close()
+            spaces_of(origin, inner, env.action_space)  # raises
+        spaces = spaces_of(origin, env.observation_space, env.action_space)
+    return replace(spaces, observation_names=names_of(inner, "observation")), limit
 
 
 def unflattened(env: gymnasium.Env[Any, Any]) -> Space[Any]:

@@ -42,8 +42,7 @@ class PartWriter(ExitStack):
 
     def __init__(self, folder: Path, schema: pa.Schema, rows_per_group: int = SEQUENTIAL):
         super().__init__()  # of the open parts
-        self._folder, self._schema = folder, schema
-        self._rows_per_group = rows_per_group
+        self._folder, self._schema, self._rows_per_group = folder, schema, rows_per_group
         # Of each part its file, the rows of its units, and those of its row groups.
         self._parts: list[tuple[pq.ParquetWriter, list[npt.NDArray[np.int64]], list[int]]] = []
         self._rows_in_part = _ROWS_PER_PART

@@ -1,5 +1,4 @@
 import gzip
-import random
 import re
 import shutil
 import tempfile
@@ -16,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from primorl.config.datasets import TabularDataset
 from primorl.project.errors import PipelineError
 from primorl.trajectories.sources import source_of
 from primorl.trajectories.sources.tabular import files as tabular_files
@@ -36,6 +36,12 @@ from tests.trajectories.sources.tabular_builders import (
     transition,
     write,
 )
+
+
+def arrives(dataset: TabularDataset | None = None) -> None:
+    """The transitions of `rows` come out, whatever form the log in ``log`` has; it is deleted."""
+    assert run(dataset or entry()).to_pylist() == EXPECTED
+    shutil.rmtree("log")
 
 
 def test_next_observations_in_the_log_are_used_and_every_row_is_kept(project: Path) -> None:
@@ -61,79 +67,73 @@ def test_every_transition_has_the_probability_of_its_row(project: Path, is_sorte
 
 
 def test_several_files_of_both_kinds_are_one_log(project: Path) -> None:
-    content = rows()
-    write(content[:2], "log/part-2.csv")
-    table = pa.Table.from_pylist(content[2:])
-    write(table.select(table.column_names[::-1]), "log/part-10.parquet")
-    for name in ("_SUCCESS", "README.txt", ".part-3.csv"):
-        text("not a log", f"log/{name}")
-    assert run(entry()).to_pylist() == EXPECTED
-    Path("log/year").mkdir()
-    Path("log/part-10.parquet").rename("log/year/part-1.parquet")
-    assert run(entry()).to_pylist() == EXPECTED
+    table = pa.Table.from_pylist(rows()[2:])
+    for first, second in (("part-2.csv", "part-10.parquet"), ("part-2.csv", "year/part-1.parquet")):
+        Path("log/year").mkdir(parents=True)
+        write(rows()[:2], f"log/{first}")
+        write(table.select(table.column_names[::-1]), f"log/{second}")
+        for name in ("_SUCCESS", "README.txt", ".part-3.csv"):
+            text("not a log", f"log/{name}")
+        arrives()
 
 
-ODD_CSV = {
-    "byte-order mark": lambda plain: b"\xef\xbb\xbf" + plain,
-    "Windows line ends": lambda plain: plain.replace(b"\n", b"\r\n"),
-    "blank lines": lambda plain: plain.replace(b"\n", b"\n\n"),
-    "no newline at the end": lambda plain: plain.rstrip(b"\n"),
-    "a column aside, with line breaks": lambda plain: b"".join(
-        line.rstrip(b"\n") + (b",note\n" if number == 0 else b',"said ""no"",\nthen yes"\n')
-        for number, line in enumerate(plain.splitlines(keepends=True))
-    ),
-    "flags as 0 and 1": lambda plain: plain.replace(b"true", b"1").replace(b"false", b"0"),
-}
+def with_a_column_aside(plain: bytes) -> bytes:
+    header, *lines = plain.splitlines()
+    return b"\n".join([header + b",note", *(line + b',"said ""no"",\nthen yes"' for line in lines)])
 
 
 def test_odd_csv(project: Path) -> None:
     plain = write(rows(), "plain.csv").read_bytes()
-    for change in ODD_CSV.values():
-        text(change(plain))
-        assert run(entry()).to_pylist() == EXPECTED
-    Path("log/log.csv").unlink()
+    for content in (
+        b"\xef\xbb\xbf" + plain,
+        plain.replace(b"\n", b"\r\n"),
+        plain.replace(b"\n", b"\n\n"),
+        plain.rstrip(b"\n"),
+        with_a_column_aside(plain),
+        plain.replace(b"true", b"1").replace(b"false", b"0"),
+    ):
+        text(content)
+        arrives()
     european = re.sub(rb"(\d)\.(\d)", rb"\1,\2", plain.replace(b",", b";"))
     text(gzip.compress(european), "log/log.csv.gz")
-    assert run(entry(csv={"delimiter": ";", "decimal_point": ","})).to_pylist() == EXPECTED
+    arrives(entry(csv={"delimiter": ";", "decimal_point": ","}))
 
 
 @pytest.mark.parametrize("form", ["log/log.parquet", "log/log.csv"])
-@pytest.mark.parametrize(
-    "order",
-    [
+def test_what_orders_rows(project: Path, form: str) -> None:
+    orders: tuple[Callable[[int], Any], ...] = (
         lambda time: time + 0.5,
         lambda time: datetime(2024, 2, 28, 23, 59) + timedelta(minutes=time),
         lambda time: date(2024, 2, 28) + timedelta(days=time),
         lambda time: time - 5,
-    ],
-)
-def test_what_orders_rows(project: Path, order: Callable[[int], Any], form: str) -> None:
-    content = [each | {"time": order(each["time"])} for each in rows()]
-    write(content, form)
-    assert run(entry()).to_pylist() == EXPECTED
-    random.Random(1).shuffle(content)
-    write(content, form)
-    assert run(entry(sorted=False)).to_pylist() == EXPECTED
+    )
+    for order in orders:
+        content = [each | {"time": order(each["time"])} for each in rows()]
+        write(content, form)
+        arrives()
+        write(content[::-1], form)
+        arrives(entry(sorted=False))
 
 
 def test_ids_of_digits_and_numbers_of_any_type(project: Path) -> None:
     plain = pa.Table.from_pylist(rows())
-    for kind, ten in (
-        (pa.int32(), 10),
-        (pa.uint64(), 10),
-        (pa.string(), "0010"),
-        (pa.dictionary(pa.int8(), pa.large_string()), "10"),
-    ):
-        two = 2 if ten == 10 else "2"
+    words = pa.dictionary(pa.int8(), pa.large_string())
+    for kind, two, ten in ((pa.int32(), 2, 10), (pa.uint64(), 2, 10), (pa.string(), "2", "0010"), (words, "2", "10")):
         users = pa.array([two if each["user"] == 2 else ten for each in rows()]).cast(kind)
         write(plain.set_column(0, "user", users))
-        assert run(entry()).to_pylist() == EXPECTED
-    for name, kind in (("x", pa.decimal128(10, 2)), ("gain", pa.float16()), ("dose", pa.float64())):
-        plain = plain.set_column(plain.column_names.index(name), name, plain[name].cast(kind))
-    for name, kind in (("died", pa.int8()), ("left", pa.float64())):
-        plain = plain.set_column(plain.column_names.index(name), name, plain[name].cast(pa.int8()).cast(kind))
+        arrives()
+    types = {
+        "x": pa.decimal128(10, 2),
+        "gain": pa.float16(),
+        "dose": pa.float64(),
+        "died": pa.int8(),
+        "left": pa.float64(),
+    }
+    for name, kind in types.items():
+        column = plain[name].cast(pa.int8()) if name in ("died", "left") else plain[name]
+        plain = plain.set_column(plain.column_names.index(name), name, column.cast(kind))
     write(plain)
-    assert run(entry()).to_pylist() == EXPECTED
+    arrives()
 
 
 @pytest.mark.parametrize("is_sorted", [True, False])
@@ -211,15 +211,12 @@ def test_recordings_without_end_flags(project: Path) -> None:
 
 def test_files_are_found_and_copied(project: Path) -> None:
     path = write(rows())
-    content = path.read_bytes()
-    for files in ("log", "log/part-0.parquet", "**/part-*.parquet", str(project / "log")):
-        target = project / "raw"
+    for number, files in enumerate(("log", "log/part-0.parquet", "**/part-*.parquet", str(project / "log"))):
+        target = project / f"raw-{number}"
         target.mkdir()
         source_of("log", entry(files=files)).collect(target)
         (copy,) = [copy for copy in target.rglob("*") if copy.is_file()]
-        path.write_bytes(b"other")
-        assert (copy.name, copy.read_bytes()) == ("part-0.parquet", content)
-        path.write_bytes(content)
+        assert (copy.name, copy.read_bytes(), copy.is_symlink()) == (path.name, path.read_bytes(), False)
         shutil.rmtree(target)
 
 

@@ -171,17 +171,14 @@ class Metadata:
                     f"{self.path}: {what} space: found {found}, declared are {allowed}; correct `environment` in "
                     "params.yaml, or the parts of the mixture"
                 )
-        return self._ordered(_leaves(self.observation), order), Leaf((), self.action)
-
-    def _ordered(self, stored: list[Leaf], order: gym.Space[Any] | None) -> list[Leaf]:
-        """Give the stored arrays in the environment's order, in which a policy meets its observations."""
+        stored, path = _leaves(self.observation), self.path
         declared = [()] if order is None or len(stored) == 1 else [leaf.keys for leaf in _leaves(order)]
-        if declared == [()]:
-            return stored
-        by_keys = {leaf.keys: leaf for leaf in stored}
-        if set(declared) != set(by_keys):
-            raise PipelineError(f"{self.path}: observation space: its entries are not those of `environment`")
-        return [by_keys[keys] for keys in declared]
+        if declared != [()]:  # in the environment's order, in which a policy meets its observations
+            by_keys = {leaf.keys: leaf for leaf in stored}
+            if set(declared) != set(by_keys):
+                raise PipelineError(f"{path}: observation space: its entries are not those of `environment`")
+            stored = [by_keys[keys] for keys in declared]
+        return stored, Leaf((), self.action)
 
 
 def _space(content: dict[str, Any]) -> gym.Space[Any]:
@@ -245,8 +242,7 @@ class MixtureReader:
         order: gym.Space[Any] | None = None,
     ):
         self.path, self.spaces, self.horizon = path, spaces, horizon
-        self._parts = sorted(parts, key=lambda part: part.prefix)
-        self._unit = unit
+        self._unit, self._parts = unit, sorted(parts, key=lambda part: part.prefix)
         self._arrays = [part.metadata.arrays(spaces, order) for part in self._parts]
 
     def tables(self) -> Generator[pa.Table]:

@@ -55,9 +55,8 @@ class Minari:
             parts.append(Part(Metadata.read(path), f"{part.id}/", part.filter))
         path = raw if len(parts) > 1 else parts[0].metadata.data
         if self.dataset.environment is not None:
-            env = make(self.dataset.environment)
-            entries = unflattened(env)
-            env.close()
+            with make(self.dataset.environment) as env:
+                entries = unflattened(env)
             return MixtureReader(path, parts, *declared(self.dataset.environment), self.dataset.unit, entries)
         spaces = parts[0].metadata.spaces()
         for other in parts[1:]:

@@ -71,12 +71,9 @@ class Transitions:
         self._keys = KeyOrder()
         self._has_next = any(field.name.startswith("next_observation.") for field in fields)
         self._probability = next((field for field in fields if field.name == BEHAVIOUR_PROBABILITY), None)
-        self._or_merged = ""
-        if unit == "trajectory":  # then trajectories that are numbered anew for each person look like one
-            self._or_merged = (
-                "; or, where trajectories of several people have the same id, let columns.trajectory name a column in "
-                "which no two have"
-            )
+        # Where a trajectory is a unit, those that are numbered anew for each person look like one.
+        merged = "; or, where trajectories of several people have the same id, let columns.trajectory name other ids"
+        self._or_merged = merged if unit == "trajectory" else ""
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         """Transitions of whole units.
