@@ -1,6 +1,5 @@
 """``primorl sweep``."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +9,7 @@ from primorl.commands.arguments import given_path
 
 if TYPE_CHECKING:
     from primorl.sweeps.file import Sweep
-    from primorl.sweeps.sweeping import Done
+    from primorl.sweeps.trial import Row
 
 _HELP = """Run the stages after partition for many settings, each in a folder of its own.
 
@@ -44,7 +43,7 @@ def _run(
         typer.Option(metavar="N", min=1, help="Trials at a time.  [default: cores / compute.threads]"),
     ] = None,
     slurm: Annotated[
-        str | None, typer.Option(metavar="PARTITION", help="Submit each trial as a job; needs primorl[slurm].")
+        str | None, typer.Option(metavar="PARTITION", help="Run each trial as a job of Slurm, by srun.")
     ] = None,
 ) -> None:
     from primorl.sweeps import sweeping
@@ -62,22 +61,20 @@ def _run(
         print(f"{rows}: {sweeping.write_finished(rows, sweep)} finished trials of {sweep.name}")
     if plan or rows is not None:
         return
-    done = sweeping.run_sweep(sweep, workers=workers, slurm=slurm)
-    for warning in done.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
-    print(_table(sweep, done))
-    if any(not row.finished for row in done.rows):
+    found = sweeping.run_sweep(sweep, workers=workers, slurm=slurm)
+    print(_table(sweep, found))
+    if any(not row.finished for row in found):
         raise typer.Exit(1)
 
 
-def _table(sweep: "Sweep", done: "Done") -> str:
+def _table(sweep: "Sweep", rows: "list[Row]") -> str:
     """Write a line for every trial: what varies, the result, its ε; below, why trials are not finished."""
     from primorl.commands.printing import one_line, rendered
     from primorl.privacy.accounting.rounding import at_most
     from primorl.sweeps.file import column_heads
 
     heads, lines = column_heads(sweep.keys), []
-    for row in done.rows:
+    for row in rows:
         value, score = row.first("return_mean", "model_value"), row.first("normalized_score")
         epsilon = row.summary.get("epsilon")
         lines.append(
@@ -94,5 +91,5 @@ def _table(sweep: "Sweep", done: "Done") -> str:
         )
     columns = ("trial", "case", *heads, "return", "score", "ε", "seconds", "")
     table = rendered(columns, lines, right=columns[2:-1], cut=("trial", "case", *heads))
-    unfinished = [f"{row.trial} {row.status}: {one_line(row.error)}" for row in done.rows if row.error]
+    unfinished = [f"{row.trial} {row.status}: {one_line(row.error)}" for row in rows if row.error]
     return "\n".join([table, *unfinished])
