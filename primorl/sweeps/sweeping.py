@@ -28,7 +28,6 @@ from primorl.sweeps.trial import (
     Job,
     Row,
     changed_since,
-    files_of_data,
     finished_rows,
     read_row,
     stages,
@@ -143,9 +142,6 @@ def check_trials(sweep: Sweep, trials: list[Trial]) -> None:
                 f"{params.dataset} in {PARAMS} and {_REMEDY}"
             )
     stages()
-    for file in files_of_data():
-        if not file.exists():
-            raise PipelineError(f"{file}: not there; {_REMEDY}")
     there = plain(params.partition)  # all trials share it
     for key, wanted in sweep.content.partition.items():
         if key not in there:
