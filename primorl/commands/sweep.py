@@ -1,6 +1,5 @@
 """``primorl sweep``."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +9,7 @@ from primorl.commands.terminal import flag, given_path, one_line, option, path_o
 
 if TYPE_CHECKING:
     from primorl.sweeps.file import Sweep
-    from primorl.sweeps.sweeping import Done
+    from primorl.sweeps.trial import Row
 
 
 def sweep(
@@ -18,7 +17,7 @@ def sweep(
     plan: Annotated[bool, flag("--plan", "Say what it would charge; run nothing.")] = False,
     rows: Annotated[Path | None, path_option("OUT", "Write finished trials to OUT.csv or OUT.parquet.")] = None,
     workers: Annotated[int | None, option("N", "Trials at a time.  [default: cores / compute.threads]", min=1)] = None,
-    slurm: Annotated[str | None, option("PARTITION", "Submit each trial as a job; needs primorl[slurm].")] = None,
+    slurm: Annotated[str | None, option("PARTITION", "Run each trial as a job of Slurm, by srun.")] = None,
 ) -> None:
     """Run the stages after partition for many settings, each in a folder of its own.
 
@@ -47,21 +46,19 @@ def sweep(
         print(f"{rows}: {sweeping.write_finished(rows, sweep)} finished trials of {sweep.name}")
     if plan or rows is not None:
         return
-    done = sweeping.run_sweep(sweep, workers=workers, slurm=slurm)
-    for warning in done.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
-    print(_table(sweep, done))
-    if any(not row.finished for row in done.rows):
+    found = sweeping.run_sweep(sweep, workers=workers, slurm=slurm)
+    print(_table(sweep, found))
+    if any(not row.finished for row in found):
         raise typer.Exit(1)
 
 
-def _table(sweep: "Sweep", done: "Done") -> str:
+def _table(sweep: "Sweep", rows: "list[Row]") -> str:
     """Write a line for every trial: what varies, the result, its ε; below, why trials are not finished."""
     from primorl.privacy.accounting.rounding import at_most
     from primorl.sweeps.file import column_heads
 
     heads, lines = column_heads(sweep.keys), []
-    for row in done.rows:
+    for row in rows:
         varied = [str(row.settings.get(key, "")) for key in sweep.keys]
         found = (row.first("return_mean", "model_value"), row.first("normalized_score"))
         values = ["" if value is None else f"{value:.4g}" for value in found]
@@ -69,5 +66,5 @@ def _table(sweep: "Sweep", done: "Done") -> str:
         lines.append((row.trial, row.case or "", *varied, *values, epsilon, f"{row.seconds:.0f}", row.status))
     columns = ("trial", "case", *heads, "return", "score", "ε", "seconds", "")
     table = rendered(columns, lines, right=columns[2:-1], cut=("trial", "case", *heads))
-    unfinished = [f"{row.trial} {row.status}: {one_line(row.error)}" for row in done.rows if row.error]
+    unfinished = [f"{row.trial} {row.status}: {one_line(row.error)}" for row in rows if row.error]
     return "\n".join([table, *unfinished])

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,6 @@ from primorl.sweeps.trial import (
     Job,
     Row,
     changed_since,
-    files_of_data,
     finished_rows,
     read_row,
     stages,
@@ -55,16 +53,8 @@ _SLURM = ("--job-name=primorl", "--ntasks=1", "--time=2-0", "--quiet")
 _REMEDY = "run `dvc repro partition` first: all trials of a sweep share its data"
 
 
-@dataclass(frozen=True)
-class Done:
-    """A sweep after its last trial: the rows of the trials that have one, and warnings, one line each."""
-
-    rows: list[Row]
-    warnings: list[str]
-
-
-def run_sweep(sweep: Sweep, *, workers: int | None, slurm: str | None = None) -> Done:
-    """Run all trials that have not finished. If it is interrupted, no process is left.
+def run_sweep(sweep: Sweep, *, workers: int | None, slurm: str | None = None) -> list[Row]:
+    """Run all trials that have not finished; return the rows. If it is interrupted, no process is left.
 
     Args:
         sweep: the sweep.
@@ -84,7 +74,7 @@ def run_sweep(sweep: Sweep, *, workers: int | None, slurm: str | None = None) ->
         return _run_missing(sweep, workers, slurm, folder / TABLE)
 
 
-def _run_missing(sweep: Sweep, workers: int | None, slurm: str | None, table: Path) -> Done:
+def _run_missing(sweep: Sweep, workers: int | None, slurm: str | None, table: Path) -> list[Row]:
     params, search = load(), sweep.content.search
     study = None if search is None else Study(sweep, search, params)
     trials = expand(sweep) if study is None else study.finished
@@ -127,13 +117,13 @@ def _run_missing(sweep: Sweep, workers: int | None, slurm: str | None, table: Pa
         run.metric("finished", len(finished))
         run.artifact(table)
         run.end("FINISHED" if len(finished) >= total else "KILLED")  # the same command resumes it
-    warnings = []
     if names := {key for name in kept for key in changed[name]}:
-        warnings.append(
-            f"{table.parent.relative_to(home())}: some trials finished before these changed: "
-            f"{', '.join(sorted(names))}; they are kept; delete their folders to run them again"
+        print(
+            f"warning: {table.parent.relative_to(home())}: some trials finished before these changed: "
+            f"{', '.join(sorted(names))}; they are kept; delete their folders to run them again",
+            file=sys.stderr,
         )
-    return Done(there, warnings)
+    return there
 
 
 def check_trials(sweep: Sweep, trials: list[Trial]) -> None:
@@ -152,9 +142,6 @@ def check_trials(sweep: Sweep, trials: list[Trial]) -> None:
                 f"{params.dataset} in {PARAMS} and {_REMEDY}"
             )
     stages()
-    for file in files_of_data():
-        if not file.exists():
-            raise PipelineError(f"{file}: not there; {_REMEDY}")
     there = plain(params.partition)  # all trials share it
     for key, wanted in sweep.content.partition.items():
         if key not in there:

@@ -158,11 +158,6 @@ def stages() -> dict[str, list[str]]:
     return found
 
 
-def files_of_data() -> list[Path]:
-    """List files outside ``data/`` that the stages of data make and later stages read: their seconds."""
-    return [paths.seconds_of(name) for name in _split_pipeline()[0]]
-
-
 def unlink_left() -> None:
     """Remove the links to the data that killed trials of any sweep have left."""
     for data in (home() / paths.SWEEPS).glob(f"*/*/{_DATA}"):
@@ -210,8 +205,9 @@ class TrialFolder:
         shutil.copy(paths.PIPELINE, self.path / paths.PIPELINE)
         shutil.copytree(paths.DATASETS, self.path / paths.DATASETS, dirs_exist_ok=True)
         (self.path / paths.SECONDS).mkdir(parents=True, exist_ok=True)
-        for file in files_of_data():
-            shutil.copy(file, self.path / file)
+        for stage in _split_pipeline()[0]:  # whose seconds later stages read
+            if paths.seconds_of(stage).exists():
+                shutil.copy(paths.seconds_of(stage), self.path / paths.SECONDS)
         _unlink_data(self.path)
         (self.path / _DATA).symlink_to(_DATA.resolve(), target_is_directory=True)
 

@@ -69,10 +69,9 @@ def results(params: Params, *, most_epsilon: float | None, sweeps: bool) -> list
     uri = store_uri(params)
     if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///").partition("?")[0]).exists():
         raise PipelineError("mlflow.db: not there: nothing was run yet; run `dvc repro`")
-    wanted, most_delta = f"tags.dataset = '{params.dataset}' and params.private != ''", inf
+    wanted = f"tags.dataset = '{params.dataset}' and params.private != ''"
     if most_epsilon is not None:
-        wanted += f" and metrics.epsilon <= {most_epsilon!r} and params.unit = '{params.chosen.unit}'"
-        most_delta = params.privacy.budget.delta
+        wanted += f" and metrics.epsilon <= {most_epsilon!r}"
     with connected(uri) as client:
         experiment = client.get_experiment_by_name(params.tracking.experiment or params.dataset)
         if experiment is None:
@@ -80,7 +79,10 @@ def results(params: Params, *, most_epsilon: float | None, sweeps: bool) -> list
         best = [f"metrics.{names[0]} DESC" for names in _JUDGES.values() if names[0]]
         runs = client.search_runs([experiment.experiment_id], wanted, max_results=_MOST_RUNS, order_by=best)
     found = [_result(run) for run in runs if sweeps or "sweep" not in run.data.tags]
-    return [each for each in found if most_epsilon is None or (each.delta or inf) <= most_delta]
+    if most_epsilon is not None:
+        most_delta = params.privacy.budget.delta
+        found = [each for each in found if each.unit == params.chosen.unit and (each.delta or inf) <= most_delta]
+    return found
 
 
 def _result(run: "Run") -> Result:

@@ -43,13 +43,6 @@ def released(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-@pytest.fixture
-def received(released: Path, tmp_path: Path) -> Path:
-    """A copy of the bundle, as somebody may have changed it on its way."""
-    shutil.copytree(released, tmp_path / "received")
-    return tmp_path / "received"
-
-
 @pytest.fixture(scope="session")
 def original(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle of data that a failed run of an earlier version has used, too; read only."""

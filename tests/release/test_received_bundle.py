@@ -110,19 +110,17 @@ AS_IT_CAME = [
 ]
 
 
-def test_a_strangers_bundle_is_refused_in_one_line(released: Path, tmp_path: Path) -> None:
-    """With the hashes listed anew, or as it came."""
+def test_a_strangers_bundle_is_refused_in_one_line(
+    released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the hashes listed anew, or as it came. No project is needed to check it."""
     each_refused(released, tmp_path, FORGED)
     each_refused(released, tmp_path, AS_IT_CAME, renew=lambda folder: None)
-
-
-def test_a_bundle_needs_no_project_to_be_checked(received: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (received.parent / "elsewhere").mkdir()
-    monkeypatch.chdir(received.parent / "elsewhere")
-    assert bundle.check(received, void_ok=False).private
+    monkeypatch.chdir(tmp_path)
+    assert bundle.check(released, void_ok=False).private
     assert list(Path().iterdir()) == []
     with pytest.raises(PipelineError, match="not a folder"):
-        bundle.check(received / "card.md", void_ok=False)
+        bundle.check(released / "card.md", void_ok=False)
 
 
 @pytest.fixture(scope="module")

@@ -31,15 +31,15 @@ def study(sweep: Sweep, params: Params) -> Study:
 
 def test_a_search_stops_at_its_number_of_trials_and_keeps_its_study_beside_the_charges(project: Params) -> None:
     done = run_sweep(search(2), workers=2)
-    assert [row.status for row in done.rows] == ["finished"] * len(done.rows)
+    assert [row.status for row in done] == ["finished"] * len(done)
     assert 2 <= len(ran()) <= 4  # Optuna may choose a point twice, which is run once
-    assert all(row.settings["policy.hidden"] in ([8], [8, 8]) for row in done.rows)
+    assert all(row.settings["policy.hidden"] in ([8], [8, 8]) for row in done)
     stored = optuna.load_study(study_name="tiny-262b71f9", storage="sqlite:///.primorl/ledger.db")
-    assert stored.best_value == max(row.summary["return_mean"] for row in done.rows)
+    assert stored.best_value == max(row.summary["return_mean"] for row in done)
     with closing(project_ledger(project)) as ledger:
         assert ledger.verify() == 0
     assert Path(".primorl/ledger.db").stat().st_mode & 0o77 == 0  # it holds who was charged
-    before, count = ran(), len(done.rows)
+    before, count = ran(), len(done)
     run_sweep(search(count), workers=1)
     assert ran() == before
     wider = SPACE | {"policy.penalty": {"low": 0.0, "high": 1.0}}
@@ -63,5 +63,5 @@ def test_a_trial_that_a_killed_search_left_open_is_asked_for_again(
     with locked(Path(".primorl/sweeps/tiny/search.lock")), pytest.raises(PipelineError, match="another command runs"):
         run_sweep(search(2), workers=1)
     bad = {"seed": {"choices": [BAD_SEED]}}
-    assert [row.status for row in run_sweep(search(1, space=bad), workers=1).rows] == ["failed"]
+    assert [row.status for row in run_sweep(search(1, space=bad), workers=1)] == ["failed"]
     assert study(search(1, space=bad), project).left == 1, "what failed has no value and is replaced"

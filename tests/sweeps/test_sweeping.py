@@ -17,8 +17,8 @@ from primorl.config.params import Params
 from primorl.project.errors import PipelineError
 from primorl.sweeps import sweeping
 from primorl.sweeps.file import Trial
-from primorl.sweeps.sweeping import TABLE, Done, check_fresh, check_trials, run_sweep
-from primorl.sweeps.trial import Job, finished_rows
+from primorl.sweeps.sweeping import TABLE, check_fresh, check_trials, run_sweep
+from primorl.sweeps.trial import Job, Row, finished_rows
 from primorl.tracking import RUN_TAGS, stage_run
 from tests.sweeps.conftest import Forked, NoRun, ran, sweep_of
 from tests.sweeps.stages import BAD_SEED, HOLD, RAN
@@ -27,7 +27,7 @@ FOLDER = Path(".primorl/sweeps/tiny")
 SWEEP_RUN, START = sweeping._sweep_run, sweeping.start_trial
 
 
-def swept(*seeds: int, workers: int = 2, slurm: str | None = None) -> Done:
+def swept(*seeds: int, workers: int = 2, slurm: str | None = None) -> list[Row]:
     return run_sweep(sweep_of({"grid": {"seed": list(seeds)}}), workers=workers, slurm=slurm)
 
 
@@ -55,7 +55,7 @@ def test_a_sweep_that_was_killed_runs_what_is_missing_or_failed(project: Params)
     HOLD.unlink()
     for _ in range(2):
         done = swept(0, 1, BAD_SEED)
-        assert [row.status for row in done.rows] == ["finished", "finished", "failed"]
+        assert [row.status for row in done] == ["finished", "finished", "failed"]
         assert NoRun.status == "KILLED"
     swept(0, 1)
     assert NoRun.status == "FINISHED"
@@ -87,7 +87,7 @@ def test_a_killed_trial_is_kept_as_failed_and_an_interrupt_ends_all_processes(
         return process
 
     monkeypatch.setattr(sweeping, "start_trial", kill)
-    (row,) = swept(1).rows
+    (row,) = swept(1)
     assert (row.status, row.error) == ("failed", "its process was killed by signal 9")
 
 
@@ -110,15 +110,14 @@ def test_what_does_not_fit_is_refused_before_the_first_trial(project: Params) ->
     assert ran() == []
 
 
-def test_rows_of_other_settings_are_kept_with_a_warning(project: Params) -> None:
-    assert swept(0).warnings == []
-    for file, old, new in (
-        ("params.yaml", "  epochs:", "  epochs: 77 #"),
-        ("datasets/small.yaml", "source", "#\nsource"),
-    ):
+def test_rows_of_other_settings_are_kept_with_a_warning(project: Params, capsys: pytest.CaptureFixture[str]) -> None:
+    swept(0)
+    assert "warning" not in capsys.readouterr().err
+    edits = (("params.yaml", "  epochs:", "  epochs: 77 #"), ("datasets/small.yaml", "source", "#\nsource"))
+    for file, old, new in edits:
         Path(file).write_text(Path(file).read_text().replace(old, new))
-    (warning,) = swept(0).warnings
-    assert "before these changed: datasets/small.yaml, policy; they are kept" in warning
+    swept(0)
+    assert "before these changed: datasets/small.yaml, policy; they are kept" in capsys.readouterr().err
     assert [line["stale"] for line in csv.DictReader((FOLDER / TABLE).open())] == ["policy, datasets/small.yaml"]
     assert ran() == ["train 0", "evaluate 0"]
 
@@ -169,7 +168,7 @@ def test_a_job_of_slurm_is_a_trial_in_the_projects_folder(project: Params, monke
         monkeypatch.setenv("PATH", f"{Path.cwd()}:{path}")
         Path("srun").write_text('#!/bin/sh\nfor last; do :; done\necho "$@" > asked\necho "$last" > job\nexit 70\n')
         Path("srun").chmod(0o700)
-    (row,) = swept(3, slurm="gpu").rows
+    (row,) = swept(3, slurm="gpu")
     assert (row.status, row.error) == ("failed", "its process ended with status 70")
     assert Path("asked").read_text().startswith("--partition=gpu --cpus-per-task=1 --output=")
     assert Job.from_json(Path("job").read_text()).trial == Trial({"seed": 3})
