@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from primorl.evaluation.private.doubly_robust import SPREAD, SUMS, Cloned, DoublyRobust
+from primorl.evaluation.private.doubly_robust import SPREAD, SUMS, Cloned
 from primorl.evaluation.private.estimator import EvaluationState, run
-from primorl.evaluation.private.problem import BLOCK, Episodes, Problem
+from primorl.evaluation.private.problem import BLOCK
 from tests.evaluation.private import tiny_mdp
 from tests.evaluation.private.test_one_unit import FIT, doubly_robust
 
@@ -17,56 +17,25 @@ from tests.evaluation.private.test_one_unit import FIT, doubly_robust
 FIT = replace(FIT, clipping_norm=1.0, learning_rate=0.2)
 
 
-def unscaled(own: DoublyRobust, problem: Problem, numbers: Tensor) -> Tensor:
-    return problem.return_centre + own._half_range(problem) * numbers[:, 0]
-
-
-def slow_number(own: DoublyRobust, problem: Problem, values: dict[str, Tensor], episodes: Episodes, unit: int) -> float:
-    """ψ of one unit by a loop over its rows, before it is scaled."""
-    assert episodes.probability is not None
-    total, model = 0.0, own.model(problem)
-
-    def q(observation: Tensor, action: Tensor | None, step: int) -> float:
-        taken = problem.actions(observation) if action is None else action
-        return float(model.action_values(values, observation[None], taken[None], torch.tensor([step])).mean(0))
-
-    for row in range(int(episodes.own[unit].sum())):
-        now, then, action = (part[unit, row] for part in (episodes.observation, episodes.following, episodes.action))
-        if episodes.begins[unit, row]:
-            step = 0
-            total += q(now, None, 0)
-        same = problem.actions(now).argmax() == action.argmax()
-        weight = min(1 / float(episodes.probability[unit, row]), own.largest_weight) if same else 0.0
-        ahead = 0.0 if episodes.terminated[unit, row] or step + 1 == tiny_mdp.HORIZON else q(then, None, step + 1)
-        error = float(episodes.reward[unit, row]) + tiny_mdp.DISCOUNT * ahead - q(now, action, step)
-        total += tiny_mdp.DISCOUNT**step * weight * error
-        step += 1
-    return total / int(episodes.begins[unit].sum())
-
-
-@pytest.mark.parametrize("largest", [2.0, 1e4])
-def test_contributions_are_those_of_a_slow_loop(largest: float) -> None:
-    own = doubly_robust(largest_weight=largest)
-    problem, episodes = tiny_mdp.problem(12), tiny_mdp.log(12).episodes()
-    values = own.begin(problem)
-    slow = [slow_number(own, problem, values, episodes, unit) for unit in range(12)]
-    found = unscaled(own, problem, own.numbers(problem, values, episodes))
-    torch.testing.assert_close(found, torch.tensor(slow, dtype=torch.float64), rtol=1e-5, atol=1e-5)
-
-
-def test_without_noise_the_value_is_the_truth_though_the_model_is_wrong() -> None:
-    """Of a single step: with more, the behaviour's states would have to be the policy's."""
-    source, own = tiny_mdp.log(6000), doubly_robust()
-    problem = replace(tiny_mdp.problem(6000), horizon=1).with_return_bounds(None)
-    truth = float(tiny_mdp.REWARDS[torch.arange(3), tiny_mdp.POLICY].mean())
-    plan = own.plan(problem, 1e9)  # next to no noise
-    state = run(own, problem, plan, source)
-    (value,) = own.estimates(problem, plan, state)
-    assert value.ci95 is not None
-    width = value.ci95[1] - value.ci95[0]
-    assert 0.01 < width < 0.2
-    assert abs(value.value - truth) < width  # four standard errors
-    assert abs(float(own.model(problem).at_starts(state.values).mean()) - truth) > width, "the model is wrong"
+def test_without_noise_the_value_is_the_truth_though_the_model_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where moves do not depend on actions: else the behaviour's states would have to be the policy's."""
+    moves = tiny_mdp.MOVES[:, :1].expand_as(tiny_mdp.MOVES)
+    monkeypatch.setattr(tiny_mdp, "MOVES", moves)
+    source, states = tiny_mdp.log(6000), torch.arange(3)
+    problem = replace(tiny_mdp.problem(6000), discount=0.5).with_return_bounds(None)
+    truth = torch.zeros(3, dtype=torch.float64)
+    for _ in range(tiny_mdp.HORIZON):
+        truth = tiny_mdp.REWARDS[states, tiny_mdp.POLICY] + 0.5 * moves[:, 0, :3] @ truth
+    for own, right in ((doubly_robust(), True), (doubly_robust(largest_weight=1.2), False)):
+        plan = own.plan(problem, 1e9)  # next to no noise
+        state = run(own, problem, plan, source)
+        (value,) = own.estimates(problem, plan, state)
+        assert value.ci95 is not None
+        error, width = abs(value.value - float(truth.mean())), value.ci95[1] - value.ci95[0]
+        assert 0.01 < width < 0.2
+        assert (error < width) == right, "four standard errors; weights that are cut do not remove the model's error"
+        model = own.model(problem).at_starts(state.values).mean(0)
+        assert (model - truth).abs().min() > 2 * width, "the model is wrong"
 
 
 def test_the_behaviours_probabilities_are_logged_cloned_or_fitted() -> None:
