@@ -100,18 +100,6 @@ def test_discrete_actions_are_learned_by_dqn_and_read_back(project: Path) -> Non
     assert reader.spaces.discrete_actions
 
 
-def test_the_control_suite_is_recorded_in_single_precision(project: Path) -> None:
-    pytest.importorskip("dm_control")
-    small = options(episodes=1, num_envs=1, learning_starts=990)
-    record_training("dm_control/cartpole-swingup-v0", small, Path("raw"), "x-v0")
-    (episode,) = recorded("raw")
-    assert (episode.observations.dtype, len(episode.rewards), episode.truncations[-1]) == (np.float32, 1000, True)
-    x, cosine, sine, velocity, _ = episode.observations.astype(float).T
-    assert np.allclose(cosine**2 + sine**2, 1, atol=1e-4)
-    moved = 0.01 * (velocity[1:] + velocity[:-1]) / 2
-    assert np.median(np.abs(np.diff(x) - moved)) < 0.02 * np.median(np.abs(moved))  # at the rail's end a speed jumps
-
-
 class Unbounded(gymnasium.Env[Any, Any]):
     observation_space = Box(-np.inf, np.inf, (2,))
     action_space = Box(-np.inf, np.inf, (1,))
