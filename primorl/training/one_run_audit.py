@@ -39,12 +39,7 @@ _MOST_EVIDENCE = 50.0  # that one round gives: without noise a single wrong esti
 
 @dataclass(frozen=True)
 class Units:
-    """U trajectories of M transitions each; a `CohortSource`.
-
-    Attributes:
-        inputs: (observation, action), ``[U, M, S + A]``.
-        targets: (next_observation - observation, reward), ``[U, M, S + 1]``.
-    """
+    """U trajectories of M transitions each; a `CohortSource`. ``inputs [U, M, S + A]``, ``targets [U, M, S + 1]``."""
 
     inputs: Tensor
     targets: Tensor
@@ -72,15 +67,10 @@ class Units:
 
 @dataclass(frozen=True)
 class WithCanaries:
-    """The units of ``source``, then those of ``canaries``, of which only the included have rows.
+    """The real units of ``source``, then those of ``canaries``, of which only the ``included`` (bool) have rows.
 
     A canary that is left out keeps its number and its coin in every round but has no transitions, so its update is
-    zero: exactly what removing it does to the sum, while K, the denominator and everybody's numbers stay.
-
-    Attributes:
-        source: the real units.
-        canaries: the planted ones.
-        included: bool ``[canaries]``.
+    zero: exactly as if it were removed from the sum, while K, the denominator and everybody's numbers stay.
     """
 
     source: CohortSource
