@@ -228,13 +228,8 @@ def audit_one_run(
     planted = canary_trajectories(canaries, setup.local.batch_size, initial, architecture, normaliser)
     included = np.random.default_rng().random(canaries) < 0.5
     witness = Witness(setup, planted, normaliser)
-    trained = train(
-        setup,
-        WithCanaries(source, planted, torch.from_numpy(included)),
-        public,
-        save_checkpoint=witness,
-        on_round=lambda started, evaluation: on_round(),  # type: ignore[arg-type]
-    )
+    everybody = WithCanaries(source, planted, torch.from_numpy(included))
+    trained = train(setup, everybody, public, save_checkpoint=witness, on_round=lambda *_: on_round())  # type: ignore[arg-type]
     weights = tuple(w.cpu() for w in trained.weights)
     likelihood = _likelihood(weights, planted, architecture, normaliser)
     each = 1 - (1 - confidence) / 4

@@ -14,7 +14,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "538413b9206d89ed073f64736b3aa6425270cb0b7506f827aa9e7ff678bddb4b"
+SOURCES = "a406df72b57d597c7b8b0d5aec71d138fcfa5f5c39e8761613b9a6d0714923db"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:
