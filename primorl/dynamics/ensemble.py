@@ -249,7 +249,7 @@ class Evidence:
     """How well the public split supports a learned termination.
 
     Attributes:
-        terminations: how many public steps ended their episode.
+        terminations: public steps that ended their episode.
         loss: mean cross-entropy of the members' mean probability there; NaN: nothing is public.
         constant: the same of the public rate of terminations.
     """
@@ -274,12 +274,9 @@ class Evidence:
 
 @torch.no_grad()
 def evidence(ensemble: GaussianEnsemble, inputs: Tensor, terminated: Tensor) -> Evidence:
-    """Judge the learned termination of a model, on the CPU: a predicted end avoids all costs that would follow.
+    """Judge the learned termination of a model on the CPU, since a predicted end avoids all costs that would follow.
 
-    Args:
-        ensemble: with a learned termination.
-        inputs: public observations and actions, ``[R, S + A]``.
-        terminated: whether each step ended its episode, bool ``[R]``.
+    ``inputs [R, S + A]`` are public, and so is ``terminated``, bool ``[R]``: whether a step ended its episode.
     """
     S = ensemble.architecture.observation_size
     _, _, ends = ensemble.predict(inputs[:, :S], inputs[:, S:])

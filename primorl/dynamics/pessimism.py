@@ -84,13 +84,7 @@ class PessimisticModel:
 
     @torch.no_grad()
     def step(self, observation: Tensor, action: Tensor, generators: SeedGenerators) -> Step:
-        """Advance B rollouts, an equal share for each seed of ``generators``.
-
-        Args:
-            observation: ``[B, S]``, on the model's device.
-            action: ``[B, A]``.
-            generators: of the draws.
-        """
+        """Advance B rollouts, ``[B, S]`` and ``[B, A]``, an equal share for each seed of ``generators``."""
         mean, std, ends = self._ensemble.predict(observation, action)
         members, rollouts, targets = mean.shape
         member = generators.randint(members, rollouts)

@@ -1,4 +1,4 @@
-"""A released model of first states: it and its file, without what made it (`primorl.training.start_query`)."""
+"""A released model of first states and its file; `primorl.training.queries` makes it."""
 
 import math
 from dataclasses import dataclass

@@ -20,11 +20,9 @@ NONE, LEARNED = "none", "learned"
 
 @dataclass(frozen=True)
 class Rule:
-    """A declared rule.
+    """A declared rule for observations of S numbers.
 
-    Attributes:
-        observation_size: S, of the observations it can read.
-        ends: (observation ``[B, S]``, action ``[B, A]``, next_observation ``[B, S]``) to bool ``[B]``.
+    ``ends`` takes observation ``[B, S]``, action ``[B, A]`` and next_observation ``[B, S]`` to bool ``[B]``.
     """
 
     observation_size: int

@@ -297,11 +297,10 @@ def save(
     if behaviour.spread is not None:
         parts = zip(("weight", "bias"), behaviour.spread, strict=True)
         save_file({name: part.detach().float().cpu().contiguous() for name, part in parts}, folder / SPREAD)
-    config = BehaviourConfig(
+    BehaviourConfig(
         made=True,
         log_variance=behaviour.log_variance,
         rounds=rounds,
         engine_version=engine_version,
         public_loss=public_loss,
-    )
-    config.write(folder)
+    ).write(folder)

@@ -136,7 +136,7 @@ def save(
     save_file(_tensors(last), folder / FINAL)
     save_file(_tensors(DeterministicPolicy.stacked(epochs)), folder / EPOCHS)
     low, high = (None, None) if observation_range is None else (tuple(side.tolist()) for side in observation_range)
-    config = PolicyConfig(
+    PolicyConfig(
         policy=policy or ("models/mopo" if facts["variant"] == "mopo" else "models/policy"),
         observation_size=last.observation_size,
         action_size=last.action_size,
@@ -149,8 +149,7 @@ def save(
         epochs=len(epochs),
         policy_sha256=file_sha256(folder / FINAL),
         **facts,
-    )
-    config.write(folder)
+    ).write(folder)
 
 
 def seed_folders(folder: Path, seeds: Sequence[int]) -> list[Path]:

@@ -98,12 +98,8 @@ class DryRun:
         assert result.public_loss is not None, "there are rows that judge"
         shape, varying = setup.ensemble, self._varying
         constant = constant_loss(shape, self._judging[1], varying)
-        return Outcome(
-            start=self._loss(shape, weights, constant, varying),
-            loss=self._loss(shape, result.weights, constant, varying),
-            constant=constant,
-            in_all=self._loss(shape, result.weights, result.public_loss.constant),
-        )
+        start, loss = (self._loss(shape, each, constant, varying) for each in (weights, result.weights))
+        return Outcome(start, loss, constant, self._loss(shape, result.weights, result.public_loss.constant))
 
     @torch.no_grad()
     def _loss(self, shape: Architecture, weights: Weights, constant: float, counted: Tensor | None = None) -> float:

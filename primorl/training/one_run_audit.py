@@ -38,12 +38,7 @@ _MOST_EVIDENCE = 50.0  # that one round gives: without noise a single wrong esti
 
 @dataclass(frozen=True)
 class Units:
-    """U trajectories of M transitions each; a `CohortSource`.
-
-    Attributes:
-        inputs: (observation, action), ``[U, M, S + A]``.
-        targets: (next_observation - observation, reward), ``[U, M, S + 1]``.
-    """
+    """U trajectories of M transitions each; a `CohortSource`. ``inputs [U, M, S + A]``, ``targets [U, M, S + 1]``."""
 
     inputs: Tensor
     targets: Tensor
@@ -71,15 +66,10 @@ class Units:
 
 @dataclass(frozen=True)
 class WithCanaries:
-    """The units of ``source``, then those of ``canaries``, of which only the included have rows.
+    """The real units of ``source``, then those of ``canaries``, of which only the ``included`` (bool) have rows.
 
     A canary that is left out keeps its number and its coin in every round but has no transitions, so its update is
-    zero: exactly what removing it does to the sum, while K, the denominator and everybody's numbers stay.
-
-    Attributes:
-        source: the real units.
-        canaries: the planted ones.
-        included: bool ``[canaries]``.
+    zero: exactly as if it were removed from the sum, while K, the denominator and everybody's numbers stay.
     """
 
     source: CohortSource
@@ -237,13 +227,8 @@ def audit_one_run(
     planted = canary_trajectories(canaries, setup.local.batch_size, initial, architecture, normaliser)
     included = np.random.default_rng().random(canaries) < 0.5
     witness = Witness(setup, planted, normaliser)
-    trained = train(
-        setup,
-        WithCanaries(source, planted, torch.from_numpy(included)),
-        public,
-        save_checkpoint=witness,
-        on_round=lambda started, evaluation: on_round(),  # type: ignore[arg-type]
-    )
+    everybody = WithCanaries(source, planted, torch.from_numpy(included))
+    trained = train(setup, everybody, public, save_checkpoint=witness, on_round=lambda *_: on_round())  # type: ignore[arg-type]
     weights = tuple(w.cpu() for w in trained.weights)
     likelihood = _likelihood(weights, planted, architecture, normaliser)
     each = 1 - (1 - confidence) / 4

@@ -20,13 +20,7 @@ class PolicyNetwork:
     An MLP from the standardised observation. Actions in a box, scaled to [-1, 1], are Gaussian: mean tanh(output) and
     log-variance, side by side. Discrete actions have a logit each.
 
-    Attributes:
-        observation_size: S.
-        action_size: A.
-        discrete_actions: whether actions are one-hot vectors.
-        hidden: units of every hidden layer.
-        log_variance_low: lower bound, of actions scaled to [-1, 1].
-        log_variance_high: upper bound.
+    ``hidden`` are the units of every hidden layer; the bounds are of actions scaled to [-1, 1].
     """
 
     observation_size: int

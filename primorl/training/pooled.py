@@ -138,7 +138,7 @@ def public_start(
         normaliser: of inputs and targets.
         public: the public units, as training sees them (`TrainingSetup.source_of`).
         seed: of the initial weights and the batches.
-        beta_nll: β of an ensemble's loss, see `primorl.training.settings.LocalTraining`.
+        beta_nll: β of an ensemble's loss.
 
     Raises:
         ValueError: there are fewer than `LEAST_UNITS` units.

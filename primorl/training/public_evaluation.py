@@ -95,15 +95,8 @@ def losses_of_rows(
 
     A policy's loss is the negative log-likelihood of the action, for a Gaussian without its constant.
 
-    Args:
-        network: an ensemble or a policy.
-        weights: ``[N, in, out]`` and ``[N, 1, out]`` tensors.
-        inputs: standardised, ``[N, B, inputs]``.
-        targets: standardised, ``[.., B, columns]``; actions scaled to [-1, 1], or one-hot.
-        beta_nll: β of an ensemble's loss, see `primorl.training.settings.LocalTraining`.
-
-    Returns:
-        Losses ``[N, B]``; means or probabilities ``[N, B, columns]``.
+    Takes standardised ``inputs [N, B, inputs]`` and ``targets [.., B, columns]``, and gives losses ``[N, B]`` and means
+    or probabilities ``[N, B, columns]``.
     """
     if not isinstance(network, PolicyNetwork):
         return row_losses(network, weights, inputs, targets, beta_nll)

@@ -1,4 +1,4 @@
-"""What is saved is what is loaded; the normaliser survives rare jumps; files that lie are refused."""
+"""What is saved is what is loaded; files that lie are refused; a learned end is believed where rows support it."""
 
 import json
 from dataclasses import replace
@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from primorl.dynamics.architecture import Architecture
-from primorl.dynamics.ensemble import Bounds, GaussianEnsemble
+from primorl.dynamics.ensemble import Bounds, Evidence, GaussianEnsemble, evidence
 from primorl.dynamics.normaliser import Normaliser
 from primorl.project.errors import PipelineError
-from tests.dynamics.models import CPU
+from tests.dynamics.models import CPU, ends_where_positive
 
 
 @pytest.fixture
@@ -90,26 +91,46 @@ def test_broken_files_are_refused_in_one_line(
 
 
 def test_target_scales() -> None:
-    """Rare jumps do not widen one, a sparse reward has its deviation, a constant column is left alone.
-
-    A counter moves alike in every step: its noise is small beside its own range.
-    """
+    """Rare jumps do not widen one, a sparse reward has its deviation, a counter's noise is small beside its range."""
     generator = torch.Generator().manual_seed(0)
     inputs, targets = torch.randn(10_000, 3, generator=generator), torch.randn(10_000, 2, generator=generator)
     targets[::100, 0] *= 100
     assert 0.9 < float(Normaliser.from_public(inputs, targets).target_scale[0]) < 1.1
     assert float(targets[:, 0].std()) > 5, "the standard deviation would not have done"
-
     sparse = torch.zeros(1000, 1)
     sparse[::20] = 1.0
     torch.testing.assert_close(Normaliser.from_public(inputs[:1000], sparse).target_scale, sparse.std(0))
-
     constant = Normaliser.from_public(torch.ones(50, 3), torch.zeros(50, 2))
     assert torch.equal(constant.input_scale, torch.ones(3))
     torch.testing.assert_close(constant.target_scale, torch.tensor([0.05, 1.0]))
 
-    left = torch.arange(20).flip(0).repeat(50) / 20
-    moved = torch.stack((torch.full((1000,), -0.05), torch.randn(1000), torch.randn(1000)), dim=1)
-    scale = Normaliser.from_public(torch.stack((left, torch.randn(1000)), dim=1), moved).target_scale
-    torch.testing.assert_close(scale[0], 0.05 * left.std())
-    assert scale[1:].min() > 0.8, "the twin: what varies keeps its own scale"
+
+def rows(count: int = 400) -> tuple[Tensor, Tensor]:
+    inputs = torch.randn(count, 2, generator=torch.Generator().manual_seed(0))
+    return inputs, inputs[:, 0] > 0
+
+
+def test_a_head_is_believed_where_it_beats_the_rate_of_ends() -> None:
+    inputs, ended = rows()
+    share = ended.float().mean()
+    entropy = -(share * share.log() + (1 - share) * (1 - share).log())
+    for sharpness, believed in ((3.0, True), (0.05, False), (-3.0, False)):
+        found = evidence(ends_where_positive(sharpness), inputs, ended)
+        assert found.constant == pytest.approx(float(entropy), rel=1e-4)
+        assert found.terminations == int(ended.sum())
+        assert found.supports is believed
+    few = ended & (ended.cumsum(0) <= 19)
+    assert not evidence(ends_where_positive(3.0), inputs[few | ~ended], few[few | ~ended]).supports
+    assert not Evidence(0, float("nan"), float("nan")).supports
+
+
+def test_without_its_head_a_model_moves_and_pays_as_before_and_never_ends() -> None:
+    model = ends_where_positive(3.0)
+    bare = model.without_head()
+    inputs, _ = rows(64)
+    with_head, alone = (one.predict(inputs[:, :1], inputs[:, 1:]) for one in (model, bare))
+    torch.testing.assert_close(with_head[:2], alone[:2])
+    assert alone[2] is None
+    assert bare.without_head() is bare
+    assert model.with_ends(None) is model
+    assert model.with_ends("none").termination == "none", "as the policy's rollouts used it"

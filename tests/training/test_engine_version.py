@@ -14,7 +14,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "800ff39376a97041e81e5f50388d96f264db879d7e3826c6e410a1d90563bb04"
+SOURCES = "0f9880fc9556f640be12bea0c55f7976a105b297137b2a4f5dfa5d8f8ecc44cb"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:

@@ -1,7 +1,7 @@
 """Each cohort is summed whole and once, whatever the chunks and threads, and cohorts are independent."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -31,42 +31,12 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
-def rounds_of(
-    shape: Architecture, source: Ragged, identity: Normaliser, *, q: float = 0.5, chunk_bytes: int = 1000
-) -> Rounds:
+def rounds_of(shape: Architecture, source: Ragged, identity: Normaliser, chunk_bytes: int = 1000) -> Rounds:
     """Rounds in chunks of one unit, unless told otherwise."""
     clip = EnsembleClip(0.2, "flat", shape.members, len(shape.layers))
-    plan = Plan(source.units, "trajectory", PoissonSampler(q), clip, 1.0, 9, 1e-5)
+    plan = Plan(source.units, "trajectory", PoissonSampler(0.3), clip, 1.0, 9, 1e-5)
     execution = Execution(torch.device("cpu"), chunk_bytes)
     return Rounds(training_setup(plan, shape, local=WHOLE, execution=execution), source, identity)
-
-
-def these_cohorts(monkeypatch: pytest.MonkeyPatch, cohorts: Sequence[Sequence[int]]) -> None:
-    left = iter(cohorts)
-    monkeypatch.setattr(Plan, "cohort", lambda plan: torch.tensor(next(left), dtype=torch.int64))
-
-
-def marked(units: int) -> Ragged:
-    """Units whose rows all hold the unit's number: whoever takes part can be read off a batch."""
-    rows = [torch.full((3, 4), float(unit)) for unit in range(units)]
-    return Ragged(rows, rows)
-
-
-def participants(monkeypatch: pytest.MonkeyPatch, training: Rounds, weights: Any, count: int) -> list[list[int]]:
-    """Who took part in each of ``count`` rounds."""
-    seen: list[list[int]] = []
-
-    def summing(self: Kernel, start: Any, batches: LocalBatches, grid: float) -> list[Tensor]:
-        held = batches.weights[0].any(dim=1)  # a chunk is filled up with units without rows
-        seen[-1] += batches.inputs[0, held, 0, 0].int().tolist()
-        return [torch.zeros_like(w, dtype=torch.float64) for w in start]
-
-    monkeypatch.setattr(Kernel, "sum", summing)
-    with training:
-        for _ in range(count):
-            seen.append([])
-            training.sum(weights)
-    return [sorted(units) for units in seen]
 
 
 def test_sums_do_not_depend_on_chunks_and_a_broken_round_leaves_nothing(
@@ -84,7 +54,8 @@ def test_sums_do_not_depend_on_chunks_and_a_broken_round_leaves_nothing(
     source = Corrupt(good.inputs, good.targets)
     sums = []
     for chunk_bytes in (1000, 300_000, 1 << 24):
-        these_cohorts(monkeypatch, [[0, 3, 8], [0, 1, 5, 2], [], [0, 1, 2, 3, 4, 6, 7, 8]])
+        cohorts = iter([[0, 3, 8], [0, 1, 5, 2], [], [0, 1, 2, 3, 4, 6, 7, 8]])
+        monkeypatch.setattr(Plan, "cohort", lambda plan, left=cohorts: torch.tensor(next(left), dtype=torch.int64))
         with rounds_of(shape, source, identity, chunk_bytes=chunk_bytes) as training:
             first = training.sum(weights)
             with pytest.raises(PipelineError, match="corrupt"):
@@ -104,15 +75,25 @@ def test_each_cohort_is_summed_whole_and_once_in_the_round_it_was_drawn_for(
 ) -> None:
     """No chunk is dropped, none counts twice, none slips into the next round."""
     drawn: list[list[int]] = []
+    seen: list[list[int]] = []
     cohort = Plan.cohort
 
     def spying(plan: Plan) -> Tensor:
         units = cohort(plan)
-        drawn.append(units.tolist())
+        drawn.append(sorted(units.tolist()))
         return units
 
+    def summing(self: Kernel, start: Any, batches: LocalBatches, grid: float) -> list[Tensor]:
+        held = batches.weights[0].any(dim=1)  # a chunk is filled up with units without rows
+        seen[-1] += batches.inputs[0, held, 0, 0].int().tolist()
+        return [torch.zeros_like(w, dtype=torch.float64) for w in start]
+
     monkeypatch.setattr(Plan, "cohort", spying)
-    training = rounds_of(shape, marked(7), identity, q=0.3)
-    took_part = participants(monkeypatch, training, shape.initial_weights(0), 250)
-    assert [] in took_part, "an empty cohort was among them"
-    assert took_part == [sorted(units) for units in drawn]
+    monkeypatch.setattr(Kernel, "sum", summing)
+    rows = [torch.full((3, 4), float(unit)) for unit in range(7)]  # whoever takes part can be read off a batch
+    with rounds_of(shape, Ragged(rows, rows), identity) as training:
+        for _ in range(250):
+            seen.append([])
+            training.sum(shape.initial_weights(0))
+    assert [] in seen, "an empty cohort was among them"
+    assert [sorted(units) for units in seen] == drawn
