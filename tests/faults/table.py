@@ -160,8 +160,7 @@ SAMPLE_FAULTS = [
         SAMPLING,
         "PoissonSampler.sample",
         call(
-            "np.flatnonzero",
-            "np.sort(integers(entropy, units).argsort()[: round(self.sampling_probability * units)])",
+            "np.flatnonzero", "np.sort(integers(entropy, units).argsort()[: round(self.sampling_probability * units)])"
         ),
         f"{ON_SAMPLING}::test_sizes_are_binomial_and_a_fixed_size_is_told_apart",
     ),
@@ -187,13 +186,7 @@ GOLDEN = f"{TEST_ACCOUNTING}/test_epsilon.py::test_golden_values"
 STATED = f"{ON_PLAN}::test_queries_are_part_of_what_is_stated"
 
 ACCOUNT_FAULTS = [
-    Fault(
-        "accounting-half-q",
-        EPSILON,
-        "Training.event",
-        expression("self.sampling_probability", "_ / 2"),
-        GOLDEN,
-    ),
+    Fault("accounting-half-q", EPSILON, "Training.event", expression("self.sampling_probability", "_ / 2"), GOLDEN),
     Fault("accounting-one-round-less", EPSILON, "Training.event", expression("self.rounds", "max(1, _ - 1)"), GOLDEN),
     Fault("accounting-larger-delta", EPSILON, "spent.tight", expression("delta", "10 * _"), GOLDEN),
     Fault("accounting-other-relation", EPSILON, "", value_of("RELATION", "_.REPLACE_ONE"), GOLDEN),
@@ -248,11 +241,7 @@ PAYING, INTERRUPTED = f"{ON_LEDGER}/test_paying.py", f"{ON_LEDGER}/test_interrup
 
 LEDGER_FAULTS = [
     Fault(
-        "ledger-each-run-alone",
-        f"{LEDGER}.account",
-        "Account.with_events",
-        expression("self.cost", "Cost()"),
-        SWEEP,
+        "ledger-each-run-alone", f"{LEDGER}.account", "Account.with_events", expression("self.cost", "Cost()"), SWEEP
     ),
     Fault(
         "ledger-aborted-is-free",
