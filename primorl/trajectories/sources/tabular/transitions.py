@@ -72,7 +72,7 @@ class Transitions:
         self._has_next = any(field.name.startswith("next_observation.") for field in fields)
         self._probability = next((field for field in fields if field.name == BEHAVIOUR_PROBABILITY), None)
         # Where a trajectory is a unit, those that are numbered anew for each person look like one.
-        merged = "; or, where trajectories of several people have the same id, let columns.trajectory name other ids"
+        merged = "; or, if people's trajectories share ids, let columns.trajectory name a column of unique ids"
         self._or_merged = merged if unit == "trajectory" else ""
 
     def __call__(self, rows: pa.Table) -> pa.Table:
