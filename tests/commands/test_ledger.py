@@ -36,7 +36,7 @@ from primorl.trajectories.identity.membership import DIGEST_BYTES
 from primorl.trajectories.storage.manifest import Manifest
 from tests.commands.charging import EVENT, charged, data, partitioned, settings
 from tests.commands.conftest import Call
-from tests.privacy.ledger.ledgers import DELTA, GAUSSIAN, adaptive, execute, request, version
+from tests.privacy.ledger.ledgers import DELTA, adaptive, execute, request, version
 from tests.trajectories.builders import snapshot
 
 HEAD, DATABASE = Path(".primorl/ledger.head"), Path(".primorl/ledger.db")
@@ -80,8 +80,7 @@ def test_every_charge_is_shown_with_the_running_total_and_what_is_left(ledger: L
     raw = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8")) | {"dynamics": None}
     Path("params.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
     assert primorl("check")[2].startswith("error: params.yaml: ")
-    entries = shown(primorl)
-    first, second, third, fourth = entries
+    first, second, third, fourth = entries = shown(primorl)
     keys = {"dataset_fingerprint", "unit", "units", "stage", "delta", "time", "git_commit", "mlflow_run"}
     assert keys <= first.keys()
     assert [(entry["sequence"], entry["dataset"], entry["state"]) for entry in entries] == [
@@ -101,8 +100,6 @@ def test_every_charge_is_shown_with_the_running_total_and_what_is_left(ledger: L
     assert last["epsilon"] is last["epsilon_total"] is None
     assert all(math.isfinite(entry["epsilon_total"]) for entry in before)
     assert "  spent: no finite ε: a run without a guarantee, or on another kind of unit" in primorl("ledger", "show")[1]
-    Path("params.yaml").write_text(yaml.safe_dump(raw | {"ledger": {"url": 3}}), encoding="utf-8")
-    assert primorl("ledger", "show")[2].startswith("error: params.yaml: ledger.url")
 
 
 def test_the_records_alone_are_exported_and_the_first_broken_one_is_named(ledger: Ledger, primorl: Call) -> None:
@@ -112,7 +109,6 @@ def test_the_records_alone_are_exported_and_the_first_broken_one_is_named(ledger
     records = [Record(**json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
     chain = Chain(Path(".primorl/secret").read_bytes(), "exported")
     assert [content["kind"] for content in chain.extend(records)].count("version") == 3
-    assert version("ab").members.hex() not in file.read_text(encoding="utf-8")
     assert file.stat().st_mode & 0o777 == 0o600, "it is its owner's alone"
     file.unlink()
     with closing(sqlite3.connect(".primorl/ledger.db")) as database, database:
@@ -139,7 +135,7 @@ def test_the_ledger_is_one_also_in_dvcs_temporary_copies(
     assert not (folder / "ledgers" / "own.db").exists()
     (folder / ".primorl/ledger.head").unlink()
     with closing(project_ledger(chosen)) as begun:
-        begun.reserve(request(version("ab"), GAUSSIAN), None)
+        begun.reserve(request(version("ab")), None)
     assert (folder / "ledgers" / "own.db").exists(), "a relative path begins in the project"
 
 
@@ -150,22 +146,23 @@ def test_who_may_only_read_can_verify_show_and_plan(monkeypatch: pytest.MonkeyPa
         chosen = settings()
         partitioned()
         charged(chosen)
+        with closing(sqlite3.connect(DATABASE)) as database:
+            ((first,),) = database.execute("SELECT hash FROM ledger_records WHERE sequence = 1")
+        write_json(HEAD, {"sequence": 1, "hash": first})  # lags behind, and no command that reads heals it
         for path in [*Path().rglob("*"), Path()]:
             path.chmod(0o555 if path.is_dir() else 0o444)
-        before, root = snapshot(Path()), os.geteuid() == 0
+        before = snapshot(Path())
+        reading = (VERIFY, ("ledger", "show"), ("ledger", "show", "--json"), ("plan",))
         try:
-            if root:
+            if os.geteuid() == 0:
                 os.setegid(65534)
                 os.seteuid(65534)
             with pytest.raises(PermissionError):
                 Path(".primorl/probe").touch()
-            answers = [
-                primorl(*words) for words in (VERIFY, ("ledger", "show"), ("ledger", "show", "--json"), ("plan",))
-            ]
+            assert all(status == 0 and out for status, out, _ in (primorl(*words) for words in reading))
         finally:
             os.seteuid(os.getuid())
             os.setegid(os.getgid())
-        assert all(status == 0 and out for status, out, _ in answers), answers
         assert snapshot(Path()) == before
         for path in [Path(), *Path().rglob("*")]:
             path.chmod(0o755 if path.is_dir() else 0o644)
@@ -277,9 +274,7 @@ def test_a_repair_that_the_ledger_would_refuse_writes_nothing(project: Params, p
         ledger.reserve(request(published, EVENT), None)
     Path("away").rename("models")
     before = snapshot(Path())
-    status, _, err = primorl(*REPAIR)
-    assert status == 1
-    assert "the private split holds units that earlier runs used as public" in err
+    assert "the private split holds units that earlier runs used as public" in primorl(*REPAIR)[2]
     assert snapshot(Path()) == before
 
 
@@ -320,38 +315,18 @@ def test_what_needs_a_decision_is_refused_and_then_counted_or_kept_on_record(
     assert spent(project) == (0 if lost else compose([EVENT], DELTA).epsilon_pld)
 
 
-def test_no_command_that_reads_heals_the_head(project: Params, primorl: Call) -> None:
-    """Neither a missing one nor one that lags behind; and nothing else below .primorl changes."""
-    charged(project)
-    with closing(sqlite3.connect(DATABASE)) as database:
-        ((first,),) = database.execute("SELECT hash FROM ledger_records WHERE sequence = 1")
-    for head, status in ((json.dumps({"sequence": 1, "hash": first}), 0), (None, 1)):
-        HEAD.unlink()
-        if head:
-            HEAD.write_text(head, encoding="utf-8")
-        before = snapshot(Path(".primorl"))
-        for words in (*READING, ("doctor",), ("plan",), ("release", "out")):
-            found, out, err = primorl(*words)
-            if words[0] == "ledger":
-                assert (found, "ledger.head: not there" in out + err) == (status, head is None)
-        assert snapshot(Path(".primorl")) == before
-    assert (primorl(*REPAIR)[0], primorl(*VERIFY)[0]) == (0, 0)
-
-
 def test_a_write_that_was_killed_is_undone_by_who_may_write(project: Params, primorl: Call) -> None:
     """SQLite then needs its journal to read: with read access only it cannot, and says so by itself."""
     charged(project)
-    copy = Path("copy")
     with closing(sqlite3.connect(DATABASE, isolation_level=None)) as writer:
-        writer.execute("PRAGMA cache_size = 1")  # so that the file itself is written before the commit
-        writer.execute("BEGIN")
+        for statement in ("PRAGMA cache_size = 1", "BEGIN"):  # so that the file itself is written before the commit
+            writer.execute(statement)
         rows = [(sequence, "b" * 2000) for sequence in range(10, 400)]
         writer.executemany("INSERT INTO ledger_records VALUES (?, ?, 'x', 'y')", rows)
-        shutil.copytree(".primorl", copy)  # as a kill would leave it
-        writer.execute("ROLLBACK")
-    assert (copy / "ledger.db-journal").exists()
+        shutil.copytree(".primorl", "killed")
+    assert Path("killed/ledger.db-journal").exists()
     shutil.rmtree(".primorl")
-    copy.rename(".primorl")
+    Path("killed").rename(".primorl")
     assert primorl(*VERIFY)[:2] == (0, "the ledger is whole: 3 records\n")
 
 
