@@ -61,17 +61,11 @@ def grouped(q: float, z: float, rounds: int, units: int) -> Release:
 
 @dataclass(frozen=True)
 class Losses:
-    """What all releases together lose, rounded up or down.
+    """What all releases together lose, rounded up or down."""
 
-    Attributes:
-        grid: the losses.
-        density: how probable each is.
-        infinite: a bound on what is left out: losses beyond the grid and the error of the transform.
-    """
-
-    grid: Array
-    density: Array
-    infinite: float
+    grid: Array  # the losses
+    density: Array  # how probable each is
+    infinite: float  # bounds what is left out: losses beyond the grid and the error of the transform
 
     def delta(self, epsilon: float) -> float:
         return float((self.density * -np.expm1(np.minimum(0.0, epsilon - self.grid))).sum()) + self.infinite
@@ -106,16 +100,13 @@ def composed(releases: Sequence[Release], *, step: float, points: int, up: bool)
 def bracket(releases: Sequence[Release], delta: float, *, guess: float, width: float = 0.005) -> tuple[float, float]:
     """Lower and upper bound on ε at ``delta``, the larger of both orders of the neighbours.
 
-    Args:
-        releases: composed.
-        delta: at which ε is read.
-        guess: roughly ε; it decides how fine the grid is and not what is found.
-        width: share of ε that rounding may cost, about.
+    ``guess``, roughly ε, and the share ``width`` that rounding may cost decide how fine the grid is.
     """
     step = width * guess / sum(rounds for _, _, rounds in releases)
     points = 1 << math.ceil(math.log2(2 * 12 * guess / step))
     orders = releases, [(other, law, rounds) for law, other, rounds in releases]
-    low, high = (
-        max(composed(order, step=step, points=points, up=up).epsilon(delta) for order in orders) for up in (False, True)
-    )
-    return low, high
+
+    def largest(up: bool) -> float:
+        return max(composed(order, step=step, points=points, up=up).epsilon(delta) for order in orders)
+
+    return largest(False), largest(True)

@@ -48,13 +48,11 @@ def gradients(theta: Sequence[Array], x: Array, y: Array, low: float, high: floa
 def update(
     theta: Sequence[Array],
     batches: Sequence[tuple[Array, Array]],
-    *,
-    rate: float,
-    norm: float,
-    bounds: tuple[float, float],
+    settings: tuple[float, float, float, float],
     per_layer: bool = False,
 ) -> list[Array]:
-    """Δ of one unit, shaped like ``theta``."""
+    """Δ of one unit, shaped like ``theta``; settings: learning rate, C, and the bounds of the log-variance."""
+    rate, norm, low, high = settings
     members = len(theta[0])
     parts = [[w[i] for w in theta] for i in range(members)]
     joint: list[list[Array]] = []
@@ -62,7 +60,7 @@ def update(
         moved = [np.zeros_like(w) for w in start]
         for x, y in batches:
             now = [w + m for w, m in zip(start, moved, strict=True)]
-            step = gradients(now, x, y, *bounds)
+            step = gradients(now, x, y, low, high)
             moved = [m - rate * g for m, g in zip(moved, step, strict=True)]
             groups = [moved[i : i + 2] for i in range(0, len(moved), 2)] if per_layer else [moved]
             bound = norm * MARGIN / math.sqrt(members * len(groups))

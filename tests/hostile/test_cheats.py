@@ -18,8 +18,7 @@ from tests.projects import inside
 from tests.release.released_project import EPISODES, run_stages, tiny_params
 
 IDS = [f"p{i}" for i in range(6)]
-# A schema number that was removed is written again at the next opening, as for ledgers of the first schema.
-MAY_BE_ABSENT = "ledger_schema"
+MAY_BE_ABSENT = "ledger_schema"  # its number is written again at the next opening, as for ledgers of the first schema
 
 
 @pytest.fixture(scope="module")
@@ -99,16 +98,18 @@ def test_ids_that_are_one_number_are_one_person(tmp_path: Path, monkeypatch: pyt
         prepare(["1", "01", "2", "3", "4", "5"])
 
 
+def edited(rows: pa.Table, column: str, values: list[Any]) -> pa.Table:
+    place, field = rows.schema.get_field_index(column), rows.schema.field(column)
+    return rows.set_column(place, field, pa.array(values, field.type))
+
+
 def a_row_edited(rows: pa.Table) -> pa.Table:
-    place = rows.schema.get_field_index("reward")
-    rewards = [-1.0, *rows.column(place).to_pylist()[1:]]
-    return rows.set_column(place, rows.schema.field(place), pa.array(rewards, rows.schema.field(place).type))
+    return edited(rows, "reward", [-1.0, *rows["reward"].to_pylist()[1:]])
 
 
 def a_unit_renamed(rows: pa.Table) -> pa.Table:
-    place, first = rows.schema.get_field_index("unit_id"), rows["unit_id"][0].as_py()
-    ids = ["zz" if unit == first else unit for unit in rows["unit_id"].to_pylist()]
-    return rows.set_column(place, rows.schema.field(place), pa.array(ids, rows.schema.field(place).type))
+    first, *others = rows["unit_id"].to_pylist()
+    return edited(rows, "unit_id", ["zz" if unit == first else unit for unit in (first, *others)])
 
 
 def a_unit_removed(rows: pa.Table) -> pa.Table:

@@ -27,10 +27,10 @@ def test_a_group_is_what_an_independent_accountant_says(q: float, z: float, roun
     assert compose([grouped(run.event, k - 1)], DELTA).epsilon_pld < 0.8 * low
 
 
-@pytest.mark.parametrize("k", [2, 5])
-def test_without_sampling_a_group_is_a_gaussian_of_k_times_the_shift(k: int) -> None:
-    epsilon = compose([grouped(Training(1.0, 40.0, 50, (30.0,)).event, k)], DELTA).epsilon_pld
-    assert 0.97e-5 < gaussian_delta(k * math.sqrt(50 / 40.0**2 + 30.0**-2), epsilon) <= DELTA * (1 + 1e-6)
+def test_without_sampling_a_group_is_a_gaussian_of_k_times_the_shift() -> None:
+    for k in (2, 5):
+        epsilon = compose([grouped(Training(1.0, 40.0, 50, (30.0,)).event, k)], DELTA).epsilon_pld
+        assert 0.97e-5 < gaussian_delta(k * math.sqrt(50 / 40.0**2 + 30.0**-2), epsilon) <= DELTA * (1 + 1e-6)
 
 
 def test_one_unit_is_the_event_itself_and_groups_compose() -> None:
@@ -38,8 +38,7 @@ def test_one_unit_is_the_event_itself_and_groups_compose() -> None:
     assert grouped(run.event, 1) == run.event
     no_guarantee = dp_event.NonPrivateDpEvent()
     assert grouped(no_guarantee, 3) is no_guarantee
-    twice = compose([grouped(run.event, 3)] * 2, DELTA)
-    whole = compose([grouped(longer.event, 3)], DELTA)
+    twice, whole = compose([grouped(run.event, 3)] * 2, DELTA), compose([grouped(longer.event, 3)], DELTA)
     assert twice.epsilon_pld == pytest.approx(whole.epsilon_pld, rel=2e-3)
     assert twice.epsilon_pld <= twice.epsilon_rdp
     # Beside a charge of whole people, the group's charge is composed as it is.
@@ -47,15 +46,12 @@ def test_one_unit_is_the_event_itself_and_groups_compose() -> None:
     assert compose([grouped(run.event, 3)], DELTA).epsilon_pld < mixed < twice.epsilon_pld
 
 
-@pytest.mark.parametrize("k", [2, 9, 301])
-def test_the_probabilities_of_a_mixture_are_whole(k: int) -> None:
+def test_the_probabilities_of_a_mixture_are_whole() -> None:
     """They add up to one, and what is too rare to list counts as the whole group."""
-    event = grouped(Training(0.01, 2.0, 1).event, k).event
-    assert math.fsum(event.sampling_probs) == pytest.approx(1.0, abs=1e-12)
-    assert max(event.sensitivities) == k
-
-
-def test_no_group_and_no_mechanism_of_others_is_analysed() -> None:
+    for k in (2, 9, 301):
+        event = grouped(Training(0.01, 2.0, 1).event, k).event
+        assert math.fsum(event.sampling_probs) == pytest.approx(1.0, abs=1e-12)
+        assert max(event.sensitivities) == k
     with pytest.raises(ValueError, match="a group has at least one unit, found 0"):
         grouped(dp_event.GaussianDpEvent(1.0), 0)
     with pytest.raises(ValueError, match="no group analysis for LaplaceDpEvent"):
@@ -77,23 +73,21 @@ def test_rdp_of_a_mixture_is_the_closed_form_at_whole_orders() -> None:
     assert mixture_rdp(group, [1e6])[0] == math.inf
 
 
-MU = 0.25
-GAUSSIAN = Training(1.0, 20.0, 25).event  # μ = 5 / 20
 SAMPLED = Training(0.1, 8.763, 150)
 
 
 def test_profile_and_attacks_are_those_of_the_exact_gaussian() -> None:
     """Never below it, and hardly above. The best attack is Φ(Φ⁻¹(α) + μ) (Dong, Roth and Su 2022)."""
-    found = figures(GAUSSIAN, 1e-5)
+    mu, found = 5 / 20, figures(Training(1.0, 20.0, 25).event, 1e-5)
     epsilons = [epsilon for epsilon, _ in found.profile]
     assert epsilons == sorted(epsilons)
     assert epsilons[0] == 0
     assert any(delta == 1e-5 for _, delta in found.profile)
     for epsilon, delta in found.profile:
-        exact = float(gaussian_delta(MU, epsilon))
+        exact = float(gaussian_delta(mu, epsilon))
         assert exact * (1 - 1e-6) <= delta <= max(exact * 1.05, 1e-10)
     for rate, power in found.attacks:
-        exact = float(stats.norm.cdf(stats.norm.ppf(rate) + MU))
+        exact = float(stats.norm.cdf(stats.norm.ppf(rate) + mu))
         assert exact <= power <= exact * 1.002
 
 
@@ -122,9 +116,7 @@ def test_groups_and_replacement_are_the_accountants() -> None:
         assert epsilon == pytest.approx(compose([grouped(SAMPLED.event, units)], 1e-5).epsilon_pld)
         assert epsilon > units * one  # kε at the same δ was claimed once
     assert found.epsilon_replace_one == SAMPLED.spent(1e-5, "replace_one").epsilon_pld
-
-
-def test_where_nothing_is_guaranteed_an_attack_may_be_certain() -> None:
+    # Where nothing is guaranteed an attack may be certain.
     hopeless = figures(Training(1.0, 0.01, 3).event, 1e-5)
     assert hopeless.profile == ()
     assert hopeless.attacks == tuple((rate, 1.0) for rate in FALSE_POSITIVE_RATES)

@@ -36,7 +36,7 @@ def clipped_sum(clip: EnsembleClip, units: list[Unit]) -> list[Tensor]:
 
 
 def make_unit(values: list[float], member: int | None = None) -> Unit:
-    """A unit whose updates repeat ``values``; with ``member``, those of the other members are small."""
+    """Updates that repeat ``values``; with ``member``, those of the other members are small."""
     flat = torch.tensor(values).repeat(MEMBERS * sum(SIZES))[: MEMBERS * sum(SIZES)].view(MEMBERS, -1)
     if member is not None:
         flat = torch.where((torch.arange(MEMBERS) == member)[:, None], flat, torch.full_like(flat, 0.01))
@@ -61,18 +61,16 @@ UNITS = st.builds(
 @settings(max_examples=60, deadline=None)
 @given(odd=UNITS, other=UNITS)
 def test_neighbours_differ_by_at_most_the_sensitivity(relation: Relation, mode: str, odd: Unit, other: Unit) -> None:
-    """Whatever the unit that comes, goes or is exchanged: huge, overflowing, NaN or infinite, in one member or all."""
     clip = make_clip(mode)
     assert distance(clip, relation, odd, other) <= clip.sensitivity_under(relation)
 
 
 @each_mode
-@pytest.mark.parametrize(("relation", "farthest"), [("zero_out_one", C), ("replace_one", 2 * C)])
-def test_the_sensitivity_is_reached(
-    mode: str, relation: Relation, farthest: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@each_relation
+def test_the_sensitivity_is_reached(mode: str, relation: Relation, monkeypatch: pytest.MonkeyPatch) -> None:
     """Opposite updates are 2C apart. The twin: members (and layers) held to C each pass the bound by a root."""
     clip, opposite = make_clip(mode), (make_unit([1e6]), make_unit([-1e6]))
+    farthest = {"zero_out_one": C, "replace_one": 2 * C}[relation]
     assert clip.sensitivity_under(relation) == farthest
     assert 0.999 * farthest < distance(clip, relation, *opposite) <= farthest
     monkeypatch.setattr(EnsembleClip, "bound", property(lambda clip: clip.clipping_norm))
@@ -138,12 +136,18 @@ def test_one_vector_moves_the_sum_by_no_more_than_an_l2_clip_states(relation: Re
 
 
 def test_an_l2_clip_keeps_what_is_short_and_zeroes_what_is_not_finite() -> None:
+    """A row must be all of one unit: one number for each of three would be clipped as one vector."""
     clipped, given = L2Clip(C).finish(vectors()), vectors()
     torch.testing.assert_close(clipped[2:4], given[2:4], rtol=0, atol=0)
     assert clipped[0].norm().item() == pytest.approx(C, rel=1e-3)
     assert not clipped[4:].any()
     assert torch.equal(L2Clip(math.inf).finish(given[:4].clone()), given[:4])
     assert L2Clip(math.inf).describe() == {"clipping_norm": None, "clipping": "flat"}
+    for wrong in (torch.ones(3), torch.ones(3, 2, 2), torch.ones(3, 2, dtype=torch.int64)):
+        with pytest.raises(ValueError, match="one row for each unit"):
+            L2Clip(C).finish(wrong)
+    with pytest.raises(ValueError, match="clipping_norm: found 0"):
+        L2Clip(0.0)
 
 
 @pytest.mark.parametrize("norm", [C, 1e-3])
@@ -160,17 +164,7 @@ def test_rounding_carries_no_vector_above_the_bound(norm: float, monkeypatch: py
     assert largest() > norm
 
 
-def test_a_row_must_be_all_of_one_unit() -> None:
-    """One number for each of three units would be clipped as one vector, and so depend on all three."""
-    for given_ in (torch.ones(3), torch.ones(3, 2, 2), torch.ones(3, 2, dtype=torch.int64)):
-        with pytest.raises(ValueError, match="one row for each unit"):
-            L2Clip(C).finish(given_)
-    with pytest.raises(ValueError, match="clipping_norm: found 0"):
-        L2Clip(0.0)
-
-
 def test_pieces_are_clipped_as_training_clips_them() -> None:
-    """`clip_pieces`, which the audit uses, is `finish` in another shape."""
     whole, clip = torch.randn(5, len(SIZES), MEMBERS, 8), make_clip("per_layer")
     pairs = [whole[:, layer].reshape(-1, 8).clone() for layer in range(len(SIZES))]
     expected = torch.stack([part.view(5, MEMBERS, 8) for part in clip.finish(pairs)], dim=1)

@@ -23,17 +23,8 @@ WITHOUT_NOISE = GaussianQuery("starts", 2.0, 0.0)
 
 
 def plan(**changes: object) -> Plan:
-    settings = {
-        "units": 1000,
-        "unit": "trajectory",
-        "sampling_probability": 0.1,
-        "noise_multiplier": 2.0,
-        "clipping_norm": 0.5,
-        "rounds": 20,
-        "delta": 1e-5,
-        "members": 3,
-        "layers": 3,
-    }
+    settings = {"units": 1000, "unit": "trajectory", "sampling_probability": 0.1, "noise_multiplier": 2.0}
+    settings |= {"clipping_norm": 0.5, "rounds": 20, "delta": 1e-5, "members": 3, "layers": 3}
     return ensemble_plan(**(settings | changes))  # type: ignore[arg-type]
 
 
@@ -43,7 +34,7 @@ def stated(p: Plan) -> Statement:
 
 def released_noise(p: Plan, rounds: int, size: tuple[int, ...]) -> np.ndarray:
     """[rounds, 2, ...] releases of a sum of nothing."""
-    zero = [torch.zeros(size, dtype=torch.float64), torch.zeros(size, dtype=torch.float64)]
+    zero = [torch.zeros(size, dtype=torch.float64)] * 2
     return np.stack([torch.stack(p.release(zero)).numpy() for _ in range(rounds)])
 
 
@@ -108,43 +99,36 @@ def test_noise_is_drawn_and_added_in_double_precision() -> None:
         assert not torch.equal(released, (rounded.double() / p.expected_cohort).float())
 
 
-@pytest.mark.parametrize(("denominator", "mean"), [(None, 0.07), (14.0, 0.5)])
-def test_the_denominator_is_constant(denominator: float | None, mean: float) -> None:
+def test_the_denominator_is_constant() -> None:
     """The same sum is divided by qK, or by what the plan names, whoever came."""
-    p = plan(noise_multiplier=0.0, denominator=denominator)
-    total = [torch.full((3, 2, 2), 7.0, dtype=torch.float64)]
-    assert p.expected_cohort == 100
-    torch.testing.assert_close(p.release(total)[0], torch.full((3, 2, 2), mean))
+    for denominator, mean in ((None, 0.07), (14.0, 0.5)):
+        p = plan(noise_multiplier=0.0, denominator=denominator)
+        assert p.expected_cohort == 100
+        (released,) = p.release([torch.full((3, 2, 2), 7.0, dtype=torch.float64)])
+        torch.testing.assert_close(released, torch.full((3, 2, 2), mean))
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
+def test_contradictory_plans_are_refused_and_a_broken_guarantee_is_called_void() -> None:
+    refused: list[tuple[dict[str, object], str]] = [
         ({"clipping_norm": math.inf}, "finite clipping norm"),
         ({"units": 0}, "at least one private unit"),
         ({"denominator": 0.0}, "denominator must be positive"),
         ({"queries": (QUERIES[0], QUERIES[0])}, "same name"),
         ({"queries": (WITHOUT_NOISE,)}, "covers no query"),
-    ],
-)
-def test_contradictory_plans_are_refused(changes: dict[str, object], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        plan(**changes)
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
+    ]
+    for changes, says in refused:
+        with pytest.raises(ValueError, match=says):
+            plan(**changes)
+    void: list[tuple[dict[str, object], str]] = [
         ({"noise_multiplier": 0.0, "queries": (WITHOUT_NOISE,)}, "no noise is added"),
         ({"noise_multiplier": 0.0, "clipping_norm": math.inf}, "updates are not clipped"),
         ({"entropy": SeededEntropy(0)}, "noise is seeded"),
-    ],
-)
-def test_a_broken_guarantee_is_called_void(changes: dict[str, object], reason: str) -> None:
-    statement = stated(plan(**changes))
-    json.dumps(statement.to_json(), allow_nan=False)
-    assert reason in statement.void
-    assert statement.private is (reason == "noise is seeded")
+    ]
+    for changes, reason in void:
+        statement = stated(plan(**changes))
+        json.dumps(statement.to_json(), allow_nan=False)
+        assert reason in statement.void
+        assert statement.private is (reason == "noise is seeded")
 
 
 def test_queries_are_part_of_what_is_stated() -> None:

@@ -12,16 +12,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from primorl.privacy.accounting.epsilon import Relation
+from primorl.privacy.mechanism import queries
 from primorl.privacy.mechanism.entropy import SystemEntropy
-from primorl.privacy.mechanism.queries import (
-    ONE,
-    BoundedSum,
-    Fractions,
-    GaussianQuery,
-    Moments,
-    query_types,
-    register_query,
-)
+from primorl.privacy.mechanism.queries import ONE, BoundedSum, Fractions, GaussianQuery, Moments
 from tests.hostile.fft_accountant import gaussian_delta
 from tests.privacy.mechanism.test_plan import chi_square_tail
 
@@ -43,8 +36,7 @@ def neighbours(relation: Relation, rest: list[Unit], odd: Unit, other: Unit) -> 
 
 
 def histogram_sum(units: list[Unit]) -> Tensor:
-    query = Fractions(COLUMNS, BINS)
-    total = torch.zeros(COLUMNS, BINS, dtype=torch.int64)
+    query, total = Fractions(COLUMNS, BINS), torch.zeros(COLUMNS, BINS, dtype=torch.int64)
     for bins, own in units:  # one by one, and all at once: padding changes nothing
         total += query.total(bins.unsqueeze(0), own.unsqueeze(0))
     if units:
@@ -72,7 +64,6 @@ STATES = st.tuples(
 @settings(max_examples=80, deadline=None)
 @given(odd=BINNED, other=BINNED, rest=st.lists(BINNED, max_size=2))
 def test_histograms_of_neighbours(relation: Relation, odd: Unit, other: Unit, rest: list[Unit]) -> None:
-    """Whatever the rows of the unit that comes, goes or is exchanged: however many, in whatever bins or none."""
     one, two = neighbours(relation, rest, odd, other)
     assert norm(histogram_sum(one) - histogram_sum(two)) <= Fractions(COLUMNS, BINS).sensitivity_under(relation)
 
@@ -81,7 +72,6 @@ def test_histograms_of_neighbours(relation: Relation, odd: Unit, other: Unit, re
 @settings(max_examples=80, deadline=None)
 @given(odd=STATES, other=STATES, rest=st.lists(STATES, max_size=2))
 def test_moments_of_neighbours(relation: Relation, odd: Unit, other: Unit, rest: list[Unit]) -> None:
-    """Whatever the first state: beyond the bounds, infinite, NaN, of a category that there is not."""
     one, two = neighbours(relation, rest, odd, other)
     assert norm(moment_sum(one) - moment_sum(two)) <= Moments(3, (2, 4)).sensitivity_under(relation)
 
@@ -100,21 +90,17 @@ def test_the_sensitivities_are_reached() -> None:
     assert norm(moment_sum([corner])) == Moments(3, (2, 4)).sensitivity == math.sqrt(9 + 2)
 
 
-def test_what_is_no_number_counts_nowhere() -> None:
+def test_the_sums_are_what_they_say_and_what_is_no_number_counts_nowhere() -> None:
     nothing = torch.full((4, COLUMNS), -1)
     assert not histogram_sum([(nothing, torch.ones(4, dtype=torch.bool))]).any()
     assert not histogram_sum([(nothing + 1, torch.zeros(4, dtype=torch.bool))]).any()
     assert not moment_sum([(torch.full((3,), math.nan), torch.tensor([-1, 9]))]).any()
-
-
-def test_the_sums_are_what_they_say() -> None:
     bins = torch.tensor([[[0, 4, 2], [0, 4, 2], [1, 4, 9]]])
     expected = torch.zeros(COLUMNS, BINS)
     expected[0, 0], expected[0, 1], expected[1, 4], expected[2, 2] = 2 / 3, 1 / 3, 1, 2 / 3
     found = Fractions(COLUMNS, BINS).total(bins, torch.ones(1, 3, dtype=torch.bool)) / ONE
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
-    state = torch.tensor([0.5, -0.25, 2.0])
-    found = moment_sum([(state, torch.tensor([1, 0]))]) / ONE
+    found = moment_sum([(torch.tensor([0.5, -0.25, 2.0]), torch.tensor([1, 0]))]) / ONE
     x = [0.5, -0.25, 1.0]
     pairs = [x[i] * x[j] for i in range(3) for j in range(i, 3)]
     torch.testing.assert_close(found, torch.tensor([*x, *pairs, 0, 1, 1, 0, 0, 0]), atol=1e-6, rtol=0)
@@ -131,15 +117,12 @@ def test_noise_has_the_accounted_scale() -> None:
     assert np.corrcoef(noise[:, 1:].ravel(), noise[:, :-1].ravel())[0, 1] < 0.12
 
 
-def test_without_noise_the_sum_leaves_and_nothing_is_claimed() -> None:
+def test_its_statement_is_the_accountants_and_without_noise_nothing_is_claimed() -> None:
+    """ε of one Gaussian; the twin is the ε of two thirds of the noise."""
     query, exact = GaussianQuery("starts", 2.0, 0.0), torch.tensor([3.0], dtype=torch.float64)
     assert torch.equal(query.release(torch.tensor([3 * ONE]), SystemEntropy()), exact)
     assert query.event == dp_event.NonPrivateDpEvent()
     assert query.statement(1e-5).epsilon is None
-
-
-def test_its_statement_is_the_accountants() -> None:
-    """ε of one Gaussian; the twin is the ε of two thirds of the noise."""
     epsilon = GaussianQuery("starts", 2.0, 10.0).statement(1e-5).epsilon
     assert 0.97e-5 < gaussian_delta(1 / 10, epsilon) <= 1e-5 * (1 + 1e-6) < gaussian_delta(3 / 20, epsilon)
 
@@ -162,15 +145,15 @@ def test_one_unit_moves_a_bounded_sum_by_no_more_than_stated(relation: Relation)
 
 
 def test_queries_register_themselves_once_under_a_plain_name() -> None:
-    @register_query("of_this_test")
+    @queries.register_query("of_this_test")
     class Query:
         contribution = BoundedSum(2, 1.5)
 
-    assert query_types()["of_this_test"] is Query
+    assert queries.query_types()["of_this_test"] is Query
     assert GaussianQuery.of("of_this_test", Query.contribution, 3.0) == GaussianQuery("of_this_test", 1.5, 3.0)
     with pytest.raises(ValueError, match="already registered by"):
-        register_query("of_this_test")(GaussianQuery)
+        queries.register_query("of_this_test")(GaussianQuery)
     with pytest.raises(ValueError, match="allowed are up to 40 lower-case"):
-        register_query("Not plain\n")
+        queries.register_query("Not plain\n")
     with pytest.raises(ValueError, match="not registered"):
         GaussianQuery.of("nobody", Query.contribution, 3.0)
