@@ -66,15 +66,7 @@ def measured(size: FixedRound, command: str) -> list[dict[str, object]]:
 
 def fresh_batches(size: FixedRound, units: int) -> LocalBatches:
     """Of the first ``units``, in a fresh order."""
-    return local_batches(
-        size.source(),
-        torch.arange(units),
-        size.normaliser,
-        batch_size=BATCH,
-        epochs=1,
-        max_transitions=None,
-        entropy=size.plan.entropy,
-    )
+    return local_batches(size.source(), torch.arange(units), size.normaliser, size.local, size.plan.entropy)
 
 
 def check(size: FixedRound, batches: LocalBatches) -> float:

@@ -86,11 +86,6 @@ class Policy:
         """A: dimensions of an action, or the number of discrete actions."""
         return len(self.action_low)
 
-    @property
-    def saved(self) -> "Policy":
-        """The policy itself: its facts, such as ``elapsed``, were attributes of ``saved`` once."""
-        return self
-
     def act(self, observation: Any) -> "int | npt.NDArray[Any]":
         """The environment's action for one observation or for each of a batch.
 
