@@ -14,10 +14,15 @@ from primorl.config.params import Params, names
 from primorl.config.suggestions import leaves
 
 ROOT = Path(__file__).resolve().parent.parent
-STAGES: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
-DATASET = "datasets/${dataset}.yaml"
-DEFAULTS = "datasets/defaults.yaml"
 
+
+@cache
+def content(file: str) -> Any:
+    return yaml.safe_load((ROOT / file).read_text(encoding="utf-8"))
+
+
+STAGES: dict[str, dict[str, Any]] = content("dvc.yaml")["stages"]
+DATASET, DEFAULTS = "datasets/${dataset}.yaml", "datasets/defaults.yaml"
 PRIVATE = (
     *("data/raw", "data/trajectories", "data/partitions/private", "models/mopo"),
     *("data/partitions/units.bin", "data/partitions/public_units.bin"),
@@ -39,24 +44,15 @@ EDGES = (
 BY_FILE = ("primorl.setup.policy_fitting", "primorl.setup.policy_results")
 """Beside paid work, in the same room, and no part of it: an edit of paid work must not train a policy again."""
 CODE, SETUP = ("pipeline/", "primorl/"), "primorl.setup."
-EDGE_PARAMS = {"compute", "tracking", "ledger", "origins"}
-EDGE_KEYS = ("privacy.budget",)  # what may be spent, not what is trained
+READ = {field.name for field in fields(Params)} - {"compute", "tracking", "ledger", "origins"}
 ALONE = ("privacy.budget.", "privacy.draw.", "evaluation.private.draw.", "dynamics.variant.", "partition.public.")
 SUGGESTIBLE = {key for key in leaves() if not f"{key}.".startswith(ALONE)}
 METHODS = {"of", "entropy_of"}
 
 
-@cache
-def content(file: str) -> Any:
-    return yaml.safe_load((ROOT / file).read_text(encoding="utf-8"))
-
-
 def outputs(stage: str) -> dict[str, dict[str, Any]]:
-    everything = [entry for kind in ("outs", "metrics", "plots") for entry in STAGES[stage].get(kind, [])]
-    found: dict[str, dict[str, Any]] = {}
-    for entry in everything:
-        found |= {entry: {}} if isinstance(entry, str) else entry
-    return found
+    entries = [entry for kind in ("outs", "metrics", "plots") for entry in STAGES[stage].get(kind, [])]
+    return dict(item for entry in entries for item in ({entry: {}} if isinstance(entry, str) else entry).items())
 
 
 def listed(stage: str) -> Iterator[tuple[str, str]]:
@@ -206,23 +202,19 @@ def tree(module: str) -> ast.Module:
     return ast.parse(source(module).read_text(encoding="utf-8"))
 
 
-def params_read(module: str) -> set[tuple[str, str]]:
-    return {chain for node in ast.walk(tree(module)) if (chain := attribute_chain(node))}
-
-
-def attribute_chain(node: ast.AST) -> tuple[str, str] | None:
-    parts: list[str] = []
-    while isinstance(node, ast.Attribute):
-        parts.insert(0, node.attr)
-        node = node.value
-    if not (isinstance(node, ast.Name) and node.id == "params" and parts):
-        return None
-    if parts[0] == "chosen":
-        return DATASET, "".join(parts[1:2])
-    if parts[0] not in {field.name for field in fields(Params)} or parts[0] in EDGE_PARAMS:
-        return None
-    key = ".".join(part for part in parts if part not in METHODS)
-    return None if f"{key}.".startswith(tuple(f"{edge}." for edge in EDGE_KEYS)) else ("params.yaml", key)
+@cache
+def params_read(module: str) -> frozenset[tuple[str, str]]:
+    found = set()
+    for text in {ast.unparse(node) for node in ast.walk(tree(module)) if isinstance(node, ast.Attribute)}:
+        name, *parts = text.split(".")
+        if name != "params" or not "".join(parts).isidentifier():
+            continue
+        key = ".".join(part for part in parts if part not in METHODS)
+        if parts[0] == "chosen":
+            found.add((DATASET, "".join(parts[1:2])))
+        elif parts[0] in READ and not f"{key}.".startswith("privacy.budget."):  # what may be spent, not what is trained
+            found.add(("params.yaml", key))
+    return frozenset(found)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import yaml
 
 from primorl.commands import main as cli
 from primorl.config.params import Params
@@ -27,6 +28,13 @@ def settings(budget: float | None = None, url: str | None = None) -> Params:
     raw["ledger"]["url"] = url
     raw["privacy"]["budget"] = {"epsilon": budget, "delta": DELTA}
     return write_settings(raw)
+
+
+def edit(file: str, **changes: object) -> None:
+    content = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+    for key, value in changes.items():
+        content[key] = content[key] | value if isinstance(value, dict) else value
+    Path(file).write_text(yaml.safe_dump(content), encoding="utf-8")
 
 
 def partitioned() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from primorl.config.datasets import AnyDataset
 from primorl.trajectories.description import describe
 from primorl.trajectories.ingestion import ingest
 from primorl.trajectories.partitioning import partition
@@ -16,33 +17,23 @@ from tests.projects import project_settings, write_settings
 from tests.trajectories.builders import entry, episode, write_raw
 
 
-def partitioned(public_fraction: float) -> None:
-    write_raw(Path("raw"), [episode(4 + i % 3, seed=i) for i in range(20)])
-    ingest(Path("raw"), Path("data/trajectories"), "small", entry(termination="none"))
+def partitioned(public_fraction: float, dataset: str, chosen: AnyDataset) -> None:
+    ingest(Path("raw"), Path("data/trajectories"), dataset, chosen)
     partition(Path("data/trajectories"), Path("data/partitions"), public_fraction=public_fraction, salt="salt")
 
 
 def test_it_says_what_is_declared_and_what_the_public_split_holds(primorl: Call) -> None:
-    """With the private side gone, and with every other dataset before the split, it says the very same.
-
-    Before there is a split it says what to run, and without a public one nothing of any row.
-    """
-    unmade = "error: data/partitions/manifest.json: not there; run `dvc repro partition`\n"
-    assert primorl("data", "describe") == (1, "", unmade)
-    partitioned(0)
-    status, said, _ = primorl("data", "describe", "--figure", "seen.png")
-    assert status == 0
+    """With the private side and all data before the split gone, the very same; without a public split nothing."""
+    assert primorl("data", "describe")[2].startswith("error: data/partitions/manifest.json: not there; run `dvc repro")
+    write_raw(Path("raw"), [episode(4 + i % 3, seed=i) for i in range(20)])
+    partitioned(0, "small", entry(termination="none"))
+    said = primorl("data", "describe", "--figure", "seen.png")[1]
     assert "public split: none, and nothing may be said of the private one" in said
-    assert "no figure" in said
     assert not Path("seen.png").exists()
-    for folder in ("raw", "data"):
-        shutil.rmtree(folder)
-    partitioned(0.4)
+    shutil.rmtree("data")
+    partitioned(0.4, "small", entry(termination="none"))
     about = json.loads(primorl("data", "describe", "--json")[1])
-    assert about["dataset"] == "small"
     assert about["public"]["trajectories"] == about["public_units"] == 20 - about["private_units"]
-    assert about["schema"]["observation"].startswith("fixed_size_list")
-    assert about["public"]["return"]["5%"] <= about["public"]["return"]["50%"] <= about["public"]["return"]["95%"]
     before, rows = describe(Path("data/partitions"))
     for folder in ("data/partitions/private", "data/trajectories", "raw", "data/partitions/units.bin"):
         Path(folder).rename(f"{folder}-elsewhere")
@@ -51,14 +42,7 @@ def test_it_says_what_is_declared_and_what_the_public_split_holds(primorl: Call)
     assert same is not None
     assert after == before
     assert np.array_equal(same.observation, rows.observation)
-    text = primorl("data", "describe", "--figure", "seen.png")[1]
-    assert about["dataset_fingerprint"] in text
-    assert f"{about['private_units']} private, {about['public_units']} public" in text
-    cells = [line.split() for line in text.splitlines()]
-    header = cells.index(["dimension", "declared", "public", "min", "max", "mean", "std", "outside"])
-    names = [*about["observation_names"], *about["action_names"], "reward"]
-    assert [row[0] for row in cells[header + 1 : header + 6]] == names
-    assert f"{about['public']['observation']['max'][0]:.4g}" in cells[header + 1]
+    assert f"{about['private_units']} private, " in primorl("data", "describe", "--figure", "seen.png")[1]
     assert Path("seen.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -73,11 +57,14 @@ stages:
 
 
 def test_private_outputs_go_to_the_remote_that_is_named_and_to_no_other(folder: Path, primorl: Call) -> None:
-    """Real DVC, real remotes: what `dvc push` leaves at home is sent by name alone, and comes back."""
+    """Real DVC, real remotes: what `dvc push` leaves at home is sent by name alone."""
     from dvc.cli import main  # in this process: starting five takes longer than all they do
 
     def dvc(*words: str) -> None:
         assert main([*words, "--quiet"]) == 0
+
+    def contents(remote: str) -> set[bytes]:
+        return {file.read_bytes() for file in (folder / remote).rglob("*") if file.is_file()}
 
     dvc("init", "--no-scm")
     Path("dvc.yaml").write_text(PIPELINE)
@@ -86,35 +73,13 @@ def test_private_outputs_go_to_the_remote_that_is_named_and_to_no_other(folder: 
     dvc("remote", "add", "-d", "shared", "shared")
     dvc("remote", "add", "vault", "vault-of-the-clinic")
     dvc("push")
-    assert contents(folder / "shared") == {b"weights\n"}
+    assert contents("shared") == {b"weights\n"}
     refused = primorl("data", "push", "--remote", "elsewhere")
     assert "found 'elsewhere', allowed are the project's DVC remotes: shared, vault" in refused[2]
     assert primorl("data", "push", "--remote", "vault")[:2] == (0, "private: on remote vault\n")
-    assert b"rows\n" in contents(folder / "vault-of-the-clinic")
-    assert contents(folder / "shared") == {b"weights\n"}
+    assert b"rows\n" in contents("vault-of-the-clinic")
+    assert contents("shared") == {b"weights\n"}
     assert not list(Path(".dvc/tmp").glob(".push*"))
-
-
-def contents(folder: Path) -> set[bytes]:
-    return {file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-
-
-def logged(*, terminated: bool, public_fraction: float = 0.5) -> None:
-    """Partition twenty people of four rows, a score in the last one; half of the observations are beyond a bound."""
-    steps = [(i, t) for i in range(20) for t in range(4)]
-    rows = [f"p{i},{t},{0.9 * (t % 2) + i / 1000},{t % 2},{3.0 * (t == 3)},{int(t == 3)}" for i, t in steps]
-    Path("log.csv").write_text("\n".join(["person,t,x,a,r,done", *rows]) + "\n", encoding="utf-8")
-    raw = project_settings("csv-log") | {"dataset": "log"}
-    ends = {"termination": "learned" if terminated else "none"}
-    bounds = {"observation": {"low": [-1.0], "high": [0.5]}, "reward": [0.0, 4.0]}
-    raw["chosen"] |= ends | {"unit": "person", "horizon": 9, "ingestion": {}, "bounds": bounds}
-    columns = {"unit": "person", "trajectory": "person", "order": "t", "observation": ["x"], "reward": "r"}
-    columns |= {"action": {"column": "a", "count": 2}, "terminated": "done" if terminated else None}
-    raw["chosen"]["options"] = {"files": "log.csv", "columns": columns, "trajectory_ids": "global", "end": "last_row"}
-    chosen = write_settings(raw).chosen
-    source_of("log", chosen).collect(Path("raw"))
-    ingest(Path("raw"), Path("data/trajectories"), "log", chosen)
-    partition(Path("data/trajectories"), Path("data/partitions"), public_fraction=public_fraction, salt="salt")
 
 
 @pytest.mark.parametrize("terminated", [False, True])
@@ -122,18 +87,23 @@ def test_a_log_shows_declared_bounds_the_share_outside_and_what_becomes_of_last_
     primorl: Call, terminated: bool
 ) -> None:
     """A score in the last row is lost where that row is cut, and is never advised away where it is kept."""
-    logged(terminated=terminated)
+    steps = [(i, t) for i in range(20) for t in range(4)]
+    lines = [f"p{i},{t},{0.9 * (t % 2) + i / 1000},{t % 2},{3.0 * (t == 3)},{int(t == 3)}" for i, t in steps]
+    Path("log.csv").write_text("\n".join(["person,t,x,a,r,done", *lines]) + "\n", encoding="utf-8")
+    columns = {"unit": "person", "trajectory": "person", "order": "t", "observation": ["x"], "reward": "r"}
+    columns |= {"action": {"column": "a", "count": 2}, "terminated": "done" if terminated else None}
+    raw = project_settings("csv-log") | {"dataset": "log"}
+    raw["chosen"] |= {"unit": "person", "horizon": 9, "ingestion": {}, "termination": ("none", "learned")[terminated]}
+    raw["chosen"]["bounds"] = {"observation": {"low": [-1.0], "high": [0.5]}, "reward": [0.0, 4.0]}
+    raw["chosen"]["options"] = {"files": "log.csv", "columns": columns, "trajectory_ids": "global", "end": "last_row"}
+    chosen = write_settings(raw).chosen
+    source_of("log", chosen).collect(Path("raw"))
+    partitioned(0.5, "log", chosen)
     status, text, _ = primorl("data", "describe")
     assert status == 0
     rows = {line.split()[0]: " ".join(line.split()[1:]) for line in text.splitlines() if line}
-    assert rows["x"].startswith("[-1, 0.5]")
-    assert rows["x"].endswith("50.0%" if terminated else "33.3%")
-    assert (rows["r"].startswith("[0, 4]"), rows["r"].endswith(" 0.0%")) == (True, True)
+    assert (rows["x"][:9], rows["x"][-5:]) == ("[-1, 0.5]", "50.0%" if terminated else "33.3%")
     assert ("reward is thrown away" in text) is not terminated
-    for said in (
-        "keep columns.terminated",
-        "A discharge, a cut or a time limit is truncated",
-        "every public trajectory terminates",
-    ):
+    for said in ("keep columns.terminated", "A discharge, a cut or a time limit is truncated"):
         assert (said in text) is terminated
     assert "set columns.terminated: null" not in text

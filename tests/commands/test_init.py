@@ -49,9 +49,8 @@ def init(*words: str) -> int:
     return cli.main(["init", "project", *words])
 
 
-def entry(name: str = "log") -> dict[str, Any]:
-    content: dict[str, Any] = yaml.safe_load(Path(f"project/datasets/{name}.yaml").read_text(encoding="utf-8"))
-    return content
+def entry(name: str = "log") -> Any:
+    return yaml.safe_load(Path(f"project/datasets/{name}.yaml").read_text(encoding="utf-8"))
 
 
 def refusal(primorl: Call, *words: str) -> str:
@@ -156,13 +155,12 @@ def test_how_a_csv_is_written_is_found_and_discrete_actions_are(folder: Path) ->
 
 def test_names_and_categories_that_yaml_would_read_as_something_else_stay_text(primorl: Call) -> None:
     """For this project and for DVC, which reads YAML 1.2."""
-    name = "1e5"
-    shutil.move("log.csv", f"{name}.csv")
-    words = ["--csv", f"{name}.csv", *MEANING[2:], *FACTS, "--categories", "ward=1e5,no,1,0o17,null"]
+    shutil.move("log.csv", "1e5.csv")
+    words = ["--csv", "1e5.csv", *MEANING[2:], *FACTS, "--categories", "ward=1e5,no,1,0o17,null"]
     assert init(*words) == 0
     settings = Path("project/params.yaml").read_text(encoding="utf-8")
     checked = load(Path("project/params.yaml"))
-    assert (checked.dataset, YAML(typ="safe").load(settings)["dataset"], entry(name)["population"]) == (name,) * 3
+    assert (checked.dataset, YAML(typ="safe").load(settings)["dataset"], entry("1e5")["population"]) == ("1e5",) * 3
     (_, ward) = checked.chosen.options.columns.observation  # type: ignore[union-attr]
     assert ward.categories == ("1e5", "no", "1", "0o17", "null")  # type: ignore[union-attr]
     assert "is there already; give another --name" in primorl("init", "project", *words)[2]

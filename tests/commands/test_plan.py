@@ -21,6 +21,7 @@ from primorl.setup import clone_work
 from primorl.setup.accounts import project_ledger
 from primorl.setup.model_work import make_plan
 from primorl.trajectories.storage.manifest import Manifest
+from tests.commands.charging import edit
 from tests.commands.conftest import Call
 from tests.pipeline.training_project import watch_private
 from tests.privacy.ledger.ledgers import adaptive, request, version
@@ -101,10 +102,8 @@ def test_what_is_not_given_comes_from_params(primorl: Call) -> None:
 def test_errors_are_one_line_that_names_the_option(primorl: Call) -> None:
     for words, complaint in (
         ("", "--noise-multiplier, --target-epsilon: neither is given, and there is no params.yaml here; give one"),
-        (BARE + "--solve noise-multiplier", "--target-epsilon: not given, and there is no params.yaml here"),
         ("--noise-multiplier 1e-200", "found '1e-200', allowed: a number from 1e-06 to 1e+06"),
         ("--target-epsilon nan", "found 'nan', allowed: a number above 0"),
-        ("--delta 1", "found '1', allowed: a number above 0 and below 1"),
         ("--queries=1,x", "found 'x', allowed: none, or numbers with commas between them, each a number from"),
         ("--queries=1,1,1,1,1,1,1,1,1", "found 9, allowed: up to 8"),
         (BARE + "--target-epsilon 1 --solve rounds", "--rounds: found with --solve rounds, which looks for them"),
@@ -168,13 +167,6 @@ def test_the_clone_and_the_private_evaluation_are_counted_with_the_model(
     private = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))["evaluation"]["private"]
     edit("params.yaml", evaluation={"private": private | {"estimators": {"behaviour": 0.1}}})
     assert "(0.5) and the private evaluation of its policy (behaviour 0.1)" in said(primorl)
-
-
-def edit(file: str, **changes: object) -> None:
-    content = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
-    for key, value in changes.items():
-        content[key] = content[key] | value if isinstance(value, dict) else value
-    Path(file).write_text(yaml.safe_dump(content), encoding="utf-8")
 
 
 @pytest.fixture

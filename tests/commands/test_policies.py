@@ -1,29 +1,55 @@
-"""``primorl select``, ``predict`` and ``export``: what they print and refuse."""
+"""What is made of models and shown of them: select, predict, export, audit, sweep, summary, runs, report."""
 
+import hashlib
 import json
+import re
 import shutil
 import sys
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from primorl import tracking
-from primorl.config.params import Params
+from primorl.commands.doctor import examine
+from primorl.config import params
+from primorl.config.params import Params, plain
 from primorl.policy.exported import save
+from primorl.privacy.accounting.epsilon import Training
+from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.accounting.rounding import at_least, at_most
+from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.statement import Statement
+from primorl.project.files import write_json
 from primorl.project.paths import MODEL
 from primorl.setup import selection
+from primorl.setup.accounts import open_ledger
+from primorl.sweeps.file import Trial
+from primorl.tracking import RUN_TAGS, stage_run
+from tests.commands.charging import data
 from tests.commands.conftest import Call
 from tests.pipeline.conftest import small
 from tests.pipeline.fakes import FakeRun
+from tests.pipeline.test_audit import project as audited
+from tests.pipeline.test_evaluate import chosen, run
+from tests.pipeline.test_evaluate import project as evaluated
+from tests.pipeline.tiny_policy import RememberingRun, write_model, write_partitions
+from tests.pipeline.training_project import charged
 from tests.policy.test_exported import EPOCHS
 from tests.policy.test_loaded import NAMES, RANGE, loaded
+from tests.privacy.ledger.ledgers import request
+from tests.projects import project_settings, write_settings
 from tests.setup.test_selection import FOLDERS, project
 from tests.statements import OF_TRAINING
+from tests.sweeps.conftest import MODEL as SMALL_MODEL
+from tests.sweeps.conftest import project as swept
+from tests.sweeps.conftest import quick, ran, sweep_of
+from tests.sweeps.stages import BAD_SEED
+from tests.trajectories.builders import INFO, episode, episodes, snapshot, table
 
-__all__ = ["project", "small"]
+__all__ = ["audited", "evaluated", "project", "quick", "small", "swept"]
 
 
 def test_it_prints_the_winner_and_no_score_for_one_charge(
@@ -32,22 +58,17 @@ def test_it_prints_the_winner_and_no_score_for_one_charge(
     monkeypatch.setattr(tracking, "stage_run", lambda *_: nullcontext(FakeRun()))
     for words, said in (
         ([], "name folders, or give --seeds"),
-        (["out/a", "--seeds"], "name folders, or give --seeds"),
         (["--epochs", "out/a", "out/b"], "at most one folder"),
         (["out/a", "out/b", "--estimator", "dptd"], "found 'dptd', allowed are model, corrected"),
-        (["out/a", "out/b", "--epsilon", "0"], "epsilon"),
     ):
         status, _, err = primorl("select", *words)
-        assert status != 0
-        assert said in err
+        assert (status != 0, said in err) == (True, True), err
     assert not Path("reports").exists()
     given = ("select", *map(str, FOLDERS), "--epsilon", "0.5")
     status, out, err = primorl(*given)
     assert status == 0, err
     report = selection.read()
     assert f"chosen among 3: {report.chosen}" in out
-    assert "ε = 0.5, δ = 1e-05 per trajectory" in out
-    assert "ε 0.5" in err
     status, out, err = primorl(*given, "--json")
     assert (status, json.loads(out)["chosen"], "reserved" in err) == (0, report.chosen, False)
     (entry,) = json.loads(primorl("ledger", "show", "--json")[1])
@@ -66,21 +87,16 @@ def test_it_writes_actions_and_says_how_many_it_abstained_from(primorl: Call) ->
     status, out, err = primorl(*given, "--keep", "id", "--keep", "dose")
     assert (status, out) == (0, "out/actions.csv: 3 rows\n")
     assert err.splitlines()[-1] == "abstained: 2 of 3 rows, which have no action"
-    header, first, second, third = Path("out/actions.csv").read_text(encoding="utf-8").splitlines()
-    assert header == '"id","dose","up","down","abstained"'
-    assert first.startswith('"007","1",')
-    assert first.endswith(",false")
-    assert (second, third) == ('"8","1",,,true', '"9","99",,,true')
+    header, first, *others = Path("out/actions.csv").read_text(encoding="utf-8").splitlines()
+    assert (header, first[:10], first[-6:]) == ('"id","dose","up","down","abstained"', '"007","1",', ",false")
+    assert others == ['"8","1",,,true', '"9","99",,,true']
     for wrong, says in (
         (IN, "error: models/policy/config.json: not there"),
         ((*given, "--observations", "none.csv"), "error: none.csv: not there"),
-        ((*given, "--keep", "name"), "error: in.csv: found no column 'name'"),
         ((*given, "--step", "t"), "error: --trajectory, --step: found one without the other"),
-        (IN[:3], "error: Missing option '--out'"),
     ):
         status, _, err = primorl(*wrong)
-        assert (status != 0, err.count("\n")) == (True, 1)
-        assert err.startswith(says)
+        assert (status != 0, err.count("\n"), err.startswith(says)) == (True, 1, True), err
 
 
 FOLDER, STATED = Path("models/policy"), "error: models/policy/privacy.json"
@@ -97,21 +113,9 @@ def policy() -> None:
 
 
 @pytest.mark.usefixtures("policy")
-def test_it_says_how_it_was_checked_and_what_is_guaranteed(monkeypatch: pytest.MonkeyPatch, primorl: Call) -> None:
-    status, out, err = primorl(*EXPORT)
-    assert status == 0, err
-    checked, promise = out.splitlines()
-    assert checked.startswith("policy.onnx: opset 17; checked on 4096 observations: ")
-    assert promise == "ε = 1.19, δ = 1e-05 per trajectory"
-    wrong = "error: --out: found 'policy.pt'; allowed is a name that ends in .onnx\n"
-    assert primorl("export", "--out", "policy.pt") == (1, "", wrong)
-    monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    missing = "error: export: needs onnxruntime, which is not installed; run `pip install 'primorl[onnx]'`\n"
-    assert primorl("export", "--out", "other.onnx") == (1, "", missing)
-
-
-@pytest.mark.usefixtures("policy")
-def test_a_figure_that_is_not_that_of_its_event_or_its_model_is_refused(primorl: Call) -> None:
+def test_export_refuses_a_figure_that_is_not_that_of_its_event_or_its_model(
+    monkeypatch: pytest.MonkeyPatch, primorl: Call
+) -> None:
     """Nothing is written, whatever flag is given. Twins: the statement before the edit, and a policy elsewhere."""
     for edit, says in (
         ({"epsilon": 0.01}, "epsilon: found 0.01, less than the accountant makes of the event in the same file (1.18"),
@@ -119,17 +123,24 @@ def test_a_figure_that_is_not_that_of_its_event_or_its_model_is_refused(primorl:
     ):
         replace(OF_TRAINING, **edit).write(FOLDER)  # type: ignore[arg-type]
         status, out, err = primorl(*EXPORT, "--void-ok")
-        assert (status, out, err.count("\n")) == (1, "", 1)
-        assert err.startswith(f"{STATED}: {says}")
+        assert (status, out, err.count("\n"), err.startswith(f"{STATED}: {says}")) == (1, "", 1, True)
+    assert "found 'policy.pt'; allowed is a name that ends in .onnx" in primorl("export", "--out", "policy.pt")[2]
     assert not Path("policy.onnx").exists()
     MODEL.mkdir()
     for folder in (MODEL, FOLDER):
         OF_TRAINING.write(folder)
-    assert primorl(*EXPORT)[0] == 0
+    status, out, err = primorl(*EXPORT)
+    assert status == 0, err
+    checked, promise = out.splitlines()
+    assert checked.startswith("policy.onnx: opset 17; checked on 4096 observations: ")
+    assert promise == "ε = 1.19, δ = 1e-05 per trajectory"
     replace(OF_TRAINING, public_assumptions=()).write(FOLDER)
     assert "public_assumptions: not that of models/dynamics/privacy.json" in primorl(*EXPORT)[2]
     shutil.copytree(FOLDER, "elsewhere")
     assert primorl(*EXPORT, "--policy", "elsewhere")[0] == 0
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    missing = "error: export: needs onnxruntime, which is not installed; run `pip install 'primorl[onnx]'`\n"
+    assert primorl(*EXPORT, "--policy", "elsewhere") == (1, "", missing)
 
 
 @pytest.mark.usefixtures("policy")
@@ -146,3 +157,200 @@ def test_a_void_statement_is_refused_unless_asked_for_and_mopo_always(primorl: C
     save(FOLDER, EPOCHS, variant="mopo", environment=None)
     VOID.write(FOLDER)
     assert primorl(*EXPORT, "--void-ok")[2].startswith("error: models/policy: variant mopo")
+
+
+def test_an_audit_prints_a_table_and_leaves_a_report_and_no_model(
+    audited: Params, monkeypatch: pytest.MonkeyPatch, primorl: Call
+) -> None:
+    write_settings(plain(audited))
+    run = RememberingRun()
+    monkeypatch.setattr(tracking, "stage_run", lambda stage, _: nullcontext({"audit": run}[stage]))
+    before = set(snapshot(Path()))
+    status, printed, _ = primorl("audit", "mechanism", "--canaries", "64", "--runs", "8")
+    found = json.loads(Path("reports/audit/mechanism.json").read_text(encoding="utf-8"), parse_constant=pytest.fail)
+    assert (status, found["canaries"]) == (0, 64 * 8)
+    figures = [at_least(bound["epsilon"]) for bound in found["bounds"]]
+    assert all(said in printed for said in (at_most(found["claimed"]), *figures))
+    status, printed, _ = primorl("audit", "one-run", "--canaries", "60")
+    assert (status, "trained on 6 public units and 60 canaries; the model was dropped" in printed) == (0, True)
+    made = {name for name in set(snapshot(Path())) - before if not name.startswith(".primorl/fits/")}
+    assert made == {"reports/audit/mechanism.json", "reports/audit/one-run.json"}
+    assert {Path(name).name for name in made} == set(run.artifacts)
+
+
+@pytest.mark.usefixtures("swept")
+def test_a_sweep_runs_prints_and_ends_with_one_where_a_trial_failed(primorl: Call) -> None:
+    sweep_of({"cases": {"A": {"policy.epochs": 3}}, "grid": {"seed": [2, BAD_SEED]}})
+    status, out, _ = primorl("sweep", "tiny.yaml", "--workers", "1")
+    assert status == 1
+    good, bad, why = out.splitlines()[1:]
+    assert good.split() == [Trial({"policy.epochs": 3, "seed": 2}).name, "A", "2", "-2", "1.5", "0", "finished"]
+    assert (bad[-8:], why) == ("  failed", f"{bad.split()[0]} failed: a stage says why")
+    sweep_of({"cases": {"A": {"policy.epochs": 3}}, "grid": {"seed": [2]}})
+    assert primorl("sweep", "tiny.yaml")[0] == 0
+    before = ran()
+    assert primorl("sweep", "tiny.yaml", "--rows", "out.csv")[:2] == (0, "out.csv: 1 finished trials of tiny\n")
+    search = {"metric": "return_mean", "direction": "maximize", "trials": 1, "space": {"seed": {"choices": [1]}}}
+    sweep_of({"search": search}, "search")
+    for words, said in (
+        ("missing.yaml", "missing.yaml: not there"),
+        ("tiny.yaml --rows a.txt", "allowed are .csv and .parquet"),
+        ("tiny.yaml --workers 0", "workers"),
+        ("search.yaml --plan", "--plan is for a grid"),
+    ):
+        assert said in primorl("sweep", *words.split())[2]
+    assert ran() == before
+
+
+def test_the_plan_of_a_sweep_counts_equal_models_once_and_runs_nothing(swept: Params, primorl: Call) -> None:
+    """Two policies in one model are one charge; another seed of the model is another."""
+    sweep_of({"settings": SMALL_MODEL, "grid": {"seed": [0, 1], "policy.epochs": [1, 2]}})
+    text = Path("params.yaml").read_text()
+    budget = "epsilon: 100.0\n    delta: 0.001"
+    Path("params.yaml").write_text(text.replace("epsilon: null\n    delta: 1.0e-05", budget, 1))
+    status, out, err = primorl("sweep", "tiny.yaml", "--plan")
+    assert status == 0, err
+    assert out.splitlines()[1].split()[4:6] == ["1", "1"]  # z, and z/(qK) of two units at q = 0.5
+    assert "4 trials, 4 to run; 2 new charges" in out
+    assert "the first 2 of 2 charges fit" in out
+    sweep_of({"settings": SMALL_MODEL, "grid": {"seed": [2, BAD_SEED], "dynamics.variant": ["mopo", "private"]}})
+    assert "2 of them without any guarantee" in primorl("sweep", "tiny.yaml", "--plan")[1]
+    assert not Path(".primorl/sweeps").exists()
+    assert charged(swept) == []
+
+
+EPSILONS = {"epsilon": 0.4998, "epsilon_rdp": 0.55, "delta": 1e-5}
+SUMMARY: dict[str, Any] = {"format": 5, "dataset": "small", "variant": "private", "private": True, "unit": "trajectory"}
+SUMMARY |= EPSILONS | {"spent_on_dataset": EPSILONS | {"epsilon_fixed": 0.4998, "charges": 1}, "units": 9, "void": []}
+SUMMARY |= {"env_id": "Pendulum-v1", "return_mean": -143.52, "return_ci95": [-161.6, -125.4], "episodes": 100}
+SUMMARY |= {"normalized_score": None, "seed": 0, "seconds": {"ingest": 3.0}}
+SUMMARY |= {f"{name}_sha256": hashlib.sha256(name.encode()).hexdigest() for name in ("model", "policy")}
+
+
+def test_summary_prints_a_table_or_the_file_and_says_whether_they_are_of_an_earlier_run(primorl: Call) -> None:
+    """After a run that failed on the way, the advice is about a model that is not there any more."""
+    model, policy = Path("models/dynamics/model.safetensors"), Path("models/policy/policy.safetensors")
+    for file in (model, policy):
+        file.parent.mkdir(parents=True)
+        file.write_text(file.stem)
+    write_json(Path("metrics/summary.json"), SUMMARY)
+
+    def finding() -> tuple[str, str]:
+        return next((found.state, found.says) for found in examine() if found.what == "summary")
+
+    status, out, err = primorl("summary")
+    assert (status, err, finding()[0]) == (0, "", "ok")
+    assert "privacy  of the policy: ε = 0.5, δ = 1e-05 per trajectory\n" in out
+    model.write_bytes(b"another")
+    policy.unlink()
+    said = "another models/dynamics is there now, models/policy is gone; run `dvc repro evaluate`"
+    status, out, err = primorl("summary", "--json")
+    assert (status, json.loads(out)) == (0, SUMMARY)
+    assert err == f"warning: metrics/summary.json: these results are of an earlier run: {said}\n"
+    assert (finding()[0], said in finding()[1]) == ("problem", True)
+
+
+MEASURED = {"return_low": -9.0, "return_high": 1.0, "epsilon_spent_on_dataset": 2.5}
+ASKED = {"private_value": 3.0, "private_value_low": 2.0, "private_value_high": 4.0}
+
+
+def test_each_result_is_listed_once_and_the_best_that_compares_first(
+    folder: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch, primorl: Call
+) -> None:
+    """Measured returns first, then what units and models say. What cannot be listed is one line."""
+    monkeypatch.setenv("DVC_ROOT", str(folder))
+    write_settings(project_settings())
+    assert primorl("runs", "--max-epsilon", "-1")[2].startswith("error: --max-epsilon: found -1; allowed is a finite")
+    assert primorl("runs", "--max-epsilon", "0")[2].startswith("error: mlflow.db: not there")
+    assert not Path("mlflow.db").exists()
+    write_json(Path("mlflow.db"), {"not": "a database"})
+    assert primorl("runs")[2].startswith("error: tracking.uri: the MLflow store")
+    shutil.copy(empty_store, "mlflow.db")
+
+    usual, modelled = {"delta": 1e-5, "unit": "trajectory"}, {"model_value": 99.0, "private.policy.model": 98.5}
+    for name, stated, metrics in (
+        ("baseline", usual | {"delta": None}, {"return_mean": -80.0}),
+        ("small", usual, {"epsilon": 0.5, "return_mean": -200.0} | MEASURED),
+        ("good", usual, {"epsilon": 1.0, "return_mean": -150.0} | MEASURED),
+        ("large", usual, {"epsilon": 5.0, "return_mean": -100.0} | MEASURED),
+        ("weak", usual | {"delta": 1e-3}, {"epsilon": 0.5, "return_mean": -95.0}),
+        ("visits", usual | {"unit": "visit"}, {"epsilon": 0.5, "return_mean": -90.0}),
+        ("trial", usual, {"epsilon": 0.1, "return_mean": -50.0}),
+        ("modelled", usual, {"epsilon": 0.5, "model_low": 98.0, "model_high": 100.0} | modelled),
+        ("asked", usual, {"epsilon": 0.5} | modelled | ASKED),
+        ("old", {}, {"epsilon": 0.5}),
+        ("training", {}, {}),
+    ):
+        monkeypatch.setenv("DVC_EXP_NAME", name)
+        monkeypatch.setenv(RUN_TAGS, json.dumps({"sweep": "tiny"} if name == "trial" else {}))
+        with stage_run("evaluate" if metrics else "train_model", params.load()) as result:
+            result.pipeline.params({"private": "epsilon" in metrics} | stated if metrics else {})
+            for key, value in metrics.items():
+                result.pipeline.metric(key, value)
+
+    def listed(*words: str) -> list[str]:
+        status, out, err = primorl("runs", *words)
+        assert (status, err) == (0, "")
+        return [line.split()[0] for line in out.splitlines()[1:]]
+
+    others = ["asked", "modelled"]
+    assert listed() == ["baseline", "visits", "weak", "large", "good", "small", *others, "old"]
+    assert listed("--max-epsilon", "1") == ["good", "small", *others], "another unit, δ, or none said"
+    assert listed("--sweeps", "--max-epsilon", "1") == ["trial", "good", "small", *others]
+    found = json.loads(primorl("runs", "--json", "--max-epsilon", "0.5")[1])
+    assert [(each["name"], each["spent"], each["value"], each["low"]) for each in found] == [
+        *(("small", 2.5, -200.0, -9.0), ("asked", None, 3.0, 2.0), ("modelled", None, 99.0, 98.0))
+    ]
+
+
+LATEST = Path("reports/latest.html")
+
+
+def pay(event: Any, identity: str) -> str:
+    with closing(open_ledger(params.load(), Ledger, read_only=False)) as ledger:
+        charge = ledger.reserve(request(data(), event, identity=identity), None)
+        ledger.commit(charge.id)
+    return charge.id
+
+
+def chance(primorl: Call) -> float:
+    """In percent, how often a guess is right at most, on the page without what Plotly brings along."""
+    status, out, err = primorl("report")
+    assert (status, out.strip()) == (0, str(LATEST)), err
+    page = re.sub(r"(?s)<script>.*?</script>", "", LATEST.read_text(encoding="utf-8"))
+    (found,) = re.findall(r"is right in at most ([\d.]+)%", page)
+    return float(found)
+
+
+@pytest.mark.usefixtures("evaluated")
+def test_the_bound_counts_every_charge_on_the_people(monkeypatch: pytest.MonkeyPatch, primorl: Call) -> None:
+    """It names the store without credentials. A relative path starts where it was typed, the default in the project."""
+    content = params.plain(chosen())
+    write_settings(content)
+    shutil.rmtree("data/partitions")
+    others = [episode(length, seed=100 + length) for length in (4, 6, 7)]  # the ledger knows rows again
+    write_partitions(table(episodes(9)), table(others, names=["p0", "p1", "p2"]))
+    charge = pay(event_from_json(OF_TRAINING.event), "mine")
+    sound = OF_TRAINING.to_json() | {"dataset_fingerprint": INFO.dataset_fingerprint, "charge": charge}
+    write_model(sound)
+    write_json(Path("models/policy/privacy.json"), sound)
+    run(chosen())
+    alone = chance(primorl)
+    LATEST.unlink()
+    write_settings(content | {"dataset": "ward"})
+    assert "error: params.yaml: dataset: found 'ward', and metrics/summary.json has" in primorl("report")[2]
+    assert not LATEST.exists()
+    write_settings(content)
+    pay(Training(0.5, 2.0, 150).event, "other")
+    monkeypatch.setenv("DVC_EXP_NAME", "other")
+    run(chosen())
+    assert chance(primorl) > alone
+    write_settings(content | {"tracking": content["tracking"] | {"uri": "http://ana:p@ss@127.0.0.1:9"}})
+    inside = Path("notes/board").resolve()
+    inside.mkdir(parents=True)
+    Path("dvc.yaml").touch()
+    monkeypatch.chdir(inside)
+    assert primorl("report", "--out", "board.txt")[2].startswith("error: --out: found ")
+    assert primorl("report", "--out", "board.html")[0] == 0
+    assert [file.name for file in inside.iterdir()] == ["board.html"]
+    assert "p@ss" not in Path("board.html").read_text(encoding="utf-8")

@@ -26,13 +26,17 @@ class Fault(NamedTuple):
 MECHANISM, TESTS = "primorl.privacy.mechanism", "tests/privacy/mechanism"
 PLAN, CLIPPING, SAMPLING = f"{MECHANISM}.plan", f"{MECHANISM}.clipping", f"{MECHANISM}.sampling"
 ON_PLAN, ON_CLIP, ON_SAMPLING = f"{TESTS}/test_plan.py", f"{TESTS}/test_clipping.py", f"{TESTS}/test_sampling.py"
+ENTROPY, QUERIES, SELECTION = (f"{MECHANISM}.{name}" for name in ("entropy", "queries", "selection"))
 DRAW = "draw.view_as(part)"
 ACCOUNTING, TEST_ACCOUNTING = "primorl.privacy.accounting", "tests/privacy/accounting"
-EPSILON, FILTER = f"{ACCOUNTING}.epsilon", f"{ACCOUNTING}.privacy_filter"
+EPSILON, FILTER, GROUPS = (f"{ACCOUNTING}.{name}" for name in ("epsilon", "privacy_filter", "groups"))
 LEDGER, ON_LEDGER = "primorl.privacy.ledger", "tests/privacy/ledger"
+ACCOUNT, BOOK, CHAIN, ROSTER = (f"{LEDGER}.{name}" for name in ("account", "ledger", "chain", "roster"))
+CHARGES, PROGRESS = f"{LEDGER}.charges", f"{LEDGER}.progress"
 PAYING, INTERRUPTED = f"{ON_LEDGER}/test_paying.py", f"{ON_LEDGER}/test_interruptions.py"
 INDEPENDENCE = "tests/training/test_independence.py"
-LOCAL_UPDATE, ONLINE = "primorl.training.local_update", "primorl.online.mechanism"
+COHORT, LOCAL_UPDATE = "primorl.training.cohort", "primorl.training.local_update"
+ONLINE = "primorl.online.mechanism"
 
 CATCHERS = {
     # noise
@@ -59,26 +63,16 @@ CATCHERS = {
         )
     ],
     f"{TESTS}/test_entropy.py::test_normals_are_independent_standard_normals": [
-        Fault(
-            "noise-replayed",
-            f"{MECHANISM}.entropy",
-            "SystemEntropy.fill",
-            call("os.urandom", "self.__dict__.setdefault('key', _)"),
-        )
+        Fault("noise-replayed", ENTROPY, "SystemEntropy.fill", call("os.urandom", "self.__dict__.setdefault('key', _)"))
     ],
     f"{TESTS}/test_entropy.py::test_normals_are_the_formula": [
         Fault("noise-of-one-draw", f"{MECHANISM}.noise", "", value_of("_DRAWS", "1"))
     ],
     f"{TESTS}/test_queries.py::test_noise_has_the_accounted_scale": [
-        Fault("noise-of-a-query", f"{MECHANISM}.queries", "GaussianQuery.standard_deviation", returned("0.5 * _"))
+        Fault("noise-of-a-query", QUERIES, "GaussianQuery.standard_deviation", returned("0.5 * _"))
     ],
     f"{TESTS}/test_selection.py::test_the_bound_is_reached_and_half_the_noise_or_two_directions_break_it": [
-        Fault(
-            "noise-of-a-selection",
-            f"{MECHANISM}.selection",
-            "Selection.choose",
-            expression("Fraction(self.epsilon)", "2 * _"),
-        )
+        Fault("noise-of-a-selection", SELECTION, "Selection.choose", expression("Fraction(self.epsilon)", "2 * _"))
     ],
     # clip
     f"{ON_CLIP}::test_neighbours_differ_by_at_most_the_sensitivity": [
@@ -104,12 +98,7 @@ CATCHERS = {
         )
     ],
     "tests/training/test_local_update.py::test_a_step_without_rows_clips_nothing": [
-        Fault(
-            "clip-again-on-padding",
-            "primorl.training.local_update",
-            "_clip",
-            expression("idle.unsqueeze(-1)", "_ & False"),
-        )
+        Fault("clip-again-on-padding", LOCAL_UPDATE, "_clip", expression("idle.unsqueeze(-1)", "_ & False"))
     ],
     # sampling
     f"{ON_SAMPLING}::test_every_unit_joins_with_the_accounted_probability": [
@@ -135,7 +124,7 @@ CATCHERS = {
     "tests/training/test_cohort.py::test_no_two_rounds_share_their_orders": [
         Fault(
             "sampling-seeded-orders",
-            "primorl.training.cohort",
+            COHORT,
             "_shuffled",
             call("uniforms", "torch.rand(len(lengths), most, generator=torch.Generator().manual_seed(0))"),
         )
@@ -164,7 +153,7 @@ CATCHERS = {
     f"{TEST_ACCOUNTING}/test_groups.py::test_a_group_is_what_an_independent_accountant_says": [
         Fault(
             "accounting-group-of-samples",
-            f"{ACCOUNTING}.groups",
+            GROUPS,
             "_sampled",
             call("stats.binom.pmf", "stats.binom.pmf(counts, 1, sampling_probability)"),
         )
@@ -185,18 +174,13 @@ CATCHERS = {
     ],
     # ledger and payment
     f"{ON_LEDGER}/test_ledger.py::test_a_sweep_of_ten_under_a_budget_for_seven": [
-        Fault("ledger-each-run-alone", f"{LEDGER}.account", "Account.with_events", expression("self.cost", "Cost()")),
-        Fault(
-            "ledger-aborted-is-free",
-            f"{LEDGER}.account",
-            "account_of",
-            condition("sharing", "_ and each.state != 'aborted'"),
-        ),
+        Fault("ledger-each-run-alone", ACCOUNT, "Account.with_events", expression("self.cost", "Cost()")),
+        Fault("ledger-aborted-is-free", ACCOUNT, "account_of", condition("sharing", "_ and each.state != 'aborted'")),
     ],
     f"{ON_LEDGER}/test_ledger.py::test_the_refusal_says_what_is_left_and_what_it_suggests_fits": [
         Fault(
             "ledger-filter-by-pld",
-            f"{LEDGER}.account",
+            ACCOUNT,
             "Account.with_events",
             returned("fixed_epsilon([*self.events, *events], delta)"),
         )
@@ -204,61 +188,56 @@ CATCHERS = {
     f"{ON_LEDGER}/test_ledger.py::test_a_version_shares_spending_exactly_if_it_shares_a_unit": [
         Fault(
             "ledger-one-shared-unit-passes",
-            f"{LEDGER}.roster",
+            ROSTER,
             "Roster.shares",
             expression("(mine[segment] & bits).any()", "np.unpackbits(mine[segment] & bits).sum() > 1"),
         )
     ],
     f"{ON_LEDGER}/test_account.py::test_charges_on_a_finer_unit_count_once_for_every_unit_that_a_person_has": [
-        Fault("ledger-groups-at-face-value", f"{LEDGER}.account", "Entry.event", expression("self.units", "1"))
+        Fault("ledger-groups-at-face-value", ACCOUNT, "Entry.event", expression("self.units", "1"))
     ],
     f"{ON_LEDGER}/test_account.py::test_units_that_were_private_never_become_public": [
-        Fault("ledger-published-charged", f"{LEDGER}.ledger", "Ledger._refuse", dropped("refuse_published"))
+        Fault("ledger-published-charged", BOOK, "Ledger._refuse", dropped("refuse_published"))
     ],
     f"{ON_LEDGER}/test_chain.py::test_a_cheat_is_found_and_the_first_broken_record_named": [
         Fault(
-            "ledger-tail-cut",
-            f"{LEDGER}.ledger",
-            "Ledger._check_head",
-            expression("anchored is None or anchored == BEGUN", "True"),
+            "ledger-tail-cut", BOOK, "Ledger._check_head", expression("anchored is None or anchored == BEGUN", "True")
         ),
         Fault(
             "ledger-without-key",
-            f"{LEDGER}.chain",
+            CHAIN,
             "Chain.__init__",
             value_of("self._records_key", "hmac.digest(b'', _RECORDS, hashlib.sha256)"),
         ),
     ],
     f"{ON_LEDGER}/test_chain.py::test_a_record_of_another_future_of_the_same_secret_is_found": [
-        Fault("ledger-order-unchecked", f"{LEDGER}.chain", "Chain._checked", condition("previous", "False"))
+        Fault("ledger-order-unchecked", CHAIN, "Chain._checked", condition("previous", "False"))
     ],
     f"{ON_LEDGER}/test_chain.py::test_edited_members_are_found_before_they_let_anyone_through": [
-        Fault("ledger-members-unchecked", f"{LEDGER}.roster", "Directory._check", condition("content", "False"))
+        Fault("ledger-members-unchecked", ROSTER, "Directory._check", condition("content", "False"))
     ],
     f"{ON_LEDGER}/test_races.py::test_one_of_many_gets_the_last_of_a_budget": [
-        Fault("ledger-decides-on-the-past", f"{LEDGER}.ledger", "Ledger._write", dropped("self._refresh"))
+        Fault("ledger-decides-on-the-past", BOOK, "Ledger._write", dropped("self._refresh"))
     ],
     f"{ON_LEDGER}/test_ledger.py::test_a_charge_is_resumed_under_its_last_token_alone": [
         Fault(
             "payment-copies-resumed",
-            f"{LEDGER}.ledger",
+            BOOK,
             "Ledger.take.decide",
             condition("last_take", "self._charge(charge_id).state != 'reserved'"),
         )
     ],
     f"{PAYING}::test_an_old_copy_runs_nothing_and_the_newest_one_still_does": [
-        Fault("payment-progress-not-counted", f"{LEDGER}.charges", "_writer.save", dropped("progress.advance"))
+        Fault("payment-progress-not-counted", CHARGES, "_writer.save", dropped("progress.advance"))
     ],
     f"{PAYING}::test_a_copy_that_resumes_stops_the_living_original": [
-        Fault(
-            "payment-original-goes-on", f"{LEDGER}.progress", "Progress.advance", condition("replace_progress", "False")
-        )
+        Fault("payment-original-goes-on", PROGRESS, "Progress.advance", condition("replace_progress", "False"))
     ],
     f"{INTERRUPTED}::test_an_interruption_at_any_write_loses_nothing": [
-        Fault("payment-checkpoint-deleted", f"{LEDGER}.charges", "_reserved", handler("BaseException"))
+        Fault("payment-checkpoint-deleted", CHARGES, "_reserved", handler("BaseException"))
     ],
     f"{INTERRUPTED}::test_an_interruption_of_the_resumption_loses_nothing": [
-        Fault("payment-resumption-forgets", f"{LEDGER}.charges", "_taken", value_of("tokens", "(token,)"))
+        Fault("payment-resumption-forgets", CHARGES, "_taken", value_of("tokens", "(token,)"))
     ],
     "tests/training/test_training.py::test_however_often_a_run_dies_no_more_rounds_run_than_were_reserved": [
         Fault(
@@ -276,23 +255,18 @@ CATCHERS = {
         Fault("sensitivity-rounded-sum", LOCAL_UPDATE, "Kernel.sum", call(".trunc_", "update.mul_(1 / grid)"))
     ],
     "tests/training/test_cohort.py::test_every_epoch_takes_each_transition_once": [
-        Fault(
-            "sensitivity-weights-of-others",
-            "primorl.training.cohort",
-            "local_batches",
-            call("own.sum", "_.float().mean()"),
-        )
+        Fault("sensitivity-weights-of-others", COHORT, "local_batches", call("own.sum", "_.float().mean()"))
     ],
     f"{TESTS}/test_selection.py::test_a_unit_adds_at_most_one_and_at_least_nothing": [
         Fault(
             "sensitivity-of-scores",
-            f"{MECHANISM}.selection",
+            SELECTION,
             "Scores.total",
             call(".clamp", "scores.to(torch.float64).nan_to_num(nan=0.0)"),
         )
     ],
     f"{TESTS}/test_queries.py::test_histograms_of_neighbours": [
-        Fault("sensitivity-of-histograms", f"{MECHANISM}.queries", "Fractions.total", value_of("rows", "1"))
+        Fault("sensitivity-of-histograms", QUERIES, "Fractions.total", value_of("rows", "1"))
     ],
     "tests/online/test_sensitivity.py::test_a_user_moves_the_sum_by_at_most_its_bound_and_nobody_else": [
         Fault(
