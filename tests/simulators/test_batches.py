@@ -1,7 +1,5 @@
 """What the batches of environments must keep to: they are the environments whose names they have, many at once."""
 
-import subprocess
-import sys
 from typing import Any
 
 import gymnasium
@@ -122,11 +120,3 @@ def test_users_act_in_every_task(environment: str) -> None:
     space = make(environment).action_space
     for drawn in network.squashed(met.actions[0]):
         assert space.contains(drawn.numpy() if isinstance(space, Box) else int(drawn))
-
-
-def test_the_default_run_prints_no_notice_of_gym_and_other_warnings_as_ever() -> None:
-    pytest.importorskip("gym_notices")
-    script = "import warnings, primorl.trajectories.sources.replay; warnings.warn('seen')"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert "Gym has been unmaintained" not in done.stderr
-    assert "UserWarning: seen" in done.stderr

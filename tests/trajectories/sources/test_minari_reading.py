@@ -17,7 +17,6 @@ from gymnasium.spaces import Box, Discrete, Text
 from minari.serialization import serialize_space
 
 from primorl.project.errors import PipelineError
-from primorl.trajectories.sources.arrays import claims_too_much
 from primorl.trajectories.sources.minari.reading import read_recorded
 from primorl.trajectories.sources.minari.writing import checked_writing
 from tests.trajectories.builders import SPACES, episodes, write_raw
@@ -55,15 +54,10 @@ MISSING = ": episode 2: a file or array is missing, nested or corrupt, or claims
         (exchange("observations", np.zeros((8, 4))), ": episode 2: observations: found shape (4,) a step, declared is"),
         (exchange("observations", np.zeros((8, 3), int)), ": episode 2: observations: found type int64; allowed: floa"),
         (exchange("observations", np.zeros((7, 3))), ": episode 2: observations: wrong number of rows; allowed: one m"),
-        (exchange("observations", np.float32(0)), ": episode 2: observations: wrong number of rows"),
-        (exchange("actions", np.zeros((7, 2))), ": episode 2: actions: found shape (2,) a step, declared is (1,)"),
         (exchange("actions", np.zeros((6, 1))), ": episode 2: actions: wrong number of rows; allowed: as many as rew"),
         (exchange("rewards", np.zeros((7, 2))), ": episode 2: rewards: found shape (2,) a step, declared is one num"),
-        (exchange("rewards", np.array([b"x"] * 7)), ": episode 2: rewards: found type |S1; allowed: floating"),
         (exchange("truncations", np.zeros(7)), ": episode 2: truncations: found type float64; allowed: booleans"),
-        (exchange("terminations", np.zeros(3, bool)), ": episode 2: terminations: wrong number of rows"),
         (lambda file: file["episode_2"].pop("truncations"), MISSING),
-        (lambda file: file.move("episode_2", "episode_9"), MISSING),
         (claim, MISSING),
         (without_steps, ": episode 2: found no steps; allowed is at least one"),
         (lambda file: file.pop("episode_3"), ": its number of episodes is not the one in metadata.json"),
@@ -105,7 +99,6 @@ def test_unfit_datasets_are_refused_before_a_row_is_read(tmp_path: Path) -> None
         ({"observation_space": Text(4)}, "observation space: found Text; allowed are Box, Discrete"),
         ({"observation_space": Box(0, 1, (2, 2), np.float32)}, "observation space: found 4 dimensions, declared are 3"),
         ({"action_space": Discrete(1)}, "action space: found discrete actions, declared are a box"),
-        ({"action_space": '{"type": "Box"}'}, "spaces that cannot be read"),
         ({"action_space": '{"type": "os.system"}'}, "spaces that cannot be read"),
         ({"action_space": Box(0, 9, (1,), np.int64)}, "action space: found a Box of shape (1,) and type int64"),
         ({"action_space": two}, "action space: found 2 dimensions, declared are 1"),
@@ -120,17 +113,6 @@ def test_unfit_datasets_are_refused_before_a_row_is_read(tmp_path: Path) -> None
     write_raw(tmp_path / "b", episodes(1))
     with pytest.raises(PipelineError, match="found 2 Minari datasets"):
         read_recorded(tmp_path, SPACES)
-
-
-@pytest.mark.parametrize("how", ["contiguous", "chunked"])
-def test_a_small_file_that_claims_much_is_known(tmp_path: Path, how: str) -> None:
-    with h5py.File(tmp_path / "x.hdf5", "w") as file:
-        chunks = (1024,) if how == "chunked" else None
-        huge = file.create_dataset("huge", (CLAIMED,), np.float32, chunks=chunks)
-        zeros = file.create_dataset("zeros", data=np.zeros(10**7), compression="gzip", compression_opts=9)
-        few = file.create_dataset("few", (1000,), np.float32)
-        assert [claims_too_much(each.id) for each in (huge, zeros, few)] == [True, False, False]
-    assert (tmp_path / "x.hdf5").stat().st_size < 200_000
 
 
 RECORD = """

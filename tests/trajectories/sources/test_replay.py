@@ -9,12 +9,11 @@ import minari
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
-from stable_baselines3.common.noise import NormalActionNoise, VectorizedActionNoise
 
 from primorl.config.datasets import ReplayDataset, ReplayOptions, checked
 from primorl.project.errors import PipelineError
 from primorl.trajectories.checks import RowCheck
-from primorl.trajectories.sources import replay, source_of
+from primorl.trajectories.sources import source_of
 from primorl.trajectories.sources.minari.writing import Episode
 from primorl.trajectories.sources.replay import RecordingEnvs, record_training
 from tests.trajectories.builders import INFO, dataset, snapshot
@@ -145,15 +144,6 @@ def test_a_missing_extra_is_named(
     with pytest.raises(PipelineError, match=re.escape(f"pip install primorl[{extra}]")) as wrong:
         record_training(environment, options(), Path("raw"), "x-v0")
     assert "\n" not in str(wrong.value)
-
-
-def test_noise_drawn_at_once_is_that_of_stable_baselines3() -> None:
-    theirs = VectorizedActionNoise(NormalActionNoise(np.zeros(2), np.full(2, 0.3)), 5)
-    ours = replay._Noise(0.3, 2, 5)
-    np.random.seed(0)
-    expected = [theirs() for _ in range(3)]
-    np.random.seed(0)
-    assert np.array_equal(expected, [ours() for _ in range(3)])
 
 
 class Counter(gymnasium.Env[Any, Any]):

@@ -187,38 +187,6 @@ def test_what_stays_in_memory_is_bounded(tmp_path: Path) -> None:
     assert len(store._ring.held) == 6, "a cohort is held as a whole, whatever it takes"
 
 
-def test_the_bound_decides_where_the_units_are(tmp_path: Path) -> None:
-    write_parts(tmp_path, table(episodes(9)))
-    size = UnitStore.open(tmp_path).size * 4 * (4 + 5)
-    for bound, own, kind in (
-        (size, slice(None), UnitStore),
-        (size - 1, slice(None), ShardedStore),
-        (size - 1, slice(0, None, 3), UnitStore),  # a part may fit where the whole does not
-    ):
-        assert isinstance(open_units(tmp_path, bound, lambda table: None, own), kind)
-
-
-def test_training_reads_no_more_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = write_parts(tmp_path, with_probabilities(people([[2, 3], [4]])))
-    asked: list[list[str]] = []
-    original = PartReader.row_groups
-
-    def noted(self: PartReader, part: int, groups: list[int], columns: list[str], **options: bool) -> pa.Table:
-        asked.append(columns)
-        return original(self, part, groups, columns, **options)
-
-    plain, full = sharded(folder, 10**6), sharded(folder, 10**6, episodes=True)
-    monkeypatch.setattr(PartReader, "row_groups", noted)
-    units, steps = torch.tensor([0]), torch.zeros(1, 1, dtype=torch.int64)
-    for store in (plain, full):
-        store.transitions(units, steps)
-    full.begins(units, steps)
-    few = ["observation", "action", "reward", "next_observation", "terminated"]
-    assert asked == [few, [*few, "step", "behaviour_probability"]], "what was just read is held"
-    with pytest.raises(ValueError, match="opened without episodes=True"):
-        plain.begins(units, steps)
-
-
 def noted(*rows: list[int]) -> bytes:
     return b".".join(base64.b64encode(np.array(part, "<i8").tobytes()) for part in rows)
 
