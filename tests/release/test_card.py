@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from primorl.release.card import columns, model_card, practice
+from primorl.release.card import model_card, practice
 from primorl.release.document import Document, Section, is_inert
 from tests.statements import PRIVATE
 
@@ -103,23 +103,6 @@ def test_it_says_what_the_files_say_in_words_and_rounds_nothing_down() -> None:
     ):
         assert said in points(made, heading)
     assert "would promise nothing" in points(card(ledger={"epsilon": None}), "What was spent")
-
-
-def test_it_names_columns_and_people_where_the_files_do() -> None:
-    """Twin: of generated names there is nothing, and what nobody declared is not stated."""
-    named = {"observation_names": ["age", "meal=snack"], "action_names": ["insulin"]}
-    ranges = {"observation_low": [2.0, 0.0], "observation_high": [25.0, 1.0]}
-    made = card(policy=named | ranges, declared={"owner": "Ward 3"}, summary={"dataset": "visits"})
-    listed = "age: observed, 2 to 25\nmeal=snack: observed, 0 to 1\ninsulin: set by the policy"
-    assert listed in points(made, "Columns")
-    answers = points(made, "Who answers")
-    assert "owner: Ward 3" in answers
-    assert answers.count(": not stated") == 3
-    assert "card.purpose, card.contact, card.licence in datasets/visits.yaml" in answers
-    generated = card(policy={"observation_names": ["observation_0", "1"], "action_names": ["action_0"]})
-    assert all(section.heading != "Columns" for section in generated.sections)
-    long = columns({"discrete_actions": True, "observation_names": [f"x{i}" for i in range(99)]})
-    assert (len(long), long[-1][0]) == (61, "and 39 more")
 
 
 def test_no_card_confuses_the_profile_with_one_point_of_it() -> None:

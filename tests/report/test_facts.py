@@ -15,7 +15,7 @@ from primorl.privacy.accounting.privacy_filter import cost
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, write_json
 from primorl.release.card import whole
-from primorl.report.facts import Facts, Spending, _with_others, compared_actions, read_facts
+from primorl.report.facts import Actions, Facts, Spending, _with_others, compared_actions, read_facts
 from tests.pipeline.fakes import FakeRun
 from tests.pipeline.test_evaluate import chosen, project, run, without_simulator
 from tests.pipeline.tiny_policy import write_model, write_partitions
@@ -149,25 +149,16 @@ def test_actions_are_shares_of_the_range_and_those_at_a_bound_are_counted() -> N
     rows = torch.tensor([[9.0, -2.0], [8.0, 0.0], [7.0, 2.0], [6.0, 6.0], [5.0, 6.0]])
     middle = constant(0.0, low=-2.0, high=6.0)
     found = compared_actions(middle, rows, ["dose"])
-    assert found is not None
-    assert (found.names, found.discrete) == (("dose",), False)
-    assert found.recorded == ((0.0, 0.25, 0.5, 1.0, 1.0),)
-    assert found.chosen == ((0.5,) * 5,)
-    assert found.at_bound == ((pytest.approx(0.6),), (0.0,))
+    shares = ((0.0, 0.25, 0.5, 1.0, 1.0),), ((0.5,) * 5,), ((pytest.approx(0.6),), (0.0,))
+    assert found == Actions(("dose",), False, *shares)
     highest = compared_actions(constant(20.0, low=-2.0, high=6.0), rows, None)
     assert highest is not None
-    assert highest.names == ("action 0",)
-    assert highest.at_bound[1] == (1.0,)
+    assert (highest.names, highest.at_bound[1]) == (("action 0",), (1.0,))
     assert compared_actions(constant(0.0, low=-2.0, high=torch.inf), rows, None) is None
-
-
-def test_discrete_actions_have_shares() -> None:
     rows = torch.tensor([[9.0, 1.0, 0.0], [8.0, 1.0, 0.0], [7.0, 0.0, 1.0], [6.0, 1.0, 0.0]])
     found = compared_actions(constant(0.0, 1.0, discrete=True), rows, ["none", "some"])
     assert found is not None
-    assert found.recorded == ((0.75,), (0.25,))
-    assert found.chosen == ((0.0,), (1.0,))
-    assert found.at_bound == ((), ())
+    assert (found.recorded, found.chosen, found.at_bound) == (((0.75,), (0.25,)), ((0.0,), (1.0,)), ((), ()))
 
 
 def constant(*output: float, low: float = 0.0, high: float = 1.0, discrete: bool = False) -> DeterministicPolicy:

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from primorl.sweeps.sweeping import write_table
 from primorl.sweeps.trial import Row, TrialFolder, finished_rows, lock_of, read_row, run, trial_folder, unlink_left
 from tests.pipeline.training_project import charged
 from tests.sweeps.conftest import MODEL, STAGES, Forked, job_of, ran
-from tests.sweeps.stages import BAD_SEED, HOLD
+from tests.sweeps.stages import BAD_SEED
 
 TRIAL = Trial({"seed": 3, "privacy.target_epsilon": 0.5}, "A")
 FOLDER = Path(".primorl/sweeps/tiny") / TRIAL.name
@@ -138,20 +137,6 @@ def test_other_settings_data_or_code_begin_afresh(project: Params) -> None:
     ):
         edit(file, old, new)
         assert goes_on("decaf") == (file == "datasets/other.yaml"), file
-
-
-def test_a_trial_of_another_process_is_waited_for_and_not_run_twice(project: Params) -> None:
-    HOLD.touch()
-    bad = job_of(Trial({"seed": BAD_SEED}))
-    first = Forked(bad)
-    while f"evaluate {BAD_SEED}" not in ran():
-        time.sleep(0.01)
-    second = Forked(bad)
-    time.sleep(0.3)
-    assert second.poll() is None
-    HOLD.unlink()
-    assert (first.wait(), second.wait()) == (0, 0)
-    assert ran() == [f"train {BAD_SEED}", f"evaluate {BAD_SEED}"]
 
 
 def test_links_that_a_killed_trial_left_are_taken_away(project: Params) -> None:

@@ -47,43 +47,25 @@ def store(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) ->
     mlflow.set_tracking_uri(before)
 
 
-def registered(
-    store: MlflowClient,
-    value: float = -3.5,
-    *,
-    discrete: bool = False,
-    names: tuple[str, ...] = NAMES,
-    said: dict[str, Any] | None = None,
-    budget: float | None = None,
-    fingerprint: str = "ab",
-) -> Path:
+def registered(store: MlflowClient, value: float = -3.5, said: Any = None, budget: Any = None, **more: Any) -> Path:
     """Register a policy whose weights and summary follow from ``value``, and ``said`` of it; return its folder."""
     one = torch.ones(2)
     layers = initial_layers((3, 4, 2), 1, torch.Generator().manual_seed(int(-10 * value)))
+    discrete = more.get("discrete", False)
     policy = DeterministicPolicy(layers, torch.zeros(3), torch.ones(3), 0 * one if discrete else -one, one, discrete)
     folder = Path(f"policy{value}")
     folder.mkdir(exist_ok=True)
-    save(folder, [policy], variant="private", environment=None, names=(names, ("rate", "volume")))
+    save(folder, [policy], variant="private", environment=None, names=(more.get("names", NAMES), ("rate", "volume")))
     write_json(folder / "privacy.json", PRIVATE)
     experiment = store.get_experiment_by_name("e")
     assert experiment is not None
     run = Log(Store(store, "test"), store.create_run(experiment.experiment_id).info.run_id)
     plain = project_settings()
     plain["privacy"]["budget"]["epsilon"] = budget
-    summary = {
-        "dataset": "visits",
-        "epsilon": 0.5,
-        "delta": 1e-5,
-        "unit": "patient",
-        "units": 900,
-        "policy_sha256": f"{-value:08.3f}",
-        "spent_on_dataset": {"epsilon": 0.75, "delta": 1e-6},
-        "return_mean": value,
-        "env_id": "Pendulum-v1",
-        "void": [],
-        **(said or {}),
-    }
-    register(run, folder, summary, from_plain(plain), fingerprint, "again" if said else "d")
+    summary = {"dataset": "visits", "env_id": "Pendulum-v1", "epsilon": 0.5, "delta": 1e-5, "unit": "patient"}
+    summary |= {"units": 900, "policy_sha256": f"{-value:08.3f}", "return_mean": value, "void": []}
+    summary |= {"spent_on_dataset": {"epsilon": 0.75, "delta": 1e-6}} | (said or {})
+    register(run, folder, summary, from_plain(plain), more.get("fingerprint", "ab"), "again" if said else "d")
     mlflow.set_tracking_uri(store.tracking_uri)  # for those who fetch it
     return folder
 
@@ -124,21 +106,11 @@ def test_a_version_says_what_it_promises_and_nothing_of_it_is_pickled_or_names_a
     flavor = yaml.safe_load(text)["flavors"]["python_function"]
     assert (flavor["model_code_path"], flavor["artifacts"]["policy"]["uri"]) == ("served.py", "artifacts/policy")
     assert not re.search(r"(^|[^:/\w])/\w", text), "`primorl release` refuses such paths in a bundle"
-    assert store.get_model_version("visits", "1").tags == {
-        "dataset": "visits",
-        "epsilon": "0.5",
-        "delta": "1e-05",
-        "epsilon_of_weights": "0.5",
-        "delta_of_weights": "1e-05",
-        "unit": "patient",
-        "units": "900",
-        "spent_on_dataset": "0.75",
-        "policy_sha256": "0003.500",
-        "dataset_fingerprint": "ab",
-        "value": "-3.5",
-        "judged_by": "simulator",
-        "judged_in": "Pendulum-v1",
-    }
+    known = {"dataset": "visits", "epsilon": "0.5", "delta": "1e-05", "unit": "patient", "units": "900"}
+    known |= {"epsilon_of_weights": "0.5", "delta_of_weights": "1e-05", "spent_on_dataset": "0.75", "value": "-3.5"}
+    known |= {"policy_sha256": "0003.500", "dataset_fingerprint": "ab"}
+    known |= {"judged_by": "simulator", "judged_in": "Pendulum-v1"}
+    assert store.get_model_version("visits", "1").tags == known
 
 
 def test_the_champion_is_the_best_of_what_is_known_now(store: MlflowClient) -> None:

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
@@ -13,7 +15,7 @@ from mlflow.tracking import MlflowClient
 from primorl import tracking
 from primorl.config.params import Params
 from primorl.project.git import git_tags
-from primorl.tracking import stage_run
+from primorl.tracking import Usage, stage_run
 from tests.tracking.conftest import REPOSITORY
 
 PARENT_TAG = "mlflow.parentRunId"
@@ -26,13 +28,10 @@ def client(project: Path) -> MlflowClient:
 def runs(project: Path) -> tuple[list[Run], list[Run]]:
     """Pipeline runs and stage runs, oldest first."""
     store = client(project)
-    everything = store.search_runs(
-        [found.experiment_id for found in store.search_experiments()], order_by=["attributes.start_time ASC"]
-    )
-    return (
-        [run for run in everything if PARENT_TAG not in run.data.tags],
-        [run for run in everything if PARENT_TAG in run.data.tags],
-    )
+    experiments = [found.experiment_id for found in store.search_experiments()]
+    found = store.search_runs(experiments, order_by=["attributes.start_time ASC"])
+    nested = [run for run in found if PARENT_TAG in run.data.tags]
+    return [run for run in found if run not in nested], nested
 
 
 def test_a_stage_is_nested_in_its_pipeline_and_logs_what_it_is_given(project: Path, chosen: Params) -> None:
@@ -54,13 +53,8 @@ def test_a_stage_is_nested_in_its_pipeline_and_logs_what_it_is_given(project: Pa
     assert stage.data.tags[PARENT_TAG] == pipeline.info.run_id
     assert (stage.info.run_name, stage.info.status) == ("train_model", "FINISHED")
     assert (pipeline.info.run_name, pipeline.info.status) == ("pendulum-replay/private/ε=0.5", "FINISHED")
-    assert stage.data.params == {
-        "seed": "3",
-        "privacy.delta": "1e-05",
-        "privacy.deep.sizes": "[1, 2]",
-        "absent": "None",
-        "tracking.uri": "postgresql://db.example.org/mlflow",
-    }
+    settings = {"seed": "3", "privacy.delta": "1e-05", "privacy.deep.sizes": "[1, 2]", "absent": "None"}
+    assert stage.data.params == settings | {"tracking.uri": "postgresql://db.example.org/mlflow"}
     history = client(project).get_metric_history(stage.info.run_id, "loss")
     assert sorted((point.step, point.value) for point in history) == [(step, step / 2) for step in range(2500)]
     assert stage.data.tags["store"] == "http://example.org"
@@ -102,14 +96,11 @@ def test_the_runs_of_a_killed_stage_are_closed_as_failed_by_the_next_one(project
         assert [stage.info.status for stage in stages] == ["FAILED", "RUNNING", "RUNNING"]
 
 
-def test_experiments_in_dvcs_temporary_copies_log_to_the_project(
-    project: Path, chosen: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_experiments_in_dvcs_copies_log_to_the_project(project: Path, chosen: Params, monkeypatch: Any) -> None:
     """Each has a pipeline of its own."""
     copy = project / ".dvc" / "tmp" / "exps" / "standalone" / "tmpabc"
     copy.mkdir(parents=True)
     monkeypatch.setenv("DVC_ROOT", str(copy))
-    monkeypatch.setenv("DVC_EXP_BASELINE_REV", "c0ffee")
     (copy / "note.txt").write_text("x")
     for name in ("hazel-newt", "other"):
         monkeypatch.setenv("DVC_EXP_NAME", name)
@@ -119,7 +110,6 @@ def test_experiments_in_dvcs_temporary_copies_log_to_the_project(
     assert [run.data.tags[PARENT_TAG] for run in stages] == [run.info.run_id for run in pipelines]
     assert pipelines[0].info.run_name == f"{tracking._name(chosen)} (hazel-newt)"
     assert pipelines[0].data.tags["DVC_EXP_NAME"] == "hazel-newt"
-    assert pipelines[0].data.tags["DVC_EXP_BASELINE_REV"] == "c0ffee"
     assert (project / "mlruns" / stages[0].info.run_id / "artifacts" / "note.txt").exists()
     assert [entry.name for entry in copy.iterdir()] == ["note.txt"]
 
@@ -149,9 +139,8 @@ def test_stages_of_one_dvc_process_share_a_pipeline_even_when_they_begin_at_once
             os._exit(0)
     assert [os.waitpid(child, 0)[1] for child in children] == [0, 0]
     (pipeline,), found = runs(project)
-    assert {run.info.run_name: run.data.tags[PARENT_TAG] for run in found} == dict.fromkeys(
-        stages, pipeline.info.run_id
-    )
+    assert {run.info.run_name for run in found} == {*stages}
+    assert {run.data.tags[PARENT_TAG] for run in found} == {pipeline.info.run_id}
     assert {run.info.status for run in (pipeline, *found)} == {"FINISHED"}
 
 
@@ -173,3 +162,24 @@ def test_the_pipeline_names_its_commit(project: Path, monkeypatch: pytest.Monkey
     trial.mkdir(parents=True)
     monkeypatch.chdir(trial)
     assert git_tags()["git_dirty"] == "true"
+
+
+CPU, MEMORY = "system/cpu_seconds", "system/max_memory_mib"
+
+
+def used(stage: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    log: Any = SimpleNamespace(metric=found.__setitem__)
+    Usage(stage).log(log)
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not say how much memory was held")
+def test_memory_is_not_logged_once_this_process_read_private_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep runs the stages of a trial in one process, whose peak is that of the private training."""
+    for stage in ("train_model", "clone_behaviour", "evaluate_private", "online", "ingest"):
+        monkeypatch.setattr(Usage, "_has_read_private", False)
+        before = used("evaluate")
+        assert before[CPU] < 0.1, "of the stage alone"
+        assert 10 < before[MEMORY] < 100_000
+        assert used(stage).keys() == used("evaluate").keys() == {CPU}
