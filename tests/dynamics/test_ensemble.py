@@ -25,7 +25,6 @@ def ensemble(shape: Architecture) -> GaussianEnsemble:
 
 
 def test_what_is_saved_is_what_is_loaded(ensemble: GaussianEnsemble, tmp_path: Path) -> None:
-    """Plain; with a rule and discrete actions; with a learned termination, which begins at 1% whatever the input."""
     head = replace(ensemble.architecture, learned_termination=True)
     observation, action = torch.randn(7, 3), torch.randn(7, 1)
     for made in (
@@ -49,7 +48,6 @@ def test_what_is_saved_is_what_is_loaded(ensemble: GaussianEnsemble, tmp_path: P
 def test_prediction_is_in_the_datas_units_and_a_member_predicts_what_it_does_among_others(
     ensemble: GaussianEnsemble,
 ) -> None:
-    """An ensemble of zeros predicts the targets' centre, and its spread within the log-variance bounds."""
     observation, action = torch.randn(5, 3), torch.randn(5, 1)
     flat = replace(ensemble, weights=tuple(torch.zeros_like(w) for w in ensemble.weights))
     mean, std, _ = flat.predict(observation, action)
@@ -81,24 +79,20 @@ def test_broken_files_are_refused_in_one_line(
         config.write_text(json.dumps(json.loads(config.read_text()) | change))
     elif change == "cut short":
         weights.write_bytes(weights.read_bytes()[:100])
-    elif change == "missing":
-        config.unlink()
     else:
-        config.write_text("{")
+        config.unlink() if change == "missing" else config.write_text("{")
     with pytest.raises(PipelineError, match=says) as refused:
         GaussianEnsemble.load(tmp_path, CPU)
     assert "\n" not in str(refused.value)
 
 
 def test_target_scales() -> None:
-    """Rare jumps do not widen one, a sparse reward has its deviation, a counter's noise is small beside its range."""
     generator = torch.Generator().manual_seed(0)
     inputs, targets = torch.randn(10_000, 3, generator=generator), torch.randn(10_000, 2, generator=generator)
     targets[::100, 0] *= 100
     assert 0.9 < float(Normaliser.from_public(inputs, targets).target_scale[0]) < 1.1
     assert float(targets[:, 0].std()) > 5, "the standard deviation would not have done"
-    sparse = torch.zeros(1000, 1)
-    sparse[::20] = 1.0
+    sparse = (torch.arange(1000) % 20 == 0).float()[:, None]
     torch.testing.assert_close(Normaliser.from_public(inputs[:1000], sparse).target_scale, sparse.std(0))
     constant = Normaliser.from_public(torch.ones(50, 3), torch.zeros(50, 2))
     assert torch.equal(constant.input_scale, torch.ones(3))

@@ -63,7 +63,6 @@ def steps(
 
 
 def test_every_row_follows_one_member_drawn_anew() -> None:
-    """State and reward come from the same member, and all members come up, equally often."""
     step = steps(3000)
     assert torch.equal(step.next_observation, 10 * step.reward.unsqueeze(1).expand(-1, 3))
     counts = step.reward.long().bincount(minlength=3)
@@ -71,7 +70,6 @@ def test_every_row_follows_one_member_drawn_anew() -> None:
 
 
 def test_states_are_drawn_within_bounds_and_rewards_are_what_the_member_expects() -> None:
-    """A drawn reward that is held within its bounds would be worth less, or more, than the member says."""
     step = steps(300, Unsure)
     assert set(step.reward.tolist()) == {0.0, 1.0, 2.0}
     assert step.next_observation.std() > 40
@@ -86,17 +84,7 @@ def test_the_penalty_is_taken_off_after_the_bounds() -> None:
     assert set(step.reward.add(2 * doubt).mul(10).round().long().tolist()) == {0, 5}
 
 
-def test_a_prediction_that_is_not_a_number_does_not_spread() -> None:
-    shape = Architecture(3, 1, 3, (8,), -10.0, 0.5)
-    weights = tuple(torch.full_like(w, torch.nan) for w in shape.initial_weights(0))
-    broken = GaussianEnsemble(shape, weights, plain_maps(4, 4), box(1.0, 3, (-1.0, 1.0)))
-    model = PessimisticModel(broken, uncertainty="max_aleatoric", penalty=0.0)
-    step = model.step(torch.full((4, 3), 0.25), torch.zeros(4, 1), SeedGenerators.of([0], CPU))
-    assert torch.equal(step.next_observation, torch.full((4, 3), 0.25))
-
-
 def test_a_learned_termination_is_that_of_the_member_that_gives_the_state() -> None:
-    """Member 0 never ends an episode, member 2 always does, member 1 every other time; over all, their mean."""
     step = steps(3000, termination="learned")
     assert step.terminated is not None
     shares = [step.terminated[step.reward == i].float().mean().item() for i in range(3)]
@@ -104,7 +92,6 @@ def test_a_learned_termination_is_that_of_the_member_that_gives_the_state() -> N
 
 
 def test_a_rule_ends_rollouts_and_sees_the_state_before_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bounds narrower than the range where the task goes on must not make a rollout immortal."""
     monkeypatch.setitem(RULES, "far", Rule(3, lambda observation, action, following: following[:, 0] > 15))
     step = steps(300, limit=7.0, termination="far")
     assert step.terminated is not None
@@ -113,7 +100,6 @@ def test_a_rule_ends_rollouts_and_sees_the_state_before_the_bounds(monkeypatch: 
 
 
 def test_the_penalty_without_a_unit_follows_the_rewards_scale() -> None:
-    """u is measured in the targets' public scales, and λu in the reward's."""
     model = ends_where_positive(3.0).without_head()
     scale, wide = torch.tensor([7.0, 100.0]), replace(model.bounds, reward_low=-1e6, reward_high=1e6)
     model = replace(model, bounds=wide, normaliser=replace(model.normaliser, target_scale=scale))

@@ -54,15 +54,6 @@ def test_a_rule_is_the_environments_own(name: str, tmp_path: Path, monkeypatch: 
     assert not RULES[name](observation, action, observation)[flags].any()
 
 
-def test_a_misplaced_parenthesis_would_be_seen() -> None:
-    """The twin: ``abs(x <= limit)`` for ``abs(x) <= limit``, as in public code, misses half of the ends."""
-    _, _, following, flags = rollout(ENVIRONMENTS["cartpole"])
-    on = torch.ones(len(flags), dtype=torch.bool)
-    for column, limit in {0: 2.4, 2: np.radians(12)}.items():
-        on &= (following[:, column] <= limit).int().abs() == 1
-    assert not torch.equal(~on, flags)
-
-
 def test_what_is_not_a_number_ends_an_episode() -> None:
     for rule in RULES.values():
         nowhere = torch.full((2, rule.observation_size), torch.nan)

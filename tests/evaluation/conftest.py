@@ -47,15 +47,6 @@ def random_policy(policies: int, observation_size: int, action_limit: float, see
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator)
 
-    return DeterministicPolicy(
-        layers=(
-            normal(policies, 8, observation_size),
-            normal(policies, 1, 8),
-            normal(policies, 1, 8),
-            normal(policies, 1, 1),
-        ),
-        observation_mean=torch.zeros(observation_size),
-        observation_scale=torch.ones(observation_size),
-        action_low=torch.tensor([-action_limit]),
-        action_high=torch.tensor([action_limit]),
-    )
+    layers = (normal(policies, 8, observation_size), *(normal(policies, 1, size) for size in (8, 8, 1)))
+    mean, scale, limit = torch.zeros(observation_size), torch.ones(observation_size), torch.tensor([action_limit])
+    return DeterministicPolicy(layers, mean, scale, -limit, limit)

@@ -44,21 +44,9 @@ def found(
         answer("policy", GAIN, min(gains), ci95=(min(gains) - INTERVAL, min(gains) + INTERVAL), members=gains),
         answer("random", MEAN_RETURN, random),
     )
-    return PrivateEvaluation(
-        dataset="log",
-        unit="person",
-        units=1000,
-        discount=1.0,
-        horizon=60,
-        estimates=estimates,
-        histograms=(),
-        verdict=verdict,
-        statements={},
-        total=None,
-        model_sha256=None,
-        policy_sha256=None,
-        clone_sha256=None,
-    )
+    asked: dict[str, Any] = {"dataset": "log", "unit": "person", "units": 1000, "discount": 1.0, "horizon": 60}
+    unknown = dict.fromkeys(("total", "model_sha256", "policy_sha256", "clone_sha256"))
+    return PrivateEvaluation(**asked, **unknown, estimates=estimates, histograms=(), verdict=verdict, statements={})
 
 
 ANSWERS = found()
@@ -77,12 +65,7 @@ FAR = {"drawn": (-56.0,)}  # the model's value of today's practice lies 20 above
         (FAR, BETTER, "keep", "asks for a gain above 21"),
         ({"drawn": (-104.0,)}, BETTER, "keep", "asks for a gain above 21"),
         # As it is released a clone may be worth less than the actions that it draws.
-        (
-            {"gains": (0.5, 0.5), "released": (-90.0, -90.0)},
-            BETTER,
-            "more_data",
-            "-90 for the clone as it would be rel",
-        ),
+        ({"gains": (0.5, 0.5), "released": (-90.0, -90.0)}, BETTER, "more_data", "-90 for the clone as it would be"),
         ({"drawn": (-16.0,)}, BETTER, "more_data", "too far away"),
         (FAR, WORSE, "more_data", "no better than a constant"),
         ({"drawn": ()}, BETTER, "more_data", "No clone"),

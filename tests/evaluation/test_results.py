@@ -1,6 +1,5 @@
 """Intervals, the files of results, and their figures."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,33 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from primorl.evaluation import figures
 from primorl.evaluation.statistics import MeanInterval
-from primorl.evaluation.summary import OnlineSummary, SeedSummary, Summary
+from primorl.evaluation.summary import SeedSummary, Summary
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, write_json
 
-POINTS = [MeanInterval(each, each - 9, each + 9) for each in (18.0, 77.0, 131.0)]
-PLAIN: dict[str, Any] = {
-    "dataset": "pendulum-replay",
-    "env_id": "CartPole-v1",
-    "variant": "private",
-    "private": True,
-    "epsilon": 1.19,
-    "epsilon_rdp": 1.31,
-    "delta": 1e-5,
-    "unit": "trajectory",
-    "units": 2970,
-    "void": (),
-    "spent_on_dataset": None,
-    "seed": 0,
-    "return_mean": -151.25,
-    "return_ci95": (-170.0, -130.0),
-    "normalized_score": None,
-    "episodes": 100,
-    "policy_sha256": "0" * 64,
-    "seconds": {"collect": 60.25},
-}
+PLAIN: dict[str, Any] = (
+    {"dataset": "pendulum-replay", "env_id": "CartPole-v1", "variant": "private", "private": True, "epsilon": 1.19}
+    | {"epsilon_rdp": 1.31, "delta": 1e-5, "unit": "trajectory", "units": 2970, "void": (), "spent_on_dataset": None}
+    | {"seed": 0, "return_mean": -151.25, "return_ci95": (-170.0, -130.0), "normalized_score": None, "episodes": 100}
+    | {"policy_sha256": "0" * 64, "seconds": {"collect": 60.25}}
+)
 SEED = SeedSummary(seed=4, return_mean=-1.5, return_ci95=(-2.0, -1.0), normalized_score=None, policy_sha256="0" * 64)
 
 
@@ -73,29 +56,3 @@ def test_a_summary_comes_back_as_it_was(tmp_path: Path, more: dict[str, Any]) ->
             Summary.read(file)
         assert says in str(refused.value)
         assert "\n" not in str(refused.value)
-
-
-def test_the_final_policy_is_drawn_apart_from_the_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The curve's points are averages over fewer episodes; of a single epoch there is no curve."""
-    seen, draw = list[Any](), figures.draw_curve
-
-    def spying(path: Path, curve: Any, final: Any, **others: Any) -> None:
-        seen.append((*curve[:2], final, others["level"]))
-        draw(path, curve, final, **others)
-        assert path.stat().st_size > 10_000
-
-    monkeypatch.setattr(figures, "draw_curve", spying)
-    for epochs in (1, 3):
-        curve = POINTS[:epochs]
-        figures.draw_returns(tmp_path / "return.png", curve[-1], curve, PLAIN)
-        at, points, final, _ = seen[-1]
-        assert (list(at), points, final[:2]) == (list(range(1, epochs)), curve[:-1], (epochs, curve[-1]))
-        assert final[2].endswith(", 100 episodes")
-    of_run: dict[str, Any] = {"env_id": "CartPole-v1", "algorithm": "dppg", "start": "scratch", "void": ("a test",)}
-    returns = {"return_before": 21.0, "return_mean": 150.0, "return_ci95": (140.0, 160.0), "episodes": 30}
-    online = OnlineSummary(met=True, users=40, cohort=20, policy_sha256="0" * 64, **of_run, **returns)
-    figures.draw_online(tmp_path / "online.png", [0, 20, 40], POINTS, online)
-    words = "final policy: 150 [140, 160], 30 episodes"
-    assert seen[-1] == ([0, 20, 40], POINTS, (40, MeanInterval(150.0, 140.0, 160.0), words), (21.0, "new policy: 21"))
-    with pytest.raises(ValueError, match="a figure is missing"):
-        replace(online, return_before=None)

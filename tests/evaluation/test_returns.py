@@ -39,14 +39,11 @@ def one_by_one(environment: str, policy: DeterministicPolicy, episodes: int, see
 def discrete_policy(policies: int, observation_size: int, actions: int) -> DeterministicPolicy:
     continuous = random_policy(policies, observation_size, 1.0)
     last = torch.randn(policies, actions, 8, generator=torch.Generator().manual_seed(3))
-    return DeterministicPolicy(
+    layers, scale = (
         (*continuous.layers[:-2], last, torch.zeros(policies, 1, actions)),
-        observation_mean=torch.zeros(observation_size),
-        observation_scale=torch.full((observation_size,), 0.02),
-        action_low=torch.zeros(actions),
-        action_high=torch.ones(actions),
-        discrete_actions=True,
+        torch.full((observation_size,), 0.02),
     )
+    return DeterministicPolicy(layers, 0 * scale, scale, torch.zeros(actions), torch.ones(actions), True)
 
 
 @pytest.mark.parametrize(

@@ -118,19 +118,6 @@ def test_an_actor_begins_as_it(discrete: bool) -> None:
     assert bool((output[..., A:] == -1.0).all())  # bounds -5 and 1 of the log-variance
 
 
-def test_samples_follow_it() -> None:
-    """Means and spreads of 20,000 draws at one observation; the same seed draws the same."""
-    policy, n = clone(discrete=False), 20_000
-    rows = ROWS[0, :1].expand(n, -1)
-    draws = policy.sample(rows, SeedGenerators.of([7], CPU))
-    assert torch.equal(draws, policy.sample(rows, SeedGenerators.of([7], CPU)))
-    mean, std = policy.mean_and_std(ROWS[0, 0])
-    expected = (mean + std * drawn(n, A, seed=1)).clamp(-1, 1)
-    torch.testing.assert_close(draws.mean(0), expected.mean(0), atol=0.03, rtol=0)
-    torch.testing.assert_close(draws.std(0), expected.std(0), atol=0.03, rtol=0)
-    assert float(draws.abs().max()) <= 1.0
-
-
 def test_files_that_are_missing_or_of_another_clone_are_refused(tmp_path: Path) -> None:
     BehaviourConfig(made=False).write(tmp_path)
     spread = tmp_path / behaviour.SPREAD

@@ -1,6 +1,7 @@
 """The candidate that is written gains most in the member that likes it least; nothing else has a say."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -38,22 +39,15 @@ def constant(*actions: float) -> DeterministicPolicy:
 
 
 def judged(slopes: list[float], weights: Tensor, *actions: float, observed: float | None = None) -> Verdict:
-    return Contest(
-        ensemble=ensemble(slopes),
-        clone=constant(1.0),
-        starts=torch.zeros(4, 1),
-        weights=weights,
-        seed=0,
-        observed=None if observed is None else (observed, 0.25),
-        divergences=(0.3, 1.0, 3.0),
-    ).judge(constant(*actions))
+    asked: Any = {"clone": constant(1.0), "starts": torch.zeros(4, 1), "divergences": (0.3, 1.0, 3.0), "seed": 0}
+    known = None if observed is None else (observed, 0.25)
+    return Contest(ensemble=ensemble(slopes), weights=weights, observed=known, **asked).judge(constant(*actions))
 
 
 WEIGHTS = torch.tensor([1.0, 0.5, 0.25], dtype=torch.float64)
 
 
 def test_gains_are_weighted_returns_above_the_clones_in_each_member() -> None:
-    """Two seeds with three candidates each; 1.75 steps are expected, and each pays slope times (action - clone's)."""
     actions = torch.tensor([[1.0, 2.0, 3.0], [-1.0, 0.0, 4.0]])
     verdict = judged([2.0, -1.0], WEIGHTS, *actions.flatten().tolist())
     expected = 1.75 * (actions - 1).unsqueeze(-1) * torch.tensor([2.0, -1.0])
@@ -63,7 +57,6 @@ def test_gains_are_weighted_returns_above_the_clones_in_each_member() -> None:
 
 
 def test_the_largest_smallest_gain_is_chosen() -> None:
-    """The mean over members would take the boldest candidate; one member warns of it."""
     verdict = judged([5.0, -1.0], WEIGHTS, 1.0, 2.0, 4.0, 2.0, 0.9, 4.0)
     assert verdict.gains.mean(-1).argmax(-1).tolist() == [2, 2]
     assert verdict.chosen == [0, 0]

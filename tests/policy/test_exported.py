@@ -29,7 +29,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_saved_policy_acts_as_before(folder: Path) -> None:
-    """The final policy is the last epoch's, and each epoch's acts on its own observations."""
     observation = torch.randn(4, 30, 3, generator=torch.Generator().manual_seed(9))
     assert torch.equal(DeterministicPolicy.load(folder).act(observation[3:]), EPOCHS[3].act(observation[3:]))
     far = EPOCHS[0].act(1e30 * observation[:1])
@@ -66,7 +65,6 @@ BREAKAGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("breakage", BREAKAGES.values(), ids=BREAKAGES)
 def test_broken_weights_are_named_in_one_line(folder: Path, breakage: Callable[[Path], object]) -> None:
-    """No traceback, nothing executed, and what to do."""
     breakage(folder / "policy.safetensors")
     with pytest.raises(PipelineError, match=r"policy.safetensors: (not a policy|not there).*run `dvc repro") as wrong:
         DeterministicPolicy.load(folder)

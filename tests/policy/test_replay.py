@@ -21,7 +21,6 @@ def numbered(start: int, count: int) -> Tensor:
 @settings(deadline=None)
 @given(st.integers(1, 12).flatmap(lambda size: st.tuples(st.just(size), st.lists(st.integers(0, size), max_size=12))))
 def test_the_ring_keeps_the_newest_rows_and_nothing_else(case: tuple[int, list[int]]) -> None:
-    """A wrapped write keeps every new row; no row is zero, old or there twice."""
     capacity, writes = case
     buffer, expected, written = ReplayBuffer(capacity, 1, CPU), deque[float](maxlen=capacity), 0
     for count in writes:
@@ -34,7 +33,6 @@ def test_the_ring_keeps_the_newest_rows_and_nothing_else(case: tuple[int, list[i
 
 
 def test_each_seed_draws_from_all_of_its_own_rows_what_it_draws_alone() -> None:
-    """Two rings side by side, wrapped; rows that were never written (zeros) are not drawn. One ring serves several."""
     both, first = ReplayBuffer(600, 1, CPU, seeds=2), ReplayBuffer(600, 1, CPU)
     for begin, count in ((1, 400), (401, 400)):
         rows = numbered(begin, count)
@@ -61,14 +59,8 @@ def test_what_cannot_be_held_is_refused() -> None:
 
 
 def test_a_row_holds_the_transition_on_sacs_scales() -> None:
-    """ReplayColumns in their places, standardised once; a termination is not bootstrapped, a truncation is."""
-    scaling = Scaling(
-        observation_mean=torch.tensor([1.0, 2.0]),
-        observation_scale=torch.tensor([2.0, 4.0]),
-        action_low=torch.tensor([0.0]),
-        action_high=torch.tensor([10.0]),
-        reward_scale=0.5,
-    )
+    low, high = torch.tensor([0.0]), torch.tensor([10.0])
+    scaling = Scaling(torch.tensor([1.0, 2.0]), torch.tensor([2.0, 4.0]), low, high, reward_scale=0.5)
     columns = scaling.columns
     rows = scaling.rows(
         observation=torch.tensor([[3.0, 2.0], [1.0, 6.0]]),

@@ -12,7 +12,7 @@ from torch.nn.functional import one_hot
 
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy.behaviour import BehaviourPolicy, KLConstraint
-from primorl.policy.exported import DeterministicPolicy, Layers
+from primorl.policy.exported import DeterministicPolicy
 from primorl.policy.replay import ReplayBuffer, ReplayColumns, Scaling
 from primorl.policy.sac import ActorCritic, DiscreteSac, Sac, Squashed, train
 from primorl.project.errors import PipelineError
@@ -44,18 +44,12 @@ def prior_of(weight: Tensor, discrete: bool) -> BehaviourPolicy:
     size, A = len(weight), weight.shape[1] if discrete else weight.shape[1] // 2
     hidden = torch.cat((torch.eye(size), -torch.eye(size)))[None]
     output = torch.cat((weight, -weight)).T[None]
-    biases = torch.zeros(1, 1, 2 * size), torch.zeros(1, 1, len(output[0]))
-    policy = DeterministicPolicy(
-        (hidden, biases[0], output[:, :A], biases[1][..., :A]),
-        torch.zeros(size),
-        torch.ones(size),
-        -torch.ones(A),
-        torch.ones(A),
-        discrete,
-    )
-    return BehaviourPolicy(
-        policy, None if discrete else (output[:, A:], biases[1][..., A:]), None if discrete else (-3.0, 1.0)
-    )
+    biases, one = (torch.zeros(1, 1, 2 * size), torch.zeros(1, 1, len(output[0]))), torch.ones(A)
+    layers = (hidden, biases[0], output[:, :A], biases[1][..., :A])
+    policy = DeterministicPolicy(layers, torch.zeros(size), torch.ones(size), -one, one, discrete)
+    if discrete:
+        return BehaviourPolicy(policy, None, None)
+    return BehaviourPolicy(policy, (output[:, A:], biases[1][..., A:]), (-3.0, 1.0))
 
 
 class Truncated(Normal):
@@ -157,7 +151,6 @@ def test_updates_near_a_prior_are_those_of_the_reference(discrete: bool) -> None
 
 @pytest.mark.usefixtures("double")
 def test_where_log_sigma_is_held_it_has_no_slope() -> None:
-    """Both bounds, against autograd of torch's own formula."""
     output = 12 * torch.randn(1, 64, 4, generator=torch.Generator().manual_seed(0))
     noise = torch.randn(1, 64, 2, generator=torch.Generator().manual_seed(1))
     output[..., 0] -= 30.0
@@ -178,44 +171,6 @@ def test_discrete_actions_are_drawn_with_the_policys_probabilities() -> None:
     probabilities = reference.policy(observation[0]).probs  # type: ignore[attr-defined]
     torch.testing.assert_close(drawn.mean(0), probabilities, atol=0.015, rtol=0)  # 4 standard deviations
     assert probabilities.max() - probabilities.min() > 0.05
-
-
-@KINDS
-def test_the_snapshot_is_the_actors_mean_or_likeliest_action(discrete: bool) -> None:
-    """In the environment's units."""
-    scaling = scaling_of(discrete)
-    if not discrete:
-        scaling = replace(scaling, action_low=torch.tensor([-2.0, 0.0]), action_high=torch.tensor([2.0, 5.0]))
-    sac, (reference,) = made(discrete)
-    observation = 9 * torch.randn(40, 5, generator=torch.Generator().manual_seed(6))
-    output = reference.actor(scaling.observation(observation)).detach()
-    found = sac.snapshot(scaling).act(observation[None])[0]
-    if discrete:
-        assert torch.equal(found, one_hot(output.argmax(1), 3).float())
-        assert len(output.argmax(1).unique()) > 1
-    else:
-        torch.testing.assert_close(found, torch.tensor([0.0, 2.5]) + torch.tensor([2.0, 2.5]) * output[:, :2].tanh())
-
-
-def mean_return(policy: DeterministicPolicy, episodes: int = 100) -> float:
-    observation, total = resets(episodes, seed=99), torch.zeros(episodes)
-    model, generators = Pendulum(), SeedGenerators.of([0], CPU)
-    for _ in range(200):
-        step = model.step(observation, policy.act(observation.unsqueeze(0))[0], generators)
-        total += step.reward
-        observation = step.next_observation
-    return total.mean().item()
-
-
-def test_several_seeds_learn_to_swing_a_pendulum_up() -> None:
-    """A random policy gets about -1,200, the best about -150; most rollouts are carried on."""
-    options: dict[str, Any] = {"seeds": (0, 1), "reset_fraction": 0.1}
-    first, *_, last = train(Pendulum(), resets(1024, 0), CONFIG, ReplayBuffer.batches, **options)  # type: ignore[arg-type]
-    assert mean_return(first.policies.one(0)) < -800
-    assert last.policies.policies == len(last.metrics) == 2
-    returns = [mean_return(last.policies.one(number)) for number in range(2)]
-    assert min(returns) > -400
-    assert returns[0] != returns[1]
 
 
 def trained(*seeds: int) -> list[Tensor]:
@@ -245,7 +200,6 @@ def test_a_seed_learns_what_it_learns_alone_whatever_else_is_drawn(monkeypatch: 
 
 
 def test_rollouts_come_when_they_are_due_and_every_update_is_made() -> None:
-    """Also where the interval does not divide the epoch: 10 updates an epoch, rollouts at 0, 4, 8, 12 and 16."""
     held: list[int] = []
 
     def counting(buffer: ReplayBuffer, updates: int, batch_size: int, generators: SeedGenerators) -> Iterator[Tensor]:
@@ -266,7 +220,6 @@ AT_REST = prior_of(torch.zeros(3, 2), discrete=False)
 
 
 def test_every_seed_and_divergence_has_a_policy() -> None:
-    """All of the first seed's come first, and each is what it is alone."""
 
     def last(seeds: tuple[int, ...], divergences: tuple[float, ...]) -> tuple[tuple[dict[str, float], ...], Tensor]:
         options: dict[str, Any] = {"seeds": seeds, "prior": AT_REST, "divergences": divergences}
@@ -279,26 +232,6 @@ def test_every_seed_and_divergence_has_a_policy() -> None:
     for place, (seed, kappa) in enumerate(((3, 0.1), (3, 2.0), (8, 0.1), (8, 2.0))):
         torch.testing.assert_close(last((seed,), (kappa,))[1][0], together[place])
     assert not torch.allclose(together[0], together[1], atol=1e-6)
-
-
-@KINDS
-def test_policies_begin_as_a_prior_of_their_size(discrete: bool) -> None:
-    """All of them, whatever their seed. The twin: with other hidden layers they begin with weights of their own."""
-    scaling = scaling_of(discrete)
-    prior = prior_of(torch.randn(5, 3 if discrete else 4), discrete)
-    constraint = KLConstraint.of(prior, scaling, (0.1, 0.1), CPU)
-    kind: Any = DiscreteSac if discrete else Sac
-
-    def actor(hidden: tuple[int, ...]) -> Layers:
-        config = replace(BATCHES, hidden=hidden)
-        layers: Layers = kind(config, scaling.columns, SeedGenerators.of([1, 2], CPU), constraint).actor.layers
-        return layers
-
-    wanted = prior.actor_layers(scaling.observation_mean, scaling.observation_scale)
-    assert all(torch.equal(own, one.expand_as(own)) for own, one in zip(actor((10,)), wanted, strict=True))
-    other = actor((7,))
-    assert other[0].shape[1] == 7
-    assert not torch.equal(other[0][0], other[0][1])
 
 
 def test_what_cannot_be_trained_is_said_in_one_line() -> None:

@@ -10,7 +10,7 @@ import torch
 from primorl.config.blocks import Compute
 from primorl.project.errors import PipelineError
 from primorl.setup import compute
-from primorl.setup.compute import Place, ThreadChoice
+from primorl.setup.compute import Place
 from tests.projects import ROOT
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
@@ -51,33 +51,6 @@ def test_processes_of_a_machine_share_its_cores_memory_and_gpus(monkeypatch: pyt
     for place in (Place(), Place(1, 2, 0, 1), Place(1, 2, 1, 2), Place(3, 4, 3, 4)):
         assert compute.chosen_device(settings(device="auto"), place) == devices[-1]
     assert [device.index for device in devices] == [0, 0, 1, 1]
-
-
-def test_threads_follow_what_is_faster_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds, now, chosen, probes = {1: 0.02, 4: 0.01}, [100.0], [4], []
-
-    def probe(threads: int) -> float:
-        probes.append(threads)
-        chosen.append(threads)
-        now[0] += seconds[threads]
-        return seconds[threads]
-
-    monkeypatch.setattr(torch, "get_num_threads", lambda: chosen[-1])
-    monkeypatch.setattr(torch, "set_num_threads", chosen.append)
-    monkeypatch.setattr(compute.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(compute, "_probe", probe)
-    choice = ThreadChoice(settings(), torch.device("cpu"))
-    for of_four, later, expected, count in (
-        (0.01, 0.0, 4, 2),
-        (0.2, 0.0, 4, 2),  # it is too early to measure again
-        (0.2, 2.0, 1, 4),
-        (0.01, 2.0, 1, 4),  # a probe of 0.2 s is not repeated every two seconds
-        (0.01, 0.22 / 0.02, 4, 6),
-    ):
-        seconds[4] = of_four
-        now[0] += later
-        choice.update()
-        assert (chosen[-1], len(probes)) == (expected, count)
 
 
 WATCHED = """

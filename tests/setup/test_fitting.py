@@ -21,7 +21,6 @@ from primorl.training.dry_run import DryRun, Outcome
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.rows import UnitStore
 from tests.pipeline.training_project import charged, states, trained, unopened
-from tests.projects import project_settings
 from tests.setup.fitted_project import automatic, fit, fits, quick, write_data
 
 FITS = Path(".primorl/fits")
@@ -138,16 +137,6 @@ def test_without_a_public_split_a_rule_decides(data: Params) -> None:
     assert (sizes[0], sizes[-1]) == ((64, 64), (16,)), "the largest network that the noise leaves room for"
     assert sizes == sorted(sizes, key=lambda hidden: -sum(hidden))
     assert fit(params, units=5)[1].answer == "no"
-
-
-def test_few_public_units_make_first_weights_from_which_small_steps_go(data: Params) -> None:
-    public_units(7)
-    chosen, found = fit(automatic(data))
-    assert (chosen.dynamics.start, found.learned) == ("public", None)
-    assert (chosen.dynamics.learning_rate, chosen.privacy.rounds, chosen.privacy.clipping_norm) == (0.0003, 20, 0.02)
-    assert fit(automatic(data, dynamics__start="random"))[0].privacy.rounds == 100
-    statistics = project_settings()["privacy"]["statistics"] | {"normaliser": "private"}
-    assert fit(automatic(data, privacy__statistics=statistics), units=10_000)[0].dynamics.start == "random"
 
 
 def test_processes_agree_on_what_is_fitted(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:

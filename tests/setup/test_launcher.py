@@ -3,8 +3,6 @@
 import json
 import multiprocessing
 import os
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -13,10 +11,8 @@ from typing import Any
 
 import psutil
 import pytest
-import torch
 
 from primorl.config.params import Params, plain
-from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
 from primorl.setup import compute
@@ -42,18 +38,6 @@ def workers() -> list[psutil.Process]:
     """Processes of this one's that train; a process of another test may be a zombie, which has no command."""
     found = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
     return [child for child in found if "pipeline.train_model" in child.cmdline()]
-
-
-def test_two_processes_make_the_model_of_one(data: Params) -> None:
-    certain = {"privacy": {"sampling_probability": 1.0}, "dynamics": {"variant": "no_privacy", "batch_size": 64}}
-    made = []
-    for processes in (2, 1):
-        trained(both(with_changes(data, **certain), processes))
-        made.append(GaussianEnsemble.load(Path("models/dynamics"), torch.device("cpu")).weights)
-    for one, other in zip(*made, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
-    assert workers() == []
-    assert "RANK" not in os.environ
 
 
 def test_a_killed_process_costs_one_round_and_one_line(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,19 +104,3 @@ def test_no_process_outlives_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     late.start()
     late.join(20)
     assert late.exitcode == 1
-
-
-def test_a_start_that_fails_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    start, left = subprocess.Popen, []
-
-    def failing(*arguments: Any, **options: Any) -> Any:
-        if left:
-            raise OSError("no more processes")
-        left.append(start(*arguments, **options))
-        return left[0]
-
-    monkeypatch.setattr(compute.subprocess, "Popen", failing)
-    sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
-    with pytest.raises(OSError, match="no more"), compute.started(3, sleep):
-        pytest.fail("one of them was not started")
-    assert left[0].returncode == -9

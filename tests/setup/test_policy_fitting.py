@@ -63,11 +63,3 @@ def test_values_follow_the_public_rows(public: PublicLog, auto: Params) -> None:
     done = auto.fitted(found)
     assert done.policy.horizon == done.suggested()["policy.horizon"] == 6
     assert not unfitted(done)
-
-
-def test_where_nothing_is_public_declared_bounds_decide(auto: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PublicLog, "mean_length", 50.0)
-    found = fitted_policy(auto, PublicLog(None), MODEL, near_clone=True)
-    assert found["policy.starts"] == "reset"
-    assert found["policy.reward_scale"] == pytest.approx(10 / (2.0 * 50))
-    assert PublicLog(None).reward_std(replace(MODEL, bounds=replace(MODEL.bounds, reward_low=0.0))) == 1.0

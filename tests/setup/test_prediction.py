@@ -107,18 +107,6 @@ def test_a_policy_without_names_takes_numbered_columns_or_vectors(project: Path)
         assert actions[4:] == [[None, None]]
 
 
-@pytest.mark.parametrize("ending", ["parquet", "csv"])
-def test_batches_do_not_change_the_answers(policy: Policy, ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = np.random.default_rng(0).uniform(-9, 9, (1000, 3))
-    values[:, 2] = 5
-    given = table(dict(zip(NAMES["names"][0], values.T, strict=True)), f"in.{ending}")
-    predict(policy, given, Path("whole.csv"), keep=["age"])
-    monkeypatch.setattr(prediction, "_ROWS_PER_BATCH", 7)
-    monkeypatch.setattr(prediction, "_CSV_BLOCK_BYTES", 300)
-    predict(policy, given, Path("parts.csv"), keep=["age"])
-    assert Path("parts.csv").read_bytes() == Path("whole.csv").read_bytes()
-
-
 def test_a_number_that_could_be_two_stops_the_command(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twin: a decimal comma is one where it is said to be."""
     for delimiter in (";", "\t", "|"):

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from primorl.dynamics.architecture import TERMINATION_GAIN, Architecture
 from primorl.training.local_update import LocalBatches
-from primorl.training.policy_network import PolicyNetwork
+from primorl.training.policy_network import Network, PolicyNetwork
 from primorl.training.settings import LocalTraining
 
 
@@ -63,12 +63,7 @@ def clipped(update: list[Tensor], norm: float, mode: str, members: int) -> list[
 
 
 def reference_sum(
-    start: tuple[Tensor, ...],
-    batches: LocalBatches,
-    shape: Architecture | PolicyNetwork,
-    local: LocalTraining,
-    norm: float,
-    mode: str,
+    start: tuple[Tensor, ...], batches: LocalBatches, shape: Network, local: LocalTraining, norm: float, mode: str
 ) -> list[Tensor]:
     """Σ_k Δ_k of PriMORL's Algorithm 2 by plain loops; padding is cut away, never multiplied by zero."""
     total = [torch.zeros(w.shape, dtype=torch.float64) for w in start]

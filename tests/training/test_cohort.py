@@ -36,7 +36,6 @@ def batches_of(source: Ragged, batch: int, epochs: int, most: int | None) -> Loc
     most=st.none() | st.integers(1, 45),
 )
 def test_every_epoch_takes_each_transition_once(lengths: list[int], batch: int, epochs: int, most: int | None) -> None:
-    """Of the unit's own rows (or of one uniform subset a round), none twice, none of another unit's."""
     batches = batches_of(numbered(lengths), batch, epochs, most)
     steps = batches.inputs.shape[0] // epochs
     for unit, length in enumerate(lengths):

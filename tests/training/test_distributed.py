@@ -128,7 +128,6 @@ def test_noise_is_drawn_once(group: Group, scenario: int, once: bool) -> None:
 
 
 def test_only_released_things_leave_the_first_process(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands, the normaliser, and the weights of each round, which are on the disk before they are sent."""
     sent: list[Tensor] = []
     kept: list[tuple[int, TrainingState]] = []
     broadcast = dist.broadcast
@@ -141,13 +140,9 @@ def test_only_released_things_leave_the_first_process(group: Group, monkeypatch:
     plan = first(crew.plan())
     _tell(group, crew.SUMS)  # type: ignore[arg-type]
     monkeypatch.setattr(TrainingSetup, "make_normaliser", lambda *_: crew.normaliser())
-    trained = train(
-        training_setup(plan, SHAPE, local=crew.LOCAL, server=server_training(0.5, 0.9)),
-        crew.held(plan),
-        None,
-        save_checkpoint=lambda state: kept.append((len(sent), state)),
-        group=group,
-    )
+    setup = training_setup(plan, SHAPE, local=crew.LOCAL, server=server_training(0.5, 0.9))
+    save = lambda state: kept.append((len(sent), state))  # noqa: E731
+    trained = train(setup, crew.held(plan), None, save_checkpoint=save, group=group)
     _tell(group, _Do.STOP)
     assert trained.rounds == plan.rounds
     commands = [tensor.tolist() for tensor in sent if not tensor.is_floating_point()]
@@ -164,7 +159,6 @@ def test_only_released_things_leave_the_first_process(group: Group, monkeypatch:
 
 
 def test_units_that_nobody_or_two_hold_are_refused(group: Group) -> None:
-    """Until all are covered silence is long: verifying a large partition takes hours, and says nothing meanwhile."""
     own = torch.tensor([0, 2, 4, 6])
     group._limit = PREPARATION.total_seconds()
     _tell(group, crew.TWICE)  # type: ignore[arg-type]
@@ -177,7 +171,6 @@ def test_units_that_nobody_or_two_hold_are_refused(group: Group) -> None:
 
 
 def test_a_plan_of_one_of_several_processes_keeps_the_denominator_and_releases_in_one_place_only() -> None:
-    """K, and so qK, is that of all; shards are disjoint and are all; nobody but the first can draw noise."""
     whole = crew.plan(noise_multiplier=1.0, sampling_probability=0.5)
     parts = [whole.of_process(process, 3) for process in range(3)]
     assert sorted(unit for part in parts for unit in part.local_units) == list(range(7))
@@ -192,9 +185,7 @@ def test_a_plan_of_one_of_several_processes_keeps_the_denominator_and_releases_i
         replace(whole, entropy=SeededEntropy(0)).of_process(0, 2)
     with pytest.raises(ValueError, match="there is no process 3 of 3"):
         whole.of_process(3, 3)
-    for source, says in (
-        (crew.held(first(crew.plan())), "another number of processes"),
-        (crew.units(), "differs from"),
-    ):
+    setup = training_setup(first(crew.plan()), SHAPE, local=crew.LOCAL)
+    for source, says in ((crew.held(setup.plan), "another number of processes"), (crew.units(), "differs from")):
         with pytest.raises(ValueError, match=says):
-            train(training_setup(first(crew.plan()), SHAPE, local=crew.LOCAL), source, None)
+            train(setup, source, None)

@@ -18,7 +18,6 @@ SOURCES = "0f9880fc9556f640be12bea0c55f7976a105b297137b2a4f5dfa5d8f8ecc44cb"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:
-    """The digest is of syntax trees: comments and docstrings need no decision."""
     content = hashlib.sha256()
     for file in sorted(file for pattern in ENGINE for file in ROOT.glob(pattern)):
         tree = ast.parse(file.read_text(encoding="utf-8"))

@@ -40,7 +40,6 @@ def test_a_seeded_training_releases_what_a_cpu_does(shape: Architecture) -> None
 
 
 def test_an_update_of_sac_is_a_cpus() -> None:
-    """The noise is drawn beforehand, since generators differ."""
     columns, config = ReplayColumns(5, 2), replace(CONFIG, batch_size=32)
     rows = torch.randn(1, 32, columns.width, generator=torch.Generator().manual_seed(0))
     noise = torch.randn(1, 64, 2, generator=torch.Generator().manual_seed(1))

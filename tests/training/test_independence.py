@@ -41,7 +41,6 @@ def _one_thread() -> Iterator[None]:
 @settings(max_examples=120, deadline=None)
 @given(data=st.data())
 def test_neighbours_and_places_do_not_matter(data: st.DataObject) -> None:
-    """One unit alone, among others, elsewhere among others, with more idle steps: the same bits."""
     draw = data.draw
     hidden = tuple(draw(st.lists(st.sampled_from([1, 3, 5, 8, 16, 17, 31, 32, 37, 48, 64]), min_size=1, max_size=3)))
     actions = draw(st.sampled_from([1, 2, 3, 7, 8, 9, 16, 25]))
@@ -49,9 +48,8 @@ def test_neighbours_and_places_do_not_matter(data: st.DataObject) -> None:
     shape = network(kind, hidden, size=size, actions=actions, members=draw(st.integers(1, 5)))
     rows = draw(st.sampled_from([1, 2, 5, 7, 16, 19]))
     steps = draw(st.lists(st.integers(1, 6), min_size=2, max_size=20))
-    local = local_training(
-        draw(st.sampled_from([1e-3, 0.3, 1.0, 5.0, 10.0])), rows, weight_decay=draw(st.sampled_from([0.0, 0.1, 1.0]))
-    )
+    rate, decay = draw(st.sampled_from([1e-3, 0.3, 1.0, 5.0, 10.0])), draw(st.sampled_from([0.0, 0.1, 1.0]))
+    local = local_training(rate, rows, weight_decay=decay)
     mode: Any = draw(st.sampled_from(["flat", "per_layer"]))
     clip = EnsembleClip(draw(st.sampled_from([1e-6, 0.35, 10.0, 50.0, 1e6])), mode, shape.members, len(hidden) + 1)
     seed, scale = draw(st.integers(0, 99)), draw(st.sampled_from([1.0, 100.0]))
@@ -110,7 +108,6 @@ def in_order(lengths: Tensor, most: int, entropy: Entropy) -> Tensor:
 def test_a_unit_moves_the_sum_by_its_own_update_exactly(
     threads: int, kilobytes: int, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The settings at which rounding once moved the sum by 1.6 C: now the difference is the one update, to the bit."""
     monkeypatch.setattr(cohort, "_shuffled", in_order)
     torch.set_num_threads(threads)
     shape, units = Architecture(3, 1, 3, (width, width), -10.0, 0.5), 21
@@ -173,7 +170,6 @@ def test_a_cohort_is_cut_into_sizes_that_are_tried_out(threads: int) -> None:
 
 
 def test_on_a_gpu_the_size_of_a_chunk_follows_from_a_units_own_length() -> None:
-    """Whoever else is in the cohort: with long units, without, few or many."""
     setup = training_setup(plan_of(40, 1.0), SHAPE, execution=Execution(torch.device("cuda"), 8 << 20))
     lengths = torch.tensor([3] * 30 + [100] * 9 + [5000])
     whole = chunks(setup, torch.arange(40), lengths, 1)

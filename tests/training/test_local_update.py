@@ -17,11 +17,10 @@ from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.training import local_update
 from primorl.training.local_update import Kernel, Workspace
 from primorl.training.policy_network import Network, PolicyNetwork
-from primorl.training.public_evaluation import constant_loss, losses_of_rows
 from primorl.training.rounds import Rounds
 from primorl.training.settings import Execution
-from tests.training.kernel import KINDS, batches_of, equal, gap, joint_norm, network, some, targets_of, weights_of
-from tests.training.reference import member_loss, policy_loss, reference_sum
+from tests.training.kernel import KINDS, batches_of, equal, gap, joint_norm, network, some, weights_of
+from tests.training.reference import reference_sum
 from tests.units import Ragged, local_training, training_setup
 
 TOLERANCE = 5e-5  # of the sum's norm
@@ -34,11 +33,9 @@ def clip_of(shape: Network, bound: float = 0.5, mode: str = "flat") -> EnsembleC
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bound", [0.05, math.inf])
 @pytest.mark.parametrize(
-    ("mode", "weight_decay", "beta_nll"),
-    [("flat", 0.0, 0.0), ("flat", 0.0, 1.0), ("per_layer", 0.1, 0.5)],
+    ("mode", "weight_decay", "beta_nll"), [("flat", 0.0, 0.0), ("flat", 0.0, 1.0), ("per_layer", 0.1, 0.5)]
 )
 def test_agrees_with_the_reference(kind: str, mode: str, bound: float, weight_decay: float, beta_nll: float) -> None:
-    """Units of uneven lengths, both clippings and losses, clipped and unclipped, for every kind of network."""
     shape = network(kind)
     batches, start = batches_of(shape, [3, 1, 2, 4], 7), weights_of(shape, 1)
     local = local_training(0.3, 7, weight_decay=weight_decay, beta_nll=beta_nll)
@@ -139,7 +136,6 @@ def test_neighbouring_rounds_differ_by_at_most_the_clip(values: list[float], len
 
 
 def test_a_step_without_rows_clips_nothing() -> None:
-    """Two units above the bound, of which one has rows in this step: the other's weights stay to the last bit."""
     generator = torch.Generator().manual_seed(0)
     weight, bias = torch.randn(3, 4, 4, generator=generator), torch.zeros(3, 1, 4)
     layer = local_update._Layer(weight, bias, 2, 8, Workspace())
@@ -153,7 +149,6 @@ def test_a_step_without_rows_clips_nothing() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_of_the_last_chunk_is_left(kind: str) -> None:
-    """A workspace full of NaN, larger or smaller than what is needed, gives the sum of a fresh one."""
     shape = network(kind)
     local, clip, start = local_training(0.05, 8, weight_decay=0.1), clip_of(shape), weights_of(shape)
     kernel = Kernel(shape, local, clip)
@@ -165,23 +160,3 @@ def test_nothing_of_the_last_chunk_is_left(kind: str) -> None:
         batches = batches_of(shape, steps, 8, seed=1)
         again = kernel.sum(start, batches)
         assert equal(again, Kernel(shape, local, clip).sum(start, batches))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_public_losses_are_the_references(kind: str) -> None:
-    """Of rows, and of a constant, which a network beats only by chance."""
-    shape, drawn = network(kind, (8,), members=1), torch.Generator().manual_seed(0)
-    x, y, weights = torch.randn(400, shape.inputs, generator=drawn), targets_of(shape, (400,), drawn), weights_of(shape)
-    losses, expected = losses_of_rows(shape, weights, x[None], y)
-    single = [w[0] for w in weights]
-    loss = policy_loss(single, x, y, shape) if isinstance(shape, PolicyNetwork) else member_loss(single, x, y, shape)
-    torch.testing.assert_close(losses.mean(), loss)
-    assert expected.shape == (1, *y.shape)
-    if kind == KINDS[3]:
-        torch.testing.assert_close(expected.sum(-1), torch.ones(1, 400))
-        shares = y.mean(0)
-        assert constant_loss(shape, y) == pytest.approx(float(-(shares * shares.log()).sum()))
-    elif kind != KINDS[1]:
-        variance = y.var(0, unbiased=False)
-        assert constant_loss(shape, y) == pytest.approx(float(0.5 * (1 + variance.log()).sum()), rel=1e-5)
-    assert constant_loss(shape, y) < float(losses.mean())

@@ -42,7 +42,6 @@ def rounds_of(shape: Architecture, source: Ragged, identity: Normaliser, chunk_b
 def test_sums_do_not_depend_on_chunks_and_a_broken_round_leaves_nothing(
     shape: Architecture, identity: Normaliser, monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
-    """Empty cohorts give zeros. A row that cannot be read fails its round; the next one is of a fresh cohort."""
 
     class Corrupt(Ragged):
         def transitions(self, units: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
@@ -73,7 +72,6 @@ def test_sums_do_not_depend_on_chunks_and_a_broken_round_leaves_nothing(
 def test_each_cohort_is_summed_whole_and_once_in_the_round_it_was_drawn_for(
     shape: Architecture, identity: Normaliser, monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
-    """No chunk is dropped, none counts twice, none slips into the next round."""
     drawn: list[list[int]] = []
     seen: list[list[int]] = []
     cohort = Plan.cohort

@@ -22,8 +22,6 @@ from primorl.training.training import Trained, TrainingState, answer_queries, tr
 from tests.units import local_training, make_units, server_training, training_setup
 
 PLAIN = server_training(0.0, 0.0, 5, None)
-
-
 SHAPE = Architecture(3, 1, 3, (16, 12), -10.0, 0.5)
 SOURCE = make_units(SHAPE, [30, 17, 45] * 40)
 PUBLIC = tuple(torch.cat(list(rows)) for rows in vars(make_units(SHAPE, [30] * 8)).values())  # of the same system
@@ -59,7 +57,6 @@ def test_private_rounds_learn_with_noise_that_they_can_bear() -> None:
 
 
 def test_an_empty_cohort_still_moves_the_weights() -> None:
-    """q so small that nobody comes: the round releases noise and training goes on."""
     trained, _ = run(plan_for(sampler=PoissonSampler(1e-9), rounds=2))
     start = SHAPE.initial_weights(0)
     assert trained.rounds == 2
@@ -67,7 +64,6 @@ def test_an_empty_cohort_still_moves_the_weights() -> None:
 
 
 def test_momentum_repeats_steps_and_the_average_is_an_unbiased_running_mean() -> None:
-    """Steps 1, 1, 2: at momentum 0.5 weights 1, 2.5, 5.25, of which the past has half the weight."""
     state, server = TrainingState.begin((torch.zeros(1),)), server_training(0.5, 0.5)
     seen = []
     for step in (1.0, 1.0, 2.0):
@@ -96,7 +92,6 @@ def killed(plan: Plan, at: int, **options: Any) -> TrainingState:
 
 
 def test_a_round_is_on_the_disk_before_its_weights_meet_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kill at any moment of a round finds the round already counted."""
     kept: list[TrainingState] = []
     counted: list[int] = []
     summed = Rounds.sum
@@ -108,15 +103,13 @@ def test_a_round_is_on_the_disk_before_its_weights_meet_data(monkeypatch: pytest
     monkeypatch.setattr(Rounds, "sum", spying)
     run(plan_for(rounds=4), save_checkpoint=kept.append)
     assert counted == [1, 2, 3, 4]
-    assert kept[-1].finished
-    assert (kept[-1].done, kept[-1].started) == (4, 4)
+    assert (kept[-1].finished, kept[-1].done, kept[-1].started) == (True, 4, 4)
 
 
 @pytest.mark.parametrize("crashes", [[1], [3, 4, 5, 20], [30, 30]])
 def test_however_often_a_run_dies_no_more_rounds_run_than_were_reserved(
     monkeypatch: pytest.MonkeyPatch, crashes: list[int]
 ) -> None:
-    """Rounds that died stay spent and are not made up for: ε never grows by a crash."""
     releases = 0
     release = Plan.release
 
@@ -137,7 +130,6 @@ def test_however_often_a_run_dies_no_more_rounds_run_than_were_reserved(
 
 
 def test_a_resumed_run_goes_on_where_the_last_one_was() -> None:
-    """Without noise and with everybody in one batch nothing is random: momentum, average and looks must survive."""
     plan = plan_for(**STILL, rounds=8)
     server = server_training(0.6, 0.9, 2, None)
     whole, _ = run(dataclasses.replace(plan, rounds=7), server, batch_size=64)
@@ -150,7 +142,6 @@ def test_a_resumed_run_goes_on_where_the_last_one_was() -> None:
 
 
 def test_noise_and_cohorts_are_fresh_after_a_resume(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two runs taken up from one checkpoint draw other cohorts and other noise."""
     plan = plan_for(rounds=4)
     state = killed(plan, 3)
     cohorts: list[list[int]] = []
@@ -167,19 +158,14 @@ def test_noise_and_cohorts_are_fresh_after_a_resume(monkeypatch: pytest.MonkeyPa
 
 
 def test_without_a_public_split_all_rounds_run_and_the_average_is_released() -> None:
-    """What is released is what a run with looks and without patience releases; nothing was looked at."""
     plan = plan_for(**STILL, rounds=7)
     server = dataclasses.replace(PLAIN, server_momentum=0.5, server_averaging=0.9)
     seeing, _ = run(plan, server, batch_size=64)
     blind, told = run(plan, server, batch_size=64, public_split=False)
     assert blind.evaluations == ()
     assert told == [(done, None) for done in range(1, 8)]
-    assert blind.rounds == 7
     for one, other in zip(blind.weights, seeing.weights, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
-    state = killed(plan, 7, server=server, batch_size=64, public_split=False)
-    resumed, _ = run(plan, server, state=state, batch_size=64, public_split=False)
-    assert resumed.rounds == 6, "the round that died is not made up for"
     with pytest.raises(ValueError, match="needs a public split"):
         run(plan, server_training(0.5, 0.9, patience=2), public_split=False)
 
@@ -188,7 +174,6 @@ QUERY = GaussianQuery("normaliser", 1.0, 4.0)
 
 
 def test_a_query_is_written_down_before_it_is_asked_and_never_asked_twice() -> None:
-    """A kill between the two leaves nothing to go on with; after the answer is kept, it is the one that is used."""
     plan = plan_for(queries=(QUERY,))
     kept: list[TrainingState] = []
     begun = TrainingState.begin(SHAPE.initial_weights(0))
@@ -210,8 +195,7 @@ def test_a_query_is_written_down_before_it_is_asked_and_never_asked_twice() -> N
 
 
 def test_a_finished_run_needs_no_data() -> None:
-    kept: list[TrainingState] = []
-    plan = plan_for(rounds=3)
+    kept, plan = list[TrainingState](), plan_for(rounds=3)
     trained, _ = run(plan, save_checkpoint=kept.append)
     again, _ = run(plan, source=None, state=kept[-1])
     assert all(torch.equal(a, b) for a, b in zip(trained.weights, again.weights, strict=True))
@@ -220,7 +204,6 @@ def test_a_finished_run_needs_no_data() -> None:
 
 
 def test_early_stopping_keeps_the_best_weights_also_over_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two evaluations without a better public loss end training; patience runs on after a crash."""
     seen: list[tuple[torch.Tensor, ...]] = []
 
     def evaluate(self: object, weights: tuple[torch.Tensor, ...], after: int) -> PublicEvaluation:

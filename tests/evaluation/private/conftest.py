@@ -54,27 +54,15 @@ class Log:
 
 def question(units: int, states: int, actions: int, **changes: Any) -> Problem:
     """Observations, actions and rewards in [-1, 1], horizon 5 and γ 0.9, unless ``changes`` say otherwise."""
-    settings: dict[str, Any] = {
-        "units": units,
-        "unit": "person",
-        "delta": 1e-5,
-        "horizon": 5,
-        "discount": 0.9,
-        "observation_low": -torch.ones(states),
-        "observation_high": torch.ones(states),
-        "observation_mean": torch.zeros(states),
-        "observation_scale": torch.ones(states),
-        "action_low": -torch.ones(actions),
-        "action_high": torch.ones(actions),
-        "discrete_actions": False,
-        "reward_low": -1.0,
-        "reward_high": 1.0,
-        "return_low": 0.0,
-        "return_high": 0.0,
-        "policy": lambda observation: torch.zeros(len(observation), actions),
-        "ensemble": None,
-        "starts": torch.zeros(4, states),
-    }
+    settings: dict[str, Any] = (
+        {"units": units, "unit": "person", "delta": 1e-5, "horizon": 5, "discount": 0.9}
+        | {"observation_low": -torch.ones(states), "observation_high": torch.ones(states)}
+        | {"observation_mean": torch.zeros(states), "observation_scale": torch.ones(states)}
+        | {"action_low": -torch.ones(actions), "action_high": torch.ones(actions), "discrete_actions": False}
+        | {"reward_low": -1.0, "reward_high": 1.0, "return_low": 0.0, "return_high": 0.0}
+        | {"policy": lambda observation: torch.zeros(len(observation), actions), "ensemble": None}
+        | {"starts": torch.zeros(4, states)}
+    )
     made = Problem(**settings | changes)
     return made if "return_low" in changes else made.with_return_bounds(None)
 
@@ -97,11 +85,7 @@ def problem(units: int, ensemble: GaussianEnsemble = MODEL, **changes: Any) -> P
         "unit": "trajectory",
         "observation_high": torch.tensor([10.0]),
         "observation_mean": torch.tensor([2.0]),
-        "observation_scale": torch.tensor([2.0]),
-        "reward_low": -2.0,
-        "reward_high": 2.0,
-        "ensemble": ensemble,
-    }
+    } | {"observation_scale": torch.tensor([2.0]), "reward_low": -2.0, "reward_high": 2.0, "ensemble": ensemble}
     return question(units, 1, 1, **settings | changes)
 
 

@@ -75,7 +75,6 @@ def test_estimates_without_noise_are_those_of_the_sample() -> None:
 
 
 def test_a_units_bin_does_not_depend_on_how_many_trajectories_another_unit_has() -> None:
-    """Padded sums of six returns take another order in a wider batch; their last bit must not decide about a bin."""
     problem = asked(7, return_low=0.0, return_high=10.0, reward_low=0.0, reward_high=10.0, horizon=1)
     six, found = torch.tensor([5.0, 3.0, 0.0, 4.0, 2.0, 1.0]), []
     for others in (1, 16):

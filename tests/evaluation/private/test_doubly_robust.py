@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from primorl.evaluation.private.doubly_robust import SPREAD, SUMS, Cloned
-from primorl.evaluation.private.estimator import EvaluationState, run
+from primorl.evaluation.private.doubly_robust import Cloned
+from primorl.evaluation.private.estimator import run
 from primorl.evaluation.private.problem import BLOCK
 from tests.evaluation.private import tiny_mdp
 from tests.evaluation.private.test_one_unit import FIT, doubly_robust
@@ -18,7 +18,6 @@ FIT = replace(FIT, clipping_norm=1.0, learning_rate=0.2)
 
 
 def test_without_noise_the_value_is_the_truth_though_the_model_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where moves do not depend on actions: else the behaviour's states would have to be the policy's."""
     moves = tiny_mdp.MOVES[:, :1].expand_as(tiny_mdp.MOVES)
     monkeypatch.setattr(tiny_mdp, "MOVES", moves)
     source, states = tiny_mdp.log(6000), torch.arange(3)
@@ -84,18 +83,3 @@ def test_the_fit_descends_the_cross_entropy_to_a_known_behaviour() -> None:
 
     assert error(values) < 0.05
     assert error(FIT.begin(problem)) > 0.1
-
-
-def test_the_interval_is_that_of_a_mean_of_many_units() -> None:
-    """Sampling and noise, to within what the noisy second moment adds."""
-    own, problem = doubly_robust(), tiny_mdp.problem(4000)
-    plan = own.plan(problem, 0.5)
-    middle, half = (problem.return_high + problem.return_low) / 2, problem.return_high * 20.5
-    spread = torch.tensor([0.01], dtype=torch.float64)
-    (value,) = own.estimates(problem, plan, EvaluationState({SUMS: torch.tensor([0.0])}, {SPREAD: spread}))
-    noise = plan.noise_multiplier / 4000
-    second = 0.01 + plan.queries[0].noise_multiplier / 4000
-    expected = 1.96 * half * (second / 4000 + noise**2) ** 0.5
-    assert value.value == pytest.approx(middle)
-    assert value.ci95 is not None
-    assert value.ci95[1] - middle == pytest.approx(min(expected, problem.return_high - middle), rel=1e-3)

@@ -32,7 +32,6 @@ def converged(estimator: Dptd, question: Problem, source: Log) -> Answer:
 
 
 def test_td_finds_the_value_of_a_chain_and_of_a_policy() -> None:
-    """Units that act +1 as the policy does get 1 on every step, those that act -1 lose as much: their mean is 0."""
     found = converged(dptd(rounds=700), problem(2), payers(2, 1.0, noise=0.0))
     assert found.value == pytest.approx(RETURN, rel=0.05)
     assert found.ci95 is not None

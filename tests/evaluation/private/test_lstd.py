@@ -5,11 +5,11 @@ import math
 import pytest
 import torch
 
-from primorl.evaluation.private.estimator import NOISE, run
+from primorl.evaluation.private.estimator import run
 from primorl.evaluation.private.model_values import ModelQ
 from primorl.evaluation.private.problem import first_rows, mean_over_trajectories, row_shares, thinned
 from tests.evaluation.private.conftest import RETURN, Log, payers, problem
-from tests.evaluation.private.test_one_unit import LSTD, values_of
+from tests.evaluation.private.test_one_unit import LSTD
 
 
 def value(source: Log, mean: float = math.inf) -> tuple[float, float, float]:
@@ -21,7 +21,6 @@ def value(source: Log, mean: float = math.inf) -> tuple[float, float, float]:
 
 
 def test_it_finds_the_value_of_a_chain_that_the_model_has_wrong() -> None:
-    """Members pay 0.5 and 0.9; the chain pays 1. Their difference spans the error, so the answer is exact."""
     public = ModelQ(problem(1), 8, 16)
     assert float(public.at_starts(public.fit()).mean()) == pytest.approx(0.7 * RETURN, rel=0.02)
     found, low, high = value(payers(300, 1.0))
@@ -30,18 +29,6 @@ def test_it_finds_the_value_of_a_chain_that_the_model_has_wrong() -> None:
     noisy = [value(payers(400, 1.0, seed=seed), 1.0)[1:] for seed in range(10)]
     assert sum(low <= RETURN <= high for low, high in noisy) >= 7
     assert all(high - low < 3 * RETURN for low, high in noisy)
-
-
-def test_the_correction_weighs_rows_by_the_adjoint_system() -> None:
-    """η solves Aᵀη = φ₀ and θ solves A θ = b: then ⟨η, b⟩ = ⟨θ, φ₀⟩, whatever A is."""
-    asked = problem(4)
-    values, size = values_of(LSTD, asked, payers(4, 1.0)), 1
-    drawn = torch.randn(size * size + size, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    exact, shrunk = (LSTD.stepped(asked, {**values, NOISE: torch.tensor(noise)}, drawn, 0) for noise in (0.0, 1e6))
-    states = asked.starts.double()
-    start = LSTD._features(asked, values, states, asked.actions(states), torch.zeros(4).long())[0].mean(0)
-    torch.testing.assert_close(exact["eta"] @ drawn[-size:], exact["theta"] @ start, rtol=1e-3, atol=1e-6)
-    assert float(shrunk["theta"].norm()) < 1e-6, "θ fades to the model's value under noise"
 
 
 def test_rows_are_the_units_own() -> None:

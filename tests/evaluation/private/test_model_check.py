@@ -78,7 +78,6 @@ def test_estimates_without_noise_are_means_over_the_units_that_have_so_many_step
 def test_the_verdict_is_sure_or_says_that_it_is_not(
     model: float, trivial: float, noise: float, believable: str, rule: str
 ) -> None:
-    """3,000 units that all have these squared errors, for rewards; states are predicted well."""
     check, problem = ModelCheck(horizons=(1, 5), starts=1, cap=1.5), tiny_mdp.problem(3000, known=False)
     x = 2 * torch.tensor([[model, trivial], [0.01, 0.5]], dtype=torch.float64) / 1.5**2 - 1
     pairs = torch.stack((x, 1 - x**2), -1).expand(2, 2, 2, 2)

@@ -31,7 +31,6 @@ def values(ensemble: GaussianEnsemble, start: float = 0.0) -> list[float]:
 
 
 def test_every_member_is_rolled_out_alone_unpenalised_until_it_terminates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However much the members disagree, nothing is taken off for it. The step that ends a rollout still counts."""
     found = values(model([1.0, -2.0, 1.5], [0.0, 0.0, 0.0]))
     assert found == pytest.approx([10.0, -20.0, 15.0], rel=1e-5)
     spread = ModelValue.of(torch.tensor(found))
@@ -70,7 +69,6 @@ def test_survival_is_the_chance_that_a_trajectory_which_does_not_terminate_goes_
 
 
 def test_rollouts_weigh_steps_as_recordings_have_them() -> None:
-    """The mean return of recordings that are cut, in the same chain, is what the model says of it."""
     asked = problem(1)
     (policy, *_), (whole, *others) = (
         values_in_model(each, 8, Clone(asked.policy, asked.policy)) for each in (replace(asked, survival=HALVES), asked)
@@ -82,7 +80,6 @@ def test_rollouts_weigh_steps_as_recordings_have_them() -> None:
 
 
 def test_corrections_by_cut_recordings_find_the_value_of_cut_recordings() -> None:
-    """Q̂ and the rows' own continuation agree: the temporal differences of rows that are cut have mean zero."""
     drawn = torch.rand(20_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     lengths = (drawn.log() / math.log(0.5)).ceil().clamp(1, 4).long()  # half of those that are left are cut
     rows = replace(payers(20_000, 0.5, noise=0.0), rows=lengths).episodes()

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from primorl.evaluation.private.behaviour import Behaviour
-from primorl.evaluation.private.estimator import FirstStateValue, noise_of, noisy_mean, pair
-from primorl.privacy.mechanism.queries import ONE
+from primorl.evaluation.private.estimator import noise_of, noisy_mean, pair
 from tests.evaluation.private.conftest import question
 
 
@@ -51,11 +50,3 @@ def test_an_unknown_share_says_nothing_and_no_contribution_within_the_norm_is_ch
     vectors = torch.nn.functional.normalize(torch.randn(50, 7, dtype=torch.float64))
     assert torch.equal(plan.clip.finish(vectors.clone()), vectors)  # type: ignore[attr-defined]
     assert noise_of(plan) == pytest.approx(1 / (0.1 * 10), rel=1e-3)
-
-
-@given(st.floats())
-def test_one_unit_moves_the_query_by_at_most_its_sensitivity(value: float) -> None:
-    asked = FirstStateValue(question(1, 1, 1, return_low=-1.0, return_high=3.0))
-    (query,) = asked.plan(1.0, 1.0, 0.5).queries
-    total = asked.total(torch.tensor([value], dtype=torch.float64))
-    assert float(total.double().norm()) <= query.sensitivity * ONE

@@ -73,11 +73,8 @@ def values_of(estimator: Estimator, asked: Problem, source: Log) -> Mapping[str,
 def test_a_unit_moves_a_release_by_at_most_its_sensitivity_and_nobody_else(name: str) -> None:
     estimator, asked = ESTIMATORS[name]
     source, hostile = logged(asked)
-    plan, values, others = (
-        estimator.plan(asked, 1.0),
-        values_of(estimator, asked, source),
-        torch.arange(UNITS) != SPOILT,
-    )
+    plan, values = estimator.plan(asked, 1.0), values_of(estimator, asked, source)
+    others = torch.arange(UNITS) != SPOILT
     before = estimator.contributions(asked, values, source.episodes())
     norms, most = before.norm(dim=1), plan.clip.sensitivity
     tight = L2Clip(1e-3)

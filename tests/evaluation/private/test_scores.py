@@ -73,7 +73,6 @@ def test_it_is_the_obvious_loop(discrete: bool) -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1e300, 1e300])
 def test_whatever_a_unit_holds_its_scores_are_bounded_and_the_others_stay(value: float) -> None:
-    """So zeroing it out moves each sum by at most one; rounding of a batched product may differ in the last digit."""
     scorer, source = fitted()
     before, after = scorer.scores(source.episodes()), scorer.scores(source.spoilt(2, value).episodes())
     assert ((after >= 0) & (after <= 1)).all()
@@ -86,7 +85,6 @@ def test_whatever_a_unit_holds_its_scores_are_bounded_and_the_others_stay(value:
 
 @pytest.mark.parametrize(("horizon", "value"), [(HORIZON, 0.5 * (1 - 0.9**HORIZON) / 0.1), (None, 5.0)])
 def test_the_value_is_that_of_the_model_and_policies_may_have_several_shapes(horizon: int | None, value: float) -> None:
-    """With one reward whatever happens, a value is a geometric series."""
     asked = problem(UNITS, model([0.5, 0.5], [1.0, 1.0]), horizon=horizon)
     first, bias, last, end = DRAWN[1].layers
     layers = (torch.cat((first, first), 1), torch.cat((bias, bias), 2), torch.cat((last, last), 2), end)

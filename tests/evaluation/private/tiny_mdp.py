@@ -42,21 +42,12 @@ def ensemble(*, known: bool = True) -> GaussianEnsemble:
 
 
 def problem(units: int, *, known: bool = True) -> Problem:
-    settings = {
-        "delta": 1e-6,
-        "horizon": HORIZON,
-        "discount": DISCOUNT,
-        "observation_low": torch.zeros(STATES),
-        "observation_mean": torch.full((STATES,), 0.3),
-        "observation_scale": torch.full((STATES,), 0.5),
-        "action_low": torch.zeros(ACTIONS),
-        "discrete_actions": True,
-        "reward_low": 0.0,
-        "policy": act,
-        "ensemble": ensemble(known=known),
-        "clone": clone,
-        "starts": torch.eye(STATES),
-    }
+    settings = (
+        {"delta": 1e-6, "horizon": HORIZON, "discount": DISCOUNT, "observation_low": torch.zeros(STATES)}
+        | {"observation_mean": torch.full((STATES,), 0.3), "observation_scale": torch.full((STATES,), 0.5)}
+        | {"action_low": torch.zeros(ACTIONS), "discrete_actions": True, "reward_low": 0.0, "policy": act}
+        | {"ensemble": ensemble(known=known), "clone": clone, "starts": torch.eye(STATES)}
+    )
     return question(units, STATES, ACTIONS, **settings)
 
 
