@@ -7,7 +7,8 @@ from pipeline.runner import run_stage
 from primorl.config.params import Params, plain
 from primorl.project.paths import BEHAVIOUR, PARTITIONS
 from primorl.setup.clone_work import CLONING, asked
-from primorl.setup.compute import is_worker, run_worker
+from primorl.setup.compute import is_worker
+from primorl.setup.launcher import run_worker
 from primorl.setup.paid_training import paid_training, work_for_first, write_behaviour, write_nothing
 from primorl.setup.partitions import Partitions
 from primorl.tracking import StageRun

@@ -6,8 +6,9 @@ from functools import partial
 from pipeline.runner import run_stage
 from primorl.config.params import Params, plain
 from primorl.project.paths import MODEL, PARTITIONS
-from primorl.setup.compute import is_worker, run_worker
+from primorl.setup.compute import is_worker
 from primorl.setup.fitting import MODEL_TRAINING, check_verdict, fitted, say_fit
+from primorl.setup.launcher import run_worker
 from primorl.setup.model_work import make_plan
 from primorl.setup.next_charges import check_all_fits
 from primorl.setup.paid_training import paid_training, work_for_first, write_model

@@ -104,16 +104,25 @@ class BehaviourPolicy:
 
         Returns:
             Two ``[.., A]`` tensors.
+
+        Raises:
+            TypeError: actions are discrete.
         """
-        assert self.spread is not None, "these actions are discrete"
-        assert self.log_variance is not None, "these actions are discrete"
+        if self.spread is None or self.log_variance is None:
+            raise TypeError("mean_and_std is of actions in a box; these are discrete: log_probabilities")
         *_, weight, bias = self.policy.layers
         last = torch.cat((weight, self.spread[0]), dim=1), torch.cat((bias, self.spread[1]), dim=2)
         mean, raw = self._output(observation, (*self.policy.layers[:-2], *last)).chunk(2, dim=-1)
         return mean.tanh(), torch.exp(0.5 * soft_bounded(raw, *self.log_variance))
 
     def log_probabilities(self, observation: Tensor) -> Tensor:
-        """Of discrete actions: ``[.., S]`` in the environment's units to ``[.., A]``; no gradient flows through."""
+        """Of every discrete action: ``[.., S]`` in the environment's units to ``[.., A]``; no gradient flows through.
+
+        Raises:
+            TypeError: actions are in a box.
+        """
+        if not self.discrete_actions:
+            raise TypeError("log_probabilities is of discrete actions; these are in a box: mean_and_std")
         return self._output(observation, self.policy.layers).log_softmax(-1)
 
     def log_density(self, observation: Tensor, action: Tensor) -> Tensor:

@@ -70,13 +70,15 @@ def make_plan(params: Params, manifest: Manifest) -> Plan:
         raise ValueError(f"fit these first, see primorl.setup.fitting: {unfitted}")
     privacy, variant = params.privacy, params.dynamics.variant
     shape, queries = architecture(params, manifest), _queries(params, manifest)
-    multiplier, target = privacy.noise_multiplier or 0.0, privacy.target_epsilon
+    multiplier, target = privacy.noise_multiplier, privacy.target_epsilon
     if variant != "private":
         multiplier = 0.0
     elif target is not None:
         q, noises = privacy.sampling_probability, tuple(query.noise_multiplier for query in queries)
         remedy = "lower sampling_probability or rounds" + (", or raise statistics.noise_multiplier" if queries else "")
         multiplier = solved_noise("privacy.target_epsilon", target, privacy.delta, q, privacy.rounds, noises, remedy)
+    if multiplier is None:
+        raise PipelineError("params.yaml: privacy: give target_epsilon or noise_multiplier")
     norm = math.inf if variant == "no_clip" else privacy.clipping_norm
     return Plan(
         units=manifest.private_units,

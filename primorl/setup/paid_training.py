@@ -27,7 +27,8 @@ from primorl.project.files import check_writable, file_sha256, home, replaced_di
 from primorl.project.paths import CHECKPOINTS, FITS, SECRET
 from primorl.project.progress import progress_bar
 from primorl.setup import accounts
-from primorl.setup.compute import ALONE, Place, ThreadChoice, joined, kept_bytes
+from primorl.setup.compute import ALONE, Place, ThreadChoice, kept_bytes
+from primorl.setup.launcher import joined
 from primorl.setup.paid_work import PrivateStage
 from primorl.setup.partitions import Partitions, log_statement, privacy_statement
 from primorl.setup.work import Work, paid_work

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -261,6 +261,12 @@ def run(job: Job) -> int:
     return 0
 
 
+def _torch() -> str:
+    with contextlib.suppress(PackageNotFoundError):
+        return f", torch {version('torch')}"
+    return ""
+
+
 def write_row(job: Job, status: Status, error: str | None) -> Row:
     """Write the trial's row; ``privacy.json`` is copied beside it."""
     folder = trial_folder(job.sweep, job.trial)
@@ -281,7 +287,7 @@ def write_row(job: Job, status: Status, error: str | None) -> Row:
         error=error,
         summary=summary,
         curve=curve,
-        machine=f"{processor()}, torch {version('torch')}, {job.threads} of {os.cpu_count()} cores",
+        machine=f"{processor()}{_torch()}, {job.threads} of {os.cpu_count()} cores",
         commit=job.commit,
         command=job.command,
         seconds=round(sum(_ended(folder).get("seconds", {}).values()), 1),

@@ -155,7 +155,8 @@ def _number(known: "ModelVersion") -> int:
 
 def _stated(tags: Mapping[str, str]) -> tuple[str | bool | None, ...]:
     """Return what the privacy statement in a version says."""
-    return (*map(tags.get, _STATED), tags.get("judged_by") == _ASKED)
+    epsilon, delta = (tags.get(f"{key}_of_weights", tags.get(key)) for key in ("epsilon", "delta"))  # earlier versions
+    return (epsilon, delta, tags.get("unit"), tags.get("judged_by") == _ASKED)
 
 
 def champion(versions: Sequence["ModelVersion"], budget: float | None, delta: float) -> Sequence["ModelVersion"]:

@@ -15,7 +15,7 @@ import pytest
 from primorl.config.params import Params, plain
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
-from primorl.setup import compute
+from primorl.setup import launcher
 from tests.pipeline.training_project import edited, statement, states, trained, with_changes, write_partitions
 from tests.projects import write_settings
 from tests.trajectories.builders import episode
@@ -69,7 +69,7 @@ def test_nothing_private_is_opened_elsewhere_first(
 ) -> None:
     refused = both(with_changes(data, privacy={"budget": {"epsilon": 0.01, "delta": 1e-3}}))
     with monkeypatch.context() as patched:
-        patched.setattr(compute, "started", lambda *_: pytest.fail("processes were started"))
+        patched.setattr(launcher, "started", lambda *_: pytest.fail("processes were started"))
         with pytest.raises(PipelineError, match="budget"):
             trained(refused)
     both(replace(data, seed=5))  # what the others read
@@ -80,7 +80,7 @@ def test_nothing_private_is_opened_elsewhere_first(
 
 
 def worker(told: Connection) -> None:
-    compute.begin_worker()
+    launcher.begin_worker()
     told.send(os.getpid())
     time.sleep(600)
 
@@ -99,7 +99,7 @@ def test_no_process_outlives_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     first.kill()
     psutil.wait_procs([second], timeout=20)
     assert not second.is_running() or second.status() == psutil.STATUS_ZOMBIE
-    monkeypatch.setenv(compute._LEADER, str(os.getppid()))
+    monkeypatch.setenv(launcher._LEADER, str(os.getppid()))
     late = FORK.Process(target=worker, args=(there,))
     late.start()
     late.join(20)

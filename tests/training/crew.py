@@ -16,7 +16,7 @@ from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.noise import normals
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
-from primorl.setup import compute
+from primorl.setup import launcher
 from primorl.training import distributed
 from primorl.training.distributed import Group, ProcessLostError, _told, check_coverage, serve
 from primorl.training.rounds import Rounds
@@ -123,11 +123,11 @@ def work(group: Group, scenario: int) -> None:
 
 
 if __name__ == "__main__":
-    compute.begin_worker()
+    launcher.begin_worker()
     torch.set_num_threads(1)
     try:
         with Group() as group:
             while (scenario := _told(group)[0]) != END:
                 work(group, scenario)
     except ProcessLostError:
-        compute.end_worker(1)
+        launcher.end_worker(1)

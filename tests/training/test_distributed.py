@@ -17,7 +17,7 @@ from primorl.dynamics.ensemble import flat
 from primorl.privacy.mechanism.entropy import SeededEntropy
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
-from primorl.setup import compute
+from primorl.setup import launcher
 from primorl.training.distributed import (
     PREPARATION,
     DistributedRounds,
@@ -41,7 +41,7 @@ PATIENCE = timedelta(seconds=60)  # a test that fails may leave the other one wa
 @pytest.fixture(scope="module")
 def group() -> Iterator[Group]:
     """This process and a second one, for all tests of this file that leave it alive."""
-    with compute.started(2, COMMAND) as watch, Group(watch=watch, silence=PATIENCE) as both:
+    with launcher.started(2, COMMAND) as watch, Group(watch=watch, silence=PATIENCE) as both:
         both._limit = PATIENCE.total_seconds()
         yield both
 

@@ -212,7 +212,8 @@ class Log:
         times = [pa.types.is_temporal(one) for one in found]
         if any(times) and not all(times):
             raise PipelineError(
-                f"{self.paths[0].parent}: column {field.column!r}: found times in some files and numbers in others"
+                f"{self.paths[0].parent}: column {field.column!r}: found times in some files and numbers in others; "
+                "allowed is one of them"
             )
         return pa.int64() if all(times) or whole else pa.float64()
 
