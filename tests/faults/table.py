@@ -25,7 +25,7 @@ class Fault(NamedTuple):
 
 MECHANISM, TESTS = "primorl.privacy.mechanism", "tests/privacy/mechanism"
 PLAN, CLIPPING, SAMPLING = f"{MECHANISM}.plan", f"{MECHANISM}.clipping", f"{MECHANISM}.sampling"
-ON_PLAN, ON_CLIP, ON_SAMPLING = f"{TESTS}/test_plan.py", f"{TESTS}/test_clipping.py", f"{TESTS}/test_sampling.py"
+ON_PLAN, ON_CLIP, ON_SAMPLING = f"{TESTS}/test_plan.py", f"{TESTS}/test_clipping.py", f"{TESTS}/test_entropy.py"
 SCALE = f"{ON_PLAN}::test_noise_has_the_accounted_scale"
 NEIGHBOURS = f"{ON_CLIP}::test_neighbours_differ_by_at_most_the_sensitivity"
 DRAW = "draw.view_as(part)"
@@ -217,7 +217,7 @@ ACCOUNT_FAULTS = [
         f"{ACCOUNTING}.groups",
         "_sampled",
         call("stats.binom.pmf", "stats.binom.pmf(counts, 1, sampling_probability)"),
-        f"{TEST_ACCOUNTING}/test_groups.py::test_a_group_is_what_an_independent_accountant_says",
+        f"{TEST_ACCOUNTING}/test_epsilon.py::test_a_group_is_what_an_independent_accountant_says",
     ),
     Fault(
         "accounting-selections-once",
@@ -322,7 +322,7 @@ LEDGER_FAULTS = [
         f"{LEDGER}.ledger",
         "Ledger._write",
         dropped("self._refresh"),
-        f"{ON_LEDGER}/test_races.py::test_one_of_many_gets_the_last_of_a_budget",
+        f"{ON_LEDGER}/test_paying.py::test_one_of_many_gets_the_last_of_a_budget",
     ),
     Fault(
         "payment-copies-resumed",
