@@ -25,7 +25,7 @@ class Fault(NamedTuple):
 
 MECHANISM, TESTS = "primorl.privacy.mechanism", "tests/privacy/mechanism"
 PLAN, CLIPPING, SAMPLING = f"{MECHANISM}.plan", f"{MECHANISM}.clipping", f"{MECHANISM}.sampling"
-ON_PLAN, ON_CLIP, ON_SAMPLING = f"{TESTS}/test_plan.py", f"{TESTS}/test_clipping.py", f"{TESTS}/test_sampling.py"
+ON_PLAN, ON_CLIP, ON_SAMPLING = f"{TESTS}/test_plan.py", f"{TESTS}/test_clipping.py", f"{TESTS}/test_entropy.py"
 ENTROPY, QUERIES, SELECTION = (f"{MECHANISM}.{name}" for name in ("entropy", "queries", "selection"))
 DRAW = "draw.view_as(part)"
 ACCOUNTING, TEST_ACCOUNTING = "primorl.privacy.accounting", "tests/privacy/accounting"
@@ -150,7 +150,7 @@ CATCHERS = {
             expression("rounds.get(inner, 0) + count", "max(rounds.get(inner, 0), count)"),
         )
     ],
-    f"{TEST_ACCOUNTING}/test_groups.py::test_a_group_is_what_an_independent_accountant_says": [
+    f"{TEST_ACCOUNTING}/test_epsilon.py::test_a_group_is_what_an_independent_accountant_says": [
         Fault(
             "accounting-group-of-samples",
             GROUPS,
@@ -216,7 +216,7 @@ CATCHERS = {
     f"{ON_LEDGER}/test_chain.py::test_edited_members_are_found_before_they_let_anyone_through": [
         Fault("ledger-members-unchecked", ROSTER, "Directory._check", condition("content", "False"))
     ],
-    f"{ON_LEDGER}/test_races.py::test_one_of_many_gets_the_last_of_a_budget": [
+    f"{ON_LEDGER}/test_paying.py::test_one_of_many_gets_the_last_of_a_budget": [
         Fault("ledger-decides-on-the-past", BOOK, "Ledger._write", dropped("self._refresh"))
     ],
     f"{ON_LEDGER}/test_ledger.py::test_a_charge_is_resumed_under_its_last_token_alone": [

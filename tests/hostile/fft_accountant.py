@@ -105,8 +105,5 @@ def bracket(releases: Sequence[Release], delta: float, *, guess: float, width: f
     step = width * guess / sum(rounds for _, _, rounds in releases)
     points = 1 << math.ceil(math.log2(2 * 12 * guess / step))
     orders = releases, [(other, law, rounds) for law, other, rounds in releases]
-
-    def largest(up: bool) -> float:
-        return max(composed(order, step=step, points=points, up=up).epsilon(delta) for order in orders)
-
-    return largest(False), largest(True)
+    low, high = ([composed(order, step=step, points=points, up=up) for order in orders] for up in (False, True))
+    return max(losses.epsilon(delta) for losses in low), max(losses.epsilon(delta) for losses in high)

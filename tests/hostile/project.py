@@ -25,7 +25,6 @@ LEDGER = Path(".primorl/ledger.db")
 
 
 def primorl(*words: str) -> tuple[int, str, str]:
-    """Status, stdout and stderr of a command."""
     out, err = StringIO(), StringIO()
     with redirect_stdout(out), redirect_stderr(err):
         status = cli.main(list(words))
@@ -42,15 +41,9 @@ def settings() -> dict[str, Any]:
     """A private run of two rounds with everybody, without a public split."""
     raw = project_settings("csv-log")
     raw["partition"] = {"public_fraction": 0.0, "public": None, "salt": "primorl"}
-    raw["privacy"] |= {
-        "target_epsilon": None,
-        "noise_multiplier": 4.0,
-        "sampling_probability": 1.0,
-        "rounds": 2,
-        "delta": 1e-3,
-        "budget": {"epsilon": None, "delta": 1e-3},
-        "statistics": {"normaliser": "bounds", "starts": True, "noise_multiplier": 14.0},
-    }
+    raw["privacy"] |= {"target_epsilon": None, "noise_multiplier": 4.0, "sampling_probability": 1.0, "rounds": 2}
+    raw["privacy"] |= {"delta": 1e-3, "budget": {"epsilon": None, "delta": 1e-3}}
+    raw["privacy"]["statistics"] = {"normaliser": "bounds", "starts": True, "noise_multiplier": 14.0}
     raw["dynamics"] |= {"hidden": [4], "early_stopping": {"every": 2, "patience": None}}
     raw["policy"]["starts"] = "released"
     raw["chosen"]["options"]["files"] = "log.csv"
@@ -77,7 +70,6 @@ def run(*stages: ModuleType) -> None:
 
 
 def prepare(ids: Sequence[str], seed: int = 0) -> None:
-    """From the log to partitions."""
     write_settings(settings())
     write_log(ids, seed)
     Path("data/raw").mkdir(parents=True, exist_ok=True)
@@ -85,7 +77,6 @@ def prepare(ids: Sequence[str], seed: int = 0) -> None:
 
 
 def train() -> str | None:
-    """Train on what is there; what it was refused for."""
     try:
         run(train_model)
     except PipelineError as refusal:
@@ -94,7 +85,6 @@ def train() -> str | None:
 
 
 def again() -> None:
-    """Ask for another draw, which is a charge of its own."""
     text = Path("params.yaml").read_text(encoding="utf-8")
     Path("params.yaml").write_text(text.replace("  draw: 0", "  draw: 1"), encoding="utf-8")
 
@@ -119,7 +109,6 @@ def tables() -> dict[str, tuple[list[str], list[tuple[Any, ...]]]]:
 
 
 def rewrite_table(name: str, rows: Sequence[Sequence[Any]]) -> None:
-    """Put ``rows`` where the table's were."""
     with closing(sqlite3.connect(LEDGER)) as database, database:
         database.execute(f'delete from "{name}"')
         for row in rows:
@@ -127,13 +116,10 @@ def rewrite_table(name: str, rows: Sequence[Sequence[Any]]) -> None:
 
 
 def changed(value: Any) -> Any:
-    """Another value of the same type."""
     if isinstance(value, bool):
         return not value
-    if isinstance(value, int):
-        return value + 1
-    if isinstance(value, float):
-        return value * 0.99 if value else 1e-3
+    if isinstance(value, int | float):
+        return value + 1 if isinstance(value, int) else value * 0.99 or 1e-3
     if isinstance(value, bytes):
         return value[:-1] + bytes([value[-1] ^ 1])
     digits = [i for i, letter in enumerate(value) if letter.isdigit()]
@@ -143,12 +129,9 @@ def changed(value: Any) -> Any:
 
 def leaves(content: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
     """Every number in JSON, with the way to it."""
-    if isinstance(content, dict):
-        for key, value in content.items():
+    if isinstance(content, dict | list):
+        for key, value in content.items() if isinstance(content, dict) else enumerate(content):
             yield from leaves(value, (*path, key))
-    elif isinstance(content, list):
-        for place, value in enumerate(content):
-            yield from leaves(value, (*path, place))
     elif isinstance(content, int | float):
         yield path, content
 

@@ -53,7 +53,6 @@ REPEATED = data([9, 17, 1, 5, 0, 23, 2, 12], 2, constant=True)  # several batche
 
 @pytest.mark.parametrize("mode", ["flat", "per_layer"])
 def test_the_engine_does_what_the_algorithm_says(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: updates that are not clipped."""
     for source in (RANDOM, REPEATED):
         sums, weights = differences(Watched, source, mode)
         assert sums < AGREES
@@ -73,28 +72,22 @@ class RealisedCohort(Watched):
         return tuple(part * (self.expected_cohort / self.seen[-1]["size"]) for part in released)
 
 
-class LastUnitForgotten(Watched):
-    def cohort(self) -> Tensor:
-        return super().cohort()[:-1]
-
-
 class CoinsInverted(Watched):
     def cohort(self) -> Tensor:
         joined = set(super().cohort().tolist())
         return torch.tensor(sorted(set(range(self.units)) - joined), dtype=torch.int64)
 
 
-@pytest.mark.parametrize("kind", [RealisedCohort, LastUnitForgotten, CoinsInverted])
+@pytest.mark.parametrize("kind", [RealisedCohort, CoinsInverted])
 def test_a_plan_that_does_something_else_is_told_apart(kind: type[Watched]) -> None:
     assert differences(kind, RANDOM, "flat")[1] > 1e-3
 
 
-@pytest.mark.parametrize(("factor", "fits"), [(1.0, True), (2 / 3, False), (3 / 2, False)])
-def test_the_noise_has_the_stated_deviation(factor: float, fits: bool) -> None:
+def test_the_noise_has_the_stated_deviation() -> None:
     """30,000 numbers: two thirds and three halves of the noise are rejected."""
-    watched = plan(Watched, 8, 3, q=Q, z=Z * factor, rounds=1, entropy=Replayed(b"n" * 32))
-    watched.cohort()
-    noise = watched.release([torch.zeros(2, 120, 125, dtype=torch.float64)])[0].double().numpy().ravel()
-    deviation = float(np.sqrt((noise**2).mean())) * Q * 8 / NORM
-    assert (abs(deviation / Z - 1) < 0.03) is fits
-    assert abs(float(noise.mean())) * Q * 8 / NORM < 0.05
+    for factor in (1.0, 2 / 3, 3 / 2):
+        watched = plan(Watched, 8, 3, q=Q, z=Z * factor, rounds=1, entropy=Replayed(b"n" * 32))
+        watched.cohort()
+        noise = watched.release([torch.zeros(2, 120, 125, dtype=torch.float64)])[0].double().numpy() * Q * 8 / NORM
+        assert (abs(float(np.sqrt((noise**2).mean())) / Z - 1) < 0.03) is (factor == 1)
+        assert abs(float(noise.mean())) < 0.05

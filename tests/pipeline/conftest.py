@@ -42,7 +42,7 @@ def no_verdict(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 def without_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """Statements here leave out what groups of units are guaranteed, which takes seconds for every new mechanism.
 
-    tests/privacy/accounting/test_groups.py checks these figures, tests/release whole statements.
+    tests/privacy/accounting/test_epsilon.py checks these figures, tests/release whole statements.
     """
     monkeypatch.setattr(plan, "stated", _stated_without_groups)
 

@@ -12,6 +12,8 @@ from primorl.policy.replay import ReplayColumns
 from primorl.policy.sac import ActorCritic
 from primorl.policy.settings import SacConfig
 
+Prior = Callable[[Tensor], Distribution] | None
+
 
 def module(layers: tuple[Tensor, ...], network: int = 0) -> nn.Sequential:
     """The given one of the networks that ``layers`` describe, as a module of its own."""
@@ -51,13 +53,7 @@ class Networks:
     """
 
     def __init__(
-        self,
-        sac: ActorCritic,
-        config: SacConfig,
-        columns: ReplayColumns,
-        seed: int = 0,
-        prior: Callable[[Tensor], Distribution] | None = None,
-        kappa: float = 0.0,
+        self, sac: ActorCritic, config: SacConfig, columns: ReplayColumns, seed: int, prior: Prior, kappa: float
     ) -> None:
         self.config, self.columns, self.seed, self.prior, self.kappa = config, columns, seed, prior, kappa
         self.actor = module(sac.actor.layers, seed)

@@ -64,17 +64,10 @@ def test_the_largest_smallest_gain_is_chosen() -> None:
     assert verdict.chosen == [0, 1]
     assert [verdict.policy(seed) for seed in (0, 1)] == [0, 4]
     assert [record.chosen for record in verdict.records(0)] == [True, False, False]
+    doubtful = torch.tensor([[0.0] * 3, [0.0, 99.0, 0.0]])
+    assert replace(verdict, doubts=doubtful).chosen == [0, 0], "the model is less sure there"
     assert [record.divergence for record in verdict.records(1)] == [0.3, 1.0, 3.0]
     assert verdict.records(1)[2].gains == tuple(verdict.gains[1, 2].tolist())
-
-
-def test_a_gain_where_the_model_is_less_sure_is_doubted() -> None:
-    """Where it is surer, nothing is added. The twin is the choice by gains alone."""
-    gains = torch.tensor([[[1.0, 2.0], [2.0, 2.5], [9.0, 9.5]]])
-    verdict = Verdict(gains, torch.tensor([[0.1, -5.0, 2.5]]), (0.3, 1.0, 3.0), 0.0)
-    assert verdict.chosen == [1]
-    assert replace(verdict, doubts=torch.zeros(1, 3)).chosen == [2]
-    assert [record.doubt for record in verdict.records(0)] == pytest.approx([0.1, -5.0, 2.5])
 
 
 @pytest.mark.parametrize(("observed", "chosen"), [(2.5, 2), (1.75, 2), (-5.5, 0), (11.0, 0), (None, 2)])

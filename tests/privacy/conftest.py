@@ -14,7 +14,6 @@ def postgresql_server() -> Iterator[postgresql.Server]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty database of each kind."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'private' / 'ledger.db'}"
     return str(request.getfixturevalue("postgresql_server").new_url())

@@ -3,7 +3,6 @@
 import os
 import signal
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
 
@@ -14,19 +13,18 @@ from torch import Tensor
 from examples.private_mean import BUDGET, make_plan, private_mean
 from primorl.privacy.audits.canaries import audit_mechanism
 from primorl.privacy.ledger.history import BudgetExceeded
-from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.statement import Statement
 from tests.plans import HalfTheNoise
 from tests.privacy.ledger.interrupted import in_fork
+from tests.privacy.ledger.ledgers import SECRET, opened
 
 PEOPLE = 2000
-IDS, SECRET = [f"p{number}" for number in range(PEOPLE)], b"s" * 32
+IDS = [f"p{number}" for number in range(PEOPLE)]
 VALUES = torch.tensor([0.3, -0.2]) + 0.1 * torch.randn(PEOPLE, 2, generator=torch.Generator().manual_seed(0))
 
 
 def run(folder: Path, each: Callable[[int], None]) -> Tensor:
-    """``each`` is called before every release, with its number."""
     release, releases = Plan.release, []
 
     def counting(self: Plan, total: list[Tensor]) -> tuple[Tensor, ...]:
@@ -40,12 +38,10 @@ def run(folder: Path, each: Callable[[int], None]) -> Tensor:
 
 
 def charges(folder: Path) -> list[tuple[str, float | None]]:
-    with closing(Ledger.open(f"sqlite:///{folder}/ledger.db", secret=SECRET, anchor=folder / "ledger.head")) as ledger:
-        return [(charge.state, charge.epsilon) for charge in ledger.charges()]
+    return [(charge.state, charge.epsilon) for charge in opened(f"sqlite:///{folder}/ledger.db", folder).charges()]
 
 
 def test_a_killed_run_resumes_on_its_charge_and_states_what_it_paid_for(tmp_path: Path) -> None:
-    """SIGKILL in the third round: that round is lost, the other seven are released, and one charge pays for all."""
     kill = lambda number: number == 3 and os.kill(os.getpid(), signal.SIGKILL)  # noqa: E731
     assert in_fork(lambda: run(tmp_path, kill)) == -signal.SIGKILL
     assert [state for state, _ in charges(tmp_path)] == ["reserved"]
@@ -56,15 +52,11 @@ def test_a_killed_run_resumes_on_its_charge_and_states_what_it_paid_for(tmp_path
     sampling = float(VALUES.norm(dim=1).max()) / (plan.expected_cohort * 7) ** 0.5
     assert float((mean - VALUES.mean(0)).abs().max()) < 6 * (noise + sampling)
 
-    ((state, epsilon),) = charges(tmp_path)
     statement = Statement.read(tmp_path)
-    assert (state, epsilon) == ("committed", statement.epsilon)
+    assert charges(tmp_path) == [("committed", statement.epsilon)]
     assert statement.sound
     assert 1.9 < (statement.epsilon or 0) <= 2.0
     assert (statement.unit, statement.units, statement.rounds, statement.termination) == ("person", PEOPLE, 8, None)
-    assert statement.spent_on_dataset is not None
-    assert statement.spent_on_dataset.charges == 1
-
     # What was paid for is restored, and anything else is charged or refused.
     reading = lambda: pytest.fail("private numbers were read")  # noqa: E731
     assert torch.equal(private_mean(plan, IDS, reading, SECRET, tmp_path), mean)
@@ -73,9 +65,9 @@ def test_a_killed_run_resumes_on_its_charge_and_states_what_it_paid_for(tmp_path
     assert len(charges(tmp_path)) == 1
 
 
-@pytest.mark.parametrize("kind", [Plan, HalfTheNoise])
-def test_the_audit_refutes_half_the_noise_and_not_the_plan(kind: type[Plan]) -> None:
+def test_the_audit_refutes_half_the_noise_and_not_the_plan() -> None:
     plan = make_plan(1000)
-    audited = kind(**{field.name: getattr(plan, field.name) for field in fields(plan)})
-    found = audit_mechanism(audited, canaries=256, runs=96, confidence=1 - 1e-7)
-    assert found.refutes_the_claim is (kind is HalfTheNoise)
+    for kind in (Plan, HalfTheNoise):
+        audited = kind(**{field.name: getattr(plan, field.name) for field in fields(plan)})
+        found = audit_mechanism(audited, canaries=256, runs=96, confidence=1 - 1e-7)
+        assert found.refutes_the_claim is (kind is HalfTheNoise)

@@ -63,11 +63,8 @@ def test_another_graph_is_not_written(policy: Policy, tmp_path: Path, monkeypatc
 
         return graph
 
-    for name, change in (
-        ("weight_1", lambda value: value[::-1]),
-        ("mean", lambda value: value + 1),
-        ("lowest", lambda value: value - 100),
-    ):
+    wrong: dict[str, Any] = {"weight_1": lambda value: value[::-1], "mean": lambda value: value + 1}
+    for name, change in (wrong | {"lowest": lambda value: value - 100}).items():
         monkeypatch.setattr(onnx_file, "graph", changed(name, change))
         with pytest.raises(PipelineError, match=r"policy\.onnx: not written: its actions differ from the policy's by"):
             export(policy, OF_TRAINING, file)

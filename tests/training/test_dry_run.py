@@ -7,15 +7,13 @@ import pytest
 import torch
 
 from primorl.dynamics.architecture import Architecture
-from primorl.dynamics.normaliser import Normaliser
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.training import dry_run as module
 from primorl.training import pooled
 from primorl.training.dry_run import DryRun
-from primorl.training.pooled import public_start
-from primorl.training.settings import LEAST_OF_A_DRY_RUN, LEAST_UNITS
+from primorl.training.settings import LEAST_OF_A_DRY_RUN
 from primorl.training.setup import TrainingSetup
 from tests.units import Ragged, local_training, make_units, server_training, training_setup
 
@@ -57,6 +55,8 @@ def test_more_noise_is_worse_and_none_is_what_the_settings_could_learn(small: Ar
         assert losses[2] > losses[0] + 0.5
     outcome = dry_run.outcome(setup, from_public=False, noise=0.0)
     assert outcome.loss < outcome.constant < outcome.start
+    with pytest.raises(ValueError, match=f"needs {LEAST_OF_A_DRY_RUN} public units, found {LEAST_OF_A_DRY_RUN - 1}"):
+        DryRun(with_flags(small, LEAST_OF_A_DRY_RUN - 1), flag=False)
 
 
 def test_the_noise_is_that_of_the_private_mean(
@@ -89,27 +89,3 @@ def test_the_units_that_judge_made_no_start(small: Architecture) -> None:
     assert outcome.start > outcome.constant + 0.5
     whole = DryRun(units, flag=False).outcome(setup_for(small), from_public=True)
     assert whole.start < whole.constant - 0.5
-
-
-def test_the_usual_norm_is_of_whole_updates(small: Architecture, dry_run: DryRun) -> None:
-    clip = dataclasses.replace(setup_for(small).plan.clip, clipping_norm=1e-3)  # type: ignore[type-var]
-    norm = dry_run.usual_norm(setup_for(small, rate=0.001), from_public=False)
-    assert dry_run.usual_norm(setup_for(small, rate=0.001, clip=clip), from_public=False) == norm > 1e-3
-    assert dry_run.usual_norm(setup_for(small, rate=0.002), from_public=False) == pytest.approx(2 * norm, rel=0.05)
-    with pytest.raises(ValueError, match=f"needs {LEAST_OF_A_DRY_RUN} public units, found {LEAST_OF_A_DRY_RUN - 1}"):
-        DryRun(with_flags(small, LEAST_OF_A_DRY_RUN - 1), flag=False)
-
-
-def joined(units: Ragged) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.cat(list(units.inputs)), torch.cat(list(units.targets))
-
-
-def test_it_is_the_same_every_time_and_another_with_another_seed(small: Architecture) -> None:
-    units = make_units(small, [10] * LEAST_UNITS)
-    normaliser = Normaliser.from_public(*joined(units))
-    one, again, other = (public_start(small, normaliser, units, seed, 0.0) for seed in (0, 0, 1))
-    assert all(torch.equal(a, b) for a, b in zip(one, again, strict=True))
-    assert not any(torch.equal(a, b) for a, b in zip(one, other, strict=True))
-    few = make_units(small, [10] * (LEAST_UNITS - 1))
-    with pytest.raises(ValueError, match=f"needs {LEAST_UNITS} of them, found {LEAST_UNITS - 1}"):
-        public_start(small, normaliser, few, 0, 0.0)

@@ -72,9 +72,7 @@ def test_sums_do_not_depend_on_chunks_and_a_broken_round_leaves_nothing(
 def test_each_cohort_is_summed_whole_and_once_in_the_round_it_was_drawn_for(
     shape: Architecture, identity: Normaliser, monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
-    drawn: list[list[int]] = []
-    seen: list[list[int]] = []
-    cohort = Plan.cohort
+    drawn, seen, cohort = list[list[int]](), list[list[int]](), Plan.cohort
 
     def spying(plan: Plan) -> Tensor:
         units = cohort(plan)
@@ -94,4 +92,5 @@ def test_each_cohort_is_summed_whole_and_once_in_the_round_it_was_drawn_for(
             seen.append([])
             training.sum(shape.initial_weights(0))
     assert [] in seen, "an empty cohort was among them"
+    assert len({tuple(units) for units in drawn}) > 30, "each round's is drawn anew"
     assert [sorted(units) for units in seen] == drawn

@@ -28,18 +28,12 @@ ROUNDS = 3
 ONE_RUN = Budget(compose([GAUSSIAN], DELTA).epsilon_pld, DELTA)
 DATA = version("abc")
 _TRACED = {module.__file__ for module in (anchor, charges, checkpoint, files, ledger, progress, store)} | {__file__}
-_WRITES: tuple[tuple[Any, str], ...] = (
-    (charges, "write_checkpoint"),
-    (store.Store, "append"),
-    (store.Store, "replace_progress"),
-    (anchor.Anchor, "advance"),
-)
+_STORE: Any = store.Store
+_WRITES = ((charges, "write_checkpoint"), (_STORE, "append"), (_STORE, "replace_progress"), (anchor.Anchor, "advance"))
 
 
 @dataclass(frozen=True)
 class Running(DataclassState):
-    """What the mechanism has released so far."""
-
     total: Tensor
     started: int = 0
     finished: bool = False
@@ -63,7 +57,6 @@ class Place:
         return file
 
     def work(self, each: Callable[[int], object] = lambda round_: None, identity: str = "identity") -> None:
-        """Pay or resume, run the rounds and commit; ``each`` is called before a round's release."""
         wanted, begin = request(DATA, identity=identity), Running(torch.zeros(2))
         with (
             closing(opened(self.url, self.folder)) as book,
@@ -80,46 +73,47 @@ class Place:
             payment.save_checkpoint(replace(state, finished=True))
             book.commit(payment.charge.id)
 
+    def refusal(self) -> str:
+        with pytest.raises(PipelineError, match=r"\A.*\Z") as refused:
+            self.work()
+        return str(refused.value)
+
+    def copied_to(self, machine: str) -> "Place":
+        other = replace(self, machine=machine)
+        other.checkpoints.mkdir()
+        (other.checkpoints / self.checkpoint.name).write_bytes(self.checkpoint.read_bytes())
+        return other
+
     def release(self, round_: int) -> None:
         with (self.folder / "released").open("a") as file:
             file.write(f"{round_}\n")
 
     @property
     def released(self) -> list[int]:
-        """The rounds that were released, on all machines."""
         file = self.folder / "released"
         return [int(line) for line in file.read_text().split()] if file.exists() else []
 
     @property
     def charged(self) -> list[Charge]:
-        with closing(opened(self.url, self.folder)) as book:
-            book.verify()
-            return book.charges()
+        book = opened(self.url, self.folder)
+        book.verify()
+        return book.charges()
 
 
 class KilledError(BaseException):
     """Stands for a kill: no handler sees it."""
 
 
-def dying_in(round_: int) -> Callable[[int], None]:
+def killed_in_round(place: Place, round_: int, before: Callable[[], object] = lambda: None) -> None:
+    """``before`` is called before every round up to that one."""
+
     def each(now: int) -> None:
+        before()
         if now == round_:
             raise KilledError
 
-    return each
-
-
-def killed_in_round(place: Place, round_: int) -> None:
     with pytest.raises(KilledError):
-        place.work(dying_in(round_))
-
-
-def refusal(place: Place) -> str:
-    with pytest.raises(PipelineError) as refused:
-        place.work()
-    said = str(refused.value)
-    assert "\n" not in said
-    return said
+        place.work(each)
 
 
 def in_fork(body: Callable[[], object]) -> int:
@@ -129,9 +123,8 @@ def in_fork(body: Callable[[], object]) -> int:
     child = os.fork()
     if child == 0:
         try:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, 1)
-            os.dup2(nowhere, 2)
+            for stream in (1, 2):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
             body()
             os._exit(0)
         finally:
@@ -153,9 +146,6 @@ def interrupted(place: Place, at: int, how: signal.Signals, *, lines: bool = Fal
         if count == at:
             os.kill(os.getpid(), how)
 
-    def terminated(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
     def around(call: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*arguments: Any, **named: Any) -> Any:
             moment()
@@ -173,7 +163,7 @@ def interrupted(place: Place, at: int, how: signal.Signals, *, lines: bool = Fal
         return trace
 
     def body() -> None:
-        signal.signal(signal.SIGTERM, terminated)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         for owner, name in () if lines else _WRITES:
             setattr(owner, name, around(getattr(owner, name)))
         sys.settrace(trace if lines else None)

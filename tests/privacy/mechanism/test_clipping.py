@@ -30,7 +30,6 @@ def make_clip(mode: str, norm: float = C) -> EnsembleClip:
 
 
 def clipped_sum(clip: EnsembleClip, units: list[Unit]) -> list[Tensor]:
-    """f(D): the sum over units of their clipped updates, float64."""
     layers = [torch.cat([unit[i] for unit in units]) for i in range(len(SIZES))]
     return [layer.view(-1, MEMBERS, layer.shape[1]).sum(0, dtype=torch.float64) for layer in clip.finish(layers)]
 
@@ -44,16 +43,15 @@ def make_unit(values: list[float], member: int | None = None) -> Unit:
 
 
 def distance(clip: EnsembleClip, relation: str, odd: Unit, other: Unit) -> float:
-    """Of two datasets that differ in one unit: ``odd`` is there or not, or ``other`` is there in its place."""
+    """Of datasets that differ in one unit: ``odd`` is there or not, or ``other`` is there in its place."""
     rest = [make_unit([0.05, -0.2, 0.3]), make_unit([7.0, -1.0])]
     one = clipped_sum(clip, [*rest, odd])
     two = clipped_sum(clip, [*rest, other] if relation == "replace_one" else rest)
     return joint_norm([a - b for a, b in zip(one, two, strict=True)])
 
 
-UNITS = st.builds(
-    make_unit, st.lists(st.sampled_from(AWKWARD), min_size=1, max_size=5), st.none() | st.integers(0, MEMBERS - 1)
-)
+VALUES = st.lists(st.sampled_from(AWKWARD), min_size=1, max_size=5)
+UNITS = st.builds(make_unit, VALUES, st.none() | st.integers(0, MEMBERS - 1))
 
 
 @each_relation
@@ -125,7 +123,6 @@ def vectors(dtype: torch.dtype = torch.float32) -> Tensor:
 @each_relation
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_one_vector_moves_the_sum_by_no_more_than_an_l2_clip_states(relation: Relation, dtype: torch.dtype) -> None:
-    """Neighbouring sets of vectors, whatever is in them; the twin clips nothing and breaks the bound."""
     clip = L2Clip(C)
     clipped = clip.finish(vectors(dtype)).double()
     assert bool(clipped.isfinite().all())
@@ -136,7 +133,6 @@ def test_one_vector_moves_the_sum_by_no_more_than_an_l2_clip_states(relation: Re
 
 
 def test_an_l2_clip_keeps_what_is_short_and_zeroes_what_is_not_finite() -> None:
-    """A row must be all of one unit: one number for each of three would be clipped as one vector."""
     clipped, given = L2Clip(C).finish(vectors()), vectors()
     torch.testing.assert_close(clipped[2:4], given[2:4], rtol=0, atol=0)
     assert clipped[0].norm().item() == pytest.approx(C, rel=1e-3)

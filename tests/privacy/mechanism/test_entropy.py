@@ -1,7 +1,6 @@
-"""Noise is normal, independent, of the right scale, and never the same twice."""
+"""Noise is normal, independent, of the right scale and never the same twice; cohorts are Poisson, empty ones too."""
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -10,8 +9,9 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from primorl.privacy.mechanism import noise
-from primorl.privacy.mechanism.entropy import Entropy, SeededEntropy, SystemEntropy, integers, uniforms
+from primorl.privacy.mechanism.entropy import SeededEntropy, SystemEntropy, integers, uniforms
 from primorl.privacy.mechanism.noise import normals
+from primorl.privacy.mechanism.sampling import PoissonSampler
 
 TILE, BLOCK = 2 * noise._TILE, 2 * noise._TILE * noise._BLOCK
 COUNT = 40 * BLOCK
@@ -63,7 +63,6 @@ def test_a_wrong_law_is_told_apart() -> None:
 
 
 def slow_normals(seed: int, count: int) -> NDArray[np.float64]:
-    """The same draws one tile at a time, as the formula has them, from the same bytes."""
     tiles, words = [np.empty(0)], SeededEntropy(seed)
     for _ in range(math.ceil(count / TILE)):
         u, v = ((integers(words, 4 * TILE) >> 11).astype(np.float64) + 0.25).reshape(2, 4, -1) / 2**53
@@ -73,7 +72,6 @@ def slow_normals(seed: int, count: int) -> NDArray[np.float64]:
 
 
 def test_normals_are_the_formula() -> None:
-    """Four Box-Muller draws each, on both sides of every border of tiles and blocks."""
     for count in (0, 1, 2, 3, TILE - 1, TILE, TILE + 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 333):
         drawn = normals(SeededEntropy(5), count)
         assert (drawn.dtype, drawn.shape) == (torch.float64, (count,))
@@ -104,16 +102,6 @@ def test_the_extreme_words_give_neither_zero_nor_one(word: int, expected: float)
     assert float(normals(Constant(), 1)) == pytest.approx(2 * math.sqrt(-2 * math.log(expected)), abs=1e-6)
 
 
-@pytest.mark.parametrize("draw", [lambda e: normals(e, 8), lambda e: uniforms(e, (8,))])
-def test_system_entropy_never_repeats_and_seeded_entropy_does(draw: Callable[[Entropy], torch.Tensor]) -> None:
-    source = SystemEntropy()
-    assert not torch.equal(draw(source), draw(source))
-    assert not torch.equal(draw(SystemEntropy()), draw(SystemEntropy()))
-    assert torch.equal(draw(SeededEntropy(1)), draw(SeededEntropy(1)))
-    assert SeededEntropy(1).seeded
-    assert not SystemEntropy().seeded
-
-
 def test_system_entropy_fills_the_whole_buffer() -> None:
     """Every byte is written, in pieces too: of two fills, no 16 neighbouring bytes agree."""
     for size in (16, 65_535, 65_536, 65_537, 200_001):
@@ -122,3 +110,55 @@ def test_system_entropy_fills_the_whole_buffer() -> None:
         SystemEntropy().fill(memoryview(second))
         assert not np.lib.stride_tricks.sliding_window_view(first == second, 16).all(1).any()
     SystemEntropy().fill(memoryview(bytearray()))
+
+
+ROUNDS, UNITS, Q = 4000, 60, 0.2
+
+
+@pytest.fixture(scope="module")
+def joined() -> np.ndarray:
+    sampler, entropy = PoissonSampler(Q), SystemEntropy()
+    table = np.zeros((ROUNDS, UNITS), dtype=bool)
+    for row in table:
+        row[sampler.sample(UNITS, entropy).numpy()] = True
+    return table
+
+
+def sizes_pvalue(table: np.ndarray) -> float:
+    sizes = table.sum(1)
+    edges = np.arange(6, 19)
+    observed = np.array([(sizes < edges[0]).sum(), *[(sizes == e).sum() for e in edges], (sizes > edges[-1]).sum()])
+    law = stats.binom(UNITS, Q)
+    expected = np.array([law.cdf(edges[0] - 1), *law.pmf(edges), law.sf(edges[-1])]) * len(sizes)
+    return float(stats.chisquare(observed, expected).pvalue)
+
+
+def test_every_unit_joins_with_the_accounted_probability(joined: np.ndarray) -> None:
+    spread = np.sqrt(Q * (1 - Q) / ROUNDS)
+    assert np.all(np.abs(joined.mean(0) - Q) < 6 * spread)
+    favoured = joined.copy()
+    favoured[:, 0] |= np.random.default_rng(0).random(ROUNDS) < Q / 2
+    assert not np.all(np.abs(favoured.mean(0) - Q) < 6 * spread)
+
+
+def test_units_join_independently_of_each_other(joined: np.ndarray) -> None:
+    def largest(table: np.ndarray) -> float:
+        correlations = np.corrcoef(table.T.astype(float))
+        return float(np.abs(correlations[~np.eye(UNITS, dtype=bool)]).max())
+
+    assert largest(joined) < 6 / np.sqrt(ROUNDS)
+    both = (joined[1:] & joined[:-1]).mean()  # in two rounds
+    assert abs(both - Q * Q) < 6 * np.sqrt(Q * Q / (ROUNDS * UNITS))
+    shared = joined.copy()
+    shared[::4, 1] = shared[::4, 0]
+    assert largest(shared) > 6 / np.sqrt(ROUNDS)
+
+
+def test_sizes_are_binomial_and_a_fixed_size_is_told_apart(joined: np.ndarray) -> None:
+    """The twin: cohorts of fixed size, as shuffling makes them, fail the same test."""
+    assert sizes_pvalue(joined) > 1e-6
+    fixed = np.zeros_like(joined)
+    for row in fixed:
+        row[np.random.default_rng(0).choice(UNITS, int(Q * UNITS), replace=False)] = True
+    assert sizes_pvalue(fixed) < 1e-6
+    assert [len(PoissonSampler(q).sample(50, SystemEntropy())) for q in (1.0, 1e-12)] == [50, 0]

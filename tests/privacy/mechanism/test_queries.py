@@ -26,7 +26,6 @@ Unit = tuple[Tensor, Tensor]
 
 
 def norm(difference: Tensor) -> float:
-    """Exact: of whole numbers, in units of one."""
     return math.sqrt(sum(int(x) ** 2 for x in difference.flatten().tolist())) / ONE
 
 
@@ -151,9 +150,8 @@ def test_queries_register_themselves_once_under_a_plain_name() -> None:
 
     assert queries.query_types()["of_this_test"] is Query
     assert GaussianQuery.of("of_this_test", Query.contribution, 3.0) == GaussianQuery("of_this_test", 1.5, 3.0)
-    with pytest.raises(ValueError, match="already registered by"):
-        queries.register_query("of_this_test")(GaussianQuery)
-    with pytest.raises(ValueError, match="allowed are up to 40 lower-case"):
-        queries.register_query("Not plain\n")
+    for name, says in (("of_this_test", "already registered by"), ("Not plain\n", "allowed are up to 40 lower-case")):
+        with pytest.raises(ValueError, match=says):
+            queries.register_query(name)(GaussianQuery)
     with pytest.raises(ValueError, match="not registered"):
         GaussianQuery.of("nobody", Query.contribution, 3.0)

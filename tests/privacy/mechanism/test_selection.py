@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import pytest
@@ -101,7 +101,6 @@ def test_a_unit_adds_at_most_one_and_at_least_nothing() -> None:
 
 
 def test_coins_fall_as_often_as_they_should() -> None:
-    """The twin of twice the exponent is refuted."""
     for exponent in (Fraction(0), Fraction(1, 3), Fraction(1), Fraction(0.7), Fraction(5, 2)):
         entropy, tries = SeededEntropy(7), 3000
         heads = sum(flip(entropy, exponent) for _ in range(tries))
@@ -138,7 +137,7 @@ def test_one_charge_for_any_number_of_candidates_and_a_statement_without_rounds(
 def test_what_makes_no_sense_is_refused() -> None:
     for wrong in ({"units": 0}, {"candidates": 0}, {"epsilon": 0.0}, {"epsilon": math.nan}, {"epsilon": 101.0}):
         with pytest.raises(ValueError, match="allowed"):
-            Selection(**{"units": 9, "unit": "person", "candidates": 2, "epsilon": 1.0, "delta": 1e-5} | wrong)
+            replace(chooser(2), **wrong)  # type: ignore[arg-type]
     for total in (torch.zeros(3), torch.zeros(2, dtype=torch.int64)):
         with pytest.raises(ValueError, match="allowed is int64"):
             chooser(3).choose(total)
