@@ -21,19 +21,12 @@ NAMED = replace(INFO, behaviour_probabilities=True)
 
 def dataset(kind: type[T], source: str, options: dict[str, Any], **changes: Any) -> T:
     """A dataset's entry with plain values for all that is not given."""
-    plain = {
-        "environment": "Pendulum-v1",
-        "unit": "trajectory",
-        "population": "tests",
-        "trajectories_per_person": None,
-        "horizon": None,
-        "termination": "learned",
-        "ingestion": {},
-        "bounds": {"observation": "space", "reward": "public"},
-        "score": None,
-        "suggested": {"partition": {}, "privacy": {}, "dynamics": {}, "behaviour": {}, "policy": {}, "evaluation": {}},
-    }
-    return checked(kind, plain | {"source": source, "options": options} | changes)
+    plain: dict[str, Any] = dict.fromkeys(("trajectories_per_person", "horizon", "score"))
+    plain |= {"source": source, "options": options, "environment": "Pendulum-v1", "unit": "trajectory"}
+    plain |= {"population": "tests", "termination": "learned", "ingestion": {}}
+    plain["bounds"] = {"observation": "space", "reward": "public"}
+    sections = ("partition", "privacy", "dynamics", "behaviour", "policy", "evaluation")
+    return checked(kind, plain | {"suggested": {name: {} for name in sections}} | changes)
 
 
 def entry(**changes: Any) -> MinariDataset:
@@ -46,13 +39,9 @@ def entry(**changes: Any) -> MinariDataset:
 def episode(length: int, seed: int, terminated: bool = False) -> Episode:
     """An episode of random numbers in Pendulum's spaces; no two numbers agree by chance."""
     rng = np.random.default_rng([length, seed])
-    return Episode(
-        observations=rng.uniform(-1, 1, (length + 1, 3)).astype(np.float32),
-        actions=rng.uniform(-2, 2, (length, 1)).astype(np.float32),
-        rewards=rng.uniform(-16, 0, length),
-        terminated=terminated,
-        truncated=not terminated,
-    )
+    observations = rng.uniform(-1, 1, (length + 1, 3)).astype(np.float32)
+    actions = rng.uniform(-2, 2, (length, 1)).astype(np.float32)
+    return Episode(observations, actions, rng.uniform(-16, 0, length), terminated=terminated, truncated=not terminated)
 
 
 def episodes(count: int) -> list[Episode]:
@@ -75,16 +64,12 @@ def table(content: list[Episode], units: list[str] | None = None, names: list[st
     """The same content in the dataset's schema."""
     names = names or [f"{i:03d}" for i in range(len(content))]
     ends = [np.arange(len(item.rewards)) == len(item.rewards) - 1 for item in content]
-    return trajectory_table(
-        SPACES,
-        units or names,
-        names,
-        [np.stack(item.observations) for item in content],
-        [np.stack(item.actions) for item in content],
-        [np.array(item.rewards) for item in content],
-        [end & item.terminated for end, item in zip(ends, content, strict=True)],
-        [end & item.truncated for end, item in zip(ends, content, strict=True)],
-    )
+    arrays = [[np.array(getattr(item, name)) for item in content] for name in ("observations", "actions", "rewards")]
+    over = [
+        [end & getattr(item, name) for end, item in zip(ends, content, strict=True)]
+        for name in ("terminated", "truncated")
+    ]
+    return trajectory_table(SPACES, units or names, names, *arrays, *over)
 
 
 def with_probabilities(rows: pa.Table, values: np.ndarray | None = None) -> pa.Table:

@@ -17,15 +17,9 @@ from tests.trajectories.builders import dataset
 
 FORMATS = ("hdf5", "arrow", "parquet")
 # Not in the order of the alphabet, and every kind of space that flattens.
-MIXED = Dict(
-    OrderedDict(
-        velocity=Box(-9, 9, (2,), np.float32),
-        grid=Box(0, 255, (2, 2), np.uint8),
-        colour=Discrete(3, start=1),
-        arm=Tuple((Box(-1, 1, (1,), np.float64), MultiBinary(2))),
-        dials=MultiDiscrete([2, 3]),
-    )
-)
+ARM = Tuple((Box(-1, 1, (1,), np.float64), MultiBinary(2)))
+NUMBERS = {"velocity": Box(-9, 9, (2,), np.float32), "grid": Box(0, 255, (2, 2), np.uint8)}
+MIXED = Dict(OrderedDict(NUMBERS, colour=Discrete(3, start=1), arm=ARM, dials=MultiDiscrete([2, 3])))
 CHOICES = Discrete(4)
 
 
@@ -54,13 +48,9 @@ def mixed_episode(steps: int, seed: int, who: Any = "anna", key: str = "patient"
 
 def flattened(episode: EpisodeBuffer) -> np.ndarray[Any, Any]:
     """The observations of a `mixed_episode` as Gymnasium itself flattens them, [T + 1, S]."""
-    whole = episode.observations
-    assert isinstance(whole, dict)
-    arm = list(zip(*whole["arm"], strict=True))
-    rows = [
-        {key: arm[i] if key == "arm" else whole[key][i] for key in MIXED.spaces}
-        for i in range(len(episode.rewards) + 1)
-    ]
+    assert isinstance(episode.observations, dict)
+    whole = episode.observations | {"arm": list(zip(*episode.observations["arm"], strict=True))}
+    rows = [{key: whole[key][i] for key in MIXED.spaces} for i in range(len(episode.rewards) + 1)]
     return np.stack([gymnasium.spaces.flatten(MIXED, row) for row in rows]).astype(np.float32)
 
 
@@ -88,12 +78,8 @@ def create(
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore")  # Minari asks for authors and links
         patch.setenv("MINARI_DATASETS_PATH", str(root))
-        minari.create_dataset_from_buffers(
-            dataset_id,
-            content,
-            data_format=data_format,
-            **(spaces or {"observation_space": MIXED, "action_space": CHOICES}),
-        )
+        spaces = spaces or {"observation_space": MIXED, "action_space": CHOICES}
+        minari.create_dataset_from_buffers(dataset_id, content, data_format=data_format, **spaces)
     return root / dataset_id / "data"
 
 
@@ -101,12 +87,11 @@ def entry(
     *parts: str | dict[str, Any], root: Path | None = None, remote: bool = False, **changes: Any
 ) -> MinariDataset:
     """A dataset without an environment: parts are ids, or an id and a filter's ranges in one dictionary."""
-    named = [
-        {"id": part, "filter": None}
-        if isinstance(part, str)
-        else {"id": part["id"], "filter": {name: part.get(name) for name in ("returns", "lengths", "episodes")}}
-        for part in parts
-    ]
+    none = dict.fromkeys(("returns", "lengths", "episodes"))
+    named: list[dict[str, Any]] = []
+    for part in parts:
+        ranges = None if isinstance(part, str) else none | {name: part[name] for name in part if name != "id"}
+        named.append({"id": part if isinstance(part, str) else part["id"], "filter": ranges})
     options = {"root": None if root is None else str(root), "remote": remote, "parts": named}
     plain = {"environment": None, "bounds": {"observation": "public", "reward": "public"}} | changes
     return dataset(MinariDataset, "minari", options, **plain)

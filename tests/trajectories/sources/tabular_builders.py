@@ -21,37 +21,19 @@ Row = dict[str, Any]
 EXAMPLE = project_settings("csv-log")["chosen"]
 SECRET = "Jane Doe"  # stands for what no message may quote
 
-MAPPED: dict[str, Any] = {
-    "unit": "user",
-    "trajectory": "visit",
-    "order": "time",
-    "observation": ["x", {"column": "ward", "categories": ["A", "B"]}],
-    "action": {"columns": ["dose"], "low": [0.0], "high": [1.0]},
-    "reward": "gain",
-    "terminated": "died",
-    "truncated": "left",
-    "next_observation": None,
-}
+MAPPED: dict[str, Any] = {"unit": "user", "trajectory": "visit", "order": "time", "reward": "gain"}
+MAPPED |= {"terminated": "died", "truncated": "left", "next_observation": None}
+MAPPED |= {"observation": ["x", {"column": "ward", "categories": ["A", "B"]}]}
+MAPPED |= {"action": {"columns": ["dose"], "low": [0.0], "high": [1.0]}}
 DISCRETE = {"action": {"column": "choice", "count": 3}}
 
 
 def entry(columns: dict[str, Any] | None = None, **changes: Any) -> TabularDataset:
     """A dataset; ``changes`` of its options go there, others to the entry itself."""
-    options = {
-        "files": "log",
-        "csv": {"delimiter": ",", "decimal_point": "."},
-        "columns": MAPPED | (columns or {}),
-        "trajectory_ids": "per_unit",
-        "end": "flags",
-        "sorted": True,
-    }
-    own = EXAMPLE | {
-        "unit": "user",
-        "horizon": None,
-        "termination": "learned",
-        "ingestion": {"duplicates": "allow"},
-        "bounds": {"observation": "public", "reward": "public"},
-    }
+    options = {"files": "log", "columns": MAPPED | (columns or {}), "csv": {"delimiter": ",", "decimal_point": "."}}
+    options |= {"trajectory_ids": "per_unit", "end": "flags", "sorted": True}
+    own = EXAMPLE | {"unit": "user", "horizon": None, "termination": "learned", "ingestion": {"duplicates": "allow"}}
+    own["bounds"] = {"observation": "public", "reward": "public"}
     options |= {key: value for key, value in changes.items() if key in options}
     own |= {key: value for key, value in changes.items() if key not in options}
     return checked(TabularDataset, own | {"options": options})
@@ -108,18 +90,10 @@ def run(dataset: TabularDataset) -> pa.Table:
 
 
 def transition(user: int, visit: int, step: int, seen: list[float], after: list[float], **values: Any) -> Row:
-    unit = f"{user:012d}"
-    return {
-        "unit_id": unit,
-        "trajectory_id": f"{unit}/{visit:012d}",
-        "step": step,
-        "observation": seen,
-        "action": [np.float32(values["dose"])],
-        "reward": values["gain"],
-        "next_observation": after,
-        "terminated": values.get("terminated", False),
-        "truncated": values.get("truncated", False),
-    }
+    ids = {"unit_id": f"{user:012d}", "trajectory_id": f"{user:012d}/{visit:012d}", "step": step}
+    ends = {name: values.get(name, False) for name in ("terminated", "truncated")}
+    chosen = {"action": [np.float32(values["dose"])], "reward": values["gain"]}
+    return ids | {"observation": seen, "next_observation": after} | chosen | ends
 
 
 EXPECTED = [

@@ -163,19 +163,6 @@ def test_numbers_that_are_not_finite_and_memory_that_runs_out_are_one_line(
             opened.transitions(torch.arange(5), torch.zeros(5, 1, dtype=torch.int64))
 
 
-def test_a_cohort_touches_its_own_row_groups_only(tmp_path: Path) -> None:
-    part = write_parts(tmp_path, table([episode(50, i) for i in range(4)]), rows_per_group=1) / "part-00000.parquet"
-    store = sharded(tmp_path)
-    place = pq.read_metadata(part).row_group(2).column(5)
-    content = bytearray(part.read_bytes())
-    content[place.data_page_offset + 60 : place.data_page_offset + 100] = bytes(40)
-    part.write_bytes(content)
-    steps = torch.arange(50).expand(3, 50)
-    store.transitions(torch.tensor([0, 1, 3]), steps)
-    with pytest.raises(PipelineError, match=r"part-00000\.parquet: row groups 0 to 2: found corrupt pages; run"):
-        store.transitions(torch.tensor([0, 1, 2]), steps)
-
-
 def test_what_stays_in_memory_is_bounded(tmp_path: Path) -> None:
     store = sharded(write_parts(tmp_path, table([episode(50, i) for i in range(6)]), rows_per_group=1), 4000)
     first = torch.zeros(1, 1, dtype=torch.int64)
