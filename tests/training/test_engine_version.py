@@ -14,7 +14,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "0f9880fc9556f640be12bea0c55f7976a105b297137b2a4f5dfa5d8f8ecc44cb"
+SOURCES = "a807ac6980b3be8eb7b9cbc5cc7284754207af58c566a38b70b02926c44a5768"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:
