@@ -2,32 +2,14 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from docs.tools import reference, site
 from docs.tools.commands import Command, commands, problems, wrong_commands
 from docs.tools.markdown import ROOT, broken_links
 
 PAGES = [ROOT / name for name in site.FROM_ROOT] + sorted((ROOT / "docs").rglob("*.md"))
-
-
-def test_every_page_is_in_the_navigation_once() -> None:
-    def named(entry: Any) -> list[str]:
-        if isinstance(entry, str):
-            return [entry]
-        return [page for below in (entry.values() if isinstance(entry, dict) else entry) for page in named(below)]
-
-    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    found = named(yaml.safe_load(text.partition("\nnav:\n")[2]))
-    assert sorted(found) == sorted([*site.pages().values(), site.REFERENCE])
-    assert found[:2] == ["index.md", "own-data.md"]
-    (script,) = re.findall(r"^  polyfills: \[(.*?)\]", text, re.MULTILINE)  # search works from the disk
-    assert (ROOT / "docs" / script).exists()
-    assert "https:" not in text
-    assert re.search(r"^  font: false", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -158,16 +158,3 @@ def test_the_gif_shows_the_first_evaluated_episode_in_few_frames(
     assert len(frames("Drawn-v0")) == 3
     monkeypatch.setattr(returns, "_MOST_DRAWN", 2)
     assert len(frames("Drawn-v0", 5)) == 3, "the first state, that after three steps and the last"
-
-
-def test_what_cannot_be_drawn_costs_the_stage_nothing(
-    countdown: str, registered: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert frames(countdown) == []
-    for name, value in (("_OPENGL", (__name__,)), ("_MOST_BYTES", 10)):
-        with monkeypatch.context() as patched:
-            patched.setattr(returns, name, value)
-            assert frames("Drawn-v0") == []
-    assert capfd.readouterr() == ("", "")
-    assert frames("Broken-v0") == []
-    assert capfd.readouterr().err == "note: episode.gif: Broken-v0 cannot be drawn here (RuntimeError)\n"

@@ -90,10 +90,7 @@ def test_no_value_is_carried_into_another_stay_or_beyond_its_age() -> None:
 
 
 def cases(whose: dict[int, int], unplugged: range = range(0)) -> pd.DataFrame:
-    """The log of a folder of tracks; by case: its patient.
-
-    Ten minutes: BIS every 30 s but for `unplugged`, concentrations every minute, the rate at 0, 90 and 240 s.
-    """
+    """Ten minutes a case: BIS every 30 s but for `unplugged`, concentrations every minute, rates at 0, 90 and 240 s."""
     pd.DataFrame(whose.items(), columns=["caseid", "subjectid"]).to_csv("cases/clinical_data.csv", index=False)
     columns = ["Time", tracks_to_log.BIS, tracks_to_log.CE, tracks_to_log.CP, tracks_to_log.RATE]
     for number in whose:
