@@ -122,7 +122,7 @@ def test_files_of_another_run_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("project")
 def test_rollouts_end_as_the_policy_s_own_did_and_are_as_long_as_a_trajectory() -> None:
-    """Twins: where the learned ends were believed, rollouts end by them; a value in the model has a declared horizon."""
+    """Twins: where learned ends were believed, rollouts end by them; a value in the model has a declared horizon."""
     shutil.rmtree("data/partitions")
     four = table(episodes(4), units=["p0", "p0", "p1", "p1"], names=["a", "b", "c", "d"])
     write_partitions(table(episodes(9)), four)
