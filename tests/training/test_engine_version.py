@@ -14,7 +14,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "a807ac6980b3be8eb7b9cbc5cc7284754207af58c566a38b70b02926c44a5768"
+SOURCES = "e0c685335d18befcdac9d8785f1c24e751d091c8c845b8abab7484f6c564e662"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:

@@ -218,13 +218,15 @@ class DoublyRobust(ModelCorrection):
         as 1.
         """
         if self.behaviour is None:
-            assert episodes.probability is not None, "the log names probabilities"
+            if episodes.probability is None:
+                raise ValueError("the log names no probabilities of actions: give a clone or a fit")
             probability = episodes.probability
         else:
             if isinstance(self.behaviour, BehaviourFit):
                 chances = self.behaviour.probabilities(problem, values, episodes.observation)
             else:
-                assert problem.clone is not None, "a clone was made"
+                if problem.clone is None:
+                    raise ValueError("there is no clone of the behaviour: give a fit")
                 chances = problem.asked(problem.clone, episodes.observation)
             probability = chances.gather(-1, episodes.action.argmax(-1, keepdim=True))[..., 0]
         probability = probability.nan_to_num(nan=1.0).clamp(1 / self.largest_weight, 1.0)

@@ -299,7 +299,11 @@ def trajectory_table(
     unit_ids: Sequence[str],
     trajectory_ids: Sequence[str],
     observations: Sequence[Array],
-    *columns: Sequence[Array],
+    actions: Sequence[Array],
+    rewards: Sequence[Array],
+    terminated: Sequence[Array],
+    truncated: Sequence[Array],
+    probabilities: Sequence[Array] | None = None,
 ) -> pa.Table:
     """Whole trajectories as one table in the dataset's schema.
 
@@ -308,17 +312,31 @@ def trajectory_table(
         unit_ids: the privacy unit of each trajectory.
         trajectory_ids: a name for each trajectory.
         observations: [T + 1, S] each, the true last observation included: no transition crosses an end.
-        columns: of each trajectory actions ([T, A]; whole numbers [T] where they are discrete), rewards, terminated,
-            truncated and, where known, the probabilities of the actions, [T] each.
+        actions: [T, A] each; whole numbers [T] where they are discrete.
+        rewards: [T] each.
+        terminated: [T] each.
+        truncated: [T] each.
+        probabilities: of the actions, [T] each; None: not known.
     """
-    action, reward, *others = (np.concatenate(column) for column in columns)
-    lengths = np.array([len(rewards) for rewards in columns[1]])
+    lengths = np.array([len(each) for each in rewards])
     everything = _float32(np.concatenate(observations))
     last = np.zeros(len(everything), dtype=bool)
     last[np.cumsum(lengths) + np.arange(len(lengths))] = True
     first = np.roll(last, 1)  # the row after a trajectory's last observation opens the next one
     before, after = everything[~last], everything[~first]
-    return transition_table(spaces, unit_ids, trajectory_ids, lengths, before, action, reward, after, *others)
+    return transition_table(
+        spaces,
+        unit_ids,
+        trajectory_ids,
+        lengths,
+        before,
+        np.concatenate(actions),
+        np.concatenate(rewards),
+        after,
+        np.concatenate(terminated),
+        np.concatenate(truncated),
+        None if probabilities is None else np.concatenate(probabilities),
+    )
 
 
 def transition_table(
