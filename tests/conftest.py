@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,17 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("store") / "mlflow.db"
     MlflowClient(f"sqlite:///{file}")
     return file
+
+
+@pytest.fixture
+def folder_with_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path) -> Path:
+    """A working directory with an empty MLflow store, outside DVC's experiments."""
+    for name in ("DVC_EXP_NAME", "DVC_EXP_BASELINE_REV"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(empty_store, tmp_path)
+    return tmp_path
 
 
 @pytest.fixture

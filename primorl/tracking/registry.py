@@ -38,7 +38,6 @@ SERVED = Path(primorl.tracking.__file__).with_name("served.py")
 _FILES = ("policy.safetensors", "config.json", "privacy.json")
 _ARTIFACT = "policy"
 _ASKED = "private units"
-_STATED = ("epsilon_of_weights", "delta_of_weights", "unit")
 _DESCRIPTION = (
     "Private policies learned from `{dataset}`. Each version states its ε, δ and unit in its tags and in its "
     "`privacy.json`. The alias `champion` is the best one within the budget, `latest-private` the newest."

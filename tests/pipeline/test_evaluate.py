@@ -45,12 +45,7 @@ ROWS = table(episodes(3), names=["p0", "p1", "p2"])
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path) -> Path:
-    for name in ("DVC_EXP_NAME", "DVC_EXP_BASELINE_REV"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    shutil.copy(empty_store, tmp_path)
+def project(folder_with_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(environment_returns, "_MOST_DRAWN", 3)  # every state would take half of the time of these tests
     for seconds, stage in enumerate(STAGES):
         write_json(Path(f"metrics/seconds/{stage}.json"), {"seconds": float(seconds)})
@@ -59,7 +54,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path) 
     write_nothing(Path("models/behaviour"))
     write_partitions(table(episodes(9)), ROWS)
     nothing_asked(chosen()).write(PRIVATE_EVALUATION)
-    return tmp_path
+    return folder_with_store
 
 
 def place(folder: Path, statement: Any, epochs: list[DeterministicPolicy] = EPOCHS, **about: Any) -> None:

@@ -1,4 +1,3 @@
-import shutil
 from pathlib import Path
 
 import pytest
@@ -15,11 +14,5 @@ def chosen() -> Params:
 
 
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path) -> Path:
-    """A folder with an empty store."""
-    for name in ("DVC_EXP_NAME", "DVC_EXP_BASELINE_REV"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    shutil.copy(empty_store, tmp_path)
-    return tmp_path
+def project(folder_with_store: Path) -> Path:
+    return folder_with_store
