@@ -74,8 +74,8 @@ def beside_model(params: Params, epsilon: float | None, manifest: Manifest | Non
     """
     if params.dynamics.variant != "private":
         return []
-    delta, clone = params.privacy.delta, params.behaviour.target_epsilon
-    found = [] if clone is None else [PendingCharge(clone_work.STAGE, clone, clone_event(clone, delta))]
+    clone = params.behaviour.target_epsilon
+    found = [] if clone is None else [PendingCharge(clone_work.STAGE, clone, clone_event(params, clone, manifest))]
     for name, share in params.estimators(epsilon).items():
         event = question_event(params, name, share, manifest)
         found.append(PendingCharge(f"{questions.STAGE}: {name}", share, event, name))

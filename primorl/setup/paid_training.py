@@ -35,6 +35,7 @@ from primorl.setup.work import Work, paid_work
 from primorl.tracking import StageRun
 from primorl.training.distributed import Group, announce_grant, check_coverage, serve, wait_for_grant
 from primorl.training.independence import check_setup
+from primorl.training.linear import distilled
 from primorl.training.policy_network import Network, PolicyNetwork
 from primorl.training.public_evaluation import PublicEvaluation
 from primorl.training.setup import TrainingSetup
@@ -304,7 +305,8 @@ def write_model(
 ) -> None:
     """Replace ``folder`` by the trained model and its statement, log both, and commit the charge."""
     info, setup, trained, variant = partitions.manifest.info, paid.setup, paid.trained, params.dynamics.variant
-    ensemble = GaussianEnsemble(setup.ensemble, trained.weights, trained.normaliser, setup.bounds, info.termination)
+    shape, weights = setup.released(trained.weights, trained.answers, params.dynamics.ensemble_size)
+    ensemble = GaussianEnsemble(shape, weights, trained.normaliser, setup.bounds, info.termination)
     with _released(folder, params, partitions, paid, run, ["config.json"]) as fresh:
         ensemble.save(
             fresh,
@@ -318,7 +320,7 @@ def write_model(
             public_loss=trained.public_loss,
         )
         replace(ModelConfig.read(fresh), can_learn=can_learn if variant == "private" else None).write(fresh)
-        starts = setup.start_model(trained.answers)
+        starts = setup.start_model(trained.answers, trained.normaliser)
         if starts is not None:
             starts.save(fresh)
 
@@ -332,15 +334,21 @@ def write_nothing(folder: Path) -> None:
 def write_behaviour(folder: Path, params: Params, partitions: Partitions, paid: PaidModel, run: StageRun) -> None:
     """Replace ``folder`` by the clone and its statement, log both, and commit the charge; see `write_model`."""
     info, trained = partitions.manifest.info, paid.trained
-    network, bounds = paid.setup.architecture, paid.setup.bounds
+    setup, bounds = paid.setup, paid.setup.bounds
+    network, weights, normaliser = setup.architecture, trained.weights, trained.normaliser
     assert isinstance(network, PolicyNetwork)
+    if network.features is not None:
+        taught = params.behaviour.hidden
+        network, weights, normaliser = distilled(
+            network, weights, normaliser, bounds, setup.spread(trained.answers), taught, setup.seed
+        )
     observations, actions = info.spaces.observation_names, info.spaces.action_names
     low, high = bounds.observation_low, bounds.observation_high
     finite = bool(low.isfinite().all() and high.isfinite().all())
     with _released(folder, params, partitions, paid, run, ["config.json", behaviour.FILE]) as fresh:
         behaviour.save(
             fresh,
-            behaviour_policy(network, trained.weights, trained.normaliser, bounds),
+            behaviour_policy(network, weights, normaliser, bounds),
             variant=params.dynamics.variant,
             environment=info.environment,
             names=(observations, actions) if observations and actions else None,

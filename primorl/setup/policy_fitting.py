@@ -85,9 +85,14 @@ class PublicLog:
         return recorded.survival(int(recorded.length.max()))
 
     def reward_std(self, model: GaussianEnsemble) -> float:
-        """Standard deviation of public rewards; a sixth of their declared range where nothing is public; 1 for 0."""
+        """Standard deviation of public rewards; 1 for 0.
+
+        Where nothing is public: the charged scale of linear heads, or a sixth of the declared range.
+        """
         bounds = model.bounds
-        if self.store is None:
+        if self.store is None and model.architecture.features is not None:
+            spread = float(model.normaliser.target_scale[-1])  # of a charged query
+        elif self.store is None:
             spread = (bounds.reward_high - bounds.reward_low) / _BOUNDS_IN_STD
         else:
             spread = float(self.store.flat()[1][:, self.store.observation_size].double().std(correction=0))
@@ -201,4 +206,4 @@ def fitted_policy(params: Params, public: PublicLog, model: GaussianEnsemble, *,
 def _starts(params: Params, public: PublicLog) -> str:
     if public.store is not None:
         return "public"
-    return "released" if params.chosen.environment is None else "reset"
+    return "released" if params.privacy.statistics.starts else "reset"
