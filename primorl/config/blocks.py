@@ -156,8 +156,8 @@ class Dynamics(LocalTraining, ServerTraining, Block):
 
     variant: Variant
     train_anyway: bool
-    model: Literal["linear", "network"]
-    degree: Annotated[int, Within(ge=1, le=3)]
+    model: Literal["linear", "network"] = "network"  # an older params.yaml has neither key
+    degree: Annotated[int, Within(ge=1, le=3)] = 2
     start: Literal["random", "public"]
     ensemble_size: Members
     hidden: Annotated[tuple[Annotated[int, Within(gt=0, le=8192)], ...], Length(0, 16)]

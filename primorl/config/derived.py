@@ -8,7 +8,7 @@ MODEL, NORMALISER, STARTS = "dynamics.model", "privacy.statistics.normaliser", "
 QUERY_NOISE = "privacy.statistics.noise_multiplier"
 KEYS = (MODEL, NORMALISER, STARTS, QUERY_NOISE)
 ORIGIN = "who is public"
-_AUTO = "auto"
+_AUTO, _DEGREE = "auto", "dynamics.degree"
 
 
 def decide(content: dict[str, Any], origins: dict[str, str], to_fit: str) -> None:
@@ -40,3 +40,5 @@ def decide(content: dict[str, Any], origins: dict[str, str], to_fit: str) -> Non
         place = found_at(content, block)
         if isinstance(place, dict) and place.get(last) == _AUTO:
             place[last] = value
+    if kind == "network" and origins.get(_DEGREE) == to_fit:
+        del origins[_DEGREE]  # networks have no features

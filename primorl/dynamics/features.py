@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -39,44 +39,18 @@ class Polynomials:
     @property
     def size(self) -> int:
         """F, the number of features without the constant."""
-        return sum(len(columns) for columns in self._products.values())
+        return sum(len(factors[0]) for _, factors in _products(self))
 
     @property
     def columns(self) -> int:
         """D, the number of columns that products are made of."""
-        return len(self._products[1,])
+        return len(_products(self)[0][1][0])
 
-    @cached_property
+    @property
     def continuous(self) -> list[int]:
         """Input columns that are numbers."""
         known = {first + place for first, size in self.one_hot for place in range(size)}
         return [column for column in range(self.inputs) if column not in known]
-
-    @cached_property
-    def _products(self) -> dict[tuple[int, ...], list[tuple[int, ...]]]:
-        """Columns of every kind of product, by the degrees of its factors, such as (2, 1) for (z² - 1)/√2 times z'."""
-        numbers = len(self.continuous)
-        owner = [*range(numbers)]
-        for part, (_, size) in enumerate(self.one_hot):
-            owner += [numbers + part] * (size - 1)
-        found: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
-        for total in range(1, self.degree + 1):
-            for degrees in _partitions(total):
-                pairs = itertools.permutations(range(len(owner)), len(degrees))
-                found[degrees] = [
-                    columns
-                    for columns in pairs
-                    if len({owner[column] for column in columns}) == len(columns)
-                    and all(column < numbers for column, degree in zip(columns, degrees, strict=True) if degree > 1)
-                    and all(
-                        columns[i] < columns[i + 1] for i in range(len(degrees) - 1) if degrees[i] == degrees[i + 1]
-                    )
-                ]
-        return {degrees: columns for degrees, columns in found.items() if columns}
-
-    @cached_property
-    def _indices(self) -> list[tuple[tuple[int, ...], list[list[int]]]]:
-        return [(degrees, [list(c) for c in zip(*columns, strict=True)]) for degrees, columns in self._products.items()]
 
     def basis(self, frequencies: Tensor) -> Tensor:
         """Columns of the polynomials as combinations of standardised inputs, ``[S + A, D]``.
@@ -115,18 +89,36 @@ class Polynomials:
         if self.degree > 2:
             powers[3] = (z**3 - 3 * z) / math.sqrt(6)
         parts = []
-        for degrees, columns in self._indices:
-            product = powers[degrees[0]][..., columns[0]]
-            for degree, more in zip(degrees[1:], columns[1:], strict=True):
-                product = product * powers[degree][..., more]
+        for degrees, factors in _products(self):
+            product = powers[degrees[0]][..., factors[0]]
+            for degree, columns in zip(degrees[1:], factors[1:], strict=True):
+                product = product * powers[degree][..., columns]
             parts.append(product)
         return torch.cat(parts, -1)
 
 
-def _partitions(total: int) -> list[tuple[int, ...]]:
-    """Degrees of factors, descending, that add up to ``total``, for totals up to 3."""
-    found: dict[int, list[tuple[int, ...]]] = {1: [(1,)], 2: [(2,), (1, 1)], 3: [(3,), (2, 1), (1, 1, 1)]}
-    return found[total]
+@cache
+def _products(features: Polynomials) -> list[tuple[tuple[int, ...], list[list[int]]]]:
+    """Every kind of product: the degrees of its factors, such as (2, 1) for (z² - 1)/√2 times z', and their columns."""
+    numbers = len(features.continuous)
+    owner = [*range(numbers)]
+    for part, (_, size) in enumerate(features.one_hot):
+        owner += [numbers + part] * (size - 1)
+    kinds: list[tuple[int, ...]] = [(1,), (2,), (1, 1), (3,), (2, 1), (1, 1, 1)]
+    found = []
+    for degrees in kinds:
+        if sum(degrees) > features.degree:
+            break
+        columns = [
+            each
+            for each in itertools.permutations(range(len(owner)), len(degrees))
+            if len({owner[column] for column in each}) == len(each)
+            and all(column < numbers for column, degree in zip(each, degrees, strict=True) if degree > 1)
+            and all(a < b for (a, da), (b, db) in itertools.pairwise(zip(each, degrees, strict=True)) if da == db)
+        ]
+        if columns:
+            found.append((degrees, [list(factor) for factor in zip(*columns, strict=True)]))
+    return found
 
 
 def _sound(frequencies: Tensor) -> Tensor:

@@ -36,7 +36,6 @@ from primorl.setup.model_work import (
     model_identity,
     train_baseline,
     training_setup,
-    wanted_of_fit,
 )
 from primorl.setup.paid_work import PrivateStage
 from primorl.training.settings import LEAST_OF_A_DRY_RUN, LEAST_UNITS
@@ -349,7 +348,7 @@ def _digest(params: Params, manifest: Manifest, public: UnitStore) -> str:
     left_out = (*unfitted, "privacy.budget", "privacy.draw", "dynamics.train_anyway")
     content = {
         "settings": {key: value for key, value in flat.items() if key not in left_out},
-        "unfitted": sorted(wanted_of_fit(params)),
+        "unfitted": sorted(unfitted & TRAINING_KEYS),
         "seed": params.seed,
         "bounds": plain(params.chosen.bounds),
         "data": [info.dataset, info.dataset_fingerprint, info.horizon, info.termination, info.unit],

@@ -294,7 +294,7 @@ def model_identity(params: Params, partitions: Partitions) -> str:
         "seed": params.seed,
         "bounds": plain(params.chosen.bounds) if uses_bounds else None,
     }
-    if unfitted := wanted_of_fit(params):
+    if unfitted := params.unfitted & TRAINING_KEYS:
         asked = {f"dynamics.{key}": value for key, value in _asked_of_dynamics(params).items()}
         asked |= _asked_of_privacy(params)
         content["asked"] = {key: value for key, value in asked.items() if key not in unfitted}
@@ -337,12 +337,6 @@ def _asked_of_dynamics(params: Params) -> dict[str, Any]:
     if said["model"] == "network":
         del said["model"], said["degree"]
     return said
-
-
-def wanted_of_fit(params: Params) -> frozenset[str]:
-    """Keys that are fitted, and matter for this kind of model."""
-    found = params.unfitted & TRAINING_KEYS
-    return found - {"dynamics.degree"} if params.dynamics.model == "network" else found
 
 
 def training_setup(
