@@ -30,7 +30,7 @@ from primorl.setup.paid_work import (
     observation_columns,
 )
 from primorl.setup.partitions import Partitions
-from primorl.training.settings import COLUMNS, FIRST_STATES, LEAST_UNITS, RESIDUALS, LocalTraining
+from primorl.training.settings import COLUMNS, FIRST_STATES, LEAST_UNITS, LENGTHS, RESIDUALS, LocalTraining
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.rows import UnitStore
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 STAGE = "train_model"
 TRAINING_KEYS = frozenset(key for key in FITTED if key.startswith(("privacy.", "dynamics.")))
 """Keys that `primorl.setup.fitting` fits."""
-COLUMNS_SHARE, QUERY_SHARE = 0.2, 0.06
+COLUMNS_SHARE, QUERY_SHARE, LENGTHS_SHARE = 0.2, 0.06, 0.03
 """Shares of the ε that queries take where ``privacy.statistics.noise_multiplier`` does not say it."""
 _QUERY_NOISE = 14.0  # of a query, where neither it nor an ε is given
 _MOST_ROWS = 256  # of a unit and round of linear heads
@@ -165,6 +165,7 @@ def query_noises(params: Params) -> dict[str, float]:
     shares = {COLUMNS if linear else "normaliser": COLUMNS_SHARE} if asked.normaliser == "private" else {}
     shares |= {RESIDUALS: QUERY_SHARE} if linear else {}
     shares |= {FIRST_STATES if linear else "starts": QUERY_SHARE} if asked.starts else {}
+    shares |= {LENGTHS: LENGTHS_SHARE} if linear and asked.starts and params.chosen.horizon is not None else {}
     return {name: query_noise(params, share) for name, share in shares.items()}
 
 
@@ -176,6 +177,7 @@ def _queries_of_heads(params: Params, manifest: Manifest) -> tuple[GaussianQuery
         COLUMNS: linear.columns_contribution(columns, spaces.action_size),
         RESIDUALS: linear.ResidualQuery(spaces.observation_size + 1).contribution,
         FIRST_STATES: linear.FirstStatesQuery(columns).contribution,
+        LENGTHS: linear.LengthsQuery(manifest.info.horizon or 1).contribution,
     }
     private = params.dynamics.variant == "private"
     noises = query_noises(params) if private else dict.fromkeys(query_noises(params), 0.0)
@@ -371,6 +373,7 @@ def training_setup(
         server=params.dynamics,
         seed=params.seed,
         execution=execution(params.compute, place),
+        horizon=manifest.info.horizon,
     ).of_process(place.process, place.processes)
     return from_public(setup, public) if start and params.dynamics.start == "public" else setup
 

@@ -38,6 +38,7 @@ from primorl.training.independence import check_setup
 from primorl.training.linear import distilled
 from primorl.training.policy_network import Network, PolicyNetwork
 from primorl.training.public_evaluation import PublicEvaluation
+from primorl.training.settings import LENGTHS
 from primorl.training.setup import TrainingSetup
 from primorl.training.training import ENGINE_VERSION, Trained, TrainingState, train
 from primorl.trajectories.storage.rows import UnitStore
@@ -175,7 +176,8 @@ def _open_private(
     params: Params, setup: TrainingSetup, partitions: Partitions, place: Place
 ) -> UnitStore | ShardedStore:
     own = slice(setup.plan.process, None, setup.plan.processes)
-    return partitions.open_private(kept_bytes(params.compute, place), own)
+    asked = any(query.what == LENGTHS for query in setup.plan.queries)
+    return partitions.open_private(kept_bytes(params.compute, place), own, episodes=asked)
 
 
 def _restored(setup: TrainingSetup, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> TrainingState:

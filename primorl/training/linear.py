@@ -17,7 +17,7 @@ from primorl.dynamics.normaliser import Normaliser
 from primorl.dynamics.starts import CONTINUOUS, StartModel
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import BoundedSum, Fractions, register_query
-from primorl.training.cohort import CohortSource
+from primorl.training.cohort import CohortSource, TrajectorySource
 from primorl.training.policy_network import Network, PolicyNetwork
 from primorl.training.queries import (
     BINS,
@@ -32,9 +32,9 @@ from primorl.training.queries import (
     possible_fractions,
     spread_of_changes,
 )
-from primorl.training.settings import COLUMNS, FIRST_STATES, RESIDUALS, ServerTraining
+from primorl.training.settings import COLUMNS, FIRST_STATES, LENGTHS, RESIDUALS, ServerTraining
 
-LATE = (RESIDUALS, FIRST_STATES)
+LATE = (RESIDUALS, FIRST_STATES, LENGTHS)
 """Queries that are asked after the rounds: they need the weights, or the answer to another query."""
 LOG_VARIANCES = (-12.0, 4.0)
 """Bounds of the log-variance of standardised targets in a released model."""
@@ -233,6 +233,48 @@ class FirstStatesQuery:
             block,
             probabilities,
         )
+
+
+@register_query(LENGTHS)
+@dataclass(frozen=True)
+class LengthsQuery:
+    """Asks every unit for the shares of its trajectories that end in each part of the horizon, terminated or cut."""
+
+    horizon: int
+
+    @property
+    def contribution(self) -> Fractions:
+        """A unit's contribution: the parts of the horizon, of trajectories that are cut, then of those that end."""
+        return Fractions(1, 2 * BINS)
+
+    def total(self, source: CohortSource, normaliser: Normaliser, weights: Weights) -> Tensor:
+        """Sum over all units, int64. Sensitive: only `Plan.answer` may see it."""
+        assert isinstance(source, TrajectorySource), "the store was opened for trajectories"
+        total, flag = torch.zeros(1, 2 * BINS, dtype=torch.int64), len(normaliser.target_mean)
+        first = 0
+        for _, targets, own in all_rows(source, 2 * BINS * 32, _ROW_BYTES):
+            units, place = torch.arange(first, first + len(own)), torch.arange(own.shape[1])
+            first += len(own)
+            begins = source.begins(units, place.expand(len(own), -1).where(own, 0)) & own
+            begins[:, 0] = True
+            last = own & torch.cat((begins[:, 1:] | ~own[:, 1:], torch.ones(len(own), 1, dtype=torch.bool)), 1)
+            step = place - torch.where(begins, place, 0).cummax(1).values
+            bins = (step * BINS // self.horizon).clamp(0, BINS - 1) + BINS * (targets[..., flag] > 0)
+            total += self.contribution.total(bins.unsqueeze(-1), last)
+        return total
+
+    def survival(self, answer: Tensor, noise: float) -> Tensor:
+        """S(t), the share of trajectories that go on for more than t steps unless they end, float32 ``[horizon]``.
+
+        The product-limit estimate (Kaplan and Meier 1958), each end at the upper edge of its bin. Post-processing.
+        """
+        fractions = halved_fractions(answer[0], noise)
+        edges = -(-torch.arange(1, BINS + 1) * self.horizon // BINS)
+        ends = torch.zeros(2, self.horizon + 1, dtype=fractions.dtype)
+        ends.index_add_(1, edges, fractions.view(2, BINS))
+        cut, beyond = ends[0], ends.sum(0).flip(0).cumsum(0).flip(0) - ends.sum(0)
+        stays = 1 - cut / (beyond + cut).clamp(min=1e-12)
+        return stays[: self.horizon].clamp(0, 1).cumprod(0).float()
 
 
 def noise_in_weights(plan: Plan, server: ServerTraining, draws: int = 1, seed: int = 0) -> Tensor:

@@ -20,6 +20,7 @@ from primorl.training.linear import (
     LATE,
     ColumnsQuery,
     FirstStatesQuery,
+    LengthsQuery,
     ResidualQuery,
     released_heads,
 )
@@ -36,6 +37,7 @@ from primorl.training.queries import (
 from primorl.training.settings import (
     COLUMNS,
     FIRST_STATES,
+    LENGTHS,
     RESIDUALS,
     Execution,
     LocalTraining,
@@ -59,6 +61,7 @@ class TrainingSetup:
         seed: of the initial weights.
         execution: device, memory and reading ahead.
         start: weights that the rounds begin with, made of the public split; None: the initial weights.
+        horizon: the most steps of a trajectory, a declared fact; None: there is none.
     """
 
     plan: Plan
@@ -71,6 +74,12 @@ class TrainingSetup:
     seed: int
     execution: Execution
     start: Weights | None = field(default=None, repr=False)
+    horizon: int | None = None
+
+    @property
+    def _horizon(self) -> int:
+        assert self.horizon is not None, "lengths are asked for where a horizon is declared"
+        return self.horizon
 
     @property
     def ensemble(self) -> Architecture:
@@ -100,14 +109,16 @@ class TrainingSetup:
         kinds, early = query_types(), (query.what for query in self.plan.queries if query.what not in LATE)
         return {what: kinds[what](self.columns, self.bounds) for what in early}
 
-    def late_queries(self) -> dict[str, ResidualQuery | FirstStatesQuery]:
+    def late_queries(self) -> dict[str, ResidualQuery | FirstStatesQuery | LengthsQuery]:
         """Make the query of each name that is asked after the rounds, in the plan's order."""
-        found: dict[str, ResidualQuery | FirstStatesQuery] = {}
+        found: dict[str, ResidualQuery | FirstStatesQuery | LengthsQuery] = {}
         for query in self.plan.queries:
             if query.what == RESIDUALS:
                 found[query.what] = ResidualQuery(self.architecture.targets)
             elif query.what == FIRST_STATES:
                 found[query.what] = FirstStatesQuery(self.columns)
+            elif query.what == LENGTHS:
+                found[query.what] = LengthsQuery(self._horizon)
         return found
 
     def make_normaliser(self, public: tuple[Tensor, Tensor] | None, answers: Mapping[str, Tensor]) -> Normaliser:
@@ -150,7 +161,11 @@ class TrainingSetup:
     def start_model(self, answers: Mapping[str, Tensor], normaliser: Normaliser) -> StartModel | None:
         """The model of first states; None where they were not queried."""
         if FIRST_STATES in answers:
-            return FirstStatesQuery(self.columns).model(answers[FIRST_STATES], normaliser, self.bounds)
+            found = FirstStatesQuery(self.columns).model(answers[FIRST_STATES], normaliser, self.bounds)
+            if LENGTHS not in answers:
+                return found
+            survival = LengthsQuery(self._horizon).survival(answers[LENGTHS], self.noise_of(LENGTHS))
+            return replace(found, survival=survival)
         return StartQuery(self.columns, self.bounds).model(answers[STARTS]) if STARTS in answers else None
 
     def spread(self, answers: Mapping[str, Tensor]) -> Tensor:
