@@ -19,19 +19,20 @@ from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import ONE, GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.training.linear import (
+    ChangesQuery,
     ColumnsQuery,
     FirstStatesQuery,
     LengthsQuery,
     ResidualQuery,
-    denoised,
     distilled,
     lost_to_noise,
+    moments_of,
     noise_in_weights,
     released_heads,
 )
 from primorl.training.policy_network import PolicyNetwork
 from primorl.training.queries import BINS, ObservationColumns
-from primorl.training.settings import COLUMNS, FIRST_STATES, LENGTHS, RESIDUALS
+from primorl.training.settings import CHANGES, COLUMNS, FIRST_STATES, LENGTHS, RESIDUALS
 from primorl.training.training import TrainingState, train
 from tests.units import Ragged, local_training, server_training, training_setup
 
@@ -73,6 +74,7 @@ def log_of(units: int, seed: int = 0) -> Log:
 def setup_of(units: int, noise: float = 0.0, **changes: Any) -> Any:
     contributions = {
         COLUMNS: ColumnsQuery(HEADS, BOUNDS).fractions,
+        CHANGES: ChangesQuery(HEADS, BOUNDS).contribution,
         RESIDUALS: ResidualQuery(6).contribution,
         FIRST_STATES: FirstStatesQuery(HEADS).contribution,
         LENGTHS: LengthsQuery(HORIZON).contribution,
@@ -138,11 +140,14 @@ def test_a_unit_more_moves_every_sum_by_at_most_the_sensitivity(values: list[flo
     rest = log_of(3)
     rows = torch.tensor((values * 300)[: 13 * length]).view(length, 13)
     more = Log([*rest.inputs, rows[:, :6]], [*rest.targets, rows[:, 6:]])
-    normaliser = setup_of(3).make_normaliser(None, {COLUMNS: torch.rand(7, BINS).double()})
+    normaliser = setup_of(3).make_normaliser(
+        None, {COLUMNS: torch.rand(5, BINS).double(), CHANGES: torch.rand(4).double()}
+    )
     weights = tuple(torch.full(w.shape, 3.0) for w in SHAPE.initial_weights(0))
-    columns = ColumnsQuery(HEADS, BOUNDS)
-    moved = (columns.total(more) - columns.total(rest)).double() / ONE
-    assert float(moved.norm()) <= columns.fractions.sensitivity * (1 + 1e-12)
+    columns, changes = ColumnsQuery(HEADS, BOUNDS), ChangesQuery(HEADS, BOUNDS)
+    for early, stated in ((columns, columns.fractions), (changes, changes.contribution)):
+        moved = (early.total(more) - early.total(rest)).double() / ONE
+        assert float(moved.norm()) <= stated.sensitivity * (1 + 1e-12)
     for query in (ResidualQuery(6), FirstStatesQuery(HEADS), LengthsQuery(HORIZON)):
         sums = [query.total(log, normaliser, weights) for log in (more, rest)]
         moved = (sums[0] - sums[1]).double() / ONE
@@ -151,7 +156,9 @@ def test_a_unit_more_moves_every_sum_by_at_most_the_sensitivity(values: list[flo
 
 def test_a_unit_can_reach_the_sensitivity_that_is_stated() -> None:
     """So a smaller one would be wrong."""
-    normaliser = setup_of(3).make_normaliser(None, {COLUMNS: torch.eye(7, BINS).double()})
+    normaliser = setup_of(3).make_normaliser(
+        None, {COLUMNS: torch.eye(5, BINS).double(), CHANGES: torch.ones(4).double()}
+    )
     weights = tuple(torch.zeros(w.shape) for w in SHAPE.initial_weights(0))
     far = Log([torch.full((3, 6), 1e6)], [torch.full((3, 7), 1e6)])
     for query in (ResidualQuery(6), FirstStatesQuery(HEADS), LengthsQuery(HORIZON)):
@@ -190,18 +197,22 @@ def test_members_differ_by_the_noise_that_the_rounds_had() -> None:
     torch.testing.assert_close(log_variance, torch.zeros_like(log_variance), atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("noise", [0.01, 0.04])
-def test_a_normal_is_found_in_a_noisy_histogram(noise: float) -> None:
+@pytest.mark.parametrize("noise", [0.003, 0.02, 0.04])
+def test_a_mean_and_a_deviation_are_found_in_a_noisy_histogram(noise: float) -> None:
+    """The twin: so much noise that nothing is seen gives the declared range."""
     exact = torch.zeros(BINS, dtype=torch.float64)
     exact[9:14] = torch.tensor([0.06, 0.24, 0.4, 0.24, 0.06], dtype=torch.float64)
-    for seed in range(5):
-        drawn = torch.Generator().manual_seed(seed)
-        found = denoised(exact + noise * torch.randn(BINS, dtype=torch.float64, generator=drawn), noise)
-        assert float(found.sum()) == pytest.approx(1, abs=1e-6)
-        assert float((found * torch.arange(BINS)).sum()) == pytest.approx(11, abs=0.6)
+    drawn = torch.Generator().manual_seed(0)
+    for _ in range(5):
+        mean, deviation = moments_of(exact + noise * torch.randn(BINS, dtype=torch.float64, generator=drawn), noise)
+        assert mean == pytest.approx(11.5 / BINS, abs=0.02)
+        assert deviation == pytest.approx(1.0 / BINS, rel=0.6)
     two = torch.zeros(BINS, dtype=torch.float64)
     two[2], two[25] = 0.6, 0.4
-    assert float((denoised(two, 0.001) * torch.arange(BINS)).sum()) == pytest.approx(11.2, abs=0.2)
+    assert moments_of(two, 0.001)[0] == pytest.approx((0.6 * 2.5 + 0.4 * 25.5) / BINS, abs=0.01)
+    mean, deviation = moments_of(torch.randn(BINS, dtype=torch.float64, generator=drawn), 1.0)
+    assert mean == pytest.approx(0.5, abs=0.1)
+    assert 0.25 < deviation < 0.5
 
 
 @pytest.mark.parametrize("discrete", [False, True])
