@@ -37,6 +37,7 @@ T = TypeVar("T")
 DATASETS = "datasets"
 DEFAULTS = "defaults"
 """The file in ``datasets/`` that is no dataset."""
+_FRACTION = "partition.public_fraction"
 _NO_CHOICES = ("ledger", "tracking", "compute")
 _WHY = "every choice of a run lives in this file"
 
@@ -217,6 +218,9 @@ def parse(raw: Any, path: Path = PARAMS) -> Params:
     effective, origins, undecided = suggestions.decide(raw, sources)
     shares.decide(effective, origins, entry.get("environment"))
     wrong[path] += undecided
+    if entry.get("unit") != "trajectory" and origins.get(_FRACTION) == f"{DATASETS}/{DEFAULTS}.yaml":
+        # Units are people: none is public by a default that nobody wrote for them.
+        effective["partition"]["public_fraction"], origins[_FRACTION] = 0, f"{DATASETS}/{name}.yaml"
     said = effective | {"chosen": {key: value for key, value in entry.items() if key != "settings"}, "origins": origins}
     return _checked(said, path, own, wrong)
 

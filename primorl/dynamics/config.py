@@ -10,8 +10,11 @@ from primorl.project.values import Within
 FILE = "config.json"
 Variant = Literal["private", "no_privacy", "no_clip", "mopo"]
 
-CanLearn = Literal["yes", "marginal", "no"]
-"""Whether the settings of a training can learn, as far as is known before it."""
+CanLearn = Literal["yes", "marginal", "no", "not_needed"]
+"""Whether the settings of a training can learn, as far as is known before it.
+
+``not_needed``: the public split alone makes a model that is as good.
+"""
 
 _Count = Annotated[int, Within(ge=1)]
 

@@ -47,12 +47,14 @@ class Outcome:
         loss: at its end.
         constant: of the best constant prediction.
         in_all: at its end, all columns counted.
+        doubt: standard error of ``start - loss``, over the units that judge.
     """
 
     start: float
     loss: float
     constant: float
     in_all: float
+    doubt: float = 0.0
 
 
 class DryRun:
@@ -98,15 +100,18 @@ class DryRun:
         assert result.public_loss is not None, "there are rows that judge"
         shape, varying = setup.ensemble, self._varying
         constant = constant_loss(shape, self._judging[1], varying)
-        start, loss = (self._loss(shape, each, constant, varying) for each in (weights, result.weights))
-        return Outcome(start, loss, constant, self._loss(shape, result.weights, result.public_loss.constant))
+        start, loss = (self._losses(shape, each, constant, varying) for each in (weights, result.weights))
+        in_all = self._losses(shape, result.weights, result.public_loss.constant).mean()
+        by_unit = torch.stack([part.mean() for part in (start - loss).tensor_split(units)])  # rows lie unit by unit
+        doubt = float(by_unit.std()) / math.sqrt(units)
+        return Outcome(float(start.mean()), float(loss.mean()), constant, float(in_all), doubt)
 
     @torch.no_grad()
-    def _loss(self, shape: Architecture, weights: Weights, constant: float, counted: Tensor | None = None) -> float:
-        """Mean loss of rows, of each at most `_WORST` more than a constant's: a row unlike others decides little."""
+    def _losses(self, shape: Architecture, weights: Weights, constant: float, counted: Tensor | None = None) -> Tensor:
+        """Losses of rows ``[R]``, each at most `_WORST` more than a constant's: a row unlike others decides little."""
         most, (inputs, targets) = constant + _WORST, self._judging
         losses, _ = row_losses(shape, weights, inputs.expand(shape.members, -1, -1), targets, counted=counted)
-        return float(losses.nan_to_num(nan=most).clamp(max=most).mean())
+        return losses.nan_to_num(nan=most).clamp(max=most).mean(0)
 
     def usual_norm(self, setup: TrainingSetup, *, from_public: bool) -> float:
         """The `_LARGE` quantile of the norm of a unit's unclipped update; infinite where updates diverge."""
