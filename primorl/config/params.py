@@ -37,6 +37,7 @@ T = TypeVar("T")
 DATASETS = "datasets"
 DEFAULTS = "defaults"
 """The file in ``datasets/`` that is no dataset."""
+_ALONE = "a public split and dynamics.variant: private"
 _FRACTION = "partition.public_fraction"
 _NO_CHOICES = ("ledger", "tracking", "compute")
 _WHY = "every choice of a run lives in this file"
@@ -73,9 +74,12 @@ class Params(Block):
 
         Found out after training, another model would have to be paid for.
         """
+        nobody, starts, nowhere = self.partition.public_fraction == 0, self.policy.starts, None
+        if self.privacy.train_on == "public" and (nobody or self.dynamics.variant != "private"):
+            found = "partition.public_fraction 0" if nobody else f"dynamics.variant {self.dynamics.variant}"
+            raise ValueError(f"privacy.train_on: found public, with {found}; allowed: private, or {_ALONE}")
         if self.dynamics.variant == "mopo":  # its rollouts begin at real states
             return
-        nobody, starts, nowhere = self.partition.public_fraction == 0, self.policy.starts, None
         if nobody:
             self._check_without_public()
         if "policy.starts" in self.unfitted:

@@ -144,12 +144,12 @@ class Fit:
 
     @property
     def _added(self) -> str:
-        assert self.start is not None and self.loss is not None and self.best is not None, "a dry run has all"
-        gain = self.start - self.loss
+        start, loss, best = (math.nan if each is None else each for each in (self.start, self.loss, self.best))
+        gain = start - loss
         would = f"would add {gain:.2g}" if gain >= 0 else f"would do harm, {-gain:.2g},"
         return (
-            f"in a dry run the public split alone reaches a loss of {self.start:.4g} (a constant {self.constant:.4g}), "
-            f"to which the private rounds {would} of {self.start - self.best:.2g} that they could without noise"
+            f"in a dry run the public split alone reaches a loss of {start:.4g} (a constant {self.constant:.4g}), "
+            f"to which the private rounds {would} of the {start - best:.2g} that they could without noise"
         )
 
 
@@ -226,19 +226,19 @@ def _by_dry_runs(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
         return _by_rule(params, manifest, public)
     outcome, chosen = best
     free = chosen.rehearse(noise=0.0)
-    best = min(outcome.loss, outcome.start, free.loss)
+    least = min(outcome.loss, outcome.start, free.loss)
     from_public = params.fitted(chosen.values).dynamics.start == "public"
     before = outcome.start if from_public else outcome.constant
 
     def learned(loss: float) -> float:
-        return (before - loss) / (before - best) if before > best else 0.0
+        return (before - loss) / (before - least) if before > least else 0.0
 
     share, (yes, no) = learned(outcome.loss), (_ADDED_YES, _ADDED_NO) if from_public else (_LEARNED_YES, _LEARNED_NO)
-    same = max(_SAME * (outcome.constant - best), _SIGMAS * free.doubt)
+    same = max(_SAME * (outcome.constant - least), _SIGMAS * free.doubt)
     answer: CanLearn = "yes" if share >= yes else "marginal" if share >= no else "no"
     if outcome.loss > outcome.start or outcome.loss >= outcome.constant:
         answer = "no"
-    elif from_public and before - best <= same:
+    elif from_public and before - least <= same:
         answer = "not_needed"
     enough = (f for f in _HELPS if learned(chosen.rehearse(noise=1 / f).loss) >= yes)
     return Fit(
@@ -250,7 +250,7 @@ def _by_dry_runs(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
         loss=outcome.loss,
         constant=outcome.constant,
         helps=None if answer in ("yes", "not_needed") else next(enough, None),
-        best=best if from_public else None,
+        best=least if from_public else None,
     )
 
 
@@ -359,7 +359,7 @@ MODEL_TRAINING = PrivateStage(
     what="model",
     setup=_fitted_setup,
     identity=model_identity,
-    asked=lambda params: params.dynamics.variant != "mopo",
+    asked=lambda params: params.dynamics.variant != "mopo" and params.privacy.train_on == "private",
     pooled=train_baseline,
     diverged=(
         "params.yaml: dynamics: training diverged (weights that are not finite); lower dynamics.learning_rate or "

@@ -1,9 +1,9 @@
 """A private training rehearsed on public units: what its noise leaves of what it learns. Reads no private byte.
 
-The public units are cut into two halves. Weights that begin from the public split are made of the first half. The
-second half stands in for the private units: all of them join every round, the plan's clip and the noise that the plan
-adds to the mean of the private cohort are applied, and they judge the result. So the loss comes close to that of the
-private training before anything is spent (docs/fitted-plan.md has figures).
+The public units are cut into two halves, the second one of at most 24. Weights that begin from the public split are
+made of the first half. The second half stands in for the private units: all of them join every round, the plan's clip
+and the noise that the plan adds to the mean of the private cohort are applied, and they judge the result. So the loss
+comes close to that of the private training before anything is spent (docs/fitted-plan.md has figures).
 """
 
 import math
@@ -26,7 +26,7 @@ from primorl.training.settings import LEAST_OF_A_DRY_RUN, EarlyStopping, Executi
 from primorl.training.setup import TrainingSetup
 from primorl.training.training import train
 
-_MOST_UNITS = 48  # in both halves together: enough to tell settings apart, in about a second
+_MOST_UNITS = 48  # of which every other one judges: enough to tell settings apart, in about a second
 _MOST_ROWS = 8192
 _SEED = 1
 _SAME = 1e-4  # of a column's scale; one that varies less is a counter or a trait, which everything predicts
@@ -71,8 +71,10 @@ class DryRun:
     def __init__(self, public: CohortSource, *, flag: bool) -> None:
         if public.units < LEAST_OF_A_DRY_RUN:
             raise ValueError(f"a dry run needs {LEAST_OF_A_DRY_RUN} public units, found {public.units}")
-        chosen = shuffled(public)[:_MOST_UNITS]
-        self._first, self._second = Units(public, chosen[::2]), Units(public, chosen[1::2])
+        chosen = shuffled(public)
+        second = torch.zeros(public.units, dtype=torch.bool)
+        second[1:_MOST_UNITS:2] = True
+        self._first, self._second = Units(public, chosen[~second]), Units(public, chosen[second])
         inputs, targets = self._second.rows(_MOST_ROWS)
         self._rows = inputs, targets[:, : None if flag else -1]
         self._normaliser = Normaliser.from_public(*self._rows, flag)

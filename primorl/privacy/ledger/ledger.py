@@ -142,6 +142,21 @@ class Ledger:
         self._write(decide)
         return self._history.charges[charge]
 
+    def publish(self, request: Request) -> None:
+        """Record the units of a version without a charge: no private one is touched, and its public ones are used.
+
+        Raises:
+            Refused: one of them is private elsewhere, or the other way round. Nothing was written.
+        """
+
+        def decide() -> _Entries | None:
+            roster = self._directory.placed(request.version)
+            refuse_published(request, roster, self._directory)
+            version, registration = self._registered(request.version, roster)
+            return (registration, {version: roster.packed()}, None) if registration else None
+
+        self._write(decide)
+
     def dry_run(self, request: Request, budget: Budget | None) -> None:
         """Raise what `reserve` would raise for this request now, and write nothing: for work charged in parts."""
         self._refresh()
