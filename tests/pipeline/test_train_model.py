@@ -85,6 +85,7 @@ def test_public_people_alone_make_a_model_that_opens_no_private_row_and_charges_
         assert {point["true_positive_rate"] / point["false_positive_rate"] for point in said["attacks"]} == {1}
         with pytest.raises(pytest.fail.Exception, match="was opened"):
             trained(data)
+    shutil.rmtree(PARTITIONS)
     write_partitions([episode(20, 100 + i) for i in range(4)], [episode(20, 200 + i) for i in range(4)])
     with pytest.raises(PipelineError, match="the private split holds units that earlier runs used as public"):
         trained(data)

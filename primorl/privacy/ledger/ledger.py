@@ -34,6 +34,7 @@ from primorl.privacy.ledger.progress import Progress
 from primorl.privacy.ledger.refusals import refuse_beyond, refuse_published, refuse_second, refuse_unbounded
 from primorl.privacy.ledger.roster import DIGEST_BYTES, Directory, Roster, one
 from primorl.privacy.ledger.store import Mark, Packed, Store
+from primorl.privacy.statement import NOTHING_READ
 from primorl.project.errors import PipelineError
 from primorl.project.files import finite
 
@@ -105,6 +106,8 @@ class Ledger:
             ValueError: the event is not one that can be written down and accounted again.
         """
         event = event_to_json(request.event)
+        if event == NOTHING_READ:
+            raise ValueError("unknown event of a charge: where no private row is read, nothing is charged")
         if event_from_json(event) != request.event or event_from_json(json.loads(canonical(event))) != request.event:
             raise ValueError("the event does not survive being written down")
         if not request.version.members or len(request.version.members) % DIGEST_BYTES:
