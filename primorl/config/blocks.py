@@ -124,7 +124,7 @@ class Privacy(Block):
     clipping_norm: ClippingNorm
     clipping: Literal["flat", "per_layer"]
     statistics: Statistics
-    train_on: Literal["private", "public"]
+    train_on: Literal["private", "public"] = "private"  # what older files meant
     draw: NaturalInt
 
     def __post_init__(self) -> None:
