@@ -325,7 +325,7 @@ def _fit_lines(settings: Settings, fit: Fit, manifest: Manifest) -> Iterator[str
         yield f"  fitted to public facts of the data: {said}"
     for stop in settings.objections.stops:
         yield f"  can it learn? no: {stop}"
-    if not settings.objections.stops:
+    if not settings.objections.stops and settings.run is not None and settings.run[0].privacy.train_on == "private":
         yield f"  can it learn? {fit.answer.replace('_', ' ')}: {fit.reason}"
     for warning in settings.objections.warnings:
         yield f"  warning: {warning}"

@@ -146,10 +146,10 @@ class Params(Block):
         return from_plain(content, {**self.origins, **dict.fromkeys(taken, suggestions.FIT)})
 
     def estimators(self, epsilon: float | None) -> Estimators:
-        """What is asked of the private units beside a model of this ε; None: the model has no guarantee."""
+        """What is asked of the private units beside a model of this ε; None: it has no guarantee. 0 has no share."""
         if self.origins.get(shares.ESTIMATORS) != shares.STATED:
             return self.evaluation.private.estimators
-        return {} if epsilon is None else shares.estimators(epsilon)
+        return shares.estimators(epsilon) if epsilon else {}
 
     def suggested(self) -> dict[str, Any]:
         """The values that were taken from a dataset's file or from the defaults, by dotted key."""
