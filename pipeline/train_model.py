@@ -30,7 +30,7 @@ def body(params: Params, run: StageRun) -> None:
     run.pipeline.params(chosen.values(params.unfitted - chosen.unfitted))
     if params.privacy.train_on == "public":
         print("train_model: of the public units alone: no private row is read, nothing is charged", file=sys.stderr)
-        write_public_model(MODEL_TRAINING, params, partitions, run)
+        write_public_model(MODEL_TRAINING, chosen, partitions, run)
         return
     run.tag("can_learn", fit.answer)
     with paid_training(MODEL_TRAINING, params, partitions, run) as paid:

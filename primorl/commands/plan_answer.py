@@ -27,7 +27,7 @@ from primorl.project.paths import MANIFEST, PARAMS, PARTITIONS, PUBLIC, UNITS
 from primorl.setup import model_work
 from primorl.setup.accounts import begun_ledger, check_secret, dataset_version, losses
 from primorl.setup.fitting import Fit, fitted
-from primorl.setup.model_work import check_choices, make_plan
+from primorl.setup.model_work import check_choices, make_plan, query_noises
 from primorl.setup.next_charges import (
     MAKE_DATA,
     UNKNOWN,
@@ -153,11 +153,10 @@ class Settings:
 
     @property
     def queries(self) -> tuple[float, ...]:
-        """Noise multipliers of the queries before the rounds."""
-        asked = None if self.params is None else self.params.privacy.statistics
-        if self.options.queries is not None or asked is None:
+        """Noise multipliers of the queries beside the rounds."""
+        if self.options.queries is not None or self.params is None:
             return self.options.queries or ()
-        return (asked.noise_multiplier,) * ((asked.normaliser == "private") + asked.starts)
+        return tuple(query_noises(self.params).values())
 
     @property
     def no_guarantee(self) -> bool:

@@ -99,11 +99,14 @@ class Budget(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics(Block):
-    """What training asks of the private units before its rounds; every query is charged."""
+    """What training asks of the private units beside its rounds; every query is charged.
+
+    ``noise_multiplier: null`` gives the queries a share of ``target_epsilon`` (`primorl.setup.model_work`).
+    """
 
     normaliser: Literal["public", "bounds", "private"]
     starts: bool
-    noise_multiplier: Multiplier
+    noise_multiplier: Multiplier | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,18 +147,22 @@ class Dynamics(LocalTraining, ServerTraining, Block):
     Attributes:
         variant: private, one of its ablations, or the baseline.
         train_anyway: whether a training is paid for that a dry run on the public split calls useless.
+        model: ``linear`` heads on fixed features, or a ``network``.
+        degree: of the features of linear heads: products of up to so many inputs.
         start: of the weights: ``random``, or ``public``, trained on the public split.
         ensemble_size: N.
-        hidden: units of each hidden layer.
+        hidden: units of each hidden layer of a network.
         log_variance_bounds: of standardised targets.
         mopo: the baseline's own training.
     """
 
     variant: Variant
     train_anyway: bool
+    model: Literal["linear", "network"] = "network"  # an older params.yaml has neither key
+    degree: Annotated[int, Within(ge=1, le=3)] = 2
     start: Literal["random", "public"]
     ensemble_size: Members
-    hidden: HiddenSizes
+    hidden: Annotated[tuple[Annotated[int, Within(gt=0, le=8192)], ...], Length(0, 16)]
     log_variance_bounds: Range
     mopo: PooledTraining
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from primorl.config import shares, suggestions
+from primorl.config import derived, shares, suggestions
 from primorl.config.blocks import (
     Behaviour,
     Budget,
@@ -101,8 +101,8 @@ class Params(Block):
         bounds, statistics, alone = self.chosen.bounds, self.privacy.statistics, self.chosen.environment is None
         taken = "policy.starts" not in self.unfitted and self.policy.starts == "public"
         wanted = {
-            "privacy.statistics.normaliser: bounds (or private, charged)": statistics.normaliser == "public",
-            "privacy.statistics.starts: true (charged)": alone and not statistics.starts,
+            "privacy.statistics.normaliser: auto (private, charged, or bounds)": statistics.normaliser == "public",
+            "privacy.statistics.starts: auto (true, charged)": alone and not statistics.starts,
             f"policy.starts: {'released' if alone else 'reset'} (or auto)": taken,
             "dynamics.early_stopping.patience: null": self.dynamics.early_stopping.patience is not None,
             f"bounds.observation: {{low, high}} in {DATASETS}/{self.dataset}.yaml": bounds.observation == "public",
@@ -226,6 +226,7 @@ def parse(raw: Any, path: Path = PARAMS) -> Params:
         # Units are people: none is public by a default that nobody wrote for them.
         effective["partition"]["public_fraction"], origins[_FRACTION] = 0, f"{DATASETS}/{name}.yaml"
     said = effective | {"chosen": {key: value for key, value in entry.items() if key != "settings"}, "origins": origins}
+    derived.decide(said, origins, suggestions.TO_FIT)
     return _checked(said, path, own, wrong)
 
 

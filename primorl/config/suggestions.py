@@ -4,7 +4,8 @@ A key of ``params.yaml`` in the blocks below is either a value, which holds, or 
 file suggests, or else what ``datasets/defaults.yaml`` suggests. ``null`` means ``auto`` where it has no meaning of its
 own; where it has one (for instance ``privacy.noise_multiplier: null``, not used), it holds as any value does.
 
-A key of `FITTED` that is ``auto`` and that nobody suggests a value for is decided by the stage that needs it.
+A key of `FITTED` that is ``auto`` and that nobody suggests a value for is decided by the stage that needs it, a key of
+`primorl.config.derived` by other keys.
 
 Of each of `PAIRS` exactly one key is used. If one of the two has a value and the other is ``auto``, the other is not
 used, whatever is suggested; if both are ``auto``, the most specific file that suggests one of them decides both.
@@ -18,7 +19,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from primorl.config import shares
+from primorl.config import derived, shares
 from primorl.config.blocks import Behaviour, Dynamics, Evaluation, Partition, Policy, Privacy
 from primorl.config.reading import explain, found_at, shown_key, unknown_key
 
@@ -37,6 +38,7 @@ FITTED: dict[str, Any] = {
     "privacy.rounds": 100,
     "privacy.clipping_norm": 0.3,
     "dynamics.ensemble_size": 3,
+    "dynamics.degree": 2,
     "dynamics.hidden": [32, 32],
     "dynamics.log_variance_bounds": [-5.0, 3.0],
     "dynamics.beta_nll": 0.0,
@@ -181,6 +183,9 @@ def decide(raw: dict[str, Any], sources: list[Source]) -> tuple[dict[str, Any], 
         if key in FITTED:
             origins[key] = TO_FIT
             return FITTED[key]
+        if key in derived.KEYS:
+            origins[key] = derived.ORIGIN
+            return AUTO
         reason, found = _alone(key), "null" if value is None else AUTO
         if reason is not None:
             wrong.append(f"{key}: found {found}; {reason}, so that no dataset suggests it; give a value")

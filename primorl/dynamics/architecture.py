@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from primorl.dynamics.config import ModelConfig
+from primorl.dynamics.features import Polynomials
 from primorl.dynamics.termination import LEARNED
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ class Architecture:
 
     With ``learned_termination`` the last layer has one output more: times `TERMINATION_GAIN`, the logit of the
     probability that the step ends the episode. Its weights are clipped, noised and charged with all others.
+
+    With ``features`` each member is one linear layer of them, without hidden layers. Private rounds train its means
+    alone (``spread`` False); the log-variances, the same at every input, join them when the model is released.
     """
 
     observation_size: int
@@ -41,17 +45,20 @@ class Architecture:
     log_variance_low: float
     log_variance_high: float
     learned_termination: bool = False
+    features: Polynomials | None = field(default=None, repr=False)
+    spread: bool = field(default=True, repr=False)
 
     @classmethod
     def of(cls, config: ModelConfig) -> Architecture:
         """Read the sizes that a stored model states."""
-        sizes = {name: getattr(config, name) for name in cls.__dataclass_fields__ if name != "learned_termination"}
-        return cls(**sizes, learned_termination=config.termination == LEARNED)
+        own = ("learned_termination", "features", "spread")
+        sizes = {name: getattr(config, name) for name in cls.__dataclass_fields__ if name not in own}
+        return cls(**sizes, learned_termination=config.termination == LEARNED, features=config.features)
 
     @property
     def inputs(self) -> int:
-        """S + A."""
-        return self.observation_size + self.action_size
+        """S + A, or the number of features."""
+        return self.observation_size + self.action_size if self.features is None else self.features.size
 
     @property
     def targets(self) -> int:
@@ -72,7 +79,7 @@ class Architecture:
     @property
     def layers(self) -> tuple[tuple[int, int], ...]:
         """(in, out) of every layer; the last gives means, raw log-variances and the logit, if any, side by side."""
-        sizes = (self.inputs, *self.hidden, 2 * self.targets + self.learned_termination)
+        sizes = (self.inputs, *self.hidden, (1 + self.spread) * self.targets + self.learned_termination)
         return tuple(itertools.pairwise(sizes))
 
     @property
@@ -81,12 +88,15 @@ class Architecture:
         return self.members * sum((inputs + 1) * outputs for inputs, outputs in self.layers)
 
     def initial_weights(self, seed: int) -> Weights:
-        """Draw weights uniformly within ±1/√in, each member its own, from a public seed.
+        """Draw weights uniformly within ±1/√in, each member its own, from a public seed; linear heads begin at zero.
 
         The logit of a termination begins as a constant, at a probability of 1%: an episode ends once in many steps, and
         from even odds on every step of every unit would first spend its clipped update on saying so.
         """
         weights = uniform_weights(self.members, self.layers, seed)
+        if self.features is not None:
+            for part in weights:
+                part.zero_()
         if self.learned_termination:
             weights[-2][..., -1] = 0.0
             weights[-1][..., -1] = _RARE_LOGIT / TERMINATION_GAIN

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
+from primorl.dynamics.features import Polynomials
 from primorl.project.elapsed import ElapsedTime
 from primorl.project.records import Line, read_record, record, write_record
 from primorl.project.values import Within
@@ -66,6 +67,17 @@ class ModelConfig:
     engine_version: Annotated[_Count | None, "Version of the engine that trained the weights."] = None
     public_loss: Annotated[PublicLosses | None, "Losses on the public split; `null`: there is none."] = None
     can_learn: Annotated[CanLearn | None, "The verdict before training; `null`: there is none."] = None
+    degree: Annotated[_Count | None, "Largest degree of the features of linear heads; `null`: a network."] = None
+    one_hot: Annotated[
+        tuple[tuple[int, int], ...], "One-hot parts of the features' inputs: first column, number of categories."
+    ] = ()
+
+    @property
+    def features(self) -> Polynomials | None:
+        """Features of linear heads; None: the model is a network."""
+        if self.degree is None:
+            return None
+        return Polynomials(self.observation_size + self.action_size, self.one_hot, self.degree)
 
     def write(self, folder: Path) -> None:
         """Write ``config.json`` in ``folder``."""

@@ -52,8 +52,13 @@ def outputs(weights: Weights, inputs: Tensor) -> Tensor:
 
 
 def gaussian(shape: Architecture, output: Tensor) -> tuple[Tensor, Tensor]:
-    """Split `outputs` into mean and log-variance of the standardised targets, two ``[.., S + 1]`` tensors."""
+    """Split `outputs` into mean and log-variance of the standardised targets, two ``[.., S + 1]`` tensors.
+
+    Where only means are trained, the log-variance is 0.
+    """
     size = shape.targets
+    if not shape.spread:
+        return output[..., :size], torch.zeros_like(output[..., :size])
     return output[..., :size], soft_bounded(
         output[..., size : 2 * size], shape.log_variance_low, shape.log_variance_high
     )
@@ -201,6 +206,8 @@ class GaussianEnsemble:
         save_file({k: v.detach().float().cpu().contiguous() for k, v in tensors.items()}, folder / "model.safetensors")
         known = vars(self.architecture) | vars(self.bounds) | {"termination": self.termination}
         own = {name: value for name, value in known.items() if name in ModelConfig.__dataclass_fields__}
+        if (features := self.architecture.features) is not None:
+            own |= {"degree": features.degree, "one_hot": features.one_hot}
         ModelConfig(**own, **facts).write(folder)
 
     @classmethod
@@ -233,6 +240,8 @@ class GaussianEnsemble:
             sizes[f"layers.{i}.bias"] = (shape.members, 1, outputs)
         weights = tuple(tensors[name] for name in sizes)
         sizes |= {name: (size,) for name, size in (maps | limits).items()}
+        if shape.features is not None:
+            sizes["basis"] = (S + A, shape.features.columns)
         for name, wanted in sizes.items():
             if (found := tuple(tensors[name].shape)) != wanted:
                 raise _MismatchError(f"{name} has shape {found}, config.json says {wanted}")
@@ -240,7 +249,8 @@ class GaussianEnsemble:
                 raise _MismatchError(f"{name} is not made of float32 numbers")
         if len(tensors) != len(sizes):
             raise _MismatchError(f"{len(tensors)} tensors, config.json says {len(sizes)}")
-        normaliser = Normaliser(**{name: tensors[name] for name in maps})
+        basis = tensors.get("basis")
+        normaliser = Normaliser(**{name: tensors[name] for name in maps}, features=shape.features, basis=basis)
         facts = {name: getattr(config, name) for name in ("reward_low", "reward_high", "discrete_actions")}
         bounds = Bounds(**{name: tensors[name] for name in limits}, **facts)
         return cls(shape, weights, normaliser, bounds, config.termination)

@@ -1,9 +1,12 @@
 """Standardised inputs and targets of the dynamics model, from public data only."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from primorl.dynamics.features import Polynomials
 
 _MOST_QUANTILE_ROWS = 1 << 18  # torch.quantile takes 16 million numbers at most
 _STEADY = 0.05  # scale of a change that is always the same, in standard deviations of what changes
@@ -19,6 +22,7 @@ class Normaliser:
     jumps may hold most of a target's variance, and scaled by that the usual motion would vanish.
 
     With ``flag``, targets keep one column behind the standardised ones as it is: whether the episode terminated.
+    With ``features``, inputs become these, of columns that are combined by ``basis`` (`Polynomials.basis`).
     """
 
     input_mean: Tensor
@@ -26,6 +30,8 @@ class Normaliser:
     target_mean: Tensor
     target_scale: Tensor
     flag: bool = False
+    features: Polynomials | None = None
+    basis: Tensor | None = None
 
     @classmethod
     def from_public(cls, inputs: Tensor, targets: Tensor, flag: bool = False) -> "Normaliser":
@@ -44,8 +50,21 @@ class Normaliser:
         return cls(inputs.mean(0), scale, centre, _positive(spread), flag)
 
     def inputs(self, raw: Tensor) -> Tensor:
-        """Standardise ``[..., S + A]``."""
-        return (raw - self.input_mean) / self.input_scale
+        """Standardise ``[..., S + A]``, and make features of it where there are any."""
+        standardised = (raw - self.input_mean) / self.input_scale
+        return standardised if self.features is None or self.basis is None else self.features(standardised, self.basis)
+
+    def with_features(self, features: Polynomials, frequencies: Tensor) -> "Normaliser":
+        """Make ``features`` of the inputs, whose categories have these ``frequencies [S + A]``."""
+        shares, one_hot = features.centre(frequencies), torch.ones(features.inputs, dtype=torch.bool)
+        one_hot[features.continuous] = False
+        return replace(
+            self,
+            input_mean=torch.where(one_hot, shares, self.input_mean),
+            input_scale=torch.where(one_hot, torch.ones_like(shares), self.input_scale),
+            features=features,
+            basis=features.basis(frequencies),
+        )
 
     def targets(self, raw: Tensor) -> Tensor:
         """Standardise the first S + 1 columns of ``[..., >= S + 1]``; gives these, and the flag where it is kept."""
@@ -55,7 +74,8 @@ class Normaliser:
 
     def to(self, device: torch.device) -> "Normaliser":
         """The same maps on ``device``."""
-        return replace(self, **{name: value.to(device) for name, value in vars(self).items() if name != "flag"})
+        moved: dict[str, Any] = {name: v.to(device) for name, v in vars(self).items() if isinstance(v, Tensor)}
+        return replace(self, **moved)
 
 
 def _positive(scale: Tensor) -> Tensor:

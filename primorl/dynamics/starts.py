@@ -1,4 +1,4 @@
-"""A released model of first states and its file; `primorl.training.queries` makes it."""
+"""A released model of first states and of lengths, and its file; made by charged queries."""
 
 import math
 from dataclasses import dataclass
@@ -31,6 +31,8 @@ class StartModel:
         factor: a square root of the covariance, ``[S, S]``; 0 in one-hot parts.
         block: which one-hot part a dimension belongs to, from 0, or -1: int64 ``[S]``.
         probabilities: of the categories, ``[S]``; 0 elsewhere.
+        survival: S(t), the share of trajectories without a termination of more than t steps, ``[horizon]``; None:
+            nobody was asked.
     """
 
     low: Tensor
@@ -39,6 +41,7 @@ class StartModel:
     factor: Tensor
     block: Tensor
     probabilities: Tensor
+    survival: Tensor | None = None
 
     def sample(self, count: int, generator: torch.Generator) -> Tensor:
         """Draw ``count`` first states, ``[count, S]`` float32, within the bounds; ``generator`` is on their device."""
@@ -52,7 +55,8 @@ class StartModel:
 
     def save(self, folder: Path) -> None:
         """Write ``starts.safetensors`` into ``folder``."""
-        save_file({name: value.cpu().contiguous() for name, value in vars(self).items()}, folder / FILE)
+        known = {name: value for name, value in vars(self).items() if value is not None}
+        save_file({name: value.cpu().contiguous() for name, value in known.items()}, folder / FILE)
 
     @classmethod
     def load(cls, folder: Path, device: torch.device) -> "StartModel":
@@ -64,7 +68,9 @@ class StartModel:
         file = folder / FILE
         try:
             tensors = load_file(file, device=str(device))
-            model = cls(**{name: tensors.pop(name) for name in cls.__dataclass_fields__})
+            survival = tensors.pop("survival", None)
+            needed = cls.__dataclass_fields__.keys() - {"survival"}
+            model = cls(**{name: tensors.pop(name) for name in needed}, survival=survival)
             if tensors or not model._sound():
                 raise ValueError
         except FileNotFoundError:
@@ -77,15 +83,31 @@ class StartModel:
         return model
 
     def _sound(self) -> bool:
-        size = len(self.low)
-        for name, value in vars(self).items():
+        size, parts = len(self.low), dict(vars(self))
+        if (survival := parts.pop("survival")) is not None:
+            shares = survival.dim() == 1 and len(survival) > 0 and bool(((survival >= 0) & (survival <= 1)).all())
+            if survival.dtype != torch.float32 or not shares:
+                return False
+        for name, value in parts.items():
             wanted = torch.int64 if name == "block" else torch.float32
             if value.dtype != wanted or value.shape != ((size, size) if name == "factor" else (size,)):
                 return False
-        if size == 0 or not all(bool(value.isfinite().all()) for value in vars(self).values()):
+        if size == 0 or not all(bool(value.isfinite().all()) for value in parts.values()):
             return False
         blocks = sorted(set(self.block.tolist()) - {CONTINUOUS})
         sums = [float(self.probabilities[self.block == part].sum()) for part in blocks]
         ordered = bool((self.low <= self.high).all() & (self.probabilities >= 0).all())
         whole = all(math.isclose(total, 1, abs_tol=1e-3) for total in sums)
         return ordered and whole and blocks == list(range(len(blocks)))
+
+
+def survival_of(folder: Path) -> Tensor | None:
+    """S(t) of a released model, float64 ``[horizon]``; None: nobody was asked.
+
+    Raises:
+        PipelineError: the file is broken.
+    """
+    if not (folder / FILE).exists():
+        return None
+    found = StartModel.load(folder, torch.device("cpu")).survival
+    return None if found is None else found.double()

@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING, Literal
 
 from dp_accounting import dp_event
 
-from primorl.config.blocks import FIRST_CLONE, Behaviour
+from primorl.config.blocks import FIRST_CLONE
 from primorl.config.params import Params, plain
-from primorl.privacy.accounting.epsilon import training_event
+from primorl.dynamics.features import Polynomials
+from primorl.privacy.accounting.epsilon import Training, training_event
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
-from primorl.project.paths import BEHAVIOUR
+from primorl.project.paths import BEHAVIOUR, MODEL
 from primorl.setup.accounts import digest, solved_noise
+from primorl.setup.model_work import model_identity
 from primorl.setup.paid_work import PrivateStage, check_declared, from_public, model_bounds, observation_columns
 from primorl.setup.partitions import Partitions
-from primorl.training.settings import LEAST_UNITS, EarlyStopping, LocalTraining, ServerTraining
+from primorl.training.settings import LEAST_UNITS, RESIDUALS, EarlyStopping, LocalTraining, ServerTraining
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.rows import UnitStore
 
@@ -44,6 +47,11 @@ LOCAL_FROM_PUBLIC = replace(LOCAL, learning_rate=0.1)
 SERVER = ServerTraining(
     server_momentum=0.9, server_averaging=0.9, early_stopping=EarlyStopping(every=10, patience=None)
 )
+_HEADS_ROUNDS, _HEADS_NORM, _HEADS_ROWS, _HEADS_DEGREE = 30, 0.2, 32, 2
+_LOGIT_RATE = 4.0  # the curvature of a softmax is a quarter of a square's, at most
+_HEADS = replace(LOCAL, batch_size=_HEADS_ROWS, max_transitions_per_unit=_HEADS_ROWS)
+_HEADS_SERVER = replace(SERVER, server_momentum=0.6, server_averaging=0.8)
+_RESIDUALS_SHARE = 0.1
 
 
 def asked(params: Params) -> bool:
@@ -56,13 +64,30 @@ def noise_for(epsilon: float, delta: float) -> float:
     return solved_noise("behaviour.target_epsilon", epsilon, delta, SAMPLING_PROBABILITY, ROUNDS)
 
 
-def clone_event(epsilon: float, delta: float) -> dp_event.DpEvent:
+def clone_event(params: Params, epsilon: float, manifest: Manifest | None) -> dp_event.DpEvent:
     """Build the event that a clone at ε is charged as.
+
+    Args:
+        params: every choice.
+        epsilon: of the clone.
+        manifest: of the data; None: they are not known yet, and discrete actions are assumed.
 
     Raises:
         PipelineError: no noise is enough.
     """
-    return training_event(SAMPLING_PROBABILITY, noise_for(epsilon, delta), ROUNDS)
+    delta = params.privacy.delta
+    if params.dynamics.model == "network":
+        return training_event(SAMPLING_PROBABILITY, noise_for(epsilon, delta), ROUNDS)
+    noises = heads_noises(epsilon, delta, discrete=manifest is None or manifest.info.spaces.discrete_actions)
+    return Training(1.0, noises[0], _HEADS_ROUNDS, noises[1:]).event
+
+
+def heads_noises(epsilon: float, delta: float, *, discrete: bool) -> tuple[float, ...]:
+    """Noise multipliers of the rounds of a linear clone at ε, and of the query of its spread, which logits lack."""
+    key = "behaviour.target_epsilon"
+    whole = solved_noise(key, epsilon, delta, 1.0, 1)
+    queries = () if discrete else (float(f"{whole / math.sqrt(_RESIDUALS_SHARE):.4g}"),)
+    return solved_noise(key, epsilon, delta, 1.0, _HEADS_ROUNDS, queries), *queries
 
 
 def check_actions(params: Params, manifest: Manifest) -> None:
@@ -109,21 +134,26 @@ def clone_identity(params: Params, partitions: Partitions) -> str:
     }
     if (network := params.behaviour.chosen_network()) is not None:
         content["network"] = network
+    if params.dynamics.model == "linear":  # its features are scaled as those of the released model
+        content["model"] = model_identity(params, partitions)
     return digest(content)
 
 
-def policy_network(behaviour: Behaviour, manifest: Manifest) -> "PolicyNetwork":
-    """Size the clone's network for the data of the manifest."""
+def policy_network(params: Params, manifest: Manifest) -> "PolicyNetwork":
+    """Size the clone's network, or linear heads, for the data of the manifest."""
     from primorl.training.policy_network import PolicyNetwork
 
-    spaces, (low, high) = manifest.info.spaces, behaviour.log_variance_bounds
+    behaviour, spaces, linear = params.behaviour, manifest.info.spaces, params.dynamics.model == "linear"
+    low, high = behaviour.log_variance_bounds
+    size = spaces.observation_size
     return PolicyNetwork(
-        observation_size=spaces.observation_size,
+        observation_size=size,
         action_size=spaces.action_size,
         discrete_actions=spaces.discrete_actions,
-        hidden=behaviour.hidden,
+        hidden=() if linear else behaviour.hidden,
         log_variance_low=low,
         log_variance_high=high,
+        features=Polynomials(size, spaces.one_hot, _HEADS_DEGREE) if linear else None,
     )
 
 
@@ -192,7 +222,9 @@ def cloning_setup(
     check_actions(params, manifest)
     normaliser = normaliser_of_clone(params)
     begun = normaliser == "public" and public.units >= LEAST_UNITS
-    network = policy_network(behaviour, manifest)
+    network = policy_network(params, manifest)
+    if network.features is not None:
+        return _heads_setup(params, manifest, public, network, place)
     assert behaviour.target_epsilon is not None, "no clone is asked for"
     private, clipped = params.dynamics.variant == "private", params.dynamics.variant != "no_clip"
     plan = clone_plan(
@@ -215,6 +247,50 @@ def cloning_setup(
         execution=execution(params.compute, place),
     ).of_process(place.process, place.processes)
     return from_public(setup, public) if begun else setup
+
+
+def _heads_setup(
+    params: Params, manifest: Manifest, public: UnitStore, network: "PolicyNetwork", place: "Place"
+) -> "TrainingSetup":
+    """Set up linear heads of the clone, whose features are scaled as those of the released model.
+
+    Raises:
+        PipelineError: the model is missing or broken, or no noise reaches the ε.
+    """
+    import torch
+
+    from primorl.dynamics.ensemble import GaussianEnsemble
+    from primorl.setup.compute import execution
+    from primorl.training.linear import ResidualQuery
+    from primorl.training.setup import CloningSetup
+
+    epsilon, discrete = params.behaviour.target_epsilon, network.discrete_actions
+    assert epsilon is not None, "no clone is asked for"
+    private, clipped = params.dynamics.variant == "private", params.dynamics.variant != "no_clip"
+    noises = heads_noises(epsilon, params.privacy.delta, discrete=discrete)
+    contribution = ResidualQuery(network.targets).contribution
+    plan = Plan(
+        units=manifest.private_units,
+        unit=manifest.info.unit,
+        sampler=PoissonSampler(1.0),
+        clip=EnsembleClip(_HEADS_NORM if clipped else math.inf, "flat", network.members, len(network.layers)),
+        noise_multiplier=noises[0] if private else 0.0,
+        rounds=_HEADS_ROUNDS,
+        delta=params.privacy.delta,
+        queries=tuple(GaussianQuery.of(RESIDUALS, contribution, z if private else 0.0) for z in noises[1:]),
+    )
+    return CloningSetup(
+        plan=plan,
+        architecture=network,
+        bounds=model_bounds(params, manifest, public),
+        columns=observation_columns(manifest),
+        normaliser="model",
+        local=replace(_HEADS, learning_rate=_LOGIT_RATE) if discrete else _HEADS,
+        server=_HEADS_SERVER,
+        seed=params.seed,
+        execution=execution(params.compute, place),
+        of_model=GaussianEnsemble.load(MODEL, torch.device("cpu")).normaliser,
+    ).of_process(place.process, place.processes)
 
 
 CLONING = PrivateStage(

@@ -78,6 +78,24 @@ _FROM_FEW: dict[str, Any] = _FROM_PUBLIC | {
 """Where public units make first weights and are too few for a dry run: a few small steps from there."""
 _MOST_TRANSITIONS = 6e6  # that all rounds of a training read: some twenty seconds on two cores
 _ROWS = 64  # of one unit and round
+_ROWS_OF_HEADS = 32
+_LINEAR: dict[str, Any] = {
+    "dynamics.start": "random",
+    "dynamics.hidden": [],
+    "dynamics.beta_nll": 0.0,
+    "dynamics.learning_rate": 1.0,
+    "dynamics.ensemble_size": 5,
+    "dynamics.log_variance_bounds": [-12.0, 4.0],
+    "dynamics.server_momentum": 0.6,
+    "dynamics.server_averaging": 0.8,
+    "dynamics.max_transitions_per_unit": _ROWS_OF_HEADS,
+    "privacy.rounds": 30,
+    "privacy.clipping_norm": 0.2,
+}
+"""Settings of linear heads; their degree is the largest whose noise is small enough."""
+_LOST_YES, _LOST_NO = 0.1, 0.5
+"""Share of a target's variance that the noise adds to predictions: up to which heads learn, and from which not."""
+_MOST_ROWS_OF_HEADS = 6e7  # that all rounds read
 _SHARES = 0.05, 0.5
 _NOISE_YES, _NOISE_SOME, _NOISE_NO = 0.2, 0.37, 0.55
 """s up to which runs learned, up to which most did, and from which none did."""
@@ -112,6 +130,9 @@ class Fit:
     best: Annotated[
         float | None, "Least loss of a dry run that begins with a model of the public split; `null`: there was none."
     ] = None
+    lost: Annotated[
+        float | None, "Variance that the noise adds to predictions of linear heads, in variances of the target."
+    ] = None
 
     @property
     def reason(self) -> str:
@@ -121,6 +142,11 @@ class Fit:
         words = {"yes": "can learn", "marginal": "may learn little", "no": "cannot learn"}[self.answer]
         if self.best is not None:
             why = f"{self._added} (yes from {_ADDED_YES:.0%} of it, no below {_ADDED_NO:.0%})"
+        elif self.lost is not None:
+            why = (
+                f"the noise in what linear heads predict has {self.lost:.2g} of the variance of the target "
+                f"(yes to {_LOST_YES}, no from {_LOST_NO})"
+            )
         elif self.learned is None:
             why = (
                 f"the noise is {self.noise:.2f} of what the rounds can move (yes to {_NOISE_YES}, no from {_NOISE_NO})"
@@ -134,10 +160,8 @@ class Fit:
         if self.answer != "yes":
             help_ = "; more people or a larger ε alone would not do"
             if self.helps is not None:
-                help_ = (
-                    f"; {self.helps:g} times the people, or the ε, would do, or a network with "
-                    f"{round(self.helps**2, 1):g} times fewer weights"
-                )
+                network = f", or a network with {round(self.helps**2, 1):g} times fewer weights"
+                help_ = f"; {self.helps:g} times the people, or the ε, would do{network if self.lost is None else ''}"
         if self.best is not None and self.answer == "no":
             help_ += f"; {_INSTEAD}"
         return f"these settings {words}: {why}{help_}"
@@ -169,13 +193,15 @@ def fitted(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Param
         values = _common(manifest, public) | _FROM_SCRATCH | {"dynamics.hidden": list(HIDDEN[-1])}
         return params.fitted(_wanted(params, values)), _UNJUDGED
     if params.dynamics.train_anyway and not params.unfitted & TRAINING_KEYS:
-        return params, _by_rule(params, manifest, public)  # nothing is to be fitted, nor would a dry run stop anything
+        rule = _of_heads if params.dynamics.model == "linear" else _by_rule
+        return params, rule(params, manifest, public)  # nothing is to be fitted, nor would a dry run stop anything
     file = home() / FITS / f"{_digest(params, manifest, public)}.json"
     if not file.exists():
         with waited_for(file.with_suffix(".lock")):
             if not file.exists():  # trials of a sweep that begin together need one fit, not one each
                 rehearsed = public.units >= LEAST_OF_A_DRY_RUN and params.privacy.statistics.normaliser == "public"
-                write_record(file, (_by_dry_runs if rehearsed else _by_rule)(params, manifest, public))
+                by = _of_heads if params.dynamics.model == "linear" else _by_dry_runs if rehearsed else _by_rule
+                write_record(file, by(params, manifest, public))
     kept = read_record(file, Fit, "remove it: it is made anew")
     return params.fitted(kept.values), kept
 
@@ -277,6 +303,25 @@ def _by_rule(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
     return replace(_UNJUDGED, values=values, answer=answer, noise=noise, helps=helps)
 
 
+def _of_heads(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
+    """Linear heads on the features of the largest degree up to 2 whose noise is small enough, or else of degree 1."""
+    from primorl.training.linear import lost_to_noise
+
+    everybody = min(1.0, _MOST_ROWS_OF_HEADS / (manifest.private_units * _ROWS_OF_HEADS * _LINEAR["privacy.rounds"]))
+    common = _LINEAR | {"privacy.sampling_probability": float(f"{everybody:.2g}")}
+    values, lost = {}, math.inf
+    for degree in (2, 1) if "dynamics.degree" in params.unfitted else (params.dynamics.degree,):
+        values = _wanted(params, common | {"dynamics.degree": degree})
+        tried = params.fitted(values)
+        check_choices(tried, manifest, public)
+        lost = lost_to_noise(make_plan(tried, manifest), tried.dynamics, architecture(tried, manifest))
+        if lost <= _LOST_YES:
+            break
+    answer: CanLearn = "yes" if lost <= _LOST_YES else "marginal" if lost < _LOST_NO else "no"
+    helps = None if answer == "yes" else math.ceil(10 * math.sqrt(lost / _LOST_YES)) / 10
+    return replace(_UNJUDGED, values=values, answer=answer, helps=helps, lost=lost)
+
+
 def _candidates(params: Params, manifest: Manifest, public: UnitStore) -> list[dict[str, Any]]:
     """Values of everything that is to be fitted but the clip."""
     common = _common(manifest, public) | _FROM_PUBLIC
@@ -333,6 +378,8 @@ def _digest(params: Params, manifest: Manifest, public: UnitStore) -> str:
     unfitted, info = params.unfitted, manifest.info
     blocks = {name: plain(getattr(params, name)) for name in ("privacy", "dynamics")}
     flat = {f"{name}.{key}": value for name, block in blocks.items() for key, value in block.items()}
+    if params.dynamics.model == "network":
+        del flat["dynamics.model"], flat["dynamics.degree"]
     rows = hashlib.sha256()
     for part in public.arrays() if public.units else ():
         rows.update(part.tobytes())

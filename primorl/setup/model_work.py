@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from primorl.config.params import Params, plain
 from primorl.config.suggestions import FITTED
 from primorl.dynamics.architecture import Architecture
+from primorl.dynamics.features import Polynomials
 from primorl.dynamics.termination import LEARNED, NONE, RULES
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
-from primorl.privacy.mechanism.queries import GaussianQuery
+from primorl.privacy.mechanism.queries import Contribution, GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
 from primorl.project.progress import progress_bar
@@ -29,7 +30,7 @@ from primorl.setup.paid_work import (
     observation_columns,
 )
 from primorl.setup.partitions import Partitions
-from primorl.training.settings import LEAST_UNITS
+from primorl.training.settings import COLUMNS, FIRST_STATES, LEAST_UNITS, LENGTHS, RESIDUALS, LocalTraining
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.rows import UnitStore
 
@@ -43,19 +44,33 @@ if TYPE_CHECKING:
 STAGE = "train_model"
 TRAINING_KEYS = frozenset(key for key in FITTED if key.startswith(("privacy.", "dynamics.")))
 """Keys that `primorl.setup.fitting` fits."""
+COLUMNS_SHARE, QUERY_SHARE, LENGTHS_SHARE = 0.2, 0.06, 0.03
+"""Shares of the ε that queries take where ``privacy.statistics.noise_multiplier`` does not say it."""
+_QUERY_NOISE = 14.0  # of a query, where neither it nor an ε is given
+_MOST_ROWS = 256  # of a unit and round of linear heads
 
 
 def architecture(params: Params, manifest: Manifest) -> Architecture:
-    """Size the ensemble that params.yaml describes, for the data of the manifest."""
+    """Size the ensemble that params.yaml describes, for the data of the manifest.
+
+    Of linear heads one set is trained; the members of the released ensemble are made of it.
+    """
     low, high = params.dynamics.log_variance_bounds
+    spaces, linear, features = manifest.info.spaces, params.dynamics.model == "linear", None
+    if linear:
+        size, actions = spaces.observation_size, spaces.action_size
+        one_hot = spaces.one_hot + (((size, actions),) if spaces.discrete_actions else ())
+        features = Polynomials(size + actions, one_hot, params.dynamics.degree)
     return Architecture(
-        observation_size=manifest.info.spaces.observation_size,
-        action_size=manifest.info.spaces.action_size,
-        members=params.dynamics.ensemble_size,
-        hidden=params.dynamics.hidden,
+        observation_size=spaces.observation_size,
+        action_size=spaces.action_size,
+        members=1 if linear else params.dynamics.ensemble_size,
+        hidden=() if linear else params.dynamics.hidden,
         log_variance_low=low,
         log_variance_high=high,
         learned_termination=manifest.info.termination == LEARNED,
+        features=features,
+        spread=not linear,
     )
 
 
@@ -99,13 +114,15 @@ def _queries(params: Params, manifest: Manifest) -> tuple[GaussianQuery, ...]:
         PipelineError: the noise would leave nothing of the normaliser's answer.
     """
     asked = params.privacy.statistics
+    if params.dynamics.model == "linear":
+        return _queries_of_heads(params, manifest)
     if asked.normaliser != "private" and not asked.starts:
         return ()
     # They register the queries, and import torch.
     from primorl.training.queries import MOST_NOISE, NORMALISER, STARTS
 
     columns = observation_columns(manifest)
-    multiplier = asked.noise_multiplier if params.dynamics.variant == "private" else 0.0
+    multiplier = query_noise(params) if params.dynamics.variant == "private" else 0.0
     queries = []
     if asked.normaliser == "private":
         most = MOST_NOISE * manifest.private_units / columns.fractions.sensitivity
@@ -119,6 +136,68 @@ def _queries(params: Params, manifest: Manifest) -> tuple[GaussianQuery, ...]:
     if asked.starts:
         queries.append(GaussianQuery.of(STARTS, columns.moments, multiplier))
     return tuple(queries)
+
+
+def query_noise(params: Params, share: float = QUERY_SHARE) -> float:
+    """Noise multiplier of a query: as stated, or such that it takes a share of the ε.
+
+    The share is of 1/z² of one Gaussian release at the whole ε, which adds up over queries and rounds of everybody.
+
+    Raises:
+        PipelineError: no noise multiplier reaches the target.
+    """
+    privacy = params.privacy
+    if privacy.statistics.noise_multiplier is not None:
+        return privacy.statistics.noise_multiplier
+    if privacy.target_epsilon is None:
+        return _QUERY_NOISE
+    whole = solved_noise("privacy.target_epsilon", privacy.target_epsilon, privacy.delta, 1.0, 1)
+    return float(f"{whole / math.sqrt(share):.4g}")
+
+
+def query_noises(params: Params) -> dict[str, float]:
+    """Noise multipliers of the queries beside the rounds, by name; of linear heads and of networks.
+
+    Raises:
+        PipelineError: no noise multiplier reaches the target.
+    """
+    asked, linear = params.privacy.statistics, params.dynamics.model == "linear"
+    shares = {COLUMNS if linear else "normaliser": COLUMNS_SHARE} if asked.normaliser == "private" else {}
+    shares |= {RESIDUALS: QUERY_SHARE} if linear else {}
+    shares |= {FIRST_STATES if linear else "starts": QUERY_SHARE} if asked.starts else {}
+    shares |= {LENGTHS: LENGTHS_SHARE} if linear and asked.starts and params.chosen.horizon is not None else {}
+    return {name: query_noise(params, share) for name, share in shares.items()}
+
+
+def _queries_of_heads(params: Params, manifest: Manifest) -> tuple[GaussianQuery, ...]:
+    from primorl.training import linear
+
+    columns, spaces = observation_columns(manifest), manifest.info.spaces
+    contributions: dict[str, Contribution] = {
+        COLUMNS: linear.columns_contribution(columns, spaces.action_size),
+        RESIDUALS: linear.ResidualQuery(spaces.observation_size + 1).contribution,
+        FIRST_STATES: linear.FirstStatesQuery(columns).contribution,
+        LENGTHS: linear.LengthsQuery(manifest.info.horizon or 1).contribution,
+    }
+    private = params.dynamics.variant == "private"
+    noises = query_noises(params) if private else dict.fromkeys(query_noises(params), 0.0)
+    return tuple(GaussianQuery.of(name, contributions[name], noise) for name, noise in noises.items())
+
+
+def local_training(params: Params) -> LocalTraining:
+    """Return a unit's local steps; of linear heads one, on all rows that take part."""
+    dynamics = params.dynamics
+    if dynamics.model == "network":
+        return dynamics
+    rows = dynamics.max_transitions_per_unit or _MOST_ROWS
+    return LocalTraining(
+        learning_rate=dynamics.learning_rate,
+        batch_size=rows,
+        local_epochs=1,
+        weight_decay=dynamics.weight_decay,
+        max_transitions_per_unit=rows,
+        beta_nll=0.0,
+    )
 
 
 def check_choices(params: Params, manifest: Manifest, public: UnitStore) -> None:
@@ -224,7 +303,9 @@ def model_identity(params: Params, partitions: Partitions) -> str:
         content["fitted"] = sorted(unfitted)
     else:
         plan = make_plan(params, partitions.manifest)
-        content["architecture"] = vars(architecture(params, partitions.manifest))
+        shape = dict(vars(architecture(params, partitions.manifest)))
+        features, _ = shape.pop("features"), shape.pop("spread")
+        content["architecture"] = shape | ({} if features is None else {"degree": features.degree})
         content["dynamics"] = _asked_of_dynamics(params)
         content["plan"] = None if params.dynamics.variant == "mopo" else plan_identity(plan)
         content["normaliser"] = statistics.normaliser
@@ -255,6 +336,8 @@ def _asked_of_dynamics(params: Params) -> dict[str, Any]:
     for key, before in (("start", "random"), ("beta_nll", 0.0)):
         if said[key] == before:
             del said[key]
+    if said["model"] == "network":
+        del said["model"], said["degree"]
     return said
 
 
@@ -286,10 +369,11 @@ def training_setup(
         bounds=model_bounds(params, manifest, public),
         columns=observation_columns(manifest),
         normaliser=params.privacy.statistics.normaliser,
-        local=params.dynamics,
+        local=local_training(params),
         server=params.dynamics,
         seed=params.seed,
         execution=execution(params.compute, place),
+        horizon=manifest.info.horizon,
     ).of_process(place.process, place.processes)
     return from_public(setup, public) if start and params.dynamics.start == "public" else setup
 

@@ -74,9 +74,9 @@ def beside_model(params: Params, epsilon: float | None, manifest: Manifest | Non
     """
     if params.dynamics.variant != "private":
         return []
-    delta, clone = params.privacy.delta, params.behaviour.target_epsilon
     epsilon = epsilon if params.privacy.train_on == "private" else None  # of which a share would be nothing
-    found = [] if clone is None else [PendingCharge(clone_work.STAGE, clone, clone_event(clone, delta))]
+    clone = params.behaviour.target_epsilon
+    found = [] if clone is None else [PendingCharge(clone_work.STAGE, clone, clone_event(params, clone, manifest))]
     for name, share in params.estimators(epsilon).items():
         event = question_event(params, name, share, manifest)
         found.append(PendingCharge(f"{questions.STAGE}: {name}", share, event, name))

@@ -36,9 +36,10 @@ from primorl.setup.work import Work, paid_work
 from primorl.tracking import StageRun
 from primorl.training.distributed import Group, announce_grant, check_coverage, serve, wait_for_grant
 from primorl.training.independence import check_setup
+from primorl.training.linear import distilled
 from primorl.training.policy_network import Network, PolicyNetwork
 from primorl.training.public_evaluation import PublicEvaluation, PublicEvaluator
-from primorl.training.settings import LEAST_UNITS
+from primorl.training.settings import LEAST_UNITS, LENGTHS
 from primorl.training.setup import TrainingSetup
 from primorl.training.training import ENGINE_VERSION, Trained, TrainingState, train
 from primorl.trajectories.storage.rows import UnitStore
@@ -176,7 +177,8 @@ def _open_private(
     params: Params, setup: TrainingSetup, partitions: Partitions, place: Place
 ) -> UnitStore | ShardedStore:
     own = slice(setup.plan.process, None, setup.plan.processes)
-    return partitions.open_private(kept_bytes(params.compute, place), own)
+    asked = any(query.what == LENGTHS for query in setup.plan.queries)
+    return partitions.open_private(kept_bytes(params.compute, place), own, episodes=asked)
 
 
 def _restored(setup: TrainingSetup, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> TrainingState:
@@ -307,22 +309,23 @@ def write_model(
     """Replace ``folder`` by the trained model and its statement, log both, and commit the charge."""
     setup, trained, variant = paid.setup, paid.trained, params.dynamics.variant
     with _released(folder, params, partitions, paid, run, ["config.json"]) as fresh:
-        _save_model(fresh, variant, partitions, setup, trained, paid.engine_version)
+        _save_model(fresh, params, partitions, setup, trained, paid.engine_version)
         replace(ModelConfig.read(fresh), can_learn=can_learn if variant == "private" else None).write(fresh)
-        starts = setup.start_model(trained.answers)
+        starts = setup.start_model(trained.answers, trained.normaliser)
         if starts is not None:
             starts.save(fresh)
 
 
 def _save_model(
-    folder: Path, variant: str, partitions: Partitions, setup: TrainingSetup, trained: Trained, engine_version: int
+    folder: Path, params: Params, partitions: Partitions, setup: TrainingSetup, trained: Trained, engine_version: int
 ) -> None:
     info = partitions.manifest.info
-    ensemble = GaussianEnsemble(setup.ensemble, trained.weights, trained.normaliser, setup.bounds, info.termination)
+    shape, weights = setup.released(trained.weights, trained.answers, params.dynamics.ensemble_size)
+    ensemble = GaussianEnsemble(shape, weights, trained.normaliser, setup.bounds, info.termination)
     ensemble.save(
         folder,
         environment=info.environment,
-        variant=variant,
+        variant=params.dynamics.variant,
         rounds=trained.rounds,
         observation_names=info.spaces.observation_names,
         action_names=info.spaces.action_names,
@@ -364,7 +367,7 @@ def write_public_model(stage: PrivateStage, params: Params, partitions: Partitio
         raise PipelineError(refusal)
     statement = replace(public_statement(manifest, params, params.privacy.delta), spent_on_dataset=spent)
     with replaced_directory(stage.output) as fresh:
-        _save_model(fresh, params.dynamics.variant, partitions, setup, trained, ENGINE_VERSION)
+        _save_model(fresh, params, partitions, setup, trained, ENGINE_VERSION)
         statement.write(fresh)
         for file in ("config.json", "privacy.json"):
             run.artifact(fresh / file)
@@ -380,15 +383,21 @@ def write_nothing(folder: Path) -> None:
 def write_behaviour(folder: Path, params: Params, partitions: Partitions, paid: PaidModel, run: StageRun) -> None:
     """Replace ``folder`` by the clone and its statement, log both, and commit the charge; see `write_model`."""
     info, trained = partitions.manifest.info, paid.trained
-    network, bounds = paid.setup.architecture, paid.setup.bounds
+    setup, bounds = paid.setup, paid.setup.bounds
+    network, weights, normaliser = setup.architecture, trained.weights, trained.normaliser
     assert isinstance(network, PolicyNetwork)
+    if network.features is not None:
+        taught = params.behaviour.hidden
+        network, weights, normaliser = distilled(
+            network, weights, normaliser, bounds, setup.spread(trained.answers), taught, setup.seed
+        )
     observations, actions = info.spaces.observation_names, info.spaces.action_names
     low, high = bounds.observation_low, bounds.observation_high
     finite = bool(low.isfinite().all() and high.isfinite().all())
     with _released(folder, params, partitions, paid, run, ["config.json", behaviour.FILE]) as fresh:
         behaviour.save(
             fresh,
-            behaviour_policy(network, trained.weights, trained.normaliser, bounds),
+            behaviour_policy(network, weights, normaliser, bounds),
             variant=params.dynamics.variant,
             environment=info.environment,
             names=(observations, actions) if observations and actions else None,

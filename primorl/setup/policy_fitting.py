@@ -12,7 +12,7 @@ from torch import Tensor
 from primorl.config.params import Params
 from primorl.dynamics.ensemble import Evidence, GaussianEnsemble, evidence
 from primorl.dynamics.seed_generators import SeedGenerators
-from primorl.dynamics.starts import StartModel
+from primorl.dynamics.starts import StartModel, survival_of
 from primorl.dynamics.termination import LEARNED, NONE
 from primorl.evaluation.private.problem import PublicTrajectories
 from primorl.policy.behaviour import BehaviourPolicy, released
@@ -58,9 +58,9 @@ class PublicLog:
 
     @property
     def mean_length(self) -> float:
-        """Mean steps of a trajectory; the declared horizon where nothing is public."""
+        """Mean steps of a trajectory; where nothing is public, of the charged answer or the declared horizon."""
         if self.recorded is None:
-            return Manifest.load(MANIFEST).declared_horizon()
+            return float(self._survival().sum())
         return float(self.recorded.length.double().mean())
 
     @property
@@ -74,20 +74,29 @@ class PublicLog:
     def going_on(self, *, by_model: bool) -> Tensor:
         """S(t) for t = 0, 1, …: the share of recordings that go on for more than t steps, float64 ``[T]``.
 
-        Where nothing is public: ones up to the declared horizon.
+        Where nothing is public: by a charged query, or ones up to the declared horizon.
 
         Args:
             by_model: whether the model ends episodes, so that terminations are its own business and no end here.
         """
         if self.recorded is None:
-            return torch.ones(Manifest.load(MANIFEST).declared_horizon(), dtype=torch.float64)
+            return self._survival()
         recorded = self.recorded.in_rollouts(None if by_model else NONE)
         return recorded.survival(int(recorded.length.max()))
 
+    def _survival(self) -> Tensor:
+        horizon, asked = Manifest.load(MANIFEST).declared_horizon(), survival_of(MODEL)
+        return torch.ones(horizon, dtype=torch.float64) if asked is None else asked
+
     def reward_std(self, model: GaussianEnsemble) -> float:
-        """Standard deviation of public rewards; a sixth of their declared range where nothing is public; 1 for 0."""
+        """Standard deviation of public rewards; 1 for 0.
+
+        Where nothing is public: the charged scale of linear heads, or a sixth of the declared range.
+        """
         bounds = model.bounds
-        if self.store is None:
+        if self.store is None and model.architecture.features is not None:
+            spread = float(model.normaliser.target_scale[-1])  # of a charged query
+        elif self.store is None:
             spread = (bounds.reward_high - bounds.reward_low) / _BOUNDS_IN_STD
         else:
             spread = float(self.store.flat()[1][:, self.store.observation_size].double().std(correction=0))
@@ -201,4 +210,4 @@ def fitted_policy(params: Params, public: PublicLog, model: GaussianEnsemble, *,
 def _starts(params: Params, public: PublicLog) -> str:
     if public.store is not None:
         return "public"
-    return "released" if params.chosen.environment is None else "reset"
+    return "released" if params.privacy.statistics.starts else "reset"

@@ -1,7 +1,7 @@
 """From a cohort's unit indices to the padded, shuffled local batches of its units."""
 
 import math
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -25,6 +25,14 @@ class CohortSource(Protocol):
 
     def transitions(self, units: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
         """Rows ``steps[u, m]`` of unit ``units[u]``: ``[U, M, S + A]`` and ``[U, M, S + 1]``."""
+
+
+@runtime_checkable
+class TrajectorySource(CohortSource, Protocol):
+    """A source that knows where trajectories begin."""
+
+    def begins(self, units: Tensor, steps: Tensor) -> Tensor:
+        """Whether these rows are the first of a trajectory: bool ``[U, M]``."""
 
 
 def local_batches(

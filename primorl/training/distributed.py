@@ -45,6 +45,7 @@ class _Do(IntEnum):
     QUERY = 2  # answer the query of this number with a sum over the own units
     BEGIN = 3  # take the normaliser: rounds follow
     ROUND = 4  # take the weights, answer with the sum of a fresh cohort's updates
+    LATE = 5  # take the weights, answer the late query of this number with a sum over the own units
 
 
 class Group:
@@ -145,7 +146,8 @@ class DistributedRounds:
 
     def __init__(self, group: Group, own: Rounds, normaliser: Normaliser) -> None:
         self._group, self._own = group, own
-        self._maps = normaliser.input_mean, normaliser.input_scale, normaliser.target_mean, normaliser.target_scale
+        maps = normaliser.input_mean, normaliser.input_scale, normaliser.target_mean, normaliser.target_scale
+        self._maps = maps if normaliser.basis is None else (*maps, normaliser.basis.flatten())
 
     def __enter__(self) -> Self:
         _tell(self._group, _Do.BEGIN)
@@ -162,6 +164,12 @@ class DistributedRounds:
         self._group.send(flat(weights))
         own = self._own.sum(weights)
         return list(shaped(_total(self._group, flat(own)), own))
+
+    def late(self, number: int, weights: Weights) -> Tensor:
+        """See `Rounds.late`; over the units of all processes."""
+        _tell(self._group, _Do.LATE, number)
+        self._group.send(flat(weights))
+        return _total(self._group, self._own.late(number, weights))
 
 
 def distributed_total(group: Group, query: int, own: Callable[[], Tensor]) -> Tensor:
@@ -208,14 +216,20 @@ def serve(group: Group, setup: TrainingSetup, source: CohortSource) -> None:
     if command != _Do.BEGIN:
         return
     shape, device = setup.architecture, setup.execution.device
-    sizes = [shape.inputs, shape.inputs, shape.targets, shape.targets]
+    features = shape.features
+    inputs = shape.inputs if features is None else features.inputs
+    sizes = [inputs, inputs, shape.targets, shape.targets]
+    sizes += [] if features is None else [inputs * features.columns]
     maps = torch.split(group.receive(torch.empty(sum(sizes), device=device)), sizes)
-    normaliser = Normaliser(maps[0], maps[1], maps[2], maps[3], shape.columns > shape.targets)
+    basis = None if features is None else maps[4].view(inputs, features.columns)
+    normaliser = Normaliser(maps[0], maps[1], maps[2], maps[3], shape.columns > shape.targets, features, basis)
     weights = tuple(w.to(device) for w in shape.initial_weights(0))
     with Rounds(setup, source, normaliser) as rounds:
-        while _told(group)[0] != _Do.STOP:
+        command, number = _told(group)
+        while command != _Do.STOP:
             weights = shaped(group.receive(flat(weights)), weights)
-            group.add(flat(rounds.sum(weights)))
+            group.add(flat(rounds.sum(weights)) if command == _Do.ROUND else rounds.late(number, weights))
+            command, number = _told(group)
 
 
 def check_coverage(group: Group, units: int, numbers: Tensor) -> None:

@@ -258,7 +258,7 @@ class _LossGradient:
     Gaussian are multiplied by e^(βv).
 
     A policy's mean is tanh(output), with the factor 1 - mean² in its gradient; of discrete actions the gradient is
-    softmax(output) - one-hot action.
+    softmax(output) - one-hot action. Linear heads (`primorl.training.linear`) have ∂/∂output = mean - y.
     """
 
     def __init__(self, shape: Network, beta_nll: float, pairs: int, rows: int, workspace: Workspace) -> None:
@@ -277,6 +277,9 @@ class _LossGradient:
             return torch.div(exponential, exponential.sum(dim=-1, keepdim=True), out=gradient).sub_(y)
         size, high = self._shape.targets, self._shape.log_variance_high
         mean, raw = output[..., :size], output[..., size : 2 * size]
+        if not self._shape.spread:
+            torch.sub(mean, y[..., :size], out=gradient[..., :size])
+            return self._flagged(output, y, gradient)
         if self._squashed:
             mean = self._mean.copy_(mean).tanh_()
         share = torch.sub(raw, high, out=self._share).sigmoid_()
@@ -293,6 +296,9 @@ class _LossGradient:
             variance = precision.pow_(-self._beta)
             scaled.mul_(variance)
             gradient[..., size : 2 * size].mul_(variance)
+        return self._flagged(output, y, gradient)
+
+    def _flagged(self, output: Tensor, y: Tensor, gradient: Tensor) -> Tensor:
         if self._flag:
             probability = torch.mul(output[..., -1:], TERMINATION_GAIN, out=self._probability).sigmoid_()
             torch.mul(probability.sub_(y[..., -1:]), TERMINATION_GAIN, out=gradient[..., -1:])

@@ -6,11 +6,12 @@ clone is a policy like any other.
 """
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from primorl.dynamics.architecture import Architecture, uniform_weights
 from primorl.dynamics.ensemble import Weights
+from primorl.dynamics.features import Polynomials
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,9 @@ class PolicyNetwork:
     log-variance, side by side. Discrete actions have a logit each.
 
     ``hidden`` are the units of every hidden layer; the bounds are of actions scaled to [-1, 1].
+
+    With ``features`` there is one linear layer of them, which gives the mean action itself, or the logits; the spread
+    is asked for after the rounds (`primorl.training.linear`).
     """
 
     observation_size: int
@@ -30,11 +34,17 @@ class PolicyNetwork:
     log_variance_low: float
     log_variance_high: float
     members: ClassVar[int] = 1
+    features: Polynomials | None = field(default=None, repr=False)
 
     @property
     def inputs(self) -> int:
-        """S."""
-        return self.observation_size
+        """S, or the number of features."""
+        return self.observation_size if self.features is None else self.features.size
+
+    @property
+    def spread(self) -> bool:
+        """Whether log-variances are outputs beside the means."""
+        return not self.discrete_actions and self.features is None
 
     @property
     def targets(self) -> int:
@@ -54,7 +64,7 @@ class PolicyNetwork:
     @property
     def layers(self) -> tuple[tuple[int, int], ...]:
         """(in, out) of every layer; the last gives logits, or means before tanh and raw log-variances."""
-        outputs = self.action_size if self.discrete_actions else 2 * self.action_size
+        outputs = (1 + self.spread) * self.action_size
         return tuple(itertools.pairwise((self.inputs, *self.hidden, outputs)))
 
     @property

@@ -81,6 +81,8 @@ def constant_loss(shape: Network, targets: Tensor, counted: Tensor | None = None
     values = targets[:, : shape.targets].double()
     variance = (values if counted is None else values[:, counted]).var(dim=0, unbiased=False)
     bounded = variance.log().clamp(shape.log_variance_low, shape.log_variance_high)
+    if not shape.spread:
+        bounded = torch.zeros_like(variance)
     loss = float(0.5 * (variance * torch.exp(-bounded) + bounded).sum())
     if shape.columns > shape.targets:
         share = float(targets[:, -1].mean())
@@ -107,6 +109,8 @@ def losses_of_rows(
     if network.discrete_actions:
         logs = output.log_softmax(-1)
         return -(logs * targets).sum(-1), logs.exp()
+    if not network.spread:
+        return negative_log_likelihood(output, torch.zeros_like(output), targets), output
     mean = output[..., : network.targets].tanh()
     log_variance = soft_bounded(output[..., network.targets :], network.log_variance_low, network.log_variance_high)
     return negative_log_likelihood(mean, log_variance, targets), mean

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from primorl.dynamics.ensemble import Bounds
+from primorl.dynamics.features import OneHot
 from primorl.dynamics.normaliser import Normaliser
 from primorl.dynamics.starts import CONTINUOUS, StartModel
 from primorl.privacy.mechanism.queries import Fractions, Moments, register_query
@@ -32,9 +33,6 @@ batches of any size.
 _COPIES = 3  # of a unit's counts: themselves, scaled, divided
 _ROW_BYTES = 80  # of a row and column, in which every tensor on the way from a number to its bin is counted
 _UNIT_BYTES = 8 * 8  # of a unit and number of the sum: products, their factors, and what they are rounded through
-
-OneHot = tuple[tuple[int, int], ...]
-"""Parts of an observation that are one-hot: (first dimension, number of categories)."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,7 @@ def normaliser_of_bounds(columns: ObservationColumns, bounds: Bounds) -> Normali
     span, middle = _range(bounds), (bounds.observation_low + bounds.observation_high) / 2
     states = middle, span * _INPUT_SHARE, span * _CHANGE_SHARE
     reward, spread = (bounds.reward_low + bounds.reward_high) / 2, (bounds.reward_high - bounds.reward_low)
-    return _assembled(columns, bounds, states, (reward, spread * _INPUT_SHARE))
+    return assembled(columns, bounds, states, (reward, spread * _INPUT_SHARE))
 
 
 @register_query(NORMALISER)
@@ -106,9 +104,14 @@ class NormaliserQuery:
         self._columns, self._bounds = columns, bounds
         self._continuous = columns.continuous
 
+    @property
+    def fractions(self) -> Fractions:
+        """A unit's contribution."""
+        return self._columns.fractions
+
     def total(self, source: CohortSource) -> Tensor:
-        """Sum over all units, int64 ``[2 S' + 1, BINS]``. Sensitive: only `Plan.answer` may see it."""
-        fractions = self._columns.fractions
+        """Sum over all units, int64 ``[columns, BINS]``. Sensitive: only `Plan.answer` may see it."""
+        fractions = self.fractions
         total = torch.zeros(fractions.columns, fractions.bins, dtype=torch.int64)
         by_unit = fractions.columns * BINS * 8 * _COPIES
         read = 4 * (2 * self._columns.observation_size + len(self._bounds.action_low) + 2)
@@ -124,9 +127,7 @@ class NormaliserQuery:
         change = -2 * torch.log2(targets[..., chosen].abs() / span)
         low, high = self._bounds.reward_low, self._bounds.reward_high
         reward = (targets[..., S : S + 1] - low) / (high - low)
-        placed = torch.cat((observation * BINS, reward * BINS, change), dim=-1).floor()
-        outside = torch.full_like(placed, -1)  # what is no number counts nowhere
-        return torch.where(placed.isnan(), outside, placed.clamp(0, BINS - 1)).to(torch.int64)
+        return bins_of(torch.cat((observation * BINS, reward * BINS, change), dim=-1))
 
     def normaliser(self, answer: Tensor, noise: float) -> Normaliser:
         """Make the maps from the noisy mean fractions: post-processing.
@@ -144,14 +145,21 @@ class NormaliserQuery:
         known, size = len(self._continuous), self._columns.observation_size
         middle, scale, change = torch.zeros(size), torch.zeros(size), torch.zeros(size)
         for place, dimension in enumerate(self._continuous.tolist()):
-            middle[dimension], scale[dimension] = _moments(halved_fractions(answer[place], noise))
-            change[dimension] = _spread_of_changes(answer[known + 1 + place], noise)
-        reward, spread = _median_and_spread(halved_fractions(answer[known], noise))
+            middle[dimension], scale[dimension] = moments(halved_fractions(answer[place], noise))
+            fractions = likely_fractions(answer[known + 1 + place], noise)
+            change[dimension] = _CHANGE_SHARE if fractions is None else spread_of_changes(fractions)
+        reward, spread = median_and_spread(halved_fractions(answer[known], noise))
         bounds = self._bounds
         span, reward_span = _range(bounds), bounds.reward_high - bounds.reward_low
         states = bounds.observation_low + span * middle, span * scale, span * change
         rewards = bounds.reward_low + reward_span * reward, reward_span * spread
-        return _assembled(self._columns, bounds, states, rewards)
+        return assembled(self._columns, bounds, states, rewards)
+
+
+def bins_of(values: Tensor) -> Tensor:
+    """Bins of values in units of a bin, 0 … BINS - 1; -1 for what is no number, which counts nowhere."""
+    placed = values.floor()
+    return torch.where(placed.isnan(), torch.full_like(placed, -1), placed.clamp(0, BINS - 1)).to(torch.int64)
 
 
 def all_rows(source: CohortSource, unit_bytes: int, row_bytes: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -231,11 +239,8 @@ def possible_fractions(noisy: Tensor) -> Tensor:
     return (noisy - excess[kept - 1]).clamp(min=0)
 
 
-def _spread_of_changes(noisy: Tensor, noise: float) -> float:
+def spread_of_changes(fractions: Tensor) -> float:
     """The 90% quantile of |change| over 1.645 in units of the range, from half octaves, the widest first."""
-    fractions = likely_fractions(noisy, noise)
-    if fractions is None:
-        return _CHANGE_SHARE
     edges = 2.0 ** (-torch.arange(BINS + 1, dtype=fractions.dtype) / 2)
     beyond = fractions.cumsum(0)
     place = int((beyond < 1 - _MOST).sum())
@@ -246,7 +251,7 @@ def _spread_of_changes(noisy: Tensor, noise: float) -> float:
     return max(float(squares.sqrt()), _LEAST_CHANGE_SHARE)
 
 
-def _moments(fractions: Tensor) -> tuple[float, float]:
+def moments(fractions: Tensor) -> tuple[float, float]:
     """Mean and standard deviation in units of the range, values being uniform within their bin."""
     middles = (torch.arange(BINS, dtype=fractions.dtype) + 0.5) / BINS
     mean = (fractions * middles).sum()
@@ -254,14 +259,14 @@ def _moments(fractions: Tensor) -> tuple[float, float]:
     return float(mean), float(variance.sqrt())
 
 
-def _median_and_spread(fractions: Tensor) -> tuple[float, float]:
+def median_and_spread(fractions: Tensor) -> tuple[float, float]:
     """Median, and the 90% quantile of the distance from it over 1.645, in units of the range."""
     pieces = 32  # of every bin, within which values are uniform
     middles = (torch.arange(pieces * BINS, dtype=fractions.dtype) + 0.5) / (pieces * BINS)
     weights = (fractions / pieces).repeat_interleave(pieces)
     median = middles[_first_at(weights, 0.5)]
     if float(fractions.max()) >= _CONCENTRATED:
-        return float(median), _moments(fractions)[1]
+        return float(median), moments(fractions)[1]
     distances, order = (middles - median).abs().sort()
     return float(median), float(distances[_first_at(weights[order], _MOST)]) / _NORMAL
 
@@ -276,7 +281,7 @@ def _range(bounds: Bounds) -> Tensor:
     return torch.where(span > 0, span, torch.ones_like(span))
 
 
-def _assembled(
+def assembled(
     columns: ObservationColumns, bounds: Bounds, states: tuple[Tensor, Tensor, Tensor], rewards: tuple[float, float]
 ) -> Normaliser:
     """Put together middle, scale and change of states, and middle and spread of rewards.

@@ -84,6 +84,11 @@ class Rounds:
             torch.set_num_threads(before)
         return total
 
+    def late(self, number: int, weights: Weights) -> Tensor:
+        """Sum of a query of this number, which is asked after the rounds, over all units; whole numbers. Sensitive."""
+        query = list(self._setup.late_queries().values())[number]
+        return query.total(self._source, self._normaliser, weights)
+
     def _chunks(self, threads: int) -> list[Chunk]:
         cohort = self._setup.plan.cohort()
         # Neighbours in length share a chunk: little padding. The sum does not care about the order.

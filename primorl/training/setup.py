@@ -16,6 +16,14 @@ from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import query_types
 from primorl.training.cohort import CohortSource
+from primorl.training.linear import (
+    LATE,
+    ColumnsQuery,
+    FirstStatesQuery,
+    LengthsQuery,
+    ResidualQuery,
+    released_heads,
+)
 from primorl.training.local_update import Kernel
 from primorl.training.policy_network import Network, PolicyNetwork
 from primorl.training.queries import (
@@ -26,7 +34,15 @@ from primorl.training.queries import (
     StartQuery,
     normaliser_of_bounds,
 )
-from primorl.training.settings import Execution, LocalTraining, ServerTraining
+from primorl.training.settings import (
+    COLUMNS,
+    FIRST_STATES,
+    LENGTHS,
+    RESIDUALS,
+    Execution,
+    LocalTraining,
+    ServerTraining,
+)
 
 
 @dataclass(frozen=True)
@@ -38,24 +54,32 @@ class TrainingSetup:
         architecture: sizes of the network.
         bounds: of model states, actions and rewards.
         columns: how the observation's dimensions are treated.
-        normaliser: where the normaliser comes from: ``public`` split, declared ``bounds`` or a ``private`` query.
+        normaliser: where the normaliser comes from: ``public`` split, declared ``bounds``, a ``private`` query, or, of
+            a clone, the released ``model``.
         local: a unit's local steps.
         server: what is done with released rounds.
         seed: of the initial weights.
         execution: device, memory and reading ahead.
         start: weights that the rounds begin with, made of the public split; None: the initial weights.
+        horizon: the most steps of a trajectory, a declared fact; None: there is none.
     """
 
     plan: Plan
     architecture: Network
     bounds: Bounds
     columns: ObservationColumns
-    normaliser: Literal["public", "bounds", "private"]
+    normaliser: Literal["public", "bounds", "private", "model"]
     local: LocalTraining
     server: ServerTraining
     seed: int
     execution: Execution
     start: Weights | None = field(default=None, repr=False)
+    horizon: int | None = None
+
+    @property
+    def _horizon(self) -> int:
+        assert self.horizon is not None, "lengths are asked for where a horizon is declared"
+        return self.horizon
 
     @property
     def ensemble(self) -> Architecture:
@@ -81,9 +105,21 @@ class TrainingSetup:
         return public
 
     def queries(self) -> dict[str, NormaliserQuery | StartQuery]:
-        """Make the query of each name, in the plan's order."""
-        kinds = query_types()
-        return {query.what: kinds[query.what](self.columns, self.bounds) for query in self.plan.queries}
+        """Make the query of each name that is asked before the rounds, in the plan's order."""
+        kinds, early = query_types(), (query.what for query in self.plan.queries if query.what not in LATE)
+        return {what: kinds[what](self.columns, self.bounds) for what in early}
+
+    def late_queries(self) -> dict[str, ResidualQuery | FirstStatesQuery | LengthsQuery]:
+        """Make the query of each name that is asked after the rounds, in the plan's order."""
+        found: dict[str, ResidualQuery | FirstStatesQuery | LengthsQuery] = {}
+        for query in self.plan.queries:
+            if query.what == RESIDUALS:
+                found[query.what] = ResidualQuery(self.architecture.targets)
+            elif query.what == FIRST_STATES:
+                found[query.what] = FirstStatesQuery(self.columns)
+            elif query.what == LENGTHS:
+                found[query.what] = LengthsQuery(self._horizon)
+        return found
 
     def make_normaliser(self, public: tuple[Tensor, Tensor] | None, answers: Mapping[str, Tensor]) -> Normaliser:
         """Make the normaliser that ``normaliser`` names.
@@ -95,22 +131,56 @@ class TrainingSetup:
         Raises:
             ValueError: there is no public split, and the normaliser comes from it.
         """
-        flag = self.architecture.columns > self.architecture.targets
-        if self.normaliser == "bounds":
-            return replace(normaliser_of_bounds(self.columns, self.bounds), flag=flag)
+        found, features = self._standardised(public, answers), self.architecture.features
+        found = replace(found, flag=self.architecture.columns > self.architecture.targets)
+        if features is None:
+            return found
         if self.normaliser == "private":
-            (query,) = (query for query in self.plan.queries if query.what == NORMALISER)
-            noise = query.standard_deviation / self.plan.units
-            found = NormaliserQuery(self.columns, self.bounds).normaliser(answers[NORMALISER], noise)
-            return replace(found, flag=flag)
+            return found.with_features(features, found.input_mean)
+        frequencies = torch.ones(features.inputs) if public is None else public[0].mean(0)
+        return found.with_features(features, frequencies)
+
+    def _standardised(self, public: tuple[Tensor, Tensor] | None, answers: Mapping[str, Tensor]) -> Normaliser:
+        if self.normaliser == "bounds":
+            return normaliser_of_bounds(self.columns, self.bounds)
+        if self.normaliser == "private":
+            linear = self.architecture.features is not None
+            name, query = (COLUMNS, ColumnsQuery) if linear else (NORMALISER, NormaliserQuery)
+            return query(self.columns, self.bounds).normaliser(answers[name], self.noise_of(name))
         if public is None:
             raise ValueError("the normaliser comes from the public split, and there is none")
         inputs, targets = public
+        flag = self.architecture.columns > self.architecture.targets
         return Normaliser.from_public(inputs, targets[:, : self.architecture.columns], flag)
 
-    def start_model(self, answers: Mapping[str, Tensor]) -> StartModel | None:
+    def noise_of(self, name: str) -> float:
+        """Standard deviation of the noise on every number of a query's answer."""
+        (query,) = (query for query in self.plan.queries if query.what == name)
+        return query.standard_deviation / self.plan.units
+
+    def start_model(self, answers: Mapping[str, Tensor], normaliser: Normaliser) -> StartModel | None:
         """The model of first states; None where they were not queried."""
+        if FIRST_STATES in answers:
+            found = FirstStatesQuery(self.columns).model(answers[FIRST_STATES], normaliser, self.bounds)
+            if LENGTHS not in answers:
+                return found
+            survival = LengthsQuery(self._horizon).survival(answers[LENGTHS], self.noise_of(LENGTHS))
+            return replace(found, survival=survival)
         return StartQuery(self.columns, self.bounds).model(answers[STARTS]) if STARTS in answers else None
+
+    def spread(self, answers: Mapping[str, Tensor]) -> Tensor:
+        """Standard deviations of the residuals of linear heads, in scales of the target; 1 where nobody was asked."""
+        targets = self.architecture.targets
+        if RESIDUALS not in answers:
+            return torch.ones(targets)
+        return ResidualQuery(targets).spread(answers[RESIDUALS], self.noise_of(RESIDUALS))
+
+    def released(self, weights: Weights, answers: Mapping[str, Tensor], members: int) -> tuple[Architecture, Weights]:
+        """Make the ensemble that is released of trained weights; of linear heads see `released_heads`."""
+        if self.architecture.features is None:
+            return self.ensemble, weights
+        spread = self.spread(answers)
+        return released_heads(weights, spread, members, self.plan, self.server, self.ensemble, self.seed)
 
     def initial_weights(self) -> Weights:
         """Random weights, from the public seed."""
@@ -124,11 +194,13 @@ class TrainingSetup:
     def digest(self) -> str:
         """Hash what the rounds follow and may be fitted: the same in all processes and after a resumption."""
         plan, local, server = self.plan, self.local, self.server
-        content = (
+        content: tuple[object, ...] = (
             *(plan.sampling_probability, plan.noise_multiplier, str(plan.clip), plan.rounds, self.architecture),
             *(local.learning_rate, local.max_transitions_per_unit, server.server_momentum, server.server_averaging),
             *(self.start is None, local.beta_nll),
         )
+        if self.architecture.features is not None:
+            content += (self.architecture.features, self.normaliser)
         return hashlib.sha256(repr(content).encode()).hexdigest()
 
 
@@ -146,9 +218,13 @@ class CloningSource:
 
 @dataclass(frozen=True)
 class CloningSetup(TrainingSetup):
-    """Private behaviour cloning of a `PolicyNetwork`. Observations are standardised, actions scaled to [-1, 1]."""
+    """Private behaviour cloning of a `PolicyNetwork`. Observations are standardised, actions scaled to [-1, 1].
+
+    ``of_model`` is the normaliser of the released model, for linear heads.
+    """
 
     architecture: PolicyNetwork
+    of_model: Normaliser | None = field(default=None, repr=False)
 
     def source_of(self, store: CohortSource) -> CohortSource:
         """Return the store's units as observations and actions."""
@@ -164,7 +240,11 @@ class CloningSetup(TrainingSetup):
         Raises:
             ValueError: there is no public split, and the normaliser comes from it.
         """
-        size, actions = self.architecture.inputs, self.architecture.targets
+        size, actions, features = self.columns.observation_size, self.architecture.targets, self.architecture.features
+        if self.of_model is not None and features is not None:
+            mean, scale = self.of_model.input_mean[:size], self.of_model.input_scale[:size]
+            found = Normaliser(mean, scale, torch.zeros(actions), torch.ones(actions))
+            return found.with_features(features, mean)
         if self.normaliser == "public":
             if public is None:
                 raise ValueError("the normaliser comes from the public split, and there is none")
@@ -175,7 +255,7 @@ class CloningSetup(TrainingSetup):
 
     def _observations_and_actions(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Split inputs; actions in a box are scaled to [-1, 1], one-hot actions stay as they are."""
-        size, bounds = self.architecture.inputs, self.bounds
+        size, bounds = self.columns.observation_size, self.bounds
         observation, action = inputs[..., :size], inputs[..., size:]
         if bounds.discrete_actions:
             return observation, action

@@ -17,6 +17,7 @@ from primorl.privacy.mechanism.plan import Plan
 from primorl.project.files import finite
 from primorl.training.cohort import CohortSource
 from primorl.training.distributed import DistributedRounds, Group, distributed_total
+from primorl.training.linear import LATE
 from primorl.training.policy_network import Network
 from primorl.training.public_evaluation import PublicEvaluation, PublicEvaluator
 from primorl.training.rounds import Rounds
@@ -53,6 +54,8 @@ class TrainingState:
         asked: the plan's queries were asked, or may have been. They count as spent from here on.
         engine: version of the engine that began the training.
         answers: to the queries, by name; empty before they are known.
+        asked_late: the queries that follow the rounds were asked, or may have been; where their answers are gone, what
+            they would tell is not known.
         settings: digest of what the rounds follow (`TrainingSetup.digest`); None: it was not written down.
     """
 
@@ -68,6 +71,7 @@ class TrainingState:
     finished: bool
     evaluations: tuple[PublicEvaluation, ...]
     asked: bool = False
+    asked_late: bool = False
     engine: int = ENGINE_VERSION
     answers: Mapping[str, Tensor] = field(default_factory=dict)
     settings: str | None = None
@@ -221,6 +225,7 @@ def train(
     if public is None and setup.server.early_stopping.patience is not None:
         raise ValueError("early stopping needs a public split")
     now = state or TrainingState.begin(setup.first_weights())
+    late = [query for query in plan.queries if query.what in LATE]
     totals: dict[str, Callable[[], Tensor]] = {}
     if source is not None:
         for number, (name, query) in enumerate(setup.queries().items()):
@@ -246,6 +251,14 @@ def train(
                 total = rounds.sum(now.weights)
                 now = now.stepped(plan.release(total), setup.server)
             last = now.started >= plan.rounds
+            if last and late and not now.asked_late:
+                if rounds is None:
+                    raise ValueError("queries are left to ask, and there are no units to ask")
+                now = replace(now, asked_late=True)
+                save_checkpoint(now)
+                released = now.averaged()
+                found = {each.what: plan.answer(each, rounds.late(i, released)) for i, each in enumerate(late)}
+                now = replace(now, answers={**now.answers, **found})
             evaluation = None
             if evaluate is None:
                 now = now.ended() if last else now
@@ -265,7 +278,7 @@ def answer_queries(
     state: TrainingState,
     save_checkpoint: SaveCheckpoint = lambda state: None,
 ) -> TrainingState:
-    """Answer the plan's queries, once, before the rounds; answers that are known already stay.
+    """Answer the plan's queries that are asked before the rounds, once; answers that are known already stay.
 
     The queries count as spent from the moment they are announced to ``save_checkpoint``, before any private row is
     read. A process that dies before the answers are saved leaves a state that is `TrainingState.lost`.
@@ -279,12 +292,13 @@ def answer_queries(
     Raises:
         ValueError: the state is lost.
     """
-    if not plan.queries or state.answers:
+    queries = [query for query in plan.queries if query.what not in LATE]
+    if not queries or state.answers:
         return state
     if state.lost:
         raise ValueError("the queries of this charge were asked and their answers are lost: it cannot go on")
     save_checkpoint(replace(state, asked=True))
-    answers = {query.what: plan.answer(query, totals[query.what]()) for query in plan.queries}
+    answers = {query.what: plan.answer(query, totals[query.what]()) for query in queries}
     state = replace(state, asked=True, answers=answers)
     save_checkpoint(state)
     return state

@@ -167,8 +167,8 @@ def test_where_rollouts_begin_is_settled_before_anything_is_paid_for() -> None:
         (
             "csv-log",
             nobody | many,
-            "nobody is public; set, all at once, privacy.statistics.normaliser: bounds (or private, charged), "
-            "privacy.statistics.starts: true (charged), policy.starts: released (or auto), "
+            "nobody is public; set, all at once, privacy.statistics.normaliser: auto (private, charged, or bounds), "
+            "privacy.statistics.starts: auto (true, charged), policy.starts: released (or auto), "
             "dynamics.early_stopping.patience: null, bounds.reward: [low, high] in datasets/csv-log.yaml",
         ),
     ):

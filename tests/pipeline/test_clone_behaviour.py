@@ -104,6 +104,6 @@ def test_what_cannot_be_cloned_is_refused_before_the_charge(asked: Params, monke
 
 
 def test_a_clone_costs_what_was_asked_for() -> None:
-    event, noise = clone_work.clone_event(0.5, 1e-5), clone_work.noise_for(0.5, 1e-5)
+    event, noise = clone_work.clone_event(settings, 0.5, None), clone_work.noise_for(0.5, 1e-5)
     assert event == training_event(clone_work.SAMPLING_PROBABILITY, noise, clone_work.ROUNDS)
     assert 0.49 < spent(event, 1e-5).epsilon_pld <= 0.5

@@ -61,7 +61,7 @@ def test_it_holds_what_was_released_and_nothing_else(shape: Architecture, state:
     about = json.loads(header["__metadata__"]["checkpoint"])
     assert set(about) == {"charge", "tokens", "saves", "facts"}
     counts = {"mass", "best_loss", "since_best", "done", "started", "finished"}
-    assert set(about["facts"]) == counts | {"evaluations", "asked", "engine", "settings"}
+    assert set(about["facts"]) == counts | {"evaluations", "asked", "asked_late", "engine", "settings"}
 
 
 @pytest.mark.parametrize("damage", ["bit", "short", "empty", "pickle", "another charge", "another shape"])

@@ -1,0 +1,44 @@
+"""Values that follow from other keys where they are auto: the kind of model, and what private people are asked."""
+
+from typing import Any
+
+from primorl.config.reading import found_at
+
+MODEL, NORMALISER, STARTS = "dynamics.model", "privacy.statistics.normaliser", "privacy.statistics.starts"
+QUERY_NOISE = "privacy.statistics.noise_multiplier"
+KEYS = (MODEL, NORMALISER, STARTS, QUERY_NOISE)
+ORIGIN = "who is public"
+_AUTO, _DEGREE = "auto", "dynamics.degree"
+
+
+def decide(content: dict[str, Any], origins: dict[str, str], to_fit: str) -> None:
+    """Put values in the place of ``auto``, in ``content``.
+
+    Where nobody is public, heads are linear, unless ``dynamics.hidden`` asks for a network, and private people tell
+    scales and first states. Where somebody is, they tell them for nothing.
+
+    Args:
+        content: of ``params.yaml``, every other key decided.
+        origins: of the decided keys.
+        to_fit: the origin of a key that is fitted later.
+    """
+    nobody = found_at(content, "partition.public_fraction") == 0
+    linear = nobody and origins.get("dynamics.hidden") == to_fit and origins.get("dynamics.start") == to_fit
+    mopo = found_at(content, "dynamics.variant") == "mopo"
+    kind = found_at(content, MODEL)
+    kind = ("linear" if linear and not mopo else "network") if kind == _AUTO else kind
+    asked = nobody and not mopo
+    alone = found_at(content, "chosen.environment") is None
+    values = {
+        MODEL: kind,
+        NORMALISER: ("private" if kind == "linear" else "bounds") if nobody else "public",
+        STARTS: asked and (kind == "linear" or alone),
+        QUERY_NOISE: None,
+    }
+    for key, value in values.items():
+        block, _, last = key.rpartition(".")
+        place = found_at(content, block)
+        if isinstance(place, dict) and place.get(last) == _AUTO:
+            place[last] = value
+    if kind == "network" and origins.get(_DEGREE) == to_fit:
+        del origins[_DEGREE]  # networks have no features

@@ -1,0 +1,126 @@
+"""Fixed features of linear heads: Hermite polynomials of standardised inputs. Loading this module needs no torch."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FARTHEST = 3.5
+"""Standardised inputs are held within this, so that no polynomial of a rare value is large."""
+_RAREST = 0.02  # share of a category, at least, where its column is whitened
+
+OneHot = tuple[tuple[int, int], ...]
+"""Parts of an input that are one-hot: (first column, number of categories)."""
+
+
+@dataclass(frozen=True)
+class Polynomials:
+    """Products of normalised Hermite polynomials: an orthonormal basis for independent standard normal inputs.
+
+    Of a number z they are z, (z² - 1)/√2 and (z³ - 3z)/√6. A one-hot part of k categories gives k - 1 columns, whitened
+    by the categories' frequencies, which enter products with other columns only. The constant is the bias of the heads.
+
+    Attributes:
+        inputs: S + A.
+        one_hot: one-hot parts of the inputs, those of discrete actions too.
+        degree: largest degree of a product, 1 to 3.
+    """
+
+    inputs: int
+    one_hot: OneHot
+    degree: int
+
+    @property
+    def size(self) -> int:
+        """F, the number of features without the constant."""
+        return sum(len(factors[0]) for _, factors in _products(self))
+
+    @property
+    def columns(self) -> int:
+        """D, the number of columns that products are made of."""
+        return len(_products(self)[0][1][0])
+
+    @property
+    def continuous(self) -> list[int]:
+        """Input columns that are numbers."""
+        known = {first + place for first, size in self.one_hot for place in range(size)}
+        return [column for column in range(self.inputs) if column not in known]
+
+    def basis(self, frequencies: Tensor) -> Tensor:
+        """Columns of the polynomials as combinations of standardised inputs, ``[S + A, D]``.
+
+        Args:
+            frequencies: of the categories, at the columns of one-hot parts, ``[S + A]``.
+        """
+        import torch
+
+        columns = [torch.eye(self.inputs)[:, self.continuous]]
+        for first, size in self.one_hot:
+            shares = _sound(frequencies[first : first + size])
+            values, vectors = torch.linalg.eigh(torch.diag(shares) - shares.outer(shares))
+            whitened = torch.zeros(self.inputs, size - 1)
+            whitened[first : first + size] = (vectors[:, 1:] / values[1:].sqrt()).float()
+            columns.append(whitened)
+        return torch.cat(columns, 1)
+
+    def centre(self, frequencies: Tensor) -> Tensor:
+        """Means of one-hot columns as `basis` takes them, 0 elsewhere: ``[S + A]``."""
+        import torch
+
+        found = torch.zeros(self.inputs)
+        for first, size in self.one_hot:
+            found[first : first + size] = _sound(frequencies[first : first + size]).float()
+        return found
+
+    def __call__(self, standardised: Tensor, basis: Tensor) -> Tensor:
+        """Features ``[.., F]`` of standardised inputs ``[.., S + A]``."""
+        import torch
+
+        z = standardised.clamp(-FARTHEST, FARTHEST) @ basis
+        powers = {1: z}
+        if self.degree > 1:
+            powers[2] = (z.square() - 1) / math.sqrt(2)
+        if self.degree > 2:
+            powers[3] = (z**3 - 3 * z) / math.sqrt(6)
+        parts = []
+        for degrees, factors in _products(self):
+            product = powers[degrees[0]][..., factors[0]]
+            for degree, columns in zip(degrees[1:], factors[1:], strict=True):
+                product = product * powers[degree][..., columns]
+            parts.append(product)
+        return torch.cat(parts, -1)
+
+
+@cache
+def _products(features: Polynomials) -> list[tuple[tuple[int, ...], list[list[int]]]]:
+    """Every kind of product: the degrees of its factors, such as (2, 1) for (z² - 1)/√2 times z', and their columns."""
+    numbers = len(features.continuous)
+    owner = [*range(numbers)]
+    for part, (_, size) in enumerate(features.one_hot):
+        owner += [numbers + part] * (size - 1)
+    kinds: list[tuple[int, ...]] = [(1,), (2,), (1, 1), (3,), (2, 1), (1, 1, 1)]
+    found = []
+    for degrees in kinds:
+        if sum(degrees) > features.degree:
+            break
+        columns = [
+            each
+            for each in itertools.permutations(range(len(owner)), len(degrees))
+            if len({owner[column] for column in each}) == len(each)
+            and all(column < numbers for column, degree in zip(each, degrees, strict=True) if degree > 1)
+            and all(a < b for (a, da), (b, db) in itertools.pairwise(zip(each, degrees, strict=True)) if da == db)
+        ]
+        if columns:
+            found.append((degrees, [list(factor) for factor in zip(*columns, strict=True)]))
+    return found
+
+
+def _sound(frequencies: Tensor) -> Tensor:
+    shares = frequencies.double().clamp(min=_RAREST)
+    return shares / shares.sum()
