@@ -78,16 +78,31 @@ class Polynomials:
             found[first : first + size] = _sound(frequencies[first : first + size]).float()
         return found
 
+    def largest(self, basis: Tensor) -> Tensor:
+        """A bound on the magnitude of every feature, ``[F]`` in float64."""
+        farthest = FARTHEST * basis.double().abs().sum(0).max()
+        return (farthest**self.degree + 3 * farthest + 1).expand(self.size)
+
     def __call__(self, standardised: Tensor, basis: Tensor) -> Tensor:
-        """Features ``[.., F]`` of standardised inputs ``[.., S + A]``."""
+        """Features ``[.., F]`` of standardised inputs ``[.., S + A]``.
+
+        Every number is added, multiplied or divided alone: the last bits of a matrix product could depend on how many
+        rows it has, and so one person's features on who else is there.
+        """
         import torch
 
-        z = standardised.clamp(-FARTHEST, FARTHEST) @ basis
+        held = standardised.clamp(-FARTHEST, FARTHEST)
+        parts, place = [held[..., self.continuous]], len(self.continuous)
+        for first, size in self.one_hot:
+            terms = [held[..., first + j, None] * basis[first + j, place : place + size - 1] for j in range(size)]
+            parts.append(sum(terms[1:], terms[0]))
+            place += size - 1
+        z = torch.cat(parts, -1)
         powers = {1: z}
         if self.degree > 1:
-            powers[2] = (z.square() - 1) / math.sqrt(2)
+            powers[2] = (z * z - 1) / math.sqrt(2)
         if self.degree > 2:
-            powers[3] = (z**3 - 3 * z) / math.sqrt(6)
+            powers[3] = (z * z * z - 3 * z) / math.sqrt(6)
         parts = []
         for degrees, factors in _products(self):
             product = powers[degrees[0]][..., factors[0]]

@@ -1,7 +1,8 @@
 """Numbers of a released model and policy that could not come from training: not finite, of the wrong sign, swapped.
 
 Interval arithmetic bounds every output over all inputs within the declared bounds: |ReLU(x)| and |x sigmoid(x)| are at
-most |x|. So a network that passes gives finite outputs for all of them, not only for those that were tried.
+most |x|; inputs of polynomial features are held within bounds of their own. So a network that passes gives finite
+outputs for all of them, not only for those that were tried.
 """
 
 from collections.abc import Sequence
@@ -49,6 +50,8 @@ def check_model(path: Path, model: GaussianEnsemble) -> None:
         scales.input_mean,
         scales.input_scale,
     )
+    if shape.features is not None and scales.basis is not None:
+        inputs = shape.features.largest(scales.basis)
     output = _largest_output(model.weights, inputs.expand(shape.members, 1, -1))
     _refuse_large(path, "the outputs", float(output.max()))
     spread = torch.exp(0.5 * torch.tensor(shape.log_variance_high, dtype=torch.float64))

@@ -95,6 +95,7 @@ _LINEAR: dict[str, Any] = {
 """Settings of linear heads; their degree is the largest whose noise is small enough."""
 _LOST_YES, _LOST_NO = 0.1, 0.5
 """Share of a target's variance that the noise adds to predictions: up to which heads learn, and from which not."""
+_LOST_OF_CUBES = 0.01  # up to which features of degree 3 are worth their noise
 _MOST_ROWS_OF_HEADS = 6e7  # that all rounds read
 _SHARES = 0.05, 0.5
 _NOISE_YES, _NOISE_SOME, _NOISE_NO = 0.2, 0.37, 0.55
@@ -304,18 +305,18 @@ def _by_rule(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
 
 
 def _of_heads(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
-    """Linear heads on the features of the largest degree up to 2 whose noise is small enough, or else of degree 1."""
+    """Linear heads on the features of the largest degree whose noise is small enough, or else of degree 1."""
     from primorl.training.linear import lost_to_noise
 
     everybody = min(1.0, _MOST_ROWS_OF_HEADS / (manifest.private_units * _ROWS_OF_HEADS * _LINEAR["privacy.rounds"]))
     common = _LINEAR | {"privacy.sampling_probability": float(f"{everybody:.2g}")}
     values, lost = {}, math.inf
-    for degree in (2, 1) if "dynamics.degree" in params.unfitted else (params.dynamics.degree,):
+    for degree in (3, 2, 1) if "dynamics.degree" in params.unfitted else (params.dynamics.degree,):
         values = _wanted(params, common | {"dynamics.degree": degree})
         tried = params.fitted(values)
         check_choices(tried, manifest, public)
         lost = lost_to_noise(make_plan(tried, manifest), tried.dynamics, architecture(tried, manifest))
-        if lost <= _LOST_YES:
+        if lost <= (_LOST_OF_CUBES if degree == 3 else _LOST_YES):
             break
     answer: CanLearn = "yes" if lost <= _LOST_YES else "marginal" if lost < _LOST_NO else "no"
     helps = None if answer == "yes" else math.ceil(10 * math.sqrt(lost / _LOST_YES)) / 10

@@ -30,7 +30,7 @@ from primorl.setup.paid_work import (
     observation_columns,
 )
 from primorl.setup.partitions import Partitions
-from primorl.training.settings import COLUMNS, FIRST_STATES, LEAST_UNITS, LENGTHS, RESIDUALS, LocalTraining
+from primorl.training.settings import CHANGES, COLUMNS, FIRST_STATES, LEAST_UNITS, LENGTHS, RESIDUALS, LocalTraining
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.rows import UnitStore
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 STAGE = "train_model"
 TRAINING_KEYS = frozenset(key for key in FITTED if key.startswith(("privacy.", "dynamics.")))
 """Keys that `primorl.setup.fitting` fits."""
-COLUMNS_SHARE, QUERY_SHARE, LENGTHS_SHARE = 0.2, 0.06, 0.03
+COLUMNS_SHARE, CHANGES_SHARE, QUERY_SHARE, LENGTHS_SHARE = 0.12, 0.12, 0.06, 0.03
 """Shares of the ε that queries take where ``privacy.statistics.noise_multiplier`` does not say it."""
 _QUERY_NOISE = 14.0  # of a query, where neither it nor an ε is given
 _MOST_ROWS = 256  # of a unit and round of linear heads
@@ -163,6 +163,7 @@ def query_noises(params: Params) -> dict[str, float]:
     """
     asked, linear = params.privacy.statistics, params.dynamics.model == "linear"
     shares = {COLUMNS if linear else "normaliser": COLUMNS_SHARE} if asked.normaliser == "private" else {}
+    shares |= {CHANGES: CHANGES_SHARE} if linear and asked.normaliser == "private" else {}
     shares |= {RESIDUALS: QUERY_SHARE} if linear else {}
     shares |= {FIRST_STATES if linear else "starts": QUERY_SHARE} if asked.starts else {}
     shares |= {LENGTHS: LENGTHS_SHARE} if linear and asked.starts and params.chosen.horizon is not None else {}
@@ -175,6 +176,7 @@ def _queries_of_heads(params: Params, manifest: Manifest) -> tuple[GaussianQuery
     columns, spaces = observation_columns(manifest), manifest.info.spaces
     contributions: dict[str, Contribution] = {
         COLUMNS: linear.columns_contribution(columns, spaces.action_size),
+        CHANGES: linear.changes_contribution(columns),
         RESIDUALS: linear.ResidualQuery(spaces.observation_size + 1).contribution,
         FIRST_STATES: linear.FirstStatesQuery(columns).contribution,
         LENGTHS: linear.LengthsQuery(manifest.info.horizon or 1).contribution,

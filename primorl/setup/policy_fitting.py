@@ -16,7 +16,7 @@ from primorl.dynamics.starts import StartModel, survival_of
 from primorl.dynamics.termination import LEARNED, NONE
 from primorl.evaluation.private.problem import PublicTrajectories
 from primorl.policy.behaviour import BehaviourPolicy, released
-from primorl.policy.member_values import Contest
+from primorl.policy.member_values import DIVERGENCES, DIVERGENCES_OF_HEADS, Contest
 from primorl.policy.training import Near
 from primorl.project.errors import PipelineError
 from primorl.project.paths import BEHAVIOUR, MANIFEST, MODEL, PUBLIC
@@ -168,6 +168,7 @@ def near_the_clone(params: Params, public: PublicLog, model: GaussianEnsemble, d
         weights=public.going_on(by_model=model.termination != NONE),
         seed=params.seed,
         observed=public.mean_return,
+        divergences=DIVERGENCES if model.architecture.features is None else DIVERGENCES_OF_HEADS,
     )
     return BehaviourPolicy.load(BEHAVIOUR, device), contest
 

@@ -27,12 +27,17 @@ from primorl.training.queries import (
     assembled,
     bins_of,
     halved_fractions,
-    median_and_spread,
     moments,
     possible_fractions,
-    spread_of_changes,
 )
-from primorl.training.settings import COLUMNS, FIRST_STATES, LENGTHS, RESIDUALS, ServerTraining
+from primorl.training.settings import (
+    CHANGES,
+    COLUMNS,
+    FIRST_STATES,
+    LENGTHS,
+    RESIDUALS,
+    ServerTraining,
+)
 
 LATE = (RESIDUALS, FIRST_STATES, LENGTHS)
 """Queries that are asked after the rounds: they need the weights, or the answer to another query."""
@@ -43,6 +48,10 @@ _ROOT_OF_NORMAL = 0.82216  # E √|x| of a standard normal
 _USUAL = 0.6  # of the norm that a unit's residuals can have, which few reach
 _SEEN = 2.0  # standard deviations of its noise, above which a mean square is told from nothing
 _LEAST_SPREAD = 0.1
+_WEIGHT_OF_SHARE = 0.5  # of how often a number changes, beside the logarithm
+_USUAL_CHANGE = 0.9  # norm of both
+_LOG_OF_NORMAL = 0.9163  # -E log₂ |x| of a standard normal
+_STILL = 1 / 256  # of the declared range, where no change is seen
 _ROW_BYTES = 96
 _MEMBER_SEED = 7_000_000
 _TEACHING_STEPS, _TEACHING_ROWS, _TEACHING_RATE, _TAUGHT = 2000, 512, 5e-3, 0.995
@@ -54,14 +63,14 @@ def one_hot_inputs(columns: ObservationColumns, actions: int) -> OneHot:
 
 
 def columns_contribution(columns: ObservationColumns, actions: int) -> Fractions:
-    """A unit's contribution to `ColumnsQuery`: observations, reward, changes, continuous actions, categories."""
+    """A unit's contribution to `ColumnsQuery`: observations, reward, continuous actions, categories."""
     asked = len(one_hot_inputs(columns, actions)) + (0 if columns.discrete_actions else actions)
-    return Fractions(2 * len(columns.continuous) + 1 + asked, BINS)
+    return Fractions(len(columns.continuous) + 1 + asked, BINS)
 
 
 @register_query(COLUMNS)
 class ColumnsQuery(NormaliserQuery):
-    """Histograms of `NormaliserQuery`, of continuous actions too, and how often each category occurs.
+    """Histograms of every unit's observations, rewards and continuous actions, and how often each category occurs.
 
     Args:
         columns: which dimensions are one-hot.
@@ -79,69 +88,117 @@ class ColumnsQuery(NormaliserQuery):
         return columns_contribution(self._columns, self._actions)
 
     def _bins(self, inputs: Tensor, targets: Tensor) -> Tensor:
-        parts = [super()._bins(inputs, targets)]
+        parts = [super()._bins(inputs, targets)[..., : len(self._continuous) + 1]]
         if not self._columns.discrete_actions:
             low, high = self._bounds.action_low, self._bounds.action_high
             parts.append(bins_of((inputs[..., self._columns.observation_size :] - low) / (high - low) * BINS))
         parts += [inputs[..., first : first + size].argmax(-1, keepdim=True) for first, size in self._one_hot]
         return torch.cat(parts, -1)
 
-    def normaliser(self, answer: Tensor, noise: float) -> Normaliser:
+    def with_changes(self, answer: Tensor, noise: float, changes: Tensor) -> Normaliser:
         """Make the maps from the noisy mean fractions: post-processing.
 
-        Inputs: mean and standard deviation. Changes: centred on 0, divided by the 90% quantile of |change| over 1.645.
-        Rewards: median, and the larger of that quantile of the distance from it and the standard deviation. One-hot
-        inputs: less their frequencies; those of parts with more categories than bins count as equal.
+        Numbers: mean and standard deviation of `moments_of`. Changes: centred on 0. One-hot inputs: less their
+        frequencies; those of parts with more categories than bins count as equal.
 
         Args:
             answer: ``[columns, BINS]``.
             noise: its standard deviation, which is public.
+            changes: scales of the changes, ``[S]``, in units of the declared range (`ChangesQuery.scales`).
         """
         columns, bounds, S = self._columns, self._bounds, self._columns.observation_size
         known, chosen = len(columns.continuous), columns.continuous.tolist()
-        fractions = [denoised(row, noise) for row in answer[: len(answer) - len(self._one_hot)]]
-        middle, scale, change = torch.zeros(S), torch.zeros(S), torch.zeros(S)
-        for place, dimension in enumerate(chosen):
-            middle[dimension], scale[dimension] = moments(fractions[place])
-            change[dimension] = spread_of_changes(fractions[known + 1 + place])
-        reward, spread = median_and_spread(fractions[known])
+        numbers = [moments_of(row, noise) for row in answer[: len(answer) - len(self._one_hot)]]
+        middle, scale = torch.zeros(S), torch.zeros(S)
+        for dimension, (mean, deviation) in zip(chosen, numbers, strict=False):
+            middle[dimension], scale[dimension] = mean, deviation
         span, reward_span = bounds.observation_high - bounds.observation_low, bounds.reward_high - bounds.reward_low
-        spread = max(spread, moments(fractions[known])[1])
-        states = bounds.observation_low + span * middle, span * scale, span * change
+        states = bounds.observation_low + span * middle, span * scale, span * changes
+        reward, spread = numbers[known]
         found = assembled(columns, bounds, states, (bounds.reward_low + reward_span * reward, reward_span * spread))
-        for place, row in enumerate(fractions[2 * known + 1 :]):
-            mean, deviation = moments(row)
+        for place, (mean, deviation) in enumerate(numbers[known + 1 :]):
             width = float(bounds.action_high[place] - bounds.action_low[place])
             found.input_mean[S + place] = float(bounds.action_low[place]) + width * mean
             found.input_scale[S + place] = width * deviation
-        for row, (first, size) in zip(answer[len(fractions) :], self._one_hot, strict=True):
+        for row, (first, size) in zip(answer[len(numbers) :], self._one_hot, strict=True):
             equal = torch.full((size,), 1 / size)
             found.input_mean[first : first + size] = possible_fractions(row[:size]).float() if size <= BINS else equal
         return found
 
 
-def denoised(noisy: Tensor, noise: float) -> Tensor:
-    """Fractions of a histogram that noise has blurred: a normal where it is most alike, and what lies elsewhere.
+@register_query(CHANGES)
+class ChangesQuery:
+    """Asks every unit how often each number changes, and the mean logarithm of the changes: their scale.
 
-    One normal of two unknowns is told from the noise long before every bin is. Only where more is seen than it can
-    hold, the rest is spread by `halved_fractions`.
+    Of a change c and the declared range d: ℓ = (log₂(|c|/d) + 8)/8 within ±1; changes below 2⁻¹⁶ d count as none.
+
+    Args:
+        columns: which dimensions are one-hot.
+        bounds: finite.
+    """
+
+    def __init__(self, columns: ObservationColumns, bounds: Bounds) -> None:
+        self._chosen, self._size = columns.continuous, columns.observation_size
+        self._span = (bounds.observation_high - bounds.observation_low)[self._chosen]
+        self.contribution = changes_contribution(columns)
+
+    def total(self, source: CohortSource) -> Tensor:
+        """Sum over all units, int64. Sensitive: only `Plan.answer` may see it."""
+        total = torch.zeros(2 * len(self._chosen), dtype=torch.int64)
+        for _, targets, own in all_rows(source, 0, _ROW_BYTES * (self._size + 2)):
+            size = (targets[..., self._chosen].abs() / self._span).double()
+            moved = own.unsqueeze(-1) & ~(size < 2.0**-16)
+            logarithms = (size.clamp(2.0**-16, 1.0).log2() + 8) / 8
+            rows = own.sum(1, keepdim=True).clamp(min=1)
+            parts = [_WEIGHT_OF_SHARE * moved.double(), logarithms.masked_fill(~moved, 0.0)]
+            total += self.contribution.total(torch.cat([part.sum(1) / rows for part in parts], 1))
+        return total
+
+    def scales(self, answer: Tensor, noise: float) -> Tensor:
+        """Root mean squares of the changes ``[S]``, in units of the declared range: post-processing.
+
+        As of normals, times the root of the share of rows that change; 1/256 where no change is seen.
+        """
+        found = torch.zeros(self._size)
+        shares, logarithms = answer.chunk(2)
+        least = _SEEN * noise / _WEIGHT_OF_SHARE
+        for place, dimension in enumerate(self._chosen.tolist()):
+            share = min(max(float(shares[place]) / _WEIGHT_OF_SHARE, 0.0), 1.0)
+            share = 1.0 if share > 1 - least else share
+            mean = min(max(float(logarithms[place]) / max(share, least), -1.0), 1.0)
+            scale = math.sqrt(share) * 2 ** (8 * mean - 8 + _LOG_OF_NORMAL)
+            found[dimension] = _STILL if share < least else min(max(scale, 2.0**-16), 1.0)
+        return found
+
+
+def changes_contribution(columns: ObservationColumns) -> BoundedSum:
+    """A unit's contribution to `ChangesQuery`: two numbers for each number of an observation."""
+    numbers = len(columns.continuous)
+    return BoundedSum(2 * numbers, _USUAL_CHANGE * math.sqrt(max(numbers, 1)))
+
+
+def moments_of(noisy: Tensor, noise: float) -> tuple[float, float]:
+    """Mean and standard deviation of a histogram that noise has blurred, in units of the declared range.
+
+    Where noise explains all that the best normal misses, those of all normals, each as likely as the noise says: so
+    little is concluded from much noise, and the declared range counts. Else those of `halved_fractions`.
 
     Args:
         noisy: ``[BINS]``.
         noise: standard deviation of each bin.
     """
     edges = torch.arange(1, BINS, dtype=noisy.dtype)
-    means = torch.arange(0, BINS + 0.25, 0.5, dtype=noisy.dtype)[:, None]
-    spreads = torch.logspace(math.log10(0.3), math.log10(BINS / 2), 24, dtype=noisy.dtype)[:, None, None]
-    below = torch.special.ndtr((edges - means) / spreads).flatten(0, 1)  # the last bins hold what lies beyond
-    normals = torch.nn.functional.pad(below, (1, 1)).index_fill_(1, torch.tensor([BINS]), 1.0).diff(dim=1)
-    sizes = normals.square().sum(1)
-    weights = ((normals @ noisy) / sizes).clamp(0, 1)
-    best = int((weights * (weights * sizes - 2 * (normals @ noisy))).argmin())
-    normal, weight = normals[best], float(weights[best])
-    if weight > 1 - _SEEN * noise / math.sqrt(float(sizes[best])):
-        return normal
-    return weight * normal + halved_fractions(noisy - weight * normal, noise, 1 - weight)
+    means = torch.arange(0, BINS + 0.25, 0.5, dtype=noisy.dtype)
+    spreads = torch.linspace(0.4, BINS / 2, 40, dtype=noisy.dtype)
+    below = torch.special.ndtr((edges - means[:, None]) / spreads[:, None, None])  # the last bins hold what lies beyond
+    whole = torch.nn.functional.pad(below, (1, 1)).index_fill_(2, torch.tensor([BINS]), 1.0).diff(dim=2)
+    missed = (whole - noisy).square().sum(2)
+    if float(missed.min()) > (BINS + _SEEN * math.sqrt(2 * BINS)) * noise**2:
+        return moments(halved_fractions(noisy, noise))
+    likely = (-missed / (2 * noise**2)).flatten().softmax(0).view_as(missed)
+    mean = float((likely.sum(0) * means).sum())
+    variance = float((likely * (spreads.square()[:, None] + (means - mean).square())).sum())
+    return mean / BINS, math.sqrt(variance) / BINS
 
 
 @register_query(RESIDUALS)
@@ -166,13 +223,16 @@ class ResidualQuery:
         row = _ROW_BYTES * (weights[0].shape[1] + 4 * self.targets)
         maps, heads = normaliser.to(torch.device("cpu")), tuple(weight.cpu() for weight in weights)
         for inputs, targets, own in all_rows(source, 0, row):
-            predicted = outputs(heads, maps.inputs(inputs).flatten(0, 1)[None])[0].view(*own.shape, -1)
-            gap = (maps.targets(targets)[..., : self.targets] - predicted[..., : self.targets]).abs()
-            share = (gap / _LARGEST_RESIDUAL).clamp(max=1.0)
-            both = torch.cat((share.sqrt(), share.square()), -1).double()
-            rows = own.sum(1, keepdim=True).clamp(min=1)
-            total += self.contribution.total(both.masked_fill(~own.unsqueeze(-1), 0.0).sum(1) / rows)
+            features, known = maps.inputs(inputs), maps.targets(targets)[..., : self.targets]
+            # Unit by unit: the last bits of a product of all their rows could depend on how many there are.
+            means = [self._mean(heads, x[mine], y[mine]) for x, y, mine in zip(features, known, own, strict=True)]
+            total += self.contribution.total(torch.stack(means))
         return total
+
+    def _mean(self, heads: Weights, features: Tensor, targets: Tensor) -> Tensor:
+        gap = (outputs(heads, features[None])[0][:, : self.targets] - targets).abs()
+        share = (gap / _LARGEST_RESIDUAL).clamp(max=1.0).double()
+        return torch.cat((share.sqrt(), share.square()), -1).mean(0)
 
     def spread(self, answer: Tensor, noise: float) -> Tensor:
         """Standard deviations of the residuals ``[targets]`` in scales of the target: post-processing."""
@@ -315,6 +375,8 @@ def released_heads(
 
     The first member is what the rounds released. The others are as far from it as its noise can be expected to be from
     no noise: draws from the known distribution of that noise. So where they differ, privacy made the model unsure.
+    Of features of degree 3 every second member keeps those of degree 2 alone, which are orthogonal to the others under
+    the people's own distribution: far from it, where no polynomial knows, they differ much.
 
     Args:
         trained: weights of the means, ``[1, F, targets]`` and ``[1, 1, targets]``, and the logit behind them.
@@ -326,11 +388,15 @@ def released_heads(
         seed: of the draws.
     """
     low, high = LOG_VARIANCES
+    assert shape.features is not None, "networks are released as they are"
+    kept = replace(shape.features, degree=2).size if shape.features.degree > 2 else shape.features.size
     whole = replace(shape, members=members, spread=True, log_variance_low=low, log_variance_high=high)
     weights = []
     for number, part in enumerate(trained):
         drawn = noise_in_weights(plan, server, (members - 1) * part[0].numel(), 2 * seed + number)
         varied = torch.cat((part.cpu(), part.cpu() + drawn.view(members - 1, *part.shape[1:])))
+        if not number:
+            varied[1::2, kept:] = 0.0
         means, logit = varied[..., : shape.targets], varied[..., shape.targets :]
         raw = torch.zeros(members, *part.shape[1:-1], shape.targets)
         if number:

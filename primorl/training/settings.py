@@ -12,7 +12,8 @@ LEAST_UNITS = 4
 """Public units that a start needs (`primorl.training.pooled`): some are held out to tell when to stop."""
 LEAST_OF_A_DRY_RUN = 2 * LEAST_UNITS
 """Public units that a dry run needs (`primorl.training.dry_run`)."""
-COLUMNS, RESIDUALS, FIRST_STATES, LENGTHS = "columns", "residuals", "first_states", "lengths"
+COLUMNS, CHANGES, RESIDUALS = "columns", "changes", "residuals"
+FIRST_STATES, LENGTHS = "first_states", "lengths"
 """Names in ``privacy.json`` of the queries for linear heads (`primorl.training.linear`)."""
 _REFUSE_UNKNOWN_KEYS = {"extra": "forbid"}  # where params.yaml is read
 

@@ -18,6 +18,7 @@ from primorl.privacy.mechanism.queries import query_types
 from primorl.training.cohort import CohortSource
 from primorl.training.linear import (
     LATE,
+    ChangesQuery,
     ColumnsQuery,
     FirstStatesQuery,
     LengthsQuery,
@@ -35,6 +36,7 @@ from primorl.training.queries import (
     normaliser_of_bounds,
 )
 from primorl.training.settings import (
+    CHANGES,
     COLUMNS,
     FIRST_STATES,
     LENGTHS,
@@ -104,7 +106,7 @@ class TrainingSetup:
         """Return the public split's inputs ``[R, S + A]`` and targets ``[R, >= S + 1]`` as training sees them."""
         return public
 
-    def queries(self) -> dict[str, NormaliserQuery | StartQuery]:
+    def queries(self) -> dict[str, NormaliserQuery | StartQuery | ChangesQuery]:
         """Make the query of each name that is asked before the rounds, in the plan's order."""
         kinds, early = query_types(), (query.what for query in self.plan.queries if query.what not in LATE)
         return {what: kinds[what](self.columns, self.bounds) for what in early}
@@ -144,9 +146,12 @@ class TrainingSetup:
         if self.normaliser == "bounds":
             return normaliser_of_bounds(self.columns, self.bounds)
         if self.normaliser == "private":
-            linear = self.architecture.features is not None
-            name, query = (COLUMNS, ColumnsQuery) if linear else (NORMALISER, NormaliserQuery)
-            return query(self.columns, self.bounds).normaliser(answers[name], self.noise_of(name))
+            if self.architecture.features is None:
+                query = NormaliserQuery(self.columns, self.bounds)
+                return query.normaliser(answers[NORMALISER], self.noise_of(NORMALISER))
+            changes = ChangesQuery(self.columns, self.bounds).scales(answers[CHANGES], self.noise_of(CHANGES))
+            columns = ColumnsQuery(self.columns, self.bounds)
+            return columns.with_changes(answers[COLUMNS], self.noise_of(COLUMNS), changes)
         if public is None:
             raise ValueError("the normaliser comes from the public split, and there is none")
         inputs, targets = public

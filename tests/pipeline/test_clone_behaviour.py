@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from pipeline import clone_behaviour
+from primorl.config import params
 from primorl.config.params import Params
 from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy
 from primorl.policy.exported import DeterministicPolicy
@@ -22,6 +23,7 @@ from primorl.training import pooled
 from primorl.training.training import ENGINE_VERSION
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.pipeline.training_project import charged, states, watch_private, with_changes
+from tests.projects import project_settings
 from tests.trajectories.builders import INFO
 
 FOLDER, DATA = Path("models/behaviour"), Path("data/partitions")
@@ -104,6 +106,11 @@ def test_what_cannot_be_cloned_is_refused_before_the_charge(asked: Params, monke
 
 
 def test_a_clone_costs_what_was_asked_for() -> None:
-    event, noise = clone_work.clone_event(settings, 0.5, None), clone_work.noise_for(0.5, 1e-5)
+    chosen = params.from_plain(project_settings())
+    event, noise = clone_work.clone_event(chosen, 0.5, None), clone_work.noise_for(0.5, 1e-5)
     assert event == training_event(clone_work.SAMPLING_PROBABILITY, noise, clone_work.ROUNDS)
     assert 0.49 < spent(event, 1e-5).epsilon_pld <= 0.5
+    heads = replace(chosen, dynamics=replace(chosen.dynamics, model="linear"))
+    of_box: Any = SimpleNamespace(info=INFO)
+    for manifest in (None, of_box):
+        assert 0.49 < spent(clone_work.clone_event(heads, 0.5, manifest), 1e-5).epsilon_pld <= 0.5

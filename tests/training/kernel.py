@@ -8,15 +8,22 @@ import torch
 from torch import Tensor
 
 from primorl.dynamics.architecture import Architecture
+from primorl.dynamics.features import Polynomials
 from primorl.training.local_update import LocalBatches
 from primorl.training.policy_network import Network, PolicyNetwork
 
-KINDS = ("dynamics", "dynamics with ends", "actions in a box", "discrete actions")
+KINDS = ("dynamics", "dynamics with ends", "actions in a box", "discrete actions", "linear", "linear with ends")
+KINDS += ("linear actions", "linear logits")
 
 
 def network(
     kind: str, hidden: tuple[int, ...] = (16, 12), *, size: int = 3, actions: int = 2, members: int = 3
 ) -> Network:
+    if kind in KINDS[4:6]:
+        heads = Polynomials(size + actions, (), 2)
+        return Architecture(size, actions, members, (), -10.0, 0.5, kind == KINDS[5], heads, spread=False)
+    if kind in KINDS[6:]:
+        return PolicyNetwork(size, actions, kind == KINDS[7], (), -5.0, 1.0, Polynomials(size, (), 2))
     if kind.startswith("dynamics"):
         return Architecture(size, actions, members, hidden, -10.0, 0.5, kind == KINDS[1])
     return PolicyNetwork(size, actions, kind == KINDS[3], hidden, -5.0, 1.0)

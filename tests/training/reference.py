@@ -21,15 +21,22 @@ def member_loss(parameters: list[Tensor], x: Tensor, y: Tensor, shape: Architect
         z = hidden @ weight + bias
         hidden = z * torch.sigmoid(z)
     output = hidden @ parameters[-2] + parameters[-1]
+    if not shape.spread:
+        squares = 0.5 * (output[:, : shape.targets] - y[:, : shape.targets]).square().sum(1).mean()
+        return squares + _of_ends(output, y, shape)
     mean, raw = output[:, : shape.targets], output[:, shape.targets : 2 * shape.targets]
     raw = shape.log_variance_high - torch.nn.functional.softplus(shape.log_variance_high - raw)
     log_variance = shape.log_variance_low + torch.nn.functional.softplus(raw - shape.log_variance_low)
     normal = torch.distributions.Normal(mean, torch.exp(log_variance / 2))
     terms = -normal.log_prob(y[:, : shape.targets]) - 0.5 * math.log(2 * math.pi)
     loss = (terms * normal.variance.detach() ** beta_nll).sum(1).mean()
-    if shape.learned_termination:
-        loss = loss - torch.distributions.Bernoulli(logits=TERMINATION_GAIN * output[:, -1]).log_prob(y[:, -1]).mean()
-    return loss
+    return loss + _of_ends(output, y, shape)
+
+
+def _of_ends(output: Tensor, y: Tensor, shape: Architecture) -> Tensor | float:
+    if not shape.learned_termination:
+        return 0.0
+    return -torch.distributions.Bernoulli(logits=TERMINATION_GAIN * output[:, -1]).log_prob(y[:, -1]).mean()
 
 
 def policy_loss(parameters: list[Tensor], x: Tensor, y: Tensor, shape: PolicyNetwork) -> Tensor:
@@ -40,6 +47,8 @@ def policy_loss(parameters: list[Tensor], x: Tensor, y: Tensor, shape: PolicyNet
     output = hidden @ parameters[-2] + parameters[-1]
     if shape.discrete_actions:
         return -torch.distributions.Categorical(logits=output).log_prob(y.argmax(1)).mean()
+    if not shape.spread:
+        return 0.5 * (output - y).square().sum(1).mean()
     mean, raw = torch.tanh(output[:, : shape.action_size]), output[:, shape.action_size :]
     raw = shape.log_variance_high - torch.nn.functional.softplus(shape.log_variance_high - raw)
     log_variance = shape.log_variance_low + torch.nn.functional.softplus(raw - shape.log_variance_low)

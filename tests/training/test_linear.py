@@ -1,0 +1,223 @@
+"""Linear heads: features, what people are asked beside the rounds, and the ensemble that is made of noised weights."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from primorl.dynamics.architecture import Architecture
+from primorl.dynamics.ensemble import Bounds, GaussianEnsemble, gaussian, outputs
+from primorl.dynamics.features import FARTHEST, Polynomials
+from primorl.dynamics.normaliser import Normaliser
+from primorl.privacy.mechanism.clipping import EnsembleClip
+from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.queries import ONE, GaussianQuery
+from primorl.privacy.mechanism.sampling import PoissonSampler
+from primorl.training.linear import (
+    ColumnsQuery,
+    FirstStatesQuery,
+    LengthsQuery,
+    ResidualQuery,
+    denoised,
+    distilled,
+    lost_to_noise,
+    noise_in_weights,
+    released_heads,
+)
+from primorl.training.policy_network import PolicyNetwork
+from primorl.training.queries import BINS, ObservationColumns
+from primorl.training.settings import COLUMNS, FIRST_STATES, LENGTHS, RESIDUALS
+from primorl.training.training import TrainingState, train
+from tests.units import Ragged, local_training, server_training, training_setup
+
+HEADS = ObservationColumns(5, ((1, 3),), discrete_actions=False)  # two numbers around three categories
+LOW, HIGH = torch.tensor([-8.0, 0, 0, 0, 10.0]), torch.tensor([8.0, 1, 1, 1, 30.0])
+BOUNDS = Bounds(LOW, HIGH, torch.tensor([-1.0]), torch.tensor([3.0]), -10.0, 10.0)
+FEATURES = Polynomials(6, ((1, 3),), 2)
+SHAPE = Architecture(5, 1, 1, (), -12.0, 4.0, features=FEATURES, spread=False)
+SERVER = server_training(0.6, 0.8)
+HORIZON = 40
+
+
+class Log(Ragged):
+    """Units of two trajectories each, the second twice as long."""
+
+    def begins(self, units: Tensor, steps: Tensor) -> Tensor:
+        return (steps == 0) | (steps == self.lengths(units)[:, None] // 3)
+
+
+def log_of(units: int, seed: int = 0) -> Log:
+    """A system whose changes and rewards are polynomials of degree 2, with noise."""
+    drawn = torch.Generator().manual_seed(seed)
+    inputs, targets = [], []
+    for _ in range(units):
+        x = torch.randn(30, 6, generator=drawn)
+        category = torch.multinomial(torch.tensor([0.6, 0.3, 0.1]), 30, replacement=True, generator=drawn)
+        x[:, 1:4] = torch.nn.functional.one_hot(category, 3).float()
+        first, second, action = x[:, 0].clone(), x[:, 4].clone(), x[:, 5].clone()
+        x[:, 4], x[:, 5] = 20 + 2 * second, 1 + 0.5 * action
+        change = torch.stack((0.1 * (first * action - first + 0.3 * x[:, 1]), 0.4 * (action - 0.5 * second)), 1)
+        change += torch.tensor([0.01, 0.2]) * torch.randn(30, 2, generator=drawn)
+        reward = 2 * first * first - second + 0.5 * torch.randn(30, generator=drawn)
+        still = torch.zeros(30, 3)
+        inputs.append(x)
+        targets.append(torch.cat((change[:, :1], still, change[:, 1:], reward[:, None], torch.zeros(30, 1)), 1))
+    return Log(inputs, targets)
+
+
+def setup_of(units: int, noise: float = 0.0, **changes: Any) -> Any:
+    contributions = {
+        COLUMNS: ColumnsQuery(HEADS, BOUNDS).fractions,
+        RESIDUALS: ResidualQuery(6).contribution,
+        FIRST_STATES: FirstStatesQuery(HEADS).contribution,
+        LENGTHS: LengthsQuery(HORIZON).contribution,
+    }
+    queries = tuple(GaussianQuery.of(name, each, noise) for name, each in contributions.items())
+    clip = EnsembleClip(0.5, "flat", 1, 1)
+    plan = Plan(units, "person", PoissonSampler(1.0), clip, noise, 40, 1e-6, queries=queries)
+    local = replace(local_training(1.0, 30), max_transitions_per_unit=30)
+    setup = training_setup(plan, SHAPE, local=local, server=SERVER)
+    return replace(
+        setup, columns=HEADS, bounds=BOUNDS, normaliser="private", architecture=SHAPE, horizon=HORIZON, **changes
+    )
+
+
+def test_features_are_orthonormal_and_the_same_in_any_company() -> None:
+    frequencies = torch.tensor([0.0, 0.6, 0.3, 0.1, 0.0, 0.0])
+    rows = torch.randn(200_000, 6, generator=torch.Generator().manual_seed(0))
+    category = torch.multinomial(frequencies[1:4], len(rows), replacement=True)
+    rows[:, 1:4] = torch.nn.functional.one_hot(category, 3).float() - frequencies[1:4]
+    basis = FEATURES.basis(frequencies)
+    found = FEATURES(rows, basis)
+    assert found.shape[1] == FEATURES.size == 3 + 2 + 3 + (3 + 3 * 2)
+    moments = found.T @ found / len(rows)
+    torch.testing.assert_close(moments, torch.eye(FEATURES.size), atol=0.03, rtol=0)
+    for count in (1, 7, 64, 1001):
+        assert torch.equal(FEATURES(rows[:count], basis), found[:count])
+    assert Polynomials(4, (), 3).size == 34
+    far = FEATURES(1e9 * rows[:100], basis).abs()
+    assert bool((far <= FEATURES.largest(basis) + 1e-3).all()), f"held within {FARTHEST}"
+
+
+def test_rounds_of_heads_learn_the_system_and_people_tell_the_rest() -> None:
+    """Without noise the released ensemble predicts what least squares would, with the spread that is left."""
+    log, seen = log_of(400), list[TrainingState]()
+    setup = setup_of(400)
+    trained = train(setup, log, None, save_checkpoint=seen.append)
+    assert [state.asked_late for state in seen].index(True) == len(seen) - 2, "asked once, after the rounds"
+    shape, weights = setup.released(trained.weights, trained.answers, 3)
+    model = GaussianEnsemble(shape, weights, trained.normaliser, BOUNDS)
+    test = log_of(50, seed=1)
+    inputs, targets = torch.cat(list(test.inputs)), torch.cat(list(test.targets))[:, :6]
+    mean, std, _ = model.predict(inputs[:, :5], inputs[:, 5:])
+    missed = (mean[0] - targets).square().mean(0).sqrt()[[0, 4, 5]]
+    torch.testing.assert_close(missed, torch.tensor([0.01, 0.2, 0.5]), rtol=0.25, atol=0.01)
+    torch.testing.assert_close(std[0, 0, [0, 4, 5]], missed, rtol=0.3, atol=0.01)
+    assert torch.equal(mean[0], mean[2]), "no noise, no doubt"
+    starts = setup.start_model(trained.answers, trained.normaliser)
+    drawn = starts.sample(20_000, torch.Generator().manual_seed(0))
+    assert drawn[:, 0].std() == pytest.approx(1.0, abs=0.15)
+    assert drawn[:, 4].mean() == pytest.approx(20.0, abs=0.3)
+    assert drawn[:, 1:4].mean(0).tolist() == pytest.approx([0.6, 0.3, 0.1], abs=0.08)
+    survival = starts.survival
+    assert survival.tolist() == pytest.approx([1.0] * 10 + [0.5] * 10 + [0.0] * 20, abs=1e-6), "10 and 20 steps"
+
+
+AWKWARD = [0.0, 1.0, -5.0, 25.0, 1e-30, 1e30, -3e38, math.nan, math.inf, -math.inf]
+
+
+@settings(max_examples=60, deadline=None)
+@given(values=st.lists(st.sampled_from(AWKWARD), min_size=2, max_size=9), length=st.integers(1, 40))
+def test_a_unit_more_moves_every_sum_by_at_most_the_sensitivity(values: list[float], length: int) -> None:
+    """The twin below: weights that are not clipped would move it by more."""
+    rest = log_of(3)
+    rows = torch.tensor((values * 300)[: 13 * length]).view(length, 13)
+    more = Log([*rest.inputs, rows[:, :6]], [*rest.targets, rows[:, 6:]])
+    normaliser = setup_of(3).make_normaliser(None, {COLUMNS: torch.rand(7, BINS).double()})
+    weights = tuple(torch.full(w.shape, 3.0) for w in SHAPE.initial_weights(0))
+    columns = ColumnsQuery(HEADS, BOUNDS)
+    moved = (columns.total(more) - columns.total(rest)).double() / ONE
+    assert float(moved.norm()) <= columns.fractions.sensitivity * (1 + 1e-12)
+    for query in (ResidualQuery(6), FirstStatesQuery(HEADS), LengthsQuery(HORIZON)):
+        sums = [query.total(log, normaliser, weights) for log in (more, rest)]
+        moved = (sums[0] - sums[1]).double() / ONE
+        assert float(moved.norm()) <= query.contribution.sensitivity * (1 + 1e-12)
+
+
+def test_a_unit_can_reach_the_sensitivity_that_is_stated() -> None:
+    """So a smaller one would be wrong."""
+    normaliser = setup_of(3).make_normaliser(None, {COLUMNS: torch.eye(7, BINS).double()})
+    weights = tuple(torch.zeros(w.shape) for w in SHAPE.initial_weights(0))
+    far = Log([torch.full((3, 6), 1e6)], [torch.full((3, 7), 1e6)])
+    for query in (ResidualQuery(6), FirstStatesQuery(HEADS), LengthsQuery(HORIZON)):
+        moved = query.total(far, normaliser, weights).double() / ONE
+        share = 0.7 if isinstance(query, LengthsQuery) else 0.999
+        assert float(moved.norm()) >= share * query.contribution.sensitivity
+
+
+def test_lost_late_answers_are_not_asked_again() -> None:
+    setup, kept = setup_of(8), list[TrainingState]()
+    train(setup, log_of(8), None, save_checkpoint=kept.append)
+    announced = next(state for state in kept if state.asked_late)
+    assert RESIDUALS not in announced.answers
+    resumed = train(setup, log_of(8), None, state=announced)
+    assert RESIDUALS not in resumed.answers
+    assert setup.spread(resumed.answers).tolist() == [1.0] * 6
+
+
+def test_members_differ_by_the_noise_that_the_rounds_had() -> None:
+    """Heads that learn nothing, from people whose rows are zero, are as far from zero as drawn members from them."""
+    setup = setup_of(60, noise=2.0)
+    zeros = Log([torch.zeros(4, 6)] * 60, [torch.zeros(4, 7)] * 60)
+    plan, server = setup.plan, setup.server
+    expected = float(noise_in_weights(plan, server, 20_000).std())
+    still = replace(setup, plan=replace(plan, queries=()), normaliser="bounds")
+    zeroed = replace(still, local=replace(still.local, learning_rate=1e-9))
+    weights = train(zeroed, zeros, None).weights
+    walked = float(torch.cat([w.flatten() for w in weights]).std())
+    assert walked > expected, "without rows that pull back, noise adds up"
+    shape, members = released_heads(weights, torch.ones(6), 200, plan, server, SHAPE, 0)
+    spread = (members[0][1:, :, :6] - members[0][:1, :, :6]).std()
+    assert float(spread) == pytest.approx(expected, rel=0.05)
+    assert torch.equal(members[0][0, :, :6], weights[0][0])
+    assert lost_to_noise(plan, server, SHAPE) == pytest.approx(expected**2 * (FEATURES.size + 1), rel=0.1)
+    _, log_variance = gaussian(shape, outputs(members, torch.zeros(200, 1, FEATURES.size)))
+    torch.testing.assert_close(log_variance, torch.zeros_like(log_variance), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.04])
+def test_a_normal_is_found_in_a_noisy_histogram(noise: float) -> None:
+    exact = torch.zeros(BINS, dtype=torch.float64)
+    exact[9:14] = torch.tensor([0.06, 0.24, 0.4, 0.24, 0.06], dtype=torch.float64)
+    for seed in range(5):
+        drawn = torch.Generator().manual_seed(seed)
+        found = denoised(exact + noise * torch.randn(BINS, dtype=torch.float64, generator=drawn), noise)
+        assert float(found.sum()) == pytest.approx(1, abs=1e-6)
+        assert float((found * torch.arange(BINS)).sum()) == pytest.approx(11, abs=0.6)
+    two = torch.zeros(BINS, dtype=torch.float64)
+    two[2], two[25] = 0.6, 0.4
+    assert float((denoised(two, 0.001) * torch.arange(BINS)).sum()) == pytest.approx(11.2, abs=0.2)
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+def test_a_network_is_taught_what_heads_do(discrete: bool) -> None:
+    heads = PolicyNetwork(5, 3 if discrete else 1, discrete, (), -5.0, 1.0, Polynomials(5, ((1, 3),), 2))
+    drawn = torch.Generator().manual_seed(0)
+    weights = tuple(0.2 * torch.randn(w.shape, generator=drawn) for w in heads.initial_weights(0))
+    mean, scale = torch.tensor([0.0, 0.6, 0.3, 0.1, 20.0]), torch.tensor([1.0, 1, 1, 1, 2.0])
+    maps = Normaliser(mean, scale, torch.zeros(1), torch.ones(1)).with_features(heads.features, mean)  # type: ignore[arg-type]
+    shape, taught, plain = distilled(heads, weights, maps, BOUNDS, torch.full((1,), 0.3), (32,), 0)
+    rows = log_of(20).inputs[0][:, :5]
+    wanted = outputs(weights, maps.inputs(rows)[None])[0]
+    hidden = (plain.inputs(rows) @ taught[0][0] + taught[1][0]).relu()
+    output = hidden @ taught[2][0] + taught[3][0]
+    if discrete:
+        assert float((wanted.softmax(-1) - output.softmax(-1)).abs().mean()) < 0.05
+    else:
+        assert float((wanted.clamp(-1, 1) - output[:, :1].tanh()).abs().mean()) < 0.05
+    assert shape.hidden == (32,)
