@@ -8,6 +8,7 @@ from primorl.project.paths import PARTITIONS, PUBLIC, TRAJECTORIES
 from primorl.setup.public_checks import objections, say_public
 from primorl.tracking import StageRun
 from primorl.trajectories.partitioning import partition
+from primorl.trajectories.storage.manifest import PUBLIC_BY
 from primorl.trajectories.storage.rows import UnitStore
 
 
@@ -29,6 +30,8 @@ def body(params: Params, run: StageRun) -> None:
     run.metric("private_units", manifest.private_units)
     run.metric("public_units", manifest.public_units)
     run.tag("dataset_fingerprint", manifest.info.dataset_fingerprint)
+    if manifest.public_units:
+        print(f"partition: {manifest.public_units} units are public, {PUBLIC_BY[manifest.public_by]}", file=sys.stderr)
     found = objections(params, manifest, UnitStore.open(PUBLIC))
     say_public("partition", (*found.stops, *found.warnings))
 

@@ -11,7 +11,7 @@ from primorl.setup.fitting import MODEL_TRAINING, check_verdict, fitted, say_fit
 from primorl.setup.launcher import run_worker
 from primorl.setup.model_work import make_plan
 from primorl.setup.next_charges import check_all_fits
-from primorl.setup.paid_training import paid_training, work_for_first, write_model
+from primorl.setup.paid_training import paid_training, work_for_first, write_model, write_public_model
 from primorl.setup.partitions import Partitions
 from primorl.setup.public_checks import check_public
 from primorl.tracking import StageRun
@@ -22,11 +22,16 @@ def body(params: Params, run: StageRun) -> None:
     partitions = Partitions.open(PARTITIONS)
     check_public(params, partitions.manifest, partitions.public)
     chosen, fit = fitted(params, partitions.manifest, partitions.public)
-    say_fit("train_model", chosen, fit)
-    check_verdict(params, fit)
-    check_all_fits(params, make_plan(chosen, partitions.manifest), partitions)
+    if params.privacy.train_on == "private":
+        say_fit("train_model", chosen, fit)
+        check_verdict(params, fit)
+        check_all_fits(params, make_plan(chosen, partitions.manifest), partitions)
     run.params({"seed": params.seed, "privacy": plain(chosen.privacy), "dynamics": plain(chosen.dynamics)})
     run.pipeline.params(chosen.values(params.unfitted - chosen.unfitted))
+    if params.privacy.train_on == "public":
+        print("train_model: of the public units alone: no private row is read, nothing is charged", file=sys.stderr)
+        write_public_model(MODEL_TRAINING, chosen, partitions, run)
+        return
     run.tag("can_learn", fit.answer)
     with paid_training(MODEL_TRAINING, params, partitions, run) as paid:
         write_model(MODEL, chosen, fit.answer, partitions, paid, run)

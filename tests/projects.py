@@ -31,9 +31,12 @@ DYNAMICS: dict[str, Any] = {
 def project_settings(dataset: str = "pendulum-replay") -> dict[str, Any]:
     """The repository's own settings with every ``auto`` decided, and what the dataset's file says as ``chosen``.
 
-    What a run would fit to its data has the value of `PRIVACY` and `DYNAMICS`, or else the dataset's own.
+    What a run would fit to its data has the value of `PRIVACY` and `DYNAMICS`, or else the dataset's own. One unit in
+    fifty is public where the dataset suggests no share.
     """
     raw = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    entry = yaml.safe_load((ROOT / f"datasets/{dataset}.yaml").read_text(encoding="utf-8"))
+    raw["partition"] |= {"public_fraction": entry["suggested"]["partition"].get("public_fraction", 0.02)}
     checked = params.parse(raw | {"dataset": dataset}, ROOT / "params.yaml")
     content = params.plain(checked)
     for name, block in (("privacy", PRIVACY), ("dynamics", DYNAMICS)):

@@ -45,7 +45,10 @@ BY_FILE = ("primorl.setup.policy_fitting", "primorl.setup.policy_results")
 """Beside paid work, in the same room, and no part of it: an edit of paid work must not train a policy again."""
 CODE, SETUP = ("pipeline/", "primorl/"), "primorl.setup."
 READ = {field.name for field in fields(Params)} - {"compute", "tracking", "ledger", "origins"}
-ALONE = ("privacy.budget.", "privacy.draw.", "evaluation.private.draw.", "dynamics.variant.", "partition.public.")
+ALONE = (
+    *("privacy.budget.", "privacy.draw.", "privacy.train_on.", "evaluation.private.draw.", "dynamics.variant."),
+    "partition.public.",
+)
 SUGGESTIBLE = {key for key in leaves() if not f"{key}.".startswith(ALONE)}
 METHODS = {"of", "entropy_of"}
 

@@ -139,7 +139,7 @@ def init(
     name = _dataset_name(name, log)
     _make(target, (name, draft.text(name, log, form)), there=there)
     print(f"datasets/{name}.yaml has the names and types of the columns; no bound was read off the rows")
-    drawn = f"; as it stands, a hash draws {100 * _public_fraction(target):g}% of the units"
+    drawn = "; as it stands, nobody's"
     if there:
         print(f"set `dataset: {template.as_text(name)}` in params.yaml to use it")
         drawn = ""
@@ -199,11 +199,3 @@ def _make(target: Path, entry: tuple[str, str] | None, *, there: bool) -> None:
 
         with replaced_file(file) as fresh:
             fresh.write_text(entry[1], encoding="utf-8")
-
-
-def _public_fraction(target: Path) -> float:
-    from primorl.config.reading import read_yaml
-
-    files = ("params.yaml", "datasets/defaults.yaml")
-    said = (read_yaml(target / file, "the project's settings")["partition"]["public_fraction"] for file in files)
-    return float(next(fraction for fraction in said if fraction != "auto"))

@@ -279,6 +279,8 @@ def _text(settings: Settings, status: Status | None) -> Iterator[str]:
     training, delta = asked_for(settings)
     params, manifest = settings.params, settings.manifest
     spent = training.spent(delta, RELATION_NAME)
+    if params is not None and params.privacy.train_on == "public":
+        yield "privacy.train_on is public: the model is of the public units alone (ε 0), and none of this is charged"
     yield (
         f"sampling probability {at_most(training.sampling_probability, 6)}, noise multiplier "
         f"{at_least(training.noise_multiplier, 6)}, {training.rounds} rounds, at δ {at_most(delta, 6)}:"
@@ -322,8 +324,8 @@ def _fit_lines(settings: Settings, fit: Fit, manifest: Manifest) -> Iterator[str
         yield f"  fitted to public facts of the data: {said}"
     for stop in settings.objections.stops:
         yield f"  can it learn? no: {stop}"
-    if not settings.objections.stops:
-        yield f"  can it learn? {fit.answer}: {fit.reason}"
+    if not settings.objections.stops and settings.run is not None and settings.run[0].privacy.train_on == "private":
+        yield f"  can it learn? {fit.answer.replace('_', ' ')}: {fit.reason}"
     for warning in settings.objections.warnings:
         yield f"  warning: {warning}"
     if manifest.public_units == 0 and manifest.info.environment is None:
@@ -341,7 +343,8 @@ def _with_others(params: Params, training: Training, others: list[PendingCharge]
     questions = [f"{each.question} {at_most(each.epsilon or 0, 4)}" for each in others if each.question is not None]
     if questions:
         words.append(f"the private evaluation of its policy ({', '.join(questions)})")
-    together = total_of([training.event, *(each.event for each in others)], budget.delta).epsilon
+    model = [] if params.privacy.train_on == "public" else [training.event]
+    together = total_of([*model, *(each.event for each in others)], budget.delta).epsilon
     line = f"  with {' and '.join(words)}: about ε {at_most(together, 4)} in all"
     if budget.epsilon is not None and together > budget.epsilon:
         line += f", which privacy.budget.epsilon {budget.epsilon!r} does not allow"
@@ -388,7 +391,7 @@ def _ledger_lines(
     if changed & MAKE_DATA:
         yield f"  {UNKNOWN}"
     elif settings.run is not None:
-        if account.entries:
+        if account.entries or params.privacy.train_on == "public":
             stay = partial(same_questions, changed)
             charges = mark_paid(params, Partitions.open(PARTITIONS), account, charges, questions_stay=stay)
         yield _next_line(charges, epsilon)

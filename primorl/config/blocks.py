@@ -114,7 +114,8 @@ class Privacy(Block):
     """The mechanism of one run (PriMORL, Algorithm 2), and the budget that all runs share.
 
     ``draw`` numbers the draws of the noise: settings that were paid for are restored, and another number pays for
-    another draw of them.
+    another draw of them. ``train_on: public`` makes the model of the public split alone: no private row is read for it,
+    and nothing is charged.
     """
 
     budget: Budget
@@ -126,6 +127,7 @@ class Privacy(Block):
     clipping_norm: ClippingNorm
     clipping: Literal["flat", "per_layer"]
     statistics: Statistics
+    train_on: Literal["private", "public"] = "private"  # what older files meant
     draw: NaturalInt
 
     def __post_init__(self) -> None:

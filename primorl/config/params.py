@@ -37,6 +37,8 @@ T = TypeVar("T")
 DATASETS = "datasets"
 DEFAULTS = "defaults"
 """The file in ``datasets/`` that is no dataset."""
+_ALONE = "a public split and dynamics.variant: private"
+_FRACTION = "partition.public_fraction"
 _NO_CHOICES = ("ledger", "tracking", "compute")
 _WHY = "every choice of a run lives in this file"
 
@@ -72,9 +74,12 @@ class Params(Block):
 
         Found out after training, another model would have to be paid for.
         """
+        nobody, starts, nowhere = self.partition.public_fraction == 0, self.policy.starts, None
+        if self.privacy.train_on == "public" and (nobody or self.dynamics.variant != "private"):
+            found = "partition.public_fraction 0" if nobody else f"dynamics.variant {self.dynamics.variant}"
+            raise ValueError(f"privacy.train_on: found public, with {found}; allowed: private, or {_ALONE}")
         if self.dynamics.variant == "mopo":  # its rollouts begin at real states
             return
-        nobody, starts, nowhere = self.partition.public_fraction == 0, self.policy.starts, None
         if nobody:
             self._check_without_public()
         if "policy.starts" in self.unfitted:
@@ -141,10 +146,10 @@ class Params(Block):
         return from_plain(content, {**self.origins, **dict.fromkeys(taken, suggestions.FIT)})
 
     def estimators(self, epsilon: float | None) -> Estimators:
-        """What is asked of the private units beside a model of this ε; None: the model has no guarantee."""
+        """What is asked of the private units beside a model of this ε; None: it has no guarantee. 0 has no share."""
         if self.origins.get(shares.ESTIMATORS) != shares.STATED:
             return self.evaluation.private.estimators
-        return {} if epsilon is None else shares.estimators(epsilon)
+        return shares.estimators(epsilon) if epsilon else {}
 
     def suggested(self) -> dict[str, Any]:
         """The values that were taken from a dataset's file or from the defaults, by dotted key."""
@@ -217,6 +222,9 @@ def parse(raw: Any, path: Path = PARAMS) -> Params:
     effective, origins, undecided = suggestions.decide(raw, sources)
     shares.decide(effective, origins, entry.get("environment"))
     wrong[path] += undecided
+    if entry.get("unit") != "trajectory" and origins.get(_FRACTION) == f"{DATASETS}/{DEFAULTS}.yaml":
+        # Units are people: none is public by a default that nobody wrote for them.
+        effective["partition"]["public_fraction"], origins[_FRACTION] = 0, f"{DATASETS}/{name}.yaml"
     said = effective | {"chosen": {key: value for key, value in entry.items() if key != "settings"}, "origins": origins}
     derived.decide(said, origins, suggestions.TO_FIT)
     return _checked(said, path, own, wrong)

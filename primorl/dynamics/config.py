@@ -11,8 +11,11 @@ from primorl.project.values import Within
 FILE = "config.json"
 Variant = Literal["private", "no_privacy", "no_clip", "mopo"]
 
-CanLearn = Literal["yes", "marginal", "no"]
-"""Whether the settings of a training can learn, as far as is known before it."""
+CanLearn = Literal["yes", "marginal", "no", "not_needed"]
+"""Whether the settings of a training can learn, as far as is known before it.
+
+``not_needed``: the public split alone makes a model that is as good.
+"""
 
 _Count = Annotated[int, Within(ge=1)]
 
@@ -52,7 +55,10 @@ class ModelConfig:
     termination: Annotated[Line, "`none`, `learned` or the name of a declared rule."]
     environment: Annotated[Line | None, "Id of the Gymnasium environment; `null`: no simulator."]
     variant: Annotated[Variant, "`dynamics.variant` of params.yaml."]
-    rounds: Annotated[_Count, "Rounds (or epochs) in the weights, after early stopping on the public split."]
+    rounds: Annotated[
+        Annotated[int, Within(ge=0)],
+        "Rounds (or epochs) in the weights, after early stopping on the public split; 0: the public split alone.",
+    ]
     observation_names: Annotated[tuple[Line, ...] | None, "Names of the observation's dimensions, as declared."] = None
     action_names: Annotated[tuple[Line, ...] | None, "Names of the action's dimensions or of the actions."] = None
     elapsed: Annotated[

@@ -18,7 +18,8 @@ _Share = Annotated[float, Within(ge=0, le=1)]
 _Count = Annotated[int, Within(ge=1)]
 _NEEDED = ("epsilon", "delta")
 _ROUNDS = ("sampling_probability", "noise_multiplier", "clipping_norm", "rounds")
-_WITHOUT_ROUNDS = "PureDpEvent"
+_WITHOUT_ROUNDS = "PureDpEvent", "NoOpDpEvent"
+NOTHING_READ: dict[str, Any] = {"type": "NoOpDpEvent"}
 NO_ROUNDS: dict[str, Any] = {**dict.fromkeys(_ROUNDS), "queries": ()}
 """The keys of a statement that only rounds have."""
 
@@ -112,7 +113,7 @@ class SpentOnDataset:
     ]
     epsilon_rdp: Annotated[_Epsilon | None, "The same by RDP at the privacy filter's orders."]
     delta: Annotated[_Delta, "δ of all three: `privacy.budget.delta`."]
-    charges: Annotated[_Count, "Number of charges, this one included."]
+    charges: Annotated[Annotated[int, Within(ge=0)], "Number of charges, this one included."]
 
 
 @record
@@ -145,7 +146,8 @@ class Statement:
     epsilon_rdp: Annotated[_Epsilon | None, "ε by the RDP accountant, which the paper used; an upper bound as well."]
     event: Annotated[
         dict[str, Any],
-        "The accounted event, as `dp_accounting` would rebuild it; `PureDpEvent` is this project's: pure ε-DP.",
+        "The accounted event, as `dp_accounting` would rebuild it; `PureDpEvent` is this project's: pure ε-DP. "
+        "`NoOpDpEvent`: no private row was read.",
     ]
     sampling_probability: Annotated[_Probability | None, "q, the probability with which a unit joins a round."]
     noise_multiplier: Annotated[_Multiplier | None, "z: the noise of a round has standard deviation z times C."]
@@ -193,14 +195,19 @@ class Statement:
     spent_on_dataset: Annotated[SpentOnDataset | None, "What the ledger had recorded for the same units."] = None
 
     def __post_init__(self) -> None:
-        rounds = self.event.get("type") != _WITHOUT_ROUNDS and not self.mechanisms
+        rounds = self.event.get("type") not in _WITHOUT_ROUNDS and not self.mechanisms
         missing = [key for key in (*_NEEDED, *(_ROUNDS if rounds else ())) if getattr(self, key) is None]
         if self.private and missing:
             raise ValueError(f"private: true, yet {', '.join(missing)} is null")
         stray = [] if rounds else [key for key in _ROUNDS if getattr(self, key) is not None]
         if stray or (self.queries and not rounds):
-            what = "mechanisms: what is made from several" if self.mechanisms else f"event: {_WITHOUT_ROUNDS}"
+            what = "mechanisms: what is made from several" if self.mechanisms else f"event: {self.event['type']}"
             raise ValueError(f"{what} has no rounds, yet {', '.join(stray) or 'queries'} is given")
+
+    @property
+    def public_alone(self) -> bool:
+        """Whether it is of what the public units alone made: no private row was read, and nothing was charged."""
+        return self.event == NOTHING_READ
 
     @property
     def sound(self) -> bool:

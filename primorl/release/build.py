@@ -292,7 +292,10 @@ def _ledger_statement(
         account = ledger.account(dataset_version(manifest, PARTITIONS))
     charges = {charge.id: charge for charge in account.charges}
     files = [MODELS / name for name in (*MODEL, STARTS) if (MODELS / name).exists()]
-    made = {str(statement.charge): _made_by(charges.get(str(statement.charge)), statement, MODELS / MODEL[2], files)}
+    made = {}
+    if not statement.public_alone:
+        own = charges.get(str(statement.charge))
+        made[str(statement.charge)] = _made_by(own, statement, MODELS / MODEL[2], files)
     if clone is not None:
         own = charges.get(str(clone.charge))
         made[str(clone.charge)] = _made_by(own, clone, MODELS / CLONE, sorted(BEHAVIOUR.iterdir()))

@@ -99,7 +99,8 @@ def check(folder: Path, *, void_ok: bool, key: Path | None = None) -> Statement:
     check_statement(folder / MODEL[2], bundle.of_model)
     _check_starts(bundle)
     check_ledger(folder / LEDGER, bundle.ledger, folder / MODEL[2], bundle.of_model)
-    check_payment(folder / MODEL[2], bundle.of_model, bundle.ledger, bundle.of_model)
+    if not bundle.of_model.public_alone:
+        check_payment(folder / MODEL[2], bundle.of_model, bundle.ledger, bundle.of_model)
     _check_charges_differ(bundle)
     _check_clone(bundle)
     _check_policy_statement(bundle)
@@ -271,7 +272,7 @@ def _check_configs(bundle: Bundle) -> None:
         raise PipelineError(f"{folder / MODEL[2]}: private: contradicts the variant in {MODEL[1]}, {model.variant!r}")
     if model.termination != statement.termination:
         raise PipelineError(f"{folder / MODEL[2]}: termination: differs from {MODEL[1]}")
-    rounds = given(folder / MODEL[2], "rounds", statement.rounds)
+    rounds = 0 if statement.public_alone else given(folder / MODEL[2], "rounds", statement.rounds)
     if model.rounds > rounds:
         raise PipelineError(f"{folder / MODEL[1]}: rounds: more than the {rounds} that were paid for")
 
@@ -411,13 +412,13 @@ def _check_chain(bundle: Bundle) -> None:
     records = {record.id: record.made for record in bundle.ledger.records}
     paid = {} if answers is None else {each.charge: name for name, each in answers.statements.items()}
     charged = {model.charge, *paid, *([] if clone is None else [clone.charge])}
-    made = records.get(str(model.charge))
+    found = {Path(name).name: file_sha256(folder / name) for name in (*MODEL, *({STARTS} & bundle.names))}
+    made = found if model.public_alone else records.get(str(model.charge))  # nobody was charged for it
     if made is None or any(record.made for record in bundle.ledger.records if record.id not in charged):
         raise PipelineError(
             f"{folder / LEDGER}: records: made: needed with charge {model.charge}, and allowed only there and with "
             f"the charges that {ANSWERS} and {CLONE} name"
         )
-    found = {Path(name).name: file_sha256(folder / name) for name in (*MODEL, *({STARTS} & bundle.names))}
     for name in sorted(found.keys() | made.keys()):
         _refuse_other_digest(folder / "dynamics" / name, found.get(name), made.get(name), str(model.charge))
     cloned = None

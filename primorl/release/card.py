@@ -330,7 +330,7 @@ def with_account(released: Content, own: Sequence[Content], charged: Mapping[str
     """
     if not released["private"]:
         return released
-    stated = [(each["charge"], cost(event_from_json(each["event"]))) for each in own]
+    stated = [(each.get("charge"), cost(event_from_json(each["event"]))) for each in own]
     spent = total([*charged.values(), *(each for charge, each in stated if charge not in charged)])
     # The figures of this run's statements are tighter. They hold alone where the ledger has nothing else and no more.
     nothing_else = charged.keys() <= {charge for charge, _ in stated}

@@ -103,7 +103,7 @@ class LedgerStatement:
     ]
     epsilon_rdp: Annotated[_Epsilon | None, "The same by RDP at the privacy filter's orders."]
     delta: Annotated[_Delta, "δ of all three."]
-    charges: Annotated[_Count, "Number of charges."]
+    charges: Annotated[Annotated[int, Within(ge=0)], "Number of charges."]
     records: Annotated[tuple[ChargeRecord, ...], "The charges, oldest first."]
 
 

@@ -10,7 +10,7 @@ from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.ledger.account import fixed_epsilon, seen, total_of
 from primorl.privacy.mechanism.queries import GaussianQuery, query_types
-from primorl.privacy.statement import Accountant, MechanismStatement, SpentOnDataset, Statement
+from primorl.privacy.statement import NOTHING_READ, Accountant, MechanismStatement, SpentOnDataset, Statement
 from primorl.privacy.together import joint_event
 from primorl.project.errors import PipelineError
 from primorl.project.files import finite
@@ -58,6 +58,8 @@ def _accounted(
     path: Path, mechanism: Statement | MechanismStatement, by: Statement, delta: float
 ) -> tuple[dp_event.DpEvent, dict[str, float | None]]:
     """Account a mechanism in the statement ``by`` again from its numbers: its event, and its ε by both accountants."""
+    if mechanism.event == NOTHING_READ:
+        return dp_event.NoOpDpEvent(), {"epsilon": 0.0, "epsilon_rdp": 0.0}
     for place, query in enumerate(mechanism.queries):
         if query.what not in query_types():
             raise PipelineError(f"{path}: not as declared: queries.{place}.what (no query of this project)")

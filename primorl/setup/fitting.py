@@ -101,7 +101,17 @@ _SHARES = 0.05, 0.5
 _NOISE_YES, _NOISE_SOME, _NOISE_NO = 0.2, 0.37, 0.55
 """s up to which runs learned, up to which most did, and from which none did."""
 _LEARNED_YES, _LEARNED_NO = 0.9, 0.6
+"""Of what can be learned at all, where the rounds begin with random weights."""
+_ADDED_YES, _ADDED_NO = 0.5, 0.2
+"""Of what the rounds could add, without noise, to a model of the public split."""
+_SAME, _SIGMAS = 0.02, 2.0
+"""What the rounds could add is nothing up to this share of what can be learned, or so many standard errors."""
 _HELPS = (1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
+
+_INSTEAD = (
+    "the policy can be had without a charge by privacy.train_on: public (ε 0 for the model), and the budget is better "
+    "spent on asking people how good the policy is"
+)
 
 
 @record
@@ -118,6 +128,9 @@ class Fit:
     loss: Annotated[float | None, "Loss at the end of the dry run; `null`: there was none."]
     constant: Annotated[float | None, "Loss of a constant prediction in the dry run."]
     helps: Annotated[float | None, "So many times the people, or ε, would do; `null`: not needed, or not enough."]
+    best: Annotated[
+        float | None, "Least loss of a dry run that begins with a model of the public split; `null`: there was none."
+    ] = None
     lost: Annotated[
         float | None, "Variance that the noise adds to predictions of linear heads, in variances of the target."
     ] = None
@@ -125,8 +138,12 @@ class Fit:
     @property
     def reason(self) -> str:
         """The verdict in one line."""
+        if self.answer == "not_needed":
+            return f"the private rounds are not needed: {self._added}; {_INSTEAD}"
         words = {"yes": "can learn", "marginal": "may learn little", "no": "cannot learn"}[self.answer]
-        if self.lost is not None:
+        if self.best is not None:
+            why = f"{self._added} (yes from {_ADDED_YES:.0%} of it, no below {_ADDED_NO:.0%})"
+        elif self.lost is not None:
             why = (
                 f"the noise in what linear heads predict has {self.lost:.2g} of the variance of the target "
                 f"(yes to {_LOST_YES}, no from {_LOST_NO})"
@@ -146,7 +163,19 @@ class Fit:
             if self.helps is not None:
                 network = f", or a network with {round(self.helps**2, 1):g} times fewer weights"
                 help_ = f"; {self.helps:g} times the people, or the ε, would do{network if self.lost is None else ''}"
+        if self.best is not None and self.answer == "no":
+            help_ += f"; {_INSTEAD}"
         return f"these settings {words}: {why}{help_}"
+
+    @property
+    def _added(self) -> str:
+        start, loss, best = (math.nan if each is None else each for each in (self.start, self.loss, self.best))
+        gain = start - loss
+        would = f"would add {gain:.2g}" if gain >= 0 else f"would do harm, {-gain:.2g},"
+        return (
+            f"in a dry run the public split alone reaches a loss of {start:.4g} (a constant {self.constant:.4g}), "
+            f"to which the private rounds {would} of the {start - best:.2g} that they could without noise"
+        )
 
 
 _UNJUDGED = Fit(values={}, answer="yes", noise=0.0, learned=None, start=None, loss=None, constant=None, helps=None)
@@ -223,14 +252,22 @@ def _by_dry_runs(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
     if best is None:
         return _by_rule(params, manifest, public)
     outcome, chosen = best
-    ceiling = outcome.constant - min(outcome.loss, outcome.start, chosen.rehearse(noise=0.0).loss)
+    free = chosen.rehearse(noise=0.0)
+    least = min(outcome.loss, outcome.start, free.loss)
+    from_public = params.fitted(chosen.values).dynamics.start == "public"
+    before = outcome.start if from_public else outcome.constant
 
     def learned(loss: float) -> float:
-        return (outcome.constant - loss) / ceiling if ceiling > 0 else 0.0
+        return (before - loss) / (before - least) if before > least else 0.0
 
-    share = learned(outcome.loss)
-    answer: CanLearn = "yes" if share >= _LEARNED_YES else "marginal" if share >= _LEARNED_NO else "no"
-    enough = (f for f in _HELPS if learned(chosen.rehearse(noise=1 / f).loss) >= _LEARNED_YES)
+    share, (yes, no) = learned(outcome.loss), (_ADDED_YES, _ADDED_NO) if from_public else (_LEARNED_YES, _LEARNED_NO)
+    same = max(_SAME * (outcome.constant - least), _SIGMAS * free.doubt)
+    answer: CanLearn = "yes" if share >= yes else "marginal" if share >= no else "no"
+    if outcome.loss > outcome.start or outcome.loss >= outcome.constant:
+        answer = "no"
+    elif from_public and before - least <= same:
+        answer = "not_needed"
+    enough = (f for f in _HELPS if learned(chosen.rehearse(noise=1 / f).loss) >= yes)
     return Fit(
         values=chosen.values,
         answer=answer,
@@ -239,7 +276,8 @@ def _by_dry_runs(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
         start=outcome.start,
         loss=outcome.loss,
         constant=outcome.constant,
-        helps=None if answer == "yes" else next(enough, None),
+        helps=None if answer in ("yes", "not_needed") else next(enough, None),
+        best=least if from_public else None,
     )
 
 
@@ -346,7 +384,7 @@ def _digest(params: Params, manifest: Manifest, public: UnitStore) -> str:
     rows = hashlib.sha256()
     for part in public.arrays() if public.units else ():
         rows.update(part.tobytes())
-    left_out = (*unfitted, "privacy.budget", "privacy.draw", "dynamics.train_anyway")
+    left_out = (*unfitted, "privacy.budget", "privacy.draw", "privacy.train_on", "dynamics.train_anyway")
     content = {
         "settings": {key: value for key, value in flat.items() if key not in left_out},
         "unfitted": sorted(unfitted & TRAINING_KEYS),
@@ -369,7 +407,7 @@ MODEL_TRAINING = PrivateStage(
     what="model",
     setup=_fitted_setup,
     identity=model_identity,
-    asked=lambda params: params.dynamics.variant != "mopo",
+    asked=lambda params: params.dynamics.variant != "mopo" and params.privacy.train_on == "private",
     pooled=train_baseline,
     diverged=(
         "params.yaml: dynamics: training diverged (weights that are not finite); lower dynamics.learning_rate or "

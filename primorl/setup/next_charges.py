@@ -74,6 +74,7 @@ def beside_model(params: Params, epsilon: float | None, manifest: Manifest | Non
     """
     if params.dynamics.variant != "private":
         return []
+    epsilon = epsilon if params.privacy.train_on == "private" else None  # of which a share would be nothing
     clone = params.behaviour.target_epsilon
     found = [] if clone is None else [PendingCharge(clone_work.STAGE, clone, clone_event(params, clone, manifest))]
     for name, share in params.estimators(epsilon).items():
@@ -112,12 +113,15 @@ def mark_paid(
     charges = [charge for charge in account.charges if charge.state != "aborted"]
     known = {charge.identity: charge for charge in charges}
     info, stay = partitions.manifest.info, cache(questions_stay)
+    public_alone = params.privacy.train_on == "public"
     cloned = info.spaces.discrete_actions and any(each.stage == clone_work.STAGE for each in wanted)
     trainings: dict[str, Charge | None] = {}
     found = []
     for each in wanted:
         candidates = [charge for charge in charges if charge.stage == each.stage]
-        if not candidates:
+        if each.stage == model_work.STAGE and public_alone:
+            paid = True  # there is nothing to pay for
+        elif not candidates:
             paid = False
         elif each.question is None:
             part, identity = ("clone", clone_identity) if each.stage == clone_work.STAGE else ("model", model_identity)
@@ -127,7 +131,8 @@ def mark_paid(
             about: set[str] = set(questions.about(each.question, info, cloned=cloned))
             if "policy" in about and params.behaviour.chosen_network() is not None:
                 about.add("clone")  # its policy begins as the clone
-            needed = [trainings.get(part) for part in sorted(about - {"policy"})]
+            free = {"policy", "model"} if public_alone else {"policy"}
+            needed = [trainings.get(part) for part in sorted(about - free)]
             after, most = max((charge.sequence for charge in needed if charge), default=0), each.epsilon or 0.0
             answered = (c for c in candidates if c.sequence > after and _CLOSE * most <= (c.epsilon or 0.0) <= most)
             paid = None not in needed and any(answered) and stay()
@@ -187,6 +192,9 @@ def check_next(params: Params) -> None:
     manifest, public = partitions.manifest, partitions.public
     check_public(params, manifest, public)
     chosen, fit = fitted(params, manifest, public)
+    if params.privacy.train_on == "public":
+        check_choices(chosen, manifest, public)
+        return
     check_verdict(params, fit)
     check_choices(chosen, manifest, public)
     plan, identity = make_plan(chosen, manifest), model_identity(params, partitions)

@@ -4,13 +4,14 @@ import hashlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from dp_accounting import dp_event
 from torch import Tensor
 
 import primorl
@@ -21,7 +22,7 @@ from primorl.dynamics.normaliser import Normaliser
 from primorl.policy import behaviour
 from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy
 from primorl.policy.exported import DeterministicPolicy
-from primorl.privacy.ledger.charges import Payment
+from primorl.privacy.ledger.charges import Payment, spent_on_dataset
 from primorl.project.errors import PipelineError
 from primorl.project.files import check_writable, file_sha256, home, replaced_directory
 from primorl.project.paths import CHECKPOINTS, FITS, SECRET
@@ -29,16 +30,16 @@ from primorl.project.progress import progress_bar
 from primorl.setup import accounts
 from primorl.setup.compute import ALONE, Place, ThreadChoice, kept_bytes
 from primorl.setup.launcher import joined
-from primorl.setup.paid_work import PrivateStage
-from primorl.setup.partitions import Partitions, log_statement, privacy_statement
+from primorl.setup.paid_work import PrivateStage, from_public
+from primorl.setup.partitions import Partitions, log_statement, privacy_statement, public_statement
 from primorl.setup.work import Work, paid_work
 from primorl.tracking import StageRun
 from primorl.training.distributed import Group, announce_grant, check_coverage, serve, wait_for_grant
 from primorl.training.independence import check_setup
 from primorl.training.linear import distilled
 from primorl.training.policy_network import Network, PolicyNetwork
-from primorl.training.public_evaluation import PublicEvaluation
-from primorl.training.settings import LENGTHS
+from primorl.training.public_evaluation import PublicEvaluation, PublicEvaluator
+from primorl.training.settings import LEAST_UNITS, LENGTHS
 from primorl.training.setup import TrainingSetup
 from primorl.training.training import ENGINE_VERSION, Trained, TrainingState, train
 from primorl.trajectories.storage.rows import UnitStore
@@ -306,25 +307,71 @@ def write_model(
     folder: Path, params: Params, can_learn: CanLearn, partitions: Partitions, paid: PaidModel, run: StageRun
 ) -> None:
     """Replace ``folder`` by the trained model and its statement, log both, and commit the charge."""
-    info, setup, trained, variant = partitions.manifest.info, paid.setup, paid.trained, params.dynamics.variant
-    shape, weights = setup.released(trained.weights, trained.answers, params.dynamics.ensemble_size)
-    ensemble = GaussianEnsemble(shape, weights, trained.normaliser, setup.bounds, info.termination)
+    setup, trained, variant = paid.setup, paid.trained, params.dynamics.variant
     with _released(folder, params, partitions, paid, run, ["config.json"]) as fresh:
-        ensemble.save(
-            fresh,
-            environment=info.environment,
-            variant=variant,
-            rounds=trained.rounds,
-            observation_names=info.spaces.observation_names,
-            action_names=info.spaces.action_names,
-            elapsed=info.spaces.elapsed,
-            engine_version=paid.engine_version,
-            public_loss=trained.public_loss,
-        )
+        _save_model(fresh, params, partitions, setup, trained, paid.engine_version)
         replace(ModelConfig.read(fresh), can_learn=can_learn if variant == "private" else None).write(fresh)
         starts = setup.start_model(trained.answers, trained.normaliser)
         if starts is not None:
             starts.save(fresh)
+
+
+def _save_model(
+    folder: Path, params: Params, partitions: Partitions, setup: TrainingSetup, trained: Trained, engine_version: int
+) -> None:
+    info = partitions.manifest.info
+    shape, weights = setup.released(trained.weights, trained.answers, params.dynamics.ensemble_size)
+    ensemble = GaussianEnsemble(shape, weights, trained.normaliser, setup.bounds, info.termination)
+    ensemble.save(
+        folder,
+        environment=info.environment,
+        variant=params.dynamics.variant,
+        rounds=trained.rounds,
+        observation_names=info.spaces.observation_names,
+        action_names=info.spaces.action_names,
+        elapsed=info.spaces.elapsed,
+        engine_version=engine_version,
+        public_loss=trained.public_loss,
+    )
+
+
+def write_public_model(stage: PrivateStage, params: Params, partitions: Partitions, run: StageRun) -> None:
+    """Write a model of the public split alone (``privacy.train_on: public``). Reads no private row; charges nobody.
+
+    The ledger records that these units are public before they are used, since nothing protects them afterwards.
+
+    Raises:
+        PipelineError: the public split is too small, or makes no model that is better than a constant.
+        Refused: an earlier run was charged for one of these units as private.
+    """
+    manifest, public = partitions.manifest, partitions.public
+    setup = stage.setup(params, manifest, public, ALONE)
+    if public.units < LEAST_UNITS or setup.plan.queries:
+        raise PipelineError(
+            f"params.yaml: privacy.train_on: found public, which needs {LEAST_UNITS} public units, and there are "
+            f"{public.units}, and asks private ones nothing (privacy.statistics); allowed: private"
+        )
+    request = accounts.request(
+        params, run, manifest.info.dataset, partitions.version, stage.name, dp_event.NoOpDpEvent(), ""
+    )
+    with closing(accounts.project_ledger(params)) as ledger:
+        ledger.publish(request)
+        spent = spent_on_dataset(ledger, partitions.version, params.privacy.budget.delta)
+    if setup.start is None:
+        setup = from_public(setup, public)
+    rows, weights = public.flat(), setup.first_weights()
+    normaliser = setup.make_normaliser(rows, {})
+    loss = PublicEvaluator(setup.architecture, normaliser, rows).compare(setup.initial_weights(), weights)
+    trained = Trained(weights, 0, (), normaliser, public_loss=loss)
+    if refusal := _refusal(stage, trained):
+        raise PipelineError(refusal)
+    statement = replace(public_statement(manifest, params, params.privacy.delta), spent_on_dataset=spent)
+    with replaced_directory(stage.output) as fresh:
+        _save_model(fresh, params, partitions, setup, trained, ENGINE_VERSION)
+        statement.write(fresh)
+        for file in ("config.json", "privacy.json"):
+            run.artifact(fresh / file)
+    log_statement(run, statement)
 
 
 def write_nothing(folder: Path) -> None:

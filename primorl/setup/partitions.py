@@ -5,11 +5,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dp_accounting import dp_event
+
 from primorl.config.params import Params
 from primorl.dynamics.termination import NONE, RULES
+from primorl.privacy.accounting.epsilon import ACCOUNTANT, RELATION_NAME, Spent
+from primorl.privacy.accounting.figures import stated
 from primorl.privacy.ledger.history import Version
 from primorl.privacy.mechanism.plan import Plan
-from primorl.privacy.statement import Statement
+from primorl.privacy.statement import NO_ROUNDS, Accountant, Statement
 from primorl.project.dvc import REMAKE
 from primorl.project.errors import PipelineError
 from primorl.setup.accounts import check_secret, dataset_version
@@ -123,9 +127,32 @@ def privacy_statement(plan: Plan | None, manifest: Manifest, params: Params) -> 
             dataset_fingerprint=fingerprint,
             reason="variant mopo: trained on raw private transitions, and its policy's rollouts start from them",
         )
+    return _described(statement, manifest, params)
+
+
+def public_statement(manifest: Manifest, params: Params, delta: float) -> Statement:
+    """The statement of a model of the public split alone: no private row was read for it, so its ε is 0."""
+    info, event = manifest.info, dp_event.NoOpDpEvent()
+    statement = Statement(
+        private=True,
+        **stated(event, Spent(0.0, 0.0, delta)),
+        **NO_ROUNDS,
+        delta=delta,
+        unit=info.unit,
+        neighboring_relation=RELATION_NAME,
+        accountant=Accountant(**ACCOUNTANT),
+        units=manifest.private_units,
+        public_assumptions=tuple(assumptions(manifest)),
+        dataset_fingerprint=info.dataset_fingerprint,
+        void=(),
+    )
+    return _described(statement, manifest, params)
+
+
+def _described(statement: Statement, manifest: Manifest, params: Params) -> Statement:
     return replace(
         statement,
-        termination=termination,
+        termination=manifest.info.termination,
         public_units=manifest.public_units,
         trajectories_per_person=manifest.info.trajectories_per_person,
         settings_origin={key: params.origins[key] for key in params.suggested()},

@@ -1,9 +1,9 @@
 """A private training rehearsed on public units: what its noise leaves of what it learns. Reads no private byte.
 
-The public units are cut into two halves. Weights that begin from the public split are made of the first half. The
-second half stands in for the private units: all of them join every round, the plan's clip and the noise that the plan
-adds to the mean of the private cohort are applied, and they judge the result. So the loss comes close to that of the
-private training before anything is spent (docs/fitted-plan.md has figures).
+The public units are cut into two halves, the second one of at most 24. Weights that begin from the public split are
+made of the first half. The second half stands in for the private units: all of them join every round, the plan's clip
+and the noise that the plan adds to the mean of the private cohort are applied, and they judge the result. So the loss
+comes close to that of the private training before anything is spent (docs/fitted-plan.md has figures).
 """
 
 import math
@@ -26,7 +26,7 @@ from primorl.training.settings import LEAST_OF_A_DRY_RUN, EarlyStopping, Executi
 from primorl.training.setup import TrainingSetup
 from primorl.training.training import train
 
-_MOST_UNITS = 48  # in both halves together: enough to tell settings apart, in about a second
+_MOST_UNITS = 48  # of which every other one judges: enough to tell settings apart, in about a second
 _MOST_ROWS = 8192
 _SEED = 1
 _SAME = 1e-4  # of a column's scale; one that varies less is a counter or a trait, which everything predicts
@@ -47,12 +47,14 @@ class Outcome:
         loss: at its end.
         constant: of the best constant prediction.
         in_all: at its end, all columns counted.
+        doubt: standard error of ``start - loss``, over the units that judge.
     """
 
     start: float
     loss: float
     constant: float
     in_all: float
+    doubt: float = 0.0
 
 
 class DryRun:
@@ -69,8 +71,10 @@ class DryRun:
     def __init__(self, public: CohortSource, *, flag: bool) -> None:
         if public.units < LEAST_OF_A_DRY_RUN:
             raise ValueError(f"a dry run needs {LEAST_OF_A_DRY_RUN} public units, found {public.units}")
-        chosen = shuffled(public)[:_MOST_UNITS]
-        self._first, self._second = Units(public, chosen[::2]), Units(public, chosen[1::2])
+        chosen = shuffled(public)
+        second = torch.zeros(public.units, dtype=torch.bool)
+        second[1:_MOST_UNITS:2] = True
+        self._first, self._second = Units(public, chosen[~second]), Units(public, chosen[second])
         inputs, targets = self._second.rows(_MOST_ROWS)
         self._rows = inputs, targets[:, : None if flag else -1]
         self._normaliser = Normaliser.from_public(*self._rows, flag)
@@ -98,15 +102,18 @@ class DryRun:
         assert result.public_loss is not None, "there are rows that judge"
         shape, varying = setup.ensemble, self._varying
         constant = constant_loss(shape, self._judging[1], varying)
-        start, loss = (self._loss(shape, each, constant, varying) for each in (weights, result.weights))
-        return Outcome(start, loss, constant, self._loss(shape, result.weights, result.public_loss.constant))
+        start, loss = (self._losses(shape, each, constant, varying) for each in (weights, result.weights))
+        in_all = self._losses(shape, result.weights, result.public_loss.constant).mean()
+        by_unit = torch.stack([part.mean() for part in (start - loss).tensor_split(units)])  # rows lie unit by unit
+        doubt = float(by_unit.std()) / math.sqrt(units)
+        return Outcome(float(start.mean()), float(loss.mean()), constant, float(in_all), doubt)
 
     @torch.no_grad()
-    def _loss(self, shape: Architecture, weights: Weights, constant: float, counted: Tensor | None = None) -> float:
-        """Mean loss of rows, of each at most `_WORST` more than a constant's: a row unlike others decides little."""
+    def _losses(self, shape: Architecture, weights: Weights, constant: float, counted: Tensor | None = None) -> Tensor:
+        """Losses of rows ``[R]``, each at most `_WORST` more than a constant's: a row unlike others decides little."""
         most, (inputs, targets) = constant + _WORST, self._judging
         losses, _ = row_losses(shape, weights, inputs.expand(shape.members, -1, -1), targets, counted=counted)
-        return float(losses.nan_to_num(nan=most).clamp(max=most).mean())
+        return losses.nan_to_num(nan=most).clamp(max=most).mean(0)
 
     def usual_norm(self, setup: TrainingSetup, *, from_public: bool) -> float:
         """The `_LARGE` quantile of the norm of a unit's unclipped update; infinite where updates diverge."""

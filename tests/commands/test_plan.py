@@ -189,6 +189,14 @@ def test_text_and_json_say_what_is_fitted_and_whether_it_can_learn(data: Params,
     assert "  can it learn? no: datasets/small.yaml: bounds.reward: " in said(primorl)
 
 
+def test_a_model_of_public_people_alone_is_planned_without_a_charge(data: Params, primorl: Call) -> None:
+    for train_on, charged in (("public", "nothing is charged"), ("private", "charges ε: train_model")):
+        edit("params.yaml", privacy={"train_on": train_on})
+        text = said(primorl)
+        assert charged in text
+        assert ("can it learn?" in text) is (train_on == "private")
+
+
 def test_a_target_is_fitted_to_and_the_files_noise_is_in_use_where_rounds_are_looked_for(
     data: Params, primorl: Call
 ) -> None:

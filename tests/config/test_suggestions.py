@@ -15,6 +15,7 @@ from primorl.project.errors import PipelineError
 from tests.projects import ROOT
 
 AUTO: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+AUTO["partition"]["public_fraction"] = 0.02
 BLOCKS = ("partition", "privacy", "dynamics", "behaviour", "policy", "evaluation")
 OWN, DEFAULTS = "datasets/pendulum-replay.yaml", "datasets/defaults.yaml"
 
@@ -86,10 +87,11 @@ def test_exactly_one_of_target_and_noise_is_used(
 
 def test_consent_takes_the_place_of_a_draw() -> None:
     consent, listed = {"column": "consent", "values": ["yes", 1, True]}, {"file": "data/consent/a.txt"}
-    by_column = params.parse(with_keys(dataset="csv-log", partition__public=consent)).partition
+    auto = {"partition__public_fraction": "auto"}
+    by_column = params.parse(with_keys(dataset="csv-log", partition__public=consent, **auto)).partition
     assert by_column.public_fraction is None
     assert (by_column.public.column, by_column.public.values) == ("consent", ("yes", "1", "true"))
-    by_file = params.parse(with_keys(partition__public=listed)).partition
+    by_file = params.parse(with_keys(partition__public=listed, **auto)).partition
     assert (by_file.public_fraction, by_file.public.file) == (None, "data/consent/a.txt")
     both = with_keys(partition__public=consent, partition__public_fraction=0.1)
     assert "found both of public_fraction and public" in refusal(both)
@@ -97,8 +99,19 @@ def test_consent_takes_the_place_of_a_draw() -> None:
     assert (drawn.public_fraction, drawn.public) == (0.1, None)
 
 
+def test_nobody_is_public_by_a_default_where_units_are_people() -> None:
+    """Twins: a share that the entry suggests, and one that params.yaml has, hold."""
+    rewrite(DEFAULTS, **yaml.safe_load(Path(DEFAULTS).read_text()) | {"partition": {"public_fraction": 0.02}})
+    asked = {"privacy__statistics": {"normaliser": "bounds", "starts": True, "noise_multiplier": 14.0}}
+    for suggested, said, expected in (({}, "auto", 0), ({"public_fraction": 0.3}, "auto", 0.3), ({}, 0.2, 0.2)):
+        suggest({"partition": suggested}, "datasets/csv-log.yaml")
+        found = params.parse(with_keys(dataset="csv-log", partition__public_fraction=said, **asked))
+        assert found.partition.public_fraction == expected
+    assert params.parse(with_keys(partition__public_fraction="auto")).partition.public_fraction == 0.02, "no people"
+
+
 def test_what_was_taken_from_where_is_known() -> None:
-    checked = params.parse(with_keys(dataset="csv-log", policy__penalty=0.9))
+    checked = params.parse(with_keys(dataset="csv-log", policy__penalty=0.9, partition__public_fraction="auto"))
     assert set(checked.origins) == set(leaves())
     assert (
         checked.origins.items()

@@ -41,7 +41,8 @@ def test_only_counts_and_the_keyed_fingerprint_are_logged(small: Params, capsys:
     assert partitioned.logged == counts | by | {"dataset_fingerprint": fingerprint}
     files = {item.name for item in Path("data/partitions").iterdir()}
     assert files == {"manifest.json", "private", "public", "public_units.bin", "units.bin"}
-    assert capsys.readouterr() == ("", "")
+    told = "partition: 3 units are public, drawn by a hash of the id, nobody was asked\n"
+    assert capsys.readouterr() == ("", told)
 
 
 def test_a_full_disk_leaves_the_last_good_data(small: Params, capsys: pytest.CaptureFixture[str]) -> None:

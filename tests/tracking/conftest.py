@@ -2,15 +2,13 @@ from pathlib import Path
 
 import pytest
 
-from primorl.config import params
-from primorl.config.params import Params
-
-REPOSITORY = Path(__file__).resolve().parents[2]
+from primorl.config.params import Params, from_plain
+from tests.projects import project_settings
 
 
 @pytest.fixture
 def chosen() -> Params:
-    return params.load(REPOSITORY / "params.yaml")
+    return from_plain(project_settings())
 
 
 @pytest.fixture

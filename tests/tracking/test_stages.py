@@ -16,7 +16,7 @@ from primorl import tracking
 from primorl.config.params import Params
 from primorl.project.git import git_tags
 from primorl.tracking import Usage, stage_run
-from tests.tracking.conftest import REPOSITORY
+from tests.projects import ROOT as REPOSITORY
 
 PARENT_TAG = "mlflow.parentRunId"
 

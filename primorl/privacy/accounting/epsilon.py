@@ -201,9 +201,10 @@ def compose(events: Sequence[dp_event.DpEvent], delta: float, relation: Relation
 
 
 def flat(events: Iterable[dp_event.DpEvent]) -> Iterator[dp_event.DpEvent]:
-    """The events, and in the place of a composed one its parts."""
+    """The events, and in the place of a composed one its parts; what read no private row is left out."""
     for event in events:
-        yield from flat(event.events) if isinstance(event, dp_event.ComposedDpEvent) else (event,)
+        if not isinstance(event, dp_event.NoOpDpEvent):
+            yield from flat(event.events) if isinstance(event, dp_event.ComposedDpEvent) else (event,)
 
 
 def releases(event: dp_event.DpEvent) -> int:

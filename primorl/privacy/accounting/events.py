@@ -138,6 +138,7 @@ _READERS: dict[str, dict[str, Callable[[Any], Any]]] = {
         "epsilon": _number("a number in (0, 100] is needed", lambda epsilon: 0 < epsilon <= 100, int, float)
     },
     "NonPrivateDpEvent": {},
+    "NoOpDpEvent": {},  # of what was made without a private row
 }
 _OURS: dict[str, type[dp_event.DpEvent]] = {"PureDpEvent": PureDpEvent}
 

@@ -51,6 +51,8 @@ def figures(event: dp_event.DpEvent, delta: float) -> Figures:
     Raises:
         ValueError: the event is not of a kind that this project accounts.
     """
+    if isinstance(event, dp_event.NoOpDpEvent):  # no attack does better than to guess
+        return Figures(0.0, (), tuple((k, 0.0) for k in GROUP_SIZES), tuple((a, a) for a in FALSE_POSITIVE_RATES))
     epsilon = compose([event], delta).epsilon_pld
     if not 0 < epsilon <= _LARGEST_PROFILE:
         profile: tuple[tuple[float, float], ...] = ()

@@ -177,7 +177,9 @@ def other_kinds(directory: Directory, version: Version, roster: Roster) -> list[
             theirs = directory.roster(sequence)
             bounds = [each.trajectories_per_person for _, each in _sharing(directory, known, theirs)]
             units = _units(known, version, [*bounds, version.trajectories_per_person])
-            found.append(OtherKind(known.unit, account_of(directory, known, theirs), units))
+            account = account_of(directory, known, theirs)
+            if account.entries:  # none: public units alone were used
+                found.append(OtherKind(known.unit, account, units))
     return found
 
 

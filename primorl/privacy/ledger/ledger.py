@@ -34,6 +34,7 @@ from primorl.privacy.ledger.progress import Progress
 from primorl.privacy.ledger.refusals import refuse_beyond, refuse_published, refuse_second, refuse_unbounded
 from primorl.privacy.ledger.roster import DIGEST_BYTES, Directory, Roster, one
 from primorl.privacy.ledger.store import Mark, Packed, Store
+from primorl.privacy.statement import NOTHING_READ
 from primorl.project.errors import PipelineError
 from primorl.project.files import finite
 
@@ -105,6 +106,8 @@ class Ledger:
             ValueError: the event is not one that can be written down and accounted again.
         """
         event = event_to_json(request.event)
+        if event == NOTHING_READ:
+            raise ValueError("unknown event of a charge: where no private row is read, nothing is charged")
         if event_from_json(event) != request.event or event_from_json(json.loads(canonical(event))) != request.event:
             raise ValueError("the event does not survive being written down")
         if not request.version.members or len(request.version.members) % DIGEST_BYTES:
@@ -141,6 +144,21 @@ class Ledger:
 
         self._write(decide)
         return self._history.charges[charge]
+
+    def publish(self, request: Request) -> None:
+        """Record the units of a version without a charge: no private one is touched, and its public ones are used.
+
+        Raises:
+            Refused: one of them is private elsewhere, or the other way round. Nothing was written.
+        """
+
+        def decide() -> _Entries | None:
+            roster = self._directory.placed(request.version)
+            refuse_published(request, roster, self._directory)
+            version, registration = self._registered(request.version, roster)
+            return (registration, {version: roster.packed()}, None) if registration else None
+
+        self._write(decide)
 
     def dry_run(self, request: Request, budget: Budget | None) -> None:
         """Raise what `reserve` would raise for this request now, and write nothing: for work charged in parts."""

@@ -10,7 +10,7 @@ from primorl.trajectories.storage.schema import DatasetInfo
 
 PublicBy = Literal["hash", "column", "file"]
 PUBLIC_BY: dict[str, str] = {
-    "hash": "drawn by a hash of the id",
+    "hash": "drawn by a hash of the id, nobody was asked",
     "column": "by consent, as a column of the data says",
     "file": "by consent, as a list of ids says",
 }
