@@ -70,7 +70,7 @@ class Titration(Log):
 class Messages(Log):
     """Five kinds of messages of a health app to ten segments; who gets too many complains, seldom and loudly."""
 
-    name, kind = "messages", "five discrete messages, ten segments, own tastes, rare complaints; random behaviour"
+    name, kind = "messages", "five discrete messages, ten segments, own tastes, rare complaints; mediocre behaviour"
     unit = "user"
     observation = (
         Choice("segment", tuple(f"s{i}" for i in range(10))),
@@ -112,8 +112,9 @@ class Messages(Log):
         return active - 12 * complaint
 
     def behave(self, rng: Generator, observed: Observed, state: State) -> NDArray[Any]:
-        """Anything, whoever it is."""
-        return rng.integers(5, size=len(observed))
+        """The segment's favourite or another one, and nothing to those who are tired of it."""
+        noisy = observed[:, :10] @ self.TASTE + rng.gumbel(0, 1.0, (len(observed), 5))
+        return np.where(rng.random(len(observed)) < observed[:, 11] / 4, 0, noisy.argmax(1))
 
     def best_known(self, observed: Observed) -> NDArray[Any]:
         """The message that the segment and the age like best, if it is worth the risk of a complaint."""
