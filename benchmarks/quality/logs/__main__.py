@@ -77,7 +77,8 @@ def _made(missing: list[dict[str, Any]], work: Path, jobs: int, *, keep_folders:
 def _group(keys: list[dict[str, Any]], work: Path, *, keep_folders: bool) -> list[dict[str, Any]]:
     rows = []
     for key in keys:
-        name = "-".join(str(part) for part in (*(value for name, value in key.items() if name != "changes"), *key["changes"].values()))
+        facts = {**key, **key["changes"], "changes": ""}
+        name = "-".join(str(fact) for fact in facts.values())
         folder = work / name.replace("/", "_")[:120]
         rows.append(key | run(LOGS[key["log"]], **{k: v for k, v in key.items() if k != "log"}, folder=folder))
         if not keep_folders:

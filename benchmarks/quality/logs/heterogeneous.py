@@ -183,7 +183,7 @@ class Relapse(Log):
 class Lending(Log):
     """Credit limits of a bank, one of whose branches has careful customers; a default ends it and costs much."""
 
-    name, kind = "lending", "four discrete limits, defaults are rare terminations, eight occupations; cautious behaviour"
+    name, kind = "lending", "four discrete limits, eight occupations, rare defaults terminate; cautious behaviour"
     unit = "customer"
     observation = (
         Choice("occupation", tuple(f"o{i}" for i in range(8))),

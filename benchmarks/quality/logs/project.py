@@ -26,13 +26,14 @@ from primorl.policy.behaviour import FILE as BEHAVIOUR
 from primorl.policy.behaviour import BehaviourPolicy, released
 from primorl.policy.exported import DeterministicPolicy
 from primorl.policy.member_values import Policies
-from primorl.project.paths import CONSENT, DATASETS, MODEL, MODELS, MOPO, PARAMS, PARTITIONS, PIPELINE, POLICY, PUBLIC, SUMMARY
+from primorl.project import paths
+from primorl.project.paths import DATASETS, MODEL, MODELS, MOPO, PARAMS, PARTITIONS, PIPELINE, POLICY, SUMMARY
 from primorl.trajectories.storage.parquet import PartReader
 
 ROOT = Path(__file__).resolve().parents[3]
 DATA = ("collect", "ingest", "partition")
 LEARNING = ("train_model", "clone_behaviour", "optimize_policy", "optimize_mopo", "evaluate_private", "evaluate")
-_TEN = CONSENT / "ten"
+_TEN = paths.CONSENT / "ten"
 SPLITS: dict[str, dict[str, object]] = {
     "nobody": {"partition.public_fraction": 0},
     "ten": {"partition.public": {"file": str(_TEN)}},
@@ -128,7 +129,7 @@ def data_project(
             whole = data_project(
                 log, people=people, seed=seed, public=public, learner="private", changes=SPLITS[public], folder=folder
             )
-            _keep_public(project / _LOG / "log.parquet", log.unit, whole)
+            keep_public(project / _LOG / "log.parquet", log.unit, whole)
         lay(log, seed, changes, project)
         status, error = stages(project, DATA)
         if status != 0:
@@ -139,12 +140,12 @@ def data_project(
     return project
 
 
-def _keep_public(file: Path, unit: str, whole: Path) -> None:
+def keep_public(file: Path, unit: str, whole: Path) -> None:
     """Drop the rows of all but the people who are public in the project ``whole``."""
-    ids = [table["unit_id"] for table in PartReader(whole / PUBLIC, made_by="partition").tables(columns=["unit_id"])]
-    kept = np.unique(np.concatenate([np.asarray(part, dtype=np.int64) for part in ids]))
+    reader = PartReader(whole / paths.PUBLIC, made_by="partition")
+    public = pa.concat_tables(reader.tables(columns=["unit_id"]))["unit_id"].cast(pa.int64())
     table = pq.read_table(file)
-    pq.write_table(table.filter(pc.is_in(table[unit], value_set=pa.array(kept))), file)
+    pq.write_table(table.filter(pc.is_in(table[unit], value_set=public.combine_chunks())), file)
 
 
 def partitions(log: Log, people: int, seed: int, folder: Path) -> Path:
@@ -160,7 +161,7 @@ def partitions(log: Log, people: int, seed: int, folder: Path) -> Path:
 def lay(log: Log, seed: int, changes: Mapping[str, object], folder: Path) -> None:
     """Write a project's settings: this checkout's, the log's entry and the changes."""
     (folder / DATASETS).mkdir(parents=True, exist_ok=True)
-    (folder / CONSENT).mkdir(parents=True, exist_ok=True)
+    (folder / paths.CONSENT).mkdir(parents=True, exist_ok=True)
     (folder / _TEN).write_text("".join(f"{person}\n" for person in range(1, 11)), encoding="utf-8")
     for file in (PIPELINE, DATASETS / "defaults.yaml"):
         shutil.copy(ROOT / file, folder / file)
