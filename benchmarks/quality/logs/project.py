@@ -46,7 +46,7 @@ LEARNERS = ("private", "alone", "all")
 _REFERENCE: dict[str, object] = {"dynamics.variant": "no_privacy", "evaluation.private.estimators": {}}
 CLONED = MODELS / "behaviour"
 MOST_SECONDS = 4 * 3600
-_EPISODES, _REFERENCE_EPISODES, _SEED = 2_000, 20_000, 77
+_EPISODES, _REFERENCE_EPISODES, _SEED = 20_000, 100_000, 77
 _LOG, _OUTPUT = Path("log"), Path("output.txt")
 _LEFT_OUT = ("dataset", "seed", "seconds", "env_id", "policy_sha256", "model_sha256", "spent_on_dataset")
 
