@@ -2,6 +2,7 @@
 
 from benchmarks.quality.logs.care import Anticoagulant, Insulin, Treatment, Triage
 from benchmarks.quality.logs.control import Boat, Building, Swing
+from benchmarks.quality.logs.heterogeneous import Lending, Messages, Relapse, Titration
 from benchmarks.quality.logs.linear import Tracking, Visits, Wide
 from benchmarks.quality.logs.log import Log
 from benchmarks.quality.logs.operations import Desk, Inventory, Machine, Pricing
@@ -25,5 +26,9 @@ _ALL: tuple[Log, ...] = (
     Pricing(),
     Building(),
     Boat(),
+    Titration(),
+    Messages(),
+    Relapse(),
+    Lending(),
 )
 LOGS: dict[str, Log] = {log.name: log for log in _ALL}

@@ -98,6 +98,7 @@ class Treatment(Log):
     horizon = 40
     terminates = True
     idle = 0
+    bias = "age"
 
     def people(self, rng: Generator, n: int) -> State:
         """Age, and a habit of the ward."""
@@ -157,6 +158,7 @@ class Anticoagulant(Log):
     trajectories = (1, 2)
     horizon = 500
     idle = (0.0,)
+    bias = "genotype"
 
     def people(self, rng: Generator, n: int) -> State:
         """Sensitivity, of which the genotype tells a part."""
@@ -215,6 +217,7 @@ class Triage(Log):
     horizon = 4
     shortest = 1
     idle = 0
+    bias = "frailty"
 
     EFFECT = np.array([[0.0, 0.0, 0.0], [-3.0, -0.3, -0.5], [-0.5, -3.0, 0.3], [-0.8, 0.0, -3.0]])
     PRICE = np.array([0.0, 0.15, 0.2, 0.1])

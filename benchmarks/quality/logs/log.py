@@ -23,6 +23,8 @@ Acting = Callable[[Generator, Observed, State], NDArray[Any]]
 
 _STEPS_AT_ONCE = 2_000_000
 TERMINATED, DISCHARGED = "terminated", "discharged"
+CONSENTED = "consented"
+"""A column of every log, ``yes`` or ``no``: one of fifty people consents, all of them of one kind; see `Log.bias`."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,8 @@ class Log(ABC):
         shortest: the fewest steps of a recording; None: all have as many as the horizon.
         terminates: whether the log has true terminations and a column for them.
         idle: the action of doing nothing; None: there is no such thing.
+        bias: a trait in the state; who consents is of the tenth of the people with the lowest values. None: of the
+            tenth with the highest mean reward in their first trajectory.
     """
 
     name: ClassVar[str]
@@ -132,6 +136,7 @@ class Log(ABC):
     shortest: ClassVar[int | None] = None
     terminates: ClassVar[bool] = False
     idle: ClassVar[tuple[float, ...] | int | None] = None
+    bias: ClassVar[str | None] = None
 
     def people(self, rng: Generator, n: int) -> State:
         """Traits of n people, those that stay from one trajectory to the next."""
@@ -264,6 +269,9 @@ class Log(ABC):
         columns["reward"] = pa.array(rewards.astype(np.float32), mask=empty)
         if self.terminates:
             columns["terminated"] = pa.array(np.concatenate([step.terminated for step in steps])[order])
+        means = np.bincount(trajectory, rewards) / np.bincount(trajectory, ~empty)
+        trait = -means[counts.cumsum() - counts] if self.bias is None else traits[self.bias]
+        columns[CONSENTED] = pa.array(np.where(_consenting(rng, trait), "yes", "no")[person[trajectory]])
         return pa.table(columns)
 
     def _or_empty(self, action: NDArray[Any] | None, step: Step) -> NDArray[Any]:
@@ -332,3 +340,11 @@ class Log(ABC):
                 name: {} for name in ("partition", "privacy", "dynamics", "behaviour", "policy", "evaluation")
             },
         }
+
+
+def _consenting(rng: Generator, trait: NDArray[Any]) -> NDArray[np.bool_]:
+    """One of fifty people ``[n]``, drawn from the tenth with the lowest trait; ties are broken by chance."""
+    lowest = np.lexsort((rng.random(len(trait)), trait))[: max(1, len(trait) // 10)]
+    chosen = np.zeros(len(trait), bool)
+    chosen[rng.permutation(lowest)[: max(1, len(trait) // 50)]] = True
+    return chosen

@@ -195,6 +195,7 @@ class Pricing(Log):
     reward = (0.0, 4.0)
     trajectories = (1, 8)
     horizon = 30
+    bias = "region"
 
     PRICES = np.array([0.4, 0.6, 0.8, 1.0, 1.2])
     WORTH = np.array([[0.5, 0.75, 0.6], [0.7, 0.95, 0.8], [0.55, 0.6, 0.9], [0.9, 1.15, 0.75]])

@@ -29,6 +29,7 @@ class Recommendation(Log):
     reward = (0.0, 1.0)
     trajectories = (2, 12)
     horizon = 25
+    bias = "segment"
 
     TASTE = np.random.default_rng(5).normal(0, 1.3, (4, _GENRES))
     MOOD = np.random.default_rng(6).normal(0, 0.9, _GENRES)

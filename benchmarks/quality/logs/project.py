@@ -12,25 +12,41 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import torch
 import yaml
 from numpy.typing import NDArray
 
-from benchmarks.quality.logs.log import Act, Levels, Log, Observed
+from benchmarks.quality.logs.log import CONSENTED, Act, Levels, Log, Observed
 from benchmarks.quality.logs.stages import SECONDS
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy.behaviour import FILE as BEHAVIOUR
 from primorl.policy.behaviour import BehaviourPolicy, released
 from primorl.policy.exported import DeterministicPolicy
 from primorl.policy.member_values import Policies
+from primorl.project import paths
 from primorl.project.paths import DATASETS, MODEL, MODELS, MOPO, PARAMS, PARTITIONS, PIPELINE, POLICY, SUMMARY
+from primorl.trajectories.storage.parquet import PartReader
 
 ROOT = Path(__file__).resolve().parents[3]
 DATA = ("collect", "ingest", "partition")
 LEARNING = ("train_model", "clone_behaviour", "optimize_policy", "optimize_mopo", "evaluate_private", "evaluate")
+_TEN = paths.CONSENT / "ten"
+SPLITS: dict[str, dict[str, object]] = {
+    "nobody": {"partition.public_fraction": 0},
+    "ten": {"partition.public": {"file": str(_TEN)}},
+    "hash": {"partition.public_fraction": 0.02},
+    "biased": {"partition.public": {"column": CONSENTED, "values": ["yes"]}},
+}
+"""Who is public, and the keys of params.yaml that say so: two percent by hash or by `Log.bias`, or the first ten."""
+LEARNERS = ("private", "alone", "all")
+"""Who teaches: all with privacy, or without it the public people alone, or all."""
+_REFERENCE: dict[str, object] = {"dynamics.variant": "no_privacy", "evaluation.private.estimators": {}}
 CLONED = MODELS / "behaviour"
 MOST_SECONDS = 4 * 3600
-_EPISODES, _REFERENCE_EPISODES, _SEED = 2_000, 20_000, 77
+_EPISODES, _REFERENCE_EPISODES, _SEED = 20_000, 100_000, 77
 _LOG, _OUTPUT = Path("log"), Path("output.txt")
 _LEFT_OUT = ("dataset", "seed", "seconds", "env_id", "policy_sha256", "model_sha256", "spent_on_dataset")
 
@@ -39,34 +55,40 @@ class StageFailedError(Exception):
     """A stage of the data failed: its status and its line."""
 
 
-def run(log: Log, *, people: int, seed: int, changes: Mapping[str, object], folder: Path) -> dict[str, Any]:
+def run(
+    log: Log, *, people: int, seed: int, public: str, learner: str, changes: Mapping[str, object], folder: Path
+) -> dict[str, Any]:
     """Make the log, run the stages on it and measure the policies in the hidden simulator.
 
     Args:
         log: of the zoo.
         people: in it, public ones included.
         seed: of the log and of params.yaml.
-        changes: values by dotted keys of params.yaml.
+        public: who is, one of `SPLITS`.
+        learner: one of `LEARNERS`. Those without privacy have the keys `_REFERENCE`, and only their policy counts.
+        changes: values by dotted keys of params.yaml, which win over these.
         folder: of the project, made anew. Data are shared with other runs in its parent.
 
     Returns:
         A row of plain values. ``status`` is not 0 where a stage failed, and ``error`` is then what it said.
     """
     shutil.rmtree(folder, ignore_errors=True)
+    key = {"people": people, "seed": seed, "public": public, "learner": learner}
+    settings = SPLITS[public] if learner == "private" else SPLITS["nobody"] | _REFERENCE
+    settings = settings | changes
     try:
-        data = data_project(log, people=people, seed=seed, changes=changes, folder=folder.parent / "data")
+        data = data_project(log, **key, changes=settings, folder=folder.parent / "data")
     except StageFailedError as failed:
         status, error = failed.args
     else:
         shutil.copytree(data, folder)
-        lay(log, seed, changes, folder)
+        lay(log, seed, settings, folder)
         status, error = stages(folder, LEARNING)
     summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8")) if (folder / SUMMARY).exists() else {}
     policy = MOPO if (folder / MOPO / "policy.safetensors").exists() else POLICY
     return {
         "log": log.name,
-        "people": people,
-        "seed": seed,
+        **key,
         "epsilon": summary.get("epsilon"),
         "status": status,
         "error": error,
@@ -85,19 +107,29 @@ def _verdict(config: Path) -> str | None:
     return said
 
 
-def data_project(log: Log, *, people: int, seed: int, changes: Mapping[str, object], folder: Path) -> Path:
+def data_project(
+    log: Log, *, people: int, seed: int, public: str, learner: str, changes: Mapping[str, object], folder: Path
+) -> Path:
     """A project in ``folder`` whose log is collected, ingested and partitioned; made once.
+
+    Arguments are those of `run`. For the learner ``alone`` the log has no people but the public ones.
 
     Raises:
         StageFailedError: with its status and what it said.
     """
     split = {key: value for key, value in changes.items() if key.startswith("partition.")}
+    split |= {"alone": public} if learner == "alone" else {}
     tag = hashlib.sha256(json.dumps(split, sort_keys=True).encode()).hexdigest()[:6]
     project = folder / f"{log.name}-{people}-{seed}-{tag}"
     if not (project / PARTITIONS / "manifest.json").exists():
         shutil.rmtree(project, ignore_errors=True)
         project.mkdir(parents=True)
         log.write(project / _LOG, people, seed)
+        if learner == "alone":
+            whole = data_project(
+                log, people=people, seed=seed, public=public, learner="private", changes=SPLITS[public], folder=folder
+            )
+            keep_public(project / _LOG / "log.parquet", log.unit, whole)
         lay(log, seed, changes, project)
         status, error = stages(project, DATA)
         if status != 0:
@@ -108,17 +140,29 @@ def data_project(log: Log, *, people: int, seed: int, changes: Mapping[str, obje
     return project
 
 
+def keep_public(file: Path, unit: str, whole: Path) -> None:
+    """Drop the rows of all but the people who are public in the project ``whole``."""
+    reader = PartReader(whole / paths.PUBLIC, made_by="partition")
+    public = pa.concat_tables(reader.tables(columns=["unit_id"]))["unit_id"].cast(pa.int64())
+    table = pq.read_table(file)
+    pq.write_table(table.filter(pc.is_in(table[unit], value_set=public.combine_chunks())), file)
+
+
 def partitions(log: Log, people: int, seed: int, folder: Path) -> Path:
-    """The project whose ``data/partitions`` holds a log, made once in ``folder``.
+    """The project whose ``data/partitions`` holds a log, 2% of it public by a hash, made once in ``folder``.
 
     Change to it before `primorl.setup.partitions.Partitions.open`, which checks the project's secret.
     """
-    return data_project(log, people=people, seed=seed, changes={"policy.starts": "public"}, folder=folder)
+    return data_project(
+        log, people=people, seed=seed, public="hash", learner="private", changes=SPLITS["hash"], folder=folder
+    )
 
 
 def lay(log: Log, seed: int, changes: Mapping[str, object], folder: Path) -> None:
     """Write a project's settings: this checkout's, the log's entry and the changes."""
     (folder / DATASETS).mkdir(parents=True, exist_ok=True)
+    (folder / paths.CONSENT).mkdir(parents=True, exist_ok=True)
+    (folder / _TEN).write_text("".join(f"{person}\n" for person in range(1, 11)), encoding="utf-8")
     for file in (PIPELINE, DATASETS / "defaults.yaml"):
         shutil.copy(ROOT / file, folder / file)
     settings = yaml.safe_load((ROOT / PARAMS).read_text(encoding="utf-8"))

@@ -6,25 +6,26 @@ Rows are made by `python -m benchmarks.quality.logs` and `python -m benchmarks.q
 """
 
 from collections import Counter
-from collections.abc import Iterable
 from operator import itemgetter
+from statistics import fmean, stdev
 from typing import Any
+
+from scipy.stats import t as student
 
 from benchmarks.machine import ROOT, put, read
 
 PAGE = ROOT / "docs" / "results.md"
-EPSILON, VARIANT = "privacy.target_epsilon", "dynamics.variant"
+EPSILON = "privacy.target_epsilon"
 _WORDS = {"trial": "trial", "keep": "keep", "more_data": "more data"}
+_PUBLIC = ("nobody", "ten", "hash", "biased")
 Row = dict[str, Any]
 
 
 def main() -> None:
-    """Write both tables into the page."""
-    rows, peers = read("logs"), read("logs_peers")
-    private = [row for row in rows if VARIANT not in row["changes"]]
-    pooled = [row for row in rows if row["changes"].get(VARIANT) == "mopo"]
-    put(PAGE, "zoo", overview(private))
-    put(PAGE, "zoo by log", by_log(private, pooled, peers))
+    """Write both tables into the page; private runs with other keys than ε are left out."""
+    rows = [row for row in read("logs") if row["learner"] != "private" or set(row["changes"]) == {EPSILON}]
+    put(PAGE, "zoo", overview(rows))
+    put(PAGE, "zoo by log", by_log(rows, read("logs_peers")))
 
 
 def relative(row: Row, who: str) -> float | None:
@@ -54,65 +55,108 @@ def worse(row: Row) -> bool:
 
 
 def counts(rows: list[Row]) -> tuple[int, int, int, int, int]:
-    """How many recommendations there are, are within 5% or better, are better, are trials, and are wrong trials.
+    """Count runs with a recommendation, with a good one, a better one, a wrong one, and with a good clone.
 
-    Within 5% of the range; better by more than 1.96 errors; wrong where the policy is worse than the behaviour.
+    Good: within 5% of the range of the behaviour, or better. Better: by more than 1.96 errors. Wrong: a trial of a
+    policy that is worse than the behaviour.
     """
     known = [found for row in rows if (found := recommended(row)) is not None]
-    trials = [row for row in rows if answer(row) == "trial"]
     good, better = (sum(gain >= -0.05 for gain, _ in known), sum(gain > 1.96 * error for gain, error in known))
-    return len(known), good, better, len(trials), sum(map(worse, trials))
+    wrong = sum(worse(row) for row in rows if answer(row) == "trial")
+    cloned = [gain for row in rows if (gain := relative(row, "cloned")) is not None]
+    return len(known), good, better, wrong, sum(gain >= -0.05 for gain in cloned)
 
 
 def overview(rows: list[Row]) -> str:
-    """How often recommendations are good, for each number of people and ε."""
+    """Shares of all runs, failed ones too, whose recommendations are good, by who is public, people and ε."""
     lines = [
-        "| people | ε | runs | verdict | recommended | within 5% of the range, or better "
-        "| better by more than 1.96 errors | trials | of these of a worse policy | worse policies in all |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| public | people | ε | runs | verdict | recommended | within 5% of the range, or better "
+        "| better by more than 1.96 errors | trial of a worse policy | clone within 5% |",
+        "|---" * 10 + "|",
     ]
-    for people, epsilon in sorted({(row["people"], row["changes"][EPSILON]) for row in rows}):
-        mine = [row for row in rows if row["people"] == people and row["changes"][EPSILON] == epsilon]
+    private = [row for row in rows if row["learner"] == "private"]
+    places = {(_PUBLIC.index(row["public"]), row["people"], row["changes"][EPSILON]) for row in private}
+    for public, people, epsilon in sorted(places):
+        place = (_PUBLIC[public], people, epsilon)
+        mine = [row for row in private if (row["public"], row["people"], row["changes"][EPSILON]) == place]
         verdicts = Counter(row["can_learn"] for row in mine if row["can_learn"])
         said = ", ".join(f"{number} {verdict}" for verdict, number in verdicts.most_common())
-        cells = (f"{people:,}", f"{epsilon:g}", len(mine), said, *counts(mine), sum(map(worse, mine)))
+        shares = (f"{number / len(mine):.0%}" for number in counts(mine))
+        cells = (_PUBLIC[public], f"{people:,}", f"{epsilon:g}", len(mine), said, *shares)
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
 
 
-def by_log(rows: list[Row], pooled: list[Row], peers: list[Row]) -> str:
-    """True gains over the behaviour as shares of the range: recommended at each ε, and of the peers."""
-    shown = sorted({(row["people"], row["changes"][EPSILON]) for row in rows})
-    head = [f"{people:,}, ε {epsilon:g}" for people, epsilon in shown]
-    beside = sorted({row["people"] for row in pooled})
-    head += [*(f"MOPO, {people:,}" for people in beside), "d3rlpy, 10,000"]
-    lines = ["| log | behaviour | best | " + " | ".join(head) + " |", "|---" * (3 + len(head)) + "|"]
-    for log in sorted({row["log"] for row in rows}):
-        mine = [row for row in rows if row["log"] == log]
-        cells = [
-            "; ".join(_cell(row) for row in mine if (row["people"], row["changes"][EPSILON]) == place) or "–"
-            for place in shown
-        ]
-        for people in beside:
-            own = [row for row in pooled if row["log"] == log and row["people"] == people]
-            cells.append(_gains(relative(row, "policy") for row in own))
-        own = [peer for peer in peers if peer["log"] == log and peer["people"] == 10_000]
+def by_log(rows: list[Row], peers: list[Row]) -> str:
+    """True gains of policies over the behaviour as shares of the range, with 95% intervals, beside the references.
+
+    In brackets, what is recommended, and its mean gain; runs that recommend nothing gain nothing. Bold: the interval
+    lies above that of the public people alone.
+    """
+    private = [row for row in rows if row["learner"] == "private"]
+    budgets = sorted({row["changes"][EPSILON] for row in private})
+    head = ["log", "people", "public", "behaviour", "best", "public alone", *(f"ε {epsilon:g}" for epsilon in budgets)]
+    head += ["all, no privacy", "d3rlpy"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for log, people, public in sorted(
+        {(row["log"], row["people"], row["public"]) for row in private},
+        key=lambda place: (place[0], place[1], _PUBLIC.index(place[2])),
+    ):
+        same = [row for row in rows if (row["log"], row["people"]) == (log, people)]
+        mine = [row for row in same if (row["learner"], row["public"]) == ("private", public)]
+        alone = _reference([row for row in same if (row["learner"], row["public"]) == ("alone", public)])
+        truth = mine[0]["truth"]
+        cells = [log, f"{people:,}", public, f"{truth['behaviour']:.3g}", f"{truth['best']:.3g}", _words(alone)]
+        cells += [_cell([row for row in mine if row["changes"][EPSILON] == epsilon], alone) for epsilon in budgets]
+        cells.append(_words(_reference([row for row in same if row["learner"] == "all"])))
+        own = [peer for peer in peers if (peer["log"], peer["people"]) == (log, people)]
         own.sort(key=itemgetter("algorithm", "steps"))
         cells.append("; ".join(f"{peer['algorithm']} {peer['gain']:+.0%}" for peer in own) or "–")
-        truth = mine[0]["truth"]
-        lines.append(f"| {log} | {truth['behaviour']:.3g} | {truth['best']:.3g} | " + " | ".join(cells) + " |")
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _cell(row: Row) -> str:
-    said, found = answer(row), recommended(row)
+def _interval(rows: list[Row]) -> tuple[float, float] | None:
+    """Mean gain of policies and half of its 95% interval: over seeds, or of one seed over episodes."""
+    found = [(gain, row) for row in rows if (gain := relative(row, "policy")) is not None]
+    if not found:
+        return None
+    gains = [gain for gain, _ in found]
+    if len(gains) > 1:
+        return fmean(gains), float(student.ppf(0.975, len(gains) - 1)) * stdev(gains) / len(gains) ** 0.5
+    row = found[0][1]
+    return gains[0], 1.96 * row["policy"]["error"] / (row["truth"]["best"] - row["truth"]["worst"])
+
+
+def _reference(rows: list[Row]) -> tuple[float, float] | None:
+    """The same of the best of the settings that were tried."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(str(row["changes"]), []).append(row)
+    return max((found for group in groups.values() if (found := _interval(group)) is not None), default=None)
+
+
+def _words(found: tuple[float, float] | None) -> str:
+    return "–" if found is None else f"{found[0]:+.0%} ± {found[1]:.0%}"
+
+
+def _cell(rows: list[Row], alone: tuple[float, float] | None) -> str:
+    if not rows:
+        return "–"
+    found, said = _interval(rows), Counter(map(_said, rows))
+    text = _words(found)
+    if found is not None and alone is not None and found[0] - found[1] > sum(alone):
+        text = f"**{text}**"
+    words = ", ".join(word if len(rows) == 1 else f"{number} {word}" for word, number in said.most_common())
+    gain = fmean((recommended(row) or (0.0,))[0] for row in rows)
+    return f"{text} ({words}: {gain:+.0%})"
+
+
+def _said(row: Row) -> str:
+    said = answer(row)
     if said is None:
         return "no" if "cannot learn" in (row["error"] or "") else "failed"
-    return _WORDS[said] if found is None else f"{_WORDS[said]} {found[0]:+.0%}"
-
-
-def _gains(gains: Iterable[float | None]) -> str:
-    return "; ".join(f"{gain:+.0%}" for gain in gains if gain is not None) or "–"
+    return _WORDS[said]
 
 
 if __name__ == "__main__":
