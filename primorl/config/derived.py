@@ -41,4 +41,4 @@ def decide(content: dict[str, Any], origins: dict[str, str], to_fit: str) -> Non
         if isinstance(place, dict) and place.get(last) == _AUTO:
             place[last] = value
     if kind == "network" and origins.get(_DEGREE) == to_fit:
-        del origins[_DEGREE]  # networks have no features
+        origins[_DEGREE] = ORIGIN  # networks have no features

@@ -290,6 +290,7 @@ def _heads_setup(
         seed=params.seed,
         execution=execution(params.compute, place),
         of_model=GaussianEnsemble.load(MODEL, torch.device("cpu")).normaliser,
+        taught=params.behaviour.hidden,
     ).of_process(place.process, place.processes)
 
 

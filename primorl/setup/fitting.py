@@ -305,13 +305,18 @@ def _by_rule(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
 
 
 def _of_heads(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
-    """Linear heads on the features of the largest degree whose noise is small enough, or else of degree 1."""
+    """Linear heads on the features of the largest degree whose noise is small enough, or else of degree 1.
+
+    Degree 3 makes members disagree where no polynomial knows, which holds policies back: it is tried where no
+    environment can tell a wrong policy from a good one.
+    """
     from primorl.training.linear import lost_to_noise
 
     everybody = min(1.0, _MOST_ROWS_OF_HEADS / (manifest.private_units * _ROWS_OF_HEADS * _LINEAR["privacy.rounds"]))
     common = _LINEAR | {"privacy.sampling_probability": float(f"{everybody:.2g}")}
     values, lost = {}, math.inf
-    for degree in (3, 2, 1) if "dynamics.degree" in params.unfitted else (params.dynamics.degree,):
+    degrees = (3, 2, 1) if params.chosen.environment is None else (2, 1)
+    for degree in degrees if "dynamics.degree" in params.unfitted else (params.dynamics.degree,):
         values = _wanted(params, common | {"dynamics.degree": degree})
         tried = params.fitted(values)
         check_choices(tried, manifest, public)

@@ -40,7 +40,7 @@ from primorl.training.linear import distilled
 from primorl.training.policy_network import Network, PolicyNetwork
 from primorl.training.public_evaluation import PublicEvaluation, PublicEvaluator
 from primorl.training.settings import LEAST_UNITS, LENGTHS
-from primorl.training.setup import TrainingSetup
+from primorl.training.setup import CloningSetup, TrainingSetup
 from primorl.training.training import ENGINE_VERSION, Trained, TrainingState, train
 from primorl.trajectories.storage.rows import UnitStore
 from primorl.trajectories.storage.store import ShardedStore
@@ -386,10 +386,9 @@ def write_behaviour(folder: Path, params: Params, partitions: Partitions, paid: 
     setup, bounds = paid.setup, paid.setup.bounds
     network, weights, normaliser = setup.architecture, trained.weights, trained.normaliser
     assert isinstance(network, PolicyNetwork)
-    if network.features is not None:
-        taught = params.behaviour.hidden
+    if isinstance(setup, CloningSetup) and network.features is not None:
         network, weights, normaliser = distilled(
-            network, weights, normaliser, bounds, setup.spread(trained.answers), taught, setup.seed
+            network, weights, normaliser, bounds, setup.spread(trained.answers), setup.taught, setup.seed
         )
     observations, actions = info.spaces.observation_names, info.spaces.action_names
     low, high = bounds.observation_low, bounds.observation_high

@@ -225,11 +225,13 @@ class CloningSource:
 class CloningSetup(TrainingSetup):
     """Private behaviour cloning of a `PolicyNetwork`. Observations are standardised, actions scaled to [-1, 1].
 
-    ``of_model`` is the normaliser of the released model, for linear heads.
+    Of linear heads, ``of_model`` is the normaliser of the released model, and ``taught`` the hidden layers of the
+    network that is taught to act as they do.
     """
 
     architecture: PolicyNetwork
     of_model: Normaliser | None = field(default=None, repr=False)
+    taught: tuple[int, ...] = ()
 
     def source_of(self, store: CohortSource) -> CohortSource:
         """Return the store's units as observations and actions."""

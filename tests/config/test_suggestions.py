@@ -137,7 +137,7 @@ def test_what_was_taken_from_where_is_known() -> None:
 def test_only_what_nobody_gives_is_fitted_and_a_fit_touches_nothing_else() -> None:
     suggest({"privacy": {"rounds": 9}})
     checked = params.parse(with_keys(dynamics__hidden=[7]))
-    assert checked.unfitted == FITTED.keys() - {"privacy.rounds", "dynamics.hidden"}
+    assert checked.unfitted == FITTED.keys() - {"privacy.rounds", "dynamics.hidden", "dynamics.degree"}
     fitted = checked.fitted({"dynamics.learning_rate": 0.02, "privacy.clipping_norm": 0.7})
     assert (fitted.dynamics.learning_rate, fitted.privacy.clipping_norm) == (0.02, 0.7)
     assert (fitted.privacy.rounds, fitted.dynamics.hidden) == (9, (7,))

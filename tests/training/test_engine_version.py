@@ -14,7 +14,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "e0c685335d18befcdac9d8785f1c24e751d091c8c845b8abab7484f6c564e662"
+SOURCES = "e34b950a6f0bc2a90d49394f29374e8e36a33dbec1b3bf4f3a45c615b5729089"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:
