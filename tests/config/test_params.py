@@ -64,13 +64,8 @@ def test_no_key_has_a_second_default_in_code_or_takes_any_number() -> None:
     for key, value in leaves(RAW).items():
         inner = key.removeprefix("chosen.")
         where = FILE if inner != key else ""
-        of_later = (
-            "online.guarantee",
-            "privacy.train_on",
-            "dynamics.model",
-            "dynamics.degree",
-        )  # older files lack them, or had them
-        if key not in of_later and (not where or "." not in inner):
+        later = ("online.guarantee", "privacy.train_on", "dynamics.model", "dynamics.degree")  # older files lack them
+        if key not in later and (not where or "." not in inner):
             assert refusal(changed(key, MISSING)) == f"{where}{inner}: missing"
         if isinstance(value, int | float) and not isinstance(value, bool):
             for far in (10**20, -(10**20)):
