@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from pipeline import clone_behaviour
 from primorl.config.params import Params
 from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.ensemble import GaussianEnsemble
@@ -27,6 +28,7 @@ from primorl.setup.policy_fitting import PublicLog
 from primorl.training.rounds import Rounds
 from primorl.trajectories.storage.rows import UnitStore
 from tests.pipeline import tiny_policy
+from tests.pipeline.tiny_policy import RememberingRun
 from tests.pipeline.training_project import OUTPUT, charged, edited, killed, statement, states, trained, with_changes
 from tests.privacy.ledger.ledgers import adaptive
 from tests.trajectories.builders import INFO, episode, table
@@ -164,6 +166,34 @@ def test_nothing_is_asked_twice_under_one_charge(
     once, spent = event_from_json(statement()["event"]), statement()["spent_on_dataset"]
     assert spent["charges"] == 2
     assert spent["epsilon"] == pytest.approx(adaptive(once, once, delta=data.privacy.budget.delta), rel=1e-9)
+
+
+def test_linear_heads_and_all_that_they_ask_are_one_charge(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill between two of the late queries loses their answers, and nobody is asked again."""
+    heads = {"model": "linear", "degree": 2, "hidden": [], "learning_rate": 1.0, "max_transitions_per_unit": 8}
+    params = with_statistics(data, PRIVATE, dynamics=heads, behaviour={"target_epsilon": 1.0})
+    trained(params)
+    said = statement()
+    assert [query["what"] for query in said["queries"]] == ["columns", "changes", "residuals", "first_states"]
+    assert event_from_json(said["event"]) == accounting.Training(1.0, 1.0, 4, (0.5,) * 4).event
+    model = GaussianEnsemble.load(OUTPUT, CPU)
+    assert model.architecture.members == params.dynamics.ensemble_size
+    assert model.predict(torch.zeros(2, 3), torch.zeros(2, 1))[0].shape == (3, 2, 4)
+    assert StartModel.load(OUTPUT, CPU).survival is None
+    clone_behaviour.body(params, RememberingRun())
+    clone = json.loads(Path("models/behaviour/privacy.json").read_text(encoding="utf-8"))
+    assert [query["what"] for query in clone["queries"]] == ["residuals"]
+    assert 0.98 < clone["epsilon"] <= 1.0
+    assert [charge.event for charge in charged(data)] == [said["event"], clone["event"]]
+    other = edited(params, privacy={"draw": 1})
+    asked, answer = list[str](), Plan.answer
+    monkeypatch.setattr(Plan, "answer", lambda *given: (asked.append(given[1].what), answer(*given))[1])
+    with killed(4, "answer"):
+        trained(other)
+    trained(other)
+    assert asked == ["columns", "changes", "residuals"]
+    assert not (OUTPUT / "starts.safetensors").exists(), "the answer is gone"
+    assert states(data) == ["committed"] * 3
 
 
 @pytest.mark.parametrize("by_person", [True, False])
