@@ -45,7 +45,7 @@ LOG_VARIANCES = (-12.0, 4.0)
 """Bounds of the log-variance of standardised targets in a released model."""
 _LARGEST_RESIDUAL = 3.0  # in scales of the target
 _ROOT_OF_NORMAL = 0.82216  # E √|x| of a standard normal
-_USUAL = 0.6  # of the norm that a unit's residuals can have, which few reach
+_USUAL, _USUAL_CHANGE = 0.6, 0.4  # of the norms that residuals and changes can have, which few units reach
 _SEEN = 2.0  # standard deviations of its noise, above which a mean square is told from nothing
 _LEAST_SPREAD = 0.1
 _UNSEEN = 0.25  # spread of changes of which none is seen, in deviations of the number itself
@@ -161,7 +161,7 @@ class ChangesQuery:
 def changes_contribution(columns: ObservationColumns) -> BoundedSum:
     """A unit's contribution to `ChangesQuery`."""
     numbers = len(columns.continuous)
-    return BoundedSum(2 * numbers, _USUAL * math.sqrt(max(numbers, 1)))
+    return BoundedSum(2 * numbers, _USUAL_CHANGE * math.sqrt(max(numbers, 1)))
 
 
 def _spread(answer: Tensor, noise: float) -> Tensor:
