@@ -15,7 +15,7 @@ def decide(content: dict[str, Any], origins: dict[str, str], to_fit: str) -> Non
     """Put values in the place of ``auto``, in ``content``.
 
     Where nobody is public, heads are linear, unless ``dynamics.hidden`` asks for a network, and private people tell
-    scales and first states. Where somebody is, they tell them for nothing.
+    scales, and first states where no environment does. Where somebody is public, they tell them for nothing.
 
     Args:
         content: of ``params.yaml``, every other key decided.
@@ -27,12 +27,11 @@ def decide(content: dict[str, Any], origins: dict[str, str], to_fit: str) -> Non
     mopo = found_at(content, "dynamics.variant") == "mopo"
     kind = found_at(content, MODEL)
     kind = ("linear" if linear and not mopo else "network") if kind == _AUTO else kind
-    asked = nobody and not mopo
     alone = found_at(content, "chosen.environment") is None
     values = {
         MODEL: kind,
         NORMALISER: ("private" if kind == "linear" else "bounds") if nobody else "public",
-        STARTS: asked and (kind == "linear" or alone),
+        STARTS: nobody and not mopo and alone,
         QUERY_NOISE: None,
     }
     for key, value in values.items():
