@@ -44,7 +44,7 @@ LATE = (RESIDUALS, FIRST_STATES, LENGTHS)
 LOG_VARIANCES = (-12.0, 4.0)
 """Bounds of the log-variance of standardised targets in a released model."""
 _LARGEST_RESIDUAL = 3.0  # in scales of the target
-_ROOT_OF_NORMAL = 0.82216  # E √|x| of a standard normal
+_ROOT_OF_NORMAL, _SIZE_OF_NORMAL = 0.82216, 0.79788  # E √|x| and E |x| of a standard normal
 _USUAL, _USUAL_CHANGE = 0.6, 0.4  # of the norms that residuals and changes can have, which few units reach
 _SEEN = 2.0  # standard deviations of its noise, above which a mean square is told from nothing
 _LEAST_SPREAD = 0.1
@@ -129,7 +129,7 @@ class ColumnsQuery(NormaliserQuery):
 
 @register_query(CHANGES)
 class ChangesQuery:
-    """Asks every unit for the mean √|c| and the mean c² of every number's changes c, in units of the declared range.
+    """Asks every unit for the mean √|c|, |c| and c² of every number's changes c, in units of the declared range.
 
     Args:
         columns: which dimensions are one-hot.
@@ -143,11 +143,11 @@ class ChangesQuery:
 
     def total(self, source: CohortSource) -> Tensor:
         """Sum over all units, int64. Sensitive: only `Plan.answer` may see it."""
-        total = torch.zeros(2 * len(self._chosen), dtype=torch.int64)
+        total = torch.zeros(self.contribution.size, dtype=torch.int64)
         for _, targets, own in all_rows(source, 0, _ROW_BYTES * (self._size + 2)):
             share = (targets[..., self._chosen].abs() / self._span).clamp(max=1.0).double()
-            both = torch.cat((share.sqrt(), share.square()), -1).masked_fill(~own.unsqueeze(-1), 0.0)
-            total += self.contribution.total(both.sum(1) / own.sum(1, keepdim=True).clamp(min=1))
+            powers = _powers(share).masked_fill(~own.unsqueeze(-1), 0.0)
+            total += self.contribution.total(powers.sum(1) / own.sum(1, keepdim=True).clamp(min=1))
         return total
 
     def scales(self, answer: Tensor, noise: float) -> Tensor:
@@ -161,17 +161,25 @@ class ChangesQuery:
 def changes_contribution(columns: ObservationColumns) -> BoundedSum:
     """A unit's contribution to `ChangesQuery`."""
     numbers = len(columns.continuous)
-    return BoundedSum(2 * numbers, _USUAL_CHANGE * math.sqrt(max(numbers, 1)))
+    return BoundedSum(3 * numbers, _USUAL_CHANGE * math.sqrt(max(numbers, 1)))
+
+
+def _powers(size: Tensor) -> Tensor:
+    """Roots, numbers and squares of sizes ``[.., n]``: ``[.., 3 n]``."""
+    return torch.cat((size.sqrt(), size, size.square()), -1)
 
 
 def _spread(answer: Tensor, noise: float) -> Tensor:
-    """Standard deviations of numbers whose mean root and mean square are known, ``[2 n]`` to ``[n]``.
+    """Standard deviations of numbers whose mean `_powers` are known, ``[3 n]`` to ``[n]``.
 
-    The root tells a small spread from the noise, the square a spread that a few large numbers make.
+    The root tells a small spread from the noise, the others a spread that few large numbers make. The largest counts of
+    those that are seen: a scale that is too small costs more than one that is too large.
     """
-    roots, squares = answer.clamp(min=0).chunk(2)
-    usual, whole = (roots / _ROOT_OF_NORMAL).square(), squares.sqrt()
-    return torch.where(squares > _SEEN * noise, torch.maximum(usual, whole), usual)
+    roots, sizes, squares = answer.clamp(min=0).chunk(3)
+    found = (roots / _ROOT_OF_NORMAL).square()
+    for mean, deviation in ((sizes, sizes / _SIZE_OF_NORMAL), (squares, squares.sqrt())):
+        found = torch.where(mean > _SEEN * noise, torch.maximum(found, deviation), found)
+    return found
 
 
 def moments_of(noisy: Tensor, noise: float) -> tuple[float, float]:
@@ -203,7 +211,7 @@ def moments_of(noisy: Tensor, noise: float) -> tuple[float, float]:
 @register_query(RESIDUALS)
 @dataclass(frozen=True)
 class ResidualQuery:
-    """Asks every unit how far its targets lie from the heads' prediction: mean √|r| and mean r² of each target.
+    """Asks every unit how far its targets lie from the heads' prediction: mean √|r|, |r| and r² of each target.
 
     r is in scales of the target and held within ±3.
     """
@@ -213,11 +221,11 @@ class ResidualQuery:
     @property
     def contribution(self) -> BoundedSum:
         """A unit's contribution."""
-        return BoundedSum(2 * self.targets, _USUAL * math.sqrt(self.targets))
+        return BoundedSum(3 * self.targets, _USUAL * math.sqrt(self.targets))
 
     def total(self, source: CohortSource, normaliser: Normaliser, weights: Weights) -> Tensor:
         """Sum over all units, int64. Sensitive: only `Plan.answer` may see it."""
-        total = torch.zeros(2 * self.targets, dtype=torch.int64)
+        total = torch.zeros(self.contribution.size, dtype=torch.int64)
         row = _ROW_BYTES * (weights[0].shape[1] + 4 * self.targets)
         maps, heads = normaliser.to(torch.device("cpu")), tuple(weight.cpu() for weight in weights)
         for inputs, targets, own in all_rows(source, 0, row):
@@ -230,7 +238,7 @@ class ResidualQuery:
     def _mean(self, heads: Weights, features: Tensor, targets: Tensor) -> Tensor:
         gap = (outputs(heads, features[None])[0][:, : self.targets] - targets).abs()
         share = (gap / _LARGEST_RESIDUAL).clamp(max=1.0).double()
-        return torch.cat((share.sqrt(), share.square()), -1).mean(0)
+        return _powers(share).mean(0)
 
     def spread(self, answer: Tensor, noise: float) -> Tensor:
         """Standard deviations of the residuals ``[targets]`` in scales of the target: post-processing."""

@@ -141,7 +141,7 @@ def test_a_unit_more_moves_every_sum_by_at_most_the_sensitivity(values: list[flo
     rows = torch.tensor((values * 300)[: 13 * length]).view(length, 13)
     more = Log([*rest.inputs, rows[:, :6]], [*rest.targets, rows[:, 6:]])
     normaliser = setup_of(3).make_normaliser(
-        None, {COLUMNS: torch.rand(5, BINS).double(), CHANGES: torch.rand(4).double()}
+        None, {COLUMNS: torch.rand(5, BINS).double(), CHANGES: torch.rand(6).double()}
     )
     weights = tuple(torch.full(w.shape, 3.0) for w in SHAPE.initial_weights(0))
     columns, changes = ColumnsQuery(HEADS, BOUNDS), ChangesQuery(HEADS, BOUNDS)
@@ -157,7 +157,7 @@ def test_a_unit_more_moves_every_sum_by_at_most_the_sensitivity(values: list[flo
 def test_a_unit_can_reach_the_sensitivity_that_is_stated() -> None:
     """So a smaller one would be wrong."""
     normaliser = setup_of(3).make_normaliser(
-        None, {COLUMNS: torch.eye(5, BINS).double(), CHANGES: torch.ones(4).double()}
+        None, {COLUMNS: torch.eye(5, BINS).double(), CHANGES: torch.ones(6).double()}
     )
     weights = tuple(torch.zeros(w.shape) for w in SHAPE.initial_weights(0))
     far = Log([torch.full((3, 6), 1e6)], [torch.full((3, 7), 1e6)])
