@@ -48,7 +48,7 @@ _ROOT_OF_NORMAL, _SIZE_OF_NORMAL = 0.82216, 0.79788  # E √|x| and E |x| of a s
 _USUAL, _USUAL_CHANGE = 0.6, 0.4  # of the norms that residuals and changes can have, which few units reach
 _SEEN = 2.0  # standard deviations of its noise, above which a mean square is told from nothing
 _LEAST_SPREAD = 0.1
-_UNSEEN = 0.25  # spread of changes of which none is seen, in deviations of the number itself
+_LEAST_CHANGE = 0.1  # scale of changes, at least, in deviations of the number itself
 _ROW_BYTES = 96
 _MEMBER_SEED = 7_000_000
 _TEACHING_STEPS, _TEACHING_ROWS, _TEACHING_RATE, _TAUGHT = 2000, 512, 5e-3, 0.995
@@ -95,8 +95,9 @@ class ColumnsQuery(NormaliserQuery):
     def with_changes(self, answer: Tensor, noise: float, changes: Tensor) -> Normaliser:
         """Make the maps from the noisy mean fractions: post-processing.
 
-        Numbers: mean and standard deviation of `moments_of`. Changes: centred on 0. One-hot inputs: less their
-        frequencies; those of parts with more categories than bins count as equal.
+        Numbers: mean and standard deviation of `moments_of`. Changes: centred on 0, scaled by at least a tenth of the
+        number's own deviation. One-hot inputs: less their frequencies; those of parts with more categories than bins
+        count as equal.
 
         Args:
             answer: ``[columns, BINS]``.
@@ -113,7 +114,7 @@ class ColumnsQuery(NormaliserQuery):
         states = (
             bounds.observation_low + span * middle,
             span * scale,
-            span * changes.where(changes > 0, _UNSEEN * scale),
+            span * torch.maximum(changes, _LEAST_CHANGE * scale),
         )
         reward, spread = numbers[known]
         found = assembled(columns, bounds, states, (bounds.reward_low + reward_span * reward, reward_span * spread))
@@ -151,10 +152,9 @@ class ChangesQuery:
         return total
 
     def scales(self, answer: Tensor, noise: float) -> Tensor:
-        """Spread of the changes ``[S]``, in units of the declared range; 0: none is seen. Post-processing."""
+        """Spread of the changes ``[S]``, in units of the declared range: post-processing."""
         found = torch.zeros(self._size)
-        seen = answer[: len(self._chosen)] > _SEEN * noise
-        found[self._chosen] = torch.where(seen, _spread(answer, noise), 0.0).float()
+        found[self._chosen] = _spread(answer, noise).float()
         return found
 
 
