@@ -11,7 +11,7 @@ from primorl.setup.fitting import MODEL_TRAINING, check_verdict, fitted, say_fit
 from primorl.setup.launcher import run_worker
 from primorl.setup.model_work import make_plan
 from primorl.setup.next_charges import check_all_fits
-from primorl.setup.paid_training import paid_training, work_for_first, write_model, write_public_model
+from primorl.setup.paid_training import paid_training, publish_units, work_for_first, write_model, write_public_model
 from primorl.setup.partitions import Partitions
 from primorl.setup.public_checks import check_public
 from primorl.tracking import StageRun
@@ -20,6 +20,8 @@ from primorl.tracking import StageRun
 def body(params: Params, run: StageRun) -> None:
     """Pay, train, then write ``models/dynamics`` with its privacy statement; see `paid_training`."""
     partitions = Partitions.open(PARTITIONS)
+    if params.privacy.train_on == "public":
+        publish_units(MODEL_TRAINING, params, partitions, run)
     check_public(params, partitions.manifest, partitions.public)
     chosen, fit = fitted(params, partitions.manifest, partitions.public)
     if params.privacy.train_on == "private":

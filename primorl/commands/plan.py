@@ -40,7 +40,7 @@ def plan(
     rounds: Annotated[int | None, option("T", "Number of rounds.", parser=_rounds)] = None,
     delta: Annotated[float | None, option("D", "δ.", parser=_delta)] = None,
     queries: Annotated[
-        Any, option("Z,Z", "Noise multipliers of the queries before the rounds, or none.", parser=_queries)
+        Any, option("Z,Z", "Noise multipliers of the queries beside the rounds, or none.", parser=_queries)
     ] = None,
     target_epsilon: Annotated[
         float | None, option("E", "Solve for the noise or the rounds that spend this ε, by PLD.", parser=_epsilon)

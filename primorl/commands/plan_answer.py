@@ -40,6 +40,7 @@ from primorl.setup.next_charges import (
 )
 from primorl.setup.partitions import Partitions
 from primorl.setup.public_checks import Objections, objections
+from primorl.training.settings import LENGTHS
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.rows import UnitStore
 
@@ -328,7 +329,8 @@ def _fit_lines(settings: Settings, fit: Fit, manifest: Manifest) -> Iterator[str
         yield f"  can it learn? {fit.answer.replace('_', ' ')}: {fit.reason}"
     for warning in settings.objections.warnings:
         yield f"  warning: {warning}"
-    if manifest.public_units == 0 and manifest.info.environment is None:
+    asked = settings.params is not None and LENGTHS in query_noises(settings.params)
+    if manifest.public_units == 0 and manifest.info.environment is None and not asked:
         yield (
             "  warning: nobody is public, so nothing tells how long recordings go on; values in the model count every "
             f"step up to the horizon ({manifest.info.horizon}), and lie beyond today's return if most are shorter"

@@ -222,9 +222,10 @@ def parse(raw: Any, path: Path = PARAMS) -> Params:
     effective, origins, undecided = suggestions.decide(raw, sources)
     shares.decide(effective, origins, entry.get("environment"))
     wrong[path] += undecided
-    if entry.get("unit") != "trajectory" and origins.get(_FRACTION) == f"{DATASETS}/{DEFAULTS}.yaml":
+    by_default = origins.get(_FRACTION) == f"{DATASETS}/{DEFAULTS}.yaml"
+    if entry.get("unit") != "trajectory" and by_default and effective["partition"]["public_fraction"]:
         # Units are people: none is public by a default that nobody wrote for them.
-        effective["partition"]["public_fraction"], origins[_FRACTION] = 0, f"{DATASETS}/{name}.yaml"
+        effective["partition"]["public_fraction"], origins[_FRACTION] = 0, "primorl: units are people"
     said = effective | {"chosen": {key: value for key, value in entry.items() if key != "settings"}, "origins": origins}
     derived.decide(said, origins, suggestions.TO_FIT)
     return _checked(said, path, own, wrong)

@@ -31,8 +31,8 @@ class StartModel:
         factor: a square root of the covariance, ``[S, S]``; 0 in one-hot parts.
         block: which one-hot part a dimension belongs to, from 0, or -1: int64 ``[S]``.
         probabilities: of the categories, ``[S]``; 0 elsewhere.
-        survival: S(t), the share of trajectories without a termination of more than t steps, ``[horizon]``; None:
-            nobody was asked.
+        survival: S(t), the share of trajectories of more than t steps, ``[2, horizon]``: of those that do not
+            terminate, and of all; None: nobody was asked.
     """
 
     low: Tensor
@@ -85,7 +85,7 @@ class StartModel:
     def _sound(self) -> bool:
         size, parts = len(self.low), dict(vars(self))
         if (survival := parts.pop("survival")) is not None:
-            shares = survival.dim() == 1 and len(survival) > 0 and bool(((survival >= 0) & (survival <= 1)).all())
+            shares = survival.dim() == 2 and len(survival) == 2 and bool(((survival >= 0) & (survival <= 1)).all())
             if survival.dtype != torch.float32 or not shares:
                 return False
         for name, value in parts.items():
@@ -101,8 +101,10 @@ class StartModel:
         return ordered and whole and blocks == list(range(len(blocks)))
 
 
-def survival_of(folder: Path) -> Tensor | None:
+def survival_of(folder: Path, *, by_model: bool) -> Tensor | None:
     """S(t) of a released model, float64 ``[horizon]``; None: nobody was asked.
+
+    With ``by_model`` terminations are the model's own business; else they are ends like all others.
 
     Raises:
         PipelineError: the file is broken.
@@ -110,4 +112,4 @@ def survival_of(folder: Path) -> Tensor | None:
     if not (folder / FILE).exists():
         return None
     found = StartModel.load(folder, torch.device("cpu")).survival
-    return None if found is None else found.double()
+    return None if found is None else found[0 if by_model else 1].double()

@@ -11,7 +11,15 @@ from statistics import fmean
 from typing import Annotated, Literal
 
 from primorl.dynamics.config import PublicLosses
-from primorl.evaluation.private.results import AS_DRAWN, BELIEVE, DOUBT, GAIN, MEAN_RETURN, PrivateEvaluation
+from primorl.evaluation.private.results import (
+    AS_DRAWN,
+    BELIEVE,
+    DOUBT,
+    GAIN,
+    MEAN_RETURN,
+    OUTDONE,
+    PrivateEvaluation,
+)
 from primorl.evaluation.statistics import NORMAL_QUANTILE
 from primorl.policy.behaviour import BehaviourConfig
 from primorl.policy.member_values import DOUBT_SHARE
@@ -104,7 +112,8 @@ def of_answers(answers: PrivateEvaluation, clone_loss: PublicLosses | None) -> R
     moved = f"gains {least:.3g} over" if least >= 0 else f"loses {-least:.3g} against"
     other = "a clone of today's practice" if over_clone <= over_people else "the upper end of what people get today"
     compared = f"in the member of the model that likes it least the policy {moved} {other}"
-    if least > margin:
+    outdone = answers.verdict is not None and answers.verdict.startswith(OUTDONE)
+    if least > margin and not outdone:
         reason = _sentence(f"{compared}, more than the {margin:.3g} that the model's known error asks for; {told}")
         chance = answers.answer("random", MEAN_RETURN)
         if policy is not None and chance is not None and chance.value > policy.value:
@@ -114,6 +123,7 @@ def of_answers(answers: PrivateEvaluation, clone_loss: PublicLosses | None) -> R
             )
         return Recommendation(answer="trial", policy="models/policy", reason=reason, **figures)
     why = f"{compared}, and the model's known error asks for a gain above {margin:.3g}"
+    why += "; the model check measured a trivial guess as better than the model" if outdone else ""
     if learned is False and misfit > MOST_MISFIT_OF_A_CONSTANT * scale:
         return _more(f"{why}; the clone is no better than a constant; {told}", **figures)
     if fmean(released) < people.value - half - MOST_LOSS * scale:

@@ -34,7 +34,7 @@ class Accountant:
 
 @record
 class QueryStatement:
-    """One query over all private units, answered before the rounds."""
+    """One query over all private units, answered once, beside the rounds."""
 
     what: Annotated[str, Matching("[a-z][a-z0-9_]*", 40), "Name of the query type, such as `normaliser` or `starts`."]
     noise_multiplier: Annotated[_Multiplier, "z of the query."]
@@ -53,7 +53,7 @@ class MechanismStatement:
     noise_multiplier: Annotated[_Multiplier | None, "z: the noise of a round has standard deviation z times C."]
     clipping_norm: Annotated[_Positive | None, "C; `null`: contributions are not clipped."]
     rounds: Annotated[_Count | None, "T, the rounds that were paid for."]
-    queries: Annotated[tuple[QueryStatement, ...], "Queries over all units before the rounds."]
+    queries: Annotated[tuple[QueryStatement, ...], "Queries over all units, beside the rounds."]
     charge: Annotated[Line | None, "Id of the ledger's charge that paid for it."]
 
 
@@ -156,7 +156,7 @@ class Statement:
         "C: L2 norm that one unit's contribution is clipped to; `null`: contributions are not clipped.",
     ]
     rounds: Annotated[_Count | None, "T, the rounds that were paid for; fewer may have been run."]
-    queries: Annotated[tuple[QueryStatement, ...], "Queries over all units before the rounds."]
+    queries: Annotated[tuple[QueryStatement, ...], "Queries over all units, beside the rounds."]
     units: Annotated[_Count, "K, the number of private units; a public constant."]
     public_assumptions: Annotated[tuple[Line, ...], "What the guarantee takes as public."]
     dataset_fingerprint: Annotated[Hexadecimal, "Keyed fingerprint (HMAC-SHA256) of the dataset version."]

@@ -54,6 +54,7 @@ from primorl.release.document import is_inert
 from primorl.release.recheck import check_ledger, check_payment, check_statement, given
 from primorl.release.soundness import check_model, check_policy
 from primorl.training.queries import STARTS as STARTS_QUERY
+from primorl.training.settings import FIRST_STATES
 
 PARTS = ("models/dynamics", "models/behaviour")
 """Mechanisms of a policy's statement that counts model and clone."""
@@ -240,7 +241,7 @@ def _check_tensors(bundle: Bundle) -> None:
 def _check_starts(bundle: Bundle) -> None:
     """First states are there exactly if they were asked for, within the model's bounds, and nothing else is."""
     path, there = bundle.folder / STARTS, STARTS in bundle.names
-    if there != any(query.what == STARTS_QUERY for query in bundle.of_model.queries):
+    if there != any(query.what in (STARTS_QUERY, FIRST_STATES) for query in bundle.of_model.queries):
         raise PipelineError(f"{path}: {'there' if there else 'missing'}, which contradicts queries in {MODEL[2]}")
     if not there:
         return

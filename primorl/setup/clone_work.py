@@ -11,12 +11,14 @@ from dp_accounting import dp_event
 
 from primorl.config.blocks import FIRST_CLONE
 from primorl.config.params import Params, plain
+from primorl.dynamics.config import ModelConfig
 from primorl.dynamics.features import Polynomials
 from primorl.privacy.accounting.epsilon import Training, training_event
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
+from primorl.privacy.statement import Statement
 from primorl.project.errors import PipelineError
 from primorl.project.paths import BEHAVIOUR, MODEL
 from primorl.setup.accounts import digest, solved_noise
@@ -28,6 +30,7 @@ from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.rows import UnitStore
 
 if TYPE_CHECKING:
+    from primorl.dynamics.normaliser import Normaliser
     from primorl.setup.compute import Place
     from primorl.training.policy_network import PolicyNetwork
     from primorl.training.setup import TrainingSetup
@@ -249,6 +252,26 @@ def cloning_setup(
     return from_public(setup, public) if begun else setup
 
 
+def _released_scales(params: Params, manifest: Manifest) -> "Normaliser":
+    """Read the normaliser of the released model, which must be of this variant and of these data.
+
+    Raises:
+        PipelineError: the model is missing or broken, or it is another one.
+    """
+    import torch
+
+    from primorl.dynamics.ensemble import GaussianEnsemble
+
+    config, statement = ModelConfig.read(MODEL), Statement.read(MODEL)
+    same = config.degree is not None and config.variant == params.dynamics.variant
+    same = same and statement.private == (params.dynamics.variant == "private")
+    if not same or statement.dataset_fingerprint != manifest.info.dataset_fingerprint:
+        raise PipelineError(
+            f"{MODEL}: of other settings or data, and the clone would take its scales; run `dvc repro train_model`"
+        )
+    return GaussianEnsemble.load(MODEL, torch.device("cpu")).normaliser
+
+
 def _heads_setup(
     params: Params, manifest: Manifest, public: UnitStore, network: "PolicyNetwork", place: "Place"
 ) -> "TrainingSetup":
@@ -257,9 +280,6 @@ def _heads_setup(
     Raises:
         PipelineError: the model is missing or broken, or no noise reaches the ε.
     """
-    import torch
-
-    from primorl.dynamics.ensemble import GaussianEnsemble
     from primorl.setup.compute import execution
     from primorl.training.linear import ResidualQuery
     from primorl.training.setup import CloningSetup
@@ -289,7 +309,7 @@ def _heads_setup(
         server=_HEADS_SERVER,
         seed=params.seed,
         execution=execution(params.compute, place),
-        of_model=GaussianEnsemble.load(MODEL, torch.device("cpu")).normaliser,
+        of_model=_released_scales(params, manifest),
         taught=params.behaviour.hidden,
     ).of_process(place.process, place.processes)
 

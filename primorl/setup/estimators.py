@@ -16,6 +16,7 @@ from primorl.config.params import Params
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.dynamics.starts import StartModel, survival_of
+from primorl.dynamics.termination import NONE
 from primorl.evaluation.private.behaviour import Behaviour
 from primorl.evaluation.private.doubly_robust import BehaviourFit, Cloned, DoublyRobust
 from primorl.evaluation.private.dptd import Dptd
@@ -154,7 +155,7 @@ def evaluation_problem(
     )
     problem = problem.with_return_bounds(None if return_bounds == "public" else return_bounds)
     if public.units == 0:
-        return replace(problem, survival=survival_of(MODEL))
+        return replace(problem, survival=survival_of(MODEL, by_model=ends != NONE))
     trajectories = PublicTrajectories.of(public).in_rollouts(ends)
     if return_bounds == "public":
         problem = problem.with_return_bounds(public_return_bounds(trajectories, problem))

@@ -146,7 +146,7 @@ class Fit:
         elif self.lost is not None:
             why = (
                 f"the noise in what linear heads predict has {self.lost:.2g} of the variance of the target "
-                f"(yes to {_LOST_YES}, no from {_LOST_NO})"
+                f"(yes to {_LOST_YES}, no from {_LOST_NO}); whether polynomials fit these data is known after training"
             )
         elif self.learned is None:
             why = (

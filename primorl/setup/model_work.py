@@ -323,7 +323,8 @@ def _asked_of_privacy(params: Params) -> dict[str, Any]:
     privacy, statistics = params.privacy, params.privacy.statistics
     of_noise = ("noise_multiplier",) if privacy.target_epsilon is None else ("target_epsilon", "delta")
     keys = (*of_noise, "sampling_probability", "rounds", "clipping_norm", "clipping", "draw")
-    queries = ["noise_multiplier"] if statistics.normaliser == "private" or statistics.starts else []
+    linear = params.dynamics.model == "linear"
+    queries = ["noise_multiplier"] if statistics.normaliser == "private" or statistics.starts or linear else []
     said = {f"privacy.{key}": getattr(privacy, key) for key in keys}
     return said | {f"privacy.statistics.{key}": getattr(statistics, key) for key in ("normaliser", "starts", *queries)}
 

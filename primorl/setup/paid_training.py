@@ -23,6 +23,7 @@ from primorl.policy import behaviour
 from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.ledger.charges import Payment, spent_on_dataset
+from primorl.privacy.statement import SpentOnDataset
 from primorl.project.errors import PipelineError
 from primorl.project.files import check_writable, file_sha256, home, replaced_directory
 from primorl.project.paths import CHECKPOINTS, FITS, SECRET
@@ -308,6 +309,12 @@ def write_model(
 ) -> None:
     """Replace ``folder`` by the trained model and its statement, log both, and commit the charge."""
     setup, trained, variant = paid.setup, paid.trained, params.dynamics.variant
+    if lost := setup.late_queries().keys() - trained.answers.keys():
+        print(
+            f"train_model: warning: answers to {', '.join(sorted(lost))} were lost with a process that died, and the "
+            "same charge cannot ask again: what they would tell counts as unknown; privacy.draw pays for another draw",
+            file=sys.stderr,
+        )
     with _released(folder, params, partitions, paid, run, ["config.json"]) as fresh:
         _save_model(fresh, params, partitions, setup, trained, paid.engine_version)
         replace(ModelConfig.read(fresh), can_learn=can_learn if variant == "private" else None).write(fresh)
@@ -335,6 +342,19 @@ def _save_model(
     )
 
 
+def publish_units(stage: PrivateStage, params: Params, partitions: Partitions, run: StageRun) -> SpentOnDataset:
+    """Record in the ledger that the public units are public, before they are used; return what was spent on the others.
+
+    Raises:
+        Refused: an earlier run was charged for one of these units as private.
+    """
+    nothing, version = dp_event.NoOpDpEvent(), partitions.version
+    request = accounts.request(params, run, partitions.manifest.info.dataset, version, stage.name, nothing, "")
+    with closing(accounts.project_ledger(params)) as ledger:
+        ledger.publish(request)
+        return spent_on_dataset(ledger, version, params.privacy.budget.delta)
+
+
 def write_public_model(stage: PrivateStage, params: Params, partitions: Partitions, run: StageRun) -> None:
     """Write a model of the public split alone (``privacy.train_on: public``). Reads no private row; charges nobody.
 
@@ -351,12 +371,7 @@ def write_public_model(stage: PrivateStage, params: Params, partitions: Partitio
             f"params.yaml: privacy.train_on: found public, which needs {LEAST_UNITS} public units, and there are "
             f"{public.units}, and asks private ones nothing (privacy.statistics); allowed: private"
         )
-    request = accounts.request(
-        params, run, manifest.info.dataset, partitions.version, stage.name, dp_event.NoOpDpEvent(), ""
-    )
-    with closing(accounts.project_ledger(params)) as ledger:
-        ledger.publish(request)
-        spent = spent_on_dataset(ledger, partitions.version, params.privacy.budget.delta)
+    spent = publish_units(stage, params, partitions, run)
     if setup.start is None:
         setup = from_public(setup, public)
     rows, weights = public.flat(), setup.first_weights()

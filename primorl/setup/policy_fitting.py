@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from primorl.config.params import Params
-from primorl.dynamics.ensemble import Evidence, GaussianEnsemble, evidence
+from primorl.dynamics.ensemble import GaussianEnsemble, evidence
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.dynamics.starts import StartModel, survival_of
 from primorl.dynamics.termination import LEARNED, NONE
@@ -60,7 +60,7 @@ class PublicLog:
     def mean_length(self) -> float:
         """Mean steps of a trajectory; where nothing is public, of the charged answer or the declared horizon."""
         if self.recorded is None:
-            return float(self._survival().sum())
+            return float(self._survival(by_model=False).sum())
         return float(self.recorded.length.double().mean())
 
     @property
@@ -80,12 +80,12 @@ class PublicLog:
             by_model: whether the model ends episodes, so that terminations are its own business and no end here.
         """
         if self.recorded is None:
-            return self._survival()
+            return self._survival(by_model=by_model)
         recorded = self.recorded.in_rollouts(None if by_model else NONE)
         return recorded.survival(int(recorded.length.max()))
 
-    def _survival(self) -> Tensor:
-        horizon, asked = Manifest.load(MANIFEST).declared_horizon(), survival_of(MODEL)
+    def _survival(self, *, by_model: bool) -> Tensor:
+        horizon, asked = Manifest.load(MANIFEST).declared_horizon(), survival_of(MODEL, by_model=by_model)
         return torch.ones(horizon, dtype=torch.float64) if asked is None else asked
 
     def reward_std(self, model: GaussianEnsemble) -> float:
@@ -138,9 +138,10 @@ class PublicLog:
         """
         if model.termination != LEARNED:
             return True
-        found = Evidence(0, math.nan, math.nan)
-        if self.store is not None:
-            found = evidence(model, self.store.flat()[0], self.store.terminated())
+        if self.store is None:
+            print("optimize_policy: nobody is public to support learned terminations: not used", file=sys.stderr)
+            return False
+        found = evidence(model, self.store.flat()[0], self.store.terminated())
         if not found.supports:
             print(f"optimize_policy: the model's learned terminations are not used: {found.why}", file=sys.stderr)
         return found.supports

@@ -13,6 +13,7 @@ from torch import Tensor
 from primorl.config.params import Params
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.starts import StartModel, survival_of
+from primorl.dynamics.termination import NONE
 from primorl.evaluation.private.problem import PublicTrajectories
 from primorl.evaluation.private.results import PrivateEvaluation
 from primorl.evaluation.recommendation import found_in
@@ -101,7 +102,8 @@ class Evaluated:
                 horizon=self.horizon,
             )
         assert self.horizon is not None
-        recorded, ends, survival = self._recorded, self.config.ends, survival_of(MODEL)
+        recorded, ends = self._recorded, self.config.ends
+        survival = survival_of(MODEL, by_model=ends != NONE)
         if recorded is not None:
             survival = recorded.in_rollouts(ends).survival(self.horizon)
         return in_model(

@@ -73,13 +73,20 @@ class Objections:
 
 
 def objections(params: Params, manifest: Manifest, public: UnitStore) -> Objections:
-    """What the public split says against a run; nothing where nobody is public.
+    """What the public split says against a run; where nobody is public, what the entry says.
 
     Returns:
         No stops with ``dynamics.train_anyway``: they are warnings then.
     """
     if public.units == 0:
-        return Objections((), ())
+        dataset = params.chosen
+        cut = isinstance(dataset, TabularDataset) and cuts_last_rows(dataset) and not dataset.options.columns.terminated
+        warning = (
+            f"datasets/{params.dataset}.yaml: options.end: the last row of every trajectory is dropped, and its reward "
+            "with it, and nobody is public to tell whether any is left; if the reward is there, name "
+            "columns.terminated (an outcome score ends the programme) or next_observation columns"
+        )
+        return Objections((), (warning,) if cut else ())
     inputs, targets = public.arrays()
     size = public.observation_size
     values = np.concatenate((inputs[:, :size], targets[:, size : size + 1]), axis=1)

@@ -29,6 +29,7 @@ from primorl.training.queries import (
     halved_fractions,
     moments,
     possible_fractions,
+    span_of,
 )
 from primorl.training.settings import (
     CHANGES,
@@ -44,7 +45,7 @@ LATE = (RESIDUALS, FIRST_STATES, LENGTHS)
 LOG_VARIANCES = (-12.0, 4.0)
 """Bounds of the log-variance of standardised targets in a released model."""
 _LARGEST_RESIDUAL = 3.0  # in scales of the target
-_ROOT_OF_NORMAL, _SIZE_OF_NORMAL = 0.82216, 0.79788  # E √|x| and E |x| of a standard normal
+_ROOT_OF_NORMAL, _SIZE_OF_NORMAL = 0.82218, 0.79788  # E √|x| and E |x| of a standard normal
 _USUAL, _USUAL_CHANGE = 0.6, 0.4  # of the norms that residuals and changes can have, which few units reach
 _SEEN = 2.0  # standard deviations of its noise, above which a mean square is told from nothing
 _LEAST_SPREAD = 0.1
@@ -139,7 +140,7 @@ class ChangesQuery:
 
     def __init__(self, columns: ObservationColumns, bounds: Bounds) -> None:
         self._chosen, self._size = columns.continuous, columns.observation_size
-        self._span = (bounds.observation_high - bounds.observation_low)[self._chosen]
+        self._span = span_of(bounds)[self._chosen]
         self.contribution = changes_contribution(columns)
 
     def total(self, source: CohortSource) -> Tensor:
@@ -147,8 +148,9 @@ class ChangesQuery:
         total = torch.zeros(self.contribution.size, dtype=torch.int64)
         for _, targets, own in all_rows(source, 0, _ROW_BYTES * (self._size + 2)):
             share = (targets[..., self._chosen].abs() / self._span).clamp(max=1.0).double()
-            powers = _powers(share).masked_fill(~own.unsqueeze(-1), 0.0)
-            total += self.contribution.total(powers.sum(1) / own.sum(1, keepdim=True).clamp(min=1))
+            # Unit by unit: the order of a sum, and so its last bits, could depend on how long the others are.
+            means = [_powers(mine[rows]).mean(0) for mine, rows in zip(share, own, strict=True)]
+            total += self.contribution.total(torch.stack(means)) if len(self._chosen) else 0
         return total
 
     def scales(self, answer: Tensor, noise: float) -> Tensor:
@@ -327,9 +329,14 @@ class LengthsQuery:
         return total
 
     def survival(self, answer: Tensor, noise: float) -> Tensor:
-        """S(t), the share of trajectories that go on for more than t steps unless they end, float32 ``[horizon]``.
+        """S(t), the share of trajectories that go on for more than t steps, float32 ``[2, horizon]``: post-processing.
 
-        The product-limit estimate (Kaplan and Meier 1958), each end at the upper edge of its bin. Post-processing.
+        First of those that do not terminate, by the product-limit estimate (Kaplan and Meier 1958); then of all. Each
+        end is at the upper edge of its bin.
+
+        Args:
+            answer: ``[1, 2 · BINS]``.
+            noise: its standard deviation, which is public.
         """
         fractions = halved_fractions(answer[0], noise)
         edges = -(-torch.arange(1, BINS + 1) * self.horizon // BINS)
@@ -337,7 +344,8 @@ class LengthsQuery:
         ends.index_add_(1, edges, fractions.view(2, BINS))
         cut, beyond = ends[0], ends.sum(0).flip(0).cumsum(0).flip(0) - ends.sum(0)
         stays = 1 - cut / (beyond + cut).clamp(min=1e-12)
-        return stays[: self.horizon].clamp(0, 1).cumprod(0).float()
+        unended = stays[: self.horizon].clamp(0, 1).cumprod(0)
+        return torch.stack((unended, 1 - ends.sum(0).cumsum(0)[: self.horizon])).clamp(0, 1).float()
 
 
 def noise_in_weights(plan: Plan, server: ServerTraining, draws: int = 1, seed: int = 0) -> Tensor:

@@ -80,7 +80,7 @@ def normaliser_of_bounds(columns: ObservationColumns, bounds: Bounds) -> Normali
         columns: which dimensions are one-hot.
         bounds: finite.
     """
-    span, middle = _range(bounds), (bounds.observation_low + bounds.observation_high) / 2
+    span, middle = span_of(bounds), (bounds.observation_low + bounds.observation_high) / 2
     states = middle, span * _INPUT_SHARE, span * _CHANGE_SHARE
     reward, spread = (bounds.reward_low + bounds.reward_high) / 2, (bounds.reward_high - bounds.reward_low)
     return assembled(columns, bounds, states, (reward, spread * _INPUT_SHARE))
@@ -121,7 +121,7 @@ class NormaliserQuery:
 
     def _bins(self, inputs: Tensor, targets: Tensor) -> Tensor:
         S, chosen = self._columns.observation_size, self._continuous
-        span = _range(self._bounds)[chosen]
+        span = span_of(self._bounds)[chosen]
         observation = (inputs[..., chosen] - self._bounds.observation_low[chosen]) / span
         # |change| = 2^-(b/2) of the range opens bin b, counted from the widest: none at all is in the last one.
         change = -2 * torch.log2(targets[..., chosen].abs() / span)
@@ -150,7 +150,7 @@ class NormaliserQuery:
             change[dimension] = _CHANGE_SHARE if fractions is None else spread_of_changes(fractions)
         reward, spread = median_and_spread(halved_fractions(answer[known], noise))
         bounds = self._bounds
-        span, reward_span = _range(bounds), bounds.reward_high - bounds.reward_low
+        span, reward_span = span_of(bounds), bounds.reward_high - bounds.reward_low
         states = bounds.observation_low + span * middle, span * scale, span * change
         rewards = bounds.reward_low + reward_span * reward, reward_span * spread
         return assembled(self._columns, bounds, states, rewards)
@@ -276,7 +276,8 @@ def _first_at(weights: Tensor, share: float) -> int:
     return min(int((weights.cumsum(0) < share).sum()), len(weights) - 1)
 
 
-def _range(bounds: Bounds) -> Tensor:
+def span_of(bounds: Bounds) -> Tensor:
+    """Width of the declared range of every dimension, ``[S]``; 1 where there is none."""
     span = bounds.observation_high - bounds.observation_low
     return torch.where(span > 0, span, torch.ones_like(span))
 

@@ -205,7 +205,8 @@ class TrainingSetup:
             *(self.start is None, local.beta_nll),
         )
         if self.architecture.features is not None:
-            content += (self.architecture.features, self.normaliser)
+            queries = tuple((each.what, each.sensitivity, each.noise_multiplier) for each in self.plan.queries)
+            content += (self.architecture.features, self.normaliser, self.horizon, queries)
         return hashlib.sha256(repr(content).encode()).hexdigest()
 
 
@@ -232,6 +233,14 @@ class CloningSetup(TrainingSetup):
     architecture: PolicyNetwork
     of_model: Normaliser | None = field(default=None, repr=False)
     taught: tuple[int, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """See `TrainingSetup.digest`; of linear heads, the scales of the released model are in it too."""
+        if self.of_model is None:
+            return super().digest
+        scales = torch.cat((self.of_model.input_mean, self.of_model.input_scale)).tolist()
+        return hashlib.sha256(repr((super().digest, scales)).encode()).hexdigest()
 
     def source_of(self, store: CohortSource) -> CohortSource:
         """Return the store's units as observations and actions."""

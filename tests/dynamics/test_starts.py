@@ -82,14 +82,14 @@ def test_it_comes_back_from_its_file_and_a_broken_one_is_one_clear_error(tmp_pat
     model, file = model_of(units(50)), tmp_path / FILE
     model.save(tmp_path)
     assert StartModel.load(tmp_path, CPU).survival is None
-    model = replace(model, survival=torch.tensor([1.0, 0.5]))
+    model = replace(model, survival=torch.tensor([[1.0, 0.5], [1.0, 0.25]]))
     model.save(tmp_path)
     again = StartModel.load(tmp_path, CPU)
     assert all(torch.equal(a, b) for a, b in zip(vars(model).values(), vars(again).values(), strict=True))
     whole = load_file(file)
     means = torch.zeros(4), torch.full((5,), torch.nan), torch.zeros(5, dtype=torch.float64)
     wrong = [{"mean": mean} for mean in means] + [{"first_state": torch.zeros(5)}, {"probabilities": torch.ones(5)}]
-    wrong.append({"survival": torch.tensor([1.5])})
+    wrong.append({"survival": torch.tensor([[1.5], [1.0]])})
     for change in (*wrong, None):
         less = {name: value for name, value in whole.items() if name != "factor"}
         save_file(whole | change if change else less, file)

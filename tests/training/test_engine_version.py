@@ -14,7 +14,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "e34b950a6f0bc2a90d49394f29374e8e36a33dbec1b3bf4f3a45c615b5729089"
+SOURCES = "b96f22292c30ec1326677e520dd231664dac95bd2ce7ae448d65a99953efa793"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:

@@ -60,7 +60,7 @@ class Plan:
         noise_multiplier: z. The noise of a round has standard deviation z times the clip's sensitivity.
         rounds: T, the most rounds that are run. All of them are paid for.
         delta: δ, at which ε is stated.
-        queries: answered before the rounds, each once.
+        queries: answered beside the rounds, each once.
         denominator: what the sum of a round is divided by, a public constant; None: qK.
         entropy: source of the coins and the noise.
         process: number of this process.

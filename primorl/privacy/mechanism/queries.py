@@ -1,4 +1,4 @@
-"""Queries: noisy sums over all private units, answered before the rounds.
+"""Queries: noisy sums over all private units, answered beside the rounds.
 
 A query has three parts. A *contribution* class (`Fractions`, `Moments`, `BoundedSum`) says what one unit adds to the
 sum, and states its sensitivity. A `GaussianQuery` adds the noise. A *query type*, registered under a name with
