@@ -6,20 +6,13 @@ returns when it acts as they do, and how much more uncertain it is where the pol
 logs with a known truth (docs/evaluation-results.md).
 """
 
+import re
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Literal
 
 from primorl.dynamics.config import PublicLosses
-from primorl.evaluation.private.results import (
-    AS_DRAWN,
-    BELIEVE,
-    DOUBT,
-    GAIN,
-    MEAN_RETURN,
-    OUTDONE,
-    PrivateEvaluation,
-)
+from primorl.evaluation.private.results import AS_DRAWN, BELIEVE, DOUBT, GAIN, MEAN_RETURN, PrivateEvaluation
 from primorl.evaluation.statistics import NORMAL_QUANTILE
 from primorl.policy.behaviour import BehaviourConfig
 from primorl.policy.member_values import DOUBT_SHARE
@@ -35,6 +28,9 @@ MOST_MISFIT = 0.5
 """The clone is believed while the misfit is at most this share of the scale of returns."""
 MOST_MISFIT_OF_A_CONSTANT = 0.1
 """The same where the clone predicts public actions no better than a constant does."""
+
+_DOUBTFUL = re.compile(re.escape(BELIEVE["doubtful"]) + ": .* at about ([0-9.e+inf]+) of a trivial guess's")
+"""A doubtful verdict with its figure; from 1 on no policy is tried (`primorl.evaluation.private.model_check`)."""
 
 Released = Literal["models/policy", "models/behaviour"]
 
@@ -112,7 +108,8 @@ def of_answers(answers: PrivateEvaluation, clone_loss: PublicLosses | None) -> R
     moved = f"gains {least:.3g} over" if least >= 0 else f"loses {-least:.3g} against"
     other = "a clone of today's practice" if over_clone <= over_people else "the upper end of what people get today"
     compared = f"in the member of the model that likes it least the policy {moved} {other}"
-    outdone = answers.verdict is not None and answers.verdict.startswith(OUTDONE)
+    doubtful = _DOUBTFUL.search(answers.verdict or "")
+    outdone = doubtful is not None and float(doubtful[1]) >= 1
     if least > margin and not outdone:
         reason = _sentence(f"{compared}, more than the {margin:.3g} that the model's known error asks for; {told}")
         chance = answers.answer("random", MEAN_RETURN)
@@ -123,7 +120,7 @@ def of_answers(answers: PrivateEvaluation, clone_loss: PublicLosses | None) -> R
             )
         return Recommendation(answer="trial", policy="models/policy", reason=reason, **figures)
     why = f"{compared}, and the model's known error asks for a gain above {margin:.3g}"
-    why += "; the model check measured a trivial guess as better than the model" if outdone else ""
+    why += "; the model check measured a trivial guess as better than the model" if outdone and least > margin else ""
     if learned is False and misfit > MOST_MISFIT_OF_A_CONSTANT * scale:
         return _more(f"{why}; the clone is no better than a constant; {told}", **figures)
     if fmean(released) < people.value - half - MOST_LOSS * scale:

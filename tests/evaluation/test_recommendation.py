@@ -49,6 +49,11 @@ def found(
     return PrivateEvaluation(**asked, **unknown, estimates=estimates, histograms=(), verdict=verdict, statements={})
 
 
+def _doubted(figure: float) -> str:
+    rule = f"its squared error is measured at about {figure:.2g} of a trivial guess's, not below 0.5"
+    return f"{BELIEVE['doubtful']}: {rule}"
+
+
 ANSWERS = found()
 FAR = {"drawn": (-56.0,)}  # the model's value of today's practice lies 20 above the people's interval
 
@@ -76,6 +81,8 @@ FAR = {"drawn": (-56.0,)}  # the model's value of today's practice lies 20 above
         ({"verdict": BELIEVE["no"]}, WORSE, "more_data", "not to believe the model"),
         ({"verdict": BELIEVE["no"]}, None, "more_data", "no public action tells"),
         ({"verdict": BELIEVE["doubtful"]}, BETTER, "trial", ""),
+        ({"verdict": _doubted(0.81)}, BETTER, "trial", ""),
+        ({"verdict": _doubted(1.7)}, BETTER, "keep", "measured a trivial guess as better than the model"),
     ],
 )
 def test_a_gain_must_be_larger_than_what_is_known_to_be_wrong(

@@ -22,7 +22,7 @@ from primorl.privacy.ledger.history import Request, Version
 from primorl.privacy.statement import NO_ROUNDS
 from primorl.project.errors import PipelineError
 from primorl.project.files import file_sha256, read_json, write_json
-from primorl.release import bundle
+from primorl.release import build, bundle
 from primorl.release.contents import CARDS, DECLARED, EVALUATION, FILES, LEDGER, MANIFEST
 from primorl.setup.accounts import project_ledger
 from tests.projects import inside
@@ -313,3 +313,19 @@ def test_a_model_of_public_people_alone_is_released_and_one_of_private_people_ca
     assert f"{LEDGER}: records: made: needed with charge None, and allowed only there" in str(
         refusal(forged, renew_cards)
     )
+
+
+def test_linear_heads_of_private_people_alone_are_released_and_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = tiny_params()
+    raw["partition"]["public_fraction"] = 0
+    raw["privacy"]["statistics"] = {"normaliser": "private", "starts": True, "noise_multiplier": 4.0}
+    raw["dynamics"] |= {"model": "linear", "degree": 2, "hidden": [], "start": "random", "ensemble_size": 3}
+    raw["policy"]["starts"] = "released"
+    raw["behaviour"]["target_epsilon"] = 1.0
+    run_stages(tmp_path / "project", raw, EPISODES)
+    monkeypatch.chdir(tmp_path / "project")
+    build.release(Path("bundle"), params.load(Path("params.yaml")), void_ok=False)
+    assert bundle.check(Path("bundle"), void_ok=False).private
+    assert Path("bundle/dynamics/starts.safetensors").exists()

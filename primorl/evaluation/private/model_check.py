@@ -21,7 +21,7 @@ from primorl.evaluation.private.estimator import (
     t_quantile,
 )
 from primorl.evaluation.private.problem import Episodes, Problem, in_float64
-from primorl.evaluation.private.results import BELIEVE, OUTDONE, Answer
+from primorl.evaluation.private.results import BELIEVE, Answer
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.values import Positive, PositiveInt
 
@@ -200,7 +200,7 @@ class ModelCheck(OneRelease):
             return f"{BELIEVE['no']}: {rule}"
         close = "but noise hides whether it is" if figure < GOOD_RATIO else "not"
         rule = f"its squared error is measured at about {figure:.2g} of a trivial guess's, {close} below {GOOD_RATIO:g}"
-        return f"{OUTDONE if figure >= BAD_RATIO else BELIEVE['doubtful']}: {rule}"
+        return f"{BELIEVE['doubtful']}: {rule}"
 
     def _means(self, problem: Problem, plan: Plan, state: EvaluationState) -> dict[tuple[int, str], Both]:
         """Squared errors of the model and of the trivial prediction, mapped from [0, cap²] to [-1, 1]."""

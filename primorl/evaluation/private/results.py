@@ -19,8 +19,6 @@ GAIN = "gain over the clone"
 """`Answer.what` of how much more the policy is worth than the clone; its value is the least that a member says."""
 DOUBT = "uncertainty beyond the clone's"
 """`Answer.what` of how much more uncertain the model is where the policy goes, in units of the return."""
-OUTDONE = "The model is doubtful, and a trivial guess was measured better"
-"""Begins a verdict that no policy is tried on."""
 BELIEVE = {"yes": "The model can be believed", "doubtful": "The model is doubtful", "no": "Do not believe the model"}
 """How a verdict begins."""
 Of = Literal["behaviour", "clone", "policy", "random", "zero_action", "model"]
