@@ -99,7 +99,7 @@ class Budget(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics(Block):
-    """What training asks of the private units beside its rounds; every query is charged.
+    """Queries of the private units beside the rounds; each is charged.
 
     ``noise_multiplier: null`` gives the queries a share of ``target_epsilon`` (`primorl.setup.model_work`).
     """

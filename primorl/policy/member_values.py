@@ -25,7 +25,7 @@ from primorl.policy.exported import DeterministicPolicy
 DIVERGENCES = (0.3, 1.0, 3.0)
 """Targets κ of the candidates: from nearly the clone to where the clone hardly holds (docs/benchmarks.md)."""
 DIVERGENCES_OF_HEADS = (0.1, 0.3, 1.0)
-"""The same in a model of linear heads: far from where people act, polynomials are wrong and do not know it."""
+"""Targets in a model of linear heads, smaller: away from the data, polynomials extrapolate badly."""
 DOUBT_SHARE = 3.0
 """A gain counts as far as it is larger than so many times the uncertainty that a policy has beyond the clone."""
 _ROLLOUTS = 512

@@ -307,8 +307,8 @@ def _by_rule(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
 def _of_heads(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
     """Linear heads on the features of the largest degree whose noise is small enough, or else of degree 1.
 
-    Degree 3 makes members disagree where no polynomial knows, which holds policies back: it is tried where no
-    environment can tell a wrong policy from a good one.
+    Degree 3 makes members disagree away from the data, which holds policies back: it is tried where no environment can
+    tell a wrong policy from a good one.
     """
     from primorl.training.linear import lost_to_noise
 

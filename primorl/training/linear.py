@@ -387,7 +387,7 @@ def released_heads(
     The first member is what the rounds released. The others are as far from it as its noise can be expected to be from
     no noise: draws from the known distribution of that noise. So where they differ, privacy made the model unsure.
     Of features of degree 3 every second member keeps those of degree 2 alone, which are orthogonal to the others under
-    the people's own distribution: far from it, where no polynomial knows, they differ much.
+    the people's own distribution: away from the data they differ much.
 
     Args:
         trained: weights of the means, ``[1, F, targets]`` and ``[1, 1, targets]``, and the logit behind them.
