@@ -104,7 +104,7 @@ class DryRun:
         constant = constant_loss(shape, self._judging[1], varying)
         start, loss = (self._losses(shape, each, constant, varying) for each in (weights, result.weights))
         in_all = self._losses(shape, result.weights, result.public_loss.constant).mean()
-        by_unit = torch.stack([part.mean() for part in (start - loss).tensor_split(units)])  # rows lie unit by unit
+        by_unit = torch.stack([part.mean() for part in (start - loss).tensor_split(units)])  # about a unit each
         doubt = float(by_unit.std()) / math.sqrt(units)
         return Outcome(float(start.mean()), float(loss.mean()), constant, float(in_all), doubt)
 
