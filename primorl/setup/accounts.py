@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
@@ -154,6 +155,17 @@ def solved_noise(
     except ValueError as impossible:
         remedy = remedy or "set it to null"
         raise PipelineError(f"params.yaml: {key} = {epsilon:.12g}: {impossible}; raise it, or {remedy}") from None
+
+
+def noise_of_share(key: str, epsilon: float, delta: float, share: float) -> float:
+    """Noise multiplier of a query of everybody that takes a share of the ε of a key of params.yaml.
+
+    The share is of 1/z² of one Gaussian release at the whole ε, which adds up over queries and rounds of everybody.
+
+    Raises:
+        PipelineError: no noise is enough.
+    """
+    return float(f"{solved_noise(key, epsilon, delta, 1.0, 1) / math.sqrt(share):.4g}")
 
 
 def digest(content: dict[str, Any]) -> str:

@@ -21,7 +21,7 @@ from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.privacy.statement import Statement
 from primorl.project.errors import PipelineError
 from primorl.project.paths import BEHAVIOUR, MODEL
-from primorl.setup.accounts import digest, solved_noise
+from primorl.setup.accounts import digest, noise_of_share, solved_noise
 from primorl.setup.model_work import model_identity
 from primorl.setup.paid_work import PrivateStage, check_declared, from_public, model_bounds, observation_columns
 from primorl.setup.partitions import Partitions
@@ -88,8 +88,7 @@ def clone_event(params: Params, epsilon: float, manifest: Manifest | None) -> dp
 def heads_noises(epsilon: float, delta: float, *, discrete: bool) -> tuple[float, ...]:
     """Noise multipliers of the rounds of a linear clone at ε, and of the query of its spread, which logits lack."""
     key = "behaviour.target_epsilon"
-    whole = solved_noise(key, epsilon, delta, 1.0, 1)
-    queries = () if discrete else (float(f"{whole / math.sqrt(_RESIDUALS_SHARE):.4g}"),)
+    queries = () if discrete else (noise_of_share(key, epsilon, delta, _RESIDUALS_SHARE),)
     return solved_noise(key, epsilon, delta, 1.0, _HEADS_ROUNDS, queries), *queries
 
 

@@ -20,7 +20,7 @@ from primorl.privacy.mechanism.queries import Contribution, GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
 from primorl.project.progress import progress_bar
-from primorl.setup.accounts import digest, plan_identity, solved_noise
+from primorl.setup.accounts import digest, noise_of_share, plan_identity, solved_noise
 from primorl.setup.paid_work import (
     check_declared,
     from_public,
@@ -139,9 +139,7 @@ def _queries(params: Params, manifest: Manifest) -> tuple[GaussianQuery, ...]:
 
 
 def query_noise(params: Params, share: float = QUERY_SHARE) -> float:
-    """Noise multiplier of a query: as stated, or such that it takes a share of the ε.
-
-    The share is of 1/z² of one Gaussian release at the whole ε, which adds up over queries and rounds of everybody.
+    """Noise multiplier of a query: as stated, or such that it takes a share of the ε (`noise_of_share`).
 
     Raises:
         PipelineError: no noise multiplier reaches the target.
@@ -151,8 +149,7 @@ def query_noise(params: Params, share: float = QUERY_SHARE) -> float:
         return privacy.statistics.noise_multiplier
     if privacy.target_epsilon is None:
         return _QUERY_NOISE
-    whole = solved_noise("privacy.target_epsilon", privacy.target_epsilon, privacy.delta, 1.0, 1)
-    return float(f"{whole / math.sqrt(share):.4g}")
+    return noise_of_share("privacy.target_epsilon", privacy.target_epsilon, privacy.delta, share)
 
 
 def query_noises(params: Params) -> dict[str, float]:
