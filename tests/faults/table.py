@@ -37,8 +37,23 @@ PAYING, INTERRUPTED = f"{ON_LEDGER}/test_paying.py", f"{ON_LEDGER}/test_interrup
 INDEPENDENCE = "tests/training/test_independence.py"
 COHORT, LOCAL_UPDATE = "primorl.training.cohort", "primorl.training.local_update"
 ONLINE = "primorl.online.mechanism"
+LINEAR, ON_LINEAR = "primorl.training.linear", "tests/training/test_linear.py"
+TRAINING, FEATURES = "primorl.training.training", "primorl.dynamics.features"
+CLIPPED = "self.contribution.total(torch.stack(means))"
+UNCLIPPED = "(torch.stack(means).nan_to_num(nan=0.0) * 2.0**20).long().sum(0)"
 
 CATCHERS = {
+    # linear heads
+    f"{ON_LINEAR}::test_lost_late_answers_are_not_asked_again": [
+        Fault("late-queries-asked-twice", TRAINING, "train", expression("not now.asked_late", "True"))
+    ],
+    f"{ON_LINEAR}::test_a_unit_more_moves_every_sum_by_at_most_the_sensitivity": [
+        Fault("changes-not-clipped", LINEAR, "ChangesQuery.total", expression(CLIPPED, UNCLIPPED)),
+        Fault("residuals-not-clipped", LINEAR, "ResidualQuery.total", expression(CLIPPED, UNCLIPPED)),
+    ],
+    f"{ON_LINEAR}::test_features_are_orthonormal_and_the_same_in_any_company": [
+        Fault("features-not-held", FEATURES, "Polynomials.__call__", call("standardised.clamp", "standardised"))
+    ],
     # noise
     f"{ON_PLAN}::test_noise_has_the_accounted_scale": [
         Fault("noise-half", PLAN, "Plan.release", value_of("scale", "0.5 * _")),
