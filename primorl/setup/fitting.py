@@ -38,7 +38,7 @@ from primorl.setup.model_work import (
     training_setup,
 )
 from primorl.setup.paid_work import PrivateStage
-from primorl.training.settings import LEAST_OF_A_DRY_RUN, LEAST_UNITS
+from primorl.training.settings import COLUMNS, LEAST_OF_A_DRY_RUN, LEAST_UNITS
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.rows import UnitStore
 
@@ -93,6 +93,8 @@ _LINEAR: dict[str, Any] = {
     "privacy.clipping_norm": 0.2,
 }
 """Settings of linear heads; their degree is the largest whose noise is small enough."""
+_BLURRED_YES, _BLURRED_NO = 0.04, 0.2
+"""Noise of every bin of the histograms that scale the features: up to which heads learn, and from which not."""
 _LOST_YES, _LOST_NO = 0.1, 0.5
 """Share of a target's variance that the noise adds to predictions: up to which heads learn, and from which not."""
 _LOST_OF_CUBES = 0.01  # up to which features of degree 3 are worth their noise
@@ -131,6 +133,9 @@ class Fit:
     best: Annotated[
         float | None, "Least loss of a dry run that begins with a model of the public split; `null`: there was none."
     ] = None
+    blurred: Annotated[
+        float | None, "Noise of every bin of the histograms that scale features; `null`: none are asked for."
+    ] = None
     lost: Annotated[
         float | None, "Variance that the noise adds to predictions of linear heads, in variances of the target."
     ] = None
@@ -148,6 +153,11 @@ class Fit:
                 f"the noise in what linear heads predict has {self.lost:.2g} of the variance of the target "
                 f"(yes to {_LOST_YES}, no from {_LOST_NO}); whether polynomials fit these data is known after training"
             )
+            if self.blurred is not None:
+                why += (
+                    f"; the histograms that scale their features have a noise of {self.blurred:.2g} a bin (yes to "
+                    f"{_BLURRED_YES}, no from {_BLURRED_NO})"
+                )
         elif self.learned is None:
             why = (
                 f"the noise is {self.noise:.2f} of what the rounds can move (yes to {_NOISE_YES}, no from {_NOISE_NO})"
@@ -314,18 +324,23 @@ def _of_heads(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
 
     everybody = min(1.0, _MOST_ROWS_OF_HEADS / (manifest.private_units * _ROWS_OF_HEADS * _LINEAR["privacy.rounds"]))
     common = _LINEAR | {"privacy.sampling_probability": float(f"{everybody:.2g}")}
-    values, lost = {}, math.inf
+    values, lost, blurred = {}, math.inf, list[float]()
     degrees = (3, 2, 1) if params.chosen.environment is None else (2, 1)
     for degree in degrees if "dynamics.degree" in params.unfitted else (params.dynamics.degree,):
         values = _wanted(params, common | {"dynamics.degree": degree})
         tried = params.fitted(values)
         check_choices(tried, manifest, public)
-        lost = lost_to_noise(make_plan(tried, manifest), tried.dynamics, architecture(tried, manifest))
+        plan = make_plan(tried, manifest)
+        lost = lost_to_noise(plan, tried.dynamics, architecture(tried, manifest))
+        blurred = [query.standard_deviation / plan.units for query in plan.queries if query.what == COLUMNS]
         if lost <= (_LOST_OF_CUBES if degree == 3 else _LOST_YES):
             break
-    answer: CanLearn = "yes" if lost <= _LOST_YES else "marginal" if lost < _LOST_NO else "no"
-    helps = None if answer == "yes" else math.ceil(10 * math.sqrt(lost / _LOST_YES)) / 10
-    return replace(_UNJUDGED, values=values, answer=answer, helps=helps, lost=lost)
+    blur = max(blurred, default=0.0)
+    answer: CanLearn = "marginal" if lost < _LOST_NO and blur < _BLURRED_NO else "no"
+    if lost <= _LOST_YES and blur <= _BLURRED_YES:
+        answer = "yes"
+    helps = None if answer == "yes" else math.ceil(10 * max(math.sqrt(lost / _LOST_YES), blur / _BLURRED_YES)) / 10
+    return replace(_UNJUDGED, values=values, answer=answer, helps=helps, lost=lost, blurred=max(blurred, default=None))
 
 
 def _candidates(params: Params, manifest: Manifest, public: UnitStore) -> list[dict[str, Any]]:

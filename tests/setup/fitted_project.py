@@ -44,8 +44,11 @@ def automatic(small: Params, **given: Any) -> Params:
     raw["privacy"] |= PRIVACY
     raw["dynamics"] |= {"train_anyway": False, "early_stopping": {"every": 2, "patience": None}}
     for key, value in (dict.fromkeys(FITTED, "auto") | given).items():
-        block, name = key.replace("__", ".").split(".")
-        raw[block][name] = value
+        *path, name = key.replace("__", ".").split(".")
+        block = raw
+        for part in path:
+            block = block[part]
+        block[name] = value
     own = {key: value for key, value in raw.items() if key != "chosen"}
     Path("params.yaml").write_text(yaml.safe_dump(own), encoding="utf-8")
     return params_module.load(Path("params.yaml"))

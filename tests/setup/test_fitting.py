@@ -20,8 +20,10 @@ from primorl.setup.partitions import Partitions
 from primorl.training.dry_run import DryRun, Outcome
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.rows import UnitStore
+from tests.pipeline import tiny_policy
 from tests.pipeline.training_project import charged, states, trained, unopened
 from tests.setup.fitted_project import automatic, fit, fits, quick, write_data
+from tests.trajectories.builders import episode, table
 
 FITS = Path(".primorl/fits")
 
@@ -176,3 +178,20 @@ def test_processes_agree_on_what_is_fitted(data: Params, monkeypatch: pytest.Mon
         granted.append(paid_training._agreed(paid, first))
         with pytest.raises(error):
             paid_training.work_for_first(params, MODEL_TRAINING, PARTITIONS)
+
+
+def test_advice_for_linear_heads_is_followed_and_checked(small: Params) -> None:
+    """With so many times the people as it says, and the same degree, the answer is yes; with half of them it is not."""
+    tiny_policy.write_partitions(content := table([episode(9, i) for i in range(12)]), content.slice(0, 0))
+    asked = {"partition__public_fraction": 0, "privacy__target_epsilon": 1.0, "privacy__noise_multiplier": None}
+    asked |= {f"privacy__statistics__{key}": "auto" for key in ("normaliser", "starts", "noise_multiplier")}
+    params = automatic(small, **asked, dynamics__model="auto", dynamics__degree=2)
+    answers = {}
+    for units in (20, 300, 3000):
+        chosen, found = fit(params, units)
+        answers[units] = found.answer
+        assert chosen.dynamics.model == "linear"
+        if found.helps is not None:
+            assert fit(params, math.ceil(units * found.helps))[1].answer == "yes"
+            assert fit(params, int(units * found.helps / 2))[1].answer != "yes"
+    assert answers == {20: "no", 300: "marginal", 3000: "yes"}
