@@ -20,19 +20,19 @@ from primorl.tracking import StageRun
 def body(params: Params, run: StageRun) -> None:
     """Pay, train, then write ``models/dynamics`` with its privacy statement; see `paid_training`."""
     partitions = Partitions.open(PARTITIONS)
-    if params.privacy.train_on == "public":
-        publish_units(MODEL_TRAINING, params, partitions, run)
+    on_public = params.privacy.train_on == "public"
+    spent = publish_units(MODEL_TRAINING, params, partitions, run) if on_public else None
     check_public(params, partitions.manifest, partitions.public)
     chosen, fit = fitted(params, partitions.manifest, partitions.public)
-    if params.privacy.train_on == "private":
+    if not on_public:
         say_fit("train_model", chosen, fit)
         check_verdict(params, fit)
         check_all_fits(params, make_plan(chosen, partitions.manifest), partitions)
     run.params({"seed": params.seed, "privacy": plain(chosen.privacy), "dynamics": plain(chosen.dynamics)})
     run.pipeline.params(chosen.values(params.unfitted - chosen.unfitted))
-    if params.privacy.train_on == "public":
+    if spent is not None:
         print("train_model: of the public units alone: no private row is read, nothing is charged", file=sys.stderr)
-        write_public_model(MODEL_TRAINING, chosen, partitions, run)
+        write_public_model(MODEL_TRAINING, chosen, partitions, spent, run)
         return
     run.tag("can_learn", fit.answer)
     with paid_training(MODEL_TRAINING, params, partitions, run) as paid:

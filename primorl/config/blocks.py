@@ -20,13 +20,13 @@ from primorl.config.texts import (
 )
 from primorl.policy.settings import SacConfig
 from primorl.project.values import (
+    AnyHiddenSizes,
     AtLeastTwo,
     ClippingNorm,
     Delta,
     Epsilon,
     Fraction,
     HiddenSizes,
-    Length,
     Members,
     Multiplier,
     NaturalInt,
@@ -162,7 +162,7 @@ class Dynamics(LocalTraining, ServerTraining, Block):
     degree: Annotated[int, Within(ge=1, le=3)] = 2
     start: Literal["random", "public"]
     ensemble_size: Members
-    hidden: Annotated[tuple[Annotated[int, Within(gt=0, le=8192)], ...], Length(0, 16)]
+    hidden: AnyHiddenSizes
     log_variance_bounds: Range
     mopo: PooledTraining
 
@@ -272,7 +272,7 @@ class Online(Block):
     algorithm: Literal["dp-pg", "dppg", "dp-npg", "dp-rebel"]
     learning_rate: Annotated[float, Within(ge=1e-9, le=1e3)]
     clipping_norm: ClippingNorm
-    hidden: Annotated[tuple[Annotated[int, Within(gt=0, le=8192)], ...], Length(0, 16)]
+    hidden: AnyHiddenSizes
     steps: Steps | None
     episodes: PositiveInt
     draw: NaturalInt

@@ -19,6 +19,11 @@ OneHot = tuple[tuple[int, int], ...]
 """Parts of an input that are one-hot: (first column, number of categories)."""
 
 
+def one_hot_inputs(one_hot: OneHot, observations: int, actions: int, *, discrete: bool) -> OneHot:
+    """Return the one-hot parts of an observation of so many dimensions, and the discrete actions behind it."""
+    return one_hot + (((observations, actions),) if discrete else ())
+
+
 @dataclass(frozen=True)
 class Polynomials:
     """Products of normalised Hermite polynomials: an orthonormal basis for independent standard normal inputs.

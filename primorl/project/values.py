@@ -66,7 +66,9 @@ AtLeastTwo = Annotated[int, Within(ge=2, le=10**9)]
 Steps = Annotated[int, Within(gt=0, le=10**6)]  # rounds, epochs, batch sizes, steps of an episode
 Members = Annotated[int, Within(ge=2, le=64)]  # of the ensemble
 BufferSize = Annotated[int, Within(gt=0, le=10**8)]  # transitions in a replay buffer
-HiddenSizes = Annotated[tuple[Annotated[int, Within(gt=0, le=8192)], ...], Length(1, 16)]  # units of each layer
+_Units = Annotated[int, Within(gt=0, le=8192)]
+HiddenSizes = Annotated[tuple[_Units, ...], Length(1, 16)]  # units of each layer
+AnyHiddenSizes = Annotated[tuple[_Units, ...], Length(0, 16)]  # none: linear
 Seed = Annotated[int, Within(ge=0, lt=2**31)]
 Finite = Annotated[float, Within(ge=-1e12, le=1e12)]  # bounds of observations and rewards, scores
 LogVariance = Annotated[float, Within(ge=-20, le=5)]

@@ -5,7 +5,7 @@ Loading this module needs no torch.
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dp_accounting import dp_event
 
@@ -25,7 +25,18 @@ from primorl.setup.accounts import digest, noise_of_share, solved_noise
 from primorl.setup.model_work import model_identity
 from primorl.setup.paid_work import PrivateStage, check_declared, from_public, model_bounds, observation_columns
 from primorl.setup.partitions import Partitions
-from primorl.training.settings import LEAST_UNITS, RESIDUALS, EarlyStopping, LocalTraining, ServerTraining
+from primorl.training.settings import (
+    HEADS_AVERAGING,
+    HEADS_MOMENTUM,
+    HEADS_NORM,
+    HEADS_ROUNDS,
+    HEADS_ROWS,
+    LEAST_UNITS,
+    RESIDUALS,
+    EarlyStopping,
+    LocalTraining,
+    ServerTraining,
+)
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.rows import UnitStore
 
@@ -50,10 +61,10 @@ LOCAL_FROM_PUBLIC = replace(LOCAL, learning_rate=0.1)
 SERVER = ServerTraining(
     server_momentum=0.9, server_averaging=0.9, early_stopping=EarlyStopping(every=10, patience=None)
 )
-_HEADS_ROUNDS, _HEADS_NORM, _HEADS_ROWS, _HEADS_DEGREE = 30, 0.2, 32, 2
+_HEADS_DEGREE = 2
 _LOGIT_RATE = 4.0  # the curvature of a softmax is a quarter of a square's, at most
-_HEADS = replace(LOCAL, batch_size=_HEADS_ROWS, max_transitions_per_unit=_HEADS_ROWS)
-_HEADS_SERVER = replace(SERVER, server_momentum=0.6, server_averaging=0.8)
+_HEADS = replace(LOCAL, batch_size=HEADS_ROWS, max_transitions_per_unit=HEADS_ROWS)
+_HEADS_SERVER = replace(SERVER, server_momentum=HEADS_MOMENTUM, server_averaging=HEADS_AVERAGING)
 _RESIDUALS_SHARE = 0.1
 
 
@@ -82,14 +93,14 @@ def clone_event(params: Params, epsilon: float, manifest: Manifest | None) -> dp
     if params.dynamics.model == "network":
         return training_event(SAMPLING_PROBABILITY, noise_for(epsilon, delta), ROUNDS)
     noises = heads_noises(epsilon, delta, discrete=manifest is None or manifest.info.spaces.discrete_actions)
-    return Training(1.0, noises[0], _HEADS_ROUNDS, noises[1:]).event
+    return Training(1.0, noises[0], HEADS_ROUNDS, noises[1:]).event
 
 
 def heads_noises(epsilon: float, delta: float, *, discrete: bool) -> tuple[float, ...]:
     """Noise multipliers of the rounds of a linear clone at ε, and of the query of its spread, which logits lack."""
     key = "behaviour.target_epsilon"
     queries = () if discrete else (noise_of_share(key, epsilon, delta, _RESIDUALS_SHARE),)
-    return solved_noise(key, epsilon, delta, 1.0, _HEADS_ROUNDS, queries), *queries
+    return solved_noise(key, epsilon, delta, 1.0, HEADS_ROUNDS, queries), *queries
 
 
 def check_actions(params: Params, manifest: Manifest) -> None:
@@ -225,30 +236,35 @@ def cloning_setup(
     normaliser = normaliser_of_clone(params)
     begun = normaliser == "public" and public.units >= LEAST_UNITS
     network = policy_network(params, manifest)
-    if network.features is not None:
-        return _heads_setup(params, manifest, public, network, place)
     assert behaviour.target_epsilon is not None, "no clone is asked for"
     private, clipped = params.dynamics.variant == "private", params.dynamics.variant != "no_clip"
-    plan = clone_plan(
-        network,
-        manifest,
-        noise_for(behaviour.target_epsilon, params.privacy.delta) if private else 0.0,
-        params.privacy.delta,
-        None if clipped else math.inf,
-        _WALK_FROM_PUBLIC if begun else _LARGEST_WALK,
-    )
+    if network.features is None:
+        noise = noise_for(behaviour.target_epsilon, params.privacy.delta) if private else 0.0
+        walk = _WALK_FROM_PUBLIC if begun else _LARGEST_WALK
+        own: dict[str, Any] = {
+            "plan": clone_plan(network, manifest, noise, params.privacy.delta, None if clipped else math.inf, walk),
+            "normaliser": normaliser,
+            "local": LOCAL_FROM_PUBLIC if begun else LOCAL,
+            "server": SERVER,
+        }
+    else:
+        own = {
+            "plan": _heads_plan(params, manifest, network),
+            "normaliser": "model",
+            "local": replace(_HEADS, learning_rate=_LOGIT_RATE) if network.discrete_actions else _HEADS,
+            "server": _HEADS_SERVER,
+            "of_model": _released_scales(params, manifest),
+            "taught": behaviour.hidden,
+        }
     setup = CloningSetup(
-        plan=plan,
         architecture=network,
         bounds=model_bounds(params, manifest, public),
         columns=observation_columns(manifest),
-        normaliser=normaliser,
-        local=LOCAL_FROM_PUBLIC if begun else LOCAL,
-        server=SERVER,
         seed=params.seed,
         execution=execution(params.compute, place),
+        **own,
     ).of_process(place.process, place.processes)
-    return from_public(setup, public) if begun else setup
+    return from_public(setup, public) if begun and network.features is None else setup
 
 
 def _released_scales(params: Params, manifest: Manifest) -> "Normaliser":
@@ -271,46 +287,29 @@ def _released_scales(params: Params, manifest: Manifest) -> "Normaliser":
     return GaussianEnsemble.load(MODEL, torch.device("cpu")).normaliser
 
 
-def _heads_setup(
-    params: Params, manifest: Manifest, public: UnitStore, network: "PolicyNetwork", place: "Place"
-) -> "TrainingSetup":
-    """Set up linear heads of the clone, whose features are scaled as those of the released model.
+def _heads_plan(params: Params, manifest: Manifest, network: "PolicyNetwork") -> Plan:
+    """Plan the mechanism of linear heads of the clone: rounds of everybody, and the query of their spread.
 
     Raises:
-        PipelineError: the model is missing or broken, or no noise reaches the ε.
+        PipelineError: no noise reaches the ε.
     """
-    from primorl.setup.compute import execution
     from primorl.training.linear import ResidualQuery
-    from primorl.training.setup import CloningSetup
 
-    epsilon, discrete = params.behaviour.target_epsilon, network.discrete_actions
+    epsilon, delta = params.behaviour.target_epsilon, params.privacy.delta
     assert epsilon is not None, "no clone is asked for"
     private, clipped = params.dynamics.variant == "private", params.dynamics.variant != "no_clip"
-    noises = heads_noises(epsilon, params.privacy.delta, discrete=discrete)
+    noises = heads_noises(epsilon, delta, discrete=network.discrete_actions)
     contribution = ResidualQuery(network.targets).contribution
-    plan = Plan(
+    return Plan(
         units=manifest.private_units,
         unit=manifest.info.unit,
         sampler=PoissonSampler(1.0),
-        clip=EnsembleClip(_HEADS_NORM if clipped else math.inf, "flat", network.members, len(network.layers)),
+        clip=EnsembleClip(HEADS_NORM if clipped else math.inf, "flat", network.members, len(network.layers)),
         noise_multiplier=noises[0] if private else 0.0,
-        rounds=_HEADS_ROUNDS,
-        delta=params.privacy.delta,
+        rounds=HEADS_ROUNDS,
+        delta=delta,
         queries=tuple(GaussianQuery.of(RESIDUALS, contribution, z if private else 0.0) for z in noises[1:]),
     )
-    return CloningSetup(
-        plan=plan,
-        architecture=network,
-        bounds=model_bounds(params, manifest, public),
-        columns=observation_columns(manifest),
-        normaliser="model",
-        local=replace(_HEADS, learning_rate=_LOGIT_RATE) if discrete else _HEADS,
-        server=_HEADS_SERVER,
-        seed=params.seed,
-        execution=execution(params.compute, place),
-        of_model=_released_scales(params, manifest),
-        taught=params.behaviour.hidden,
-    ).of_process(place.process, place.processes)
 
 
 CLONING = PrivateStage(

@@ -38,7 +38,16 @@ from primorl.setup.model_work import (
     training_setup,
 )
 from primorl.setup.paid_work import PrivateStage
-from primorl.training.settings import COLUMNS, LEAST_OF_A_DRY_RUN, LEAST_UNITS
+from primorl.training.settings import (
+    COLUMNS,
+    HEADS_AVERAGING,
+    HEADS_MOMENTUM,
+    HEADS_NORM,
+    HEADS_ROUNDS,
+    HEADS_ROWS,
+    LEAST_OF_A_DRY_RUN,
+    LEAST_UNITS,
+)
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.rows import UnitStore
 
@@ -78,7 +87,6 @@ _FROM_FEW: dict[str, Any] = _FROM_PUBLIC | {
 """Where public units make first weights and are too few for a dry run: a few small steps from there."""
 _MOST_TRANSITIONS = 6e6  # that all rounds of a training read: some twenty seconds on two cores
 _ROWS = 64  # of one unit and round
-_ROWS_OF_HEADS = 32
 _LINEAR: dict[str, Any] = {
     "dynamics.start": "random",
     "dynamics.hidden": [],
@@ -86,11 +94,11 @@ _LINEAR: dict[str, Any] = {
     "dynamics.learning_rate": 1.0,
     "dynamics.ensemble_size": 5,
     "dynamics.log_variance_bounds": [-12.0, 4.0],
-    "dynamics.server_momentum": 0.6,
-    "dynamics.server_averaging": 0.8,
-    "dynamics.max_transitions_per_unit": _ROWS_OF_HEADS,
-    "privacy.rounds": 30,
-    "privacy.clipping_norm": 0.2,
+    "dynamics.server_momentum": HEADS_MOMENTUM,
+    "dynamics.server_averaging": HEADS_AVERAGING,
+    "dynamics.max_transitions_per_unit": HEADS_ROWS,
+    "privacy.rounds": HEADS_ROUNDS,
+    "privacy.clipping_norm": HEADS_NORM,
 }
 """Settings of linear heads; their degree is the largest whose noise is small enough."""
 _BLURRED_YES, _BLURRED_NO = 0.04, 0.2
@@ -322,7 +330,7 @@ def _of_heads(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
     """
     from primorl.training.linear import lost_to_noise
 
-    everybody = min(1.0, _MOST_ROWS_OF_HEADS / (manifest.private_units * _ROWS_OF_HEADS * _LINEAR["privacy.rounds"]))
+    everybody = min(1.0, _MOST_ROWS_OF_HEADS / (manifest.private_units * HEADS_ROWS * HEADS_ROUNDS))
     common = _LINEAR | {"privacy.sampling_probability": float(f"{everybody:.2g}")}
     values, lost, blurred = {}, math.inf, list[float]()
     degrees = (3, 2, 1) if params.chosen.environment is None else (2, 1)

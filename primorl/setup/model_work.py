@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from primorl.config.params import Params, plain
 from primorl.config.suggestions import FITTED
 from primorl.dynamics.architecture import Architecture
-from primorl.dynamics.features import Polynomials
+from primorl.dynamics.features import Polynomials, one_hot_inputs
 from primorl.dynamics.termination import LEARNED, NONE, RULES
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
@@ -59,7 +59,7 @@ def architecture(params: Params, manifest: Manifest) -> Architecture:
     spaces, linear, features = manifest.info.spaces, params.dynamics.model == "linear", None
     if linear:
         size, actions = spaces.observation_size, spaces.action_size
-        one_hot = spaces.one_hot + (((size, actions),) if spaces.discrete_actions else ())
+        one_hot = one_hot_inputs(spaces.one_hot, size, actions, discrete=spaces.discrete_actions)
         features = Polynomials(size + actions, one_hot, params.dynamics.degree)
     return Architecture(
         observation_size=spaces.observation_size,

@@ -355,14 +355,15 @@ def publish_units(stage: PrivateStage, params: Params, partitions: Partitions, r
         return spent_on_dataset(ledger, version, params.privacy.budget.delta)
 
 
-def write_public_model(stage: PrivateStage, params: Params, partitions: Partitions, run: StageRun) -> None:
+def write_public_model(
+    stage: PrivateStage, params: Params, partitions: Partitions, spent: SpentOnDataset, run: StageRun
+) -> None:
     """Write a model of the public split alone (``privacy.train_on: public``). Reads no private row; charges nobody.
 
-    The ledger records that these units are public before they are used, since nothing protects them afterwards.
+    ``spent`` is what `publish_units` gave before the units were used, since nothing protects them afterwards.
 
     Raises:
         PipelineError: the public split is too small, or makes no model that is better than a constant.
-        Refused: an earlier run was charged for one of these units as private.
     """
     manifest, public = partitions.manifest, partitions.public
     setup = stage.setup(params, manifest, public, ALONE)
@@ -371,7 +372,6 @@ def write_public_model(stage: PrivateStage, params: Params, partitions: Partitio
             f"params.yaml: privacy.train_on: found public, which needs {LEAST_UNITS} public units, and there are "
             f"{public.units}, and asks private ones nothing (privacy.statistics); allowed: private"
         )
-    spent = publish_units(stage, params, partitions, run)
     if setup.start is None:
         setup = from_public(setup, public)
     rows, weights = public.flat(), setup.first_weights()

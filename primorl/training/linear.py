@@ -12,9 +12,9 @@ from torch import Tensor
 
 from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.ensemble import Bounds, Weights, outputs
-from primorl.dynamics.features import FARTHEST, OneHot
+from primorl.dynamics.features import FARTHEST, OneHot, one_hot_inputs
 from primorl.dynamics.normaliser import Normaliser
-from primorl.dynamics.starts import CONTINUOUS, StartModel
+from primorl.dynamics.starts import StartModel
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import BoundedSum, Fractions, register_query
 from primorl.training.cohort import CohortSource, TrajectorySource
@@ -26,6 +26,7 @@ from primorl.training.queries import (
     all_rows,
     assembled,
     bins_of,
+    categories_of,
     halved_fractions,
     moments,
     possible_fractions,
@@ -42,8 +43,6 @@ from primorl.training.settings import (
 
 LATE = (RESIDUALS, FIRST_STATES, LENGTHS)
 """Queries that are asked after the rounds: they need the weights, or the answer to another query."""
-LOG_VARIANCES = (-12.0, 4.0)
-"""Bounds of the log-variance of standardised targets in a released model."""
 _LARGEST_RESIDUAL = 3.0  # in scales of the target
 _ROOT_OF_NORMAL, _SIZE_OF_NORMAL = 0.82218, 0.79788  # E √|x| and E |x| of a standard normal
 _USUAL, _USUAL_CHANGE = 0.6, 0.4  # of the norms that residuals and changes can have, which few units reach
@@ -55,14 +54,13 @@ _MEMBER_SEED = 7_000_000
 _TEACHING_STEPS, _TEACHING_ROWS, _TEACHING_RATE, _TAUGHT = 2000, 512, 5e-3, 0.995
 
 
-def one_hot_inputs(columns: ObservationColumns, actions: int) -> OneHot:
-    """Return the one-hot parts of an observation, and the discrete actions behind it."""
-    return columns.one_hot + (((columns.observation_size, actions),) if columns.discrete_actions else ())
+def _one_hot(columns: ObservationColumns, actions: int) -> OneHot:
+    return one_hot_inputs(columns.one_hot, columns.observation_size, actions, discrete=columns.discrete_actions)
 
 
 def columns_contribution(columns: ObservationColumns, actions: int) -> Fractions:
     """A unit's contribution to `ColumnsQuery`: observations, reward, continuous actions, categories."""
-    asked = len(one_hot_inputs(columns, actions)) + (0 if columns.discrete_actions else actions)
+    asked = len(_one_hot(columns, actions)) + (0 if columns.discrete_actions else actions)
     return Fractions(len(columns.continuous) + 1 + asked, BINS)
 
 
@@ -78,7 +76,7 @@ class ColumnsQuery(NormaliserQuery):
     def __init__(self, columns: ObservationColumns, bounds: Bounds) -> None:
         super().__init__(columns, bounds)
         self._actions = len(bounds.action_low)
-        self._one_hot = one_hot_inputs(columns, self._actions)
+        self._one_hot = _one_hot(columns, self._actions)
 
     @property
     def fractions(self) -> Fractions:
@@ -281,15 +279,11 @@ class FirstStatesQuery:
         mean, square = answer[: len(chosen)], answer[len(chosen) : 2 * len(chosen)]
         variance = 1 + math.sqrt(2) * square - mean.square()
         deviation = variance.clamp(min=_LEAST_SPREAD**2).sqrt()
-        centre, factor, probabilities = torch.zeros(S), torch.zeros(S), torch.zeros(S)
+        centre, factor = torch.zeros(S), torch.zeros(S)
         middle, scale = normaliser.input_mean[:S][chosen], normaliser.input_scale[:S][chosen]
         centre[chosen] = middle + scale * mean.float()
         factor[chosen] = scale * deviation.float()
-        block, place = torch.full((S,), CONTINUOUS), 2 * len(chosen)
-        for part, (first, size) in enumerate(self.columns.one_hot):
-            inside = slice(first, first + size)
-            probabilities[inside] = possible_fractions(answer[place : place + size]).float()
-            block[inside], place = part, place + size
+        block, probabilities = categories_of(self.columns, answer[2 * len(chosen) :])
         return StartModel(
             bounds.observation_low.float(),
             bounds.observation_high.float(),
@@ -398,10 +392,10 @@ def released_heads(
         shape: that was trained.
         seed: of the draws.
     """
-    low, high = LOG_VARIANCES
+    low, high = shape.log_variance_low, shape.log_variance_high
     assert shape.features is not None, "networks are released as they are"
     kept = replace(shape.features, degree=2).size if shape.features.degree > 2 else shape.features.size
-    whole = replace(shape, members=members, spread=True, log_variance_low=low, log_variance_high=high)
+    whole = replace(shape, members=members, spread=True)
     weights = []
     for number, part in enumerate(trained):
         drawn = noise_in_weights(plan, server, (members - 1) * part[0].numel(), 2 * seed + number)

@@ -146,9 +146,8 @@ class NormaliserQuery:
         middle, scale, change = torch.zeros(size), torch.zeros(size), torch.zeros(size)
         for place, dimension in enumerate(self._continuous.tolist()):
             middle[dimension], scale[dimension] = moments(halved_fractions(answer[place], noise))
-            fractions = likely_fractions(answer[known + 1 + place], noise)
-            change[dimension] = _CHANGE_SHARE if fractions is None else spread_of_changes(fractions)
-        reward, spread = median_and_spread(halved_fractions(answer[known], noise))
+            change[dimension] = _spread_of_changes(answer[known + 1 + place], noise)
+        reward, spread = _median_and_spread(halved_fractions(answer[known], noise))
         bounds = self._bounds
         span, reward_span = span_of(bounds), bounds.reward_high - bounds.reward_low
         states = bounds.observation_low + span * middle, span * scale, span * change
@@ -239,8 +238,11 @@ def possible_fractions(noisy: Tensor) -> Tensor:
     return (noisy - excess[kept - 1]).clamp(min=0)
 
 
-def spread_of_changes(fractions: Tensor) -> float:
+def _spread_of_changes(noisy: Tensor, noise: float) -> float:
     """The 90% quantile of |change| over 1.645 in units of the range, from half octaves, the widest first."""
+    fractions = likely_fractions(noisy, noise)
+    if fractions is None:
+        return _CHANGE_SHARE
     edges = 2.0 ** (-torch.arange(BINS + 1, dtype=fractions.dtype) / 2)
     beyond = fractions.cumsum(0)
     place = int((beyond < 1 - _MOST).sum())
@@ -259,7 +261,7 @@ def moments(fractions: Tensor) -> tuple[float, float]:
     return float(mean), float(variance.sqrt())
 
 
-def median_and_spread(fractions: Tensor) -> tuple[float, float]:
+def _median_and_spread(fractions: Tensor) -> tuple[float, float]:
     """Median, and the 90% quantile of the distance from it over 1.645, in units of the range."""
     pieces = 32  # of every bin, within which values are uniform
     middles = (torch.arange(pieces * BINS, dtype=fractions.dtype) + 0.5) / (pieces * BINS)
@@ -300,6 +302,18 @@ def assembled(
     reward, spread = torch.tensor([rewards[0]]), torch.tensor([rewards[1] if rewards[1] > 0 else 1.0])
     targets = torch.cat((torch.zeros_like(change), reward)).float(), torch.cat((change, spread)).float()
     return Normaliser(torch.cat((middle, action)).float(), torch.cat((scale, action_scale)).float(), *targets)
+
+
+def categories_of(columns: ObservationColumns, shares: Tensor) -> tuple[Tensor, Tensor]:
+    """Make `StartModel.block` and ``probabilities`` of the noisy shares of all categories, part after part."""
+    block, probabilities = torch.full((columns.observation_size,), CONTINUOUS), torch.zeros(columns.observation_size)
+    place = 0
+    for part, (first, categories) in enumerate(columns.one_hot):
+        inside = slice(first, first + categories)
+        probabilities[inside] = possible_fractions(shares[place : place + categories]).float()
+        block[inside] = part
+        place += categories
+    return block, probabilities
 
 
 @register_query(STARTS)
@@ -343,16 +357,10 @@ class StartQuery:
         second[row, column] = second[column, row] = answer[size : size + pairs]
         values, vectors = torch.linalg.eigh(second - mean.outer(mean))
         root = vectors * values.clamp(min=0).sqrt()
-        centre, probabilities, factor = torch.zeros(S), torch.zeros(S), torch.zeros(S, S)
+        centre, factor = torch.zeros(S), torch.zeros(S, S)
         centre[self._continuous] = (middle + half * mean).float()
         factor[self._continuous, :size] = (half[:, None] * root).float()
-        block = torch.full((S,), CONTINUOUS)
-        place = size + pairs
-        for part, (first, categories) in enumerate(self._columns.one_hot):
-            inside = slice(first, first + categories)
-            probabilities[inside] = possible_fractions(answer[place : place + categories]).float()
-            block[inside] = part
-            place += categories
+        block, probabilities = categories_of(self._columns, answer[size + pairs :])
         return StartModel(self._low.float(), self._high.float(), centre, factor, block, probabilities)
 
     def _middle_and_half(self) -> tuple[Tensor, Tensor]:

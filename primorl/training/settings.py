@@ -92,6 +92,8 @@ class PooledTraining:
     patience: Steps
 
 
+HEADS_ROUNDS, HEADS_NORM, HEADS_ROWS, HEADS_MOMENTUM, HEADS_AVERAGING = 30, 0.2, 32, 0.6, 0.8
+"""Of linear heads: rounds, clipping norm, rows of a unit and round, and the server's momentum and average."""
 CHUNK_BYTES = {"cpu": 12 << 20, "cuda": 2 << 30}
 """Default bound on a chunk's buffers: a core's share of the cache, a part of a GPU's memory."""
 

@@ -14,7 +14,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "b96f22292c30ec1326677e520dd231664dac95bd2ce7ae448d65a99953efa793"
+SOURCES = "780fc8f818ba5ff87330b649da62780ee7a251ab4ca075007d27818ca18f6856"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:
