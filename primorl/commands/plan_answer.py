@@ -40,7 +40,7 @@ from primorl.setup.next_charges import (
 )
 from primorl.setup.partitions import Partitions
 from primorl.setup.public_checks import Objections, objections
-from primorl.training.settings import LENGTHS
+from primorl.training.heads import LENGTHS
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.rows import UnitStore
 

@@ -14,8 +14,9 @@ _AUTO, _DEGREE = "auto", "dynamics.degree"
 def decide(content: dict[str, Any], origins: dict[str, str], to_fit: str) -> None:
     """Put values in the place of ``auto``, in ``content``.
 
-    Where nobody is public, heads are linear, unless ``dynamics.hidden`` asks for a network, and private people tell
-    scales, and first states where no environment does. Where somebody is public, they tell them for nothing.
+    Where nobody is public, or those who consented, who may differ from the others, heads are linear, unless
+    ``dynamics.hidden`` asks for a network. Of linear heads the private people tell scales, and first states where no
+    environment does. Networks begin with a public split that a hash drew, which tells both for nothing.
 
     Args:
         content: of ``params.yaml``, every other key decided.
@@ -23,15 +24,19 @@ def decide(content: dict[str, Any], origins: dict[str, str], to_fit: str) -> Non
         to_fit: the origin of a key that is fitted later.
     """
     nobody = found_at(content, "partition.public_fraction") == 0
-    linear = nobody and origins.get("dynamics.hidden") == to_fit and origins.get("dynamics.start") == to_fit
+    linear = (
+        (nobody or found_at(content, "partition.public") is not None)
+        and origins.get("dynamics.hidden") == to_fit
+        and origins.get("dynamics.start") == to_fit
+    )
     mopo = found_at(content, "dynamics.variant") == "mopo"
     kind = found_at(content, MODEL)
     kind = ("linear" if linear and not mopo else "network") if kind == _AUTO else kind
     alone = found_at(content, "chosen.environment") is None
     values = {
         MODEL: kind,
-        NORMALISER: ("private" if kind == "linear" else "bounds") if nobody else "public",
-        STARTS: nobody and not mopo and alone,
+        NORMALISER: "private" if kind == "linear" else "bounds" if nobody else "public",
+        STARTS: (nobody or kind == "linear") and not mopo and alone,
         QUERY_NOISE: None,
     }
     for key, value in values.items():

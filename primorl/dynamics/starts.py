@@ -58,6 +58,11 @@ class StartModel:
         known = {name: value for name, value in vars(self).items() if value is not None}
         save_file({name: value.cpu().contiguous() for name, value in known.items()}, folder / FILE)
 
+    @staticmethod
+    def there(folder: Path) -> bool:
+        """Whether first states were released into ``folder``."""
+        return (folder / FILE).exists()
+
     @classmethod
     def load(cls, folder: Path, device: torch.device) -> "StartModel":
         """Read the file of ``save``. Executes nothing from it.
@@ -109,7 +114,7 @@ def survival_of(folder: Path, *, by_model: bool) -> Tensor | None:
     Raises:
         PipelineError: the file is broken.
     """
-    if not (folder / FILE).exists():
+    if not StartModel.there(folder):
         return None
     found = StartModel.load(folder, torch.device("cpu")).survival
     return None if found is None else found[0 if by_model else 1].double()

@@ -53,8 +53,8 @@ from primorl.release.contents import (
 from primorl.release.document import is_inert
 from primorl.release.recheck import check_ledger, check_payment, check_statement, given
 from primorl.release.soundness import check_model, check_policy
+from primorl.training.heads import FIRST_STATES
 from primorl.training.queries import STARTS as STARTS_QUERY
-from primorl.training.settings import FIRST_STATES
 
 PARTS = ("models/dynamics", "models/behaviour")
 """Mechanisms of a policy's statement that counts model and clone."""

@@ -25,18 +25,8 @@ from primorl.setup.accounts import digest, noise_of_share, solved_noise
 from primorl.setup.model_work import model_identity
 from primorl.setup.paid_work import PrivateStage, check_declared, from_public, model_bounds, observation_columns
 from primorl.setup.partitions import Partitions
-from primorl.training.settings import (
-    HEADS_AVERAGING,
-    HEADS_MOMENTUM,
-    HEADS_NORM,
-    HEADS_ROUNDS,
-    HEADS_ROWS,
-    LEAST_UNITS,
-    RESIDUALS,
-    EarlyStopping,
-    LocalTraining,
-    ServerTraining,
-)
+from primorl.training import heads
+from primorl.training.settings import LEAST_UNITS, EarlyStopping, LocalTraining, ServerTraining
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.rows import UnitStore
 
@@ -61,10 +51,10 @@ LOCAL_FROM_PUBLIC = replace(LOCAL, learning_rate=0.1)
 SERVER = ServerTraining(
     server_momentum=0.9, server_averaging=0.9, early_stopping=EarlyStopping(every=10, patience=None)
 )
-_HEADS_DEGREE = 2
+_HEADS_DEGREES = (3, 2)  # of discrete actions the second: their logits gained nothing from cubes
 _LOGIT_RATE = 4.0  # the curvature of a softmax is a quarter of a square's, at most
-_HEADS = replace(LOCAL, batch_size=HEADS_ROWS, max_transitions_per_unit=HEADS_ROWS)
-_HEADS_SERVER = replace(SERVER, server_momentum=HEADS_MOMENTUM, server_averaging=HEADS_AVERAGING)
+_HEADS = replace(LOCAL, batch_size=heads.ROWS, max_transitions_per_unit=heads.ROWS)
+_HEADS_SERVER = replace(SERVER, server_momentum=heads.MOMENTUM, server_averaging=heads.AVERAGING)
 _RESIDUALS_SHARE = 0.1
 
 
@@ -93,14 +83,14 @@ def clone_event(params: Params, epsilon: float, manifest: Manifest | None) -> dp
     if params.dynamics.model == "network":
         return training_event(SAMPLING_PROBABILITY, noise_for(epsilon, delta), ROUNDS)
     noises = heads_noises(epsilon, delta, discrete=manifest is None or manifest.info.spaces.discrete_actions)
-    return Training(1.0, noises[0], HEADS_ROUNDS, noises[1:]).event
+    return Training(1.0, noises[0], heads.ROUNDS, noises[1:]).event
 
 
 def heads_noises(epsilon: float, delta: float, *, discrete: bool) -> tuple[float, ...]:
     """Noise multipliers of the rounds of a linear clone at ε, and of the query of its spread, which logits lack."""
     key = "behaviour.target_epsilon"
     queries = () if discrete else (noise_of_share(key, epsilon, delta, _RESIDUALS_SHARE),)
-    return solved_noise(key, epsilon, delta, 1.0, HEADS_ROUNDS, queries), *queries
+    return solved_noise(key, epsilon, delta, 1.0, heads.ROUNDS, queries), *queries
 
 
 def check_actions(params: Params, manifest: Manifest) -> None:
@@ -159,15 +149,19 @@ def policy_network(params: Params, manifest: Manifest) -> "PolicyNetwork":
     behaviour, spaces, linear = params.behaviour, manifest.info.spaces, params.dynamics.model == "linear"
     low, high = behaviour.log_variance_bounds
     size = spaces.observation_size
-    return PolicyNetwork(
+    network = PolicyNetwork(
         observation_size=size,
         action_size=spaces.action_size,
         discrete_actions=spaces.discrete_actions,
         hidden=() if linear else behaviour.hidden,
         log_variance_low=low,
         log_variance_high=high,
-        features=Polynomials(size, spaces.one_hot, _HEADS_DEGREE) if linear else None,
     )
+    for degree in _HEADS_DEGREES[spaces.discrete_actions :] if linear else ():
+        network = replace(network, features=Polynomials(size, spaces.one_hot, degree))
+        if heads.affords(_heads_plan(params, manifest, network), _HEADS_SERVER, network):
+            break
+    return network
 
 
 def clipping_norm(parameters: int, units: int, noise_multiplier: float, walk: float = _LARGEST_WALK) -> float:
@@ -293,22 +287,20 @@ def _heads_plan(params: Params, manifest: Manifest, network: "PolicyNetwork") ->
     Raises:
         PipelineError: no noise reaches the ε.
     """
-    from primorl.training.linear import ResidualQuery
-
     epsilon, delta = params.behaviour.target_epsilon, params.privacy.delta
     assert epsilon is not None, "no clone is asked for"
     private, clipped = params.dynamics.variant == "private", params.dynamics.variant != "no_clip"
     noises = heads_noises(epsilon, delta, discrete=network.discrete_actions)
-    contribution = ResidualQuery(network.targets).contribution
+    sensitivity = heads.of_residuals(network.targets).sensitivity
     return Plan(
         units=manifest.private_units,
         unit=manifest.info.unit,
         sampler=PoissonSampler(1.0),
-        clip=EnsembleClip(HEADS_NORM if clipped else math.inf, "flat", network.members, len(network.layers)),
+        clip=EnsembleClip(heads.NORM if clipped else math.inf, "flat", network.members, len(network.layers)),
         noise_multiplier=noises[0] if private else 0.0,
-        rounds=HEADS_ROUNDS,
+        rounds=heads.ROUNDS,
         delta=delta,
-        queries=tuple(GaussianQuery.of(RESIDUALS, contribution, z if private else 0.0) for z in noises[1:]),
+        queries=tuple(GaussianQuery(heads.RESIDUALS, sensitivity, z if private else 0.0) for z in noises[1:]),
     )
 
 

@@ -38,16 +38,8 @@ from primorl.setup.model_work import (
     training_setup,
 )
 from primorl.setup.paid_work import PrivateStage
-from primorl.training.settings import (
-    COLUMNS,
-    HEADS_AVERAGING,
-    HEADS_MOMENTUM,
-    HEADS_NORM,
-    HEADS_ROUNDS,
-    HEADS_ROWS,
-    LEAST_OF_A_DRY_RUN,
-    LEAST_UNITS,
-)
+from primorl.training import heads
+from primorl.training.settings import LEAST_OF_A_DRY_RUN, LEAST_UNITS
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.rows import UnitStore
 
@@ -94,18 +86,17 @@ _LINEAR: dict[str, Any] = {
     "dynamics.learning_rate": 1.0,
     "dynamics.ensemble_size": 5,
     "dynamics.log_variance_bounds": [-12.0, 4.0],
-    "dynamics.server_momentum": HEADS_MOMENTUM,
-    "dynamics.server_averaging": HEADS_AVERAGING,
-    "dynamics.max_transitions_per_unit": HEADS_ROWS,
-    "privacy.rounds": HEADS_ROUNDS,
-    "privacy.clipping_norm": HEADS_NORM,
+    "dynamics.server_momentum": heads.MOMENTUM,
+    "dynamics.server_averaging": heads.AVERAGING,
+    "dynamics.max_transitions_per_unit": heads.ROWS,
+    "privacy.rounds": heads.ROUNDS,
+    "privacy.clipping_norm": heads.NORM,
 }
 """Settings of linear heads; their degree is the largest whose noise is small enough."""
-_BLURRED_YES, _BLURRED_NO = 0.04, 0.2
-"""Noise of every bin of the histograms that scale the features: up to which heads learn, and from which not."""
+_BLURRED_YES, _BLURRED_NO = 0.35, 1.0
+"""Noise of the variances that scale the features, as a share of them: up to which heads learn, and from which not."""
 _LOST_YES, _LOST_NO = 0.1, 0.5
 """Share of a target's variance that the noise adds to predictions: up to which heads learn, and from which not."""
-_LOST_OF_CUBES = 0.01  # up to which features of degree 3 are worth their noise
 _MOST_ROWS_OF_HEADS = 6e7  # that all rounds read
 _SHARES = 0.05, 0.5
 _NOISE_YES, _NOISE_SOME, _NOISE_NO = 0.2, 0.37, 0.55
@@ -142,7 +133,7 @@ class Fit:
         float | None, "Least loss of a dry run that begins with a model of the public split; `null`: there was none."
     ] = None
     blurred: Annotated[
-        float | None, "Noise of every bin of the histograms that scale features; `null`: none are asked for."
+        float | None, "Noise of the variances that scale features, as a share; `null`: nobody is asked for them."
     ] = None
     lost: Annotated[
         float | None, "Variance that the noise adds to predictions of linear heads, in variances of the target."
@@ -163,8 +154,8 @@ class Fit:
             )
             if self.blurred is not None:
                 why += (
-                    f"; the histograms that scale their features have a noise of {self.blurred:.2g} a bin (yes to "
-                    f"{_BLURRED_YES}, no from {_BLURRED_NO})"
+                    f"; the variances that scale their features have a noise of {self.blurred:.0%} (yes to "
+                    f"{_BLURRED_YES:.0%}, no from {_BLURRED_NO:.0%})"
                 )
         elif self.learned is None:
             why = (
@@ -328,27 +319,25 @@ def _of_heads(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
     Degree 3 makes members disagree away from the data, which holds policies back: it is tried where no environment can
     tell a wrong policy from a good one.
     """
-    from primorl.training.linear import lost_to_noise
-
-    everybody = min(1.0, _MOST_ROWS_OF_HEADS / (manifest.private_units * HEADS_ROWS * HEADS_ROUNDS))
+    everybody = min(1.0, _MOST_ROWS_OF_HEADS / (manifest.private_units * heads.ROWS * heads.ROUNDS))
     common = _LINEAR | {"privacy.sampling_probability": float(f"{everybody:.2g}")}
-    values, lost, blurred = {}, math.inf, list[float]()
+    values, lost, blurred = {}, math.inf, None
     degrees = (3, 2, 1) if params.chosen.environment is None else (2, 1)
     for degree in degrees if "dynamics.degree" in params.unfitted else (params.dynamics.degree,):
         values = _wanted(params, common | {"dynamics.degree": degree})
         tried = params.fitted(values)
         check_choices(tried, manifest, public)
         plan = make_plan(tried, manifest)
-        lost = lost_to_noise(plan, tried.dynamics, architecture(tried, manifest))
-        blurred = [query.standard_deviation / plan.units for query in plan.queries if query.what == COLUMNS]
-        if lost <= (_LOST_OF_CUBES if degree == 3 else _LOST_YES):
+        shape, blurred = architecture(tried, manifest), heads.blurred(plan)
+        lost = heads.lost_to_noise(plan, tried.dynamics, shape)
+        if heads.affords(plan, tried.dynamics, shape) if degree == 3 else lost <= _LOST_YES:
             break
-    blur = max(blurred, default=0.0)
+    blur = blurred or 0.0
     answer: CanLearn = "marginal" if lost < _LOST_NO and blur < _BLURRED_NO else "no"
     if lost <= _LOST_YES and blur <= _BLURRED_YES:
         answer = "yes"
     helps = None if answer == "yes" else math.ceil(10 * max(math.sqrt(lost / _LOST_YES), blur / _BLURRED_YES)) / 10
-    return replace(_UNJUDGED, values=values, answer=answer, helps=helps, lost=lost, blurred=max(blurred, default=None))
+    return replace(_UNJUDGED, values=values, answer=answer, helps=helps, lost=lost, blurred=blurred)
 
 
 def _candidates(params: Params, manifest: Manifest, public: UnitStore) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from primorl.dynamics.features import Polynomials, one_hot_inputs
 from primorl.dynamics.termination import LEARNED, NONE, RULES
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
-from primorl.privacy.mechanism.queries import Contribution, GaussianQuery
+from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
 from primorl.project.progress import progress_bar
@@ -30,7 +30,8 @@ from primorl.setup.paid_work import (
     observation_columns,
 )
 from primorl.setup.partitions import Partitions
-from primorl.training.settings import CHANGES, COLUMNS, FIRST_STATES, LEAST_UNITS, LENGTHS, RESIDUALS, LocalTraining
+from primorl.training import heads
+from primorl.training.settings import LEAST_UNITS, LocalTraining
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.rows import UnitStore
 
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
 STAGE = "train_model"
 TRAINING_KEYS = frozenset(key for key in FITTED if key.startswith(("privacy.", "dynamics.")))
 """Keys that `primorl.setup.fitting` fits."""
-COLUMNS_SHARE, CHANGES_SHARE, QUERY_SHARE, LENGTHS_SHARE = 0.12, 0.12, 0.06, 0.03
-"""Shares of the ε that queries take where ``privacy.statistics.noise_multiplier`` does not say it."""
+QUERY_SHARE = 0.06
+"""Share of the ε that a query for networks takes where ``privacy.statistics.noise_multiplier`` does not say it."""
 _QUERY_NOISE = 14.0  # of a query, where neither it nor an ε is given
 _MOST_ROWS = 256  # of a unit and round of linear heads
 
@@ -158,29 +159,24 @@ def query_noises(params: Params) -> dict[str, float]:
     Raises:
         PipelineError: no noise multiplier reaches the target.
     """
-    asked, linear = params.privacy.statistics, params.dynamics.model == "linear"
-    shares = {COLUMNS if linear else "normaliser": COLUMNS_SHARE} if asked.normaliser == "private" else {}
-    shares |= {CHANGES: CHANGES_SHARE} if linear and asked.normaliser == "private" else {}
-    shares |= {RESIDUALS: QUERY_SHARE} if linear else {}
-    shares |= {FIRST_STATES if linear else "starts": QUERY_SHARE} if asked.starts else {}
-    shares |= {LENGTHS: LENGTHS_SHARE} if linear and asked.starts and params.chosen.horizon is not None else {}
-    return {name: query_noise(params, share) for name, share in shares.items()}
+    asked, private = params.privacy.statistics, params.privacy.statistics.normaliser == "private"
+    if params.dynamics.model == "network":
+        names = ["normaliser"] * private + ["starts"] * asked.starts
+        return {name: query_noise(params) for name in names}
+    names = [heads.SCALES, heads.FINER_SCALES] * private + [heads.RESIDUALS] + [heads.FIRST_STATES] * asked.starts
+    names += [heads.LENGTHS] * (asked.starts and params.chosen.horizon is not None)
+    return {name: query_noise(params, heads.SHARES[name]) for name in names}
 
 
 def _queries_of_heads(params: Params, manifest: Manifest) -> tuple[GaussianQuery, ...]:
-    from primorl.training import linear
-
-    columns, spaces = observation_columns(manifest), manifest.info.spaces
-    contributions: dict[str, Contribution] = {
-        COLUMNS: linear.columns_contribution(columns, spaces.action_size),
-        CHANGES: linear.changes_contribution(columns),
-        RESIDUALS: linear.ResidualQuery(spaces.observation_size + 1).contribution,
-        FIRST_STATES: linear.FirstStatesQuery(columns).contribution,
-        LENGTHS: linear.LengthsQuery(manifest.info.horizon or 1).contribution,
-    }
+    spaces = manifest.info.spaces
+    sizes = spaces.observation_size, spaces.action_size, spaces.one_hot
+    asked = heads.contributions(*sizes, discrete=spaces.discrete_actions)
     private = params.dynamics.variant == "private"
-    noises = query_noises(params) if private else dict.fromkeys(query_noises(params), 0.0)
-    return tuple(GaussianQuery.of(name, contributions[name], noise) for name, noise in noises.items())
+    return tuple(
+        GaussianQuery(name, asked[name].sensitivity, noise if private else 0.0)
+        for name, noise in query_noises(params).items()
+    )
 
 
 def local_training(params: Params) -> LocalTraining:
@@ -207,7 +203,7 @@ def check_choices(params: Params, manifest: Manifest, public: UnitStore) -> None
     """
     check_declared(params, manifest, public)
     patience = params.dynamics.early_stopping.patience
-    if patience is not None and not manifest.public_units:
+    if patience is not None and (not manifest.public_units or params.dynamics.model == "linear"):
         raise needs_public("params.yaml: dynamics.early_stopping.patience", patience, "null: all rounds are run")
     if manifest.info.environment is None:
         _check_starts(params, manifest)

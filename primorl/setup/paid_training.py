@@ -36,11 +36,12 @@ from primorl.setup.partitions import Partitions, log_statement, privacy_statemen
 from primorl.setup.work import Work, paid_work
 from primorl.tracking import StageRun
 from primorl.training.distributed import Group, announce_grant, check_coverage, serve, wait_for_grant
+from primorl.training.heads import LENGTHS
 from primorl.training.independence import check_setup
 from primorl.training.linear import distilled
 from primorl.training.policy_network import Network, PolicyNetwork
 from primorl.training.public_evaluation import PublicEvaluation, PublicEvaluator
-from primorl.training.settings import LEAST_UNITS, LENGTHS
+from primorl.training.settings import LEAST_UNITS
 from primorl.training.setup import CloningSetup, TrainingSetup
 from primorl.training.training import ENGINE_VERSION, Trained, TrainingState, train
 from primorl.trajectories.storage.rows import UnitStore
@@ -162,11 +163,12 @@ def _train(
             if group is not None:
                 check_coverage(group, setup.plan.units, rows.numbers)
             private = setup.source_of(rows)
-        public = setup.public_of(partitions.public.flat()) if partitions.public.units else None
+        # Linear heads take nothing from public people, who may differ from the others.
+        takes = partitions.public.units and (setup.architecture.features is None or setup.normaliser == "public")
         return train(
             setup,
             private,
-            public,
+            setup.public_of(partitions.public.flat()) if takes else None,
             state=payment.state,
             save_checkpoint=payment.save_checkpoint,
             on_round=on_round,

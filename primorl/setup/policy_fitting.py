@@ -43,10 +43,15 @@ class PublicLog:
     store: UnitStore | None
 
     @classmethod
-    def open(cls) -> "PublicLog":
-        """Read the public split."""
+    def open(cls, params: Params, model: GaussianEnsemble) -> "PublicLog":
+        """Read the public split; nothing of it where the private people told first states for linear heads.
+
+        Public people who consented may begin elsewhere, and fare otherwise, than the others.
+        """
+        wanted = "policy.starts" not in params.unfitted and params.policy.starts == "public"
+        told = model.architecture.features is not None and StartModel.there(MODEL) and not wanted
         store = UnitStore.open(PUBLIC)
-        return cls(store if store.units > 0 else None)
+        return cls(store if store.units > 0 and not told else None)
 
     @cached_property
     def recorded(self) -> PublicTrajectories | None:

@@ -104,7 +104,7 @@ class Evaluated:
         assert self.horizon is not None
         recorded, ends = self._recorded, self.config.ends
         survival = survival_of(MODEL, by_model=ends != NONE)
-        if recorded is not None:
+        if recorded is not None and survival is None:
             survival = recorded.in_rollouts(ends).survival(self.horizon)
         return in_model(
             GaussianEnsemble.load(MODEL, torch.device("cpu")).with_ends(ends),
@@ -142,6 +142,6 @@ class Evaluated:
         return PublicTrajectories.of(self.public) if self.public.units > 0 else None
 
     def _first_states(self, seed: int) -> Tensor:
-        if self.public.units > 0:
+        if self.public.units > 0 and not StartModel.there(MODEL):
             return self.public.first_observations()
         return StartModel.load(MODEL, torch.device("cpu")).sample(_STARTS, torch.Generator().manual_seed(seed))

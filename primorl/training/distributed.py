@@ -8,6 +8,7 @@ the sums are added up.
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from enum import IntEnum
 from typing import Self
@@ -20,6 +21,8 @@ from primorl.dynamics.ensemble import Weights, flat, shaped
 from primorl.dynamics.normaliser import Normaliser
 from primorl.project.errors import PipelineError
 from primorl.training.cohort import CohortSource
+from primorl.training.head_queries import ScalesQuery
+from primorl.training.queries import NormaliserQuery, StartQuery
 from primorl.training.rounds import Rounds
 from primorl.training.setup import TrainingSetup
 
@@ -172,16 +175,21 @@ class DistributedRounds:
         return _total(self._group, self._own.late(number, weights))
 
 
-def distributed_total(group: Group, query: int, own: Callable[[], Tensor]) -> Tensor:
+def distributed_total(
+    group: Group, number: int, query: NormaliserQuery | StartQuery | ScalesQuery, own: CohortSource
+) -> Tensor:
     """The sum of a query over the units of all processes, exact: these are whole numbers.
 
     Args:
         group: the processes; this is the first.
-        query: its number among the plan's queries.
-        own: makes the sum over this process's units.
+        number: of the query, among those that are asked before the rounds.
+        query: what is summed.
+        own: this process's units.
     """
-    _tell(group, _Do.QUERY, query)
-    return _total(group, own())
+    _tell(group, _Do.QUERY, number)
+    if isinstance(query, ScalesQuery):
+        group.send(query.windows)  # public, or made of a released answer
+    return _total(group, query.total(own))
 
 
 def announce_grant(group: Group, identity: str) -> None:
@@ -208,10 +216,13 @@ def serve(group: Group, setup: TrainingSetup, source: CohortSource) -> None:
     Raises:
         ProcessLostError: the first process is gone.
     """
-    queries = list(setup.queries().values())
+    queries = list(setup.queries({}).values())
     command, number = _told(group)
     while command == _Do.QUERY:
-        group.add(queries[number].total(source))
+        query = queries[number]
+        if isinstance(query, ScalesQuery):
+            query = replace(query, windows=group.receive(query.windows))
+        group.add(query.total(source))
         command, number = _told(group)
     if command != _Do.BEGIN:
         return

@@ -12,9 +12,6 @@ LEAST_UNITS = 4
 """Public units that a start needs (`primorl.training.pooled`): some are held out to tell when to stop."""
 LEAST_OF_A_DRY_RUN = 2 * LEAST_UNITS
 """Public units that a dry run needs (`primorl.training.dry_run`)."""
-COLUMNS, CHANGES, RESIDUALS = "columns", "changes", "residuals"
-FIRST_STATES, LENGTHS = "first_states", "lengths"
-"""Names in ``privacy.json`` of the queries for linear heads (`primorl.training.linear`)."""
 _REFUSE_UNKNOWN_KEYS = {"extra": "forbid"}  # where params.yaml is read
 
 
@@ -92,8 +89,6 @@ class PooledTraining:
     patience: Steps
 
 
-HEADS_ROUNDS, HEADS_NORM, HEADS_ROWS, HEADS_MOMENTUM, HEADS_AVERAGING = 30, 0.2, 32, 0.6, 0.8
-"""Of linear heads: rounds, clipping norm, rows of a unit and round, and the server's momentum and average."""
 CHUNK_BYTES = {"cpu": 12 << 20, "cuda": 2 << 30}
 """Default bound on a chunk's buffers: a core's share of the cache, a part of a GPU's memory."""
 

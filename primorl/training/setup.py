@@ -16,15 +16,9 @@ from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import query_types
 from primorl.training.cohort import CohortSource
-from primorl.training.linear import (
-    LATE,
-    ChangesQuery,
-    ColumnsQuery,
-    FirstStatesQuery,
-    LengthsQuery,
-    ResidualQuery,
-    released_heads,
-)
+from primorl.training.head_queries import FirstStatesQuery, LengthsQuery, ResidualQuery, ScalesQuery
+from primorl.training.heads import FINER_SCALES, FIRST_STATES, LATE, LENGTHS, RESIDUALS, SCALES, lost_to_noise
+from primorl.training.linear import released_heads
 from primorl.training.local_update import Kernel
 from primorl.training.policy_network import Network, PolicyNetwork
 from primorl.training.queries import (
@@ -35,16 +29,7 @@ from primorl.training.queries import (
     StartQuery,
     normaliser_of_bounds,
 )
-from primorl.training.settings import (
-    CHANGES,
-    COLUMNS,
-    FIRST_STATES,
-    LENGTHS,
-    RESIDUALS,
-    Execution,
-    LocalTraining,
-    ServerTraining,
-)
+from primorl.training.settings import Execution, LocalTraining, ServerTraining
 
 
 @dataclass(frozen=True)
@@ -106,10 +91,23 @@ class TrainingSetup:
         """Return the public split's inputs ``[R, S + A]`` and targets ``[R, >= S + 1]`` as training sees them."""
         return public
 
-    def queries(self) -> dict[str, NormaliserQuery | StartQuery | ChangesQuery]:
-        """Make the query of each name that is asked before the rounds, in the plan's order."""
-        kinds, early = query_types(), (query.what for query in self.plan.queries if query.what not in LATE)
-        return {what: kinds[what](self.columns, self.bounds) for what in early}
+    def queries(self, answers: Mapping[str, Tensor]) -> dict[str, NormaliserQuery | StartQuery | ScalesQuery]:
+        """Make the query of each name that is asked before the rounds, in the plan's order; see `ScalesQuery`.
+
+        Args:
+            answers: that are known already.
+        """
+        found: dict[str, NormaliserQuery | StartQuery | ScalesQuery] = {}
+        for query in self.plan.queries:
+            if query.what in (SCALES, FINER_SCALES):
+                found[query.what] = self._scales(answers, finer=query.what == FINER_SCALES)
+            elif query.what not in LATE:
+                found[query.what] = query_types()[query.what](self.columns, self.bounds)
+        return found
+
+    def _scales(self, answers: Mapping[str, Tensor], *, finer: bool) -> ScalesQuery:
+        first = ScalesQuery.declared(self.columns, self.bounds, finer=finer and SCALES not in answers)
+        return first.narrowed(answers[SCALES], self.noise_of(SCALES)) if finer and SCALES in answers else first
 
     def late_queries(self) -> dict[str, ResidualQuery | FirstStatesQuery | LengthsQuery]:
         """Make the query of each name that is asked after the rounds, in the plan's order."""
@@ -149,9 +147,9 @@ class TrainingSetup:
             if self.architecture.features is None:
                 query = NormaliserQuery(self.columns, self.bounds)
                 return query.normaliser(answers[NORMALISER], self.noise_of(NORMALISER))
-            changes = ChangesQuery(self.columns, self.bounds).scales(answers[CHANGES], self.noise_of(CHANGES))
-            columns = ColumnsQuery(self.columns, self.bounds)
-            return columns.with_changes(answers[COLUMNS], self.noise_of(COLUMNS), changes)
+            first = self._scales({}, finer=False), answers[SCALES], self.noise_of(SCALES)
+            finer = self._scales(answers, finer=True)
+            return finer.normaliser(answers[FINER_SCALES], self.noise_of(FINER_SCALES), first)
         if public is None:
             raise ValueError("the normaliser comes from the public split, and there is none")
         inputs, targets = public
@@ -174,11 +172,15 @@ class TrainingSetup:
         return StartQuery(self.columns, self.bounds).model(answers[STARTS]) if STARTS in answers else None
 
     def spread(self, answers: Mapping[str, Tensor]) -> Tensor:
-        """Standard deviations of the residuals of linear heads, in scales of the target; 1 where nobody was asked."""
+        """Standard deviations of the residuals of linear heads, in scales of the target; 1 where nobody was asked.
+
+        They are at least those that the noise in the weights causes.
+        """
         targets = self.architecture.targets
         if RESIDUALS not in answers:
             return torch.ones(targets)
-        return ResidualQuery(targets).spread(answers[RESIDUALS], self.noise_of(RESIDUALS))
+        least = lost_to_noise(self.plan, self.server, self.architecture) ** 0.5
+        return ResidualQuery(targets).spread(answers[RESIDUALS], self.noise_of(RESIDUALS)).clamp(min=least)
 
     def released(self, weights: Weights, answers: Mapping[str, Tensor], members: int) -> tuple[Architecture, Weights]:
         """Make the ensemble that is released of trained weights; of linear heads see `released_heads`."""

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -17,14 +16,14 @@ from primorl.privacy.mechanism.plan import Plan
 from primorl.project.files import finite
 from primorl.training.cohort import CohortSource
 from primorl.training.distributed import DistributedRounds, Group, distributed_total
-from primorl.training.linear import LATE
+from primorl.training.heads import LATE
 from primorl.training.policy_network import Network
 from primorl.training.public_evaluation import PublicEvaluation, PublicEvaluator
 from primorl.training.rounds import Rounds
 from primorl.training.settings import ServerTraining
 from primorl.training.setup import TrainingSetup
 
-ENGINE_VERSION = 4
+ENGINE_VERSION = 5
 """Version of the private engine.
 
 Developers raise it when a release could differ in distribution: another way to sample, clip, add noise, train locally,
@@ -226,12 +225,14 @@ def train(
         raise ValueError("early stopping needs a public split")
     now = state or TrainingState.begin(setup.first_weights())
     late = [query for query in plan.queries if query.what in LATE]
-    totals: dict[str, Callable[[], Tensor]] = {}
-    if source is not None:
-        for number, (name, query) in enumerate(setup.queries().items()):
-            of_own = partial(query.total, source)
-            totals[name] = partial(distributed_total, group, number, of_own) if group else of_own
-    now = answer_queries(plan, totals, now, save_checkpoint)
+
+    def asked(name: str, answers: Mapping[str, Tensor]) -> Tensor:
+        assert source is not None, "answers that are known are not asked for again"
+        queries = setup.queries(answers)
+        query, number = queries[name], list(queries).index(name)
+        return query.total(source) if group is None else distributed_total(group, number, query, source)
+
+    now = answer_queries(plan, asked, now, save_checkpoint)
     now = now.to(device)
     normaliser = setup.make_normaliser(public, now.answers)
     on_device = normaliser.to(device)
@@ -274,7 +275,7 @@ def train(
 
 def answer_queries(
     plan: Plan,
-    totals: Mapping[str, Callable[[], Tensor]],
+    total: Callable[[str, Mapping[str, Tensor]], Tensor],
     state: TrainingState,
     save_checkpoint: SaveCheckpoint = lambda state: None,
 ) -> TrainingState:
@@ -285,7 +286,8 @@ def answer_queries(
 
     Args:
         plan: whose queries are answered.
-        totals: computes the sum of each query, by its name; sensitive, called where there is no answer yet.
+        total: computes the sum of the query of a name, given the answers so far; sensitive, called where there is no
+            answer yet.
         state: so far.
         save_checkpoint: must have stored the state durably when it returns.
 
@@ -298,7 +300,9 @@ def answer_queries(
     if state.lost:
         raise ValueError("the queries of this charge were asked and their answers are lost: it cannot go on")
     save_checkpoint(replace(state, asked=True))
-    answers = {query.what: plan.answer(query, totals[query.what]()) for query in queries}
+    answers: dict[str, Tensor] = {}
+    for query in queries:
+        answers[query.what] = plan.answer(query, total(query.what, answers))
     state = replace(state, asked=True, answers=answers)
     save_checkpoint(state)
     return state

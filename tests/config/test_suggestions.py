@@ -88,11 +88,17 @@ def test_exactly_one_of_target_and_noise_is_used(
 def test_consent_takes_the_place_of_a_draw() -> None:
     consent, listed = {"column": "consent", "values": ["yes", 1, True]}, {"file": "data/consent/a.txt"}
     auto = {"partition__public_fraction": "auto"}
+    asked = {"privacy__statistics__normaliser": "auto", "privacy__statistics__starts": "auto"}
+    asked |= {"dynamics__hidden": "auto", "dynamics__start": "auto"}
     by_column = params.parse(with_keys(dataset="csv-log", partition__public=consent, **auto)).partition
     assert by_column.public_fraction is None
     assert (by_column.public.column, by_column.public.values) == ("consent", ("yes", "1", "true"))
     by_file = params.parse(with_keys(partition__public=listed, **auto)).partition
     assert (by_file.public_fraction, by_file.public.file) == (None, "data/consent/a.txt")
+    heads = params.parse(with_keys(partition__public=listed, dynamics__model="auto", **asked, **auto))
+    assert (heads.dynamics.model, heads.privacy.statistics.normaliser) == ("linear", "private"), "they may differ"
+    rest = params.parse(with_keys(partition__public_fraction=0.1, dynamics__model="auto", **asked))
+    assert (rest.dynamics.model, rest.privacy.statistics.normaliser) == ("network", "public")
     both = with_keys(partition__public=consent, partition__public_fraction=0.1)
     assert "found both of public_fraction and public" in refusal(both)
     drawn = params.parse(with_keys(partition__public_fraction=0.1)).partition

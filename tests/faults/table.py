@@ -37,9 +37,13 @@ PAYING, INTERRUPTED = f"{ON_LEDGER}/test_paying.py", f"{ON_LEDGER}/test_interrup
 INDEPENDENCE = "tests/training/test_independence.py"
 COHORT, LOCAL_UPDATE = "primorl.training.cohort", "primorl.training.local_update"
 ONLINE = "primorl.online.mechanism"
-LINEAR, ON_LINEAR = "primorl.training.linear", "tests/training/test_linear.py"
+HEAD_QUERIES, ON_LINEAR = "primorl.training.head_queries", "tests/training/test_linear.py"
 TRAINING, FEATURES = "primorl.training.training", "primorl.dynamics.features"
 CLIPPED = "self.contribution.total(torch.stack(means))"
+SCALES = "contribution.total(_means(torch.cat((z, z * z, _powers(share), *categories), -1), own))"
+UNCLIPPED_SCALES = SCALES.replace("contribution.total(", "(2.0**20 * ").replace(
+    ", own))", ", own).nan_to_num()).long().sum(0)"
+)
 UNCLIPPED = "(torch.stack(means).nan_to_num(nan=0.0) * 2.0**20).long().sum(0)"
 
 CATCHERS = {
@@ -48,8 +52,8 @@ CATCHERS = {
         Fault("late-queries-asked-twice", TRAINING, "train", expression("not now.asked_late", "True"))
     ],
     f"{ON_LINEAR}::test_a_unit_more_moves_every_sum_by_at_most_the_sensitivity": [
-        Fault("changes-not-clipped", LINEAR, "ChangesQuery.total", expression(CLIPPED, UNCLIPPED)),
-        Fault("residuals-not-clipped", LINEAR, "ResidualQuery.total", expression(CLIPPED, UNCLIPPED)),
+        Fault("scales-not-clipped", HEAD_QUERIES, "ScalesQuery.total", expression(SCALES, UNCLIPPED_SCALES)),
+        Fault("residuals-not-clipped", HEAD_QUERIES, "ResidualQuery.total", expression(CLIPPED, UNCLIPPED)),
     ],
     f"{ON_LINEAR}::test_features_are_orthonormal_and_the_same_in_any_company": [
         Fault("features-not-held", FEATURES, "Polynomials.__call__", call("standardised.clamp", "standardised"))

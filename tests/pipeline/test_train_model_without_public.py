@@ -174,7 +174,7 @@ def test_linear_heads_and_all_that_they_ask_are_one_charge(data: Params, monkeyp
     params = with_statistics(data, PRIVATE, dynamics=heads, behaviour={"target_epsilon": 1.0})
     trained(params)
     said = statement()
-    assert [query["what"] for query in said["queries"]] == ["columns", "changes", "residuals", "first_states"]
+    assert [query["what"] for query in said["queries"]] == ["scales", "finer_scales", "residuals", "first_states"]
     assert event_from_json(said["event"]) == accounting.Training(1.0, 1.0, 4, (0.5,) * 4).event
     model = GaussianEnsemble.load(OUTPUT, CPU)
     assert model.architecture.members == params.dynamics.ensemble_size
@@ -191,7 +191,7 @@ def test_linear_heads_and_all_that_they_ask_are_one_charge(data: Params, monkeyp
     with killed(4, "answer"):
         trained(other)
     trained(other)
-    assert asked == ["columns", "changes", "residuals"]
+    assert asked == ["scales", "finer_scales", "residuals"]
     assert not (OUTPUT / "starts.safetensors").exists(), "the answer is gone"
     assert states(data) == ["committed"] * 3
 

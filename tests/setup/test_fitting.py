@@ -187,11 +187,11 @@ def test_advice_for_linear_heads_is_followed_and_checked(small: Params) -> None:
     asked |= {f"privacy__statistics__{key}": "auto" for key in ("normaliser", "starts", "noise_multiplier")}
     params = automatic(small, **asked, dynamics__model="auto", dynamics__degree=2)
     answers = {}
-    for units in (20, 300, 3000):
+    for units in (20, 100, 3000):
         chosen, found = fit(params, units)
         answers[units] = found.answer
         assert chosen.dynamics.model == "linear"
         if found.helps is not None:
             assert fit(params, math.ceil(units * found.helps))[1].answer == "yes"
             assert fit(params, int(units * found.helps / 2))[1].answer != "yes"
-    assert answers == {20: "no", 300: "marginal", 3000: "yes"}
+    assert answers == {20: "no", 100: "marginal", 3000: "yes"}

@@ -10,7 +10,9 @@ from primorl.config.params import Params, from_plain
 from primorl.config.suggestions import FITTED, TO_FIT
 from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.ensemble import Bounds, GaussianEnsemble
+from primorl.dynamics.features import Polynomials
 from primorl.dynamics.normaliser import Normaliser
+from primorl.dynamics.starts import StartModel
 from primorl.setup.policy_fitting import PublicLog, fitted_policy, unfitted
 from primorl.trajectories.storage.rows import UnitStore
 from tests.pipeline.tiny_policy import write_partition
@@ -44,6 +46,17 @@ def test_recordings_go_on_as_long_as_public_ones_and_ends_of_the_model_are_not_c
     public.__dict__["recorded"] = replace(public.recorded, terminated=public.recorded.length == 5)
     assert public.going_on(by_model=True).tolist() == pytest.approx([1, 1, 1, *[2 / 3] * 7])
     assert public.going_on(by_model=False)[5] == pytest.approx(1 / 3)
+
+
+def test_people_who_consented_do_not_stand_for_those_whom_linear_heads_asked(
+    public: PublicLog, auto: Params, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("primorl.setup.policy_fitting.PUBLIC", tmp_path / "public")
+    heads = replace(MODEL, architecture=replace(SHAPE, features=Polynomials(4, (), 2)))
+    for model, first_states, expected in ((heads, True, None), (heads, False, 2), (MODEL, True, 2)):
+        monkeypatch.setattr(StartModel, "there", lambda folder, there=first_states: there)
+        found = PublicLog.open(auto, model).store
+        assert (None if found is None else found.units) == expected
 
 
 def test_values_follow_the_public_rows(public: PublicLog, auto: Params) -> None:

@@ -81,10 +81,10 @@ def test_the_sum_of_two_shards_is_the_sum_of_one_process(group: Group) -> None:
 
 
 def test_queries_are_summed_exactly_over_all_processes(group: Group) -> None:
-    numbers, ones = crew.Queried(first(crew.plan()), SHAPE).queries().values()
+    numbers, ones = crew.Queried(first(crew.plan()), SHAPE).queries({}).values()
     _tell(group, crew.SUMS)  # type: ignore[arg-type]
-    assert distributed_total(group, 1, lambda: ones.total(None)).tolist() == [[2, 2, 2], [2, 2, 2]]
-    assert distributed_total(group, 0, lambda: numbers.total(None)).tolist() == [sum(range(7))]
+    assert distributed_total(group, 1, ones, None).tolist() == [[2, 2, 2], [2, 2, 2]]
+    assert distributed_total(group, 0, numbers, None).tolist() == [sum(range(7))]
     _tell(group, _Do.STOP)
 
 

@@ -14,7 +14,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "780fc8f818ba5ff87330b649da62780ee7a251ab4ca075007d27818ca18f6856"
+SOURCES = "40ac53547f35d2522e511001c10e7f769cea0b1e105a5400178a5d08e341fe9d"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:

@@ -18,21 +18,19 @@ from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import ONE, GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
-from primorl.training.linear import (
-    ChangesQuery,
-    ColumnsQuery,
-    FirstStatesQuery,
-    LengthsQuery,
-    ResidualQuery,
-    distilled,
+from primorl.training.head_queries import FirstStatesQuery, LengthsQuery, ResidualQuery, ScalesQuery
+from primorl.training.heads import (
+    FINER_SCALES,
+    RESIDUALS,
+    SCALES,
+    WINDOW,
+    contributions,
     lost_to_noise,
-    moments_of,
     noise_in_weights,
-    released_heads,
 )
+from primorl.training.linear import distilled, released_heads
 from primorl.training.policy_network import PolicyNetwork
-from primorl.training.queries import BINS, ObservationColumns
-from primorl.training.settings import CHANGES, COLUMNS, FIRST_STATES, LENGTHS, RESIDUALS
+from primorl.training.queries import ObservationColumns
 from primorl.training.training import TrainingState, train
 from tests.units import Ragged, local_training, server_training, training_setup
 
@@ -72,14 +70,8 @@ def log_of(units: int, seed: int = 0) -> Log:
 
 
 def setup_of(units: int, noise: float = 0.0, **changes: Any) -> Any:
-    contributions = {
-        COLUMNS: ColumnsQuery(HEADS, BOUNDS).fractions,
-        CHANGES: ChangesQuery(HEADS, BOUNDS).contribution,
-        RESIDUALS: ResidualQuery(6).contribution,
-        FIRST_STATES: FirstStatesQuery(HEADS).contribution,
-        LENGTHS: LengthsQuery(HORIZON).contribution,
-    }
-    queries = tuple(GaussianQuery.of(name, each, noise) for name, each in contributions.items())
+    asked = contributions(5, 1, HEADS.one_hot, discrete=False)
+    queries = tuple(GaussianQuery.of(name, each, noise) for name, each in asked.items())
     clip = EnsembleClip(0.5, "flat", 1, 1)
     plan = Plan(units, "person", PoissonSampler(1.0), clip, noise, 40, 1e-6, queries=queries)
     local = replace(local_training(1.0, 30), max_transitions_per_unit=30)
@@ -141,14 +133,14 @@ def test_a_unit_more_moves_every_sum_by_at_most_the_sensitivity(values: list[flo
     rest = log_of(3)
     rows = torch.tensor((values * 300)[: 13 * length]).view(length, 13)
     more = Log([*rest.inputs, rows[:, :6]], [*rest.targets, rows[:, 6:]])
-    normaliser = setup_of(3).make_normaliser(
-        None, {COLUMNS: torch.rand(5, BINS).double(), CHANGES: torch.rand(6).double()}
-    )
+    answers = {name: torch.rand(15).double() for name in (SCALES, FINER_SCALES)}
+    setup, asked = setup_of(3), contributions(5, 1, HEADS.one_hot, discrete=False)
+    normaliser = setup.make_normaliser(None, answers)
     weights = tuple(torch.full(w.shape, 3.0) for w in SHAPE.initial_weights(0))
-    columns, changes = ColumnsQuery(HEADS, BOUNDS), ChangesQuery(HEADS, BOUNDS)
-    for early, stated in ((columns, columns.fractions), (changes, changes.contribution)):
+    for name, early in setup.queries(answers).items():
+        assert isinstance(early, ScalesQuery)
         moved = (early.total(more) - early.total(rest)).double() / ONE
-        assert float(moved.norm()) <= stated.sensitivity * (1 + 1e-12)
+        assert float(moved.norm()) <= asked[name].sensitivity * (1 + 1e-12)
     for query in (ResidualQuery(6), FirstStatesQuery(HEADS), LengthsQuery(HORIZON)):
         sums = [query.total(log, normaliser, weights) for log in (more, rest)]
         moved = (sums[0] - sums[1]).double() / ONE
@@ -157,15 +149,17 @@ def test_a_unit_more_moves_every_sum_by_at_most_the_sensitivity(values: list[flo
 
 def test_a_unit_can_reach_the_sensitivity_that_is_stated() -> None:
     """So a smaller one would be wrong."""
-    normaliser = setup_of(3).make_normaliser(
-        None, {COLUMNS: torch.eye(5, BINS).double(), CHANGES: torch.ones(6).double()}
-    )
+    setup, answers = setup_of(3), {name: torch.rand(15).double() for name in (SCALES, FINER_SCALES)}
+    normaliser = setup.make_normaliser(None, answers)
     weights = tuple(torch.zeros(w.shape) for w in SHAPE.initial_weights(0))
     far = Log([torch.full((3, 6), 1e6)], [torch.full((3, 7), 1e6)])
     for query in (ResidualQuery(6), FirstStatesQuery(HEADS), LengthsQuery(HORIZON)):
         moved = query.total(far, normaliser, weights).double() / ONE
         share = 0.7 if isinstance(query, LengthsQuery) else 0.999
         assert float(moved.norm()) >= share * query.contribution.sensitivity
+    for early in setup.queries(answers).values():
+        assert isinstance(early, ScalesQuery)
+        assert float((early.total(far).double() / ONE).norm()) >= 0.999 * early.contribution.sensitivity
 
 
 def test_lost_late_answers_are_not_asked_again() -> None:
@@ -183,7 +177,7 @@ def test_members_differ_by_the_noise_that_the_rounds_had() -> None:
     setup = setup_of(60, noise=2.0)
     zeros = Log([torch.zeros(4, 6)] * 60, [torch.zeros(4, 7)] * 60)
     plan, server = setup.plan, setup.server
-    expected = float(noise_in_weights(plan, server, 20_000).std())
+    expected = noise_in_weights(plan, server)
     still = replace(setup, plan=replace(plan, queries=()), normaliser="bounds")
     zeroed = replace(still, local=replace(still.local, learning_rate=1e-9))
     weights = train(zeroed, zeros, None).weights
@@ -198,22 +192,36 @@ def test_members_differ_by_the_noise_that_the_rounds_had() -> None:
     torch.testing.assert_close(log_variance, torch.zeros_like(log_variance), atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("noise", [0.003, 0.02, 0.04])
-def test_a_mean_and_a_deviation_are_found_in_a_noisy_histogram(noise: float) -> None:
-    """The twin: so much noise that nothing is seen gives the declared range."""
-    exact = torch.zeros(BINS, dtype=torch.float64)
-    exact[9:14] = torch.tensor([0.06, 0.24, 0.4, 0.24, 0.06], dtype=torch.float64)
-    drawn = torch.Generator().manual_seed(0)
-    for _ in range(5):
-        mean, deviation = moments_of(exact + noise * torch.randn(BINS, dtype=torch.float64, generator=drawn), noise)
-        assert mean == pytest.approx(11.5 / BINS, abs=0.02)
-        assert deviation == pytest.approx(1.0 / BINS, abs=2.5 / BINS)
-    two = torch.zeros(BINS, dtype=torch.float64)
-    two[2], two[25] = 0.6, 0.4
-    assert moments_of(two, 0.001)[0] == pytest.approx((0.6 * 2.5 + 0.4 * 25.5) / BINS, abs=0.01)
-    mean, deviation = moments_of(torch.randn(BINS, dtype=torch.float64, generator=drawn), 1.0)
-    assert mean == pytest.approx(0.5, abs=0.1)
-    assert 0.25 < deviation < 0.6
+def narrow(units: int) -> Log:
+    """A number whose deviation is a hundredth of its range, and rare rewards at the lowest that there can be."""
+    drawn, log = torch.Generator().manual_seed(1), log_of(units)
+    targets = []
+    for inputs, targets_of in zip(log.inputs, log.targets, strict=True):
+        inputs[:, 0] = 3 + 0.16 * torch.randn(30, generator=drawn)
+        rare = torch.rand(30, generator=drawn) < 0.02
+        targets.append(torch.cat((targets_of[:, :5], torch.where(rare, -10.0, 0.0)[:, None], targets_of[:, 6:]), 1))
+    return Log(log.inputs, targets)
+
+
+@pytest.mark.parametrize(("noise", "exact"), [(0.3, 0.4), (60.0, 0.8)])
+def test_scales_are_found_however_narrow_and_noise_makes_them_wider(noise: float, exact: float) -> None:
+    """The twin: the first answer alone does not see what is narrow."""
+    log, setup = narrow(400), setup_of(400, noise)
+    answers: dict[str, Tensor] = {}
+    for query in setup.plan.queries[:2]:
+        answers[query.what] = setup.plan.answer(query, setup.queries(answers)[query.what].total(log))
+    found = setup.make_normaliser(None, answers)
+    scales = torch.cat((found.input_scale[[0, 4, 5]], found.target_scale[[0, 4, 5]]))
+    true = torch.tensor([0.16, 2.0, 0.5, 0.15, 0.45, 1.4])
+    assert bool((scales / true > 1 - exact).all()), "too small a scale makes rounds diverge"
+    if noise < 1:
+        assert float(found.input_mean[0]) == pytest.approx(3.0, abs=0.1)
+        assert bool((scales[:3] / true[:3] < 1 + exact).all())
+        assert float(scales[5]) == pytest.approx(1.4, rel=0.3), "rare large rewards count"
+        first = setup.queries(answers)[FINER_SCALES].windows
+        assert float(first[4]) > 2 * WINDOW * 0.16, "the twin: the first answer alone does not see it"
+    else:
+        assert float(scales[0]) > 1.0
 
 
 @pytest.mark.parametrize("discrete", [False, True])

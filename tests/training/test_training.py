@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -179,19 +180,20 @@ def test_a_query_is_written_down_before_it_is_asked_and_never_asked_twice() -> N
     begun = TrainingState.begin(SHAPE.initial_weights(0))
     touched: list[bool] = []
 
-    def total() -> torch.Tensor:
+    def total(name: str, answers: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        assert (name, answers) == ("normaliser", {})
         touched.append(kept[-1].asked and kept[-1].lost)
         return torch.zeros(3, dtype=torch.int64)
 
-    done = answer_queries(plan, {"normaliser": total}, begun, kept.append)
+    done = answer_queries(plan, total, begun, kept.append)
     assert touched == [True]
     assert not done.lost
     assert kept == [kept[0], done]
-    assert answer_queries(plan, {}, done, kept.append) is done
+    assert answer_queries(plan, total, done, kept.append) is done
     with pytest.raises(ValueError, match="asked and their answers are lost"):
-        answer_queries(plan, {"normaliser": total}, kept[0], kept.append)
+        answer_queries(plan, total, kept[0], kept.append)
     assert touched == [True], "nothing was touched again"
-    assert answer_queries(plan_for(), {}, begun, kept.append) is begun, "nothing is asked"
+    assert answer_queries(plan_for(), total, begun, kept.append) is begun, "nothing is asked"
 
 
 def test_a_finished_run_needs_no_data() -> None:
