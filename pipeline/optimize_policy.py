@@ -28,7 +28,7 @@ def body(params: Params, run: StageRun) -> None:
         return
     near_clone, cpu = BehaviourConfig.read(BEHAVIOUR).made, torch.device("cpu")
     model = GaussianEnsemble.load(MODEL, cpu)
-    public = PublicLog.open(params, model) if near_clone or needs_public(params, model.termination) else PublicLog(None)
+    public = PublicLog.open() if near_clone or needs_public(params, model.termination) else PublicLog(None)
     believed = public.believes(model)
     if unfitted(params):
         found = params.fitted(fitted_policy(params, public, model, near_clone=near_clone))

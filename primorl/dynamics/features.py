@@ -35,11 +35,13 @@ class Polynomials:
         inputs: S + A.
         one_hot: one-hot parts of the inputs, those of discrete actions too.
         degree: largest degree of a product, 1 to 3.
+        tails: within which inputs are held in products of degree 3, at most `FARTHEST`.
     """
 
     inputs: int
     one_hot: OneHot
     degree: int
+    tails: float = FARTHEST
 
     @property
     def size(self) -> int:
@@ -102,19 +104,20 @@ class Polynomials:
             terms = [held[..., first + j, None] * basis[first + j, place : place + size - 1] for j in range(size)]
             parts.append(sum(terms[1:], terms[0]))
             place += size - 1
-        z = torch.cat(parts, -1)
-        powers = {1: z}
-        if self.degree > 1:
-            powers[2] = (z * z - 1) / math.sqrt(2)
-        if self.degree > 2:
-            powers[3] = (z * z * z - 3 * z) / math.sqrt(6)
+        whole = _powers(torch.cat(parts, -1))
+        cubic = whole if self.tails >= FARTHEST else _powers(whole[1].clamp(-self.tails, self.tails))
         parts = []
         for degrees, factors in _products(self):
+            powers = cubic if sum(degrees) == 3 else whole
             product = powers[degrees[0]][..., factors[0]]
             for degree, columns in zip(degrees[1:], factors[1:], strict=True):
                 product = product * powers[degree][..., columns]
             parts.append(product)
         return torch.cat(parts, -1)
+
+
+def _powers(z: Tensor) -> dict[int, Tensor]:
+    return {1: z, 2: (z * z - 1) / math.sqrt(2), 3: (z * z * z - 3 * z) / math.sqrt(6)}
 
 
 @cache

@@ -9,6 +9,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from primorl.dynamics.config import ModelConfig
 from primorl.project.errors import PipelineError
 
 FILE = "starts.safetensors"
@@ -59,7 +60,7 @@ class StartModel:
         save_file({name: value.cpu().contiguous() for name, value in known.items()}, folder / FILE)
 
     @staticmethod
-    def there(folder: Path) -> bool:
+    def released_in(folder: Path) -> bool:
         """Whether first states were released into ``folder``."""
         return (folder / FILE).exists()
 
@@ -106,6 +107,15 @@ class StartModel:
         return ordered and whole and blocks == list(range(len(blocks)))
 
 
+def asked_of_private(folder: Path) -> bool:
+    """Whether the private people told the first states of linear heads in ``folder``.
+
+    Then public people do not stand for them where policies begin and end: those who consented may begin elsewhere, and
+    fare otherwise, than the others.
+    """
+    return StartModel.released_in(folder) and ModelConfig.read(folder).degree is not None
+
+
 def survival_of(folder: Path, *, by_model: bool) -> Tensor | None:
     """S(t) of a released model, float64 ``[horizon]``; None: nobody was asked.
 
@@ -114,7 +124,7 @@ def survival_of(folder: Path, *, by_model: bool) -> Tensor | None:
     Raises:
         PipelineError: the file is broken.
     """
-    if not StartModel.there(folder):
+    if not StartModel.released_in(folder):
         return None
     found = StartModel.load(folder, torch.device("cpu")).survival
     return None if found is None else found[0 if by_model else 1].double()

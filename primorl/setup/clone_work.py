@@ -51,7 +51,7 @@ LOCAL_FROM_PUBLIC = replace(LOCAL, learning_rate=0.1)
 SERVER = ServerTraining(
     server_momentum=0.9, server_averaging=0.9, early_stopping=EarlyStopping(every=10, patience=None)
 )
-_HEADS_DEGREES = (3, 2)  # of discrete actions the second: their logits gained nothing from cubes
+_TAILS = 2.0  # of what cubes see of an observation: where people seldom are, a clone must not act wildly
 _LOGIT_RATE = 4.0  # the curvature of a softmax is a quarter of a square's, at most
 _HEADS = replace(LOCAL, batch_size=heads.ROWS, max_transitions_per_unit=heads.ROWS)
 _HEADS_SERVER = replace(SERVER, server_momentum=heads.MOMENTUM, server_averaging=heads.AVERAGING)
@@ -157,9 +157,12 @@ def policy_network(params: Params, manifest: Manifest) -> "PolicyNetwork":
         log_variance_low=low,
         log_variance_high=high,
     )
-    for degree in _HEADS_DEGREES[spaces.discrete_actions :] if linear else ():
-        network = replace(network, features=Polynomials(size, spaces.one_hot, degree))
-        if heads.affords(_heads_plan(params, manifest, network), _HEADS_SERVER, network):
+    if not linear:
+        return network
+    # Logits of discrete actions gained nothing from cubes.
+    for degree in heads.degrees(size, spaces.one_hot, cubes=not spaces.discrete_actions):
+        network = replace(network, features=Polynomials(size, spaces.one_hot, degree, _TAILS))
+        if degree < 3 or heads.affords(_heads_plan(params, manifest, network), _HEADS_SERVER, network):
             break
     return network
 

@@ -15,7 +15,7 @@ from primorl.config.blocks import EstimatorName
 from primorl.config.params import Params
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.seed_generators import SeedGenerators
-from primorl.dynamics.starts import StartModel, survival_of
+from primorl.dynamics.starts import StartModel, asked_of_private, survival_of
 from primorl.dynamics.termination import NONE
 from primorl.evaluation.private.behaviour import Behaviour
 from primorl.evaluation.private.doubly_robust import BehaviourFit, Cloned, DoublyRobust
@@ -154,11 +154,12 @@ def evaluation_problem(
         clone=None if clone is None else clone.probabilities,
     )
     problem = problem.with_return_bounds(None if return_bounds == "public" else return_bounds)
-    if public.units == 0:
+    if return_bounds == "public" and public.units > 0:
+        recorded = PublicTrajectories.of(public).in_rollouts(ends)
+        problem = problem.with_return_bounds(public_return_bounds(recorded, problem))
+    if public.units == 0 or asked_of_private(MODEL):
         return replace(problem, survival=survival_of(MODEL, by_model=ends != NONE))
     trajectories = PublicTrajectories.of(public).in_rollouts(ends)
-    if return_bounds == "public":
-        problem = problem.with_return_bounds(public_return_bounds(trajectories, problem))
     if info.horizon is None:
         return problem
     return replace(problem, survival=trajectories.survival(info.horizon))
@@ -197,7 +198,7 @@ def _probabilities(behaviour: BehaviourPolicy) -> Act:
 
 
 def first_states(public: UnitStore, seed: int) -> Tensor:
-    """``[n, S]``: where public trajectories begin, or draws from the released start model where nobody is public."""
-    if public.units > 0:
+    """``[n, S]``: where public trajectories begin, or draws from the released start model where none stands for all."""
+    if public.units > 0 and not asked_of_private(MODEL):
         return public.first_observations()
     return StartModel.load(MODEL, torch.device("cpu")).sample(_STARTS, torch.Generator().manual_seed(seed))

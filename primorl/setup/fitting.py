@@ -322,7 +322,9 @@ def _of_heads(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
     everybody = min(1.0, _MOST_ROWS_OF_HEADS / (manifest.private_units * heads.ROWS * heads.ROUNDS))
     common = _LINEAR | {"privacy.sampling_probability": float(f"{everybody:.2g}")}
     values, lost, blurred = {}, math.inf, None
-    degrees = (3, 2, 1) if params.chosen.environment is None else (2, 1)
+    spaces = manifest.info.spaces
+    sizes = spaces.observation_size + spaces.action_size, spaces.one_hot
+    degrees = heads.degrees(*sizes, cubes=params.chosen.environment is None)
     for degree in degrees if "dynamics.degree" in params.unfitted else (params.dynamics.degree,):
         values = _wanted(params, common | {"dynamics.degree": degree})
         tried = params.fitted(values)
@@ -330,7 +332,7 @@ def _of_heads(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
         plan = make_plan(tried, manifest)
         shape, blurred = architecture(tried, manifest), heads.blurred(plan)
         lost = heads.lost_to_noise(plan, tried.dynamics, shape)
-        if heads.affords(plan, tried.dynamics, shape) if degree == 3 else lost <= _LOST_YES:
+        if lost <= _LOST_YES and (degree < 3 or heads.affords(plan, tried.dynamics, shape)):
             break
     blur = blurred or 0.0
     answer: CanLearn = "marginal" if lost < _LOST_NO and blur < _BLURRED_NO else "no"

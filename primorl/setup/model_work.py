@@ -203,8 +203,13 @@ def check_choices(params: Params, manifest: Manifest, public: UnitStore) -> None
     """
     check_declared(params, manifest, public)
     patience = params.dynamics.early_stopping.patience
-    if patience is not None and (not manifest.public_units or params.dynamics.model == "linear"):
+    if patience is not None and not manifest.public_units:
         raise needs_public("params.yaml: dynamics.early_stopping.patience", patience, "null: all rounds are run")
+    if patience is not None and params.dynamics.model == "linear":
+        raise PipelineError(
+            f"params.yaml: dynamics.early_stopping.patience: found {patience}, with linear heads, which nobody public "
+            "judges; allowed: null, all rounds are run"
+        )
     if manifest.info.environment is None:
         _check_starts(params, manifest)
         manifest.declared_horizon()

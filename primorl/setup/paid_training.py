@@ -163,12 +163,13 @@ def _train(
             if group is not None:
                 check_coverage(group, setup.plan.units, rows.numbers)
             private = setup.source_of(rows)
-        # Linear heads take nothing from public people, who may differ from the others.
-        takes = partitions.public.units and (setup.architecture.features is None or setup.normaliser == "public")
+        public = setup.public_of(partitions.public.flat()) if partitions.public.units else None
+        if setup.architecture.features is not None and setup.normaliser != "public":
+            public = None  # linear heads are not judged by people who may differ from the others
         return train(
             setup,
             private,
-            setup.public_of(partitions.public.flat()) if takes else None,
+            public,
             state=payment.state,
             save_checkpoint=payment.save_checkpoint,
             on_round=on_round,
@@ -323,6 +324,13 @@ def write_model(
         starts = setup.start_model(trained.answers, trained.normaliser)
         if starts is not None:
             starts.save(fresh)
+    spaces = partitions.manifest.info.spaces
+    if hidden := setup.hidden_by_noise(trained.answers, [*spaces.observation_names, *spaces.action_names, "reward"]):
+        print(
+            f"train_model: warning: noise hides how much these vary within their declared bounds: {', '.join(hidden)}; "
+            f"heads learn little of them; narrower bounds in datasets/{params.dataset}.yaml help, or a larger ε",
+            file=sys.stderr,
+        )
 
 
 def _save_model(

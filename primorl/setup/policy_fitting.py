@@ -12,7 +12,7 @@ from torch import Tensor
 from primorl.config.params import Params
 from primorl.dynamics.ensemble import GaussianEnsemble, evidence
 from primorl.dynamics.seed_generators import SeedGenerators
-from primorl.dynamics.starts import StartModel, survival_of
+from primorl.dynamics.starts import StartModel, asked_of_private, survival_of
 from primorl.dynamics.termination import LEARNED, NONE
 from primorl.evaluation.private.problem import PublicTrajectories
 from primorl.policy.behaviour import BehaviourPolicy, released
@@ -37,21 +37,16 @@ class PublicLog:
     """The public rows as the policy stage sees them.
 
     Attributes:
-        store: the public split; None: nothing is public.
+        store: the public split; None: nothing is public, or nothing that stands for the private people.
     """
 
     store: UnitStore | None
 
     @classmethod
-    def open(cls, params: Params, model: GaussianEnsemble) -> "PublicLog":
-        """Read the public split; nothing of it where the private people told first states for linear heads.
-
-        Public people who consented may begin elsewhere, and fare otherwise, than the others.
-        """
-        wanted = "policy.starts" not in params.unfitted and params.policy.starts == "public"
-        told = model.architecture.features is not None and StartModel.there(MODEL) and not wanted
+    def open(cls) -> "PublicLog":
+        """Read what of the public split stands for the private people."""
         store = UnitStore.open(PUBLIC)
-        return cls(store if store.units > 0 and not told else None)
+        return cls(store if store.units > 0 and not asked_of_private(MODEL) else None)
 
     @cached_property
     def recorded(self) -> PublicTrajectories | None:
@@ -144,7 +139,7 @@ class PublicLog:
         if model.termination != LEARNED:
             return True
         if self.store is None:
-            print("optimize_policy: nobody is public to support learned terminations: not used", file=sys.stderr)
+            print("optimize_policy: no public rows support learned terminations: not used", file=sys.stderr)
             return False
         found = evidence(model, self.store.flat()[0], self.store.terminated())
         if not found.supports:

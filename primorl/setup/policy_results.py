@@ -12,7 +12,7 @@ from torch import Tensor
 
 from primorl.config.params import Params
 from primorl.dynamics.ensemble import GaussianEnsemble
-from primorl.dynamics.starts import StartModel, survival_of
+from primorl.dynamics.starts import StartModel, asked_of_private, survival_of
 from primorl.dynamics.termination import NONE
 from primorl.evaluation.private.problem import PublicTrajectories
 from primorl.evaluation.private.results import PrivateEvaluation
@@ -104,7 +104,7 @@ class Evaluated:
         assert self.horizon is not None
         recorded, ends = self._recorded, self.config.ends
         survival = survival_of(MODEL, by_model=ends != NONE)
-        if recorded is not None and survival is None:
+        if recorded is not None and not asked_of_private(MODEL):
             survival = recorded.in_rollouts(ends).survival(self.horizon)
         return in_model(
             GaussianEnsemble.load(MODEL, torch.device("cpu")).with_ends(ends),
@@ -142,6 +142,6 @@ class Evaluated:
         return PublicTrajectories.of(self.public) if self.public.units > 0 else None
 
     def _first_states(self, seed: int) -> Tensor:
-        if self.public.units > 0 and not StartModel.there(MODEL):
+        if self.public.units > 0 and not asked_of_private(MODEL):
             return self.public.first_observations()
         return StartModel.load(MODEL, torch.device("cpu")).sample(_STARTS, torch.Generator().manual_seed(seed))

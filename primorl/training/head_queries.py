@@ -59,7 +59,7 @@ class ScalesQuery:
         columns: which dimensions are one-hot.
         bounds: finite.
         windows: middles and half widths of n numbers, and largest changes of m dimensions, float64 ``[2 n + m]``, all
-            public or released; empty: the declared ranges.
+            public or released.
         finer: asked for the second time.
     """
 
@@ -138,6 +138,11 @@ class ScalesQuery:
             place += size
         return found
 
+    def hidden(self, answer: Tensor, noise: float, first: tuple["ScalesQuery", Tensor, float]) -> Tensor:
+        """Whether noise hides how much each number varies, bool ``[n]``; arguments as in `normaliser`."""
+        variance, doubt = _combined(self._variances([first, (self, answer, noise)]))
+        return variance < doubt
+
     @property
     def _one_hot(self) -> tuple[tuple[int, int], ...]:
         columns = self.columns
@@ -164,28 +169,35 @@ class ScalesQuery:
         """Mean and deviation of numbers, scale of changes, shares of categories, from all answers.
 
         One standard deviation of the noise is added to variances, half of one to roots: features whose scale is too
-        small make rounds diverge, and too large a scale costs little.
+        small make rounds diverge, while one that is twice too large is still learned.
         """
-        means, variances, roots, shares = [], [], [], []
+        means, roots, shares = [], [], []
         large = torch.zeros(len(self.columns.continuous), dtype=torch.float64)
         for query, answer, noise in asked:
             middle, half, widest = query._split(query.windows)
             mean, _, root, square, share = query._parts(answer)
             one = max(noise, 1e-9)
             means.append((middle + half * mean, half * one))
-            variances.append((half.square() * query._variance(answer), half.square() * one))
             roots.append((widest.sqrt() * root, widest.sqrt() * one))
             shares.append((share, torch.full_like(share, one)))
             # Rare large changes: their root says little, their square much.
             seen = torch.where(square > _SEEN * noise, square, 0.0).sqrt()
             large = large.maximum(widest * seen)
-        _, half, widest = self._split(asked[0][0].windows)
-        variance, doubt = _combined(variances)
+        middle, half, widest = self._split(asked[0][0].windows)
+        variance, doubt = _combined(self._variances(asked))
         deviation = (variance.clamp(min=0) + doubt).sqrt()
         root, doubt = _combined(roots)
         change = ((root.clamp(min=0) + doubt / 2) / _ROOT_OF_CHANGE).square().maximum(large).minimum(widest)
         floors = deviation.maximum(_LEAST * half), change.maximum(_LEAST * widest)
-        return _combined(means)[0], *floors, _combined(shares)[0]
+        mean = _combined(means)[0].maximum(middle - half).minimum(middle + half)
+        return mean, *floors, _combined(shares)[0]
+
+    def _variances(self, asked: list[tuple["ScalesQuery", Tensor, float]]) -> list[tuple[Tensor, Tensor]]:
+        found = []
+        for query, answer, noise in asked:
+            square = query._split(query.windows)[1].square()
+            found.append((square * query._variance(answer), square * max(noise, 1e-9)))
+        return found
 
 
 def _combined(estimates: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:

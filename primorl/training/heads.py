@@ -20,12 +20,12 @@ SCALES, FINER_SCALES, RESIDUALS = "scales", "finer_scales", "residuals"
 FIRST_STATES, LENGTHS = "first_states", "lengths"
 """Names of the queries in ``privacy.json``."""
 LATE = (RESIDUALS, FIRST_STATES, LENGTHS)
-"""Queries that are asked after the rounds: they need the weights, or the answer to another query."""
+"""Queries that are asked after the rounds: they need the weights, or the released scales."""
 SHARES = {SCALES: 0.15, FINER_SCALES: 0.15, RESIDUALS: 0.1, FIRST_STATES: 0.06, LENGTHS: 0.03}
 """Shares of the ε that the queries take where ``privacy.statistics.noise_multiplier`` does not say it."""
 PARTS = 32
 """Parts of the horizon in which `LENGTHS` counts ends."""
-LOST_OF_CUBES, MOST_CUBES = 0.01, 400
+LOST_OF_CUBES, MOST_CUBES, _MOST_COLUMNS = 0.01, 400, 30
 """Features of degree 3 are worth their noise up to this share of a target's variance, and their time up to so many."""
 WINDOW = 2.5
 """Deviations around the mean that `FINER_SCALES` looks at."""
@@ -111,12 +111,21 @@ def lost_to_noise(plan: Plan, server: ServerTraining, shape: Network) -> float:
     return noise_in_weights(plan, server) ** 2 * (shape.inputs + 1)
 
 
+def degrees(inputs: int, one_hot: OneHot, *, cubes: bool) -> tuple[int, ...]:
+    """Degrees of polynomials that are tried, the largest first; products of many columns are not even counted."""
+    return (3, 2, 1) if cubes and inputs - len(one_hot) <= _MOST_COLUMNS else (2, 1)
+
+
 def affords(plan: Plan, server: ServerTraining, shape: Network) -> bool:
     """Tell whether features of degree 3 are worth their noise and their time."""
     return shape.inputs <= MOST_CUBES and lost_to_noise(plan, server, shape) <= LOST_OF_CUBES
 
 
 def blurred(plan: Plan) -> float | None:
-    """Noise of the variances by which features are scaled, as a share of them; None: nobody is asked for scales."""
+    """Noise of the variances by which features are scaled, as a share of them; None: nobody is asked for scales.
+
+    Of numbers that vary by at least some tenth of their declared range: of narrower ones the share is larger, which is
+    known after the queries (`primorl.training.setup.TrainingSetup.hidden_by_noise`).
+    """
     asked = (query.standard_deviation / plan.units for query in plan.queries if query.what == FINER_SCALES)
     return next((WINDOW**2 * noise for noise in asked), None)

@@ -24,7 +24,7 @@ class PolicyNetwork:
     ``hidden`` are the units of every hidden layer; the bounds are of actions scaled to [-1, 1].
 
     With ``features`` there is one linear layer of them, which gives the mean action itself, or the logits; the spread
-    is asked for after the rounds (`primorl.training.linear`).
+    is asked for after the rounds (`primorl.training.head_queries`).
     """
 
     observation_size: int

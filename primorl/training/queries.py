@@ -294,7 +294,7 @@ def assembled(
     middle, scale, change = states
     for first, size in columns.one_hot:
         part = slice(first, first + size)
-        middle[part], scale[part], change[part] = 0.0, 1.0, (2 * (size - 1)) ** 0.5 / size
+        middle[part], scale[part], change[part] = 0.0, 1.0, (2 * (size - 1)) ** 0.5 / size or 1.0
     action, action_scale = torch.zeros_like(bounds.action_low), torch.ones_like(bounds.action_low)
     if not columns.discrete_actions:
         action = (bounds.action_low + bounds.action_high) / 2

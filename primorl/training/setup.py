@@ -1,7 +1,7 @@
 """Everything that determines a private training but the private data, in one frozen object."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -106,7 +106,7 @@ class TrainingSetup:
         return found
 
     def _scales(self, answers: Mapping[str, Tensor], *, finer: bool) -> ScalesQuery:
-        first = ScalesQuery.declared(self.columns, self.bounds, finer=finer and SCALES not in answers)
+        first = ScalesQuery.declared(self.columns, self.bounds, finer=finer)
         return first.narrowed(answers[SCALES], self.noise_of(SCALES)) if finer and SCALES in answers else first
 
     def late_queries(self) -> dict[str, ResidualQuery | FirstStatesQuery | LengthsQuery]:
@@ -155,6 +155,18 @@ class TrainingSetup:
         inputs, targets = public
         flag = self.architecture.columns > self.architecture.targets
         return Normaliser.from_public(inputs, targets[:, : self.architecture.columns], flag)
+
+    def hidden_by_noise(self, answers: Mapping[str, Tensor], names: Sequence[str]) -> list[str]:
+        """Those of S + A + 1 names, the reward last, whose charged variance is less than its standard error."""
+        if FINER_SCALES not in answers:
+            return []
+        first = self._scales({}, finer=False), answers[SCALES], self.noise_of(SCALES)
+        finer = self._scales(answers, finer=True)
+        hidden = finer.hidden(answers[FINER_SCALES], self.noise_of(FINER_SCALES), first)
+        columns, S = self.columns, self.columns.observation_size
+        known = [names[place] for place in columns.continuous.tolist()]
+        known += [] if columns.discrete_actions else names[S:-1]
+        return [name for name, lost in zip([*known, names[-1]], hidden.tolist(), strict=True) if lost]
 
     def noise_of(self, name: str) -> float:
         """Standard deviation of the noise on every number of a query's answer."""

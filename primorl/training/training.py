@@ -226,13 +226,13 @@ def train(
     now = state or TrainingState.begin(setup.first_weights())
     late = [query for query in plan.queries if query.what in LATE]
 
-    def asked(name: str, answers: Mapping[str, Tensor]) -> Tensor:
+    def total_of(name: str, answers: Mapping[str, Tensor]) -> Tensor:
         assert source is not None, "answers that are known are not asked for again"
         queries = setup.queries(answers)
         query, number = queries[name], list(queries).index(name)
         return query.total(source) if group is None else distributed_total(group, number, query, source)
 
-    now = answer_queries(plan, asked, now, save_checkpoint)
+    now = answer_queries(plan, total_of, now, save_checkpoint)
     now = now.to(device)
     normaliser = setup.make_normaliser(public, now.answers)
     on_device = normaliser.to(device)

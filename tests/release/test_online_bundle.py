@@ -68,7 +68,7 @@ EDITS: list[tuple[Change, str]] = [
     (without(STATEMENT, "charge"), "charge"),
     (at(SUMMARY, "epsilon", 0.1), "epsilon: contradicts"),
     (at(SUMMARY, "private", False), "private: contradicts"),
-    (at(SUMMARY, "return_mean", 500.0), "not the card that the figures"),
+    (at(SUMMARY, "return_mean", 12.25), "not the card that the figures"),
     (at("policy/config.json", "policy", "models/policy"), "allowed is 'models/online'"),
 ]
 

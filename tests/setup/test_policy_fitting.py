@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,8 +10,8 @@ import torch
 from primorl.config.params import Params, from_plain
 from primorl.config.suggestions import FITTED, TO_FIT
 from primorl.dynamics.architecture import Architecture
+from primorl.dynamics.config import ModelConfig
 from primorl.dynamics.ensemble import Bounds, GaussianEnsemble
-from primorl.dynamics.features import Polynomials
 from primorl.dynamics.normaliser import Normaliser
 from primorl.dynamics.starts import StartModel
 from primorl.setup.policy_fitting import PublicLog, fitted_policy, unfitted
@@ -49,13 +50,13 @@ def test_recordings_go_on_as_long_as_public_ones_and_ends_of_the_model_are_not_c
 
 
 def test_people_who_consented_do_not_stand_for_those_whom_linear_heads_asked(
-    public: PublicLog, auto: Params, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    public: PublicLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("primorl.setup.policy_fitting.PUBLIC", tmp_path / "public")
-    heads = replace(MODEL, architecture=replace(SHAPE, features=Polynomials(4, (), 2)))
-    for model, first_states, expected in ((heads, True, None), (heads, False, 2), (MODEL, True, 2)):
-        monkeypatch.setattr(StartModel, "there", lambda folder, there=first_states: there)
-        found = PublicLog.open(auto, model).store
+    for degree, first_states, expected in ((2, True, None), (2, False, 2), (None, True, 2)):
+        monkeypatch.setattr(StartModel, "released_in", lambda folder, there=first_states: there)
+        monkeypatch.setattr(ModelConfig, "read", lambda folder, degree=degree: SimpleNamespace(degree=degree))
+        found = PublicLog.open().store
         assert (None if found is None else found.units) == expected
 
 
