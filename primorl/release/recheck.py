@@ -17,7 +17,7 @@ from primorl.project.files import finite
 from primorl.project.records import printable
 from primorl.release.contents import LEAST_NOISE, LEDGER, MOST_ROUNDS, LedgerStatement
 from primorl.release.stated_figures import OURS, agrees, misstated
-from primorl.training import linear as _linear  # noqa: F401 - registers its queries, and those of networks
+from primorl.training import head_queries as _head_queries  # noqa: F401 - registers its queries, and those of networks
 
 Value = TypeVar("Value")
 
