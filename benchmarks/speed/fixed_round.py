@@ -6,6 +6,7 @@ import torch
 
 from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.ensemble import Weights
+from primorl.dynamics.features import Polynomials
 from primorl.dynamics.normaliser import Normaliser
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
@@ -25,7 +26,7 @@ class FixedRound:
 
     Attributes:
         members: N.
-        width: units of a hidden layer.
+        width: units of a hidden layer; 0: linear heads of degree 3, all T transitions in one step.
         transitions: T.
         cohort: U = qK.
         clipping_norm: C.
@@ -42,17 +43,26 @@ class FixedRound:
     @property
     def name(self) -> str:
         """In one line, as tables have it."""
-        return f"qK {self.cohort}, N {self.members}, 2x{self.width}, T {self.transitions}, B {BATCH}"
+        sizes = f"N {self.members}, 2x{self.width}" if self.width else f"{self.shape.inputs} features"
+        return f"qK {self.cohort}, {sizes}, T {self.transitions}, B {self.batch}"
+
+    @property
+    def batch(self) -> int:
+        """Transitions of a local step."""
+        return BATCH if self.width else self.transitions
 
     @property
     def shape(self) -> Architecture:
         """Of the ensemble."""
-        return Architecture(OBSERVATION, ACTION, self.members, (self.width, self.width), -10.0, 0.5)
+        if self.width:
+            return Architecture(OBSERVATION, ACTION, self.members, (self.width, self.width), -10.0, 0.5)
+        features = Polynomials(OBSERVATION + ACTION, (), 3)
+        return Architecture(OBSERVATION, ACTION, self.members, (), -10.0, 0.5, features=features, spread=False)
 
     @property
     def local(self) -> LocalTraining:
         """One epoch."""
-        return local_training(0.01, BATCH)
+        return local_training(0.01, self.batch)
 
     @property
     def plan(self) -> Plan:
@@ -69,14 +79,15 @@ class FixedRound:
     @property
     def normaliser(self) -> Normaliser:
         """The identity."""
-        size, targets = self.shape.inputs, self.shape.targets
+        size, targets, features = OBSERVATION + ACTION, self.shape.targets, self.shape.features
         maps = Normaliser(torch.zeros(size), torch.ones(size), torch.zeros(targets), torch.ones(targets))
+        maps = maps if features is None else maps.with_features(features, torch.zeros(size))
         return maps.to(torch.device(self.device))
 
     def source(self) -> Units:
         """Fresh units of random inputs; targets are their sines."""
         generator = torch.Generator().manual_seed(self.cohort)
-        inputs = torch.randn(self.cohort, self.transitions, self.shape.inputs, generator=generator)
+        inputs = torch.randn(self.cohort, self.transitions, OBSERVATION + ACTION, generator=generator)
         return Units(inputs, torch.sin(inputs)[..., : self.shape.targets])
 
     def rounds(self, source: Units) -> Rounds:

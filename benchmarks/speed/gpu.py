@@ -20,6 +20,7 @@ from benchmarks.speed.local_update import bare, check, fresh_batches
 
 ROUND = FixedRound(members=5, width=128, transitions=1000, cohort=300, device="cuda")
 CHECKED = FixedRound(members=3, width=64, transitions=200, cohort=9, device="cuda")
+HEADS = FixedRound(members=1, width=0, transitions=64, cohort=10_000, device="cuda")
 HIDDEN = 256
 _COMMAND = "python -m benchmarks.speed.gpu"
 # Of weights, a step reads forward and back, moves the update (read, write), takes its norm (read), scales it (read,
@@ -49,7 +50,7 @@ def traffic(size: FixedRound) -> float:
 
 
 def round_rows() -> list[dict[str, object]]:
-    """The whole round beside its limits."""
+    """Whole rounds beside their limits."""
 
     def rounds(size: FixedRound) -> Callable[[], object]:
         plan, weights, mine = size.plan, size.weights, size.rounds(size.source())
@@ -65,7 +66,10 @@ def round_rows() -> list[dict[str, object]]:
         f"its {traffic(ROUND) / 1e9:.3g} GB at a copy's {copied / 1e12:.2f} TB/s": traffic(ROUND) / copied,
     }
     what = f"private round, {ROUND.name}"
-    return [row(_COMMAND, what, taken, peer, name, peer / taken, "s") for name, peer in peers.items()]
+    rows = [row(_COMMAND, what, taken, peer, name, peer / taken, "s") for name, peer in peers.items()]
+    taken, peer = seconds(rounds(HEADS)), seconds(rounds(replace(HEADS, device="cpu")), repeats=3)
+    what = f"private round of linear heads, {HEADS.name}"
+    return [*rows, row(_COMMAND, what, taken, peer, "the same on the CPU", peer / taken, "s")]
 
 
 def update_rows() -> list[dict[str, object]]:

@@ -71,7 +71,7 @@ def fresh_batches(size: FixedRound, units: int) -> LocalBatches:
 
 def check(size: FixedRound, batches: LocalBatches) -> float:
     """Seconds of the loop on ``batches``, whose sum must be the kernel's."""
-    fast = Kernel(size.shape, size.local, size.plan.clip).sum(size.weights, batches)
+    fast = Kernel(size.shape, size.local, size.plan.clip, torch.device(size.device)).sum(size.weights, batches)
     slow: list[Tensor] = []
     weights = tuple(part.cpu() for part in size.weights)
     copied = LocalBatches(*(part.cpu() for part in (batches.inputs, batches.targets, batches.weights)))

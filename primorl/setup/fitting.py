@@ -95,7 +95,7 @@ _LINEAR: dict[str, Any] = {
 """Settings of linear heads; their degree is the largest whose noise is small enough."""
 _BLURRED_YES, _BLURRED_NO = 0.35, 1.0
 """Noise of the variances that scale the features, as a share of them: up to which heads learn, and from which not."""
-_LOST_YES, _LOST_NO = 0.1, 0.5
+_LOST_YES, _LOST_NO = 0.05, 0.25
 """Share of a target's variance that the noise adds to predictions: up to which heads learn, and from which not."""
 _MOST_ROWS_OF_HEADS = 6e7  # that all rounds read
 _SHARES = 0.05, 0.5
@@ -334,7 +334,9 @@ def _of_heads(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
         lost = heads.lost_to_noise(plan, tried.dynamics, shape)
         if lost <= _LOST_YES and (degree < 3 or heads.affords(plan, tried.dynamics, shape)):
             break
-    blur = blurred or 0.0
+    larger = _wanted(params, {"privacy.clipping_norm": heads.norm_for(lost)})
+    lost *= (larger.get("privacy.clipping_norm", heads.NORM) / heads.NORM) ** 2
+    values, blur = values | larger, blurred or 0.0
     answer: CanLearn = "marginal" if lost < _LOST_NO and blur < _BLURRED_NO else "no"
     if lost <= _LOST_YES and blur <= _BLURRED_YES:
         answer = "yes"

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from primorl.training.policy_network import Network
     from primorl.training.settings import ServerTraining
 
-ROUNDS, NORM, ROWS, MOMENTUM, AVERAGING = 30, 0.2, 64, 0.6, 0.8
-"""Rounds, clipping norm, rows of a unit and round, and the server's momentum and average."""
+ROUNDS, NORM, ROWS, MOMENTUM, AVERAGING = 30, 0.2, 64, 0.6, 0.9
+"""Rounds, least clipping norm, rows of a unit and round, and the server's momentum and average."""
+_LARGEST_NORM, _LITTLE_LOST = 0.4, 0.001
 SCALES, FINER_SCALES, RESIDUALS = "scales", "finer_scales", "residuals"
 FIRST_STATES, LENGTHS = "first_states", "lengths"
 """Names of the queries in ``privacy.json``."""
@@ -25,7 +26,7 @@ SHARES = {SCALES: 0.15, FINER_SCALES: 0.15, RESIDUALS: 0.1, FIRST_STATES: 0.06, 
 """Shares of the ε that the queries take where ``privacy.statistics.noise_multiplier`` does not say it."""
 PARTS = 32
 """Parts of the horizon in which `LENGTHS` counts ends."""
-LOST_OF_CUBES, MOST_CUBES, _MOST_COLUMNS = 0.01, 400, 30
+LOST_OF_CUBES, MOST_CUBES, _MOST_COLUMNS = 0.005, 400, 30
 """Features of degree 3 are worth their noise up to this share of a target's variance, and their time up to so many."""
 WINDOW = 2.5
 """Deviations around the mean that `FINER_SCALES` looks at."""
@@ -109,6 +110,14 @@ def noise_in_weights(plan: Plan, server: ServerTraining) -> float:
 def lost_to_noise(plan: Plan, server: ServerTraining, shape: Network) -> float:
     """Variance of a prediction that the noise causes, in units of the target's variance: σ² (F + 1)."""
     return noise_in_weights(plan, server) ** 2 * (shape.inputs + 1)
+
+
+def norm_for(lost: float) -> float:
+    """Clipping norm for heads that lose so much to noise at `NORM`: up to twice as large while the noise stays little.
+
+    A larger one biases the heads less towards units whose targets change little.
+    """
+    return float(f"{min(max(NORM, NORM * math.sqrt(_LITTLE_LOST / max(lost, 1e-12))), _LARGEST_NORM):.2g}")
 
 
 def degrees(inputs: int, one_hot: OneHot, *, cubes: bool) -> tuple[int, ...]:

@@ -149,8 +149,8 @@ def chunks(setup: TrainingSetup, cohort: Tensor, lengths: Tensor, threads: int) 
     if not len(cohort):
         return []
     if setup.execution.device.type != "cpu":
-        sizes = torch.tensor([_gpu_size(setup, length) for length in lengths.tolist()])
-        parts = []
+        found, of_length = lengths.unique(return_inverse=True)
+        sizes, parts = torch.tensor([_gpu_size(setup, length) for length in found.tolist()])[of_length], []
         for size in sorted(set(sizes.tolist())):
             same = cohort[(sizes == size).to(cohort.device)]
             parts += [(part, size) for part in torch.split(same, size)]

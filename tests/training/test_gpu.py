@@ -11,12 +11,13 @@ from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy.replay import ReplayColumns
 from primorl.policy.sac import Sac
 from primorl.privacy.mechanism.clipping import EnsembleClip
-from primorl.privacy.mechanism.entropy import SeededEntropy
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
+from primorl.training.independence import check_setup
 from primorl.training.settings import Execution
 from primorl.training.training import train
 from tests.policy.pendulum import CONFIG
+from tests.training.test_linear import log_of, setup_of
 from tests.units import local_training, make_units, server_training, training_setup
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -26,7 +27,7 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 def trained(shape: Architecture, device: torch.device) -> Tensor:
     source = make_units(shape, [1, 4, 9, 14, 19, 24, 30, 39, 44, 55, 75, 120])
     clip = EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
-    plan = Plan(source.units, "trajectory", PoissonSampler(1.0), clip, 0.3, 6, 1e-3, entropy=SeededEntropy(0))
+    plan = Plan(source.units, "trajectory", PoissonSampler(1.0), clip, 0.0, 6, 1e-3)
     local = local_training(batch_size=128, local_epochs=2, weight_decay=0.1)  # one batch: no order matters
     setup = training_setup(
         plan, shape, local=local, server=server_training(0.5, 0.5, 2), execution=Execution(device, 1 << 26)
@@ -35,8 +36,21 @@ def trained(shape: Architecture, device: torch.device) -> Tensor:
     return torch.cat([w.cpu().flatten() for w in result.weights])
 
 
-def test_a_seeded_training_releases_what_a_cpu_does(shape: Architecture) -> None:
+def test_a_training_without_noise_releases_what_a_cpu_does(shape: Architecture) -> None:
     torch.testing.assert_close(trained(shape, GPU), trained(shape, CPU), rtol=0, atol=1e-4)
+
+
+def test_linear_heads_are_a_cpus() -> None:
+    moved = [replace(setup_of(12), execution=Execution(device, 1 << 26)) for device in (CPU, GPU)]
+    ours, theirs = (torch.cat([w.cpu().flatten() for w in train(each, log_of(12), None).weights]) for each in moved)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)
+
+
+def test_a_unit_alone_is_a_unit_in_company_to_the_last_bit(shape: Architecture) -> None:
+    clip = EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
+    plan = Plan(300, "trajectory", PoissonSampler(1.0), clip, 0.3, 6, 1e-3)
+    for setup in (training_setup(plan, shape), setup_of(300)):
+        check_setup(replace(setup, execution=Execution(GPU, 1 << 28)))
 
 
 def test_an_update_of_sac_is_a_cpus() -> None:

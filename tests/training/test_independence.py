@@ -75,8 +75,8 @@ def test_the_check_passes_here_and_without_gaps_the_last_bits_would_differ(
     shape = network(kind, (37,))
     local, clip = local_training(1.0, 7), EnsembleClip(10.0, "flat", shape.members, 2)
     check_independence(Kernel(shape, local, clip), range(1, 20))
-    if kind in ("discrete actions", "linear", "linear actions", "linear logits"):
-        return
+    if kind in ("discrete actions", "linear", "linear actions", "linear logits", "linear with ends"):
+        return  # without hidden layers no bits differ, or on some processors alone
     monkeypatch.setattr(local_update, "_GAP", 0)
     batches, start = batches_of(shape, [2] * 15, 7), weights_of(shape)
     whole = Kernel(shape, local, clip).updates(start, batches)
