@@ -81,10 +81,13 @@ def update_rows() -> list[dict[str, object]]:
             for work, count in (
                 (sac.ours(*sizes, HIDDEN, device=torch.device("cuda")), 500),
                 (sac.ours(*sizes, HIDDEN), 50),
+                (sac.ours(*sizes, HIDDEN, sac.SEEDS, device=torch.device("cuda")), 500),
             )
         ]
         what = f"SAC updates, 256x256, batch 256, {name} sizes ({sizes[0]} + {sizes[1]})"
         rows.append(row(_COMMAND, what, rates[0], rates[1], "the same on the CPU", rates[0] / rates[1], "1/s"))
+        what = f"SAC updates of {len(sac.SEEDS)} seeds together, {name} sizes"
+        rows.append(row(_COMMAND, what, rates[2], rates[0], "one seed", rates[2] / rates[0], "1/s"))
     return rows
 
 

@@ -35,6 +35,7 @@ _LOG_STD_LOW, _LOG_STD_HIGH = -20.0, 2.0  # Haarnoja's own code: keeps exp() and
 _LOG_CONSTANT = 0.5 * math.log(2 * math.pi) + 2 * math.log(2.0)
 _CONSTRAINT_RATE, _CONSTRAINT_GRADIENT = 3e-3, 1.0  # at Adam's rate α does not get there within a training
 _CONSTRAINT_LOG_ALPHA = (-7.0, 5.0)
+_WARM_UPS = 3  # steps before one is recorded as a CUDA graph, in which libraries set themselves up
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,8 @@ class ActorCritic(ABC):
         self._actor_adam = Adam(learned, gradients, config.learning_rate)
         self._figures = ("critic_loss", "actor_loss", "q_mean", "divergence" if constraint else "entropy", "alpha")
         self._sums = torch.zeros(len(self._figures), G, device=device)
-        self._updates = 0
+        self._updates, self._before_recording = 0, _WARM_UPS
+        self._recorded: tuple[torch.cuda.CUDAGraph, Tensor] | None = None
 
     @staticmethod
     @abstractmethod
@@ -111,7 +113,35 @@ class ActorCritic(ABC):
 
     @torch.inference_mode()
     def update(self, rows: Tensor) -> None:
-        """One step of critics, targets, actor and α on ``rows [G, B, width]``; never waits for a GPU.
+        """One step of critics, targets, actor and α on ``rows [G, B, width]``, the same shape in every call.
+
+        It never waits for a GPU, and launches there, after a few steps, one recorded graph instead of every kernel.
+        """
+        self._updates += 1
+        if self._recorded is not None:
+            graph, place = self._recorded
+            place.copy_(rows)
+            graph.replay()
+        elif rows.device.type == "cpu":
+            self._step(rows)
+        elif self._before_recording:
+            self._before_recording -= 1
+            self._step(rows)
+        else:
+            self._record(rows)
+            self.update(rows)
+            self._updates -= 1
+
+    def _record(self, rows: Tensor) -> None:
+        graph, place = torch.cuda.CUDAGraph(), rows.clone()
+        for generator in self._generators.generators:
+            graph.register_generator_state(generator)
+        with torch.cuda.graph(graph):
+            self._step(place)
+        self._recorded = graph, place
+
+    def _step(self, rows: Tensor) -> None:
+        """See `update`.
 
         α descends -log α (E log π + H̄), the form whose step does not shrink with α itself. With a constraint it
         descends log α (κ - KL) by plain steps, whose gradient is held within ±1.
@@ -130,7 +160,6 @@ class ActorCritic(ABC):
             slack = (self._constraint.targets - log_density).clamp_(-_CONSTRAINT_GRADIENT, _CONSTRAINT_GRADIENT)
             self.log_alpha.sub_(slack, alpha=_CONSTRAINT_RATE).clamp_(*_CONSTRAINT_LOG_ALPHA)
         self._sums += torch.stack((critic_loss, actor_loss, value, log_density, self.log_alpha.exp()))
-        self._updates += 1
 
     def pop_figures(self) -> tuple[dict[str, float], ...]:
         """Of each seed, means over the updates since the last call; the only place where a GPU is waited for."""

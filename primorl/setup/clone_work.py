@@ -52,8 +52,8 @@ SERVER = ServerTraining(
     server_momentum=0.9, server_averaging=0.9, early_stopping=EarlyStopping(every=10, patience=None)
 )
 _TAILS = 2.0  # of what cubes see of an observation: where people seldom are, a clone must not act wildly
-_LOGIT_RATE = 4.0  # the curvature of a softmax is a quarter of a square's, at most
-_HEADS = replace(LOCAL, batch_size=heads.ROWS, max_transitions_per_unit=heads.ROWS)
+_HEADS = replace(LOCAL, learning_rate=heads.RATE, batch_size=heads.ROWS, max_transitions_per_unit=heads.ROWS)
+_LOGIT_RATE = 4 * heads.RATE  # the curvature of a softmax is a quarter of a square's, at most
 _HEADS_SERVER = replace(SERVER, server_momentum=heads.MOMENTUM, server_averaging=heads.AVERAGING)
 _RESIDUALS_SHARE = 0.1
 
@@ -162,7 +162,7 @@ def policy_network(params: Params, manifest: Manifest) -> "PolicyNetwork":
     # Logits of discrete actions gained nothing from cubes.
     for degree in heads.degrees(size, spaces.one_hot, cubes=not spaces.discrete_actions):
         network = replace(network, features=Polynomials(size, spaces.one_hot, degree, _TAILS))
-        if degree < 3 or heads.affords(_heads_plan(params, manifest, network), _HEADS_SERVER, network):
+        if heads.affords(_heads_plan(params, manifest, network), _HEADS_SERVER, network):
             break
     return network
 

@@ -83,7 +83,7 @@ _LINEAR: dict[str, Any] = {
     "dynamics.start": "random",
     "dynamics.hidden": [],
     "dynamics.beta_nll": 0.0,
-    "dynamics.learning_rate": 1.0,
+    "dynamics.learning_rate": heads.RATE,
     "dynamics.ensemble_size": 5,
     "dynamics.log_variance_bounds": [-12.0, 4.0],
     "dynamics.server_momentum": heads.MOMENTUM,
@@ -95,9 +95,9 @@ _LINEAR: dict[str, Any] = {
 """Settings of linear heads; their degree is the largest whose noise is small enough."""
 _BLURRED_YES, _BLURRED_NO = 0.35, 1.0
 """Noise of the variances that scale the features, as a share of them: up to which heads learn, and from which not."""
-_LOST_YES, _LOST_NO = 0.05, 0.25
-"""Share of a target's variance that the noise adds to predictions: up to which heads learn, and from which not."""
-_MOST_ROWS_OF_HEADS = 6e7  # that all rounds read
+_LOST_NO = 2.0
+"""Share of a target's variance that the noise adds to predictions, from which heads do not learn (`heads.LOST_YES`)."""
+_MOST_ROWS_OF_HEADS = 1.2e8  # that all rounds read
 _SHARES = 0.05, 0.5
 _NOISE_YES, _NOISE_SOME, _NOISE_NO = 0.2, 0.37, 0.55
 """s up to which runs learned, up to which most did, and from which none did."""
@@ -150,7 +150,8 @@ class Fit:
         elif self.lost is not None:
             why = (
                 f"the noise in what linear heads predict has {self.lost:.2g} of the variance of the target "
-                f"(yes to {_LOST_YES}, no from {_LOST_NO}); whether polynomials fit these data is known after training"
+                f"(yes to {heads.LOST_YES:g}, no from {_LOST_NO:g}), before weights are held back that noise could have "
+                "made; whether polynomials fit these data is known after training"
             )
             if self.blurred is not None:
                 why += (
@@ -332,15 +333,13 @@ def _of_heads(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
         plan = make_plan(tried, manifest)
         shape, blurred = architecture(tried, manifest), heads.blurred(plan)
         lost = heads.lost_to_noise(plan, tried.dynamics, shape)
-        if lost <= _LOST_YES and (degree < 3 or heads.affords(plan, tried.dynamics, shape)):
+        if heads.affords(plan, tried.dynamics, shape):
             break
-    larger = _wanted(params, {"privacy.clipping_norm": heads.norm_for(lost)})
-    lost *= (larger.get("privacy.clipping_norm", heads.NORM) / heads.NORM) ** 2
-    values, blur = values | larger, blurred or 0.0
+    blur = blurred or 0.0
     answer: CanLearn = "marginal" if lost < _LOST_NO and blur < _BLURRED_NO else "no"
-    if lost <= _LOST_YES and blur <= _BLURRED_YES:
+    if lost <= heads.LOST_YES and blur <= _BLURRED_YES:
         answer = "yes"
-    helps = None if answer == "yes" else math.ceil(10 * max(math.sqrt(lost / _LOST_YES), blur / _BLURRED_YES)) / 10
+    helps = None if answer == "yes" else math.ceil(10 * max(math.sqrt(lost / heads.LOST_YES), blur / _BLURRED_YES)) / 10
     return replace(_UNJUDGED, values=values, answer=answer, helps=helps, lost=lost, blurred=blurred)
 
 

@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from primorl.training.policy_network import Network
     from primorl.training.settings import ServerTraining
 
-ROUNDS, NORM, ROWS, MOMENTUM, AVERAGING = 30, 0.2, 64, 0.6, 0.9
-"""Rounds, least clipping norm, rows of a unit and round, and the server's momentum and average."""
-_LARGEST_NORM, _LITTLE_LOST = 0.4, 0.001
+ROUNDS, NORM, ROWS, MOMENTUM, AVERAGING = 60, 0.1, 64, 0.6, 0.9
+"""Rounds, clipping norm, rows of a unit and round, and the server's momentum and average."""
+RATE = 0.25
+"""Of the step along a unit's gradient: correlated features have directions of many times the usual curvature."""
+_USUAL_ROWS, _USUAL_SHARE = 32, 0.5  # rows of a unit, and share of a target that no features explain
 SCALES, FINER_SCALES, RESIDUALS = "scales", "finer_scales", "residuals"
 FIRST_STATES, LENGTHS = "first_states", "lengths"
 """Names of the queries in ``privacy.json``."""
@@ -26,8 +28,9 @@ SHARES = {SCALES: 0.15, FINER_SCALES: 0.15, RESIDUALS: 0.1, FIRST_STATES: 0.06, 
 """Shares of the ε that the queries take where ``privacy.statistics.noise_multiplier`` does not say it."""
 PARTS = 32
 """Parts of the horizon in which `LENGTHS` counts ends."""
-LOST_OF_CUBES, MOST_CUBES, _MOST_COLUMNS = 0.005, 400, 30
-"""Features of degree 3 are worth their noise up to this share of a target's variance, and their time up to so many."""
+LOST_YES, LOST_OF_CUBES, MOST_CUBES, _MOST_COLUMNS = 0.4, 0.05, 400, 30
+"""Features are worth their noise, before it is held back, up to this share of a target's variance; those of degree 3 up
+to another one, and their time up to so many."""
 WINDOW = 2.5
 """Deviations around the mean that `FINER_SCALES` looks at."""
 _USUAL, _USUAL_FINER, _USUAL_CHANGE, _USUAL_RESIDUAL = 0.8, 0.35, 0.25, 0.2  # squared norms that few units exceed
@@ -84,13 +87,13 @@ def _gain(rounds: int, momentum: float, averaging: float) -> float:
     """Variance of a released weight that noise of variance 1 in every round causes.
 
     The noise goes through the server's momentum and average, and through the rounds that follow: whitened features have
-    curvature 1, so that each of these takes back the error that it finds.
+    curvature 1, so that each of these takes a share `RATE` of the error back that it finds.
     """
     total = 0.0
     for noisy in range(rounds):
         error, velocity, average, mass = 0.0, 0.0, 0.0, 0.0
         for number in range(rounds):
-            velocity = momentum * velocity + float(number == noisy) - error
+            velocity = momentum * velocity + float(number == noisy) - RATE * error
             error += velocity
             average = averaging * average + (1 - averaging) * error
             mass = averaging * mass + 1 - averaging
@@ -98,26 +101,21 @@ def _gain(rounds: int, momentum: float, averaging: float) -> float:
     return total
 
 
-def noise_in_weights(plan: Plan, server: ServerTraining) -> float:
+def noise_in_weights(plan: Plan, server: ServerTraining, shape: Network) -> float:
     """Standard deviation of the error in every released weight that the noise of the rounds causes.
 
-    In a round it is zC/(qK), which is public.
+    In a round it is zC/(qK), which is public. Where people's own noise makes their gradients longer than the clip, the
+    clip shortens what a round learns and not its noise: the error is larger by the same factor.
     """
     of_round = plan.noise_multiplier * plan.clip.sensitivity / plan.divisor if plan.is_private else 0.0
-    return of_round * math.sqrt(_gain(plan.rounds, server.server_momentum, server.server_averaging))
+    step = RATE * math.sqrt(_USUAL_SHARE * shape.targets * (shape.inputs + 1) / _USUAL_ROWS)
+    shortened = max(1.0, step / plan.clip.sensitivity)
+    return of_round * shortened * math.sqrt(_gain(plan.rounds, server.server_momentum, server.server_averaging))
 
 
 def lost_to_noise(plan: Plan, server: ServerTraining, shape: Network) -> float:
     """Variance of a prediction that the noise causes, in units of the target's variance: σ² (F + 1)."""
-    return noise_in_weights(plan, server) ** 2 * (shape.inputs + 1)
-
-
-def norm_for(lost: float) -> float:
-    """Clipping norm for heads that lose so much to noise at `NORM`: up to twice as large while the noise stays little.
-
-    A larger one biases the heads less towards units whose targets change little.
-    """
-    return float(f"{min(max(NORM, NORM * math.sqrt(_LITTLE_LOST / max(lost, 1e-12))), _LARGEST_NORM):.2g}")
+    return noise_in_weights(plan, server, shape) ** 2 * (shape.inputs + 1)
 
 
 def degrees(inputs: int, one_hot: OneHot, *, cubes: bool) -> tuple[int, ...]:
@@ -126,8 +124,11 @@ def degrees(inputs: int, one_hot: OneHot, *, cubes: bool) -> tuple[int, ...]:
 
 
 def affords(plan: Plan, server: ServerTraining, shape: Network) -> bool:
-    """Tell whether features of degree 3 are worth their noise and their time."""
-    return shape.inputs <= MOST_CUBES and lost_to_noise(plan, server, shape) <= LOST_OF_CUBES
+    """Tell whether features are worth their noise and their time."""
+    cubes = shape.features is not None and shape.features.degree > 2
+    if cubes and shape.inputs > MOST_CUBES:
+        return False
+    return lost_to_noise(plan, server, shape) <= (LOST_OF_CUBES if cubes else LOST_YES)
 
 
 def blurred(plan: Plan) -> float | None:

@@ -14,6 +14,7 @@ from primorl.training.policy_network import PolicyNetwork
 from primorl.training.settings import ServerTraining
 
 _MEMBER_SEED = 7_000_000
+_DOUBTED, _MEDIAN_OF_NORMAL = 1.5, 0.6745
 _TEACHING_STEPS, _TEACHING_ROWS, _TEACHING_RATE, _TAUGHT = 2000, 512, 5e-3, 0.995
 
 
@@ -46,7 +47,7 @@ def released_heads(
     assert shape.features is not None, "networks are released as they are"
     kept = replace(shape.features, degree=2).size if shape.features.degree > 2 else shape.features.size
     whole = replace(shape, members=members, spread=True)
-    weights, error = [], noise_in_weights(plan, server)
+    weights, error = [], noise_in_weights(plan, server, shape)
     generator = torch.Generator().manual_seed(_MEMBER_SEED + seed)
     for number, part in enumerate(trained):
         drawn = error * torch.randn(members - 1, *part.shape[1:], generator=generator)
@@ -59,6 +60,17 @@ def released_heads(
             raw += raw_log_variance(2 * spread.clamp(min=1e-9).log(), low, high)
         weights.append(torch.cat((means, raw, logit), -1))
     return whole, tuple(weights)
+
+
+def without_noise(weights: Weights, error: float) -> Weights:
+    """Shrink weights that noise could have made: w (1 - (1.5 σ / w)²), and 0 below 1.5 σ (garrote; Breiman 1995).
+
+    σ is the known ``error``, or less where most weights of a target are smaller than that. Means stay as they are.
+    """
+    factors, means = weights
+    usual = (factors.abs().median(1, keepdim=True).values / _MEDIAN_OF_NORMAL).clamp(max=error)
+    kept = (1 - (_DOUBTED * usual / factors.abs().clamp(min=1e-12)).square()).clamp(min=0)
+    return factors * kept, means
 
 
 def raw_log_variance(wanted: Tensor, low: float, high: float) -> Tensor:

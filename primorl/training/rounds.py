@@ -149,7 +149,7 @@ def chunks(setup: TrainingSetup, cohort: Tensor, lengths: Tensor, threads: int) 
     if not len(cohort):
         return []
     if setup.execution.device.type != "cpu":
-        found, of_length = lengths.unique(return_inverse=True)
+        found, of_length = lengths.unique(return_inverse=True)  # type: ignore[no-untyped-call]
         sizes, parts = torch.tensor([_gpu_size(setup, length) for length in found.tolist()])[of_length], []
         for size in sorted(set(sizes.tolist())):
             same = cohort[(sizes == size).to(cohort.device)]

@@ -17,8 +17,17 @@ from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import query_types
 from primorl.training.cohort import CohortSource
 from primorl.training.head_queries import FirstStatesQuery, LengthsQuery, ResidualQuery, ScalesQuery
-from primorl.training.heads import FINER_SCALES, FIRST_STATES, LATE, LENGTHS, RESIDUALS, SCALES, lost_to_noise
-from primorl.training.linear import released_heads
+from primorl.training.heads import (
+    FINER_SCALES,
+    FIRST_STATES,
+    LATE,
+    LENGTHS,
+    RESIDUALS,
+    SCALES,
+    lost_to_noise,
+    noise_in_weights,
+)
+from primorl.training.linear import released_heads, without_noise
 from primorl.training.local_update import Kernel
 from primorl.training.policy_network import Network, PolicyNetwork
 from primorl.training.queries import (
@@ -193,6 +202,12 @@ class TrainingSetup:
             return torch.ones(targets)
         least = lost_to_noise(self.plan, self.server, self.architecture) ** 0.5
         return ResidualQuery(targets).spread(answers[RESIDUALS], self.noise_of(RESIDUALS)).clamp(min=least)
+
+    def without_noise(self, weights: Weights) -> Weights:
+        """Return weights of networks as they are; of linear heads see `primorl.training.linear.without_noise`."""
+        if self.architecture.features is None:
+            return weights
+        return without_noise(weights, noise_in_weights(self.plan, self.server, self.architecture))
 
     def released(self, weights: Weights, answers: Mapping[str, Tensor], members: int) -> tuple[Architecture, Weights]:
         """Make the ensemble that is released of trained weights; of linear heads see `released_heads`."""

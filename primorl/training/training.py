@@ -23,7 +23,7 @@ from primorl.training.rounds import Rounds
 from primorl.training.settings import ServerTraining
 from primorl.training.setup import TrainingSetup
 
-ENGINE_VERSION = 5
+ENGINE_VERSION = 6
 """Version of the private engine.
 
 Developers raise it when a release could differ in distribution: another way to sample, clip, add noise, train locally,
@@ -257,7 +257,7 @@ def train(
                     raise ValueError("queries are left to ask, and there are no units to ask")
                 now = replace(now, asked_late=True)
                 save_checkpoint(now)
-                released = now.averaged()
+                released = setup.without_noise(now.averaged())
                 found = {each.what: plan.answer(each, rounds.late(i, released)) for i, each in enumerate(late)}
                 now = replace(now, answers={**now.answers, **found})
             evaluation = None
@@ -269,8 +269,9 @@ def train(
                 now = now.evaluated(evaluation, averaged, stopping.patience, last=last)
             on_round(now.started, evaluation)
     save_checkpoint(now)
-    loss = evaluate.compare(tuple(w.to(device) for w in setup.initial_weights()), now.best) if evaluate else None
-    return Trained(now.best, now.done, now.evaluations, normaliser, now.answers, loss)
+    best = setup.without_noise(now.best)
+    loss = evaluate.compare(tuple(w.to(device) for w in setup.initial_weights()), best) if evaluate else None
+    return Trained(best, now.done, now.evaluations, normaliser, now.answers, loss)
 
 
 def answer_queries(

@@ -15,7 +15,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "96a380852901c9b581bbdec2c0deaeba26c482afaf46818d8c68a7ab9fcc8005"
+SOURCES = "ff5700007c86acb5a9f79b6f18c9892a8d0b395b355e398864fb0d32cb810dc1"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:

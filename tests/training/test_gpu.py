@@ -1,5 +1,6 @@
 """On a GPU: rounds and SAC give what a CPU does, but for rounding."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -60,9 +61,28 @@ def test_an_update_of_sac_is_a_cpus() -> None:
     moved = []
     for device in (CPU, GPU):
         sac = Sac(config, columns, SeedGenerators.of((0,), device), None)
-        sac._noise = lambda like, device=device: noise.to(device)  # type: ignore[method-assign, misc]
+        drawn = noise.to(device)
+        sac._noise = lambda like, drawn=drawn: drawn  # type: ignore[method-assign, misc]
         for _ in range(5):
             sac.update(rows.to(device))
         moved.append([sac.actor.vector.cpu(), sac.critic.vector.cpu(), sac.log_alpha.cpu()])
     for ours, theirs in zip(*moved, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("seeds", [(0,), (3, 4, 5)])
+def test_recorded_updates_are_those_that_are_launched_one_by_one(
+    seeds: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns, config = ReplayColumns(5, 2), replace(CONFIG, batch_size=32)
+    rows = torch.randn(9, len(seeds), 32, columns.width, device=GPU)
+    found = []
+    for before in (3, 100):
+        monkeypatch.setattr("primorl.policy.sac._WARM_UPS", before)
+        sac = Sac(config, columns, SeedGenerators.of(seeds, GPU), None)
+        for each in rows:
+            sac.update(each)
+        found.append([sac.actor.vector, sac.critic.vector, sac.log_alpha, sac.act(rows[0, ..., :5])])
+        assert all(math.isfinite(value) for of_seed in sac.pop_figures() for value in of_seed.values())
+    for recorded, launched in zip(*found, strict=True):
+        torch.testing.assert_close(recorded, launched, rtol=0, atol=1e-6)
