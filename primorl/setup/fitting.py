@@ -150,8 +150,8 @@ class Fit:
         elif self.lost is not None:
             why = (
                 f"the noise in what linear heads predict has {self.lost:.2g} of the variance of the target "
-                f"(yes to {heads.LOST_YES:g}, no from {_LOST_NO:g}), before weights are held back that noise could have "
-                "made; whether polynomials fit these data is known after training"
+                f"(yes to {heads.LOST_YES:g}, no from {_LOST_NO:g}), before weights that it could have made are held "
+                "back; whether polynomials fit these data is known after training"
             )
             if self.blurred is not None:
                 why += (

@@ -15,7 +15,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "ff5700007c86acb5a9f79b6f18c9892a8d0b395b355e398864fb0d32cb810dc1"
+SOURCES = "6118859fefdffe69d81f2fee7a26457c4289b67ed6c0fbb48dd01735b301651f"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:

@@ -28,7 +28,7 @@ from primorl.training.heads import (
     lost_to_noise,
     noise_in_weights,
 )
-from primorl.training.linear import distilled, released_heads
+from primorl.training.linear import distilled, released_heads, without_noise
 from primorl.training.policy_network import PolicyNetwork
 from primorl.training.queries import ObservationColumns
 from primorl.training.training import TrainingState, train
@@ -177,7 +177,7 @@ def test_members_differ_by_the_noise_that_the_rounds_had() -> None:
     setup = setup_of(60, noise=2.0)
     zeros = Log([torch.zeros(4, 6)] * 60, [torch.zeros(4, 7)] * 60)
     plan, server = setup.plan, setup.server
-    expected = noise_in_weights(plan, server)
+    expected = noise_in_weights(plan, server, SHAPE)
     still = replace(setup, plan=replace(plan, queries=()), normaliser="bounds")
     zeroed = replace(still, local=replace(still.local, learning_rate=1e-9))
     weights = train(zeroed, zeros, None).weights
@@ -190,6 +190,30 @@ def test_members_differ_by_the_noise_that_the_rounds_had() -> None:
     assert lost_to_noise(plan, server, SHAPE) == pytest.approx(expected**2 * (FEATURES.size + 1), rel=0.1)
     _, log_variance = gaussian(shape, outputs(members, torch.zeros(200, 1, FEATURES.size)))
     torch.testing.assert_close(log_variance, torch.zeros_like(log_variance), atol=1e-4, rtol=0)
+
+
+def test_weights_that_noise_could_have_made_are_held_back_and_others_stay() -> None:
+    drawn = torch.Generator().manual_seed(0)
+    true = torch.zeros(1, 100, 3)
+    true[0, :5] = torch.tensor([1.0, -0.8, 0.6, -1.2, 0.9])[:, None]
+    means = torch.ones(1, 1, 3)
+    for noise, gained in ((0.1, 4.0), (1e-4, 1.0)):
+        noised = true + noise * torch.randn(true.shape, generator=drawn)
+        held, kept = without_noise((noised, means), noise)
+        assert torch.equal(kept, means)
+        assert float((held - true).square().sum()) * gained <= float((noised - true).square().sum())
+    torch.testing.assert_close(without_noise((noised, means), 0.0)[0], noised)
+
+
+def test_a_clip_that_shortens_what_people_say_leaves_the_error_as_it_is() -> None:
+    """The twin: a long clip adds noise and shortens nothing."""
+    setup = setup_of(60, noise=2.0)
+    found = [
+        noise_in_weights(replace(setup.plan, clip=EnsembleClip(norm, "flat", 1, 1)), SERVER, SHAPE)
+        for norm in (0.05, 0.1, 5.0, 10.0)
+    ]
+    assert found[0] == pytest.approx(found[1])
+    assert found[3] == pytest.approx(2 * found[2])
 
 
 def narrow(units: int) -> Log:
