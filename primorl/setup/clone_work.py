@@ -159,10 +159,11 @@ def policy_network(params: Params, manifest: Manifest) -> "PolicyNetwork":
     )
     if not linear:
         return network
-    # Logits of discrete actions gained nothing from cubes.
-    for degree in heads.degrees(size, spaces.one_hot, cubes=not spaces.discrete_actions):
+    # Logits of discrete actions gained nothing from cubes, and noise is no share of their variance.
+    for degree in (2,) if spaces.discrete_actions else heads.degrees(size, spaces.one_hot, cubes=True):
         network = replace(network, features=Polynomials(size, spaces.one_hot, degree, _TAILS))
-        if heads.affords(_heads_plan(params, manifest, network), _HEADS_SERVER, network):
+        plan = _heads_plan(params, manifest, network)
+        if spaces.discrete_actions or heads.affords(plan, _HEADS_SERVER, heads.RATE, network):
             break
     return network
 

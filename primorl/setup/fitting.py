@@ -95,7 +95,7 @@ _LINEAR: dict[str, Any] = {
 """Settings of linear heads; their degree is the largest whose noise is small enough."""
 _BLURRED_YES, _BLURRED_NO = 0.35, 1.0
 """Noise of the variances that scale the features, as a share of them: up to which heads learn, and from which not."""
-_LOST_NO = 2.0
+_LOST_NO = 1.0
 """Share of a target's variance that the noise adds to predictions, from which heads do not learn (`heads.LOST_YES`)."""
 _MOST_ROWS_OF_HEADS = 1.2e8  # that all rounds read
 _SHARES = 0.05, 0.5
@@ -150,8 +150,8 @@ class Fit:
         elif self.lost is not None:
             why = (
                 f"the noise in what linear heads predict has {self.lost:.2g} of the variance of the target "
-                f"(yes to {heads.LOST_YES:g}, no from {_LOST_NO:g}), before weights that it could have made are held "
-                "back; whether polynomials fit these data is known after training"
+                f"(yes to {heads.LOST_YES:g}, no from {_LOST_NO:g}), before small weights "
+                "are shrunk; whether polynomials fit these data is known after training"
             )
             if self.blurred is not None:
                 why += (
@@ -332,8 +332,9 @@ def _of_heads(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
         check_choices(tried, manifest, public)
         plan = make_plan(tried, manifest)
         shape, blurred = architecture(tried, manifest), heads.blurred(plan)
-        lost = heads.lost_to_noise(plan, tried.dynamics, shape)
-        if heads.affords(plan, tried.dynamics, shape):
+        known = plan, tried.dynamics, tried.dynamics.learning_rate, shape
+        lost = heads.lost_to_noise(*known)
+        if heads.affords(*known):
             break
     blur = blurred or 0.0
     answer: CanLearn = "marginal" if lost < _LOST_NO and blur < _BLURRED_NO else "no"

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 ROUNDS, NORM, ROWS, MOMENTUM, AVERAGING = 60, 0.1, 64, 0.6, 0.9
 """Rounds, clipping norm, rows of a unit and round, and the server's momentum and average."""
 RATE = 0.25
-"""Of the step along a unit's gradient: correlated features have directions of many times the usual curvature."""
-_USUAL_ROWS, _USUAL_SHARE = 32, 0.5  # rows of a unit, and share of a target that no features explain
+"""Learning rate of the local step. Correlated features have directions of ten times curvature 1, where 1 overshoots."""
+_ROWS_OF_A_UNIT, _UNEXPLAINED = 32, 0.5  # as is usual: rows, and the share of a target that no features explain
 SCALES, FINER_SCALES, RESIDUALS = "scales", "finer_scales", "residuals"
 FIRST_STATES, LENGTHS = "first_states", "lengths"
 """Names of the queries in ``privacy.json``."""
@@ -28,8 +28,8 @@ SHARES = {SCALES: 0.15, FINER_SCALES: 0.15, RESIDUALS: 0.1, FIRST_STATES: 0.06, 
 """Shares of the ε that the queries take where ``privacy.statistics.noise_multiplier`` does not say it."""
 PARTS = 32
 """Parts of the horizon in which `LENGTHS` counts ends."""
-LOST_YES, LOST_OF_CUBES, MOST_CUBES, _MOST_COLUMNS = 0.4, 0.05, 400, 30
-"""Features are worth their noise, before it is held back, up to this share of a target's variance; those of degree 3 up
+LOST_YES, LOST_OF_CUBES, MOST_CUBES, _MOST_COLUMNS = 0.2, 0.02, 400, 30
+"""Features are worth their noise, before small weights are shrunk, up to this share of a target's variance; those of degree 3 up
 to another one, and their time up to so many."""
 WINDOW = 2.5
 """Deviations around the mean that `FINER_SCALES` looks at."""
@@ -83,17 +83,17 @@ def contributions(observations: int, actions: int, one_hot: OneHot, *, discrete:
 
 
 @cache
-def _gain(rounds: int, momentum: float, averaging: float) -> float:
+def _gain(rounds: int, momentum: float, averaging: float, rate: float) -> float:
     """Variance of a released weight that noise of variance 1 in every round causes.
 
     The noise goes through the server's momentum and average, and through the rounds that follow: whitened features have
-    curvature 1, so that each of these takes a share `RATE` of the error back that it finds.
+    curvature 1, so that each of these takes a share ``rate`` of the error back that it finds.
     """
     total = 0.0
     for noisy in range(rounds):
         error, velocity, average, mass = 0.0, 0.0, 0.0, 0.0
         for number in range(rounds):
-            velocity = momentum * velocity + float(number == noisy) - RATE * error
+            velocity = momentum * velocity + float(number == noisy) - rate * error
             error += velocity
             average = averaging * average + (1 - averaging) * error
             mass = averaging * mass + 1 - averaging
@@ -101,21 +101,32 @@ def _gain(rounds: int, momentum: float, averaging: float) -> float:
     return total
 
 
-def noise_in_weights(plan: Plan, server: ServerTraining, shape: Network) -> float:
+def noise_in_weights(plan: Plan, server: ServerTraining, rate: float) -> float:
     """Standard deviation of the error in every released weight that the noise of the rounds causes.
 
-    In a round it is zC/(qK), which is public. Where people's own noise makes their gradients longer than the clip, the
-    clip shortens what a round learns and not its noise: the error is larger by the same factor.
+    In a round it is zC/(qK), which is public.
+
+    Args:
+        plan: of the rounds.
+        server: of the rounds.
+        rate: by which a round takes errors back; the learning rate of the local step.
     """
     of_round = plan.noise_multiplier * plan.clip.sensitivity / plan.divisor if plan.is_private else 0.0
-    step = RATE * math.sqrt(_USUAL_SHARE * shape.targets * (shape.inputs + 1) / _USUAL_ROWS)
-    shortened = max(1.0, step / plan.clip.sensitivity)
-    return of_round * shortened * math.sqrt(_gain(plan.rounds, server.server_momentum, server.server_averaging))
+    return of_round * math.sqrt(_gain(plan.rounds, server.server_momentum, server.server_averaging, rate))
 
 
-def lost_to_noise(plan: Plan, server: ServerTraining, shape: Network) -> float:
-    """Variance of a prediction that the noise causes, in units of the target's variance: σ² (F + 1)."""
-    return noise_in_weights(plan, server, shape) ** 2 * (shape.inputs + 1)
+def noise_beside_people(plan: Plan, server: ServerTraining, rate: float, shape: Network) -> float:
+    """Return the same where half of each target is people's own noise, on 32 rows each.
+
+    Where that makes their gradients longer than the clip, a round takes less of an error back and is as noisy.
+    """
+    step = rate * math.sqrt(_UNEXPLAINED * shape.layers[-1][1] * (shape.inputs + 1) / _ROWS_OF_A_UNIT)
+    return noise_in_weights(plan, server, rate / max(1.0, step / plan.clip.sensitivity))
+
+
+def lost_to_noise(plan: Plan, server: ServerTraining, rate: float, shape: Network) -> float:
+    """Variance of a prediction that the noise causes beside people's own, in those of the target: σ² (F + 1)."""
+    return noise_beside_people(plan, server, rate, shape) ** 2 * (shape.inputs + 1)
 
 
 def degrees(inputs: int, one_hot: OneHot, *, cubes: bool) -> tuple[int, ...]:
@@ -123,12 +134,12 @@ def degrees(inputs: int, one_hot: OneHot, *, cubes: bool) -> tuple[int, ...]:
     return (3, 2, 1) if cubes and inputs - len(one_hot) <= _MOST_COLUMNS else (2, 1)
 
 
-def affords(plan: Plan, server: ServerTraining, shape: Network) -> bool:
+def affords(plan: Plan, server: ServerTraining, rate: float, shape: Network) -> bool:
     """Tell whether features are worth their noise and their time."""
     cubes = shape.features is not None and shape.features.degree > 2
     if cubes and shape.inputs > MOST_CUBES:
         return False
-    return lost_to_noise(plan, server, shape) <= (LOST_OF_CUBES if cubes else LOST_YES)
+    return lost_to_noise(plan, server, rate, shape) <= (LOST_OF_CUBES if cubes else LOST_YES)
 
 
 def blurred(plan: Plan) -> float | None:

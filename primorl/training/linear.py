@@ -8,13 +8,10 @@ from torch import Tensor
 from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.ensemble import Bounds, Weights, outputs
 from primorl.dynamics.normaliser import Normaliser
-from primorl.privacy.mechanism.plan import Plan
-from primorl.training.heads import noise_in_weights
 from primorl.training.policy_network import PolicyNetwork
-from primorl.training.settings import ServerTraining
 
 _MEMBER_SEED = 7_000_000
-_DOUBTED, _MEDIAN_OF_NORMAL = 1.5, 0.6745
+_THRESHOLD, _MEDIAN_OF_NORMAL = 1.5, 0.6745
 _TEACHING_STEPS, _TEACHING_ROWS, _TEACHING_RATE, _TAUGHT = 2000, 512, 5e-3, 0.995
 
 
@@ -22,24 +19,21 @@ def released_heads(
     trained: Weights,
     spread: Tensor,
     members: int,
-    plan: Plan,
-    server: ServerTraining,
+    error: float,
     shape: Architecture,
     seed: int,
 ) -> tuple[Architecture, Weights]:
     """Make an ensemble of one set of noised weights: post-processing.
 
-    The first member is what the rounds released. The others are as far from it as its noise can be expected to be from
-    no noise: draws from the known distribution of that noise. So where they differ, privacy made the model unsure.
-    Of features of degree 3 every second member keeps those of degree 2 alone, which are orthogonal to the others under
-    the people's own distribution: away from the data they differ much.
+    The first member is ``trained``. To its weights the others add draws from the known distribution of the noise of the
+    rounds. So where they differ, privacy made the model unsure. Of features of degree 3 every second member keeps those of
+    degree 2 alone: away from the data they differ much.
 
     Args:
         trained: weights of the means, ``[1, F, targets]`` and ``[1, 1, targets]``, and the logit behind them.
         spread: standard deviations of the residuals, in scales of the target, ``[targets]``.
         members: N.
-        plan: of the rounds.
-        server: of the rounds.
+        error: standard deviation of the noise in every weight (`primorl.training.heads.noise_in_weights`).
         shape: that was trained.
         seed: of the draws.
     """
@@ -47,7 +41,7 @@ def released_heads(
     assert shape.features is not None, "networks are released as they are"
     kept = replace(shape.features, degree=2).size if shape.features.degree > 2 else shape.features.size
     whole = replace(shape, members=members, spread=True)
-    weights, error = [], noise_in_weights(plan, server, shape)
+    weights = []
     generator = torch.Generator().manual_seed(_MEMBER_SEED + seed)
     for number, part in enumerate(trained):
         drawn = error * torch.randn(members - 1, *part.shape[1:], generator=generator)
@@ -65,12 +59,12 @@ def released_heads(
 def without_noise(weights: Weights, error: float) -> Weights:
     """Shrink weights that noise could have made: w (1 - (1.5 σ / w)²), and 0 below 1.5 σ (garrote; Breiman 1995).
 
-    σ is the known ``error``, or less where most weights of a target are smaller than that. Means stay as they are.
+    σ is the known ``error``, or less where most weights of a target are smaller than that. Biases stay as they are.
     """
-    factors, means = weights
+    factors, biases = (part.cpu() for part in weights)
     usual = (factors.abs().median(1, keepdim=True).values / _MEDIAN_OF_NORMAL).clamp(max=error)
-    kept = (1 - (_DOUBTED * usual / factors.abs().clamp(min=1e-12)).square()).clamp(min=0)
-    return factors * kept, means
+    kept = (1 - (_THRESHOLD * usual / factors.abs().clamp(min=1e-12)).square()).clamp(min=0)
+    return factors * kept, biases
 
 
 def raw_log_variance(wanted: Tensor, low: float, high: float) -> Tensor:

@@ -24,7 +24,7 @@ from primorl.training.heads import (
     LENGTHS,
     RESIDUALS,
     SCALES,
-    lost_to_noise,
+    noise_beside_people,
     noise_in_weights,
 )
 from primorl.training.linear import released_heads, without_noise
@@ -200,21 +200,27 @@ class TrainingSetup:
         targets = self.architecture.targets
         if RESIDUALS not in answers:
             return torch.ones(targets)
-        least = lost_to_noise(self.plan, self.server, self.architecture) ** 0.5
+        least = self.noise_in_weights * (self.architecture.inputs + 1) ** 0.5
         return ResidualQuery(targets).spread(answers[RESIDUALS], self.noise_of(RESIDUALS)).clamp(min=least)
+
+    @property
+    def noise_in_weights(self) -> float:
+        """See `heads.noise_in_weights`."""
+        return noise_in_weights(self.plan, self.server, self.local.learning_rate)
 
     def without_noise(self, weights: Weights) -> Weights:
         """Return weights of networks as they are; of linear heads see `primorl.training.linear.without_noise`."""
         if self.architecture.features is None:
             return weights
-        return without_noise(weights, noise_in_weights(self.plan, self.server, self.architecture))
+        error = noise_beside_people(self.plan, self.server, self.local.learning_rate, self.architecture)
+        return tuple(part.to(weights[0].device) for part in without_noise(weights, error))
 
     def released(self, weights: Weights, answers: Mapping[str, Tensor], members: int) -> tuple[Architecture, Weights]:
         """Make the ensemble that is released of trained weights; of linear heads see `released_heads`."""
         if self.architecture.features is None:
             return self.ensemble, weights
         spread = self.spread(answers)
-        return released_heads(weights, spread, members, self.plan, self.server, self.ensemble, self.seed)
+        return released_heads(weights, spread, members, self.noise_in_weights, self.ensemble, self.seed)
 
     def initial_weights(self) -> Weights:
         """Random weights, from the public seed."""
@@ -270,6 +276,10 @@ class CloningSetup(TrainingSetup):
             return super().digest
         scales = torch.cat((self.of_model.input_mean, self.of_model.input_scale)).tolist()
         return hashlib.sha256(repr((super().digest, scales)).encode()).hexdigest()
+
+    def without_noise(self, weights: Weights) -> Weights:
+        """See `TrainingSetup.without_noise`; logits, whose curvature is not 1, stay as they are."""
+        return weights if self.architecture.discrete_actions else super().without_noise(weights)
 
     def source_of(self, store: CohortSource) -> CohortSource:
         """Return the store's units as observations and actions."""

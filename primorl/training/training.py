@@ -30,6 +30,7 @@ Developers raise it when a release could differ in distribution: another way to 
 or step the server. A faster way to the same sums leaves it alone. Models state the version that made them. A paid model
 is restored whatever the version: an upgrade never charges the same people again by itself.
 """
+_HOLDS_NOISE_BACK = 6
 TENSORS = ("weights", "velocity", "average", "best")
 _ANSWERS = "answers."  # before the names of answers, among a checkpoint's tensors
 
@@ -257,7 +258,7 @@ def train(
                     raise ValueError("queries are left to ask, and there are no units to ask")
                 now = replace(now, asked_late=True)
                 save_checkpoint(now)
-                released = setup.without_noise(now.averaged())
+                released = _shown(setup, now, now.averaged())
                 found = {each.what: plan.answer(each, rounds.late(i, released)) for i, each in enumerate(late)}
                 now = replace(now, answers={**now.answers, **found})
             evaluation = None
@@ -269,9 +270,14 @@ def train(
                 now = now.evaluated(evaluation, averaged, stopping.patience, last=last)
             on_round(now.started, evaluation)
     save_checkpoint(now)
-    best = setup.without_noise(now.best)
+    best = _shown(setup, now, now.best)
     loss = evaluate.compare(tuple(w.to(device) for w in setup.initial_weights()), best) if evaluate else None
     return Trained(best, now.done, now.evaluations, normaliser, now.answers, loss)
+
+
+def _shown(setup: TrainingSetup, state: TrainingState, weights: Weights) -> Weights:
+    """Return what is released of averaged ``weights``; engines before 6 released them as they are."""
+    return setup.without_noise(weights) if state.engine >= _HOLDS_NOISE_BACK else weights
 
 
 def answer_queries(
