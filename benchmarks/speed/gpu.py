@@ -1,4 +1,6 @@
-"""A private round and SAC's updates on a GPU, checked first, then beside the same on this machine's CPU.
+"""Private rounds of networks and linear heads, and SAC's updates, on a GPU and on this machine's CPU.
+
+The sum of a network's round is checked first; `tests/training/test_gpu.py` checks the others.
 
 python -m benchmarks.speed.gpu
 

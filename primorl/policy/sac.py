@@ -84,7 +84,7 @@ class ActorCritic(ABC):
         self._actor_adam = Adam(learned, gradients, config.learning_rate)
         self._figures = ("critic_loss", "actor_loss", "q_mean", "divergence" if constraint else "entropy", "alpha")
         self._sums = torch.zeros(len(self._figures), G, device=device)
-        self._updates, self._before_recording = 0, _WARM_UPS
+        self._updates, self._updates_before_recording = 0, _WARM_UPS
         self._recorded: tuple[torch.cuda.CUDAGraph, Tensor] | None = None
 
     @staticmethod
@@ -115,30 +115,26 @@ class ActorCritic(ABC):
     def update(self, rows: Tensor) -> None:
         """One step of critics, targets, actor and α on ``rows [G, B, width]``, the same shape in every call.
 
-        It never waits for a GPU, and launches there, after a few steps, one recorded graph instead of every kernel.
+        On a GPU, after a few steps, one recorded graph is launched instead of every kernel. The GPU is waited for once,
+        when it is recorded.
         """
         self._updates += 1
-        if self._recorded is not None:
-            graph, place = self._recorded
-            place.copy_(rows)
-            graph.replay()
-        elif rows.device.type == "cpu":
+        if rows.device.type != "cuda" or self._updates_before_recording:
+            self._updates_before_recording = max(0, self._updates_before_recording - 1)
             self._step(rows)
-        elif self._before_recording:
-            self._before_recording -= 1
-            self._step(rows)
-        else:
-            self._record(rows)
-            self.update(rows)
-            self._updates -= 1
+            return
+        graph, place = self._recorded = self._recorded or self._record(rows)
+        place.copy_(rows)
+        graph.replay()
 
-    def _record(self, rows: Tensor) -> None:
+    def _record(self, rows: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor]:
+        """Record a step on a copy of ``rows``, which is not made."""
         graph, place = torch.cuda.CUDAGraph(), rows.clone()
         for generator in self._generators.generators:
             graph.register_generator_state(generator)
         with torch.cuda.graph(graph):
             self._step(place)
-        self._recorded = graph, place
+        return graph, place
 
     def _step(self, rows: Tensor) -> None:
         """See `update`.

@@ -29,8 +29,8 @@ SHARES = {SCALES: 0.15, FINER_SCALES: 0.15, RESIDUALS: 0.1, FIRST_STATES: 0.06, 
 PARTS = 32
 """Parts of the horizon in which `LENGTHS` counts ends."""
 LOST_YES, LOST_OF_CUBES, MOST_CUBES, _MOST_COLUMNS = 0.2, 0.02, 400, 30
-"""Features are worth their noise, before small weights are shrunk, up to this share of a target's variance; those of degree 3 up
-to another one, and their time up to so many."""
+"""Features are worth their noise, before small weights are shrunk, up to a share of a target's variance (one for those
+of degree 3), and those of degree 3 are worth their time up to so many."""
 WINDOW = 2.5
 """Deviations around the mean that `FINER_SCALES` looks at."""
 _USUAL, _USUAL_FINER, _USUAL_CHANGE, _USUAL_RESIDUAL = 0.8, 0.35, 0.25, 0.2  # squared norms that few units exceed

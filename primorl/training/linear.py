@@ -26,8 +26,8 @@ def released_heads(
     """Make an ensemble of one set of noised weights: post-processing.
 
     The first member is ``trained``. To its weights the others add draws from the known distribution of the noise of the
-    rounds. So where they differ, privacy made the model unsure. Of features of degree 3 every second member keeps those of
-    degree 2 alone: away from the data they differ much.
+    rounds. So where they differ, privacy made the model unsure. Of features of degree 3 every second member keeps those
+    of degree 2 alone: away from the data they differ much.
 
     Args:
         trained: weights of the means, ``[1, F, targets]`` and ``[1, 1, targets]``, and the logit behind them.

@@ -150,7 +150,8 @@ def chunks(setup: TrainingSetup, cohort: Tensor, lengths: Tensor, threads: int) 
         return []
     if setup.execution.device.type != "cpu":
         found, of_length = lengths.unique(return_inverse=True)  # type: ignore[no-untyped-call]
-        sizes, parts = torch.tensor([_gpu_size(setup, length) for length in found.tolist()])[of_length], []
+        sizes = torch.tensor([_gpu_size(setup, length) for length in found.tolist()])[of_length]
+        parts = []
         for size in sorted(set(sizes.tolist())):
             same = cohort[(sizes == size).to(cohort.device)]
             parts += [(part, size) for part in torch.split(same, size)]

@@ -1,7 +1,8 @@
 """On a GPU: rounds and SAC give what a CPU does, but for rounding."""
 
 import math
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
+from typing import Any
 
 import pytest
 import torch
@@ -9,8 +10,9 @@ from torch import Tensor
 
 from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.seed_generators import SeedGenerators
+from primorl.policy.behaviour import KLConstraint
 from primorl.policy.replay import ReplayColumns
-from primorl.policy.sac import Sac
+from primorl.policy.sac import DiscreteSac, Sac
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
@@ -18,6 +20,7 @@ from primorl.training.independence import check_setup
 from primorl.training.settings import Execution
 from primorl.training.training import train
 from tests.policy.pendulum import CONFIG
+from tests.policy.test_sac import BATCHES, KAPPAS, prior_of, scaling_of, some_rows
 from tests.training.test_linear import log_of, setup_of
 from tests.units import local_training, make_units, server_training, training_setup
 
@@ -70,19 +73,34 @@ def test_an_update_of_sac_is_a_cpus() -> None:
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)
 
 
+def moved(value: Any) -> Any:
+    """The same on the GPU, with what it is made of."""
+    if isinstance(value, torch.Tensor):
+        return value.to(GPU)
+    if isinstance(value, tuple):
+        return tuple(map(moved, value))
+    return type(value)(**{key: moved(part) for key, part in vars(value).items()}) if is_dataclass(value) else value
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+@pytest.mark.parametrize("prior", [False, True])
 @pytest.mark.parametrize("seeds", [(0,), (3, 4, 5)])
 def test_recorded_updates_are_those_that_are_launched_one_by_one(
-    seeds: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+    seeds: tuple[int, ...], prior: bool, discrete: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    columns, config = ReplayColumns(5, 2), replace(CONFIG, batch_size=32)
-    rows = torch.randn(9, len(seeds), 32, columns.width, device=GPU)
+    scaling, constraint = moved(scaling_of(discrete)), None
+    if prior:
+        weight = 0.1 * torch.randn(5, 3 if discrete else 4, generator=torch.Generator().manual_seed(9))
+        constraint = KLConstraint.of(moved(prior_of(weight, discrete)), scaling, KAPPAS[: len(seeds)], GPU)
+    rows = torch.cat([some_rows(scaling.columns, seed, len(seeds)) for seed in range(9)]).to(GPU)
     found = []
     for before in (3, 100):
         monkeypatch.setattr("primorl.policy.sac._WARM_UPS", before)
-        sac = Sac(config, columns, SeedGenerators.of(seeds, GPU), None)
-        for each in rows:
+        kind = DiscreteSac if discrete else Sac
+        sac = kind(BATCHES, scaling.columns, SeedGenerators.of(seeds, GPU), constraint)
+        for each in rows.view(9, len(seeds), *rows.shape[1:]):
             sac.update(each)
-        found.append([sac.actor.vector, sac.critic.vector, sac.log_alpha, sac.act(rows[0, ..., :5])])
+        found.append([sac.actor.vector, sac.critic.vector, sac.log_alpha, sac.act(each[..., :5])])
         assert all(math.isfinite(value) for of_seed in sac.pop_figures() for value in of_seed.values())
     for recorded, launched in zip(*found, strict=True):
         torch.testing.assert_close(recorded, launched, rtol=0, atol=1e-6)
