@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 ROUNDS, NORM, ROWS, MOMENTUM, AVERAGING = 60, 0.1, 64, 0.6, 0.9
 """Rounds, clipping norm, rows of a unit and round, and the server's momentum and average."""
-RATE = 0.25
-"""Learning rate of the local step. Correlated features have directions of ten times curvature 1, where 1 overshoots."""
+RATE = 0.5
+"""Learning rate of the local step. Correlated features have directions of several times curvature 1: 1 overshoots."""
 _ROWS_OF_A_UNIT, _UNEXPLAINED = 32, 0.5  # as is usual: rows, and the share of a target that no features explain
 SCALES, FINER_SCALES, RESIDUALS = "scales", "finer_scales", "residuals"
 FIRST_STATES, LENGTHS = "first_states", "lengths"

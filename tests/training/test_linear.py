@@ -200,6 +200,7 @@ def test_weights_that_noise_could_have_made_are_held_back_and_others_stay() -> N
         assert torch.equal(kept, means)
         assert float((held - true).square().sum()) * gained <= float((noised - true).square().sum())
     torch.testing.assert_close(without_noise((noised, means), 0.0)[0], noised)
+    assert torch.equal(without_noise((noised[:, :30], means), 1.0)[0], noised[:, :30]), "of few features most count"
 
 
 def test_a_clip_that_shortens_what_people_say_adds_less_noise_and_takes_less_of_it_back() -> None:
