@@ -15,7 +15,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "6118859fefdffe69d81f2fee7a26457c4289b67ed6c0fbb48dd01735b301651f"
+SOURCES = "86c6af1a449d3826727d6dbe27379284ff75c09b562b6bd67950880f70ebc9fe"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:
