@@ -203,6 +203,17 @@ def test_weights_that_noise_could_have_made_are_held_back_and_others_stay() -> N
     assert torch.equal(without_noise((noised[:, :30], means), 1.0)[0], noised[:, :30]), "of few features most count"
 
 
+def test_weights_are_shrunk_once_and_those_of_older_engines_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("primorl.training.linear._MANY", 1)
+    setup, kept = setup_of(8, noise=2.0), list[TrainingState]()
+    weights = train(setup, log_of(8), None, save_checkpoint=kept.append).weights
+    finished = kept[-1]
+    assert not torch.equal(weights[0], finished.best[0])
+    for engine, expected in ((finished.engine, weights), (5, finished.best)):
+        again = train(setup, None, None, state=replace(finished, engine=engine)).weights
+        assert all(map(torch.equal, again, expected))
+
+
 def test_a_clip_that_shortens_what_people_say_adds_less_noise_and_takes_less_of_it_back() -> None:
     """The twin: a long clip adds noise and shortens nothing."""
     setup = setup_of(60, noise=2.0)
