@@ -104,8 +104,10 @@ class Polynomials:
             terms = [held[..., first + j, None] * basis[first + j, place : place + size - 1] for j in range(size)]
             parts.append(sum(terms[1:], terms[0]))
             place += size - 1
-        whole = _powers(torch.cat(parts, -1))
-        cubic = whole if self.tails >= FARTHEST else _powers(whole[1].clamp(-self.tails, self.tails))
+        z = torch.cat(parts, -1)
+        whole = cubic = _powers(z, self.degree)
+        if self.degree > 2 and self.tails < FARTHEST:
+            cubic = _powers(z.clamp(-self.tails, self.tails), self.degree)
         parts = []
         for degrees, factors in _products(self):
             powers = cubic if sum(degrees) == 3 else whole
@@ -116,8 +118,13 @@ class Polynomials:
         return torch.cat(parts, -1)
 
 
-def _powers(z: Tensor) -> dict[int, Tensor]:
-    return {1: z, 2: (z * z - 1) / math.sqrt(2), 3: (z * z * z - 3 * z) / math.sqrt(6)}
+def _powers(z: Tensor, degree: int) -> dict[int, Tensor]:
+    powers = {1: z}
+    if degree > 1:
+        powers[2] = (z * z - 1) / math.sqrt(2)
+    if degree > 2:
+        powers[3] = (z * z * z - 3 * z) / math.sqrt(6)
+    return powers
 
 
 @cache

@@ -158,7 +158,7 @@ class ActorCritic(ABC):
         self._sums += torch.stack((critic_loss, actor_loss, value, log_density, self.log_alpha.exp()))
 
     def pop_figures(self) -> tuple[dict[str, float], ...]:
-        """Of each seed, means over the updates since the last call; the only place where a GPU is waited for."""
+        """Of each seed, means over the updates since the last call; waits for a GPU."""
         means = (self._sums / self._updates).T.tolist()
         self._sums.zero_()
         self._updates = 0

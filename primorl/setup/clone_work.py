@@ -159,11 +159,11 @@ def policy_network(params: Params, manifest: Manifest) -> "PolicyNetwork":
     )
     if not linear:
         return network
-    # Logits of discrete actions gained nothing from cubes, and noise is no share of their variance.
+    # Logits of discrete actions gained nothing from cubes, and noise is no share of their variance: degree 2, always.
     for degree in (2,) if spaces.discrete_actions else heads.degrees(size, spaces.one_hot, cubes=True):
         network = replace(network, features=Polynomials(size, spaces.one_hot, degree, _TAILS))
         plan = _heads_plan(params, manifest, network)
-        if spaces.discrete_actions or heads.affords(plan, _HEADS_SERVER, heads.RATE, network):
+        if heads.affords(heads.lost_to_noise(plan, _HEADS_SERVER, heads.RATE, network), network):
             break
     return network
 

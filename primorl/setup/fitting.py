@@ -332,9 +332,8 @@ def _of_heads(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
         check_choices(tried, manifest, public)
         plan = make_plan(tried, manifest)
         shape, blurred = architecture(tried, manifest), heads.blurred(plan)
-        known = plan, tried.dynamics, tried.dynamics.learning_rate, shape
-        lost = heads.lost_to_noise(*known)
-        if heads.affords(*known):
+        lost = heads.lost_to_noise(plan, tried.dynamics, tried.dynamics.learning_rate, shape)
+        if heads.affords(lost, shape):
             break
     blur = blurred or 0.0
     answer: CanLearn = "marginal" if lost < _LOST_NO and blur < _BLURRED_NO else "no"

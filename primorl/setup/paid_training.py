@@ -163,13 +163,12 @@ def _train(
             if group is not None:
                 check_coverage(group, setup.plan.units, rows.numbers)
             private = setup.source_of(rows)
-        public = setup.public_of(partitions.public.flat()) if partitions.public.units else None
-        if setup.architecture.features is not None and setup.normaliser != "public":
-            public = None  # linear heads are not judged by people who may differ from the others
+        # Linear heads are not judged by people who may differ from the others.
+        judged = partitions.public.units and (setup.architecture.features is None or setup.normaliser == "public")
         return train(
             setup,
             private,
-            public,
+            setup.public_of(partitions.public.flat()) if judged else None,
             state=payment.state,
             save_checkpoint=payment.save_checkpoint,
             on_round=on_round,

@@ -134,12 +134,12 @@ def degrees(inputs: int, one_hot: OneHot, *, cubes: bool) -> tuple[int, ...]:
     return (3, 2, 1) if cubes and inputs - len(one_hot) <= _MOST_COLUMNS else (2, 1)
 
 
-def affords(plan: Plan, server: ServerTraining, rate: float, shape: Network) -> bool:
-    """Tell whether features are worth their noise and their time."""
+def affords(lost: float, shape: Network) -> bool:
+    """Tell whether features are worth their noise, of which `lost_to_noise` says how much is lost, and their time."""
     cubes = shape.features is not None and shape.features.degree > 2
     if cubes and shape.inputs > MOST_CUBES:
         return False
-    return lost_to_noise(plan, server, rate, shape) <= (LOST_OF_CUBES if cubes else LOST_YES)
+    return lost <= (LOST_OF_CUBES if cubes else LOST_YES)
 
 
 def blurred(plan: Plan) -> float | None:

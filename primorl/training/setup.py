@@ -118,6 +118,13 @@ class TrainingSetup:
         first = ScalesQuery.declared(self.columns, self.bounds, finer=finer)
         return first.narrowed(answers[SCALES], self.noise_of(SCALES)) if finer and SCALES in answers else first
 
+    def _told_scales(
+        self, answers: Mapping[str, Tensor]
+    ) -> tuple[ScalesQuery, tuple[Tensor, float, tuple[ScalesQuery, Tensor, float]]]:
+        """Make the second query of scales, and what its methods take: its answer and noise, and the first query's."""
+        first = self._scales({}, finer=False), answers[SCALES], self.noise_of(SCALES)
+        return self._scales(answers, finer=True), (answers[FINER_SCALES], self.noise_of(FINER_SCALES), first)
+
     def late_queries(self) -> dict[str, ResidualQuery | FirstStatesQuery | LengthsQuery]:
         """Make the query of each name that is asked after the rounds, in the plan's order."""
         found: dict[str, ResidualQuery | FirstStatesQuery | LengthsQuery] = {}
@@ -156,9 +163,8 @@ class TrainingSetup:
             if self.architecture.features is None:
                 query = NormaliserQuery(self.columns, self.bounds)
                 return query.normaliser(answers[NORMALISER], self.noise_of(NORMALISER))
-            first = self._scales({}, finer=False), answers[SCALES], self.noise_of(SCALES)
-            finer = self._scales(answers, finer=True)
-            return finer.normaliser(answers[FINER_SCALES], self.noise_of(FINER_SCALES), first)
+            finer, told = self._told_scales(answers)
+            return finer.normaliser(*told)
         if public is None:
             raise ValueError("the normaliser comes from the public split, and there is none")
         inputs, targets = public
@@ -169,9 +175,8 @@ class TrainingSetup:
         """Those of S + A + 1 names, the reward last, whose charged variance is less than its standard error."""
         if FINER_SCALES not in answers:
             return []
-        first = self._scales({}, finer=False), answers[SCALES], self.noise_of(SCALES)
-        finer = self._scales(answers, finer=True)
-        hidden = finer.hidden(answers[FINER_SCALES], self.noise_of(FINER_SCALES), first)
+        finer, told = self._told_scales(answers)
+        hidden = finer.hidden(*told)
         columns, S = self.columns, self.columns.observation_size
         known = [names[place] for place in columns.continuous.tolist()]
         known += [] if columns.discrete_actions else names[S:-1]

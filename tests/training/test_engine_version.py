@@ -15,7 +15,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "86c6af1a449d3826727d6dbe27379284ff75c09b562b6bd67950880f70ebc9fe"
+SOURCES = "6a157cfb7da2114e9f1edd858e82d021aa068c426d1c6855663c9060f872db10"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:
