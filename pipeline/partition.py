@@ -5,24 +5,31 @@ import sys
 from pipeline.runner import run_stage
 from primorl.config.params import Params
 from primorl.project.paths import PARTITIONS, PUBLIC, TRAJECTORIES
+from primorl.setup.accounts import refuse_published, version_of
 from primorl.setup.public_checks import objections, say_public
 from primorl.tracking import StageRun
 from primorl.trajectories.partitioning import partition
-from primorl.trajectories.storage.manifest import PUBLIC_BY
+from primorl.trajectories.storage.manifest import PUBLIC_BY, Manifest
 from primorl.trajectories.storage.rows import UnitStore
 
 
 def body(params: Params, run: StageRun) -> None:
     """Split; the numbers of units are declared public, and nothing else is logged.
 
-    What the public split says against a training is printed already here.
+    A unit that was charged for as private does not become public, nor the other way round. What the public split says
+    against a training is printed already here.
     """
+
+    def check_units(manifest: Manifest, private: bytes, public: bytes) -> None:
+        refuse_published(params, manifest.info.dataset, version_of(manifest, private, public))
+
     manifest = partition(
         TRAJECTORIES,
         PARTITIONS,
         public_fraction=params.partition.public_fraction,
         salt=params.partition.salt,
         public=params.partition.public,
+        check_units=check_units,
     )
     run.params({"public_by": manifest.public_by, "salt": params.partition.salt})
     if manifest.public_by == "hash":

@@ -31,6 +31,7 @@ def _push(remote: Annotated[str, option("NAME", "A DVC remote inside the trust b
     """Send private outputs to the remote that you name."""
     from primorl.project.dvc import push_private
 
+    _check_units()
     for path in push_private(remote):
         print(f"{path}: on remote {remote}")
 
@@ -43,6 +44,7 @@ def _describe(
     from primorl.project.files import replaced_file
     from primorl.trajectories.description import describe, draw
 
+    _check_units()
     about, public = describe(PARTITIONS)
     columns, cut = _declared(about, public)
     about["declared"] = columns
@@ -53,6 +55,16 @@ def _describe(
         else:
             with replaced_file(figure) as fresh:
                 draw(fresh, about, public)
+
+
+def _check_units() -> None:
+    """Refuse a public split with units that the ledger knows as private."""
+    from primorl.config.params import load_reading
+    from primorl.project.paths import MANIFEST, PARAMS
+    from primorl.setup.accounts import check_public_units
+
+    if PARAMS.exists() and MANIFEST.exists():
+        check_public_units(load_reading())
 
 
 def _declared(about: dict[str, Any], public: "PublicSplit | None") -> tuple[list[dict[str, Any]], bool]:

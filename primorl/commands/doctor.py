@@ -71,6 +71,7 @@ def examine() -> Iterator[Finding]:
         "summary": _summary,
         "MLflow store": _tracking,
         "ledger": _ledger,
+        "public people": _public_people,
         "secret": _secret,
         ".primorl": _permissions,
         "left-overs": _leftovers,
@@ -234,6 +235,15 @@ def _secret() -> Verdict:
     if paths.MANIFEST.exists():
         check_secret(Manifest.load(paths.MANIFEST), paths.PARTITIONS)
     return "ok", "there" if secret.exists() else "not there yet; the first run makes one"
+
+
+def _public_people() -> Verdict:
+    from primorl.config.params import load_reading
+    from primorl.setup.accounts import check_public_units
+
+    if paths.PARAMS.exists():
+        check_public_units(load_reading())
+    return "ok", "nobody in the public split was charged for as private"
 
 
 def _ledger() -> Verdict:

@@ -379,7 +379,9 @@ def _ledger_lines(
     if ledger is not None:
         check_secret(manifest, PARTITIONS)  # under another one the ledger would recognise nobody
         with closing(ledger):
-            account = ledger.account(dataset_version(manifest, PARTITIONS))
+            version = dataset_version(manifest, PARTITIONS)
+            ledger.check_published(manifest.info.dataset, version)
+            account = ledger.account(version)
     total = account.total(declared.delta)
     if ledger is not None:
         spent = f"ε {at_most(total.epsilon, 4)} spent at δ {at_most(declared.delta)}"

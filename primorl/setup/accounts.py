@@ -24,7 +24,18 @@ from primorl.project.dvc import REMAKE, is_recorded, recorded_file
 from primorl.project.errors import PipelineError
 from primorl.project.files import home, parse_json, read_json, workspace
 from primorl.project.git import git_commit
-from primorl.project.paths import BEHAVIOUR, LEDGER, LEDGER_HEAD, LOCK, MODEL, MODELS, PRIVATE_EVALUATION, SECRET
+from primorl.project.paths import (
+    BEHAVIOUR,
+    LEDGER,
+    LEDGER_HEAD,
+    LOCK,
+    MANIFEST,
+    MODEL,
+    MODELS,
+    PARTITIONS,
+    PRIVATE_EVALUATION,
+    SECRET,
+)
 from primorl.project.records import printable
 from primorl.setup.questions import check_question
 from primorl.tracking import StageRun
@@ -112,9 +123,17 @@ def dataset_version(manifest: Manifest, partitions: Path) -> Version:
     Raises:
         PipelineError: ``units.bin`` or ``public_units.bin`` is missing, or is of another partition.
     """
+    members = _digests(partitions / "units.bin", manifest.private_units, manifest.info)
+    return version_of(manifest, members, _public_digests(manifest, partitions))
+
+
+def _public_digests(manifest: Manifest, partitions: Path) -> bytes:
+    return _digests(partitions / "public_units.bin", manifest.public_units, manifest.info)
+
+
+def version_of(manifest: Manifest, members: bytes, public: bytes) -> Version:
+    """The units of a partition as the ledger knows them, by the digests of its two sides (`Membership`)."""
     info = manifest.info
-    members = _digests(partitions / "units.bin", manifest.private_units, info)
-    public = _digests(partitions / "public_units.bin", manifest.public_units, info)
     return Version(
         info.dataset_fingerprint,
         info.unit,
@@ -124,6 +143,34 @@ def dataset_version(manifest: Manifest, partitions: Path) -> Version:
         trajectories_per_person=info.trajectories_per_person,
         population=population_digest(project_secret(), info.population or info.dataset),
     )
+
+
+def refuse_published(params: Params | Reading, dataset: str, version: Version) -> None:
+    """Refuse a version with public units that were charged for as private, or the other way round.
+
+    Raises:
+        Refused: there is such a unit. Nothing was written.
+    """
+    ledger = begun_ledger(params)
+    if ledger is not None:
+        with closing(ledger):
+            ledger.check_published(dataset, version)
+
+
+def check_public_units(params: Params | Reading) -> None:
+    """Refuse to use the public split where the ledger has a charge for one of its units as private.
+
+    Such a split can be there without a charge of its own: made under another ``partition.salt``, or checked out.
+    Without partitions nothing is checked.
+
+    Raises:
+        Refused: there is such a unit.
+        PipelineError: the ledger cannot be read, or ``public_units.bin`` is missing.
+    """
+    if MANIFEST.exists() and ((home() / LEDGER_HEAD).exists() or params.ledger.url is not None):
+        manifest = Manifest.load(MANIFEST)
+        public = _public_digests(manifest, PARTITIONS)
+        refuse_published(params, manifest.info.dataset, version_of(manifest, b"", public))
 
 
 def request(

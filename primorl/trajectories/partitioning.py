@@ -1,5 +1,6 @@
 """The split into a private and a public partition, by privacy unit."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,15 @@ from primorl.trajectories.storage.parquet import RANDOM, PartReader, PartWriter
 from primorl.trajectories.storage.schema import whole
 
 
-def partition(source: Path, target: Path, *, public_fraction: float | None, salt: str, public: Any = None) -> Manifest:
+def partition(
+    source: Path,
+    target: Path,
+    *,
+    public_fraction: float | None,
+    salt: str,
+    public: Any = None,
+    check_units: Callable[[Manifest, bytes, bytes], None] | None = None,
+) -> Manifest:
     """Split the dataset in ``source`` into ``target``'s ``private/``, ``public/`` and ``manifest.json``.
 
     ``units.bin`` is the `Membership` of the private side, ``public_units.bin`` that of the public one. All are written
@@ -31,6 +40,8 @@ def partition(source: Path, target: Path, *, public_fraction: float | None, salt
             not used where ``public`` is given.
         salt: separates this draw from others with the same ids.
         public: how consent is told: an object with ``file``, or with ``column`` and ``values``; None: units are drawn.
+        check_units: raises where these units may not be split so; it is called with the manifest and the digests of
+            both sides before ``target`` changes.
 
     Raises:
         PipelineError: if the dataset is damaged, out of order or changed since it was ingested, if consent does not fit
@@ -93,9 +104,11 @@ def partition(source: Path, target: Path, *, public_fraction: float | None, salt
                 "drop the duplicate; or, where the id of a trajectory is that of another unit, give it one of its own "
                 "(in a log: set options.trajectory_ids: per_unit)"
             )
+        manifest = Manifest(reader.info, counts["private"], counts["public"], rule.by, secret_check(project_secret()))
+        if check_units is not None:
+            check_units(manifest, members.to_bytes(), public_members.to_bytes())
         units_file.write_bytes(members.to_bytes())
         public_units_file.write_bytes(public_members.to_bytes() or NOBODY)
-        manifest = Manifest(reader.info, counts["private"], counts["public"], rule.by, secret_check(project_secret()))
         write_json(manifest_file, manifest.to_json())
     return manifest
 

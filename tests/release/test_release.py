@@ -7,14 +7,20 @@ import re
 import shutil
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 import yaml
 from dp_accounting import dp_event
 
 import primorl
+from pipeline import evaluate, optimize_policy, report
+from pipeline import partition as partition_stage
 from primorl.commands import main as cli
 from primorl.config import params
 from primorl.dynamics.config import PublicLosses
@@ -23,8 +29,12 @@ from primorl.privacy.statement import NO_ROUNDS
 from primorl.project.errors import PipelineError
 from primorl.project.files import file_sha256, read_json, write_json
 from primorl.release import build, bundle
+from primorl.release.build import release
 from primorl.release.contents import CARDS, DECLARED, EVALUATION, FILES, LEDGER, MANIFEST
 from primorl.setup.accounts import project_ledger
+from primorl.trajectories.identity.consent import HashDraw
+from primorl.trajectories.partitioning import partition
+from tests.pipeline.tiny_policy import RememberingRun
 from tests.projects import inside
 from tests.release.bundles import (
     edit,
@@ -329,3 +339,33 @@ def test_linear_heads_of_private_people_alone_are_released_and_checked(
     build.release(Path("bundle"), params.load(Path("params.yaml")), void_ok=False)
     assert bundle.check(Path("bundle"), void_ok=False).private
     assert Path("bundle/dynamics/starts.safetensors").exists()
+
+
+def test_a_unit_that_was_charged_as_private_never_becomes_public(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another salt with the same counts: the stage refuses it, and so does whatever reads such a split anyway."""
+    chosen, run = params.load(Path("params.yaml")), RememberingRun()
+    run.pipeline = RememberingRun()  # type: ignore[attr-defined]
+
+    def public(salt: str) -> int:
+        return int(HashDraw(0.3, salt)(pa.array(units)).sum())
+
+    units = pq.read_table("data/trajectories")["unit_id"].unique().to_pylist()
+    other = next(salt for salt in map(str, range(1000)) if public(salt) == public("primorl"))
+    changed = replace(chosen, partition=replace(chosen.partition, salt=other))
+    before = snapshot(Path("data/partitions"))
+    with pytest.raises(PipelineError, match="would publish them"):
+        partition_stage.body(changed, run)  # type: ignore[arg-type]
+    assert snapshot(Path("data/partitions")) == before, "nothing is half-written"
+    partition_stage.body(chosen, run)  # type: ignore[arg-type]
+    partition(Path("data/trajectories"), Path("data/partitions"), public_fraction=0.3, salt=other)
+    for use in (
+        *(partial(stage.body, chosen, run) for stage in (optimize_policy, evaluate, report)),
+        partial(release, Path("out"), chosen, void_ok=False),
+    ):
+        with pytest.raises(PipelineError, match="would publish them"):
+            use()
+    for words in (["data", "describe"], ["data", "push", "--remote", "x"], ["doctor"]):
+        assert cli.main(words) == 1
+        assert "would publish them" in "".join(capsys.readouterr())

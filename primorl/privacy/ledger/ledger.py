@@ -154,11 +154,16 @@ class Ledger:
 
         def decide() -> _Entries | None:
             roster = self._directory.placed(request.version)
-            refuse_published(request, roster, self._directory)
+            refuse_published(request.dataset, request.version, roster, self._directory)
             version, registration = self._registered(request.version, roster)
             return (registration, {version: roster.packed()}, None) if registration else None
 
         self._write(decide)
+
+    def check_published(self, dataset: str, version: Version) -> None:
+        """Raise what `publish` would raise for the units of a version, and write nothing."""
+        self._refresh()
+        refuse_published(dataset, version, self._directory.placed(version), self._directory)
 
     def dry_run(self, request: Request, budget: Budget | None) -> None:
         """Raise what `reserve` would raise for this request now, and write nothing: for work charged in parts."""
@@ -168,7 +173,7 @@ class Ledger:
     def _refuse(self, request: Request, budget: Budget | None, roster: Roster) -> None:
         account = account_of(self._directory, request.version, roster)
         others = other_kinds(self._directory, request.version, roster)
-        refuse_published(request, roster, self._directory)
+        refuse_published(request.dataset, request.version, roster, self._directory)
         refuse_unbounded(request, account, others)
         if budget is not None:
             refuse_beyond(budget, request, account, others)

@@ -9,7 +9,7 @@ from dp_accounting import dp_event
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.rounding import at_least, at_most, left_of, rounded_up
 from primorl.privacy.ledger.account import Account, OtherKind, same_kind, seen
-from primorl.privacy.ledger.history import Budget, BudgetExceeded, History, Refused, Request
+from primorl.privacy.ledger.history import Budget, BudgetExceeded, History, Refused, Request, Version
 from primorl.privacy.ledger.roster import Directory, Roster
 
 _OTHERS = ("clone_behaviour", "evaluate_private", "online", "select")
@@ -27,28 +27,27 @@ def refuse_second(request: Request, history: History) -> None:
             )
 
 
-def refuse_published(request: Request, roster: Roster, directory: Directory) -> None:
+def refuse_published(dataset: str, own: Version, roster: Roster, directory: Directory) -> None:
     """Refuse units that are public in one run and private in another."""
-    own = request.version
     for sequence, known in directory.history.versions.items():
         earlier = directory.roster(sequence)
         one_population = own.population is not None and own.population == known.population
         published = bool(own.public) or any(side == "public" for side, _ in earlier.bits)
         if one_population and published and not same_kind(own, known):
             raise Refused(
-                f"dataset {request.dataset!r}: unit: found {own.unit!r}, and an earlier run on the same population had "
+                f"dataset {dataset!r}: unit: found {own.unit!r}, and an earlier run on the same population had "
                 f"{known.unit!r}; where some units are public, nobody can tell whose they are under another unit; keep "
                 "the unit, or set partition.public_fraction: 0 from the first run on"
             )
         if roster.shares("public", earlier, "private"):
             raise Refused(
-                f"dataset {request.dataset!r}: the public split holds units that earlier runs were charged for as "
+                f"dataset {dataset!r}: the public split holds units that earlier runs were charged for as "
                 "private, and would publish them; put partition.salt and partition.public_fraction back, or take "
                 "other data"
             )
         if roster.shares("private", earlier, "public"):
             raise Refused(
-                f"dataset {request.dataset!r}: the private split holds units that earlier runs used as public, and "
+                f"dataset {dataset!r}: the private split holds units that earlier runs used as public, and "
                 "nothing protects them any more; put partition.salt and partition.public_fraction back, leave "
                 "these units out (ingestion.exclude_units), or take other data"
             )
