@@ -84,7 +84,7 @@ def _judge(folders: list[str], stays: int = 2000) -> None:
     names = list(MEALS)
 
     def of(folder: str) -> Callable[[np.random.Generator, float, float, str], float]:
-        policy = primorl.load_policy(folder)
+        policy = primorl.load_policy(folder, against_advice=True)
         one_hot = np.eye(len(names))
         return lambda generator, glucose, on_board, meal: float(
             policy.act([glucose, on_board, *one_hot[names.index(meal)]])[0]

@@ -107,7 +107,7 @@ def judge(folders: Sequence[str], cases: int = 6000) -> None:
     import primorl
 
     def of(folder: str) -> Callable[[np.random.Generator], Dose]:
-        policy = primorl.load_policy(folder)
+        policy = primorl.load_policy(folder, against_advice=True)
         return lambda _: lambda seen, since, drawn: float(policy.act([*seen, since])[0])
 
     env = make("anesthesim:anesthesim/PropofolControl-v0")

@@ -86,11 +86,13 @@ def main() -> None:
     parser.add_argument("--policy", default="models/policy", metavar="DIR")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default: this machine only)")
     parser.add_argument("--port", type=int, default=8000, help="0: a free one")
+    parser.add_argument("--against-advice", action="store_true", help="serve it although its run advises against it")
     arguments = parser.parse_args()
     try:
-        policy = primorl.load_policy(arguments.policy)
+        policy = primorl.load_policy(arguments.policy, against_advice=arguments.against_advice)
         with server(policy, arguments.host, arguments.port) as serving:
-            print(f"serving {arguments.policy} at http://{arguments.host}:{serving.server_port}/act", flush=True)
+            what = arguments.policy + (", against advice," if arguments.against_advice else "")
+            print(f"serving {what} at http://{arguments.host}:{serving.server_port}/act", flush=True)
             serving.serve_forever()
     except PipelineError as wrong:
         sys.exit(f"error: {wrong}")

@@ -14,7 +14,10 @@ from primorl.project.paths import BEHAVIOUR, MODEL, PARAMS, POLICY, SELECTION
 if TYPE_CHECKING:
     from primorl.privacy.statement import Statement
 
-_Policy = Annotated[Path | None, path_option("DIR", "Folder of the policy.  [default: models/policy]")]
+_Policy = Annotated[Path | None, path_option("DIR", "Folder of the policy.  [default: the recommended one]")]
+_AgainstAdvice = Annotated[
+    bool, flag("--against-advice", "Use the policy that --policy names although its run advises against it.")
+]
 
 
 def select(
@@ -74,6 +77,7 @@ def predict(
     observations: Annotated[Path, path_option("FILE", "Parquet or CSV, one observation a row.")],
     out: Annotated[Path, path_option("FILE", "Parquet or CSV to write.")],
     policy: _Policy = None,
+    against_advice: _AgainstAdvice = False,
     keep: Annotated[
         list[str] | None, option("COLUMN", "A column of the observations to carry over; may be repeated.")
     ] = None,
@@ -93,7 +97,7 @@ def predict(
 
     Examples:
       primorl predict --observations today.csv --out actions.csv
-                                        the actions of models/policy; columns are found by their names
+                                        the actions of the recommended policy; columns are found by their names
       primorl predict --policy out/v1/policy --observations log.parquet --out actions.parquet --keep patient --keep time
                                         those of a released bundle, beside two columns of the log
       primorl predict --observations log.csv --out actions.csv --trajectory stay --step time
@@ -103,28 +107,31 @@ def predict(
     action: its column `abstained` is true. A number with another mark than the decimal point, such as 1,234, is an
     error.
     """
-    from primorl.policy.loaded import load_policy
+    from primorl.policy.advice import chosen
+    from primorl.policy.loaded import read_policy
     from primorl.setup.prediction import predict
     from primorl.trajectories.sources.tabular.elapsed import RowOrder
 
     if bool(trajectory) != bool(step):
         raise PipelineError("--trajectory, --step: found one without the other; allowed are both, or neither; add it")
-    chosen = load_policy(policy or POLICY)
+    folder = chosen(policy, against_advice=against_advice)
     by = RowOrder(tuple(trajectory), step) if trajectory and step else None
-    rows, abstained = predict(chosen, observations, out, keep=keep or (), decimal_point=decimal_point, by=by)
-    print(f"{out}: {rows} rows")
+    loaded = read_policy(folder)
+    rows, abstained = predict(loaded, observations, out, keep=keep or (), decimal_point=decimal_point, by=by)
+    print(f"{out}: {rows} rows, actions of {folder}")
     print(f"abstained: {abstained} of {rows} rows, which have no action", file=sys.stderr)
 
 
 def export(
     out: Annotated[Path, path_option("FILE", "The .onnx file to write.")],
     policy: _Policy = None,
+    against_advice: _AgainstAdvice = False,
     void_ok: VoidOk = False,
 ) -> None:
     """Write a policy as an ONNX file, checked against the policy itself.
 
     Examples:
-      primorl export --out policy.onnx             models/policy, with its privacy statement in the metadata
+      primorl export --out policy.onnx             the recommended policy, with its privacy statement in the metadata
       primorl export --policy out/v1/policy --out policy.onnx
                                                    the policy of a released bundle
 
@@ -132,16 +139,17 @@ def export(
     [n] if actions are discrete; all in the environment's units. Where the policy abstains, the action is NaN, or -1.
     """
     from primorl.evaluation.wording import guarantee
+    from primorl.policy.advice import chosen, described
     from primorl.policy.config import PolicyConfig
-    from primorl.policy.loaded import load_policy
+    from primorl.policy.loaded import read_policy
     from primorl.privacy import statement
     from primorl.release.bundle import refuse_void
     from primorl.setup import onnx_file
 
     if out.suffix != ".onnx":
         raise PipelineError(f"--out: found {str(out)!r}; allowed is a name that ends in .onnx")
-    folder = policy or POLICY
-    loaded, stated = load_policy(folder), statement.Statement.read(folder)
+    folder = chosen(policy, against_advice=against_advice)
+    loaded, stated = read_policy(folder), statement.Statement.read(folder)
     config = PolicyConfig.read(folder)
     if config.variant == "mopo":
         raise PipelineError(f"{folder}: variant mopo was trained on raw private transitions and is never released")
@@ -149,7 +157,7 @@ def export(
         refuse_void(folder / statement.FILE, stated)
     if stated.private:
         _check_figures(folder, stated, near_clone=config.clone_error is not None)
-    rows, difference = onnx_file.export(loaded, stated, out)
+    rows, difference = onnx_file.export(loaded, stated, out, recommendation=described(folder))
     of = "of the actions differ" if loaded.discrete_actions else "of an action's range is the largest difference"
     print(f"{out}: opset {onnx_file.OPSET}; checked on {rows} observations: {difference:.2g} {of}")
     print(guarantee(stated.to_json()))
@@ -181,6 +189,7 @@ def release(
         Literal["models/policy", "models/behaviour", "models/online"] | None,
         option("FOLDER", "The policy to release.  [default: the recommended one]"),
     ] = None,
+    against_advice: _AgainstAdvice = False,
     sign: Annotated[Path | None, path_option("FILE", "Sign with this private Ed25519 key (PEM).")] = None,
     key: Annotated[Path | None, path_option("FILE", "With --check: the signer's public key (PEM).")] = None,
 ) -> None:
@@ -188,8 +197,8 @@ def release(
 
     Examples:
       primorl release out/v1            model, policy, statement, card and what the ledger says, checked, in out/v1
-      primorl release out/v1 --policy models/policy
-                                        this policy, also where another one or none is recommended
+      primorl release out/v1 --policy models/policy --against-advice
+                                        this policy, although another one or none is recommended
       primorl release out/v2 --policy models/online
                                         the policy that learned from users, without the model
       primorl release --check out/v1    check a bundle from anybody: complete, consistent, and nothing in it runs
@@ -204,8 +213,8 @@ def release(
     from primorl.release.card import promised
     from primorl.release.contents import SIGNATURE
 
-    if policy is not None and check:
-        raise PipelineError("--policy: found with --check, allowed without it")
+    if check and (policy is not None or against_advice):
+        raise PipelineError("--policy, --against-advice: found with --check, allowed without it")
     if sign is not None and check:
         raise PipelineError("--sign: found with --check, allowed without it; --key FILE verifies a signature")
     if key is not None and not check:
@@ -220,7 +229,14 @@ def release(
         stated = online_bundle.release_online(directory, params.load_reading(PARAMS), void_ok=void_ok, sign=sign)
         promise = guarantee(stated.to_json())
     else:
-        release(directory, params.load_reading(PARAMS), void_ok=void_ok, sign=sign, policy=policy)
+        release(
+            directory,
+            params.load_reading(PARAMS),
+            void_ok=void_ok,
+            sign=sign,
+            policy=policy,
+            against_advice=against_advice,
+        )
         promise = promised(directory)
     done = "sound" if check else "made and checked" if sign is None else "made, signed and checked"
     print(f"{directory}: {done}; {promise}")

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from primorl.policy.advice import refuse_against_advice
 from primorl.policy.config import FILE as CONFIG
 from primorl.policy.config import PolicyConfig
 from primorl.project.elapsed import ElapsedTime
@@ -189,14 +190,21 @@ class Policy:
         return held
 
 
-def load_policy(folder: str | os.PathLike[str]) -> Policy:
+def load_policy(folder: str | os.PathLike[str], *, against_advice: bool = False) -> Policy:
     """Read a trained policy: ``models/policy``, or ``policy`` in a released bundle.
 
     Nothing in the files runs.
 
+    Args:
+        folder: with ``policy.safetensors`` and ``config.json``.
+        against_advice: read it also where its run or bundle advises against it, or a project did not evaluate it.
+
     Raises:
-        PipelineError: a file is missing or broken, or the files contradict each other; one line.
+        PipelineError: a file is missing or broken, the files contradict each other, or the policy was advised against;
+            one line.
     """
+    if not against_advice:
+        refuse_against_advice(Path(folder))
     return read_policy(Path(folder))
 
 

@@ -19,6 +19,8 @@ from primorl.config.params import Params, Reading, declared_texts
 from primorl.evaluation.private.results import MEAN_RETURN, PrivateEvaluation
 from primorl.evaluation.recommendation import Released, found_in
 from primorl.evaluation.summary import Summary, stated
+from primorl.evaluation.wording import ADVICE
+from primorl.policy.advice import AGAINST
 from primorl.policy.behaviour import BehaviourConfig
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.ledger.account import fixed_epsilon
@@ -65,7 +67,13 @@ _FEWEST_HASH_DIGITS, _FEWEST_COUNT_DIGITS = 12, 4  # shorter ones match by chanc
 
 
 def release(
-    target: Path, params: Params | Reading, *, void_ok: bool, sign: Path | None = None, policy: Released | None = None
+    target: Path,
+    params: Params | Reading,
+    *,
+    void_ok: bool,
+    sign: Path | None = None,
+    policy: Released | None = None,
+    against_advice: bool = False,
 ) -> Statement:
     """Make a bundle in ``target``. If that fails, everything stays as it was.
 
@@ -75,6 +83,7 @@ def release(
         void_ok: release also if the statement is void; the card says so.
         sign: file of the private key to sign the bundle with; None: it is not signed.
         policy: folder of the policy to release; None: the recommended one.
+        against_advice: release the named policy although the recommendation is another one or none.
 
     Returns:
         What the bundle states.
@@ -93,7 +102,7 @@ def release(
     _refuse_other_data(manifest, statement, summary, answers)
     check_public_units(params)
     check_outputs((paths.MODEL, paths.POLICY, BEHAVIOUR, paths.PRIVATE_EVALUATION, SUMMARY))
-    source, clone = chosen_policy(summary, answers, policy), _clone_statement()
+    source, clone = chosen_policy(summary, answers, policy, against_advice), _clone_statement()
     declared = declared_texts(summary.dataset)
     ledger = _ledger_statement(params, statement, clone, answers, manifest)
     asked, evaluation = answers if answers.asked else None, _quoted(summary, answers, source)
@@ -214,19 +223,25 @@ def _digest(path: Path, algorithm: str) -> str:
         return hashlib.file_digest(file, algorithm).hexdigest()
 
 
-def chosen_policy(summary: Summary, answers: PrivateEvaluation, named: Released | None) -> Path:
+def chosen_policy(
+    summary: Summary, answers: PrivateEvaluation, named: Released | None, against_advice: bool = False
+) -> Path:
     """The folder of the policy that leaves: the recommended one, which may be the clone, or one that was named.
 
     Raises:
-        PipelineError: none is recommended and none is named, or the clone is wanted and nothing tells what it is worth.
+        PipelineError: none is recommended, another one is named without ``against_advice``, or the clone is wanted and
+            nothing tells what it is worth.
     """
     advice = summary.recommendation
-    if named is None and advice is not None and advice.policy is None:
+    if against_advice and named is None:
+        raise PipelineError(f"{AGAINST}: found without --policy, allowed with the policy's folder: name it")
+    folder = named or (advice.policy if advice is not None else "models/policy")
+    advised = advice is None or advice.answer == "trial" or (folder is not None and folder == advice.policy)
+    if advice is not None and not advised and not against_advice:
         raise PipelineError(
-            f"{SUMMARY}: recommendation: more data needed: {advice.reason.rstrip('.')}; to release a policy all the "
-            "same, name it: --policy models/policy or --policy models/behaviour"
+            f"{SUMMARY}: recommendation: {ADVICE[advice.answer]}. {advice.reason} To release a policy all the same: "
+            f"--policy {named or 'models/policy'} {AGAINST}"
         )
-    folder = named or (advice and advice.policy) or "models/policy"
     if folder == "models/policy":
         return paths.POLICY
     if summary.env_id is not None or answers.answer("clone", MEAN_RETURN) is None:

@@ -28,13 +28,14 @@ _MOST_TIES = 0.001
 """Share of observations whose two best discrete actions may be as good as each other, but for rounding."""
 
 
-def export(policy: Policy, statement: Statement, out: Path) -> tuple[int, float]:
+def export(policy: Policy, statement: Statement, out: Path, recommendation: str | None = None) -> tuple[int, float]:
     """Write ``policy`` to ``out``, after ONNX Runtime has run the file and its actions were compared.
 
     Args:
         policy: one whose actions are not drawn.
         statement: of the policy; the file's metadata have it.
         out: replaced when the check has passed, and untouched otherwise.
+        recommendation: whether to use the policy, in words, for the metadata; None: an environment measured it.
 
     Returns:
         The number of observations compared, and the largest difference of an action as a share of the width of its
@@ -56,7 +57,8 @@ def export(policy: Policy, statement: Statement, out: Path) -> tuple[int, float]
             f"export: needs {missing.name}, which is not installed; run `pip install 'primorl[onnx]'`"
         ) from None
     model = graph(policy)
-    onnx.helper.set_model_props(model, _metadata(policy, statement))
+    said = {} if recommendation is None else {"recommendation": recommendation}
+    onnx.helper.set_model_props(model, _metadata(policy, statement) | said)
     onnx.checker.check_model(model, full_check=True)
     content = model.SerializeToString()
     with replaced_file(out) as fresh:

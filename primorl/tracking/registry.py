@@ -25,7 +25,7 @@ import numpy as np
 import primorl.tracking
 from primorl.config.params import Params
 from primorl.evaluation.wording import worth
-from primorl.policy.loaded import load_policy
+from primorl.policy.loaded import read_policy
 from primorl.privacy.statement import Statement
 from primorl.tracking.store import Log, one_at_a_time
 
@@ -55,8 +55,9 @@ def register(
     """Register the policy in ``folder`` as a new version, and set the aliases anew.
 
     A policy of the same weights, data and guarantee that is there already has its tags and description replaced: it was
-    evaluated again. Of a void policy no version is made; those of the same weights and data are tagged void. A store
-    that fails costs one warning, see `primorl.tracking.store.Store`.
+    evaluated again. Of a void policy, and of one that its run advises against, no version is made; those of the same
+    weights and data are tagged so and lose their aliases. A store that fails costs one warning, see
+    `primorl.tracking.store.Store`.
 
     Args:
         run: the pipeline's run, which made it.
@@ -126,9 +127,10 @@ def _register(
         own = [f"tags.{key} = '{tags[key]}'" for key in ("policy_sha256", "dataset_fingerprint")]
         same = client.search_model_versions(" and ".join([wanted, *own]))
         again = [each for each in same if _stated(each.tags) == _stated(tags)]
-        if "void" in tags:
+        if unwanted := {key: tags[key] for key in ("void", "recommendation") if _unwanted(tags, key)}:
             for each in same:
-                client.set_model_version_tag(name, each.version, "void", tags["void"])
+                for key, found in unwanted.items():
+                    client.set_model_version_tag(name, each.version, key, found)
         elif again:
             known = max(again, key=_number)
             for key in known.tags.keys() - tags.keys():
@@ -140,12 +142,17 @@ def _register(
             with _as_default(client):
                 _create(client, run_id, files, tags, description)
         listed = sorted(client.search_model_versions(wanted), key=_number)
-        sound = [each for each in listed if "void" not in each.tags]
+        sound = [each for each in listed if not any(_unwanted(each.tags, key) for key in ("void", "recommendation"))]
         for alias, chosen in ((LATEST, sound[-1:]), (CHAMPION, champion(sound, budget.epsilon, budget.delta))):
             if chosen:
                 client.set_registered_model_alias(name, alias, str(chosen[0].version))
             elif listed:
                 client.delete_registered_model_alias(name, alias)  # no error where there is none
+
+
+def _unwanted(tags: Mapping[str, str], key: str) -> bool:
+    """Whether a tag says not to use a version: its statement is void, or its run advised against the policy."""
+    return key in tags and (key, tags[key]) != ("recommendation", "trial")
 
 
 def _number(known: "ModelVersion") -> int:
@@ -179,7 +186,7 @@ def champion(versions: Sequence["ModelVersion"], budget: float | None, delta: fl
         and (budget is None or (float(each.tags["epsilon"]) <= budget and float(each.tags["delta"]) <= delta))
     ]
     compared = [each for each in within if _judged_in(each) == _judged_in(within[-1])]
-    compared = [each for each in compared if each.tags.get("recommendation", "trial") == "trial"]
+    compared = [each for each in compared if not _unwanted(each.tags, "recommendation")]
     return sorted(compared, key=lambda each: -float(each.tags["value"]))[:1]
 
 
@@ -234,7 +241,7 @@ def _save(files: Path, place: Path) -> None:
     from mlflow.models import Model, ModelSignature
     from mlflow.types import Schema, TensorSpec
 
-    policy = load_policy(files)
+    policy = read_policy(files)
     names, given = policy.observation_names, None
     example: Any = policy.observation_mean[None].astype(np.float64)
     if names and names != tuple(f"observation_{index}" for index in range(len(names))):  # somebody gave them

@@ -3,6 +3,7 @@
 Nothing of it is pickled. It needs the wheel `primorl`, NumPy and MLflow, and no torch.
 """
 
+from pathlib import Path
 from typing import Any
 
 from mlflow.exceptions import MlflowException
@@ -10,7 +11,7 @@ from mlflow.models import set_model
 from mlflow.protos.databricks_pb2 import BAD_REQUEST
 from mlflow.pyfunc.model import PythonModel
 
-from primorl.policy.loaded import ObservationError, Policy, load_policy
+from primorl.policy.loaded import ObservationError, Policy, read_policy
 
 
 class Refused(MlflowException):
@@ -34,7 +35,7 @@ class ServedPolicy(PythonModel):
 
     def load_context(self, context: Any) -> None:
         """Read the policy's files."""
-        self.policy = load_policy(context.artifacts["policy"])
+        self.policy = read_policy(Path(context.artifacts["policy"]))
 
     def predict(self, context: Any, model_input: Any, params: dict[str, Any] | None = None) -> Any:
         """Actions for a table or an array of observations, see `Policy.act`.

@@ -85,7 +85,7 @@ def test_it_writes_actions_and_says_how_many_it_abstained_from(primorl: Call) ->
     Path("in.csv").write_text("id,age,dose,weight\n007,1,1,5\n8,,1,5\n9,1,99,5\n", encoding="utf-8")
     given = (*IN, "--policy", "bundle")
     status, out, err = primorl(*given, "--keep", "id", "--keep", "dose")
-    assert (status, out) == (0, "out/actions.csv: 3 rows\n")
+    assert (status, out) == (0, "out/actions.csv: 3 rows, actions of bundle\n")
     assert err.splitlines()[-1] == "abstained: 2 of 3 rows, which have no action"
     header, first, *others = Path("out/actions.csv").read_text(encoding="utf-8").splitlines()
     assert (header, first[:10], first[-6:]) == ('"id","dose","up","down","abstained"', '"007","1",', ",false")

@@ -318,16 +318,21 @@ def advised(said: str | None, policy: str | None) -> Any:
 
 
 def test_the_recommended_policy_leaves_or_the_one_that_is_named() -> None:
-    """Twin: a clone whose worth nobody knows does not leave."""
+    """Another than the recommended one needs two words. Twin: a clone whose worth nobody knows does not leave."""
     keep, trial, more = (
         advised("keep", "models/behaviour"),
         advised("trial", "models/policy"),
         advised("more_data", None),
     )
     assert chosen_policy(advised(None, None), RECOMMENDED, None) == chosen_policy(trial, RECOMMENDED, None) == POLICY
-    assert chosen_policy(keep, RECOMMENDED, None) == chosen_policy(more, RECOMMENDED, "models/behaviour") == BEHAVIOUR
-    with pytest.raises(PipelineError, match=r"more data needed: So; .*--policy models/policy"):
-        chosen_policy(more, RECOMMENDED, None)
+    assert chosen_policy(keep, RECOMMENDED, None) == BEHAVIOUR
+    assert chosen_policy(more, RECOMMENDED, "models/behaviour", against_advice=True) == BEHAVIOUR
+    assert chosen_policy(keep, RECOMMENDED, "models/policy", against_advice=True) == POLICY
+    for found, named in ((more, None), (more, "models/behaviour"), (keep, "models/policy")):
+        with pytest.raises(PipelineError, match=rf"So\. To release a policy .*{named or POLICY} --against-advice"):
+            chosen_policy(found, RECOMMENDED, named)  # type: ignore[arg-type]
+    with pytest.raises(PipelineError, match="found without --policy"):
+        chosen_policy(more, RECOMMENDED, None, against_advice=True)
     unknown = replace(RECOMMENDED, estimates=(answer("behaviour", MEAN_RETURN, -80.0),))
     for found, answers in ((trial, unknown), (advised(None, None), RECOMMENDED)):
         with pytest.raises(PipelineError, match=r"--policy: found models/behaviour"):

@@ -133,6 +133,20 @@ def test_the_champion_is_the_best_of_what_is_known_now(store: MlflowClient) -> N
     assert "Private policies learned from `visits`" in store.get_registered_model("visits").description
 
 
+def test_a_policy_that_was_advised_against_has_no_version_to_fetch(store: MlflowClient) -> None:
+    """Twin: a trial of it is recommended."""
+    trial, keep = ({"recommendation": {"answer": answer}} for answer in ("trial", "keep"))
+    registered(store, -3.5, said=trial)
+    registered(store, -2.0, said=keep)
+    assert aliases(store) == {"champion": 1, "latest-private": 1}
+    assert len(store.search_model_versions("name = 'visits'")) == 1
+    registered(store, -3.5, said=keep)
+    assert store.get_model_version("visits", "1").tags["recommendation"] == "keep"
+    assert aliases(store) == {}
+    registered(store, -3.5, said=trial)
+    assert aliases(store) == {"champion": 1, "latest-private": 1}
+
+
 def by_units(low: float, spent: float | None) -> dict[str, Any]:
     """What a summary says where the private units say what the policy is worth."""
     answer = {"of": "policy", "what": MEAN_RETURN, "estimator": "lstd", "value": low + 1, "ci95": (low, low + 2)}

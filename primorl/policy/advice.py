@@ -1,0 +1,112 @@
+"""Which policy may be used: the one that was recommended, or another one only against advice and by name.
+
+A recommendation is made where no simulator measured the policy (`primorl.evaluation.recommendation`). It is found in
+``evaluation.json`` of the bundle that a policy's folder lies in, or in ``metrics/summary.json`` of its project.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from primorl.policy.config import PolicyConfig
+from primorl.project.errors import PipelineError
+from primorl.project.files import file_sha256, read_json
+from primorl.project.paths import BEHAVIOUR, PIPELINE, POLICY, PRIVATE_EVALUATION, SUMMARY
+
+AGAINST = "--against-advice"
+_BUNDLE = "evaluation.json"
+_WEIGHTS = "policy.safetensors"
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A recommendation that is about the weights in a folder.
+
+    Attributes:
+        answer: `trial`, `keep` or `more_data`.
+        policy: ``models/policy``, or ``models/behaviour`` for the clone; None: neither is recommended.
+        reason: why, in a sentence or two.
+        file: where it stands.
+    """
+
+    answer: str
+    policy: str | None
+    reason: str
+    file: Path
+
+
+def advice_on(folder: Path) -> Advice | None:
+    """The recommendation about the policy in ``folder``; None where an environment measured it, or nobody says.
+
+    Raises:
+        PipelineError: the folder lies in a project whose last evaluation was of other weights, or there was none.
+    """
+    config = PolicyConfig.read(folder)
+    bundle = folder.resolve().parent / _BUNDLE
+    project = next((place for place in folder.resolve().parents if (place / PIPELINE).exists()), None)
+    if config.environment is not None or (project is None and not bundle.exists()):
+        return None
+    weights, cloned = file_sha256(folder / _WEIGHTS), config.policy == str(BEHAVIOUR)
+    if bundle.exists():
+        said, file = read_json(bundle), bundle
+        judged = said.get("policy_sha256")
+    else:
+        assert project is not None
+        file = project / SUMMARY
+        answers = project / PRIVATE_EVALUATION
+        said = read_json(file) if file.exists() else {}
+        judged = said.get("policy_sha256")
+        if cloned:
+            judged = read_json(answers).get("clone_sha256") if answers.exists() else None
+    advice = said.get("recommendation")
+    if judged != weights or not isinstance(advice, dict):
+        raise PipelineError(
+            f"{folder}: found a policy that {file} says nothing about, so nobody recommended it; run `dvc repro`, or "
+            f"use it all the same: {AGAINST} (in Python: against_advice=True)"
+        )
+    return Advice(advice["answer"], advice["policy"], advice["reason"], file)
+
+
+def refuse_against_advice(folder: Path) -> None:
+    """Refuse a policy that was advised against, unless it is the clone of today's practice and a trial is recommended.
+
+    Raises:
+        PipelineError: says what is recommended instead.
+    """
+    advice = advice_on(folder)
+    if advice is None or advice.answer == "trial":
+        return
+    if advice.policy is not None and advice.policy == PolicyConfig.read(folder).policy:
+        return
+    instead = "more data needed"
+    if advice.policy is not None:
+        instead = f"keep today's practice, whose clone is {advice.policy}"
+    raise PipelineError(
+        f"{folder}: advised against in {advice.file}: {instead}. {advice.reason} To use it all the same: --policy "
+        f"{folder} {AGAINST} (in Python: against_advice=True)"
+    )
+
+
+def described(folder: Path) -> str | None:
+    """The recommendation about the policy in ``folder`` in words; None where an environment measured it."""
+    try:
+        advice = advice_on(folder)
+    except PipelineError:
+        return "none: nobody recommended this policy"
+    return None if advice is None else f"{advice.answer} ({advice.policy or 'no policy'}): {advice.reason}"
+
+
+def chosen(folder: Path | None, *, against_advice: bool) -> Path:
+    """The folder to use: ``folder`` if it may be used, or, without a name, the one that is recommended.
+
+    Raises:
+        PipelineError: the policy was advised against, or none is recommended; or ``against_advice`` without a name.
+    """
+    if against_advice:
+        if folder is None:
+            raise PipelineError(f"{AGAINST}: found without --policy, allowed with the policy's folder: name it")
+        return folder
+    if folder is None:
+        advice = advice_on(POLICY)
+        folder = BEHAVIOUR if advice is not None and advice.policy == str(BEHAVIOUR) else POLICY
+    refuse_against_advice(folder)
+    return folder

@@ -1,0 +1,96 @@
+"""A policy that was advised against is used only by name and in so many words."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import primorl
+from primorl.commands.main import main
+from primorl.policy.advice import chosen
+from primorl.project.errors import PipelineError
+from primorl.project.files import file_sha256, read_json, write_json
+from tests.policy.test_loaded import LOG, NAMES, loaded
+
+POLICY, CLONE = Path("models/policy"), Path("models/behaviour")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project of a log, with a policy and a clone that nobody has evaluated."""
+    monkeypatch.chdir(tmp_path)
+    Path("models").mkdir()
+    for folder in (POLICY, CLONE):
+        loaded(folder, **LOG, **NAMES)
+        write_json(folder / "config.json", read_json(folder / "config.json") | {"policy": str(folder)})
+    Path("dvc.yaml").write_text("stages: {}\n", encoding="utf-8")
+    Path("in.csv").write_text("age,dose,weight\n1,1,5\n", encoding="utf-8")
+    return tmp_path
+
+
+def advise(answer: str, policy: Path | None) -> None:
+    named = None if policy is None else str(policy)
+    said: dict[str, Any] = {"answer": answer, "policy": named, "reason": "It loses 3."}
+    weights = {folder: file_sha256(folder / "policy.safetensors") for folder in (POLICY, CLONE)}
+    write_json(Path("metrics/summary.json"), {"policy_sha256": weights[POLICY], "recommendation": said})
+    write_json(Path("metrics/private_evaluation.json"), {"clone_sha256": weights[CLONE]})
+
+
+def test_what_is_recommended_is_used_and_nothing_else(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Twins: a trial is recommended; a policy that a simulator measured; a folder outside of any project."""
+    Path("metrics").mkdir()
+    predict = ["predict", "--observations", "in.csv", "--out", "out.csv"]
+    for answer, recommended, refused in (
+        ("trial", POLICY, ()),
+        ("keep", CLONE, (POLICY,)),
+        ("more_data", None, (POLICY, CLONE)),
+    ):
+        advise(answer, recommended)
+        for folder in refused:
+            with pytest.raises(PipelineError, match=rf"{folder}: advised against in .*It loses 3\. .*--against-advice"):
+                primorl.load_policy(folder)
+            assert main([*predict, "--policy", str(folder)]) == 1
+            assert not Path("out.csv").exists()
+            assert main([*predict, "--policy", str(folder), "--against-advice"]) == 0
+            assert f"actions of {folder}" in capsys.readouterr().out
+            Path("out.csv").unlink()
+        if recommended is None:
+            assert main(predict) == 1
+        else:
+            primorl.load_policy(recommended)
+            assert chosen(None, against_advice=False) == recommended
+    loaded(Path("elsewhere"), environment="Pendulum-v1")
+    primorl.load_policy("elsewhere")
+    Path("dvc.yaml").unlink()
+    primorl.load_policy(POLICY)
+
+
+def test_a_project_recommends_the_weights_that_it_evaluated(project: Path) -> None:
+    """Before an evaluation, and where the policy was trained again since, nobody has recommended it."""
+    Path("metrics").mkdir()
+    with pytest.raises(PipelineError, match="nobody recommended it; run `dvc repro`"):
+        primorl.load_policy(POLICY)
+    advise("trial", POLICY)
+    primorl.load_policy(POLICY)
+    said = read_json(Path("metrics/summary.json"))
+    write_json(Path("metrics/summary.json"), said | {"policy_sha256": "0" * 64})
+    with pytest.raises(PipelineError, match="nobody recommended it"):
+        primorl.load_policy(POLICY)
+    with pytest.raises(PipelineError, match="found without --policy"):
+        chosen(None, against_advice=True)
+
+
+def test_a_bundle_carries_its_advice(project: Path) -> None:
+    """The clone that a bundle holds is what its recommendation says; a policy that was released against it is not."""
+    for folder, fine in ((CLONE, True), (POLICY, False)):
+        bundle = Path(f"bundle-{fine}")
+        bundle.mkdir()
+        folder.rename(bundle / "policy")
+        said = {"answer": "keep", "policy": str(CLONE), "reason": "It loses 3."}
+        weights = file_sha256(bundle / "policy/policy.safetensors")
+        write_json(bundle / "evaluation.json", {"policy_sha256": weights, "recommendation": said})
+        if fine:
+            primorl.load_policy(bundle / "policy")
+        else:
+            with pytest.raises(PipelineError, match=r"advised against in .*evaluation\.json"):
+                primorl.load_policy(bundle / "policy")
