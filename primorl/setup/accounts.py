@@ -170,7 +170,8 @@ def check_public_units(params: Params | Reading) -> None:
     if MANIFEST.exists() and ((home() / LEDGER_HEAD).exists() or params.ledger.url is not None):
         manifest = Manifest.load(MANIFEST)
         public = _public_digests(manifest, PARTITIONS)
-        refuse_published(params, manifest.info.dataset, version_of(manifest, b"", public))
+        if public:
+            refuse_published(params, manifest.info.dataset, version_of(manifest, b"", public))
 
 
 def request(
