@@ -20,6 +20,7 @@ from primorl.project.paths import CHECKPOINTS, PARAMS, PIPELINE, STATE, seconds_
 from primorl.project.reporting import exit_status
 from primorl.project.template import check_version
 from primorl.tracking import StageRun, Usage, stage_run
+from primorl.trajectories.sources.tabular.watch import changed
 
 Body = Callable[[Params, StageRun], None]
 
@@ -53,6 +54,8 @@ def _run(name: str, body: Body) -> None:
         sweep_leftovers(root)
     checked = params.load(PARAMS)
     check_writable([*_outputs(name), home() / CHECKPOINTS / name], _BYTES_NEEDED)
+    if name != "collect" and (said := changed(checked.dataset, checked.chosen)) is not None:
+        print(f"{name}: warning: {said}", file=sys.stderr)
     started, usage = time.perf_counter(), Usage(name)
     suggested = checked.suggestions_line()
     if suggested is not None:

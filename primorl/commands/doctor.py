@@ -66,6 +66,7 @@ def examine() -> Iterator[Finding]:
         "git": _git,
         "version": _version,
         "params.yaml": _params,
+        "source": _source,
         "dvc.lock": _lock,
         "outputs": _outputs,
         "summary": _summary,
@@ -237,6 +238,17 @@ def _secret() -> Verdict:
     return "ok", "there" if secret.exists() else "not there yet; the first run makes one"
 
 
+def _source() -> Verdict:
+    from primorl.config.params import load
+    from primorl.trajectories.sources.tabular.watch import changed
+
+    if not paths.PARAMS.exists():
+        return "ok", "no project, no dataset"
+    params = load()
+    said = changed(params.dataset, params.chosen)
+    return ("ok", "as it was collected") if said is None else ("problem", said)
+
+
 def _public_people() -> Verdict:
     from primorl.config.params import load_reading
     from primorl.setup.accounts import check_public_units
@@ -297,6 +309,7 @@ def check(
     """
     from primorl.config.datasets import TabularDataset
     from primorl.config.params import load
+    from primorl.trajectories.sources.tabular.watch import changed
 
     check_version(primorl.__version__)
     params = load()
@@ -309,6 +322,8 @@ def check(
                 "no environment that could simulate them; set both to null"
             )
         Arrivals.of(params)
+    if (said := changed(params.dataset, params.chosen)) is not None:
+        raise PipelineError(said)
     print("params.yaml and the datasets are valid")
     if isinstance(params.chosen, TabularDataset):
         from primorl.trajectories.sources.tabular.source import Tabular

@@ -44,6 +44,7 @@ LEDGER, LEDGER_HEAD = STATE / "ledger.db", STATE / "ledger.head"
 CHECKPOINTS = STATE / "checkpoints"
 FITS = STATE / "fits"
 SWEEPS = STATE / "sweeps"
+SOURCES = STATE / "sources"
 
 PARENTS = (
     *(Path(folder) for folder in ("", "data", "metrics", "plots", ".dvc/tmp")),

@@ -6,7 +6,6 @@ line either: if the header was forgotten, that line is data.
 
 import csv
 import gzip
-import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -23,13 +22,13 @@ import pyarrow.parquet as pq
 from primorl.config.reading import shown
 from primorl.config.tabular import Categorical, CountedActions, CsvFormat, Elapsed, TabularColumns
 from primorl.project.errors import PipelineError
+from primorl.trajectories.sources.tabular.watch import ENDINGS, log_files
 from primorl.trajectories.storage.schema import BEHAVIOUR_PROBABILITY
 
 ROWS_PER_BATCH = 2**16
 _CSV_BLOCK_BYTES = 2**22
 _PARQUET_BUFFER_BYTES = 2**16
 _MOST_NAMED = 30  # columns of a file, in an error
-_ENDINGS = (".parquet", ".csv", ".csv.gz")
 _AGAIN = "repair the log and run `dvc repro -f collect`"
 _UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError, EOFError, csv.Error)
 
@@ -80,18 +79,6 @@ def fields_of(columns: TabularColumns) -> list[Field]:
     return fields
 
 
-def log_files(folder: Path) -> list[Path]:
-    """List the log files under ``folder``, part 2 before part 10, without names that begin with a dot or underscore."""
-    found = [path for path in folder.rglob("*") if path.is_file() and path.name.endswith(_ENDINGS)]
-    visible = [path for path in found if not any(part[0] in "._" for part in path.relative_to(folder).parts)]
-    return sorted(visible, key=lambda path: (_natural(path.relative_to(folder)), str(path)))
-
-
-def _natural(path: Path) -> list[tuple[int, int, str]]:
-    parts = re.split(r"(\d+)", str(path))
-    return [(1, int(part), "") if part.isascii() and part.isdigit() else (0, 0, part) for part in parts]
-
-
 class Log:
     """The files of one log.
 
@@ -115,7 +102,7 @@ class Log:
         self.paths = log_files(folder) if paths is None else list(paths)
         if not self.paths:
             raise PipelineError(
-                f"{folder}: found no log, allowed are {', '.join(_ENDINGS)}; correct options.files and run "
+                f"{folder}: found no log, allowed are {', '.join(ENDINGS)}; correct options.files and run "
                 "`dvc repro -f collect`"
             )
         self._types = [self._columns(path) for path in self.paths]

@@ -1,7 +1,5 @@
 """``source: tabular``: logs of any tool, in Parquet or CSV, their columns mapped in params.yaml."""
 
-import glob
-import itertools
 import shutil
 from collections.abc import Generator
 from contextlib import closing
@@ -15,11 +13,11 @@ from primorl.config.datasets import DeclaredBounds, TabularDataset
 from primorl.config.tabular import BoxActions, Categorical, CountedActions, Elapsed
 from primorl.project.elapsed import ElapsedTime
 from primorl.project.errors import PipelineError
-from primorl.project.files import home
 from primorl.trajectories.sources.spaces import declared
-from primorl.trajectories.sources.tabular.files import Field, Log, fields_of, log_files
+from primorl.trajectories.sources.tabular.files import Field, Log, fields_of
 from primorl.trajectories.sources.tabular.sorting import sorted_batches
 from primorl.trajectories.sources.tabular.transitions import Transitions, consent_of_units, whole_units
+from primorl.trajectories.sources.tabular.watch import log_files, named_files
 from primorl.trajectories.storage.schema import Spaces
 
 
@@ -33,7 +31,7 @@ class Tabular:
     def collect(self, target: Path) -> None:
         """Copy the files, under the names they have in their folder."""
         named = self.dataset.options.files
-        folder, files = self._files()
+        folder, files = named_files(self.dataset.options.files)
         if not files:
             raise PipelineError(
                 f"datasets/{self.name}.yaml: options.files: found no file at {named!r}; allowed are a file, a "
@@ -56,19 +54,10 @@ class Tabular:
         Raises:
             PipelineError: a column is missing, there twice or of a wrong type.
         """
-        folder, files = self._files()
+        folder, files = named_files(self.dataset.options.files)
         if files:
             Log(folder, fields_of(self.dataset.options.columns), self.dataset.options.csv, files)
         return bool(files)
-
-    def _files(self) -> tuple[Path, list[Path]]:
-        """Find the files that the options name, and the folder that their names begin in."""
-        wanted = home() / Path(self.dataset.options.files).expanduser()
-        if wanted.is_dir():
-            return wanted, log_files(wanted)
-        matched = [Path(found) for found in glob.glob(str(wanted), recursive=True)]  # noqa: PTH207
-        fixed = itertools.takewhile(lambda part: not glob.has_magic(part), wanted.parts[:-1])
-        return Path(*fixed), sorted(path for path in matched if path.is_file())
 
     def open(self, raw: Path) -> "TabularReader":
         """Open the copies and compare their columns with the entry."""

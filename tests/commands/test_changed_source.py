@@ -1,0 +1,63 @@
+"""A change of a log's files after they were collected is said by every command, and stops `primorl check`."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pipeline import collect
+from primorl.commands.main import main
+from primorl.config.params import Params
+from primorl.trajectories.sources.tabular.watch import changed
+from tests.pipeline.tiny_policy import RememberingRun
+from tests.projects import project_settings, write_settings
+
+HEADER, ROW = "patient,stay,time,glucose,insulin_on_board,meal,dose,reward\n", "{},1,{},7.5,0.1,none,0.2,-0.1\n"
+FILES = Path("examples/insulin-log")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
+    """A project whose log of two files was collected."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    FILES.mkdir(parents=True)
+    for number in (1, 2):
+        rows = "".join(ROW.format(patient, hour) for patient in (number, number + 2) for hour in range(3))
+        (FILES / f"log-{number}.csv").write_text(HEADER + rows, encoding="utf-8")
+    params = write_settings(project_settings("csv-log") | {"dataset": "csv-log"})
+    collect.body(params, RememberingRun())  # type: ignore[arg-type]
+    return params
+
+
+def edit(file: Path) -> None:
+    file.write_text(file.read_text(encoding="utf-8").replace("7.5", "8.5"), encoding="utf-8")
+
+
+def touch(file: Path) -> None:
+    os.utime(file, (1, 1))
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (edit, "1 changed of 2 files"),
+        (Path.unlink, "1 gone of 2 files"),
+        (lambda file: file.with_name("log-3.csv").write_text(HEADER), "1 new of 3 files"),
+        (touch, None),
+    ],
+)
+def test_what_changed_at_the_source_is_said_until_it_is_collected_again(
+    project: Params, change: object, says: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Twin: a file that has only a new time."""
+    assert callable(change)
+    change(FILES / "log-1.csv")
+    status = main(["check"])
+    err = capsys.readouterr().err
+    assert (status, "the source changed since it was collected" in err) == ((0, False) if says is None else (1, True))
+    assert (says or "") in err
+    main(["runs"])
+    assert ("repro -f collect`, then `dvc repro`" in capsys.readouterr().err) == (says is not None)
+    collect.body(project, RememberingRun())  # type: ignore[arg-type]
+    assert changed(project.dataset, project.chosen) is None
