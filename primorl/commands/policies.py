@@ -238,12 +238,12 @@ def release(
             against_advice=against_advice,
         )
         promise = promised(directory)
-    done = "sound" if check else "made and checked" if sign is None else "made, signed and checked"
+    done = "sound" if check else "made and checked" if sign is None else "made, checked and signed"
     print(f"{directory}: {done}; {promise}")
     if check and online:
         print("not checked: whether a ledger has its charge, and whether it began with an offline policy that it hides")
     if check and key is not None:
         print(f"signed by the owner of {key}; not checked: the returns that the cards quote, and texts of people")
     elif check:
-        signed = " (it is signed: --key FILE verifies that)" if (directory / SIGNATURE).exists() else ""
+        signed = f" ({SIGNATURE} was not verified: --key FILE does that)" if (directory / SIGNATURE).exists() else ""
         print(f"not checked: the returns that the cards quote, texts of people, and who made the bundle{signed}")

@@ -50,7 +50,11 @@ MOST_ROUNDS, LEAST_NOISE = 10**6, 0.1
 """Of an event that the accountant takes, so that it answers in a bounded time."""
 
 Content = TypeVar("Content")
-_LARGEST_MODEL, _LARGEST_TEXT = 1 << 34, 1 << 24  # bytes
+_LARGEST_TEXT, _SIGNATURE_BYTES = 1 << 24, 64
+_LARGEST = {MODEL[0]: 1 << 30, POLICY[0]: 1 << 30, STARTS: 1 << 28, SIGNATURE: _SIGNATURE_BYTES}
+"""Most bytes of a file; `_LARGEST_TEXT` of any other."""
+_ED25519_ORDER = (1 << 252) + 27742317777372353535851937790883648493
+"""The second half of a signature is a number below it (RFC 8032, section 5.1.7)."""
 _Epsilon = Annotated[float, Within(ge=0)]
 _Delta = Annotated[float, Within(gt=0, lt=1)]
 _Count = Annotated[int, Within(ge=1)]
@@ -319,7 +323,7 @@ def check_names_and_hashes(
     """Names of the files, without manifest and signature: those that are needed, and some that are optional.
 
     Raises:
-        PipelineError: a file is missing, too many, or not the one that the manifest lists.
+        PipelineError: a file is missing, too many, too large, not the one that the manifest lists, or no signature.
     """
     if not folder.is_dir() or folder.is_symlink():
         raise PipelineError(f"{folder}: not a folder; give the folder of a bundle")
@@ -328,6 +332,19 @@ def check_names_and_hashes(
     for names, what in ((found - allowed, "does not belong in a bundle"), (least - found, "is missing")):
         if names:
             raise PipelineError(f"{folder}: {printable(min(names))} {what}; allowed are {', '.join(sorted(allowed))}")
+    for name in sorted(found):  # before anything is read
+        size, largest = (folder / name).stat().st_size, _LARGEST.get(name, _LARGEST_TEXT)
+        if size > largest:
+            raise PipelineError(
+                f"{folder / name}: found {size} bytes, allowed are up to {largest}; do not rely on this bundle: ask "
+                "its maker for another"
+            )
+    if SIGNATURE in found and not _is_signature((folder / SIGNATURE).read_bytes()):
+        raise PipelineError(
+            f"{folder / SIGNATURE}: found something else than an Ed25519 signature; allowed are the {_SIGNATURE_BYTES} "
+            "bytes that `primorl release --sign` writes, or no such file; do not rely on this bundle: ask its maker "
+            "for another"
+        )
     listed = read(folder, MANIFEST, Manifest).files
     if set(listed) != found - {MANIFEST, SIGNATURE}:
         raise PipelineError(f"{folder / MANIFEST}: lists other files than a bundle has")
@@ -339,14 +356,16 @@ def check_names_and_hashes(
     return frozenset(listed)
 
 
+def _is_signature(content: bytes) -> bool:
+    """Whether these bytes have the size and form of an Ed25519 signature, whoever made it."""
+    return len(content) == _SIGNATURE_BYTES and int.from_bytes(content[32:], "little") < _ED25519_ORDER
+
+
 def _files(folder: Path) -> Iterator[str]:
     """Relative names of everything but plain folders that are known; links and special files are refused."""
     for path in folder.rglob("*"):
         name = path.relative_to(folder).as_posix()
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise PipelineError(f"{folder}: {printable(name)} is a link or a special file; a bundle holds plain files")
-        largest = _LARGEST_MODEL if path.suffix == ".safetensors" else _LARGEST_TEXT
-        if path.is_file() and path.stat().st_size > largest:
-            raise PipelineError(f"{folder}: {printable(name)} is larger than any of ours")
         if path.is_file() or name not in ("dynamics", "policy", "behaviour"):
             yield name

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,7 +15,7 @@ from primorl.evaluation.figures import draw_evaluation
 from primorl.evaluation.private.behaviour import Behaviour
 from primorl.evaluation.private.estimator import Estimator, EvaluationState, run
 from primorl.evaluation.private.model_check import ModelCheck
-from primorl.evaluation.private.problem import EpisodeSource, Problem
+from primorl.evaluation.private.problem import EpisodeSource, Problem, check_blocks, in_float64, mean_change
 from primorl.evaluation.private.results import MEAN_RETURN, Answer, Histogram, PrivateEvaluation
 from primorl.privacy.ledger.charges import Payment
 from primorl.privacy.ledger.history import Request
@@ -141,10 +141,13 @@ def paid_evaluation(
     finished states.
 
     Raises:
-        PipelineError: the budget does not allow it, or the policy is another one than was paid for under the same
-            settings.
+        PipelineError: see `check_blocks`; or the budget does not allow it, or the policy is another one than was paid
+            for under the same settings.
     """
-    device = chosen_device(params.compute)
+    device, size = chosen_device(params.compute), problem.observation_size
+    check_blocks(partial(mean_change, in_float64(problem.ensemble, device)), size + problem.action_size, device)
+    for act in filter(None, (problem.policy, problem.clone)):
+        check_blocks(act, size)
 
     @cache
     def rows() -> EpisodeSource:

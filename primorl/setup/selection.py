@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from primorl.config.params import Params
-from primorl.evaluation.private.problem import EpisodeSource, Problem, portions
+from primorl.evaluation.private.problem import EpisodeSource, Problem, check_blocks, portions
 from primorl.evaluation.private.scores import CorrectedModel, CorrectedScorer
 from primorl.policy.exported import DeterministicPolicy, seed_folders
 from primorl.policy.loaded import EPOCHS, FINAL
@@ -135,8 +135,8 @@ def select(
     so that next to no time lies between the announcement and the stored choice.
 
     Raises:
-        PipelineError: the candidates do not fit the dataset, the budget does not allow the choice, or a file is
-            missing or broken.
+        PipelineError: the candidates do not fit the dataset, the budget does not allow the choice, a file is missing
+            or broken, or see `check_blocks`.
     """
     partitions = Partitions.open(PARTITIONS)
     manifest, score = partitions.manifest, ESTIMATORS[estimator]
@@ -148,6 +148,8 @@ def select(
         params, partitions, act_of(candidates[0].policy), discount=discount, return_bounds=None
     )
     _refuse_others(candidates, problem)
+    for candidate in candidates:
+        check_blocks(act_of(candidate.policy), problem.observation_size)
     check_writable([SELECTION.parent, home() / CHECKPOINTS / "charge"])
     identity = _identity(params, partitions, candidates, score, problem, epsilon)
     request = accounts.request(

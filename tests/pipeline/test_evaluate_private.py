@@ -4,10 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from pipeline import evaluate_private
 from primorl.config.params import Params, plain
 from primorl.evaluation.private.behaviour import Behaviour
+from primorl.evaluation.private.problem import BLOCK
 from primorl.evaluation.private.results import PrivateEvaluation
 from primorl.policy.exported import save
 from primorl.privacy.ledger.ledger import Ledger
@@ -87,6 +89,16 @@ def test_what_is_refused_or_not_asked_reads_nothing(ready: Params, monkeypatch: 
     found = evaluated(asking(ready, {}))
     assert (found.estimates, found.total, charged(ready)) == ((), None, [])
     assert FIGURE.exists()
+
+
+def test_a_machine_whose_last_bits_depend_on_a_rows_place_is_not_charged(
+    ready: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unopened(monkeypatch)
+    factors = torch.linspace(1, 1 + 1e-12, BLOCK, dtype=torch.float64)[:, None]
+    monkeypatch.setattr(private_evaluation, "mean_change", lambda ensemble, rows: rows * factors)
+    refused(ready, "differ with its place among other rows")
+    assert charged(ready) == []
 
 
 @pytest.mark.parametrize(("where", "method"), [(UnitStore, "transitions"), (Ledger, "commit")])

@@ -18,7 +18,7 @@ from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, write_json
 from primorl.release import bundle
 from primorl.release.build import release
-from primorl.release.contents import CARDS, FILES, LEDGER, MANIFEST, MODEL, POLICY, STARTS
+from primorl.release.contents import CARDS, FILES, LEDGER, MANIFEST, MODEL, POLICY, SIGNATURE, STARTS
 from tests.projects import inside
 from tests.release.bundles import (
     Change,
@@ -99,6 +99,11 @@ def linked(folder: Path) -> None:
     (folder / "card.md").symlink_to("/etc/hostname")
 
 
+def signed(content: bytes) -> Change:
+    return lambda folder: (folder / SIGNATURE).write_bytes(content)
+
+
+NO_SIGNATURES = (b"", bytes(63), bytes(32) + b"\xff" * 31 + b"\x10")
 AS_IT_CAME = [
     (at(MODEL[1], "rounds", 2), "dynamics/config.json: not the file that MANIFEST.json lists"),
     (lambda folder: (folder / "policy/setup.py").write_text("print('hello')"), "policy/setup.py does not belong"),
@@ -106,7 +111,10 @@ AS_IT_CAME = [
     (lambda folder: (folder / "card.md").unlink(), "card.md is missing"),
     (linked, "card.md is a link"),
     (lambda folder: (folder / "x\nerror: all\x1b[2J").write_bytes(b""), "x?error: all?[2J does not belong"),
-    (lambda folder: os.truncate(folder / "card.md", 1 << 30), "card.md is larger"),
+    (lambda folder: os.truncate(folder / "card.md", 1 << 30), "card.md: found 1073741824 bytes, allowed are up to 16"),
+    (lambda folder: os.truncate(folder / MODEL[0], 15 << 30), "model.safetensors: found 16106127360 bytes, allowed"),
+    (signed(bytes(10 << 20)), "MANIFEST.sig: found 10485760 bytes, allowed are up to 64;"),
+    *((signed(content), "MANIFEST.sig: found something else than an Ed25519") for content in NO_SIGNATURES),
 ]
 
 

@@ -54,12 +54,14 @@ def test_the_command_signs_and_whatever_is_changed_afterwards_is_refused(
         command = [openssl, "pkeyutl", "-verify", "-pubin", "-inkey", str(public), "-rawin"]
         files = ["-in", str(signed / MANIFEST), "-sigfile", str(signed / SIGNATURE)]
         assert subprocess.run([*command, *files], check=False, capture_output=True).returncode == 0
+    assert cli.main(["release", "--check", "out"]) == 0
+    assert f"who made the bundle ({SIGNATURE} was not verified: --key FILE" in capsys.readouterr().out
     _, stranger = write_key(tmp_path, "stranger")
     refused(signed, stranger, "not a signature of MANIFEST.json")
     own = (signed / SIGNATURE).read_bytes()
     for cut in (own[:-1], b""):
         (signed / SIGNATURE).write_bytes(cut)
-        refused(signed, public, "not a signature of MANIFEST.json")
+        refused(signed, public, f"{SIGNATURE}: found something else than an Ed25519 signature")
     assert cli.main(["release", "out", "--sign", str(private)]) == 0, "a signed bundle is replaced as any other"
     assert (signed / SIGNATURE).read_bytes() == own
     edit(signed / "evaluation.json", return_mean=0.0, return_ci95=[-1.0, 1.0])

@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from primorl.config.params import Params
+from primorl.evaluation.private.problem import BLOCK
 from primorl.policy import exported
 from primorl.privacy.ledger.history import BudgetExceeded
 from primorl.privacy.mechanism.selection import Selection
@@ -94,4 +96,8 @@ def test_what_cannot_be_compared_or_paid_reads_nothing(project: Params, monkeypa
             chosen(project, folders)
     with pytest.raises(BudgetExceeded):
         chosen(edited(project, privacy={"budget": {"epsilon": 0.1, "delta": 1e-5}}))
+    factors = torch.linspace(1, 1 + 1e-12, BLOCK, dtype=torch.float64)[:, None]
+    monkeypatch.setattr(selection, "act_of", lambda policy: lambda rows: rows * factors)
+    with pytest.raises(PipelineError, match="differ with its place among other rows"):
+        chosen(project)
     assert not charged(project)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -20,7 +21,7 @@ from primorl.evaluation.private.estimator import (
     pair,
     t_quantile,
 )
-from primorl.evaluation.private.problem import Episodes, Problem, in_float64
+from primorl.evaluation.private.problem import Episodes, Problem, in_blocks, in_float64, mean_change
 from primorl.evaluation.private.results import BELIEVE, Answer
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.values import Positive, PositiveInt
@@ -148,7 +149,7 @@ class ModelCheck(OneRelease):
                 break
             at = unit[own], row[own] + step
             action = episodes.action[at].nan_to_num(nan=0.0).clamp(bounds.action_low, bounds.action_high)
-            change = ensemble.predict(state, action)[0].mean(0).nan_to_num(nan=0.0)
+            change = in_blocks(partial(mean_change, ensemble), torch.cat((state, action), 1)).nan_to_num(nan=0.0)
             state = (state + change[:, :-1]).clamp(low, high)
             if step + 1 not in kept:
                 continue

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.termination import NONE
+from primorl.project.errors import PipelineError
 
 Act = Callable[[Tensor], Tensor]
 """Actions of a policy: ``[B, S]`` in the environment's units to ``[B, A]``, one-hot where actions are discrete."""
@@ -231,14 +232,44 @@ class Problem:
 
 
 def in_blocks(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
-    """Apply ``function`` to rows, ``[B, n]`` to ``[B, m]``, in blocks of one constant size.
+    """Apply ``function`` to rows, ``[B, n]`` to ``[B, m]``, in blocks of one constant size, on one thread.
 
-    The rounding of a product depends on its number of rows. Where a decision hangs on it, as that of a discrete action
-    does, one unit's rows would decide about another's. The last block is filled up with zeros.
+    The rounding of a product depends on its number of rows, and that of an operation that threads share on where it is
+    cut. Where a decision hangs on it, as that of a discrete action does, or many steps of a model multiply it, one
+    unit's rows would decide about another's. The last block is filled up with zeros. `check_blocks` tries a machine.
     """
-    count = len(rows)
+    count, threads = len(rows), torch.get_num_threads()
     filled = torch.nn.functional.pad(rows, (0, 0, 0, -count % BLOCK))
-    return torch.cat([function(block) for block in torch.split(filled, BLOCK)])[:count]
+    torch.set_num_threads(1)
+    try:
+        return torch.cat([function(block) for block in torch.split(filled, BLOCK)])[:count]
+    finally:
+        torch.set_num_threads(threads)
+
+
+def check_blocks(function: Callable[[Tensor], Tensor], columns: int, device: torch.device | None = None) -> None:
+    """Apply ``function`` to a block of one made-up row of so many columns, before anything is charged.
+
+    Raises:
+        PipelineError: two answers differ in a bit, so a unit's answers depend on their place among those of others.
+    """
+    row = torch.randn(1, columns, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(device)
+    answers = in_blocks(function, row.repeat(BLOCK, 1))
+    if not torch.equal(answers, answers[:1].expand_as(answers)):
+        raise PipelineError(
+            f"compute.device: on this machine ({answers.device.type}), the last bits of what a model or policy answers "
+            "for one row differ with its place among other rows, which the guarantee does not allow; evaluate on "
+            "another machine or with another build of torch"
+        )
+
+
+def mean_change(ensemble: GaussianEnsemble, rows: Tensor) -> Tensor:
+    """Average the members' predictions of change and reward: observations and actions ``[B, S + A]`` to ``[B, S + 1]``.
+
+    The mean belongs in the block: how members are summed depends on the number of rows, too.
+    """
+    size = ensemble.architecture.observation_size
+    return ensemble.predict(rows[:, :size], rows[:, size:])[0].mean(0)
 
 
 def in_float64(whole: D, device: torch.device | None = None) -> D:

@@ -4,12 +4,17 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 
+from primorl.dynamics.architecture import Architecture
+from primorl.dynamics.ensemble import Bounds, GaussianEnsemble
+from primorl.dynamics.normaliser import Normaliser
 from primorl.evaluation.private.estimator import EvaluationState, run
 from primorl.evaluation.private.model_check import ModelCheck, _factor
-from primorl.evaluation.private.problem import Episodes, Problem
+from primorl.evaluation.private.problem import BLOCK, Episodes, Problem, in_blocks
 from primorl.evaluation.private.results import BELIEVE
 from tests.evaluation.private import tiny_mdp
+from tests.evaluation.private.conftest import SURE, Log, question
 
 CHECK = ModelCheck(horizons=(1, 3, 4, 9), starts=3, cap=1.5)
 
@@ -52,6 +57,47 @@ def test_errors_equal_the_slow_ones(starts: int) -> None:
             assert bool(has[unit, i]) == (expected is not None)
             assert errors[unit, i].flatten().tolist() == pytest.approx(expected or [0.0] * 4, abs=1e-5)
     assert not has.all()
+
+
+def expansive() -> GaussianEnsemble:
+    """The next state is a wave of the state, of slopes ±13, and a little of random units, as a trained model has."""
+    shape, one = Architecture(1, 1, 5, (64,), SURE - 1, SURE), torch.ones(1)
+    (enter, enter_bias, leave, leave_bias), kink = shape.initial_weights(0), torch.arange(14)
+    leave *= 0.1
+    enter[:, 0, :14], enter_bias[:, 0, :14] = 100.0, 100 - 100 * kink / 7
+    leave[:, :14, 0], leave_bias[:, 0, 0] = 0.266 * (-1.0) ** kink, 0.05
+    leave[:, 0, 0] = 0.123
+    bounds = Bounds(-one, one, -one, one, -1.0, 1.0)
+    weights = (enter, enter_bias, leave, leave_bias)
+    return GaussianEnsemble(shape, weights, Normaliser(*(torch.zeros(2), torch.ones(2)) * 2), bounds)
+
+
+def test_a_model_that_multiplies_last_bits_makes_no_units_errors_depend_on_others() -> None:
+    steps, units, draws = 30, 40, torch.Generator().manual_seed(1)
+    inputs, targets = (2 * torch.rand(units, steps, size, generator=draws) - 1 for size in (2, 3))
+    first = torch.arange(steps).expand(units, -1) == 0
+    source = Log(inputs, targets, first, torch.full((units,), steps))
+    asked = question(units, 1, 1, ensemble=expansive(), horizon=steps)
+    check = ModelCheck(horizons=(1, steps), starts=1, cap=1.5)
+    whole, _ = check.errors(asked, source.episodes())
+    for others in (range(1, units), range(5, 9), (units - 1,)):
+        assert torch.equal(check.errors(asked, source.episodes(*others))[0], whole[list(others)])
+
+
+def test_rows_are_asked_in_blocks_of_one_size_on_one_thread() -> None:
+    seen, before = list[tuple[int, int]](), torch.get_num_threads()
+
+    def noted(rows: Tensor) -> Tensor:
+        seen.append((len(rows), torch.get_num_threads()))
+        return rows
+
+    torch.set_num_threads(3)
+    try:
+        assert torch.equal(in_blocks(noted, torch.eye(BLOCK + 1)), torch.eye(BLOCK + 1))
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [(BLOCK, 1)] * 2
 
 
 def test_estimates_without_noise_are_means_over_the_units_that_have_so_many_steps() -> None:
