@@ -3,13 +3,13 @@
 The rule compares the policy with the clone member by member, where errors that both share cancel, and with the people's
 own return. It asks for a gain that is larger than what is known to be wrong: how far the model is from the people's
 returns when it acts as they do, and how much more uncertain it is where the policy goes. Its constants were fitted on
-logs with a known truth (docs/evaluation-results.md).
+logs with a known truth (docs/results.md).
 """
 
 import re
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from primorl.dynamics.config import PublicLosses
 from primorl.evaluation.private.results import AS_DRAWN, BELIEVE, DOUBT, GAIN, MEAN_RETURN, PrivateEvaluation
@@ -22,6 +22,10 @@ MISFIT_SHARE = 1.0
 """A gain counts if it is larger than this share of the misfit."""
 ERRORS = 2.0
 """A gain counts if it is larger than so many standard errors of the simulated episodes."""
+LEAST_GAIN = 0.02
+"""A gain counts if it is larger than this share of the scale of returns, whatever else is known."""
+DOWN, UP = {"yes": 0.75, "doubtful": 1.25}, 0.75
+"""By verdict of the model check: how far the interval of the gain reaches down, and up, in units of its scale."""
 MOST_LOSS = 0.05
 """The clone is released if the model says that it loses at most this share of the scale of returns."""
 MOST_MISFIT = 0.5
@@ -55,6 +59,14 @@ class Recommendation:
         float | None,
         "How far the model's value of today's practice lies outside the interval of the people's own; `null`: unknown.",
     ]
+    expected: Annotated[
+        float | None, "Mean return of the policy less that of the released clone, in the model; `null`: unknown."
+    ] = None
+    interval: Annotated[
+        tuple[float, float] | None,
+        "Where the true gain over today lay in nine of ten runs on simulated logs (docs/results.md); "
+        "`null`: the model is not to be believed, or nobody asked.",
+    ] = None
 
 
 def found_in(answers: PrivateEvaluation, clone: Path, environment: str | None) -> Recommendation | None:
@@ -92,8 +104,16 @@ def of_answers(answers: PrivateEvaluation, clone_loss: PublicLosses | None) -> R
     misfit = max(0.0, abs(today - people.value) - half)
     error = (gain.ci95[1] - gain.ci95[0]) / 2 / NORMAL_QUANTILE
     least = min(over_clone, over_people)
-    margin = MISFIT_SHARE * misfit + ERRORS * error + DOUBT_SHARE * max(0.0, doubt.value)
-    figures = {"gain": least, "margin": margin, "misfit": misfit}
+    margin = MISFIT_SHARE * misfit + ERRORS * error + DOUBT_SHARE * max(0.0, doubt.value) + LEAST_GAIN * scale
+    expected = fmean(of_policy) - fmean(released)
+    interval = interval_of_gain(expected, half, fmean(released) - people.value, answers.verdict)
+    figures: dict[str, Any] = {
+        "gain": least,
+        "margin": margin,
+        "misfit": misfit,
+        "expected": expected,
+        "interval": interval,
+    }
     learned = None if clone_loss is None else clone_loss.final < clone_loss.constant
     told = (
         f"people get {people.value:.4g} [{low:.4g}, {high:.4g}] today, and the model says {today:.4g} for a clone that "
@@ -118,6 +138,11 @@ def of_answers(answers: PrivateEvaluation, clone_loss: PublicLosses | None) -> R
                 f" But in the model random actions are worth more, {chance.value:.4g} against {policy.value:.4g}: the "
                 "policy is far from the best one there, or the model is wrong where nobody acted."
             )
+        if interval is not None and interval[0] <= 0:
+            reason += (
+                " The gain is not certain: its interval reaches below 0. So test the policy where people watch it, and "
+                "do not adopt it yet."
+            )
         return Recommendation(answer="trial", policy="models/policy", reason=reason, **figures)
     why = f"{compared}, and the model's known error asks for a gain above {margin:.3g}"
     why += "; the model check measured a trivial guess as better than the model" if outdone and least > margin else ""
@@ -130,7 +155,20 @@ def of_answers(answers: PrivateEvaluation, clone_loss: PublicLosses | None) -> R
     return Recommendation(answer="keep", policy="models/behaviour", reason=_sentence(f"{why}; {told}"), **figures)
 
 
-def _more(reason: str, **figures: float) -> Recommendation:
+def interval_of_gain(expected: float, half: float, miss: float, verdict: str | None) -> tuple[float, float] | None:
+    """Where the true gain over today's practice lay in nine of ten runs on logs with a known truth.
+
+    Its scale is the size of the expected gain, half the width of today's interval, and the distance of the clone's
+    value in the model from today's return.
+    """
+    kind = next((kind for kind in DOWN if verdict is not None and verdict.startswith(BELIEVE[kind])), None)
+    if kind is None:
+        return None
+    scale = abs(expected) + half + abs(miss)
+    return expected - DOWN[kind] * scale, expected + UP * scale
+
+
+def _more(reason: str, **figures: Any) -> Recommendation:
     known = {"gain": None, "margin": None, "misfit": None} | figures
     return Recommendation(answer="more_data", policy=None, reason=_sentence(reason), **known)
 

@@ -342,7 +342,7 @@ def _check_recommendation(bundle: Bundle) -> None:
     if said.policy != {"trial": "models/policy", "keep": "models/behaviour", "more_data": None}[said.answer]:
         raise PipelineError(f"{path}: policy: not the one that {said.answer} means")
     found = None if answers is None else of_answers(answers, None)
-    for key in ("gain", "margin", "misfit"):
+    for key in ("gain", "margin", "misfit", "expected", "interval"):
         if getattr(said, key) != (None if found is None else getattr(found, key)):
             raise PipelineError(f"{path}: {key}: not what the answers in {ANSWERS} come to")
     if found is not None and said.answer == "trial" and found.answer != "trial":

@@ -15,7 +15,7 @@ from jinja2 import TemplateError
 
 from primorl.evaluation.private.results import MEAN_RETURN
 from primorl.evaluation.summary import OnlineSummary
-from primorl.evaluation.wording import ADVICE, WHOSE, guarantee, plural, source
+from primorl.evaluation.wording import ADVICE, WHOSE, believed, guarantee, plural, source
 from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.accounting.figures import true_positive_rate
 from primorl.privacy.accounting.privacy_filter import Cost, cost, total
@@ -114,7 +114,10 @@ def model_card(
     counted = counted_clone(clone, ledger)
     bundle = whole(statement, counted, answers, ledger["delta"])
     sound = bundle["private"] and not bundle["void"]
-    estimates = sorted(answers["estimates"] if answers else (), key=lambda answer: list(WHOSE).index(answer["of"]))
+    believable = believed({"model_verdict": answers["verdict"] if answers else None})
+    hidden = () if believable else ("model",)
+    estimates = [each for each in (answers["estimates"] if answers else ()) if each["estimator"] not in hidden]
+    estimates.sort(key=lambda answer: list(WHOSE).index(answer["of"]))
     doubts: dict[str, dict[str, None]] = {}
     for answer in estimates:
         doubts.setdefault(answer["bias"], {})[source(answer)] = None
@@ -143,6 +146,7 @@ def model_card(
         advice_words=ADVICE,
         whose=WHOSE,
         mean_return=MEAN_RETURN,
+        believable=believable,
         **_compared(
             answers["estimates"] if answers else (),
             answers["discount"] if answers else 1.0,
@@ -236,7 +240,8 @@ def practice(
         discount: γ of the answers.
         cloned: the policy is the clone of today's practice, of which answers about the policy do not speak.
     """
-    return written("practice", summary=summary, **_compared(estimates, discount, cloned=cloned)).sections[0]
+    compared = _compared(estimates, discount, cloned=cloned)
+    return written("practice", summary=summary, believable=believed(summary), **compared).sections[0]
 
 
 def _compared(estimates: Sequence[Content], discount: float, *, cloned: bool) -> dict[str, Any]:

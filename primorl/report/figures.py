@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from primorl.evaluation.private.results import Answer
-from primorl.evaluation.wording import WHOSE, discounted, plural, source
+from primorl.evaluation.wording import WHOSE, believed, discounted, plural, source
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.rounding import at_most, percent_at_most
 from primorl.release.card import curve
@@ -62,6 +62,8 @@ def _values(facts: Facts) -> Figure | None:
     summary, marked = facts.summary, discounted(facts.discount)
     rows: list[tuple[str, float, Sequence[float] | None, str, bool]] = []  # the last: the model says it
     for each in summary.get("private_evaluation", ()):
+        if each["estimator"] == "model" and not believed(summary):
+            continue
         if each["estimator"] != "model":
             name = f"{WHOSE[each['of']]}, by {source(each)}{marked}"
             rows.append((name, each["value"], each["ci95"], each["of"], False))
@@ -72,7 +74,7 @@ def _values(facts: Facts) -> Figure | None:
     answered = bool(rows)
     if summary["return_mean"] is not None:
         rows.append(("the policy, in the simulator", summary["return_mean"], summary["return_ci95"], "policy", False))
-    elif summary.get("model_value") is not None:
+    elif summary.get("model_value") is not None and believed(summary):
         rows.append(("the policy, in the model", summary["model_value"], summary["model_value_range"], "policy", True))
     if summary.get("public_return_mean") is not None:
         name = f"today's practice, {summary['public_trajectories']} public"

@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 import primorl
-from primorl.evaluation.wording import ADVICE, account, discounted, guarantee, plural, value, worth
+from primorl.evaluation.wording import ADVICE, GAIN_NOTE, account, discounted, gain, guarantee, plural, value, worth
 from primorl.privacy.accounting.rounding import at_least, at_most, left_of
 from primorl.project.files import finite
 from primorl.release.card import meaning, people, practice, success
@@ -41,6 +41,8 @@ def page(facts: Facts) -> str:
         asked=worth(answers),
         today=next((each for each in answers if each["of"] == "behaviour"), None),
         advice=ADVICE,
+        gain=gain,
+        gain_note=GAIN_NOTE,
         gamma=discounted(facts.discount),
         worst=max(errors, key=lambda name: math.inf if math.isnan(errors[name]) else errors[name], default=None),
         meaning=meaning(facts.released, facts.counted),

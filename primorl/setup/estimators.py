@@ -1,4 +1,4 @@
-"""The estimators of private evaluation, with measured settings (docs/evaluation-results.md), and what they are asked.
+"""The estimators of private evaluation, with measured settings (docs/results.md), and what they are asked.
 
 Reads no private byte.
 """

@@ -66,9 +66,9 @@ FAR = {"drawn": (-56.0,)}  # the model's value of today's practice lies 20 above
         ({"gains": (-2.0, 40.0)}, BETTER, "keep", "the policy loses 2 against a clone of today's practice"),
         # A clone worse than the people would make any policy look good.
         ({"policy": (-75.5, -60.0)}, BETTER, "keep", "gains 0.5 over the upper end of what people get today"),
-        ({"doubt": 2.0}, BETTER, "keep", "asks for a gain above 7"),
-        (FAR, BETTER, "keep", "asks for a gain above 21"),
-        ({"drawn": (-104.0,)}, BETTER, "keep", "asks for a gain above 21"),
+        ({"doubt": 2.0}, BETTER, "keep", "asks for a gain above 8.6"),
+        (FAR, BETTER, "keep", "asks for a gain above 22.6"),
+        ({"drawn": (-104.0,)}, BETTER, "keep", "asks for a gain above 22.6"),
         # As it is released a clone may be worth less than the actions that it draws.
         ({"gains": (0.5, 0.5), "released": (-90.0, -90.0)}, BETTER, "more_data", "-90 for the clone as it would be"),
         ({"drawn": (-16.0,)}, BETTER, "more_data", "too far away"),
@@ -97,7 +97,7 @@ def test_a_gain_must_be_larger_than_what_is_known_to_be_wrong(
 def test_the_rule_is_what_doubts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The twins do not look at where the policy goes, or at the misfit. A surer model earns nothing."""
     assert of_answers(ANSWERS, BETTER).gain == 6.0, "the least that a member says"
-    assert of_answers(found(doubt=-9.0), BETTER).margin == pytest.approx(1.0)
+    assert of_answers(found(doubt=-9.0), BETTER).margin == pytest.approx(1.0 + 0.02 * 80)
     assert of_answers(found(today=(-110.0, -50.0), **FAR), BETTER).misfit == 0.0
     spread = (answer("behaviour", f"quantile {p:g} of the return", value) for p, value in ((0.1, -400.0), (0.9, 0.0)))
     wide = replace(found(drawn=(-16.0,)), estimates=(*found(drawn=(-16.0,)).estimates, *spread))
@@ -105,3 +105,27 @@ def test_the_rule_is_what_doubts(monkeypatch: pytest.MonkeyPatch) -> None:
     for constant, changes in (("DOUBT_SHARE", {"doubt": 2.0}), ("MISFIT_SHARE", FAR)):
         monkeypatch.setattr(recommendation, constant, 0.0)
         assert of_answers(found(**changes), BETTER).answer == "trial"  # type: ignore[arg-type]
+
+
+def test_the_interval_of_the_gain_is_as_wide_as_what_is_not_known() -> None:
+    """It reaches further down where the model is doubtful, and is none where it is not to be believed or unasked."""
+    said = {kind: of_answers(found(verdict=words), BETTER) for kind, words in BELIEVE.items()}
+    expected, scale = -209 / 3 + 77, (-209 / 3 + 77) + 4 + 3
+    assert said["yes"].expected == pytest.approx(expected)
+    assert said["yes"].interval == pytest.approx((expected - 0.75 * scale, expected + 0.75 * scale))
+    assert said["doubtful"].interval == pytest.approx((expected - 1.25 * scale, expected + 0.75 * scale))
+    assert (said["no"].interval, of_answers(ANSWERS, BETTER).interval) == (None, None)
+    for kind in ("yes", "doubtful"):
+        assert (said[kind].answer, "do not adopt it yet" in said[kind].reason) == ("trial", True)
+    sure = found(today=(-80.1, -79.9), drawn=(-80.0,), released=(-80.0,), verdict=BELIEVE["yes"])
+    assert "do not adopt it yet" not in of_answers(sure, BETTER).reason
+
+
+def test_a_gain_that_is_next_to_nothing_is_none() -> None:
+    """Practice near the best: the model is right and sees a gain of 1 of 80, which no error explains. Twin: 4 of 80."""
+    near = {"today": (-80.01, -79.99), "drawn": (-80.0,), "released": (-80.0,), "policy": (-79.0, -79.0)}
+    wide = found(**near, gains=(1.0, 1.0))  # type: ignore[arg-type]
+    small = [replace(each, ci95=(0.99, 1.01)) if each.what == GAIN else each for each in wide.estimates]
+    assert of_answers(replace(wide, estimates=tuple(small)), BETTER).answer == "keep"
+    large = found(**near | {"policy": (-76.0, -76.0)}, gains=(4.0, 4.0))  # type: ignore[arg-type]
+    assert of_answers(large, BETTER).answer == "trial"

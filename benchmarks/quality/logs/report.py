@@ -13,6 +13,8 @@ from typing import Any
 from scipy.stats import t as student
 
 from benchmarks.machine import ROOT, put, read
+from primorl.evaluation.private.results import MEAN_RETURN
+from primorl.evaluation.recommendation import interval_of_gain
 
 PAGE = ROOT / "docs" / "results.md"
 EPSILON = "privacy.target_epsilon"
@@ -22,10 +24,11 @@ Row = dict[str, Any]
 
 
 def main() -> None:
-    """Write both tables into the page; private runs with other keys than ε are left out."""
+    """Write the tables into the page; private runs with other keys than ε are left out."""
     rows = [row for row in read("logs") if row["learner"] != "private" or set(row["changes"]) == {EPSILON}]
     put(PAGE, "zoo", overview(rows))
     put(PAGE, "zoo by log", by_log(rows, read("logs_peers")))
+    put(PAGE, "gain intervals", intervals(rows))
 
 
 def relative(row: Row, who: str) -> float | None:
@@ -113,6 +116,49 @@ def by_log(rows: list[Row], peers: list[Row]) -> str:
         own.sort(key=itemgetter("algorithm", "steps"))
         cells.append("; ".join(f"{peer['algorithm']} {peer['gain']:+.0%}" for peer in own) or "–")
         lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def gain_interval(row: Row) -> tuple[float, float] | None:
+    """The interval of the gain as a run says it today, from what the run found; None: it gave none."""
+    summary = row["summary"] or {}
+    found = {
+        (each["of"], each["estimator"]): each
+        for each in summary.get("private_evaluation") or ()
+        if each["what"] == MEAN_RETURN
+    }
+    people, policy, clone = (
+        found.get(key) for key in (("behaviour", "behaviour"), ("policy", "model"), ("clone", "model"))
+    )
+    if not (people and policy and clone and people["ci95"]):
+        return None
+    half, released = (people["ci95"][1] - people["ci95"][0]) / 2, fmean(clone["members"])
+    expected = fmean(policy["members"]) - released
+    return interval_of_gain(expected, half, released - people["value"], summary.get("model_verdict"))
+
+
+def intervals(rows: list[Row]) -> str:
+    """How often the interval of the gain held the truth, and what runs whose interval lies above 0 gained in truth."""
+    lines = [
+        "| public | runs with an interval | logs | the truth is inside | mean over logs | interval above 0 | of these, "
+        "truly worse | trials | of these, truly worse |",
+        "|---" * 9 + "|",
+    ]
+    private = [row for row in rows if row["learner"] == "private" and row["policy"] is not None]
+    for public in _PUBLIC:
+        mine = [(row, found) for row in private if row["public"] == public and (found := gain_interval(row))]
+        if not mine:
+            continue
+        inside: dict[str, list[bool]] = {}
+        for row, (low, high) in mine:
+            gain = row["policy"]["mean"] - row["truth"]["behaviour"]
+            inside.setdefault(row["log"], []).append(low <= gain <= high)
+        above = [row for row, (low, _) in mine if low > 0]
+        trials = [row for row, _ in mine if answer(row) == "trial"]
+        all_ = [held for each in inside.values() for held in each]
+        shares = (f"{fmean(all_):.0%}", f"{fmean(fmean(each) for each in inside.values()):.0%}")
+        counted = (len(above), sum(map(worse, above)), len(trials), sum(map(worse, trials)))
+        lines.append(f"| {' | '.join(map(str, (public, len(mine), len(inside), *shares, *counted)))} |")
     return "\n".join(lines)
 
 
