@@ -66,8 +66,8 @@ def runs(
 ) -> None:
     """List the results on the dataset of params.yaml, best first.
 
-    Results are those of MLflow: what a simulator measured comes first, then what the private units say, then values in
-    the model. `in all` is what all runs had spent on the same units by then.
+    Results are those of MLflow: what a simulator measured comes first, then what the private units say. Values in a
+    model do not compare: the newest comes first. `in all` is what all runs had spent on the same units by then.
 
     With --max-epsilon, only results with an ε that compares are listed: of the dataset's unit, at a δ of at most
     privacy.budget.delta.

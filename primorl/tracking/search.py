@@ -17,10 +17,12 @@ _MOST_RUNS = 50_000  # that MLflow gives in one answer
 _JUDGES = {
     "simulator": ("return_mean", "return_low", "return_high"),
     "private units": ("private_value", "private_value_low", "private_value_high"),
-    "model": ("model_value", "model_low", "model_high"),
+    "model": ("model_value", "", ""),
     "nobody": ("", "", ""),
 }
-"""By judge, the metrics of a result's value and its interval."""
+"""By judge, the metrics of a result's value and its interval. What members of a model say is no interval."""
+_RANKED = "simulator", "private units"
+"""Judges by whose values results are compared; a model's own opinion compares nothing."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,9 @@ class Result:
 
 
 def results(params: Params, *, most_epsilon: float | None, sweeps: bool) -> list[Result]:
-    """Results on the dataset that params.yaml names, best first: by the simulator, by the private units, by the model.
+    """Results on the dataset that params.yaml names, best first: by the simulator, by the private units; then the rest.
+
+    Those that a model alone judges, or nobody, are not compared: the newest stands first.
 
     Args:
         params: name the store, the experiment and the dataset.
@@ -76,7 +80,7 @@ def results(params: Params, *, most_epsilon: float | None, sweeps: bool) -> list
         experiment = client.get_experiment_by_name(params.tracking.experiment or params.dataset)
         if experiment is None:
             return []
-        best = [f"metrics.{names[0]} DESC" for names in _JUDGES.values() if names[0]]
+        best = [*(f"metrics.{_JUDGES[judge][0]} DESC" for judge in _RANKED), "attributes.start_time DESC"]
         runs = client.search_runs([experiment.experiment_id], wanted, max_results=_MOST_RUNS, order_by=best)
     found = [_result(run) for run in runs if sweeps or "sweep" not in run.data.tags]
     if most_epsilon is not None:
