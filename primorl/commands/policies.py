@@ -25,7 +25,6 @@ def select(
         list[Path] | None, typer.Argument(metavar="DIR…", parser=given_path, help="Folders of policies.")
     ] = None,
     seeds: Annotated[bool, flag("--seeds", "The policies of all seeds.")] = False,
-    epochs: Annotated[bool, flag("--epochs", "The policies of all epochs, of DIR or of models/policy.")] = False,
     epsilon: Annotated[float, option("ε", "Of the choice.", min=1e-3, max=100.0)] = 0.2,
     estimator: Annotated[
         str,
@@ -36,7 +35,6 @@ def select(
     """Choose one of several policies by the private data, for one small charge.
 
     Examples:
-      primorl select --epochs                    among the policies at the end of every epoch of models/policy
       primorl select --seeds --epsilon 0.1       among the policies of all seeds in params.yaml
       primorl select out/a out/b models/policy   among folders, each with policy.safetensors, config.json, privacy.json
 
@@ -53,17 +51,12 @@ def select(
     from primorl.setup import selection
 
     logging.set_verbosity(logging.ERROR)  # the RDP accountant names every order that it leaves out
-    given = folders or []
-    ways = [bool(given) and not epochs, seeds, epochs]
-    if sum(ways) != 1 or (epochs and len(given) > 1):
-        raise PipelineError("select: name folders, or give --seeds, or --epochs with at most one folder")
+    if bool(folders) == seeds:
+        raise PipelineError("select: name folders, or give --seeds")
     if estimator not in selection.ESTIMATORS:
         raise PipelineError(f"--estimator: found {estimator!r}, allowed are {', '.join(selection.ESTIMATORS)}")
     checked = params.load(PARAMS)
-    if epochs:
-        candidates = selection.of_epochs(given[0] if given else POLICY)
-    else:
-        candidates = selection.of_seeds(checked) if seeds else selection.of_folders(given)
+    candidates = selection.of_seeds(checked) if seeds else selection.of_folders(folders or [])
     with tracking.stage_run("select", checked) as run:
         found = selection.select(checked, candidates, epsilon=epsilon, estimator=estimator, run=run)
     if as_json:

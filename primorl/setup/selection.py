@@ -1,6 +1,5 @@
 """Select one of several policies by the private units' scores: charge the ledger, select, write the record."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from primorl.config.params import Params
 from primorl.evaluation.private.problem import EpisodeSource, Problem, check_blocks, portions
 from primorl.evaluation.private.scores import CorrectedModel, CorrectedScorer
 from primorl.policy.exported import DeterministicPolicy, seed_folders
-from primorl.policy.loaded import EPOCHS, FINAL
+from primorl.policy.loaded import FINAL
 from primorl.privacy.ledger.checkpoint import DataclassState
 from primorl.privacy.mechanism.selection import Selection
 from primorl.privacy.statement import Statement
@@ -39,8 +38,8 @@ class Candidate:
     """One of the policies to choose among.
 
     Attributes:
-        name: its folder, or a folder and an epoch.
-        sha256: of the policy's file, with the epoch where there is one.
+        name: its folder.
+        sha256: of the policy's file.
         policy: P = 1.
         sound: whether its privacy statement may be relied on.
     """
@@ -109,20 +108,6 @@ def of_folders(folders: Sequence[Path]) -> list[Candidate]:
 def of_seeds(params: Params) -> list[Candidate]:
     """The policies of all seeds in params.yaml; raises what `DeterministicPolicy.load` raises."""
     return of_folders(seed_folders(POLICY, params.policy_seeds))
-
-
-def of_epochs(folder: Path) -> list[Candidate]:
-    """One policy at the end of every epoch; raises what `DeterministicPolicy.load_epochs` raises."""
-    policies, digest = DeterministicPolicy.load_epochs(folder), file_sha256(folder / EPOCHS)
-    return [
-        Candidate(
-            f"{folder}, epoch {number + 1}",
-            hashlib.sha256(f"{digest} {number}".encode()).hexdigest(),
-            policies.one(number),
-            Statement.read(folder).sound,
-        )
-        for number in range(policies.policies)
-    ]
 
 
 def select(

@@ -58,7 +58,7 @@ def test_it_prints_the_winner_and_no_score_for_one_charge(
     monkeypatch.setattr(tracking, "stage_run", lambda *_: nullcontext(FakeRun()))
     for words, said in (
         ([], "name folders, or give --seeds"),
-        (["--epochs", "out/a", "out/b"], "at most one folder"),
+        (["--seeds", "out/a", "out/b"], "name folders, or give --seeds"),
         (["out/a", "out/b", "--estimator", "dptd"], "found 'dptd', allowed are model, corrected"),
     ):
         status, _, err = primorl("select", *words)

@@ -77,9 +77,7 @@ def test_what_was_killed_resumes_and_a_lost_choice_is_spent(project: Params) -> 
 
 def test_policies_without_a_guarantee_make_a_choice_without_one(project: Params) -> None:
     write_json(FOLDERS[0] / "privacy.json", STATEMENT | {"void": ["noise is seeded"]})
-    candidates = selection.of_epochs(FOLDERS[0])
-    assert [candidate.name for candidate in candidates] == ["out/a, epoch 1", "out/a, epoch 2"]
-    found = selection.select(project, candidates, epsilon=1.0, estimator="corrected", run=RememberingRun())
+    found = selection.select(project, selection.of_folders(FOLDERS), epsilon=1.0, estimator="corrected", run=RememberingRun())
     assert not found.privacy.sound
 
 
