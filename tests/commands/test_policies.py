@@ -257,7 +257,7 @@ ASKED = {"private_value": 3.0, "private_value_low": 2.0, "private_value_high": 4
 def test_each_result_is_listed_once_and_the_best_that_compares_first(
     folder: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch, primorl: Call
 ) -> None:
-    """Measured returns first, then what units and models say. What cannot be listed is one line."""
+    """Measured returns first, then what units say, then the newest. What cannot be listed is one line."""
     monkeypatch.setenv("DVC_ROOT", str(folder))
     write_settings(project_settings())
     assert primorl("runs", "--max-epsilon", "-1")[2].startswith("error: --max-epsilon: found -1; allowed is a finite")
@@ -294,12 +294,13 @@ def test_each_result_is_listed_once_and_the_best_that_compares_first(
         return [line.split()[0] for line in out.splitlines()[1:]]
 
     others = ["asked", "modelled"]
-    assert listed() == ["baseline", "visits", "weak", "large", "good", "small", *others, "old"]
+    ranked = ["baseline", "visits", "weak", "large", "good", "small", "asked"]
+    assert listed() == [*ranked, "old", "modelled"], "a model's own opinion ranks nothing"
     assert listed("--max-epsilon", "1") == ["good", "small", *others], "another unit, δ, or none said"
     assert listed("--sweeps", "--max-epsilon", "1") == ["trial", "good", "small", *others]
     found = json.loads(primorl("runs", "--json", "--max-epsilon", "0.5")[1])
     assert [(each["name"], each["spent"], each["value"], each["low"]) for each in found] == [
-        *(("small", 2.5, -200.0, -9.0), ("asked", None, 3.0, 2.0), ("modelled", None, 99.0, 98.0))
+        *(("small", 2.5, -200.0, -9.0), ("asked", None, 3.0, 2.0), ("modelled", None, 99.0, None))
     ]
 
 

@@ -77,7 +77,9 @@ def test_what_was_killed_resumes_and_a_lost_choice_is_spent(project: Params) -> 
 
 def test_policies_without_a_guarantee_make_a_choice_without_one(project: Params) -> None:
     write_json(FOLDERS[0] / "privacy.json", STATEMENT | {"void": ["noise is seeded"]})
-    found = selection.select(project, selection.of_folders(FOLDERS), epsilon=1.0, estimator="corrected", run=RememberingRun())
+    found = selection.select(
+        project, selection.of_folders(FOLDERS), epsilon=1.0, estimator="corrected", run=RememberingRun()
+    )
     assert not found.privacy.sound
 
 
