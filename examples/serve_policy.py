@@ -2,10 +2,12 @@
 
 python examples/serve_policy.py --policy models/policy --port 8000
 curl -d '{"observation": [1.0, 0.0, 0.0]}' http://127.0.0.1:8000/act
+curl -d '{"observation": {"age": 61, "pressure": 80, "dose before": 0}}' http://127.0.0.1:8000/act   (of a log)
 
 The answer is {"action": [0.3]}, or {"action": 2} where actions are discrete. Where a value lies far outside the public
-range, it is {"abstained": true, "reason": "..."}, also with status 200: the policy was asked and gives no action. An
-observation of another width, or with something else than numbers, is status 422. No value is logged or sent back.
+range, or a column is two categories or none, it is {"abstained": true, "reason": "..."}, also with status 200: the
+policy was asked and gives no action. An observation of another width, or with something else than numbers, is status
+422. No value is logged or sent back.
 
 Other machines cannot reach it by default. It has no encryption and asks nobody who they are. Put a server that does
 both in front of it before you name another address with --host.
@@ -63,8 +65,9 @@ class Handler(BaseHTTPRequestHandler):
         except (ValueError, RecursionError):
             return HTTPStatus.BAD_REQUEST, {"error": "found no JSON; allowed is an object with a key observation"}
         observation = asked.get("observation") if isinstance(asked, dict) else None
-        if not isinstance(observation, list) or any(type(value) not in (int, float) for value in observation):
-            allowed = f"allowed is a list of {self.policy.observation_size} numbers"
+        given = list(observation.values()) if isinstance(observation, dict) else observation
+        if not isinstance(given, list) or any(type(value) not in (int, float) for value in given):
+            allowed = f"allowed is a list of {self.policy.observation_size} numbers, or an object with one of each name"
             return HTTPStatus.UNPROCESSABLE_ENTITY, {"error": f"observation: found no list of numbers; {allowed}"}
         try:
             action = self.policy.act(observation)

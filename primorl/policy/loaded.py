@@ -24,6 +24,8 @@ from primorl.project.errors import PipelineError
 
 FINAL, EPOCHS = "policy.safetensors", "epochs.safetensors"
 SCALES = ("observation_mean", "observation_scale", "action_low", "action_high")
+_UNKNOWN, _OUTSIDE = "is not a finite number", "lies far outside the public range"
+_SEVERAL = "is not exactly one of its categories"
 _KINDS_OF_NUMBERS = "biuf"  # of NumPy's types: truth values, whole numbers, floating-point numbers
 
 Array = npt.NDArray[np.float32]
@@ -35,7 +37,7 @@ class ObservationError(PipelineError, ValueError):
 
 
 class OutsideRangeError(ObservationError):
-    """A finite observation that lies far outside the public range, so that an action would be a guess."""
+    """An observation far outside the public range, or of no single category, so that an action would be a guess."""
 
 
 class _MismatchError(ValueError):
@@ -99,14 +101,13 @@ class Policy:
             In a box: float32 ``[A]`` or ``[n, A]`` within its bounds. Discrete: an int, or int64 ``[n]``.
 
         Raises:
-            OutsideRangeError: a value lies outside `answerable_range`.
+            OutsideRangeError: a value lies outside `answerable_range`, or not exactly one category of a column is 1.
             ObservationError: the width is wrong, a column is missing, or a value is missing, masked or not a finite
                 real number. Text is never read as a number.
         """
         values, single = matrix(observation, self.observation_names, self.observation_size)
-        unknown, outside = self._unanswerable(values)
-        self._refuse(unknown, "is not a finite number", single)
-        self._refuse(outside, "lies far outside the public range", single, self.observation_range)
+        for what, wrong in self._unanswerable(values).items():
+            self._refuse(wrong, what, single)
         actions = self._actions(values.astype(np.float32))
         if not single:
             return actions
@@ -130,8 +131,7 @@ class Policy:
         if single:
             size = self.observation_size
             raise ObservationError(f"observations: found shape {size}; allowed: [n, {size}]")
-        unknown, outside = self._unanswerable(values)
-        abstained: npt.NDArray[np.bool_] = np.any(unknown | outside, axis=1)
+        abstained: npt.NDArray[np.bool_] = np.any(list(self._unanswerable(values).values()), axis=(0, 2))
         answered = self._actions(values[~abstained].astype(np.float32))
         actions = np.full((len(values), *answered.shape[1:]), -1 if self.discrete_actions else np.nan, answered.dtype)
         actions[~abstained] = answered
@@ -151,26 +151,55 @@ class Policy:
         margin = self.observation_scale + (high - low if self.simulated else 0.0)
         return low - margin, high + margin
 
-    def _unanswerable(self, values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-        """Of ``values [n, S]``: which are not finite numbers, and which lie far outside the public range."""
+    @property
+    def categories(self) -> tuple[list[int], ...]:
+        """Dimensions of the categories of each column, such as those of ``meal=none`` and ``meal=snack``."""
+        columns: dict[str, list[int]] = {}
+        for index, name in enumerate(self.observation_names):
+            if "=" in name:
+                columns.setdefault(name.partition("=")[0], []).append(index)
+        return tuple(own for own in columns.values() if len(own) > 1)
+
+    def reasons(self, observations: Any) -> list[str]:
+        """Why `act_or_abstain` abstains on each row, in words that quote no value; empty where it does not."""
+        values, _ = matrix(observations, self.observation_names, self.observation_size)
+        said = [""] * len(values)
+        for what, wrong in reversed(self._unanswerable(values).items()):
+            for row in np.flatnonzero(wrong.any(axis=1)):
+                said[row] = f"{self._name(int(np.argmax(wrong[row])))} {what}"
+        return said
+
+    def _unanswerable(self, values: npt.NDArray[np.float64]) -> dict[str, npt.NDArray[np.bool_]]:
+        """Which of ``values [n, S]`` the policy does not answer, by what is wrong with them."""
         low, high = self.answerable_range
         with np.errstate(over="ignore"):
             unknown = ~np.isfinite(values.astype(np.float32))
-        return unknown, (values < low) | (values > high)
+        several = np.zeros_like(unknown)
+        for own in self.categories:
+            given = values[:, own]
+            several[:, own[0]] = ~np.isin(given, (0.0, 1.0)).all(axis=1) | (given.sum(axis=1) != 1)
+        return {_SEVERAL: several, _UNKNOWN: unknown, _OUTSIDE: (values < low) | (values > high)}
 
-    def _refuse(
-        self, wrong: npt.NDArray[np.bool_], what: str, single: bool, allowed: tuple[Array, Array] | None = None
-    ) -> None:
+    def _name(self, column: int) -> str:
+        if not self.observation_names:
+            return f"observation_{column}"
+        name = self.observation_names[column]
+        of_category = any(column in own for own in self.categories)
+        return re.sub(r"[^ -~]", "?", name.partition("=")[0] if of_category else name)[:100]
+
+    def _refuse(self, wrong: npt.NDArray[np.bool_], what: str, single: bool) -> None:
         """Name the first wrong value by its place; the value itself may be a patient's."""
         if not wrong.any():
             return
         row, column = (int(index) for index in np.argwhere(wrong)[0])
         where = f"observation[{column}]" if single else f"observation[{row}, {column}]"
         if self.observation_names:
-            name = re.sub(r"[^ -~]", "?", self.observation_names[column])[:100]
-            where += f" ({name})"
-        hint = "" if allowed is None else f" [{allowed[0][column]:.6g}, {allowed[1][column]:.6g}]"
-        kind = ObservationError if allowed is None else OutsideRangeError
+            where += f" ({self._name(column)})"
+        hint = ""
+        if what == _OUTSIDE and self.observation_range is not None:
+            low, high = self.observation_range
+            hint = f" [{low[column]:.6g}, {high[column]:.6g}]"
+        kind = ObservationError if what == _UNKNOWN else OutsideRangeError
         raise kind(f"{where}: {what}{hint}; check units and the order of columns")
 
     def _actions(self, rows: Array) -> npt.NDArray[Any]:

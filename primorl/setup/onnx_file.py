@@ -94,9 +94,19 @@ def graph(policy: Policy) -> "onnx.ModelProto":
     low, high = _float32_bounds(policy)
     above = node("GreaterOrEqual", [OBSERVATION, constant("lowest", low)], "above")
     below = node("LessOrEqual", [OBSERVATION, constant("highest", high)], "below")
-    inside = node("Cast", [node("And", [above, below], "inside")], "inside_number", to=TensorProto.FLOAT)
+    parts = [node("Cast", [node("And", [above, below], "inside")], "inside_number", to=TensorProto.FLOAT)]
+    if policy.categories:  # each is 0 or 1, and those of a column sum to 1
+        member = np.zeros((policy.observation_size, len(policy.categories)), np.float32)
+        for column, own in enumerate(policy.categories):
+            member[own, column] = 1
+        given = node("Gather", [OBSERVATION, constant("of_categories", np.flatnonzero(member.any(1)))], "given", axis=1)
+        binary = node("Equal", [given, node("Mul", [given, given], "squared")], "binary")
+        chosen = node("MatMul", [OBSERVATION, constant("member", member)], "chosen")
+        one = node("Equal", [chosen, constant("one_category", np.float32(1))], "single")
+        parts += [node("Cast", [each], f"{each}_number", to=TensorProto.FLOAT) for each in (binary, one)]
     keep = not policy.discrete_actions
-    least = node("ReduceMin", [inside], "all_inside", axes=[1], keepdims=int(keep))
+    fine = parts[0] if len(parts) == 1 else node("Concat", parts, "fine", axis=1)
+    least = node("ReduceMin", [fine], "all_fine", axes=[1], keepdims=int(keep))
     answered = node("Cast", [least], "answered", to=TensorProto.BOOL)
 
     centred = node("Sub", [OBSERVATION, constant("mean", policy.observation_mean)], "centred")
@@ -155,6 +165,9 @@ def _probes(policy: Policy) -> Array:
         rows[0], rows[1] = low, high
         rows[2, 0], rows[3, -1] = np.nextafter(low[0], np.float32(-np.inf)), np.nextafter(high[-1], np.float32(np.inf))
     rows[4, -1], rows[5, 0] = np.nan, np.inf
+    for own in policy.categories:  # all that follow have one category of each column, but for one row with two
+        rows[6:, own] = np.eye(len(own))[generator.integers(len(own), size=len(rows) - 6)]
+        rows[6, own[:2]] = 1
     return rows
 
 

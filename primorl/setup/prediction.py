@@ -25,7 +25,7 @@ from primorl.project.progress import progress_bar
 from primorl.trajectories.sources.tabular.columns import header_of
 from primorl.trajectories.sources.tabular.elapsed import RowOrder, elapsed_in
 
-ABSTAINED = "abstained"
+ABSTAINED, REASON = "abstained", "reason"
 _CELLS_PER_BATCH, _ROWS_PER_BATCH = 2**22, 2**16
 _CSV_BLOCK_BYTES = 2**22
 _PARQUET_BUFFER_BYTES = 2**16
@@ -406,7 +406,8 @@ def predict(
                     columns.append(pa.array(policy.action_names).take(columns[-1]))
             else:
                 columns += [pa.array(np.ascontiguousarray(column), mask=abstained) for column in actions.T]
-            writer.write_table(pa.Table.from_arrays([*columns, pa.array(abstained)], schema=schema))
+            reasons = pa.array(policy.reasons(values), mask=~abstained)
+            writer.write_table(pa.Table.from_arrays([*columns, pa.array(abstained), reasons], schema=schema))
             rows, abstentions = rows + len(abstained), abstentions + int(abstained.sum())
             bar.update(done)
     return rows, abstentions
@@ -426,11 +427,11 @@ def _schema(table: ObservationTable, policy: Policy, *, text: bool) -> pa.Schema
     else:
         named = policy.action_names or [f"action_{index}" for index in range(policy.action_size)]
         fields += [(name, pa.float32()) for name in named]
-    names = [name for name, _ in (*fields, (ABSTAINED, None))]
+    names = [name for name, _ in (*fields, (ABSTAINED, None), (REASON, None))]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise PipelineError(
             f"--keep: the output would have {', '.join(map(repr, twice))} twice; allowed are columns with other names "
             "than the actions'; rename it in the observations"
         )
-    return pa.schema([*fields, (ABSTAINED, pa.bool_())])
+    return pa.schema([*fields, (ABSTAINED, pa.bool_()), (REASON, pa.string())])

@@ -56,6 +56,9 @@ def asked(port: int, observation: Any) -> tuple[int, Any]:
 def test_it_gives_the_policys_action_or_says_why_not(port: int, policy: Policy, tmp_path: Path) -> None:
     action: Any = policy.act(INSIDE)
     assert asked(port, INSIDE) == (200, {"action": action.tolist()})
+    named = dict(zip(("weight", "age", "dose"), (INSIDE[2], *INSIDE[:2]), strict=True))
+    assert asked(port, named) == (200, {"action": action.tolist()})
+    assert asked(port, {"age": 1.0})[0] == 422
     status, answer = asked(port, [987654.0, 0.0, 5.0])
     assert (status, set(answer), answer["abstained"]) == (200, {"abstained", "reason"}, True)
     assert "observation[0] (age): lies far outside the public range" in answer["reason"]

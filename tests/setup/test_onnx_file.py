@@ -48,6 +48,17 @@ def test_it_acts_and_abstains_as_the_policy(policy: Policy, tmp_path: Path) -> N
     assert none.tolist() == abstained.tolist()
 
 
+@pytest.mark.parametrize("discrete", [False, True])
+def test_it_abstains_where_a_column_is_two_categories_or_none(tmp_path: Path, discrete: bool) -> None:
+    names = (("meal=none", "meal=snack", "weight"), ("up", "down"))
+    policy, file = loaded(tmp_path / "policy", discrete=discrete, **RANGE, names=names), tmp_path / "policy.onnx"
+    export(policy, OF_TRAINING, file)
+    rows = np.array([[1, 0, 5], [0, 1, 5], [1, 1, 5], [0, 0, 5], [0.5, 0.5, 5], [2 / 3, 2 / 3, 5], [np.nan, 1, 5]])
+    found, (expected, abstained) = run(file, rows), policy.act_or_abstain(rows)
+    assert abstained.tolist() == [False, False, *[True] * 5]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
 def test_another_graph_is_not_written(policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, right = tmp_path / "policy.onnx", onnx_file.graph
     file.write_bytes(b"before")

@@ -68,7 +68,7 @@ def test_columns_go_by_name_and_rows_keep_their_order(policy: Policy, of: str) -
         assert not any(row["abstained"] for row in found)
         assert SECRET not in into.read_bytes().decode("latin-1"), "a column that nobody asked for stays behind"
     header, *lines = csv.reader(Path("out.csv").read_text(encoding="utf-8").splitlines())
-    assert header == ["id", "action", "action_name", "abstained"]
+    assert header == ["id", "action", "action_name", "abstained", "reason"]
     assert [line[0] for line in lines] == ["007", "8", "9"]
 
 
@@ -79,6 +79,8 @@ def test_what_is_no_number_or_far_outside_is_not_guessed(policy: Policy) -> None
     found = read()
     assert [row["abstained"] for row in found] == [True] * 9 + [False] * 4
     assert [row["action"] is None and row["action_name"] is None for row in found] == [True] * 9 + [False] * 4
+    number, far = "age is not a finite number", "age lies far outside the public range"
+    assert [row["reason"] for row in found] == [number] * 7 + [far] * 2 + [None] * 4
     assert [row["action"] for row in found[9:]] == policy.act([[0.5, 1, 5]] * 3 + [[30.9, 1, 5]]).tolist()
 
 
@@ -88,7 +90,8 @@ def test_an_undeclared_category_is_not_guessed(project: Path) -> None:
     assert predict(policy, given, OUT) == (4, 3)
     first, *others = read()
     np.testing.assert_allclose([first["dose"], first["rate"]], policy.act([1.0, 0.0, 1.0]), rtol=1e-5)
-    assert others == [{"dose": None, "rate": None, "abstained": True}] * 3
+    reason = "ward is not exactly one of its categories"
+    assert others == [{"dose": None, "rate": None, "abstained": True, "reason": reason}] * 3
     assert predict(policy, table({"x": [1.0], "ward=B": [1], "ward=A": [0]}), OUT) == (1, 0)
     assert read() == [first]
 
@@ -101,7 +104,7 @@ def test_a_policy_without_names_takes_numbered_columns_or_vectors(project: Path)
     ):
         assert predict(policy, table(content), OUT) == (5, 1)
         found = read()
-        assert list(found[0]) == ["action_0", "action_1", "abstained"]
+        assert list(found[0]) == ["action_0", "action_1", "abstained", "reason"]
         actions = [[row["action_0"], row["action_1"]] for row in found]
         np.testing.assert_allclose(actions[1:4], policy.act(ROWS), rtol=1e-5)
         assert actions[4:] == [[None, None]]
