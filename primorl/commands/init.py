@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -89,6 +89,10 @@ def init(
             "NAME=UNIT:MOST", _elapsed, "Observe the time since the row before, at most so long: since=hours:24."
         ),
     ] = None,
+    end: Annotated[
+        Literal["last_row", "outcome"] | None,
+        option("WHAT", "outcome: a trajectory ends with its last row's reward; last_row: that reward is not used."),
+    ] = None,
     horizon: Annotated[int | None, option("STEPS", "The most steps of a trajectory, known beforehand.", min=1)] = None,
 ) -> None:
     r"""Make a project's folder, with an entry for your own CSV if you name it.
@@ -120,7 +124,7 @@ def init(
         "bounds": dict(bounds or ()),
         "elapsed": elapsed and (elapsed[0], *elapsed[1]),
         "horizon": horizon,
-    }
+    } | ({"end": end} if end else {})
     target = given_path(folder).resolve()
     there = _check_target(target)
     if csv is None:
@@ -144,6 +148,11 @@ def init(
         print(f"set `dataset: {template.as_text(name)}` in params.yaml to use it")
         drawn = ""
     print(f"partition in params.yaml says whose rows are public{drawn}")
+    if end is None:
+        print(
+            "the reward in the last row of a trajectory is not used (options.end: last_row); if it is an outcome that "
+            "ends the trajectory, give --end outcome"
+        )
     if draft.left:
         print(
             f"fill in, in datasets/{name}.yaml, from what is known beforehand and not from the rows: "

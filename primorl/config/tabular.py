@@ -127,7 +127,7 @@ class TabularOptions(Block):
     csv: CsvFormat = field(default_factory=CsvFormat)
     columns: TabularColumns
     trajectory_ids: Literal["global", "per_unit"]
-    end: Literal["flags", "horizon", "last_row"]
+    end: Literal["flags", "horizon", "last_row", "outcome"]
     sorted: bool = False
 
     def __post_init__(self) -> None:
@@ -139,5 +139,6 @@ class TabularOptions(Block):
         if self.end == "flags" and self.columns.terminated is None and self.columns.truncated is None:
             raise ValueError(
                 "found no end flags: columns.terminated and columns.truncated are null; name one, or set end to "
-                "last_row (every recording was cut there) or horizon (the declared step limit was reached)"
+                "last_row (every recording was cut there), outcome (it ended there) or horizon (the declared step "
+                "limit was reached)"
             )

@@ -32,7 +32,7 @@ unit: {unit}  # column of the person whom the guarantee protects; the trajectory
 population: {population}
 trajectories_per_person: null
 horizon: {horizon}  # the most steps of a trajectory
-termination: none
+termination: {termination}
 ingestion: {{}}
 options:
   files: {files}
@@ -49,7 +49,7 @@ options:
     next_observation: null
     behaviour_probability: null
   trajectory_ids: {trajectory_ids}
-  end: last_row
+  end: {end}  # last_row: recordings were cut there, its reward is not used; outcome: they ended with its reward
   sorted: false
 bounds:
   observation:  # in this order: {dimensions}
@@ -82,6 +82,7 @@ class Draft:
         categories: of columns that become one-hot, or of the action.
         bounds: low and high by column.
         horizon: the most steps of a trajectory.
+        end: what the last row of a trajectory is: `last_row`, or `outcome` where it ends with its reward.
         elapsed: name, unit and most of the time since the row before, the last dimension of the observation.
         left: what is to be filled in, once the text is made.
 
@@ -100,6 +101,7 @@ class Draft:
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     horizon: int | None = None
     elapsed: tuple[str, str, float] | None = None
+    end: str = "last_row"
     left: list[str] = field(default_factory=list, init=False)
 
     def text(self, name: str, log: Path, form: CsvFormat) -> str:
@@ -142,6 +144,8 @@ class Draft:
             "high": [high for _, high in pairs] or FILL,
             "reward_bounds": FILL if self.reward is None else list(self._bounds(self.reward)),
             "horizon": self.horizon or FILL,
+            "end": self.end,
+            "termination": "learned" if self.end == "outcome" else "none",
             "suggested": {block: {} for block in _BLOCKS},
         }
         if self.horizon is None:

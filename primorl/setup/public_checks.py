@@ -56,7 +56,9 @@ def bounded(dataset: AnyDataset | None, spaces: Spaces) -> list[Bounded]:
 
 def cuts_last_rows(dataset: AnyDataset | None) -> bool:
     """Whether the last row of a trajectory that does not terminate is dropped, and its reward with it."""
-    return isinstance(dataset, TabularDataset) and dataset.options.columns.next_observation is None
+    if not isinstance(dataset, TabularDataset) or dataset.options.end == "outcome":
+        return False
+    return dataset.options.columns.next_observation is None
 
 
 @dataclass(frozen=True)
@@ -83,8 +85,8 @@ def objections(params: Params, manifest: Manifest, public: UnitStore) -> Objecti
         cut = isinstance(dataset, TabularDataset) and cuts_last_rows(dataset) and not dataset.options.columns.terminated
         warning = (
             f"datasets/{params.dataset}.yaml: options.end: the last row of every trajectory is dropped, and its reward "
-            "with it, and nobody is public to tell whether any is left; if the reward is there, name "
-            "columns.terminated (an outcome score ends the programme) or next_observation columns"
+            "with it, and nobody is public to tell whether any is left; if an outcome "
+            "score is there, set options.end: outcome and termination: learned; or name next_observation columns"
         )
         return Objections((), (warning,) if cut else ())
     inputs, targets = public.arrays()
@@ -135,8 +137,8 @@ def _no_reward(params: Params, manifest: Manifest, public: UnitStore, reward: Fl
         return
     cut = cuts_last_rows(params.chosen) and not public.terminates
     why = (
-        "the last row of a trajectory that does not terminate is dropped, and its reward with it; if that is where the "
-        "reward is, name columns.terminated (an outcome score ends the programme) or next_observation columns"
+        "the last row of a trajectory that does not terminate is dropped, and its reward with it; if an outcome score "
+        "is there, set options.end: outcome and termination: learned; or name next_observation columns"
         if cut
         else "correct options.columns.reward, or the log"
     )

@@ -230,3 +230,14 @@ def test_where_no_project_is_made(monkeypatch: pytest.MonkeyPatch, primorl: Call
         (["project", *MEANING, "--csv", "project/log.csv", *WARDS], "where git would see its rows"),
     ):
         assert said in primorl("init", *words)[2]
+
+
+def test_an_outcome_in_the_last_row_is_asked_for_and_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    """Twin: without a word the last reward is not used, and the command says so."""
+    assert init(*MEANING, *WARDS, *FACTS) == 0
+    assert (entry()["options"]["end"], entry()["termination"]) == ("last_row", "none")
+    assert "give --end outcome" in capsys.readouterr().out
+    shutil.rmtree("project")
+    assert init(*MEANING, *WARDS, *FACTS, "--end", "outcome") == 0
+    assert (entry()["options"]["end"], entry()["termination"]) == ("outcome", "learned")
+    assert "--end" not in capsys.readouterr().out

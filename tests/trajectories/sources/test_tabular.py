@@ -199,6 +199,10 @@ def test_recordings_without_end_flags(project: Path) -> None:
     written = run(entry(NO_FLAGS, end="last_row")).to_pylist()
     assert [each["truncated"] for each in written] == [False, True, False, True, True]
     content = [each | {"died": False, "dose": 0.5, "gain": 0.0} for each in rows()[:6]]
+    write([*content[:-1], content[-1] | {"gain": 7.0}])
+    written = run(entry(NO_FLAGS, end="outcome")).to_pylist()
+    assert [each["terminated"] for each in written] == [False, False, True, False, False, True]
+    assert (written[-1]["reward"], any(each["truncated"] for each in written)) == (7.0, False), "the score is kept"
     write(content)
     for horizon in (3, 2):
         written = run(entry(NO_FLAGS, end="horizon", horizon=horizon)).to_pylist()

@@ -151,6 +151,8 @@ class Transitions:
         if self._options.end == "flags":
             allowed = "terminated or truncated there; mark it, or set options.end to last_row"
             self._log.refuse(rows, lasts[has_no_end], "the last row of a trajectory, with no end flag", allowed)
+        elif self._options.end == "outcome":
+            terminated[lasts] |= has_no_end
         elif self._options.end == "horizon":
             steps = lasts - starts + 1
             full = (steps == self._horizon) | ((steps - 1 == self._horizon) & (not self._has_next))
