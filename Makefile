@@ -15,8 +15,7 @@ SETUP := .venv/.ready
 # Where there is no NVIDIA driver, PyTorch's build for CPUs: pip's usual one brings 4.5 GB of CUDA. Empty: the usual one.
 TORCH_INDEX ?= $(if $(shell command -v nvidia-smi),,https://download.pytorch.org/whl/cpu)
 PIP := .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-# DVC deletes a stage's outputs before it finds a mistake in params.yaml. So the params are checked first.
-CHECK := .venv/bin/primorl check --charges
+REPRO := PATH="$(CURDIR)/.venv/bin:$$PATH" dvc repro
 
 .PHONY: help setup run test bench docs lint types imports audit ui clean
 
@@ -38,8 +37,12 @@ $(SETUP): pyproject.toml constraints.txt
 	@touch $@
 
 run: $(SETUP) ## run the stages whose inputs changed, then print the results
-	@$(CHECK)
-	PATH="$(CURDIR)/.venv/bin:$$PATH" dvc repro
+# DVC deletes a stage's outputs before it finds a mistake in params.yaml, so the params are checked first. Once the data
+# are partitioned, which charges nothing, it is known what the run will charge, and that is said before it does.
+	@.venv/bin/primorl check
+	@$(REPRO) --quiet partition
+	@.venv/bin/primorl check --charges
+	$(REPRO)
 	@.venv/bin/primorl summary
 
 test: $(SETUP) ## run the test suite; many tests wait for a disk or a process, so three share two cores
