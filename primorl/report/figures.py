@@ -105,7 +105,7 @@ def _ends(ends: Sequence[float] | None, by_model: bool = False) -> str:
 
 
 def _learning(facts: Facts) -> Figure | None:
-    if not facts.curve:
+    if not facts.curve or (facts.summary["return_mean"] is None and not believed(facts.summary)):
         return None
     *before, final = facts.curve
     data = []

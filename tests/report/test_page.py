@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from primorl.evaluation import wording
+from primorl.evaluation.private.results import BELIEVE, MEAN_RETURN
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.accounting.privacy_filter import UNBOUNDED, cost
@@ -109,6 +111,27 @@ def test_what_is_not_known_is_left_out() -> None:
     assert "not private" in text
     assert "No bound holds" in text
     assert "Blind guessing" not in text
+
+
+def test_a_model_that_is_not_to_be_believed_has_no_value_on_the_page() -> None:
+    """The gain with its interval leads. Twin: a doubtful model's values are shown."""
+    asked = {"of": "policy", "what": MEAN_RETURN, "estimator": "model", "value": 5.625, "members": [5.5, 5.75]}
+    asked |= dict.fromkeys(("ci95", "epsilon", "delta"))
+    advice = {"answer": "trial", "reason": "So.", "expected": 2.5, "interval": [-0.5, 4.25]}
+    log = SUMMARY | {"return_mean": None, "return_ci95": None, "private_evaluation": [asked], "recommendation": advice}
+    log |= {"model_value": 5.875, "model_value_range": [5.0, 6.0], "model_value_members": 2, "normalized_score": None}
+    log |= {"env_id": None, "model_value_note": "x"}
+    for verdict, gain, shown in (("doubtful", "+2.5, between -0.5 and +4.25", True), ("no", "not known", False)):
+        said = log | {"model_verdict": f"{BELIEVE[verdict]}: so"}  # type: ignore[index]
+        if not shown:
+            said |= {"recommendation": advice | {"answer": "keep", "interval": None}}
+        facts = replace(FACTS, summary=said, curve=[Epoch(1, 5.5, 5.0, 6.0), Epoch(2, 5.875, 5.0, 6.0)])
+        written, drawn = page(facts), figures(facts)
+        tile = written.partition("What would the policy change?")[2]
+        assert plain(tile).startswith(f"</h3><b>{gain}</b>")
+        assert ("learning" in drawn, "5.875" in written, "5.625" in written) == (shown,) * 3
+        summary = wording.text(said)
+        assert ("5.875" in summary, "5.625" in summary, gain in summary) == (shown, shown, True)
 
 
 def test_what_is_void_or_unbounded_in_any_part_is_not_hidden() -> None:
