@@ -115,7 +115,7 @@ def test_what_is_not_known_is_left_out() -> None:
 
 def test_a_model_that_is_not_to_be_believed_has_no_value_on_the_page() -> None:
     """The gain with its interval leads. Twin: a doubtful model's values are shown."""
-    asked = {"of": "policy", "what": MEAN_RETURN, "estimator": "model", "value": 5.625, "members": [5.5, 5.75]}
+    asked = {"of": "clone", "what": MEAN_RETURN, "estimator": "model", "value": 5.625, "members": [5.5, 5.75]}
     asked |= dict.fromkeys(("ci95", "epsilon", "delta"))
     advice = {"answer": "trial", "reason": "So.", "expected": 2.5, "interval": [-0.5, 4.25]}
     log = SUMMARY | {"return_mean": None, "return_ci95": None, "private_evaluation": [asked], "recommendation": advice}
