@@ -13,7 +13,17 @@ import typer
 
 from primorl.commands.terminal import AsJson, flag, path_option, rendered
 from primorl.project.errors import PipelineError
-from primorl.project.paths import LATEST_REPORT, MANIFEST, MODEL, MOPO, ONLINE_METRICS, PARTITIONS, POLICY, SUMMARY
+from primorl.project.paths import (
+    LATEST_REPORT,
+    MANIFEST,
+    MODEL,
+    MOPO,
+    ONLINE_METRICS,
+    PARAMS,
+    PARTITIONS,
+    POLICY,
+    SUMMARY,
+)
 
 if TYPE_CHECKING:
     from primorl.config.params import Params
@@ -29,6 +39,7 @@ def summary(as_json: AsJson = False) -> None:
       primorl summary                   a short table
       primorl summary --json            metrics/summary.json itself
     """
+    from primorl.config.params import load_reading
     from primorl.evaluation.summary import Summary
     from primorl.evaluation.wording import text
 
@@ -36,6 +47,8 @@ def summary(as_json: AsJson = False) -> None:
     stale = other_files(found)
     if stale is not None:
         print(f"warning: {SUMMARY}: {stale}", file=sys.stderr)
+    if PARAMS.exists() and (named := load_reading().dataset) != found.dataset:
+        print(f"warning: params.yaml names {named}; these results are of {found.dataset}; `dvc repro`", file=sys.stderr)
     content = found.to_json()
     print(json.dumps(content, indent=2, allow_nan=False) if as_json else text(content) + _online_row())
 

@@ -249,6 +249,8 @@ def test_summary_prints_a_table_or_the_file_and_says_whether_they_are_of_an_earl
     assert (status, json.loads(out)) == (0, SUMMARY)
     assert err == f"warning: metrics/summary.json: these results are of an earlier run: {said}\n"
     assert (finding()[0], said in finding()[1]) == ("problem", True)
+    write_settings(project_settings("csv-log") | {"dataset": "csv-log"})
+    assert "params.yaml names csv-log; these results are of small" in primorl("summary")[2]
 
 
 MEASURED = {"return_low": -9.0, "return_high": 1.0, "epsilon_spent_on_dataset": 2.5}
