@@ -19,7 +19,7 @@ def body(params: Params, run: StageRun) -> None:
     if not asked(params):
         write_nothing(BEHAVIOUR)
         return
-    partitions = Partitions.open(PARTITIONS)
+    partitions = Partitions.open(PARTITIONS, params)
     run.params({"seed": params.seed, "behaviour": plain(params.behaviour)})
     with paid_training(CLONING, params, partitions, run) as paid:
         write_behaviour(BEHAVIOUR, params, partitions, paid, run)

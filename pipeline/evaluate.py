@@ -14,7 +14,6 @@ from primorl.evaluation.summary import log_summary, note, write_curve
 from primorl.policy.exported import DeterministicPolicy
 from primorl.project.files import read_json, replaced_file
 from primorl.project.paths import CURVES, FIGURE, SUMMARY, seconds_of
-from primorl.setup.accounts import check_public_units
 from primorl.setup.policy_results import Evaluated
 from primorl.tracking import StageRun, in_sweep
 from primorl.tracking.registry import register
@@ -25,7 +24,6 @@ _STAGES = "collect ingest partition train_model clone_behaviour optimize_policy 
 def body(params: Params, run: StageRun) -> None:
     """Evaluate the final policies and those of every epoch; write the summary, the curve and its figure."""
     started = time.perf_counter()
-    check_public_units(params)
     found = Evaluated.read(params)
     evaluation = found.evaluate(params)
     seconds = {stage: read_json(seconds_of(stage))["seconds"] for stage in _STAGES.split()}

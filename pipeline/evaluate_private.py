@@ -28,7 +28,7 @@ def body(params: Params, run: StageRun) -> None:
     if not estimators or params.dynamics.variant == "mopo":
         write_evaluation(PRIVATE_EVALUATION, EVALUATION_FIGURE, nothing_asked(params))
         return
-    partitions = Partitions.open(PARTITIONS)
+    partitions = Partitions.open(PARTITIONS, params)
     run.params({"seed": params.seed, "evaluation": {"private": plain(chosen)}})
     clone = clone_of(BEHAVIOUR, params.seed)
     problem = evaluation_problem(

@@ -30,7 +30,7 @@ def body(params: Params, run: StageRun) -> None:
     device = policy_device(params.compute, len(params.policy_seeds) * max(chosen.hidden))
     ensemble = GaussianEnsemble.load(MODEL, device)
     model = PessimisticModel(ensemble, uncertainty=chosen.uncertainty, penalty=chosen.penalty)
-    partitions = Partitions.open(PARTITIONS)
+    partitions = Partitions.open(PARTITIONS, params)
     manifest, version = partitions.manifest, partitions.version
     wanted = accounts.request(
         params, run, manifest.info.dataset, version, "optimize_mopo", dp_event.NonPrivateDpEvent(), ""

@@ -15,7 +15,6 @@ from primorl.policy.config import PolicyPointer
 from primorl.policy.replay import ReplayBuffer
 from primorl.policy.training import Released, write_pointer, write_trained
 from primorl.project.paths import BEHAVIOUR, MODEL, POLICY
-from primorl.setup.accounts import check_public_units
 from primorl.setup.compute import policy_device
 from primorl.setup.policy_fitting import PublicLog, fitted_policy, near_the_clone, needs_public, unfitted
 from primorl.tracking import StageRun
@@ -23,14 +22,13 @@ from primorl.tracking import StageRun
 
 def body(params: Params, run: StageRun) -> None:
     """Train, then write ``models/policy``; variant mopo only points to where its policy will be."""
-    check_public_units(params)
     released = Released.read(MODEL, variant=params.dynamics.variant, environment=params.chosen.environment)
     if params.dynamics.variant == "mopo":
         write_pointer(POLICY, PolicyPointer(variant="mopo", policy="models/mopo"), released.statement)
         return
     near_clone, cpu = BehaviourConfig.read(BEHAVIOUR).made, torch.device("cpu")
     model = GaussianEnsemble.load(MODEL, cpu)
-    public = PublicLog.open() if near_clone or needs_public(params, model.termination) else PublicLog(None)
+    public = PublicLog.open(params) if near_clone or needs_public(params, model.termination) else PublicLog(None)
     believed = public.believes(model)
     if unfitted(params):
         found = params.fitted(fitted_policy(params, public, model, near_clone=near_clone))

@@ -8,13 +8,11 @@ from primorl.project.files import replaced_file
 from primorl.project.paths import REPORT
 from primorl.report.facts import read_facts
 from primorl.report.page import page
-from primorl.setup.accounts import check_public_units
 from primorl.tracking import StageRun
 
 
 def body(params: Params, run: StageRun) -> None:
     """Write ``reports/report.html``."""
-    check_public_units(params)
     mlflow_run = run.pipeline.run_id  # empty where the store was lost
     facts = read_facts(params, mlflow=f"MLflow run {mlflow_run}." if mlflow_run else "")
     with replaced_file(REPORT) as fresh:

@@ -61,10 +61,10 @@ def _check_units() -> None:
     """Refuse a public split with units that the ledger knows as private."""
     from primorl.config.params import load_reading
     from primorl.project.paths import MANIFEST, PARAMS
-    from primorl.setup.accounts import check_public_units
+    from primorl.setup.accounts import open_public
 
     if PARAMS.exists() and MANIFEST.exists():
-        check_public_units(load_reading())
+        open_public(load_reading())
 
 
 def _declared(about: dict[str, Any], public: "PublicSplit | None") -> tuple[list[dict[str, Any]], bool]:

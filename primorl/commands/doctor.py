@@ -251,10 +251,10 @@ def _source() -> Verdict:
 
 def _public_people() -> Verdict:
     from primorl.config.params import load_reading
-    from primorl.setup.accounts import check_public_units
+    from primorl.setup.accounts import open_public
 
-    if paths.PARAMS.exists():
-        check_public_units(load_reading())
+    if paths.PARAMS.exists() and paths.MANIFEST.exists():
+        open_public(load_reading())
     return "ok", "nobody in the public split was charged for as private"
 
 

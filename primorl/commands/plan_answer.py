@@ -25,7 +25,7 @@ from primorl.project.errors import PipelineError
 from primorl.project.files import finite
 from primorl.project.paths import MANIFEST, PARAMS, PARTITIONS, PUBLIC, UNITS
 from primorl.setup import model_work
-from primorl.setup.accounts import begun_ledger, check_secret, dataset_version, losses
+from primorl.setup.accounts import begun_ledger, check_secret, dataset_version, losses, open_public
 from primorl.setup.fitting import Fit, fitted
 from primorl.setup.model_work import check_choices, make_plan, query_noises
 from primorl.setup.next_charges import (
@@ -86,7 +86,7 @@ class Settings:
     @cached_property
     def public(self) -> UnitStore:
         """The public split; for where there is one."""
-        return UnitStore.open(PUBLIC)
+        return open_public(self.params)
 
     @cached_property
     def run(self) -> tuple[Params, Manifest] | None:
@@ -397,7 +397,7 @@ def _ledger_lines(
     elif settings.run is not None:
         if account.entries or params.privacy.train_on == "public":
             stay = partial(same_questions, changed)
-            charges = mark_paid(params, Partitions.open(PARTITIONS), account, charges, questions_stay=stay)
+            charges = mark_paid(params, Partitions.open(PARTITIONS, params), account, charges, questions_stay=stay)
         yield _next_line(charges, epsilon)
     if declared.epsilon is None:
         yield "  budget: none (privacy.budget.epsilon is null)"

@@ -50,7 +50,7 @@ def lines(sweep: Sweep) -> Iterator[str]:
     logging.set_verbosity(logging.ERROR)  # the RDP accountant names every order that it leaves out
     trials = expand(sweep)
     check_trials(sweep, trials)
-    partitions, account = Partitions.open(PARTITIONS), Account(())
+    partitions, account = Partitions.open(PARTITIONS, params.load()), Account(())
     ledger = accounts.begun_ledger(params.load())
     if ledger is not None:
         with closing(ledger):

@@ -78,7 +78,9 @@ def found_in(answers: PrivateEvaluation, clone: Path, environment: str | None) -
     return None if environment is not None else of_answers(answers, BehaviourConfig.read(clone).public_loss)
 
 
-def of_answers(answers: PrivateEvaluation, clone_loss: PublicLosses | None) -> Recommendation:
+def of_answers(
+    answers: PrivateEvaluation, clone_loss: PublicLosses | None, least_gain: float = LEAST_GAIN
+) -> Recommendation:
     """Recommend by what private evaluation found.
 
     The scale of returns is the spread of the people's own, 10% to 90%, and at least the size of their mean.
@@ -86,6 +88,7 @@ def of_answers(answers: PrivateEvaluation, clone_loss: PublicLosses | None) -> R
     Args:
         answers: of the private units, about the model, the policy and the clone.
         clone_loss: of the clone on the public split; None: there is no public split, or no clone.
+        least_gain: the share of the scale that a gain must exceed, whatever else is known.
     """
     people = answers.answer("behaviour", MEAN_RETURN)
     if people is None:
@@ -104,7 +107,7 @@ def of_answers(answers: PrivateEvaluation, clone_loss: PublicLosses | None) -> R
     misfit = max(0.0, abs(today - people.value) - half)
     error = (gain.ci95[1] - gain.ci95[0]) / 2 / NORMAL_QUANTILE
     least = min(over_clone, over_people)
-    margin = MISFIT_SHARE * misfit + ERRORS * error + DOUBT_SHARE * max(0.0, doubt.value) + LEAST_GAIN * scale
+    margin = MISFIT_SHARE * misfit + ERRORS * error + DOUBT_SHARE * max(0.0, doubt.value) + least_gain * scale
     expected = fmean(of_policy) - fmean(released)
     interval = interval_of_gain(expected, half, fmean(released) - people.value, answers.verdict)
     figures: dict[str, Any] = {

@@ -88,6 +88,9 @@ class Summary:
     private_evaluation: Annotated[
         tuple[Answer, ...] | None, "Values by the private units and in the released model, where something was asked."
     ] = None
+    private_evaluation_sha256: Annotated[
+        Hexadecimal | None, "SHA-256 of metrics/private_evaluation.json, whose answers were judged."
+    ] = None
     model_verdict: Annotated[Line | None, "Whether the model can be believed, where that was asked."] = None
     recommendation: Annotated[
         Recommendation | None, "What to do with the policy; left out where an environment measured it."

@@ -1,11 +1,14 @@
 """Which policy may be used: the one that was recommended, or another one only against advice and by name.
 
 A recommendation is made where no simulator measured the policy (`primorl.evaluation.recommendation`). It is found in
-``evaluation.json`` of the bundle that a policy's folder lies in, or in ``metrics/summary.json`` of its project.
+``evaluation.json`` of the bundle that a policy's folder lies in, or in ``metrics/summary.json`` of its project. Of a
+copy of the folder elsewhere nobody can tell, and a warning says so.
 """
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from primorl.policy.config import PolicyConfig
 from primorl.project.errors import PipelineError
@@ -13,7 +16,7 @@ from primorl.project.files import file_sha256, read_json
 from primorl.project.paths import BEHAVIOUR, PIPELINE, POLICY, PRIVATE_EVALUATION, SUMMARY
 
 AGAINST = "--against-advice"
-_BUNDLE = "evaluation.json"
+_BUNDLE, _MANIFEST = "evaluation.json", "MANIFEST.json"
 _WEIGHTS = "policy.safetensors"
 
 
@@ -38,32 +41,45 @@ def advice_on(folder: Path) -> Advice | None:
     """The recommendation about the policy in ``folder``; None where an environment measured it, or nobody says.
 
     Raises:
-        PipelineError: the folder lies in a project whose last evaluation was of other weights, or there was none.
+        PipelineError: the folder lies in a project whose last evaluation was of other weights or answers, or there was
+            none.
     """
-    config = PolicyConfig.read(folder)
-    bundle = folder.resolve().parent / _BUNDLE
-    project = next((place for place in folder.resolve().parents if (place / PIPELINE).exists()), None)
-    if config.environment is not None or (project is None and not bundle.exists()):
+    config, place = PolicyConfig.read(folder), folder.resolve()
+    if config.environment is not None:
         return None
-    weights, cloned = file_sha256(folder / _WEIGHTS), config.policy == str(BEHAVIOUR)
-    if bundle.exists():
-        said, file = read_json(bundle), bundle
+    if (place.parent / _BUNDLE).exists() and (place.parent / _MANIFEST).exists():
+        file = place.parent / _BUNDLE
+        said = read_json(file)
         judged = said.get("policy_sha256")
     else:
-        assert project is not None
+        project = next((parent for parent in place.parents if (parent / PIPELINE).exists()), None)
+        if project is None:
+            warnings.warn(
+                f"{folder}: lies in no bundle and no project, so nothing tells whether this policy is recommended; "
+                "keep a bundle's files together",
+                stacklevel=3,
+            )
+            return None
         file = project / SUMMARY
-        answers = project / PRIVATE_EVALUATION
-        said = read_json(file) if file.exists() else {}
-        judged = said.get("policy_sha256")
-        if cloned:
-            judged = read_json(answers).get("clone_sha256") if answers.exists() else None
+        said, judged = _said_in(project, cloned=config.policy == str(BEHAVIOUR))
     advice = said.get("recommendation")
-    if judged != weights or not isinstance(advice, dict):
+    if judged != file_sha256(folder / _WEIGHTS) or not isinstance(advice, dict):
         raise PipelineError(
-            f"{folder}: found a policy that {file} says nothing about, so nobody recommended it; run `dvc repro`, or "
-            f"use it all the same: {AGAINST} (in Python: against_advice=True)"
+            f"{folder}: found a policy that {file} does not judge, so nobody recommended it; `dvc repro` evaluates "
+            f"models/policy; to use it all the same: {AGAINST} (in Python: against_advice=True)"
         )
     return Advice(advice["answer"], advice["policy"], advice["reason"], file)
+
+
+def _said_in(project: Path, *, cloned: bool) -> tuple[dict[str, Any], str | None]:
+    """The summary, empty where it repeats other answers than those that are here, and the weights that are judged."""
+    summary, answers = project / SUMMARY, project / PRIVATE_EVALUATION
+    if not (summary.exists() and answers.exists()):
+        return {}, None
+    said = read_json(summary)
+    if said.get("private_evaluation_sha256") != file_sha256(answers):
+        return {}, None
+    return said, read_json(answers).get("clone_sha256") if cloned else said.get("policy_sha256")
 
 
 def refuse_against_advice(folder: Path) -> None:

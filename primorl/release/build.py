@@ -55,7 +55,7 @@ from primorl.release.contents import (
 )
 from primorl.release.recheck import account_figures, spent
 from primorl.release.stated_figures import OURS
-from primorl.setup.accounts import begun_ledger, check_public_units, dataset_version, refuse_losses
+from primorl.setup.accounts import begun_ledger, dataset_version, open_public, refuse_losses
 from primorl.setup.estimators import ROLLOUTS
 from primorl.trajectories.storage.manifest import Manifest
 
@@ -100,7 +100,7 @@ def release(
     answers.refuse_other_files(paths.PRIVATE_EVALUATION, paths.MODEL, paths.POLICY, BEHAVIOUR)
     _refuse_other_summary(summary, answers)
     _refuse_other_data(manifest, statement, summary, answers)
-    check_public_units(params)
+    open_public(params)
     check_outputs((paths.MODEL, paths.POLICY, BEHAVIOUR, paths.PRIVATE_EVALUATION, SUMMARY))
     source, clone = chosen_policy(summary, answers, policy, against_advice), _clone_statement()
     declared = declared_texts(summary.dataset)

@@ -114,7 +114,9 @@ def model_card(
     counted = counted_clone(clone, ledger)
     bundle = whole(statement, counted, answers, ledger["delta"])
     sound = bundle["private"] and not bundle["void"]
-    believable = believed({"model_verdict": answers["verdict"] if answers else None})
+    # Cards of earlier versions, whose recommendation expects nothing, showed all values.
+    earlier = (summary.get("recommendation") or {}).get("expected") is None
+    believable = earlier or believed({"model_verdict": answers["verdict"] if answers else None})
     hidden = () if believable else ("model",)
     estimates = [each for each in (answers["estimates"] if answers else ()) if each["estimator"] not in hidden]
     estimates.sort(key=lambda answer: list(WHOSE).index(answer["of"]))

@@ -42,8 +42,8 @@ from primorl.project.paths import (
 from primorl.project.records import to_json
 from primorl.release.card import whole, with_account
 from primorl.release.stated_figures import check_epsilon, check_with_parts
+from primorl.setup.accounts import open_public
 from primorl.trajectories.storage.manifest import Manifest
-from primorl.trajectories.storage.rows import UnitStore
 
 _ROLLOUTS, _MOST_ROWS = 256, 16384
 _SEED = 0
@@ -198,7 +198,7 @@ def read_facts(
     folder = MOPO if found.variant == "mopo" else POLICY
     statement, training = Statement.read(folder), Statement.read(MODEL)
     clone = Statement.read(BEHAVIOUR) if (BEHAVIOUR / "privacy.json").exists() else None
-    config, points, public = PolicyConfig.read(folder), _curve(CURVES), UnitStore.open(PUBLIC)
+    config, points, public = PolicyConfig.read(folder), _curve(CURVES), open_public(params)
     _refuse_another_run(found, answers, folder, params.dataset)
     if statement.private:
         made_from = {str(MODEL): training} | ({} if clone is None else {str(BEHAVIOUR): clone})

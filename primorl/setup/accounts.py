@@ -29,7 +29,6 @@ from primorl.project.paths import (
     LEDGER,
     LEDGER_HEAD,
     LOCK,
-    MANIFEST,
     MODEL,
     MODELS,
     PARTITIONS,
@@ -40,8 +39,9 @@ from primorl.project.records import printable
 from primorl.setup.questions import check_question
 from primorl.tracking import StageRun
 from primorl.trajectories.identity.fingerprint import project_secret, secret_check
-from primorl.trajectories.identity.membership import DIGEST_BYTES, NOBODY, population_digest
+from primorl.trajectories.identity.membership import DIGEST_BYTES, NOBODY, Membership, population_digest
 from primorl.trajectories.storage.manifest import Manifest
+from primorl.trajectories.storage.rows import UnitStore
 from primorl.trajectories.storage.schema import DatasetInfo
 
 _L = TypeVar("_L", bound=Ledger)
@@ -96,7 +96,7 @@ def check_secret(manifest: Manifest, partitions: Path) -> None:
     """Check that the partitions were made under the project's secret, before anything is charged to their units.
 
     Under another one the ledger would recognise nobody. Manifests of older versions hold no value to check; there
-    `primorl.setup.partitions.Partitions.open` tells by the digests of the public units.
+    `open_public` tells by the digests of the public units.
 
     Raises:
         PipelineError: the secret is another one, or is not there.
@@ -157,21 +157,40 @@ def refuse_published(params: Params | Reading, dataset: str, version: Version) -
             ledger.check_published(dataset, version)
 
 
-def check_public_units(params: Params | Reading) -> None:
-    """Refuse to use the public split where the ledger has a charge for one of its units as private.
+def open_public(params: Params | Reading | None, partitions: Path = PARTITIONS) -> UnitStore:
+    """Read the public split, once the ledger knows of no charge for one of its units as private.
 
-    Such a split can be there without a charge of its own: made under another ``partition.salt``, or checked out.
-    Without partitions nothing is checked.
+    Such a split can be there without a charge of its own: made under another ``partition.salt``, or brought back by
+    DVC. Outside the trust boundary, without the project's secret, nobody can tell.
+
+    Args:
+        params: name the ledger; None: another process has asked it.
+        partitions: folder of the partitions.
 
     Raises:
-        Refused: there is such a unit.
-        PipelineError: the ledger cannot be read, or ``public_units.bin`` is missing.
+        Refused: a unit was charged for as private.
+        PipelineError: a file is missing or broken, the ledger cannot be read, or the rows are not of the units in
+            ``public_units.bin``.
     """
-    if MANIFEST.exists() and ((home() / LEDGER_HEAD).exists() or params.ledger.url is not None):
-        manifest = Manifest.load(MANIFEST)
-        public = _public_digests(manifest, PARTITIONS)
-        if public:
-            refuse_published(params, manifest.info.dataset, version_of(manifest, b"", public))
+    if not (home() / SECRET).exists():
+        return UnitStore.open(partitions / "public")
+    manifest = Manifest.load(partitions / "manifest.json")
+    info, public = manifest.info, _public_digests(manifest, partitions)
+    if params is not None and public:
+        refuse_published(params, info.dataset, version_of(manifest, b"", public))
+    found = Membership(project_secret(), info.dataset, info.population, by_rows=info.duplicates == "refuse")
+    rows = UnitStore.open(partitions / "public", found.update)
+    if found.to_bytes() != public:
+        raise PipelineError(
+            f"{partitions / 'public_units.bin'}: not of the units in {partitions / 'public'} under this project's "
+            f"secret; by it the ledger knows who must not be published; run {REMAKE} to make it again"
+        )
+    if manifest.secret_check is None and not public:
+        raise PipelineError(
+            f"{partitions / 'manifest.json'}: secret_check: not there, as an older version wrote it, so nobody can "
+            f"tell whether it was made under this project's secret; run {REMAKE} to make it again"
+        )
+    return rows
 
 
 def request(

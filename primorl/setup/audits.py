@@ -12,12 +12,12 @@ from primorl.privacy.audits.canaries import audit_mechanism, enough_runs
 from primorl.project.errors import PipelineError
 from primorl.project.paths import MANIFEST, PUBLIC
 from primorl.project.progress import progress_bar
+from primorl.setup.accounts import open_public
 from primorl.setup.fitting import fitted
 from primorl.setup.model_work import make_plan, training_setup
 from primorl.tracking.store import Log
 from primorl.training.one_run_audit import OneRun, audit_one_run
 from primorl.trajectories.storage.manifest import Manifest
-from primorl.trajectories.storage.rows import UnitStore
 
 CONFIDENCE = 0.99
 """Of all bounds of one report together. Audits are repeated, and a false alarm would stop a release: so not 95%."""
@@ -38,7 +38,7 @@ def of_mechanism(params: Params, canaries: int, runs: int | None, confidence: fl
         PipelineError: the plan claims nothing, or has fewer units than canaries.
     """
     manifest = _claiming(params)
-    plan = dataclasses.replace(make_plan(fitted(params, manifest, UnitStore.open(PUBLIC))[0], manifest), queries=())
+    plan = dataclasses.replace(make_plan(fitted(params, manifest, open_public(params))[0], manifest), queries=())
     canaries = min(canaries, plan.units - 1)
     runs = enough_runs(plan, max(1, canaries)) if runs is None else runs
     with progress_bar(plan.rounds * runs, "audit of the mechanism", "round") as bar:
@@ -54,7 +54,7 @@ def of_one_run(params: Params, canaries: int, confidence: float) -> OneRun:
     Raises:
         PipelineError: the plan claims nothing, or no unit is public.
     """
-    manifest, public = _claiming(params), UnitStore.open(PUBLIC)
+    manifest, public = _claiming(params), open_public(params)
     if public.units == 0:
         raise PipelineError(
             f"{PUBLIC}: no unit is public (partition.public_fraction), and the one-run audit trains on public units "

@@ -188,7 +188,7 @@ def check_next(params: Params) -> None:
         Refused: by the ledger: the charges that are not paid yet would not be granted.
         PipelineError: the settings fit neither each other nor the data, or cannot learn.
     """
-    partitions = Partitions.open(PARTITIONS)
+    partitions = Partitions.open(PARTITIONS, params)
     manifest, public = partitions.manifest, partitions.public
     check_public(params, manifest, public)
     chosen, fit = fitted(params, manifest, public)
@@ -295,7 +295,7 @@ def preview(params: Params) -> Preview | None:
     changed = changed_stages()
     if not MANIFEST.exists() or changed & MAKE_DATA:
         return None
-    partitions = Partitions.open(PARTITIONS)
+    partitions = Partitions.open(PARTITIONS, params)
     if partitions.manifest.info.dataset != params.dataset:
         return None
     manifest, public = partitions.manifest, partitions.public

@@ -130,7 +130,7 @@ def work_for_first(params: Params, stage: PrivateStage, folder: Path) -> None:
                 f"{SECRET}: not there; all processes need the project's secret and data/partitions as the first has "
                 "them: share the project's folder, or copy both (inside the trust boundary)"
             )
-        partitions = Partitions.open(folder)
+        partitions = Partitions.open(folder, None)
         setup = stage.setup(params, partitions.manifest, partitions.public, place)
         if _agreed(stage.identity(params, partitions), setup) != granted:
             raise PipelineError(

@@ -16,7 +16,7 @@ from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.statement import NO_ROUNDS, Accountant, Statement
 from primorl.project.dvc import REMAKE
 from primorl.project.errors import PipelineError
-from primorl.setup.accounts import check_secret, dataset_version
+from primorl.setup.accounts import check_secret, dataset_version, open_public
 from primorl.tracking import StageRun
 from primorl.trajectories.identity.fingerprint import project_secret
 from primorl.trajectories.identity.membership import Membership
@@ -44,16 +44,21 @@ class Partitions:
     version: Version
 
     @classmethod
-    def open(cls, folder: Path) -> "Partitions":
+    def open(cls, folder: Path, params: Params | None) -> "Partitions":
         """Read the manifest, the public split and the digests of the units; check all that needs no private row.
 
+        Args:
+            folder: ``data/partitions``.
+            params: name the ledger, which knows who must not be public; None: another process has asked it.
+
         Raises:
-            PipelineError: a file is missing, broken or of another partition, or was made under another secret.
+            PipelineError: a file is missing, broken or of another partition, or was made under another secret; or see
+                `open_public`.
         """
         manifest = Manifest.load(folder / "manifest.json")
         check_secret(manifest, folder)
         version = dataset_version(manifest, folder)
-        return cls(folder, manifest, _public_units(manifest, version, folder), version)
+        return cls(folder, manifest, open_public(params, folder), version)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -93,24 +98,6 @@ class Partitions:
         if store.info != info or found.to_bytes() != self.version.members:
             raise PipelineError(f"{self.folder}: its parts are of different partitions; run {REMAKE}")
         return store
-
-
-def _public_units(manifest: Manifest, version: Version, folder: Path) -> UnitStore:
-    """Read the public split, whose units must be those that the ledger knows as public."""
-    info = manifest.info
-    found = Membership(project_secret(), info.dataset, info.population, by_rows=info.duplicates == "refuse")
-    rows = UnitStore.open(folder / "public", found.update)
-    if found.to_bytes() != version.public:
-        raise PipelineError(
-            f"{folder / 'public_units.bin'}: not of the units in {folder / 'public'} under this project's "
-            f"secret; by it the ledger knows who must not be published; run {REMAKE} to make it again"
-        )
-    if manifest.secret_check is None and not version.public:
-        raise PipelineError(
-            f"{folder / 'manifest.json'}: secret_check: not there, as an older version wrote it, so nobody can "
-            f"tell whether it was made under this project's secret; run {REMAKE} to make it again"
-        )
-    return rows
 
 
 def privacy_statement(plan: Plan | None, manifest: Manifest, params: Params) -> Statement:

@@ -19,7 +19,8 @@ from primorl.policy.behaviour import BehaviourPolicy, released
 from primorl.policy.member_values import DIVERGENCES, DIVERGENCES_OF_HEADS, Contest
 from primorl.policy.training import Near
 from primorl.project.errors import PipelineError
-from primorl.project.paths import BEHAVIOUR, MANIFEST, MODEL, PUBLIC
+from primorl.project.paths import BEHAVIOUR, MANIFEST, MODEL
+from primorl.setup.accounts import open_public
 from primorl.simulators.environments import reset_states
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.rows import UnitStore
@@ -43,9 +44,9 @@ class PublicLog:
     store: UnitStore | None
 
     @classmethod
-    def open(cls) -> "PublicLog":
-        """Read what of the public split stands for the private people."""
-        store = UnitStore.open(PUBLIC)
+    def open(cls, params: Params) -> "PublicLog":
+        """Read what of the public split stands for the private people; raises what `open_public` raises."""
+        store = open_public(params)
         return cls(store if store.units > 0 and not asked_of_private(MODEL) else None)
 
     @cached_property

@@ -23,8 +23,10 @@ from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import seed_folders
 from primorl.privacy.statement import Statement
 from primorl.project.errors import PipelineError
-from primorl.project.paths import BEHAVIOUR, MANIFEST, MODEL, MOPO, POLICY, PRIVATE_EVALUATION, PUBLIC
+from primorl.project.files import file_sha256
+from primorl.project.paths import BEHAVIOUR, MANIFEST, MODEL, MOPO, POLICY, PRIVATE_EVALUATION
 from primorl.release.stated_figures import check_epsilon, check_with_parts
+from primorl.setup.accounts import open_public
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.rows import UnitStore
 
@@ -86,7 +88,7 @@ class Evaluated:
             config=config,
             answers=answers,
             horizon=manifest.info.horizon if simulated else manifest.declared_horizon(),
-            public=UnitStore.open(PUBLIC),
+            public=open_public(params),
         )
 
     def evaluate(self, params: Params) -> Evaluation:
@@ -133,6 +135,7 @@ class Evaluated:
             seconds=seconds,
             statement=self.statement,
             answers=self.answers,
+            private_evaluation_sha256=file_sha256(PRIVATE_EVALUATION) if environment is None else None,
             public_returns=np.array([]) if recorded is None else recorded.reward.sum(1).numpy(),
             recommendation=found_in(self.answers, BEHAVIOUR, environment),
         )

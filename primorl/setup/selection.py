@@ -123,7 +123,7 @@ def select(
         PipelineError: the candidates do not fit the dataset, the budget does not allow the choice, a file is missing
             or broken, or see `check_blocks`.
     """
-    partitions = Partitions.open(PARTITIONS)
+    partitions = Partitions.open(PARTITIONS, params)
     manifest, score = partitions.manifest, ESTIMATORS[estimator]
     _refuse_repeated(candidates)
     delta = params.privacy.delta

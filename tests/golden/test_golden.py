@@ -97,7 +97,7 @@ def test_finished_run_is_evaluated_and_released(opened: Path) -> None:
     summary = read("metrics/summary.json")
     Path("metrics/summary.json").unlink()
     run(evaluate)
-    assert read("metrics/summary.json") == summary
+    assert like(read("metrics/summary.json")) == like(summary)
     command("ledger", "verify")
     is_released(opened, "models/policy")
 
@@ -116,16 +116,24 @@ def test_online(opened: Path, capsys: pytest.CaptureFixture[str]) -> None:
     is_released(opened, "models/online")
 
 
+def like(content: dict[str, Any]) -> dict[str, Any]:
+    """A file's content without what later versions say otherwise: the margin, and the interval of the gain."""
+    said = {key: value for key, value in content.items() if key != "private_evaluation_sha256"}
+    if said.get("recommendation") is not None:
+        said["recommendation"] = {key: said["recommendation"][key] for key in ("answer", "policy", "gain", "misfit")}
+    return said
+
+
 def is_released(project: Path, policy: str) -> None:
     """The kept bundle is sound, and a new one has the same files and the same facts."""
     command("release", "--check", "out/bundle")
-    command("release", "out/again", "--policy", policy)
+    command("release", "out/again", "--policy", policy, "--against-advice")
     old, new = project / "out/bundle", project / "out/again"
     names = {path.relative_to(old) for path in old.rglob("*") if path.is_file()}
     assert {path.relative_to(new) for path in new.rglob("*") if path.is_file()} == names
     for name in names:
         if name.suffix == ".json" and name.name != "MANIFEST.json":
-            assert read(str(new / name)) == read(str(old / name)), name
+            assert like(read(str(new / name))) == like(read(str(old / name))), name
         elif name.suffix == ".safetensors":
             assert (new / name).read_bytes() == (old / name).read_bytes(), name
 
@@ -140,6 +148,6 @@ def test_identities_of_fitted_settings(opened: Path) -> None:
     ):
         raw[block] |= dict.fromkeys(keys, "auto")
     Path("params.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
-    fitted, partitions = params.load(Path("params.yaml")), Partitions.open(PARTITIONS)
+    fitted, partitions = params.load(Path("params.yaml")), Partitions.open(PARTITIONS, None)
     assert model_identity(fitted, partitions) == "889e30052eb43a22d5b91600d83c97c3d6b333584c2e9b2fbe986e8e8da6f604"
     assert clone_identity(fitted, partitions) == "eda22cd87f717e2bb41e303b6c4b246111c26427bda77af63ecc6ebfa4b507b7"

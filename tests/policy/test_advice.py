@@ -32,12 +32,14 @@ def advise(answer: str, policy: Path | None) -> None:
     named = None if policy is None else str(policy)
     said: dict[str, Any] = {"answer": answer, "policy": named, "reason": "It loses 3."}
     weights = {folder: file_sha256(folder / "policy.safetensors") for folder in (POLICY, CLONE)}
-    write_json(Path("metrics/summary.json"), {"policy_sha256": weights[POLICY], "recommendation": said})
-    write_json(Path("metrics/private_evaluation.json"), {"clone_sha256": weights[CLONE]})
+    answers = Path("metrics/private_evaluation.json")
+    write_json(answers, {"clone_sha256": weights[CLONE], "answer": answer})
+    about = {"policy_sha256": weights[POLICY], "private_evaluation_sha256": file_sha256(answers)}
+    write_json(Path("metrics/summary.json"), about | {"recommendation": said})
 
 
 def test_what_is_recommended_is_used_and_nothing_else(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Twins: a trial is recommended; a policy that a simulator measured; a folder outside of any project."""
+    """Twins: a trial is recommended; a policy that a simulator measured. Of a copy elsewhere nobody can tell."""
     Path("metrics").mkdir()
     predict = ["predict", "--observations", "in.csv", "--out", "out.csv"]
     for answer, recommended, refused in (
@@ -62,18 +64,26 @@ def test_what_is_recommended_is_used_and_nothing_else(project: Path, capsys: pyt
     loaded(Path("elsewhere"), environment="Pendulum-v1")
     primorl.load_policy("elsewhere")
     Path("dvc.yaml").unlink()
-    primorl.load_policy(POLICY)
+    with pytest.warns(UserWarning, match="nothing tells whether this policy is recommended"):
+        primorl.load_policy(POLICY)
 
 
 def test_a_project_recommends_the_weights_that_it_evaluated(project: Path) -> None:
-    """Before an evaluation, and where the policy was trained again since, nobody has recommended it."""
+    """Nobody has before an evaluation, after another training, or where the people's answers are newer."""
     Path("metrics").mkdir()
-    with pytest.raises(PipelineError, match="nobody recommended it; run `dvc repro`"):
+    with pytest.raises(PipelineError, match="nobody recommended it; `dvc repro` evaluates"):
         primorl.load_policy(POLICY)
     advise("trial", POLICY)
     primorl.load_policy(POLICY)
     said = read_json(Path("metrics/summary.json"))
     write_json(Path("metrics/summary.json"), said | {"policy_sha256": "0" * 64})
+    with pytest.raises(PipelineError, match="nobody recommended it"):
+        primorl.load_policy(POLICY)
+    write_json(Path("metrics/summary.json"), said)
+    primorl.load_policy(POLICY)
+    answers = Path("metrics/private_evaluation.json")
+    write_json(answers, read_json(answers) | {"answer": "newer"})
+    write_json(Path("models/evaluation.json"), {"policy_sha256": said["policy_sha256"], "recommendation": said})
     with pytest.raises(PipelineError, match="nobody recommended it"):
         primorl.load_policy(POLICY)
     with pytest.raises(PipelineError, match="found without --policy"):
@@ -88,6 +98,7 @@ def test_a_bundle_carries_its_advice(project: Path) -> None:
         folder.rename(bundle / "policy")
         said = {"answer": "keep", "policy": str(CLONE), "reason": "It loses 3."}
         weights = file_sha256(bundle / "policy/policy.safetensors")
+        write_json(bundle / "MANIFEST.json", {})
         write_json(bundle / "evaluation.json", {"policy_sha256": weights, "recommendation": said})
         if fine:
             primorl.load_policy(bundle / "policy")

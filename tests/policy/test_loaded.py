@@ -13,7 +13,7 @@ import torch
 
 import primorl
 from primorl.policy.exported import DeterministicPolicy, save
-from primorl.policy.loaded import ObservationError, OutsideRangeError, Policy
+from primorl.policy.loaded import ObservationError, OutsideRangeError, Policy, read_policy
 from primorl.project.errors import PipelineError
 from tests.policy.test_exported import EPOCHS, HIGH, LOW
 
@@ -27,7 +27,7 @@ def loaded(folder: Path, *, discrete: bool = False, **about: Any) -> Policy:
     folder.mkdir(exist_ok=True)
     epochs = [replace(one, discrete_actions=discrete) for one in EPOCHS]
     save(folder, epochs, variant="private", **{"environment": None} | about)
-    return primorl.load_policy(folder)
+    return read_policy(folder)
 
 
 def test_it_acts_as_the_policy_that_is_evaluated(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import yaml
 from dp_accounting import dp_event
 
 import primorl
-from pipeline import evaluate, optimize_policy, report
+from pipeline import evaluate, optimize_policy, report, train_model
 from pipeline import partition as partition_stage
 from primorl.commands import main as cli
 from primorl.config import params
@@ -31,7 +31,7 @@ from primorl.project.files import file_sha256, read_json, write_json
 from primorl.release import build, bundle
 from primorl.release.build import release
 from primorl.release.contents import CARDS, DECLARED, EVALUATION, FILES, LEDGER, MANIFEST
-from primorl.setup.accounts import project_ledger
+from primorl.setup.accounts import open_public, project_ledger
 from primorl.trajectories.identity.consent import HashDraw
 from primorl.trajectories.partitioning import partition
 from tests.pipeline.tiny_policy import RememberingRun
@@ -361,11 +361,30 @@ def test_a_unit_that_was_charged_as_private_never_becomes_public(
     partition_stage.body(chosen, run)  # type: ignore[arg-type]
     partition(Path("data/trajectories"), Path("data/partitions"), public_fraction=0.3, salt=other)
     for use in (
-        *(partial(stage.body, chosen, run) for stage in (optimize_policy, evaluate, report)),
+        partial(optimize_policy.body, replace(chosen, policy=replace(chosen.policy, starts="public")), run),
+        *(partial(stage.body, chosen, run) for stage in (train_model, evaluate, report)),
         partial(release, Path("out"), chosen, void_ok=False),
     ):
         with pytest.raises(PipelineError, match="would publish them"):
             use()
-    for words in (["data", "describe"], ["data", "push", "--remote", "x"], ["doctor"]):
+    for words in (
+        *(["data", "describe"], ["data", "push", "--remote", "x"], ["doctor"], ["report"], ["check", "--charges"]),
+        *(["plan"], ["plan", "--json"], ["audit", "one-run"], ["audit", "mechanism"]),
+    ):
         assert cli.main(words) == 1
-        assert "would publish them" in "".join(capsys.readouterr())
+        assert "would publish them" in "".join(capsys.readouterr()), words
+    Path(".primorl/ledger.head").unlink()
+    assert cli.main(["data", "describe"]) == 1
+    assert "would publish them" in "".join(capsys.readouterr()), "the ledger is asked also without its head"
+
+
+def test_public_rows_are_those_of_the_units_that_the_ledger_knows(project: Path) -> None:
+    """An interrupted checkout may leave rows of another split. Twin: outside, without the secret, nobody can tell."""
+    chosen = params.load(Path("params.yaml"))
+    assert open_public(chosen).units == 2
+    shutil.rmtree("data/partitions/public")
+    shutil.copytree("data/partitions/private", "data/partitions/public")
+    with pytest.raises(PipelineError, match="not of the units in"):
+        open_public(chosen)
+    Path(".primorl/secret").unlink()
+    assert open_public(chosen).units == 12

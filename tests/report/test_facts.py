@@ -93,7 +93,7 @@ REFUSED: list[tuple[Callable[[], object], str]] = [
     (keys("metrics/summary.json", epsilon=0.5), r"summary\.json: epsilon: not what models/policy/privacy\.json"),
     (keys("metrics/summary.json", dataset="ward"), r"params\.yaml: dataset: found 'pendulum-replay', and metrics/summ"),
     (keys(MANIFEST, dataset_fingerprint="e" * 64), r"dataset_fingerprint: found eeeeeeeeeeee…, and models/policy"),
-    (keys(MANIFEST, public_units=4), r"partitions/public: found 3 units, and data/partitions/manifest\.json says 4"),
+    (keys(MANIFEST, public_units=4), r"public_units\.bin: missing, or not of 4 units as manifest\.json says"),
     (another_split, r"public: found 3 units, and models/policy/privacy\.json says 2"),
     (curve_of(lambda rows: [*rows[:-1], rows[-2].replace("2,", "3,", 1)]), r"plots/curves\.csv: found"),
     (curve_of(lambda rows: rows[:1]), r"plots/curves\.csv: found no epoch"),
@@ -124,7 +124,7 @@ def test_files_of_another_run_are_refused(tmp_path: Path) -> None:
 def test_rollouts_end_as_the_policy_s_own_did_and_are_as_long_as_a_trajectory() -> None:
     """Twins: where learned ends were believed, rollouts end by them; a value in the model has a declared horizon."""
     shutil.rmtree("data/partitions")
-    four = table(episodes(4), units=["p0", "p0", "p1", "p1"], names=["a", "b", "c", "d"])
+    four = table(episodes(4), names=["a", "b", "c", "d"])
     write_partitions(table(episodes(9)), four)
     evaluated(termination="learned")
     config = Path("models/policy/config.json")

@@ -174,7 +174,7 @@ def test_processes_agree_on_what_is_fitted(data: Params, monkeypatch: pytest.Mon
     setup = setup_of(fit(params)[0])
     other = replace(setup, plan=replace(setup.plan, rounds=setup.plan.rounds + 1))
     for first, error in ((setup, InterruptedError), (other, PipelineError)):
-        paid = model_identity(params, Partitions.open(PARTITIONS))
+        paid = model_identity(params, Partitions.open(PARTITIONS, None))
         granted.append(paid_training._agreed(paid, first))
         with pytest.raises(error):
             paid_training.work_for_first(params, MODEL_TRAINING, PARTITIONS)

@@ -64,7 +64,7 @@ def at(here: Params, budget: float | None, epsilon: float) -> Params:
 
 
 def check(params: Params) -> None:
-    partitions = Partitions.open(PARTITIONS)
+    partitions = Partitions.open(PARTITIONS, None)
     check_all_fits(params, make_plan(params, partitions.manifest), partitions)
 
 
@@ -99,7 +99,7 @@ def test_plan_says_what_an_edit_charges(
     trained(params)
     assert planned(params).endswith(f"charges ε: train_model 0 (paid), clone_behaviour 0.35, {questions}")
     clone_behaviour.body(params, RememberingRun())
-    partitions = Partitions.open(PARTITIONS)
+    partitions = Partitions.open(PARTITIONS, None)
     with closing(project_ledger(params)) as ledger:
         for each in beside_model(params, None, partitions.manifest)[1:]:
             asked = Request(partitions.version, INFO.dataset, each.stage, each.stage, each.event, DELTA, None, None)

@@ -50,13 +50,13 @@ def test_recordings_go_on_as_long_as_public_ones_and_ends_of_the_model_are_not_c
 
 
 def test_people_who_consented_do_not_stand_for_those_whom_linear_heads_asked(
-    public: PublicLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    public: PublicLog, auto: Params, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("primorl.setup.policy_fitting.PUBLIC", tmp_path / "public")
+    monkeypatch.setattr("primorl.setup.policy_fitting.open_public", lambda _: UnitStore.open(tmp_path / "public"))
     for degree, first_states, expected in ((2, True, None), (2, False, 2), (None, True, 2)):
         monkeypatch.setattr(StartModel, "released_in", lambda folder, there=first_states: there)
         monkeypatch.setattr(ModelConfig, "read", lambda folder, degree=degree: SimpleNamespace(degree=degree))
-        found = PublicLog.open().store
+        found = PublicLog.open(auto).store
         assert (None if found is None else found.units) == expected
 
 
