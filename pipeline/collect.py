@@ -8,7 +8,6 @@ from primorl.project.files import replaced_directory
 from primorl.project.paths import RAW
 from primorl.tracking import StageRun
 from primorl.trajectories.sources import source_of
-from primorl.trajectories.sources.tabular.watch import remember
 
 
 def body(params: Params, run: StageRun) -> None:
@@ -16,7 +15,6 @@ def body(params: Params, run: StageRun) -> None:
     source = source_of(params.dataset, params.chosen)
     with replaced_directory(RAW) as fresh:
         source.collect(fresh)
-    remember(params.dataset, params.chosen)
     run.params({"dataset": params.dataset, "source": params.chosen.source, "environment": params.chosen.environment})
 
 

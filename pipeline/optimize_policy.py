@@ -14,10 +14,11 @@ from primorl.policy.behaviour import BehaviourConfig
 from primorl.policy.config import PolicyPointer
 from primorl.policy.replay import ReplayBuffer
 from primorl.policy.training import Released, write_pointer, write_trained
-from primorl.project.paths import BEHAVIOUR, MODEL, POLICY
+from primorl.project.paths import BEHAVIOUR, MANIFEST, MODEL, POLICY
 from primorl.setup.compute import policy_device
 from primorl.setup.policy_fitting import PublicLog, fitted_policy, near_the_clone, needs_public, unfitted
 from primorl.tracking import StageRun
+from primorl.trajectories.storage.manifest import Manifest
 
 
 def body(params: Params, run: StageRun) -> None:
@@ -35,6 +36,7 @@ def body(params: Params, run: StageRun) -> None:
         run.pipeline.params(found.values(params.unfitted - found.unfitted))
         params = found
     chosen, near = params.policy, None
+    one_hot = Manifest.load(MANIFEST).info.spaces.one_hot if MANIFEST.exists() else ()
     device = policy_device(params.compute, len(params.policy_seeds) * max(chosen.hidden))
     if near_clone:
         released = released.with_clone(BEHAVIOUR)
@@ -43,7 +45,7 @@ def body(params: Params, run: StageRun) -> None:
     model = model if believed else model.without_head()
     write_trained(
         POLICY,
-        replace(released, ends=None if believed else NONE),
+        replace(released, ends=None if believed else NONE, one_hot=one_hot),
         PessimisticModel(model, uncertainty=chosen.uncertainty, penalty=chosen.penalty),
         chosen,
         starts=public.start_states(params).to(device),

@@ -16,8 +16,7 @@ import primorl
 from primorl.commands import audit, data, doctor, init, ledger, plan, policies, results, sweep
 from primorl.commands.terminal import add_command, flag, in_project
 from primorl.project.errors import PipelineError
-from primorl.project.files import home
-from primorl.project.paths import LOCK, PARAMS, SOURCES
+from primorl.project.paths import COPIES, LOCK, PARAMS
 from primorl.project.reporting import INTERRUPTED, explained
 
 _COMMANDS = (
@@ -79,7 +78,7 @@ def main(words: Sequence[str] | None = None) -> int:
                 command.invoke(context)
             finally:
                 _mention_missing_outputs(_name(given))
-                _mention_changed_source()
+                _mention_changed_source(_name(given))
         return 0
     except typer.Exit as done:
         return done.exit_code
@@ -112,14 +111,14 @@ def _mention_missing_outputs(command: str) -> None:
             print(advice, file=sys.stderr)
 
 
-def _mention_changed_source() -> None:
-    """Say where the files of a log are no longer those that the run was made of."""
-    if not (home() / SOURCES).exists() or not PARAMS.exists():
+def _mention_changed_source(command: str) -> None:
+    """Say where the files of a log are no longer those that the run was made of; two commands say it themselves."""
+    if command in ("check", "doctor") or not (COPIES.exists() and PARAMS.exists()):
         return
     from primorl.config.params import load
     from primorl.trajectories.sources.tabular.watch import changed
 
-    with suppress(PipelineError, OSError):  # of params.yaml; the command itself has said so
+    with suppress(PipelineError):  # of params.yaml; the command itself has said so
         params = load()
         if said := changed(params.dataset, params.chosen):
             print(f"warning: {said}", file=sys.stderr)

@@ -51,6 +51,11 @@ class PolicyConfig:
     hidden: Annotated[tuple[_Count, ...], "Units of every hidden layer."]
     discrete_actions: Annotated[bool, "Whether actions are discrete."]
     observation_names: Annotated[tuple[Line, ...] | None, "Names of the observation's dimensions: the model's."] = None
+    one_hot: Annotated[
+        tuple[tuple[int, int], ...] | None,
+        "Parts of the observation of which one category is 1: first dimension and number of categories; `null`: there "
+        "are none, or an earlier version did not say.",
+    ] = None
     action_names: Annotated[tuple[Line, ...] | None, "Names of the action's dimensions or of the actions."] = None
     elapsed: Annotated[
         ElapsedTime | None, "The dimension that is the time since the row before: the model's; `null`: there is none."

@@ -64,6 +64,7 @@ class Policy:
         observation_names: names of the S dimensions, in the order that `act` takes them; empty if unknown.
         action_names: names of the A dimensions or discrete actions; empty if unknown.
         elapsed: the dimension that is the time since the row before; None: there is none.
+        categories: dimensions of which exactly one is 1 and all others 0, such as ``meal=none`` and ``meal=snack``.
     """
 
     layers: tuple[Array, ...]
@@ -78,6 +79,7 @@ class Policy:
     observation_names: tuple[str, ...]
     action_names: tuple[str, ...]
     elapsed: ElapsedTime | None = None
+    categories: tuple[range, ...] = ()
 
     @property
     def observation_size(self) -> int:
@@ -151,15 +153,6 @@ class Policy:
         margin = self.observation_scale + (high - low if self.simulated else 0.0)
         return low - margin, high + margin
 
-    @property
-    def categories(self) -> tuple[list[int], ...]:
-        """Dimensions of the categories of each column, such as those of ``meal=none`` and ``meal=snack``."""
-        columns: dict[str, list[int]] = {}
-        for index, name in enumerate(self.observation_names):
-            if "=" in name:
-                columns.setdefault(name.partition("=")[0], []).append(index)
-        return tuple(own for own in columns.values() if len(own) > 1)
-
     def reasons(self, observations: Any) -> list[str]:
         """Why `act_or_abstain` abstains on each row, in words that quote no value; empty where it does not."""
         values, _ = matrix(observations, self.observation_names, self.observation_size)
@@ -177,7 +170,7 @@ class Policy:
         several = np.zeros_like(unknown)
         for own in self.categories:
             given = values[:, own]
-            several[:, own[0]] = ~np.isin(given, (0.0, 1.0)).all(axis=1) | (given.sum(axis=1) != 1)
+            several[:, own.start] = ~np.isin(given, (0.0, 1.0)).all(axis=1) | (given.sum(axis=1) != 1)
         return {_SEVERAL: several, _UNKNOWN: unknown, _OUTSIDE: (values < low) | (values > high)}
 
     def _name(self, column: int) -> str:
@@ -261,6 +254,7 @@ def read_policy(folder: Path, name: str = FINAL) -> Policy:
             observation_names=_names(config.observation_names, config.observation_size),
             action_names=_names(config.action_names, config.action_size),
             elapsed=config.elapsed,
+            categories=_categories(config),
         )
     except FileNotFoundError:
         raise PipelineError(f"{path}: not there; run `dvc repro optimize_policy` to make it") from None
@@ -306,6 +300,13 @@ def _range(config: PolicyConfig) -> tuple[Array, Array] | None:
     if low.shape != (size,) or high.shape != (size,) or not (low <= high).all():
         raise _MismatchError(f"observation_low and observation_high in {CONFIG} are not {size} ranges")
     return low, high
+
+
+def _categories(config: PolicyConfig) -> tuple[range, ...]:
+    parts = tuple(range(first, first + size) for first, size in config.one_hot or ())
+    if any(not 0 <= part.start < part.stop <= config.observation_size for part in parts):
+        raise _MismatchError(f"one_hot in {CONFIG} names dimensions that the observation does not have")
+    return parts
 
 
 def _names(names: tuple[str, ...] | None, size: int) -> tuple[str, ...]:

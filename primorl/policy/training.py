@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from primorl.dynamics.config import ModelConfig, Variant
+from primorl.dynamics.features import OneHot
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.policy import exported
 from primorl.policy.behaviour import BehaviourPolicy
@@ -52,6 +53,7 @@ class Released:
     elapsed: ElapsedTime | None = None
     model_sha256: str | None = None
     ends: str | None = None
+    one_hot: OneHot = ()
 
     def with_clone(self, folder: Path) -> "Released":
         """The same with the statement of both, model and clone, for policies that are made from both.
@@ -182,6 +184,7 @@ def write_trained(
                 seeds=trained if seeds and folder == fresh else None,
                 names=released.names,
                 elapsed=released.elapsed,
+                one_hot=released.one_hot or None,
                 observation_range=_public_range(model),
                 model_sha256=released.model_sha256,
                 ends=released.ends,

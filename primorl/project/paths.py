@@ -12,6 +12,7 @@ PIPELINE, LOCK = Path("dvc.yaml"), Path("dvc.lock")
 
 # Inside the trust boundary.
 RAW = Path("data/raw")
+COPIES = RAW / "_source.json"
 TRAJECTORIES = Path("data/trajectories")
 WITHDRAWALS = Path("data/withdrawals")
 CONSENT = Path("data/consent")

@@ -165,9 +165,9 @@ def _probes(policy: Policy) -> Array:
         rows[0], rows[1] = low, high
         rows[2, 0], rows[3, -1] = np.nextafter(low[0], np.float32(-np.inf)), np.nextafter(high[-1], np.float32(np.inf))
     rows[4, -1], rows[5, 0] = np.nan, np.inf
-    for own in policy.categories:  # all that follow have one category of each column, but for one row with two
-        rows[6:, own] = np.eye(len(own))[generator.integers(len(own), size=len(rows) - 6)]
-        rows[6, own[:2]] = 1
+    for own in policy.categories:  # one of each column, but for one row with two or none
+        rows[:, own] = np.eye(len(own))[generator.integers(len(own), size=len(rows))]
+        rows[6, own] = len(own) > 1
     return rows
 
 

@@ -426,6 +426,7 @@ def write_behaviour(folder: Path, params: Params, partitions: Partitions, paid: 
             names=(observations, actions) if observations and actions else None,
             elapsed=info.spaces.elapsed,
             observation_range=(low, high) if finite else None,
+            one_hot=info.spaces.one_hot or None,
             rounds=trained.rounds,
             engine_version=paid.engine_version,
             public_loss=trained.public_loss,

@@ -406,7 +406,8 @@ def predict(
                     columns.append(pa.array(policy.action_names).take(columns[-1]))
             else:
                 columns += [pa.array(np.ascontiguousarray(column), mask=abstained) for column in actions.T]
-            reasons = pa.array(policy.reasons(values), mask=~abstained)
+            said = policy.reasons(values) if abstained.any() else [""] * len(values)
+            reasons = pa.array(said, pa.string(), mask=~abstained)
             writer.write_table(pa.Table.from_arrays([*columns, pa.array(abstained), reasons], schema=schema))
             rows, abstentions = rows + len(abstained), abstentions + int(abstained.sum())
             bar.update(done)

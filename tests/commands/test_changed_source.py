@@ -1,6 +1,7 @@
 """A change of a log's files after they were collected is said by every command, and stops `primorl check`."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from pipeline import collect
 from primorl.commands.main import main
 from primorl.config.params import Params
+from primorl.trajectories.sources.tabular import watch
 from primorl.trajectories.sources.tabular.watch import changed
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.projects import project_settings, write_settings
@@ -22,6 +24,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DVC_ROOT", raising=False)
     FILES.mkdir(parents=True)
+    Path(".primorl").mkdir()
     for number in (1, 2):
         rows = "".join(ROW.format(patient, hour) for patient in (number, number + 2) for hour in range(3))
         (FILES / f"log-{number}.csv").write_text(HEADER + rows, encoding="utf-8")
@@ -48,9 +51,13 @@ def touch(file: Path) -> None:
     ],
 )
 def test_what_changed_at_the_source_is_said_until_it_is_collected_again(
-    project: Params, change: object, says: str | None, capsys: pytest.CaptureFixture[str]
+    project: Params,
+    change: object,
+    says: str | None,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Twin: a file that has only a new time."""
+    """Twin: a file that has only a new time, whose digest is computed once."""
     assert callable(change)
     change(FILES / "log-1.csv")
     status = main(["check"])
@@ -59,5 +66,14 @@ def test_what_changed_at_the_source_is_said_until_it_is_collected_again(
     assert (says or "") in err
     main(["runs"])
     assert ("repro -f collect`, then `dvc repro`" in capsys.readouterr().err) == (says is not None)
+    with monkeypatch.context() as patched:
+        patched.setattr(watch, "_digest", None)
+        assert (changed(project.dataset, project.chosen) is None) == (says is None)
+    kept = shutil.copytree("data/raw", "kept")
     collect.body(project, RememberingRun())  # type: ignore[arg-type]
     assert changed(project.dataset, project.chosen) is None
+    shutil.rmtree("data/raw")
+    shutil.copytree(kept, "data/raw")
+    assert (changed(project.dataset, project.chosen) is None) == (says is None), "an old copy that came back is old"
+    shutil.rmtree(FILES)
+    assert changed(project.dataset, project.chosen) is None, "a log that was moved away tells nothing"

@@ -58,6 +58,10 @@ def facts(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
+ONE_HOT = b'  "one_hot": [\n    [\n      2,\n      3\n    ]\n  ],\n'
+"""What later versions say in ``models/behaviour/config.json``: which dimensions are categories of one column."""
+
+
 def read(file: str) -> Any:
     return facts(json.loads(Path(file).read_text(encoding="utf-8")))
 
@@ -87,7 +91,8 @@ def test_paid_work_is_restored(opened: Path, capsys: pytest.CaptureFixture[str])
     assert again.equals(rows)
     assert again.schema.metadata == rows.schema.metadata
     for name in SAME_FILES:
-        assert Path(name).read_bytes() == files[name], name
+        now = Path(name).read_bytes().replace(ONE_HOT, b"")
+        assert now == files[name], name
     for name in SAME_FACTS:
         assert read(name) == told[name], name
 

@@ -119,16 +119,16 @@ def test_a_batch_is_answered_where_each_row_alone_would_be(tmp_path: Path, discr
 
 
 def test_a_row_that_is_two_categories_or_none_is_not_answered(tmp_path: Path) -> None:
-    """Twins: one category; and names that are no categories of one column."""
+    """Twins: one category; and a policy without categories, whatever its names."""
     rows = np.array([[1, 0, 5], [0, 1, 5], [1, 1, 5], [0, 0, 5], [0.5, 0.5, 5], [2, -1, 5], [np.nan, 1, 5]])
-    policy = loaded(tmp_path, **RANGE, names=(("meal=none", "meal=snack", "x=1"), ("up", "down")))
+    policy = loaded(tmp_path, **RANGE, one_hot=((0, 2),), names=(("meal=none", "meal=snack", "x=1"), ("up", "down")))
     assert policy.act_or_abstain(rows)[1].tolist() == [False, False, *[True] * 5]
     assert policy.reasons(rows) == ["", "", *["meal is not exactly one of its categories"] * 5]
     with pytest.raises(OutsideRangeError, match=r"observation\[2, 0\] \(meal\): is not exactly one of its categories"):
         policy.act(rows)
-    plain = loaded(tmp_path, **RANGE, **NAMES)
+    plain = loaded(tmp_path, **RANGE, names=(("bp=sys", "bp=dia", "age"), ("up", "down")))
     assert plain.act_or_abstain(rows)[1].tolist() == [False] * 6 + [True]
-    assert plain.reasons(rows)[-1] == "age is not a finite number"
+    assert plain.reasons(rows)[-1] == "bp=sys is not a finite number"
 
 
 def test_what_is_masked_is_missing(tmp_path: Path) -> None:

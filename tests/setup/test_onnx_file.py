@@ -51,7 +51,8 @@ def test_it_acts_and_abstains_as_the_policy(policy: Policy, tmp_path: Path) -> N
 @pytest.mark.parametrize("discrete", [False, True])
 def test_it_abstains_where_a_column_is_two_categories_or_none(tmp_path: Path, discrete: bool) -> None:
     names = (("meal=none", "meal=snack", "weight"), ("up", "down"))
-    policy, file = loaded(tmp_path / "policy", discrete=discrete, **RANGE, names=names), tmp_path / "policy.onnx"
+    file = tmp_path / "policy.onnx"
+    policy = loaded(tmp_path / "policy", discrete=discrete, **RANGE, one_hot=((0, 2),), names=names)
     export(policy, OF_TRAINING, file)
     rows = np.array([[1, 0, 5], [0, 1, 5], [1, 1, 5], [0, 0, 5], [0.5, 0.5, 5], [2 / 3, 2 / 3, 5], [np.nan, 1, 5]])
     found, (expected, abstained) = run(file, rows), policy.act_or_abstain(rows)

@@ -25,7 +25,7 @@ from tests.trajectories.sources.test_tabular_elapsed import BEGAN, SINCE, charte
 
 __all__ = ["project"]
 
-OF_THE_LOG: dict[str, Any] = {"names": (("x", "ward=A", "ward=B"), ("dose", "rate"))}
+OF_THE_LOG: dict[str, Any] = {"names": (("x", "ward=A", "ward=B"), ("dose", "rate")), "one_hot": ((1, 2),)}
 TIMED: dict[str, Any] = {"names": (("x", "minutes_since", "y"), ("dose", "rate"))}
 TIMED["elapsed"] = ElapsedTime(name="minutes_since", unit="minutes", most=60.0)
 BY = RowOrder(("user", "visit"), "time")

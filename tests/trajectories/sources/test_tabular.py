@@ -20,6 +20,7 @@ from primorl.project.errors import PipelineError
 from primorl.trajectories.sources import source_of
 from primorl.trajectories.sources.tabular import files as tabular_files
 from primorl.trajectories.sources.tabular import sorting as tabular_sorting
+from primorl.trajectories.sources.tabular.watch import log_files
 from primorl.trajectories.storage.parquet import PartReader
 from primorl.trajectories.storage.schema import Spaces, arrow_schema
 from tests.trajectories.sources.tabular_builders import (
@@ -219,7 +220,7 @@ def test_files_are_found_and_copied(project: Path) -> None:
         target = project / f"raw-{number}"
         target.mkdir()
         source_of("log", entry(files=files)).collect(target)
-        (copy,) = [copy for copy in target.rglob("*") if copy.is_file()]
+        (copy,) = log_files(target)
         assert (copy.name, copy.read_bytes(), copy.is_symlink()) == (path.name, path.read_bytes(), False)
         shutil.rmtree(target)
 

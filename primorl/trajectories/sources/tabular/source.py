@@ -17,7 +17,7 @@ from primorl.trajectories.sources.spaces import declared
 from primorl.trajectories.sources.tabular.files import Field, Log, fields_of
 from primorl.trajectories.sources.tabular.sorting import sorted_batches
 from primorl.trajectories.sources.tabular.transitions import Transitions, consent_of_units, whole_units
-from primorl.trajectories.sources.tabular.watch import log_files, named_files
+from primorl.trajectories.sources.tabular.watch import log_files, named_files, record_copies
 from primorl.trajectories.storage.schema import Spaces
 
 
@@ -29,7 +29,7 @@ class Tabular:
     dataset: TabularDataset
 
     def collect(self, target: Path) -> None:
-        """Copy the files, under the names they have in their folder."""
+        """Copy the files, under the names they have in their folder, and record the copies (`watch`)."""
         named = self.dataset.options.files
         folder, files = named_files(self.dataset.options.files)
         if not files:
@@ -47,6 +47,7 @@ class Tabular:
                 f"datasets/{self.name}.yaml: options.files: found {strange} of {len(files)} files at {named!r} with an "
                 "unsupported name; allowed are .parquet, .csv and .csv.gz; rename them, or narrow the pattern"
             )
+        record_copies(self.name, target)
 
     def check_columns(self) -> bool:
         """Compare the columns of the files with the entry; False where there are no files yet.

@@ -1,8 +1,8 @@
 """The files of a log, and whether they are still those that `collect` copied.
 
 DVC watches the copies in ``data/raw``, not the files of ``options.files``: a person who is deleted there would stay in
-unseen. So ``.primorl/sources`` has size, time and a digest of every file that was copied. The digest is computed again
-only where the time differs.
+unseen. So ``data/raw`` also has the digest of every copy. ``.primorl/sources`` remembers which digest a file had at
+which size and time, so that it is computed again only where these differ.
 """
 
 import glob
@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from primorl.config.datasets import AnyDataset, TabularDataset
+from primorl.project.errors import PipelineError
 from primorl.project.files import home, read_json, write_json
-from primorl.project.paths import SOURCES
+from primorl.project.paths import COPIES, SOURCES, STATE
 
 ENDINGS = (".parquet", ".csv", ".csv.gz")
 
@@ -41,22 +42,30 @@ def _natural(path: Path) -> list[tuple[int, int, str]]:
     return [(1, int(part), "") if part.isascii() and part.isdigit() else (0, 0, part) for part in parts]
 
 
-def remember(name: str, dataset: AnyDataset) -> None:
-    """Record the files of a log as they are now; call it when `collect` has copied them. Other sources have none."""
-    if isinstance(dataset, TabularDataset):
-        folder, files = named_files(dataset.options.files)
-        seen = {str(file.relative_to(folder)): {**_stat(file), "digest": _digest(file)} for file in files}
-        write_json(_record(name), {"files": seen})
+def record_copies(name: str, raw: Path) -> None:
+    """Write the digests of a log's copies in ``raw`` beside them. `log_files` leaves that file out."""
+    copies = {str(file.relative_to(raw)): _digest(file) for file in log_files(raw)}
+    write_json(raw / COPIES.name, {"dataset": name, "files": copies})
 
 
 def changed(name: str, dataset: AnyDataset) -> str | None:
-    """Say how the files of a log differ from those that were copied; None: they do not, or nothing was copied here."""
-    if not isinstance(dataset, TabularDataset) or not _record(name).exists():
+    """Say how the files of a log differ from the copies in ``data/raw``.
+
+    None: they do not; or there are no copies of this dataset; or no file is where the entry says, as with a log that
+    was moved away; or one cannot be read.
+    """
+    if not isinstance(dataset, TabularDataset) or not COPIES.exists():
         return None
-    folder, files = named_files(dataset.options.files)
-    now, before = {str(file.relative_to(folder)): file for file in files}, read_json(_record(name))["files"]
+    try:
+        copied = read_json(COPIES)
+        folder, files = named_files(dataset.options.files)
+        if copied.get("dataset") != name or not files:
+            return None
+        now, before = _digests(name, folder, files), copied.get("files", {})
+    except (OSError, PipelineError):
+        return None
     gone, new = len(before.keys() - now.keys()), len(now.keys() - before.keys())
-    edited = sum(_differs(now[file], before[file]) for file in before.keys() & now.keys())
+    edited = sum(now[file] != before[file] for file in before.keys() & now.keys())
     if not (gone or new or edited):
         return None
     counts = [f"{count} {what}" for count, what in ((edited, "changed"), (gone, "gone"), (new, "new")) if count]
@@ -67,20 +76,19 @@ def changed(name: str, dataset: AnyDataset) -> str | None:
     )
 
 
-def _record(name: str) -> Path:
-    return home() / SOURCES / f"{name}.json"
-
-
-def _stat(file: Path) -> dict[str, int]:
-    found = file.stat()
-    return {"size": found.st_size, "time": found.st_mtime_ns}
-
-
-def _differs(file: Path, before: dict[str, Any]) -> bool:
-    now = _stat(file)
-    if now["size"] != before["size"]:
-        return True
-    return now["time"] != before["time"] and _digest(file) != str(before["digest"])
+def _digests(name: str, folder: Path, files: list[Path]) -> dict[str, str]:
+    """Digests of the files, those of the same size and time as before from the project's memory."""
+    memory = home() / SOURCES / f"{name}.json"
+    known = read_json(memory) if memory.exists() else {}
+    seen: dict[str, list[Any]] = {}
+    for file in files:
+        own, found = str(file.relative_to(folder)), file.stat()
+        same = [found.st_size, found.st_mtime_ns]
+        before = known.get(own)
+        seen[own] = before if isinstance(before, list) and before[:2] == same else [*same, _digest(file)]
+    if seen != known and (home() / STATE).exists():
+        write_json(memory, seen)
+    return {own: str(digest) for own, (*_, digest) in seen.items()}
 
 
 def _digest(path: Path) -> str:
