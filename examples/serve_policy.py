@@ -18,9 +18,11 @@ import json
 import sys
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import primorl
+from primorl.policy.advice import label
 from primorl.policy.loaded import ObservationError, OutsideRangeError, Policy
 from primorl.project.errors import PipelineError
 
@@ -65,9 +67,14 @@ class Handler(BaseHTTPRequestHandler):
         except (ValueError, RecursionError):
             return HTTPStatus.BAD_REQUEST, {"error": "found no JSON; allowed is an object with a key observation"}
         observation = asked.get("observation") if isinstance(asked, dict) else None
+        if isinstance(observation, dict):
+            observation = self._by_name(observation)
         given = list(observation.values()) if isinstance(observation, dict) else observation
         if not isinstance(given, list) or any(type(value) not in (int, float) for value in given):
-            allowed = f"allowed is a list of {self.policy.observation_size} numbers, or an object with one of each name"
+            names = ", ".join(self.policy.observation_names) or "no names"
+            allowed = (
+                f"allowed is a list of {self.policy.observation_size} numbers, or an object with numbers by {names}"
+            )
             return HTTPStatus.UNPROCESSABLE_ENTITY, {"error": f"observation: found no list of numbers; {allowed}"}
         try:
             action = self.policy.act(observation)
@@ -76,6 +83,17 @@ class Handler(BaseHTTPRequestHandler):
         except ObservationError as wrong:
             return HTTPStatus.UNPROCESSABLE_ENTITY, {"error": str(wrong)}
         return HTTPStatus.OK, {"action": action if isinstance(action, int) else action.tolist()}
+
+    def _by_name(self, given: dict[str, Any]) -> dict[str, Any]:
+        """Add the dimensions ``meal=snack`` of a category that is given as ``meal``: 1 where it is `snack`, else 0."""
+        added = {}
+        for own in self.policy.categories:
+            for name in (self.policy.observation_names[column] for column in own):
+                column, _, category = name.partition("=")
+                if name not in given and column in given:
+                    added[name] = float(str(given[column]) == category)
+        names = self.policy.observation_names
+        return {name: value for name, value in (given | added).items() if name in names}
 
 
 def server(policy: Policy, host: str, port: int) -> ThreadingHTTPServer:
@@ -94,7 +112,7 @@ def main() -> None:
     try:
         policy = primorl.load_policy(arguments.policy, against_advice=arguments.against_advice)
         with server(policy, arguments.host, arguments.port) as serving:
-            what = arguments.policy + (", against advice," if arguments.against_advice else "")
+            what = f"{arguments.policy}{label(Path(arguments.policy))}"
             print(f"serving {what} at http://{arguments.host}:{serving.server_port}/act", flush=True)
             serving.serve_forever()
     except PipelineError as wrong:

@@ -100,7 +100,7 @@ def predict(
     action: its column `abstained` is true. A number with another mark than the decimal point, such as 1,234, is an
     error.
     """
-    from primorl.policy.advice import chosen
+    from primorl.policy.advice import chosen, label
     from primorl.policy.loaded import read_policy
     from primorl.setup.prediction import predict
     from primorl.trajectories.sources.tabular.elapsed import RowOrder
@@ -111,7 +111,7 @@ def predict(
     by = RowOrder(tuple(trajectory), step) if trajectory and step else None
     loaded = read_policy(folder)
     rows, abstained = predict(loaded, observations, out, keep=keep or (), decimal_point=decimal_point, by=by)
-    print(f"{out}: {rows} rows, actions of {folder}")
+    print(f"{out}: {rows} rows, actions of {folder}{label(folder)}")
     print(f"abstained: {abstained} of {rows} rows, which have no action", file=sys.stderr)
 
 
@@ -201,6 +201,8 @@ def release(
     """
     from primorl.config import params
     from primorl.evaluation.wording import guarantee
+    from primorl.policy.advice import label
+    from primorl.policy.config import PolicyConfig
     from primorl.release import bundle, online_bundle
     from primorl.release.build import release
     from primorl.release.card import promised
@@ -233,6 +235,8 @@ def release(
         promise = promised(directory)
     done = "sound" if check else "made and checked" if sign is None else "made, checked and signed"
     print(f"{directory}: {done}; {promise}")
+    if not check and not online and (words := label(directory / "policy")):
+        print(f"its policy is {PolicyConfig.read(directory / 'policy').policy}{words}")
     if check and online:
         print("not checked: whether a ledger has its charge, and whether it began with an offline policy that it hides")
     if check and key is not None:

@@ -292,6 +292,8 @@ class TabularDataset(DatasetCommon):
             )
         if self.options.end == "horizon" and self.horizon is None:
             raise ValueError("options.end: horizon needs a horizon")
+        if self.options.end == "outcome" and self.termination == "none":
+            raise ValueError("options.end: outcome means that trajectories terminate; set termination: learned")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,8 @@ MOST_LOSS = 0.05
 """The clone is released if the model says that it loses at most this share of the scale of returns."""
 MOST_MISFIT = 0.5
 """The clone is believed while the misfit is at most this share of the scale of returns."""
+MOST_WIDTH = 0.5
+"""The clone is believed while half the width of today's interval is at most this share of the scale of returns."""
 MOST_MISFIT_OF_A_CONSTANT = 0.1
 """The same where the clone predicts public actions no better than a constant does."""
 
@@ -155,6 +157,8 @@ def of_answers(
         return _more(f"{why}; {told}, but {fmean(released):.4g} for the clone as it would be released", **figures)
     if misfit > MOST_MISFIT * scale:
         return _more(f"{why}; {told}, too far away to believe the clone", **figures)
+    if half > MOST_WIDTH * scale:
+        return _more(f"{why}; {told}, too uncertain to tell whether the clone acts as people do", **figures)
     return Recommendation(answer="keep", policy="models/behaviour", reason=_sentence(f"{why}; {told}"), **figures)
 
 

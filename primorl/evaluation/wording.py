@@ -13,9 +13,11 @@ ADVICE = {
 }
 """Recommendations in a few words."""
 GAIN_NOTE = (
-    "what the policy would add to the mean return of today (higher is better); nine of ten such intervals held in runs "
-    "on simulated logs, which real ones may not be like"
+    "what the model says that the policy adds to today's mean return of a trajectory, the sum over its steps (higher "
+    "is better). The interval was fitted to hold in nine of ten runs on simulated logs; on others it may hold less"
+    " often"
 )
+UNKNOWN_GAIN = "the people in the data say not to believe the model, or were not asked"
 UNBELIEVED = "values in the model are not shown: the people in the data say not to believe it"
 WHOSE = {
     "behaviour": "today's practice",
@@ -79,6 +81,11 @@ def gain(advice: Mapping[str, Any]) -> str:
     return f"{advice['expected']:+.3g}, between {low:+.3g} and {high:+.3g}"
 
 
+def gain_note(advice: Mapping[str, Any]) -> str:
+    """Explain the figure that `gain` states."""
+    return UNKNOWN_GAIN if advice.get("interval") is None else GAIN_NOTE
+
+
 def believed(summary: Mapping[str, Any]) -> bool:
     """Whether values in the model may be shown: the private units did not say that it is not to be believed."""
     return not (summary.get("model_verdict") or "").startswith(BELIEVE["no"])
@@ -132,7 +139,7 @@ def text(summary: dict[str, Any]) -> str:
         ("spent", f"{'' if summary['spent_on_dataset']['epsilon'] is None else 'in all: '}{account(summary)}"),
         *_private_answers(summary),
         *_value(summary, f" over {len(seeds)} seeds" if len(seeds) > 1 else ""),
-        *([] if advice is None else [("gain", f"{gain(advice)}: {GAIN_NOTE}")]),
+        *([] if advice is None else [("gain", f"{gain(advice)}: {gain_note(advice)}")]),
         *([] if advice is None else [("advice", f"{ADVICE[advice['answer']]}. {advice['reason']}")]),
         ("score", ("none declared" if summary["env_id"] else "not measured") if score is None else f"{score:.1f}"),
         (

@@ -28,12 +28,14 @@ class Advice:
         answer: `trial`, `keep` or `more_data`.
         policy: ``models/policy``, or ``models/behaviour`` for the clone; None: neither is recommended.
         reason: why, in a sentence or two.
+        certain: whether the interval of the policy's gain lies above 0.
         file: where it stands.
     """
 
     answer: str
     policy: str | None
     reason: str
+    certain: bool
     file: Path
 
 
@@ -68,7 +70,9 @@ def advice_on(folder: Path) -> Advice | None:
             f"{folder}: found a policy that {file} does not judge, so nobody recommended it; `dvc repro` evaluates "
             f"models/policy; to use it all the same: {AGAINST} (in Python: against_advice=True)"
         )
-    return Advice(advice["answer"], advice["policy"], advice["reason"], file)
+    interval = advice.get("interval")
+    certain = interval is not None and interval[0] > 0
+    return Advice(advice["answer"], advice["policy"], advice["reason"], certain, file)
 
 
 def _said_in(project: Path, *, cloned: bool) -> tuple[dict[str, Any], str | None]:
@@ -109,6 +113,23 @@ def described(folder: Path) -> str | None:
     except PipelineError:
         return "none: nobody recommended this policy"
     return None if advice is None else f"{advice.answer} ({advice.policy or 'no policy'}): {advice.reason}"
+
+
+def label(folder: Path) -> str:
+    """A few words behind a policy's name, such as " (recommended for a trial)"; empty where nobody says anything."""
+    config = PolicyConfig.read(folder)
+    try:
+        advice = advice_on(folder)
+    except PipelineError:
+        return " (nobody recommended it)"
+    if advice is None:
+        return ""
+    words = "advised against"
+    if advice.answer == "trial":
+        words = "the policy is recommended for a trial" + ("" if advice.certain else ", and its gain is not certain")
+    elif advice.policy == config.policy:
+        words = "recommended: the clone of today's practice; the learned policy is advised against"
+    return f" ({words}{'; actions are drawn, as those of people were' if config.drawn else ''})"
 
 
 def chosen(folder: Path | None, *, against_advice: bool) -> Path:

@@ -7,7 +7,7 @@ import itertools
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ class Policy:
         categories: dimensions of which exactly one is 1 and all others 0, such as ``meal=none`` and ``meal=snack``.
     """
 
-    layers: tuple[Array, ...]
+    layers: tuple[Array, ...] = field(repr=False)
     observation_mean: Array
     observation_scale: Array
     action_low: Array

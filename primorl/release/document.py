@@ -17,7 +17,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from primorl.evaluation.wording import GAIN_NOTE, UNBELIEVED, discounted, gain, plural, source
+from primorl.evaluation.wording import UNBELIEVED, discounted, gain, gain_note, plural, source
 from primorl.privacy.accounting.figures import posterior
 from primorl.privacy.accounting.rounding import at_most, percent_at_most
 
@@ -155,7 +155,7 @@ def _words() -> Environment:
         "source": source,
         "discounted": discounted,
     }
-    made.globals |= {"posterior": posterior, "gain": gain, "gain_note": GAIN_NOTE, "unbelieved": UNBELIEVED}
+    made.globals |= {"posterior": posterior, "gain": gain, "gain_note": gain_note, "unbelieved": UNBELIEVED}
     return made
 
 

@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 import primorl
-from primorl.evaluation.wording import ADVICE, GAIN_NOTE, account, discounted, gain, guarantee, plural, value, worth
+from primorl.evaluation.wording import ADVICE, account, discounted, gain, gain_note, guarantee, plural, value, worth
 from primorl.privacy.accounting.rounding import at_least, at_most, left_of
 from primorl.project.files import finite
 from primorl.release.card import meaning, people, practice, success
@@ -42,7 +42,7 @@ def page(facts: Facts) -> str:
         today=next((each for each in answers if each["of"] == "behaviour"), None),
         advice=ADVICE,
         gain=gain,
-        gain_note=GAIN_NOTE,
+        gain_note=gain_note,
         gamma=discounted(facts.discount),
         worst=max(errors, key=lambda name: math.inf if math.isnan(errors[name]) else errors[name], default=None),
         meaning=meaning(facts.released, facts.counted),

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from primorl.config.params import Params
 from primorl.project.errors import PipelineError
+from primorl.project.paths import MANIFEST
 from primorl.setup.partitions import Partitions
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.rows import UnitStore
@@ -135,6 +136,10 @@ def check_declared(params: Params, manifest: Manifest, public: UnitStore) -> Non
         (f"{dataset}: bounds.reward", declared.reward, "[low, high]"),
     ):
         if found == "public" and not manifest.public_units:
+            if params.partition.public or params.partition.public_fraction:
+                raise PipelineError(
+                    f"{MANIFEST}: no unit is public, and partition in params.yaml makes some; run `dvc repro partition`"
+                )
             raise needs_public(key, found, allowed)
 
 

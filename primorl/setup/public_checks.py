@@ -88,7 +88,13 @@ def objections(params: Params, manifest: Manifest, public: UnitStore) -> Objecti
             "with it, and nobody is public to tell whether any is left; if an outcome "
             "score is there, set options.end: outcome and termination: learned; or name next_observation columns"
         )
-        return Objections((), (warning,) if cut else ())
+        ends = (
+            f"datasets/{params.dataset}.yaml: termination: learned: nobody is public to tell whether the model's ends "
+            "are right, so rollouts do not end by them, and an outcome score in last rows may not be learned; consent "
+            "of some people (partition.public) helps, or rewards in every row"
+        )
+        learned = manifest.info.termination == LEARNED
+        return Objections((), (*((warning,) if cut else ()), *((ends,) if learned else ())))
     inputs, targets = public.arrays()
     size = public.observation_size
     values = np.concatenate((inputs[:, :size], targets[:, size : size + 1]), axis=1)

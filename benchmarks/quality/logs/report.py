@@ -158,7 +158,7 @@ def intervals(rows: list[Row]) -> str:
         elsewhere = []
         for row, _, (kind, error) in mine:
             others = [e for other, _, (k, e) in known if k == kind and other["log"] != row["log"]]
-            low, high = np.quantile(others, (0.05, 0.95))
+            low, high = np.quantile(others, (0.05, 0.95)) if others else (np.nan, np.nan)
             elsewhere.append(low <= error <= high)
         above = [row for row, (low, _), _ in mine if low > 0]
         trials = [row for row, _, _ in mine if answer(row) == "trial"]

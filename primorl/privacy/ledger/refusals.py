@@ -42,13 +42,13 @@ def refuse_published(dataset: str, own: Version, roster: Roster, directory: Dire
         if roster.shares("public", earlier, "private"):
             raise Refused(
                 f"dataset {dataset!r}: the public split holds units that earlier runs were charged for as "
-                "private, and would publish them; put partition.salt and partition.public_fraction back, or take "
+                "private, and would publish them; put partition in params.yaml and consent back, or take "
                 "other data"
             )
         if roster.shares("private", earlier, "public"):
             raise Refused(
                 f"dataset {dataset!r}: the private split holds units that earlier runs used as public, and "
-                "nothing protects them any more; put partition.salt and partition.public_fraction back, leave "
+                "nothing protects them any more; put partition in params.yaml and consent back, leave "
                 "these units out (ingestion.exclude_units), or take other data"
             )
 
