@@ -3,7 +3,7 @@
 import json
 import math
 import sys
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -49,8 +49,36 @@ def summary(as_json: AsJson = False) -> None:
         print(f"warning: {SUMMARY}: {stale}", file=sys.stderr)
     if PARAMS.exists() and (named := load_reading().dataset) != found.dataset:
         print(f"warning: params.yaml names {named}; these results are of {found.dataset}; `dvc repro`", file=sys.stderr)
+    if found.spent_on_dataset is not None:
+        _mention_later_charges(found.spent_on_dataset.charges)
     content = found.to_json()
     print(json.dumps(content, indent=2, allow_nan=False) if as_json else text(content) + _online_row())
+
+
+def _mention_later_charges(charges: int) -> None:
+    """Say what is spent by now where the ledger has more charges than the results, which say what was spent then."""
+    from primorl.config.params import load_reading
+    from primorl.privacy.accounting.rounding import at_most
+    from primorl.setup.accounts import begun_ledger, dataset_version
+    from primorl.trajectories.storage.manifest import Manifest
+
+    if not (PARAMS.exists() and MANIFEST.exists()):
+        return
+    with suppress(PipelineError):  # other commands say what is wrong with a ledger
+        reading = load_reading()
+        if (opened := begun_ledger(reading)) is None:
+            return
+        with closing(opened) as ledger:
+            account = ledger.account(dataset_version(Manifest.load(MANIFEST), PARTITIONS))
+        if len(account.entries) > charges:
+            delta = reading.privacy.budget.delta
+            epsilon = account.epsilon(delta)
+            spent = at_most(epsilon, 4) if math.isfinite(epsilon) else "infinite"
+            print(
+                f"note: since then more was charged: ε {spent} at δ {at_most(delta)} in "
+                f"{len(account.entries)} charges by now; `primorl ledger show`",
+                file=sys.stderr,
+            )
 
 
 def _online_row() -> str:
