@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Annotated, Any, Literal
 
 from primorl.dynamics.config import PublicLosses
-from primorl.evaluation.private.results import AS_DRAWN, BELIEVE, DOUBT, GAIN, MEAN_RETURN, PrivateEvaluation
+from primorl.evaluation.private.results import AS_DRAWN, BELIEVE, BEYOND, DOUBT, GAIN, MEAN_RETURN, PrivateEvaluation
 from primorl.evaluation.statistics import NORMAL_QUANTILE
 from primorl.policy.behaviour import BehaviourConfig
 from primorl.policy.member_values import DOUBT_SHARE
@@ -26,6 +26,8 @@ LEAST_GAIN = 0.02
 """A gain counts if it is larger than this share of the scale of returns, whatever else is known."""
 DOWN, UP = {"yes": 0.75, "doubtful": 1.25}, 0.75
 """By verdict of the model check: how far the interval of the gain reaches down, and up, in units of its scale."""
+MOST_BEYOND = 0.15
+"""A gain counts if at most this share of the policy's steps, beyond the clone's own, lies where the clone hardly is."""
 MOST_LOSS = 0.05
 """The clone is released if the model says that it loses at most this share of the scale of returns."""
 MOST_MISFIT = 0.5
@@ -135,7 +137,9 @@ def of_answers(
     compared = f"in the member of the model that likes it least the policy {moved} {other}"
     doubtful = _DOUBTFUL.search(answers.verdict or "")
     outdone = doubtful is not None and float(doubtful[1]) >= 1
-    if least > margin and not outdone:
+    beyond = answers.answer("policy", BEYOND)
+    far = beyond is not None and beyond.value > MOST_BEYOND
+    if least > margin and not outdone and not far:
         reason = _sentence(f"{compared}, more than the {margin:.3g} that the model's known error asks for; {told}")
         chance = answers.answer("random", MEAN_RETURN)
         if policy is not None and chance is not None and chance.value > policy.value:
@@ -151,6 +155,8 @@ def of_answers(
         return Recommendation(answer="trial", policy="models/policy", reason=reason, **figures)
     why = f"{compared}, and the model's known error asks for a gain above {margin:.3g}"
     why += "; the model check measured a trivial guess as better than the model" if outdone and least > margin else ""
+    if beyond is not None and far:
+        why += f"; {beyond.value:.0%} more of its steps than of the clone's lie where people hardly ever were"
     if learned is False and misfit > MOST_MISFIT_OF_A_CONSTANT * scale:
         return _more(f"{why}; the clone is no better than a constant; {told}", **figures)
     if fmean(released) < people.value - half - MOST_LOSS * scale:

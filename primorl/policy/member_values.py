@@ -9,6 +9,7 @@ within their own sampling error.
 Candidates, clone and ensemble are released or made from what is released, so that the choice costs no privacy.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -29,6 +30,7 @@ DIVERGENCES_OF_HEADS = (0.1, 0.3, 1.0)
 DOUBT_SHARE = 3.0
 """A gain counts as far as it is larger than so many times the uncertainty that a policy has beyond the clone."""
 _ROLLOUTS = 512
+_MOST_STATES = 100_000  # of which quantiles are computed
 _SHARE_OF_ERROR, _SAMPLING_ERRORS = 0.5, 2.0
 
 
@@ -95,6 +97,44 @@ def uncertainty_of(
     begin = _drawn(starts, rollouts, seed)
     total = _rolled_out(model, policy, begin, weights, seed, lambda step: step.uncertainty)
     return total * float(ensemble.normaliser.target_scale[-1])
+
+
+@torch.no_grad()
+def share_beyond(
+    ensemble: GaussianEnsemble,
+    policy: Policies,
+    other: Policies,
+    starts: Tensor,
+    *,
+    rollouts: int,
+    weights: Tensor,
+    seed: int,
+) -> tuple[float, float]:
+    """Shares of the steps of a policy, and of another one, that lie beyond the range of the other's steps.
+
+    Beyond is a step after which some dimension of the state is below the 1% quantile, or above the 99% quantile, of the
+    other's. Members that were trained on the same rows are wrong alike there, so that their spread does not show it.
+    The arguments are those of `returns_by_member`, with one policy each.
+    """
+    model = PessimisticModel(ensemble, uncertainty="max_aleatoric", penalty=0.0)
+    begin, seen = _drawn(starts, rollouts, seed), list[Tensor]()
+
+    def note(step: Step) -> Tensor:
+        seen.append(step.next_observation)
+        return torch.zeros(len(step.next_observation), dtype=torch.float64)
+
+    _rolled_out(model, other, begin, weights, seed, note)
+    states = torch.cat(seen)
+    states = states[:: math.ceil(len(states) / _MOST_STATES)]
+    low, high = states.quantile(0.01, 0), states.quantile(0.99, 0)
+
+    def beyond(step: Step) -> Tensor:
+        return ((step.next_observation < low) | (step.next_observation > high)).any(1).double()
+
+    own, others = (
+        float(_rolled_out(model, each, begin, weights, seed, beyond).mean() / weights.sum()) for each in (policy, other)
+    )
+    return own, others
 
 
 def _drawn(starts: Tensor, rollouts: int, seed: int) -> Tensor:

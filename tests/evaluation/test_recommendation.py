@@ -7,7 +7,16 @@ import pytest
 
 from primorl.dynamics.config import PublicLosses
 from primorl.evaluation import recommendation
-from primorl.evaluation.private.results import AS_DRAWN, BELIEVE, DOUBT, GAIN, MEAN_RETURN, Answer, PrivateEvaluation
+from primorl.evaluation.private.results import (
+    AS_DRAWN,
+    BELIEVE,
+    BEYOND,
+    DOUBT,
+    GAIN,
+    MEAN_RETURN,
+    Answer,
+    PrivateEvaluation,
+)
 from primorl.evaluation.recommendation import of_answers
 
 BETTER, WORSE = PublicLosses(initial=2.0, constant=1.0, final=0.5), PublicLosses(initial=2.0, constant=1.0, final=1.5)
@@ -30,6 +39,7 @@ def found(
     doubt: float = 0.0,
     random: float = -200.0,
     verdict: str | None = None,
+    beyond: float = 0.0,
 ) -> PrivateEvaluation:
     """Answers about people who get -80 today, a clone and a policy; no clone without ``drawn``."""
     people = [] if today is None else [answer("behaviour", MEAN_RETURN, -80.0, ci95=today)]
@@ -41,6 +51,7 @@ def found(
         answer("policy", MEAN_RETURN, -75.0),
         answer("policy", MEAN_RETURN, policy[0], members=policy, estimator="model"),
         answer("policy", DOUBT, doubt),
+        answer("policy", BEYOND, beyond),
         answer("policy", GAIN, min(gains), ci95=(min(gains) - INTERVAL, min(gains) + INTERVAL), members=gains),
         answer("random", MEAN_RETURN, random),
     )
@@ -66,6 +77,13 @@ FAR = {"drawn": (-56.0,)}  # the model's value of today's practice lies 20 above
         ({"gains": (-2.0, 40.0)}, BETTER, "keep", "the policy loses 2 against a clone of today's practice"),
         # A clone worse than the people would make any policy look good.
         ({"policy": (-75.5, -60.0)}, BETTER, "keep", "gains 0.5 over the upper end of what people get today"),
+        ({"beyond": 0.14}, BETTER, "trial", ""),
+        (
+            {"beyond": 0.25},
+            BETTER,
+            "keep",
+            "25% more of its steps than of the clone's lie where people hardly ever were",
+        ),
         ({"doubt": 2.0}, BETTER, "keep", "asks for a gain above 8.6"),
         (FAR, BETTER, "keep", "asks for a gain above 22.6"),
         ({"drawn": (-104.0,)}, BETTER, "keep", "asks for a gain above 22.6"),

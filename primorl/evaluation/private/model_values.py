@@ -11,9 +11,9 @@ from primorl.dynamics.pessimism import PessimisticModel
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.evaluation.private.estimator import Estimator, Values, estimate
 from primorl.evaluation.private.problem import Act, Problem, in_float64
-from primorl.evaluation.private.results import AS_DRAWN, DOUBT, GAIN, MEAN_RETURN, Answer, Of
+from primorl.evaluation.private.results import AS_DRAWN, BEYOND, DOUBT, GAIN, MEAN_RETURN, Answer, Of
 from primorl.evaluation.statistics import NORMAL_QUANTILE
-from primorl.policy.member_values import returns_by_member, step_weights, uncertainty_of
+from primorl.policy.member_values import returns_by_member, share_beyond, step_weights, uncertainty_of
 from primorl.project.values import PositiveInt, Steps
 
 _NAME = "model"  # that answers give as their estimator
@@ -63,14 +63,15 @@ def values_in_model(problem: Problem, rollouts: int, clone: Clone | None = None)
         clone: of the behaviour.
     """
     weights = step_weights(problem.rollout_steps, discount=problem.discount, survival=problem.survival)
+    starts = problem.starts.float()
     asked: dict[str, Any] = {"rollouts": rollouts, "weights": weights, "seed": problem.seed}
 
     def returns(act: Act) -> Tensor:
         """Roll one policy out, ``[N, rollouts]``."""
-        return returns_by_member(problem.ensemble, _One(act), problem.starts.float(), **asked)[0]
+        return returns_by_member(problem.ensemble, _One(act), starts, **asked)[0]
 
     def uncertainty(act: Act) -> float:
-        return float(uncertainty_of(problem.ensemble, _One(act), problem.starts.float(), **asked).mean())
+        return float(uncertainty_of(problem.ensemble, _One(act), starts, **asked).mean())
 
     policy = returns(problem.policy)
     found = [_value(problem, "policy", policy)]
@@ -81,6 +82,7 @@ def values_in_model(problem: Problem, rollouts: int, clone: Clone | None = None)
             _value(problem, "clone", returns(clone.drawn), AS_DRAWN),
             _gain(policy - released),
             _doubt(uncertainty(problem.policy), uncertainty(clone.released)),
+            _beyond(*share_beyond(problem.ensemble, _One(problem.policy), _One(clone.drawn), starts, **asked)),
         ]
     generator = torch.Generator().manual_seed(problem.seed)
     uniform = returns(lambda observation: problem.uniform_actions(len(observation), generator))
@@ -114,6 +116,12 @@ def _doubt(policy: float, clone: float) -> Answer:
     covers = f"no interval: {policy:.4g} where the policy goes, {clone:.4g} where the clone goes"
     bias = "members that were trained on the same rows may be wrong alike"
     return estimate(_NAME, "policy", DOUBT, policy - clone, None, covers, bias)
+
+
+def _beyond(policy: float, clone: float) -> Answer:
+    covers = f"no interval: {policy:.4g} of the policy's steps, {clone:.4g} of those of the clone with drawn actions"
+    bias = "states are the model's own, which may be wrong where the policy goes"
+    return estimate(_NAME, "policy", BEYOND, policy - clone, None, covers, bias)
 
 
 @dataclass(frozen=True)

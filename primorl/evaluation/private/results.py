@@ -19,6 +19,8 @@ GAIN = "gain over the clone"
 """`Answer.what` of how much more the policy is worth than the clone; its value is the least that a member says."""
 DOUBT = "uncertainty beyond the clone's"
 """`Answer.what` of how much more uncertain the model is where the policy goes, in units of the return."""
+BEYOND = "share of steps beyond the clone's"
+"""`Answer.what` of how many more of the policy's steps than of the clone's lie where the clone hardly ever is."""
 BELIEVE = {"yes": "The model can be believed", "doubtful": "The model is doubtful", "no": "Do not believe the model"}
 """How a verdict begins."""
 Of = Literal["behaviour", "clone", "policy", "random", "zero_action", "model"]

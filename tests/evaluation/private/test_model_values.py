@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,11 +10,12 @@ from torch import Tensor
 
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.termination import RULES, Rule
-from primorl.evaluation.private.model_values import Clone, ModelQ, values_in_model
+from primorl.evaluation.private.model_values import Clone, ModelQ, _One, values_in_model
 from primorl.evaluation.private.problem import PublicTrajectories, public_return_bounds
 from primorl.evaluation.private.results import GAIN
 from primorl.evaluation.statistics import ModelValue
-from primorl.policy.member_values import returns_by_member, step_weights
+from primorl.policy import member_values
+from primorl.policy.member_values import returns_by_member, share_beyond, step_weights
 from tests.evaluation.conftest import random_policy
 from tests.evaluation.private.conftest import model, payers, problem
 
@@ -66,6 +68,28 @@ def test_survival_is_the_chance_that_a_trajectory_which_does_not_terminate_goes_
     assert read.length.tolist() == [4] * 6, "1, 2 and 3 trajectories"
     torch.testing.assert_close(read.weight.sum(), torch.tensor(3.0, dtype=torch.float64))
     torch.testing.assert_close(read.reward.sum(), rows.reward.where(rows.own, 0.0).sum())
+
+
+def test_a_policy_that_leaves_the_states_of_another_is_seen_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twins: the other one itself; and a policy that leaves them in the last of ten steps alone."""
+
+    def step(observation: Tensor, action: Tensor, _: object) -> SimpleNamespace:
+        return SimpleNamespace(next_observation=action, terminated=None)
+
+    def noise(state: Tensor) -> Tensor:
+        return torch.randn(state.shape, generator=generator)
+
+    def late(state: Tensor) -> Tensor:
+        steps.append(1)
+        return noise(state) + 9.0 * (len(steps) == 10)
+
+    generator, steps = torch.Generator().manual_seed(0), list[int]()
+    monkeypatch.setattr(member_values, "PessimisticModel", lambda *_, **__: SimpleNamespace(step=step))
+    asked = {"rollouts": 400, "weights": step_weights(10), "seed": 0}
+    for act, expected in ((noise, 0.04), (late, 0.136), (lambda state: torch.full_like(state, 9.0), 1.0)):
+        starts = torch.zeros(5, 2)
+        own, other = share_beyond(model([1.0], [0.0]), _One(act), _One(noise), starts, **asked)  # type: ignore[arg-type]
+        assert (own, other) == pytest.approx((expected, 0.04), abs=0.01)
 
 
 def test_rollouts_weigh_steps_as_recordings_have_them() -> None:
