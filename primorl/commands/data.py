@@ -60,10 +60,11 @@ def _describe(
 def _check_units() -> None:
     """Refuse a public split with units that the ledger knows as private."""
     from primorl.config.params import load_reading
-    from primorl.project.paths import MANIFEST, PARAMS
+    from primorl.project.files import home
+    from primorl.project.paths import LEDGER_HEAD, MANIFEST, PARAMS
     from primorl.setup.accounts import open_public
 
-    if PARAMS.exists() and MANIFEST.exists():
+    if MANIFEST.exists() and (PARAMS.exists() or (home() / LEDGER_HEAD).exists()):
         open_public(load_reading())
 
 

@@ -54,7 +54,9 @@ def advice_on(folder: Path) -> Advice | None:
         said = read_json(file)
         judged = said.get("policy_sha256")
     else:
-        project = next((parent for parent in place.parents if (parent / PIPELINE).exists()), None)
+        project = next(
+            (parent for parent in place.parents if (parent / PIPELINE).exists() or (parent / SUMMARY).exists()), None
+        )
         if project is None:
             warnings.warn(
                 f"{folder}: lies in no bundle and no project, so nothing tells whether this policy is recommended; "

@@ -173,6 +173,10 @@ def open_public(params: Params | Reading | None, partitions: Path = PARTITIONS) 
             ``public_units.bin``.
     """
     if not (home() / SECRET).exists():
+        if (workspace() / SECRET).exists():
+            raise PipelineError(
+                f"DVC_ROOT: names {home()}, and this project is {workspace()}: its ledger would not be asked; unset it"
+            )
         return UnitStore.open(partitions / "public")
     manifest = Manifest.load(partitions / "manifest.json")
     info, public = manifest.info, _public_digests(manifest, partitions)

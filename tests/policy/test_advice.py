@@ -64,6 +64,9 @@ def test_what_is_recommended_is_used_and_nothing_else(project: Path, capsys: pyt
     loaded(Path("elsewhere"), environment="Pendulum-v1")
     primorl.load_policy("elsewhere")
     Path("dvc.yaml").unlink()
+    with pytest.raises(PipelineError, match="advised against"):
+        primorl.load_policy(POLICY)
+    Path("metrics/summary.json").unlink()
     with pytest.warns(UserWarning, match="nothing tells whether this policy is recommended"):
         primorl.load_policy(POLICY)
 

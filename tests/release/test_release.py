@@ -342,7 +342,7 @@ def test_linear_heads_of_private_people_alone_are_released_and_checked(
 
 
 def test_a_unit_that_was_charged_as_private_never_becomes_public(
-    project: Path, capsys: pytest.CaptureFixture[str]
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another salt with the same counts: the stage refuses it, and so does whatever reads such a split anyway."""
     chosen, run = params.load(Path("params.yaml")), RememberingRun()
@@ -373,6 +373,13 @@ def test_a_unit_that_was_charged_as_private_never_becomes_public(
     ):
         assert cli.main(words) == 1
         assert "would publish them" in "".join(capsys.readouterr()), words
+    Path("params.yaml").rename("gone.yaml")
+    assert cli.main(["data", "describe"]) == 1
+    Path("gone.yaml").rename("params.yaml")
+    monkeypatch.setenv("DVC_ROOT", "/tmp")
+    with pytest.raises(PipelineError, match="its ledger would not be asked"):
+        open_public(chosen)
+    monkeypatch.delenv("DVC_ROOT")
     Path(".primorl/ledger.head").unlink()
     assert cli.main(["data", "describe"]) == 1
     assert "would publish them" in "".join(capsys.readouterr()), "the ledger is asked also without its head"
