@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from primorl.config.params import Params
 from primorl.project.errors import PipelineError
-from primorl.project.paths import MANIFEST
 from primorl.setup.partitions import Partitions
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.rows import UnitStore
@@ -136,16 +135,12 @@ def check_declared(params: Params, manifest: Manifest, public: UnitStore) -> Non
         (f"{dataset}: bounds.reward", declared.reward, "[low, high]"),
     ):
         if found == "public" and not manifest.public_units:
-            if params.partition.public or params.partition.public_fraction:
-                raise PipelineError(
-                    f"{MANIFEST}: no unit is public, and partition in params.yaml makes some; run `dvc repro partition`"
-                )
             raise needs_public(key, found, allowed)
 
 
 def needs_public(key: str, found: object, allowed: str) -> PipelineError:
     """Build the refusal of a choice that needs public units where there are none."""
     return PipelineError(
-        f"{key}: found {found}, which needs public units, and there are none (partition.public_fraction); "
-        f"allowed: {allowed}"
+        f"{key}: found {found}, which needs public units, and data/partitions has none (where partition in params.yaml "
+        f"was changed since, run `dvc repro partition`); allowed: {allowed}"
     )
