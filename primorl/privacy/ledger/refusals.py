@@ -16,6 +16,10 @@ _OTHERS = ("clone_behaviour", "evaluate_private", "online", "select")
 """Stages that a smaller ε mends."""
 
 
+_TRAJECTORY = "trajectory"
+"""The unit where nobody says whose a trajectory is."""
+
+
 def refuse_second(request: Request, history: History) -> None:
     """Refuse work that a charge pays for already. Work without an identity is never the same."""
     for charge in history.charges.values():
@@ -38,6 +42,14 @@ def refuse_published(dataset: str, own: Version, roster: Roster, directory: Dire
                 f"dataset {dataset!r}: unit: found {own.unit!r}, and an earlier run on the same population had "
                 f"{known.unit!r}; where some units are public, nobody can tell whose they are under another unit; keep "
                 "the unit, or set partition.public_fraction: 0 from the first run on"
+            )
+        entries = {charge.dataset for charge in directory.history.charges.values() if charge.version == sequence}
+        others = sorted(entries - {dataset}) if own.unit == _TRAJECTORY and own.fingerprint != known.fingerprint else []
+        if one_population and published and others:
+            raise Refused(
+                f"dataset {dataset!r}: unit: found {own.unit!r}, as {others[0]!r} of the same population has; where "
+                "some units are public, other ids and columns may hide that they are the same people; set unit to the "
+                "person's column, or partition.public_fraction: 0, or name another population if they are others"
             )
         if roster.shares("public", earlier, "private"):
             raise Refused(

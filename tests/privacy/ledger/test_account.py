@@ -122,6 +122,17 @@ def test_another_unit_is_refused_where_some_units_are_public(ledger: Ledger) -> 
     charge(ledger, of("uvw", "patient", population="d" * 32), "two")
 
 
+def test_trajectories_of_another_entry_of_the_population_are_refused_where_some_are_public(ledger: Ledger) -> None:
+    """Other ids and columns share no digest. Twins: nobody public; another population; the same entry."""
+    charge(ledger, of("abc", "trajectory", population=CLINIC))
+    charge(ledger, of("def", "trajectory", population=CLINIC), "again")
+    with pytest.raises(PipelineError, match=r"'two': unit: found 'trajectory', as 'pendulum' of the same population"):
+        ledger.reserve(request(of("uvw", "trajectory", population=CLINIC, public="xy"), dataset="two"), None)
+    ledger.reserve(request(of("uvw", "trajectory", population="d" * 32, public="xy"), dataset="two"), None)
+    charge(ledger, of("ghi", "trajectory", population=CLINIC, public="jk"), "the same entry")
+    ledger.reserve(request(of("rst", "trajectory"), dataset="two"), None)
+
+
 def test_units_that_were_private_never_become_public(ledger: Ledger) -> None:
     charge(ledger, of("abc", public="xy"))
     with pytest.raises(PipelineError, match="the public split holds units that earlier runs were charged for"):
