@@ -139,8 +139,7 @@ def text(summary: dict[str, Any]) -> str:
         ("spent", f"{'' if summary['spent_on_dataset']['epsilon'] is None else 'in all: '}{account(summary)}"),
         *_private_answers(summary),
         *_value(summary, f" over {len(seeds)} seeds" if len(seeds) > 1 else ""),
-        *([] if advice is None else [("gain", f"{gain(advice)}: {gain_note(advice)}")]),
-        *([] if advice is None else [("advice", f"{ADVICE[advice['answer']]}. {advice['reason']}")]),
+        *([] if advice is None else _advice(advice)),
         ("score", ("none declared" if summary["env_id"] else "not measured") if score is None else f"{score:.1f}"),
         (
             "time",
@@ -148,6 +147,13 @@ def text(summary: dict[str, Any]) -> str:
         ),
     ]
     return "\n".join(f"{name:<8} {value}" for name, value in rows)
+
+
+def _advice(advice: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [
+        ("gain", f"{gain(advice)}: {gain_note(advice)}"),
+        ("advice", f"{ADVICE[advice['answer']]}. {advice['reason']}"),
+    ]
 
 
 def _private_answers(summary: dict[str, Any]) -> list[tuple[str, str]]:

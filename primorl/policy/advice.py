@@ -39,6 +39,11 @@ class Advice:
     file: Path
 
 
+def follows(folder: str | None, answer: str, recommended: str | None) -> bool:
+    """Whether the use of ``folder`` follows an answer; beside a trial, the clone of today's practice is free too."""
+    return answer == "trial" or (folder is not None and folder == recommended)
+
+
 def advice_on(folder: Path) -> Advice | None:
     """The recommendation about the policy in ``folder``; None where an environment measured it, or nobody says.
 
@@ -95,9 +100,7 @@ def refuse_against_advice(folder: Path) -> None:
         PipelineError: says what is recommended instead.
     """
     advice = advice_on(folder)
-    if advice is None or advice.answer == "trial":
-        return
-    if advice.policy is not None and advice.policy == PolicyConfig.read(folder).policy:
+    if advice is None or follows(PolicyConfig.read(folder).policy, advice.answer, advice.policy):
         return
     instead = "more data needed"
     if advice.policy is not None:

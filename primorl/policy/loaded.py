@@ -156,11 +156,12 @@ class Policy:
     def reasons(self, observations: Any) -> list[str]:
         """Why `act_or_abstain` abstains on each row, in words that quote no value; empty where it does not."""
         values, _ = matrix(observations, self.observation_names, self.observation_size)
-        said = [""] * len(values)
+        said = np.full(len(values), "", dtype=object)
         for what, wrong in reversed(self._unanswerable(values).items()):
-            for row in np.flatnonzero(wrong.any(axis=1)):
-                said[row] = f"{self._name(int(np.argmax(wrong[row])))} {what}"
-        return said
+            rows = wrong.any(axis=1)
+            texts = np.array([f"{self._name(column)} {what}" for column in range(self.observation_size)], dtype=object)
+            said[rows] = texts[wrong[rows].argmax(axis=1)]
+        return said.tolist()
 
     def _unanswerable(self, values: npt.NDArray[np.float64]) -> dict[str, npt.NDArray[np.bool_]]:
         """Which of ``values [n, S]`` the policy does not answer, by what is wrong with them."""

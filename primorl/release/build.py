@@ -20,7 +20,7 @@ from primorl.evaluation.private.results import MEAN_RETURN, PrivateEvaluation
 from primorl.evaluation.recommendation import Released, found_in
 from primorl.evaluation.summary import Summary, stated
 from primorl.evaluation.wording import ADVICE
-from primorl.policy.advice import AGAINST
+from primorl.policy.advice import AGAINST, follows
 from primorl.policy.behaviour import BehaviourConfig
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.ledger.account import fixed_epsilon
@@ -236,8 +236,7 @@ def chosen_policy(
     if against_advice and named is None:
         raise PipelineError(f"{AGAINST}: found without --policy, allowed with the policy's folder: name it")
     folder = named or (advice.policy if advice is not None else "models/policy")
-    advised = advice is None or advice.answer == "trial" or (folder is not None and folder == advice.policy)
-    if advice is not None and not advised and not against_advice:
+    if advice is not None and not against_advice and not follows(folder, advice.answer, advice.policy):
         raise PipelineError(
             f"{SUMMARY}: recommendation: {ADVICE[advice.answer]}. {advice.reason} To release a policy all the same: "
             f"--policy {named or 'models/policy'} {AGAINST}"

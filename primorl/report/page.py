@@ -10,7 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 import primorl
-from primorl.evaluation.wording import ADVICE, account, discounted, gain, gain_note, guarantee, plural, value, worth
+from primorl.evaluation.wording import ADVICE, account, discounted, gain, gain_note, guarantee, plural, value
 from primorl.privacy.accounting.rounding import at_least, at_most, left_of
 from primorl.project.files import finite
 from primorl.release.card import meaning, people, practice, success
@@ -38,7 +38,6 @@ def page(facts: Facts) -> str:
         verdict=guarantee({**summary, "epsilon": leading["epsilon"], "delta": leading["delta"], "void": facts.void}),
         success=success(facts.released) if facts.sound else None,
         spent=account(spent),
-        asked=worth(answers),
         today=next((each for each in answers if each["of"] == "behaviour"), None),
         advice=ADVICE,
         gain=gain,

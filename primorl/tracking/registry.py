@@ -152,7 +152,7 @@ def _register(
 
 def _unwanted(tags: Mapping[str, str], key: str) -> bool:
     """Whether a tag says not to use a version: its statement is void, or its run advised against the policy."""
-    return key in tags and (key, tags[key]) != ("recommendation", "trial")
+    return key in tags and not (key == "recommendation" and tags[key] == "trial")
 
 
 def _number(known: "ModelVersion") -> int:

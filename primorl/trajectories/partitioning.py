@@ -105,10 +105,11 @@ def partition(
                 "(in a log: set options.trajectory_ids: per_unit)"
             )
         manifest = Manifest(reader.info, counts["private"], counts["public"], rule.by, secret_check(project_secret()))
+        of_private, of_public = members.to_bytes(), public_members.to_bytes()
         if check_units is not None:
-            check_units(manifest, members.to_bytes(), public_members.to_bytes())
-        units_file.write_bytes(members.to_bytes())
-        public_units_file.write_bytes(public_members.to_bytes() or NOBODY)
+            check_units(manifest, of_private, of_public)
+        units_file.write_bytes(of_private)
+        public_units_file.write_bytes(of_public or NOBODY)
         write_json(manifest_file, manifest.to_json())
     return manifest
 

@@ -141,9 +141,14 @@ def test_the_interval_of_the_gain_is_as_wide_as_what_is_not_known() -> None:
 
 def test_a_gain_that_is_next_to_nothing_is_none() -> None:
     """Practice near the best: the model is right and sees a gain of 1 of 80, which no error explains. Twin: 4 of 80."""
-    near = {"today": (-80.01, -79.99), "drawn": (-80.0,), "released": (-80.0,), "policy": (-79.0, -79.0)}
-    wide = found(**near, gains=(1.0, 1.0))  # type: ignore[arg-type]
+    near: dict[str, Any] = {
+        "today": (-80.01, -79.99),
+        "drawn": (-80.0,),
+        "released": (-80.0,),
+        "policy": (-79.0, -79.0),
+    }
+    wide = found(**near, gains=(1.0, 1.0))
     small = [replace(each, ci95=(0.99, 1.01)) if each.what == GAIN else each for each in wide.estimates]
     assert of_answers(replace(wide, estimates=tuple(small)), BETTER).answer == "keep"
-    large = found(**near | {"policy": (-76.0, -76.0)}, gains=(4.0, 4.0))  # type: ignore[arg-type]
+    large = found(**near | {"policy": (-76.0, -76.0)}, gains=(4.0, 4.0))
     assert of_answers(large, BETTER).answer == "trial"

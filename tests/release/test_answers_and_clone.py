@@ -328,9 +328,10 @@ def test_the_recommended_policy_leaves_or_the_one_that_is_named() -> None:
     assert chosen_policy(keep, RECOMMENDED, None) == BEHAVIOUR
     assert chosen_policy(more, RECOMMENDED, "models/behaviour", against_advice=True) == BEHAVIOUR
     assert chosen_policy(keep, RECOMMENDED, "models/policy", against_advice=True) == POLICY
-    for found, named in ((more, None), (more, "models/behaviour"), (keep, "models/policy")):
+    others: Any = ((more, None), (more, "models/behaviour"), (keep, "models/policy"))
+    for found, named in others:
         with pytest.raises(PipelineError, match=rf"So\. To release a policy .*{named or POLICY} --against-advice"):
-            chosen_policy(found, RECOMMENDED, named)  # type: ignore[arg-type]
+            chosen_policy(found, RECOMMENDED, named)
     with pytest.raises(PipelineError, match="found without --policy"):
         chosen_policy(more, RECOMMENDED, None, against_advice=True)
     unknown = replace(RECOMMENDED, estimates=(answer("behaviour", MEAN_RETURN, -80.0),))

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -85,10 +86,10 @@ def test_a_policy_that_leaves_the_states_of_another_is_seen_to(monkeypatch: pyte
 
     generator, steps = torch.Generator().manual_seed(0), list[int]()
     monkeypatch.setattr(member_values, "PessimisticModel", lambda *_, **__: SimpleNamespace(step=step))
-    asked = {"rollouts": 400, "weights": step_weights(10), "seed": 0}
+    asked: dict[str, Any] = {"rollouts": 400, "weights": step_weights(10), "seed": 0}
     for act, expected in ((noise, 0.04), (late, 0.136), (lambda state: torch.full_like(state, 9.0), 1.0)):
         starts = torch.zeros(5, 2)
-        own, other = share_beyond(model([1.0], [0.0]), _One(act), _One(noise), starts, **asked)  # type: ignore[arg-type]
+        own, other = share_beyond(model([1.0], [0.0]), _One(act), _One(noise), starts, **asked)
         assert (own, other) == pytest.approx((expected, 0.04), abs=0.01)
 
 
