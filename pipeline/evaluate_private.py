@@ -7,9 +7,11 @@ from primorl.config.params import Params, plain
 from primorl.evaluation.private.model_values import values_in_model
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
+from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.statement import Statement
 from primorl.project.paths import BEHAVIOUR, EVALUATION_FIGURE, MODEL, PARTITIONS, POLICY, PRIVATE_EVALUATION
 from primorl.setup.estimators import ROLLOUTS, act_of, asked_for, clone_of, evaluation_problem
+from primorl.setup.next_charges import check_total
 from primorl.setup.partitions import Partitions
 from primorl.setup.private_evaluation import (
     Subject,
@@ -24,11 +26,13 @@ from primorl.tracking import StageRun
 def body(params: Params, run: StageRun) -> None:
     """Refuse what can be refused without private data, pay, ask, then write the answers with their statements."""
     chosen = params.evaluation.private
-    estimators = params.estimators(Statement.read(MODEL).epsilon)
+    model = Statement.read(MODEL)
+    estimators = params.estimators(model.epsilon)
     if not estimators or params.dynamics.variant == "mopo":
         write_evaluation(PRIVATE_EVALUATION, EVALUATION_FIGURE, nothing_asked(params))
         return
     partitions = Partitions.open(PARTITIONS, params)
+    check_total(params, event_from_json(model.event), model.epsilon, partitions.manifest)
     run.params({"seed": params.seed, "evaluation": {"private": plain(chosen)}})
     clone = clone_of(BEHAVIOUR, params.seed)
     problem = evaluation_problem(

@@ -4,6 +4,7 @@ import sys
 
 from pipeline.runner import run_stage
 from primorl.config.blocks import PublicColumn
+from primorl.config.datasets import TabularDataset
 from primorl.config.params import Params
 from primorl.project.paths import RAW, TRAJECTORIES
 from primorl.tracking import StageRun
@@ -13,6 +14,8 @@ from primorl.trajectories.ingestion import ingest
 def body(params: Params, run: StageRun) -> None:
     """Validate and convert; only the keyed fingerprint is logged."""
     chosen, public = params.chosen, params.partition.public
+    if isinstance(chosen, TabularDataset) and chosen.options.beyond_bounds == "clip":
+        print("ingest: values beyond the entry's bounds are cut, as options.beyond_bounds says", file=sys.stderr)
     info = ingest(
         RAW,
         TRAJECTORIES,

@@ -3,9 +3,10 @@
 import sys
 
 from pipeline.runner import run_stage
+from primorl.config.datasets import TabularDataset
 from primorl.config.params import Params
 from primorl.project.paths import PARTITIONS, PUBLIC, TRAJECTORIES
-from primorl.setup.accounts import refuse_published, version_of
+from primorl.setup.accounts import publish, version_of
 from primorl.setup.public_checks import objections, say_public
 from primorl.tracking import StageRun
 from primorl.trajectories.partitioning import partition
@@ -16,12 +17,15 @@ from primorl.trajectories.storage.rows import UnitStore
 def body(params: Params, run: StageRun) -> None:
     """Split; the numbers of units are declared public, and nothing else is logged.
 
-    A unit that was charged for as private does not become public, nor the other way round. What the public split says
-    against a training is printed already here.
+    A unit that was charged for as private does not become public, nor the other way round; people who were private in
+    an earlier split become public only where ``partition.publish`` confirms it. Objections to a training that the
+    public split shows are printed already here.
     """
 
     def check_units(manifest: Manifest, private: bytes, public: bytes) -> None:
-        refuse_published(params, manifest.info.dataset, version_of(manifest, private, public))
+        info = manifest.info
+        people = isinstance(params.chosen, TabularDataset) or info.unit != "trajectory"
+        publish(params, info.dataset, version_of(manifest, private, public), people=people)
 
     manifest = partition(
         TRAJECTORIES,

@@ -21,7 +21,7 @@ def body(params: Params, run: StageRun) -> None:
     """Pay, train, then write ``models/dynamics`` with its privacy statement; see `paid_training`."""
     partitions = Partitions.open(PARTITIONS, params)
     on_public = params.privacy.train_on == "public"
-    spent = publish_units(MODEL_TRAINING, params, partitions, run) if on_public else None
+    spent = publish_units(params, partitions) if on_public else None
     check_public(params, partitions.manifest, partitions.public)
     chosen, fit = fitted(params, partitions.manifest, partitions.public)
     if not on_public:

@@ -224,7 +224,7 @@ class UCBVI:
     @property
     def event(self) -> dp_event.DpEvent:
         """Event of the whole run, which the accountant composes; raises what `TreeCounter.event` raises."""
-        return dp_event.ComposedDpEvent([self.counter(1).event, self.counter(REWARD_UNIT).event, self.counter(1).event])
+        return dp_event.ComposedDpEvent((self.counter(1).event, self.counter(REWARD_UNIT).event, self.counter(1).event))
 
 
 class Learner:

@@ -41,6 +41,7 @@ def project_settings(dataset: str = "pendulum-replay") -> dict[str, Any]:
     content = params.plain(checked)
     for name, block in (("privacy", PRIVACY), ("dynamics", DYNAMICS)):
         content[name] |= {key: value for key, value in block.items() if f"{name}.{key}" in checked.unfitted}
+    content["privacy"]["total_epsilon"] = None
     content["dynamics"]["train_anyway"] = True
     if "policy.starts" in checked.unfitted and checked.chosen.environment is None:
         content["policy"]["starts"] = "public"

@@ -42,7 +42,7 @@ def test_dvc_follows_the_chosen_dataset(tmp_path: Path, monkeypatch: pytest.Monk
         (["params.yaml policy.discount=0.98"], True),
         (["params.yaml dataset=csv-log"], True),
         ([f"{log} options.sorted=true"], True),
-        ([f"{log} suggested.privacy.target_epsilon=0.7"], True),
+        ([f"{log} suggested.privacy.total_epsilon=0.7"], True),
         (["datasets/defaults.yaml policy.discrete_target_entropy=0.4"], True),
         (unseen, False),
     ):

@@ -246,7 +246,9 @@ def _source() -> Verdict:
         return "ok", "no project, no dataset"
     params = load()
     said = changed(params.dataset, params.chosen)
-    return ("ok", "as it was collected") if said is None else ("problem", said)
+    if said is None:
+        return "ok", "as it was collected" if paths.RAW.exists() else "not collected yet"
+    return "problem", said
 
 
 def _public_people() -> Verdict:
@@ -313,6 +315,7 @@ def check(
 
     check_version(primorl.__version__)
     params = load()
+    _check_keys_of_stages(params)
     if params.online.asked:
         from primorl.setup.arrivals import Arrivals
 
@@ -333,6 +336,18 @@ def check(
         print(f"{named}: {'has the columns of the entry' if there else 'not there yet, so its columns are unchecked'}")
     if charges:
         _say_charges(params)
+
+
+def _check_keys_of_stages(params: "Params") -> None:
+    """Refuse an older params.yaml without a key of dvc.yaml: DVC finds that out after it removed outputs."""
+    from primorl.config.suggestions import leaves
+
+    stages = Path("dvc.yaml").read_text(encoding="utf-8") if Path("dvc.yaml").exists() else ""
+    if missing := sorted(key for key in leaves().keys() - params.origins.keys() if f"- {key}\n" in stages):
+        raise PipelineError(
+            f"params.yaml: {', '.join(missing)}: missing, and dvc.yaml asks for it; add it as a new project's "
+            "params.yaml has it (total_epsilon: auto, train_on: private)"
+        )
 
 
 def _say_charges(params: "Params") -> None:

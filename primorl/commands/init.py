@@ -94,6 +94,9 @@ def init(
         option("WHAT", "outcome: a trajectory ends with its last row's reward; last_row: that reward is not used."),
     ] = None,
     horizon: Annotated[int | None, option("STEPS", "The most steps of a trajectory, known beforehand.", min=1)] = None,
+    per_person: Annotated[
+        int | None, option("N", "The most trajectories of one person, known beforehand.", min=1)
+    ] = None,
 ) -> None:
     r"""Make a project's folder, with an entry for your own CSV if you name it.
 
@@ -110,7 +113,8 @@ def init(
       primorl init project --csv visits.csv              an entry that names the columns, to be filled in
       primorl init project --csv visits.csv --unit patient --trajectory visit --step time \
           --observation glucose --observation meal --action dose --reward reward \
-          --categories meal=none,snack,dinner --bounds glucose=2:25 --bounds dose=0:1 --bounds reward=-1:0
+          --categories meal=none,snack,dinner --bounds glucose=2:25 --bounds dose=0:1 --bounds reward=-1:0 \
+          --horizon 9 --per-person 4
       primorl init .                                     after an upgrade of primorl
     """
     given: dict[str, Any] = {
@@ -124,6 +128,7 @@ def init(
         "bounds": dict(bounds or ()),
         "elapsed": elapsed and (elapsed[0], *elapsed[1]),
         "horizon": horizon,
+        "per_person": per_person,
     } | ({"end": end} if end else {})
     target = given_path(folder).resolve()
     there = _check_target(target)

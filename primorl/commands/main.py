@@ -16,7 +16,8 @@ import primorl
 from primorl.commands import audit, data, doctor, init, ledger, plan, policies, results, sweep
 from primorl.commands.terminal import add_command, flag, in_project
 from primorl.project.errors import PipelineError
-from primorl.project.paths import COPIES, LOCK, PARAMS
+from primorl.project.files import read_json
+from primorl.project.paths import COPIES, LOCK, PARAMS, SUMMARY
 from primorl.project.reporting import INTERRUPTED, explained
 
 _COMMANDS = (
@@ -78,7 +79,7 @@ def main(words: Sequence[str] | None = None) -> int:
                 command.invoke(context)
             finally:
                 _mention_missing_outputs(_name(given))
-                _mention_changed_source(_name(given))
+                _mention_changes(_name(given))
         return 0
     except typer.Exit as done:
         return done.exit_code
@@ -111,17 +112,24 @@ def _mention_missing_outputs(command: str) -> None:
             print(advice, file=sys.stderr)
 
 
-def _mention_changed_source(command: str) -> None:
-    """Say where the files of a log are no longer those that the run was made of; two commands say it themselves."""
-    if command in ("check", "doctor") or not (COPIES.exists() and PARAMS.exists()):
+def _mention_changes(command: str) -> None:
+    """Say where results are of another dataset than params.yaml names, and where a log's files changed since.
+
+    Two commands say the latter themselves.
+    """
+    if not (PARAMS.exists() and (SUMMARY.exists() or COPIES.exists())):
         return
-    from primorl.config.params import load
+    from primorl.config.params import load, load_reading
     from primorl.trajectories.sources.tabular.watch import changed
 
     with suppress(PipelineError):  # of params.yaml; the command itself has said so
-        params = load()
-        if said := changed(params.dataset, params.chosen):
-            print(f"warning: {said}", file=sys.stderr)
+        named, found = load_reading().dataset, read_json(SUMMARY).get("dataset") if SUMMARY.exists() else None
+        if found not in (None, named):
+            print(f"warning: params.yaml names {named}; the results here are of {found}; `dvc repro`", file=sys.stderr)
+        if command not in ("check", "doctor") and COPIES.exists():
+            params = load()
+            if said := changed(params.dataset, params.chosen):
+                print(f"warning: {said}", file=sys.stderr)
 
 
 def _name(words: Sequence[str]) -> str:

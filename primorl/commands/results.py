@@ -39,7 +39,6 @@ def summary(as_json: AsJson = False) -> None:
       primorl summary                   a short table
       primorl summary --json            metrics/summary.json itself
     """
-    from primorl.config.params import load_reading
     from primorl.evaluation.summary import Summary
     from primorl.evaluation.wording import text
 
@@ -47,8 +46,6 @@ def summary(as_json: AsJson = False) -> None:
     stale = other_files(found)
     if stale is not None:
         print(f"warning: {SUMMARY}: {stale}", file=sys.stderr)
-    if PARAMS.exists() and (named := load_reading().dataset) != found.dataset:
-        print(f"warning: params.yaml names {named}; these results are of {found.dataset}; `dvc repro`", file=sys.stderr)
     if found.spent_on_dataset is not None:
         _mention_later_charges(found.spent_on_dataset.charges)
     content = found.to_json()
@@ -135,14 +132,15 @@ def runs(
 def _table(found: "list[Result]") -> str:
     from primorl.privacy.accounting.rounding import at_most
 
-    headers = ("result", "ε", "δ", "in all", "value", "95% interval", "by", "when")
+    headers = ("result", "ε", "δ", "in all", "value", "95% interval", "by", "when", "settings that differ")
     rows = []
     for each in found:
         numbers = ("–" if number is None else at_most(number) for number in (each.epsilon, each.delta, each.spent))
         value = "–" if each.value is None else f"{each.value:.4g}"
         interval = "" if each.low is None or each.high is None else f"[{each.low:.4g}, {each.high:.4g}]"
-        rows.append((each.name, *numbers, value, interval, each.by, f"{each.finished:%m-%d %H:%M}"))
-    return rendered(headers, rows, right=("ε", "δ", "in all", "value"), cut=("result",))
+        settings = ", ".join(f"{key}={value}" for key, value in sorted(each.settings.items()))
+        rows.append((each.name, *numbers, value, interval, each.by, f"{each.finished:%m-%d %H:%M}", settings))
+    return rendered(headers, rows, right=("ε", "δ", "in all", "value"), cut=("result", "settings that differ"))
 
 
 def report(

@@ -79,11 +79,13 @@ class Partition(Block):
         public_fraction: the expected share of units drawn public by a hash of their ids; 0: none is public.
         public: the units that are public because they consented; exactly one of the two is given.
         salt: separates this draw from others with the same ids.
+        publish: allows people to become public who were private before; the error of `partition` gives the word.
     """
 
     public_fraction: Fraction | None
     public: PublicUnits | None
     salt: Text
+    publish: Text | None = None
 
     def __post_init__(self) -> None:
         _one_of_two("public_fraction", self.public_fraction, "public", self.public)
@@ -114,11 +116,13 @@ class Privacy(Block):
     """The mechanism of one run (PriMORL, Algorithm 2), and the budget that all runs share.
 
     ``draw`` numbers the draws of the noise: settings that were paid for are restored, and another number pays for
-    another draw of them. ``train_on: public`` makes the model of the public split alone: no private row is read for it,
-    and nothing is charged.
+    another draw of them. ``total_epsilon`` bounds model, clone and questions together; `primorl.config.shares` makes
+    the model's target of it. ``train_on: public`` makes the model of the public split alone: no private row is read for
+    it, and nothing is charged.
     """
 
     budget: Budget
+    total_epsilon: Epsilon | None = None  # an older params.yaml has no such key
     target_epsilon: Epsilon | None
     noise_multiplier: Multiplier | None
     delta: Delta

@@ -37,6 +37,7 @@ T = TypeVar("T")
 DATASETS = "datasets"
 DEFAULTS = "defaults"
 """The file in ``datasets/`` that is no dataset."""
+DEFAULTS_FILE = f"{DATASETS}/{DEFAULTS}.yaml"
 _ALONE = "a public split and dynamics.variant: private"
 _FRACTION = "partition.public_fraction"
 _NO_CHOICES = ("ledger", "tracking", "compute")
@@ -74,6 +75,11 @@ class Params(Block):
 
         Found out after training, another model would have to be paid for.
         """
+        if self.privacy.total_epsilon is not None and self.origins.get(shares.TARGET, shares.TOTAL) != shares.TOTAL:
+            raise ValueError(
+                "privacy.total_epsilon: found beside target_epsilon or noise_multiplier; give exactly one of the three"
+            )
+        self._check_total()
         nobody, starts, nowhere = self.partition.public_fraction == 0, self.policy.starts, None
         if self.privacy.train_on == "public" and (nobody or self.dynamics.variant != "private"):
             found = "partition.public_fraction 0" if nobody else f"dynamics.variant {self.dynamics.variant}"
@@ -95,6 +101,34 @@ class Params(Block):
                 f"policy.starts: found {starts!r}, while {nowhere}; allowed: reset or pool with an environment, public "
                 "with a public split, released with privacy.statistics.starts: true"
             )
+
+    def _check_total(self) -> None:
+        """Refuse a clone and questions that a total leaves no room for, counted as Gaussian releases."""
+        total, model, delta = self.privacy.total_epsilon, self.privacy.target_epsilon, self.privacy.delta
+        beside = [self.behaviour.target_epsilon or 0.0, *self.evaluation.private.estimators.values()]
+        if total is None or model is None or not self.holds_total or not any(beside):
+            return
+        from primorl.privacy.accounting.gaussian import composed_epsilon
+
+        paid = [model, *beside] if self.privacy.train_on == "private" else beside
+        together = composed_epsilon((each for each in paid if each), delta)
+        if together > total:
+            raise ValueError(
+                f"privacy.total_epsilon: found {total!r}, and with behaviour.target_epsilon and "
+                f"evaluation.private.estimators it comes to {together:.4g}; ask for less there; or set total_epsilon "
+                f"to null and target_epsilon to {model!r}, the model's own, and they come on top"
+            )
+
+    @property
+    def target_key(self) -> str:
+        """The key that decides the model's ε."""
+        return shares.TARGET if self.privacy.total_epsilon is None else shares.TOTAL
+
+    @property
+    def holds_total(self) -> bool:
+        """Whether ``privacy.total_epsilon`` is a limit: it was set for this run or this dataset, and not by default."""
+        limit = self.privacy.total_epsilon is not None and self.origins.get(shares.TOTAL) != DEFAULTS_FILE
+        return limit and self.dynamics.variant == "private"
 
     def _check_without_public(self) -> None:
         """Name all keys at once that nobody public asks to be set."""
@@ -153,7 +187,7 @@ class Params(Block):
 
     def suggested(self) -> dict[str, Any]:
         """The values that were taken from a dataset's file or from the defaults, by dotted key."""
-        paired = {key for pair in suggestions.PAIRS for key in pair}
+        paired = {key for group in suggestions.ONE_OF for key in group}
         taken = self.values(key for key, file in self.origins.items() if file not in (PARAMS.name, suggestions.TO_FIT))
         return {key: value for key, value in taken.items() if value is not None or key not in paired}
 
@@ -162,10 +196,9 @@ class Params(Block):
         by_file: dict[str, list[str]] = {}
         for key, value in self.suggested().items():
             by_file.setdefault(self.origins[key], []).append(f"{key} {'null' if value is None else value}")
-        default = f"{DATASETS}/{DEFAULTS}.yaml"
-        parts = [f"{file}: {', '.join(said)}" for file, said in sorted(by_file.items()) if file != default]
-        if default in by_file:
-            parts.append(f"{default}: {len(by_file[default])} values")
+        parts = [f"{file}: {', '.join(said)}" for file, said in sorted(by_file.items()) if file != DEFAULTS_FILE]
+        if DEFAULTS_FILE in by_file:
+            parts.append(f"{DEFAULTS_FILE}: {len(by_file[DEFAULTS_FILE])} values")
         return f"taken from suggestions ({PARAMS} says auto): {'; '.join(parts)}" if parts else None
 
 
@@ -222,7 +255,7 @@ def parse(raw: Any, path: Path = PARAMS) -> Params:
     effective, origins, undecided = suggestions.decide(raw, sources)
     shares.decide(effective, origins, entry.get("environment"))
     wrong[path] += undecided
-    by_default = origins.get(_FRACTION) == f"{DATASETS}/{DEFAULTS}.yaml"
+    by_default = origins.get(_FRACTION) == DEFAULTS_FILE
     if entry.get("unit") != "trajectory" and by_default and effective["partition"]["public_fraction"]:
         # Units are people: none is public by a default that nobody wrote for them.
         effective["partition"]["public_fraction"], origins[_FRACTION] = 0, "primorl: units are people"

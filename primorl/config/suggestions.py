@@ -7,8 +7,8 @@ own; where it has one (for instance ``privacy.noise_multiplier: null``, not used
 A key of `FITTED` that is ``auto`` and that nobody suggests a value for is decided by the stage that needs it, a key of
 `primorl.config.derived` by other keys.
 
-Of each of `PAIRS` exactly one key is used. If one of the two has a value and the other is ``auto``, the other is not
-used, whatever is suggested; if both are ``auto``, the most specific file that suggests one of them decides both.
+Of each of `ONE_OF` exactly one key is used. If one has a value, those that are ``auto`` are not used, whatever is
+suggested; if all are ``auto``, the most specific file that suggests one of them decides.
 """
 
 import types
@@ -32,7 +32,10 @@ BLOCKS: dict[str, type] = {
     "policy": Policy,
     "evaluation": Evaluation,
 }
-PAIRS = (("privacy.target_epsilon", "privacy.noise_multiplier"), ("partition.public_fraction", "partition.public"))
+ONE_OF = (
+    ("privacy.total_epsilon", "privacy.target_epsilon", "privacy.noise_multiplier"),
+    ("partition.public_fraction", "partition.public"),
+)
 FITTED: dict[str, Any] = {
     "privacy.sampling_probability": 0.3,
     "privacy.rounds": 100,
@@ -69,6 +72,7 @@ _ALONE = {  # decided in params.yaml alone, with the reason
     "dynamics.variant": "whether a run is private must be seen in params.yaml",
     "dynamics.train_anyway": "it must be said in so many words in params.yaml",
     "partition.public": "who consented must be seen in params.yaml",
+    "partition.publish": "it must be said in so many words in params.yaml",
 }
 
 
@@ -132,9 +136,10 @@ def read(content: Any, file: str, prefix: str, wrong: list[str]) -> Source:
                 source.values[key] = value
             except ValidationError as refused:
                 wrong += [f"{prefix}{key}: {explain(key, error)}" for error in refused.errors()[:3]]
-    for first, second in PAIRS:
-        if source.values.get(first) is not None and source.values.get(second) is not None:
-            wrong.append(f"{prefix}{first}, {prefix}{second}: found both; suggest one of the two")
+    for group in ONE_OF:
+        several = [f"{prefix}{key}" for key in group if source.values.get(key) is not None]
+        if len(several) > 1:
+            wrong.append(f"{', '.join(several)}: found {len(several)} values; suggest one of them")
     return source
 
 
@@ -208,16 +213,18 @@ def _alone(key: str) -> str | None:
 
 
 def _unused(raw: dict[str, Any], sources: list[Source]) -> dict[str, str]:
-    """Keys of `PAIRS` that are ``auto`` and give way to the other one, with the file that decided so."""
-    unused = {}
-    for pair in PAIRS:
-        for key, other in (pair, pair[::-1]):
-            if found_at(raw, key) == AUTO and found_at(raw, other) not in (None, AUTO):
-                unused[key] = "params.yaml"
-        if all(found_at(raw, key) == AUTO for key in pair):
-            for source in sources:
-                without = [key for key in pair if source.values.get(key) is None]
-                if len(without) == 1:
-                    unused[without[0]] = source.file
-                    break
+    """Keys of `ONE_OF` that are ``auto`` and give way to another one, with the file that decided so."""
+    unused: dict[str, str] = {}
+    for group in ONE_OF:
+        auto = [key for key in group if found_at(raw, key) == AUTO]
+        if any(found_at(raw, key) not in (None, AUTO) for key in group):
+            unused |= dict.fromkeys(auto, "params.yaml")
+            continue
+        for source in sources:
+            suggested = [key for key in auto if source.values.get(key) is not None]
+            if suggested:
+                unused |= {key: source.file for key in auto if key != suggested[0]}
+                break
+        else:
+            unused |= {key: "params.yaml" for key in auto if key == shares.TOTAL}
     return unused

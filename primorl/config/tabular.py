@@ -121,7 +121,11 @@ class CsvFormat(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class TabularOptions(Block):
-    """``source: tabular``: logs in Parquet or CSV, their columns mapped to transitions."""
+    """``source: tabular``: logs in Parquet or CSV, their columns mapped to transitions.
+
+    Attributes:
+        beyond_bounds: of observations and rewards beyond the bounds that the entry declares: an error, or cut there.
+    """
 
     files: InnerPath
     csv: CsvFormat = field(default_factory=CsvFormat)
@@ -129,6 +133,7 @@ class TabularOptions(Block):
     trajectory_ids: Literal["global", "per_unit"]
     end: Literal["flags", "horizon", "last_row", "outcome"]
     sorted: bool = False
+    beyond_bounds: Literal["refuse", "clip"] = "refuse"
 
     def __post_init__(self) -> None:
         if self.trajectory_ids == "per_unit" and self.columns.unit is None:

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import fields
@@ -129,6 +130,13 @@ def release(
         if signer is not None:
             bundle.sign(fresh, signer)
         forget_times(fresh)
+    left = [each.name for each in fields(Declared) if each.name not in declared]
+    if summary.env_id is None and left:
+        print(
+            f"release: warning: datasets/{summary.dataset}.yaml: card: {', '.join(left)} not stated, as the card "
+            "says; state them and release again, which charges nothing",
+            file=sys.stderr,
+        )
     return released
 
 

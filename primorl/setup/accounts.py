@@ -142,19 +142,34 @@ def version_of(manifest: Manifest, members: bytes, public: bytes) -> Version:
         public,
         trajectories_per_person=info.trajectories_per_person,
         population=population_digest(project_secret(), info.population or info.dataset),
+        simulated=info.environment is not None,
     )
 
 
 def refuse_published(params: Params | Reading, dataset: str, version: Version) -> None:
-    """Refuse a version with public units that were charged for as private, or the other way round.
+    """Refuse a version with public units that were private before, or the other way round.
 
     Raises:
-        Refused: there is such a unit. Nothing was written.
+        Refused: there is such a unit (`Ledger.publish`). Nothing was written.
     """
     ledger = begun_ledger(params)
     if ledger is not None:
         with closing(ledger):
             ledger.check_published(dataset, version)
+
+
+def publish(params: Params, dataset: str, version: Version, *, people: bool) -> None:
+    """Ask whether units may be split so and, where they are people, record who is public, be it nobody.
+
+    Raises:
+        Refused: as `refuse_published`; or units become public that were private, and ``partition.publish`` does not
+            confirm it. Nothing was written.
+    """
+    if people or params.partition.publish is not None:
+        with closing(project_ledger(params)) as ledger:
+            ledger.publish(dataset, version, params.partition.publish)
+    else:
+        refuse_published(params, dataset, version)
 
 
 def open_public(params: Params | Reading | None, partitions: Path = PARTITIONS) -> UnitStore:
@@ -180,8 +195,10 @@ def open_public(params: Params | Reading | None, partitions: Path = PARTITIONS) 
         return UnitStore.open(partitions / "public")
     manifest = Manifest.load(partitions / "manifest.json")
     info, public = manifest.info, _public_digests(manifest, partitions)
+    has_units = (partitions / "units.bin").exists()  # a remote need not have it
     if params is not None and public:
-        refuse_published(params, info.dataset, version_of(manifest, b"", public))
+        private = _digests(partitions / "units.bin", manifest.private_units, info) if has_units else b""
+        refuse_published(params, info.dataset, version_of(manifest, private, public))
     found = Membership(project_secret(), info.dataset, info.population, by_rows=info.duplicates == "refuse")
     rows = UnitStore.open(partitions / "public", found.update)
     if found.to_bytes() != public:

@@ -30,7 +30,7 @@ source: tabular
 environment: null
 unit: {unit}  # column of the person whom the guarantee protects; the trajectory's, if the log names nobody
 population: {population}
-trajectories_per_person: null
+trajectories_per_person: {per_person}  # the most that one person has
 horizon: {horizon}  # the most steps of a trajectory
 termination: {termination}
 ingestion: {{}}
@@ -51,6 +51,7 @@ options:
   trajectory_ids: {trajectory_ids}
   end: {end}  # last_row: recordings were cut there, its reward is not used; outcome: they ended with its reward
   sorted: false
+  beyond_bounds: refuse  # observations and rewards beyond the numbers below; clip: cut there
 bounds:
   observation:  # in this order: {dimensions}
     low: {low}
@@ -82,6 +83,7 @@ class Draft:
         categories: of columns that become one-hot, or of the action.
         bounds: low and high by column.
         horizon: the most steps of a trajectory.
+        per_person: the most trajectories of one person, where the unit is the person.
         end: what the last row of a trajectory is: `last_row`, or `outcome` where it ends with its reward.
         elapsed: name, unit and most of the time since the row before, the last dimension of the observation.
         left: what is to be filled in, once the text is made.
@@ -100,6 +102,7 @@ class Draft:
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     horizon: int | None = None
+    per_person: int | None = None
     elapsed: tuple[str, str, float] | None = None
     end: str = "last_row"
     left: list[str] = field(default_factory=list, init=False)
@@ -110,6 +113,7 @@ class Draft:
         self.left = [
             f"the column{'s' * (key in ('observation', 'action'))} of {key}" for key in keys if not getattr(self, key)
         ]
+        people = self.unit is None or self.unit != self.trajectory
         observation: list[Any] = []
         dimensions: list[str] = []
         pairs: list[tuple[Any, Any]] = []
@@ -144,12 +148,15 @@ class Draft:
             "high": [high for _, high in pairs] or FILL,
             "reward_bounds": FILL if self.reward is None else list(self._bounds(self.reward)),
             "horizon": self.horizon or FILL,
+            "per_person": self.per_person or (FILL if people else None),
             "end": self.end,
             "termination": "learned" if self.end == "outcome" else "none",
             "suggested": {block: {} for block in _BLOCKS},
         }
         if self.horizon is None:
             self.left.append("horizon")
+        if people and self.per_person is None:
+            self.left.append("trajectories_per_person")
         written = {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}  # JSON is YAML
         return _TEMPLATE.format(**written, listed=self._listed(), dimensions=", ".join(map(shown, dimensions)) or "?")
 

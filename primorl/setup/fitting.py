@@ -225,7 +225,7 @@ def check_verdict(params: Params, fit: Fit) -> None:
     """
     if fit.answer == "no" and params.dynamics.variant == "private" and not params.dynamics.train_anyway:
         raise PipelineError(
-            f"params.yaml: privacy.target_epsilon: {fit.reason}. Nothing was charged; to train all the same, set "
+            f"params.yaml: {params.target_key}: {fit.reason}. Nothing was charged; to train all the same, set "
             "dynamics.train_anyway: true"
         )
 

@@ -92,7 +92,7 @@ def make_plan(params: Params, manifest: Manifest) -> Plan:
     elif target is not None:
         q, noises = privacy.sampling_probability, tuple(query.noise_multiplier for query in queries)
         remedy = "lower sampling_probability or rounds" + (", or raise statistics.noise_multiplier" if queries else "")
-        multiplier = solved_noise("privacy.target_epsilon", target, privacy.delta, q, privacy.rounds, noises, remedy)
+        multiplier = solved_noise(params.target_key, target, privacy.delta, q, privacy.rounds, noises, remedy)
     if multiplier is None:
         raise PipelineError("params.yaml: privacy: give target_epsilon or noise_multiplier")
     norm = math.inf if variant == "no_clip" else privacy.clipping_norm
@@ -150,7 +150,7 @@ def query_noise(params: Params, share: float = QUERY_SHARE) -> float:
         return privacy.statistics.noise_multiplier
     if privacy.target_epsilon is None:
         return _QUERY_NOISE
-    return noise_of_share("privacy.target_epsilon", privacy.target_epsilon, privacy.delta, share)
+    return noise_of_share(params.target_key, privacy.target_epsilon, privacy.delta, share)
 
 
 def query_noises(params: Params) -> dict[str, float]:

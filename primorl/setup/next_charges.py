@@ -143,8 +143,8 @@ def mark_paid(
 def check_all_fits(params: Params, plan: Plan, partitions: Partitions) -> None:
     """Refuse to pay for a model where the clone or the questions that follow could not be made or paid for any more.
 
-    A model that is paid for is restored at no cost, and is not refused for the budget. A model that is charged alone is
-    left to the ledger, whose advice counts nothing else.
+    A model that is paid for is restored at no cost, and is not refused for the budget; a total of the run holds for it
+    too. A model that is charged alone is left to the ledger, whose advice counts nothing else.
 
     Raises:
         BudgetExceeded: the budget does not allow the model and all that is asked with it. Nothing was charged.
@@ -159,6 +159,7 @@ def check_all_fits(params: Params, plan: Plan, partitions: Partitions) -> None:
         spent = plan.spent()
         epsilon = None if spent is None else spent.epsilon_pld
     wanted = [PendingCharge(model_work.STAGE, None, plan.event), *beside_model(params, epsilon, manifest)]
+    check_total(params, plan.event, epsilon, manifest)
     budget = accounts.budget(params, manifest.private_units)
     if budget is None:
         return
@@ -175,6 +176,27 @@ def check_all_fits(params: Params, plan: Plan, partitions: Partitions) -> None:
             f"and {left_of(budget.epsilon, before, 6)} is left; with the model, {said(beside)} it would be about "
             f"{at_most(together, 4)}; {still_fitting(params, account, model.event, beside, budget, manifest)}. "
             "Nothing was charged"
+        )
+
+
+def check_total(params: Params, event: dp_event.DpEvent, epsilon: float | None, manifest: Manifest) -> None:
+    """Refuse a clone and questions that, with the model of ``event``, cost more than a total that is a limit.
+
+    `Params` has done so already for what is charged as one Gaussian release; here all is counted as the ledger does.
+
+    Raises:
+        BudgetExceeded: they do. Nothing was charged.
+    """
+    total, delta = params.privacy.total_epsilon, params.privacy.delta
+    if total is None or not params.holds_total:
+        return
+    model, *beside = (PendingCharge(model_work.STAGE, None, event), *beside_model(params, epsilon, manifest))
+    together = Account(()).with_events([model.event, *(each.event for each in beside)], delta)
+    if together > total:
+        raise BudgetExceeded(
+            f"params.yaml: privacy.total_epsilon: found {at_most(total, 6)}, and the model with {said(beside)} costs "
+            f"about {at_most(together, 4)}; ask for less in behaviour and evaluation.private; with a larger total the "
+            "model is another one, which is charged anew. Nothing was charged"
         )
 
 
@@ -236,7 +258,8 @@ def still_fitting(
             "nothing fits any more together with them: ask for less (behaviour.target_epsilon, "
             f"evaluation.private.estimators in {PARAMS}), or raise privacy.budget.epsilon"
         )
-    return f"still fitting with {said(beside, numbers=False)}: `dvc exp run -S privacy.target_epsilon={found!r}`"
+    words = f"-S privacy.total_epsilon=null -S privacy.target_epsilon={found!r}"
+    return f"still fitting with {said(beside, numbers=False)}: `dvc exp run {words}`"
 
 
 def said(charges: Sequence[PendingCharge], *, numbers: bool = True) -> str:

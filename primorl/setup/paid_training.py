@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from dp_accounting import dp_event
 from torch import Tensor
 
 import primorl
@@ -351,16 +350,15 @@ def _save_model(
     )
 
 
-def publish_units(stage: PrivateStage, params: Params, partitions: Partitions, run: StageRun) -> SpentOnDataset:
+def publish_units(params: Params, partitions: Partitions) -> SpentOnDataset:
     """Record in the ledger that the public units are public, before they are used; return what was spent on the others.
 
     Raises:
         Refused: an earlier run was charged for one of these units as private.
     """
-    nothing, version = dp_event.NoOpDpEvent(), partitions.version
-    request = accounts.request(params, run, partitions.manifest.info.dataset, version, stage.name, nothing, "")
+    version = partitions.version
     with closing(accounts.project_ledger(params)) as ledger:
-        ledger.publish(request)
+        ledger.publish(partitions.manifest.info.dataset, version)
         return spent_on_dataset(ledger, version, params.privacy.budget.delta)
 
 

@@ -17,6 +17,7 @@ from primorl.evaluation.private.estimator import Estimator, EvaluationState, run
 from primorl.evaluation.private.model_check import ModelCheck
 from primorl.evaluation.private.problem import EpisodeSource, Problem, check_blocks, in_float64, mean_change
 from primorl.evaluation.private.results import MEAN_RETURN, Answer, Histogram, PrivateEvaluation
+from primorl.privacy.accounting.gaussian import gaussian_mean
 from primorl.privacy.ledger.charges import Payment
 from primorl.privacy.ledger.history import Request
 from primorl.privacy.mechanism.plan import Plan
@@ -29,7 +30,7 @@ from primorl.setup import accounts
 from primorl.setup.accounts import digest, plan_identity
 from primorl.setup.compute import chosen_device, kept_bytes
 from primorl.setup.partitions import Partitions, assumptions
-from primorl.setup.questions import STAGE, gaussian_mean
+from primorl.setup.questions import STAGE
 from primorl.setup.work import Work, work_of
 from primorl.tracking import StageRun
 from primorl.trajectories.storage.manifest import Manifest

@@ -3,14 +3,13 @@
 Only the plan of an estimator with rounds imports torch, which is slow.
 """
 
-import math
 from typing import TYPE_CHECKING, Literal, cast
 
 from dp_accounting import dp_event
 
 from primorl.config.blocks import EstimatorName
 from primorl.config.params import Params
-from primorl.privacy.accounting.privacy_filter import gaussian_epsilon
+from primorl.privacy.accounting.gaussian import gaussian_mean
 from primorl.project.errors import PipelineError
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.schema import DatasetInfo
@@ -44,15 +43,6 @@ def check_question(name: EstimatorName, info: DatasetInfo) -> None:
             f"params.yaml: evaluation.private.estimators.{name}: needs discrete actions, and those of {info.dataset} "
             "are a box; take lstd"
         )
-
-
-def gaussian_mean(epsilon: float, delta: float) -> float:
-    """Find the mean of the Gaussian release that costs ε at δ."""
-    low, high = 1e-9, 60.0
-    while high > low * (1 + 1e-6):
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if gaussian_epsilon(middle, delta) <= epsilon else (low, middle)
-    return low
 
 
 def question_event(params: Params, name: EstimatorName, epsilon: float, manifest: Manifest | None) -> dp_event.DpEvent:

@@ -1,6 +1,6 @@
 """Results that MLflow knows of, best first. Reads the store, and creates nothing."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from math import inf
 from pathlib import Path
@@ -41,6 +41,7 @@ class Result:
         high: upper end.
         by: judge of the value: `simulator`, `private units`, `model`, or nobody.
         finished: when.
+        settings: those of ``params.yaml`` that are not the same in all results that were asked for, by dotted key.
     """
 
     run: str
@@ -54,6 +55,7 @@ class Result:
     high: float | None
     by: str
     finished: datetime
+    settings: dict[str, str]
 
 
 def results(params: Params, *, most_epsilon: float | None, sweeps: bool) -> list[Result]:
@@ -86,7 +88,13 @@ def results(params: Params, *, most_epsilon: float | None, sweeps: bool) -> list
     if most_epsilon is not None:
         most_delta = params.privacy.budget.delta
         found = [each for each in found if each.unit == params.chosen.unit and (each.delta or inf) <= most_delta]
-    return found
+    values: dict[str, list[str]] = {}
+    for each in found:
+        for key, value in each.settings.items():
+            values.setdefault(key, []).append(value)
+    # A fitted setting is logged by the run that fitted it, and not by those that restore what it paid for.
+    differ = {key for key, said in values.items() if len(said) == len(found) and len(set(said)) > 1}
+    return [replace(each, settings={key: each.settings[key] for key in sorted(differ)}) for each in found]
 
 
 def _result(run: "Run") -> Result:
@@ -107,4 +115,5 @@ def _result(run: "Run") -> Result:
         high=high,
         by=by,
         finished=datetime.fromtimestamp(end / 1000),
+        settings={key: given[key] for key in sorted(given) if "." in key or key == "seed"},
     )

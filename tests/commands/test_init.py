@@ -26,7 +26,10 @@ MEANING = [
     *("--observation", "glucose", "--observation", "ward", "--action", "dose"),
 ]
 WARDS = ["--categories", "ward=north,south"]
-FACTS = ["--bounds", "glucose=2:25", "--bounds", "dose=0:1", "--bounds", "reward=-1:0", "--horizon", "5"]
+FACTS = [
+    *("--bounds", "glucose=2:25", "--bounds", "dose=0:1", "--bounds", "reward=-1:0"),
+    *("--horizon", "5", "--per-person", "2"),
+]
 CANARIES = "1999-12-31T00:00:00,cell-of-somebody,cell-of-somebody,77.125,cell-of-somebody,0.8125,-0.4375\n"
 
 
@@ -134,7 +137,7 @@ def test_a_drafted_entry_passes_the_checker_and_a_real_ingest(monkeypatch: pytes
         stage.body(checked, FakeRun())
     made = PartReader(Path("data/trajectories"), made_by="ingest")
     names = ("glucose", "ward=north", "ward=south", "fed=false", "fed=true", "days_since")
-    assert made.info.spaces.observation_names == names
+    assert (made.info.spaces.observation_names, made.info.trajectories_per_person) == (names, 2)
     (first, second, *_) = next(made.tables()).to_pylist()
     assert (first["observation"][-1], second["observation"][-1]) == (0.0, 1.0)
 
@@ -170,7 +173,10 @@ def test_what_nobody_gave_is_to_be_filled_in_whatever_the_rows_say(
     monkeypatch: pytest.MonkeyPatch, primorl: Call
 ) -> None:
     """The draft of a log with other values, lengths and people is the same. Nothing runs before it is filled in."""
-    assert "bounds of dose, bounds of reward, horizon; nothing trains" in primorl("init", "project", *MEANING)[1]
+    assert (
+        "bounds of dose, bounds of reward, horizon, trajectories_per_person; nothing trains"
+        in primorl("init", "project", *MEANING)[1]
+    )
     draft = Path("project/datasets/log.yaml").read_bytes()
     shutil.rmtree("project")
     Path("log.csv").write_text(HEADER + rows(-880.25, people=3, ward="elsewhere"), encoding="utf-8")

@@ -268,7 +268,7 @@ def test_a_repair_that_the_ledger_would_refuse_writes_nothing(project: Params, p
         ledger.reserve(request(published, EVENT), None)
     Path("away").rename("models")
     before = snapshot(Path())
-    assert "the private split holds units that earlier runs used as public" in primorl(*REPAIR)[2]
+    assert "the private split holds units that an earlier split made public" in primorl(*REPAIR)[2]
     assert snapshot(Path()) == before
 
 

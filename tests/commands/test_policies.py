@@ -250,7 +250,7 @@ def test_summary_prints_a_table_or_the_file_and_says_whether_they_are_of_an_earl
     assert err == f"warning: metrics/summary.json: these results are of an earlier run: {said}\n"
     assert (finding()[0], said in finding()[1]) == ("problem", True)
     write_settings(project_settings("csv-log") | {"dataset": "csv-log"})
-    assert "params.yaml names csv-log; these results are of small" in primorl("summary")[2]
+    assert "params.yaml names csv-log; the results here are of small" in primorl("summary")[2]
 
 
 MEASURED = {"return_low": -9.0, "return_high": 1.0, "epsilon_spent_on_dataset": 2.5}
@@ -287,7 +287,8 @@ def test_each_result_is_listed_once_and_the_best_that_compares_first(
         monkeypatch.setenv("DVC_EXP_NAME", name)
         monkeypatch.setenv(RUN_TAGS, json.dumps({"sweep": "tiny"} if name == "trial" else {}))
         with stage_run("evaluate" if metrics else "train_model", params.load()) as result:
-            result.pipeline.params({"private": "epsilon" in metrics} | stated if metrics else {})
+            settings = {"privacy.rounds": 7 if name == "good" else 5, "policy.penalty": 0.5}
+            result.pipeline.params({"private": "epsilon" in metrics} | stated | settings if metrics else {})
             for key, value in metrics.items():
                 result.pipeline.metric(key, value)
 
@@ -300,6 +301,8 @@ def test_each_result_is_listed_once_and_the_best_that_compares_first(
     ranked = ["baseline", "visits", "weak", "large", "good", "small", "asked"]
     assert listed() == [*ranked, "old", "modelled"], "a model's own opinion ranks nothing"
     assert listed("--max-epsilon", "1") == ["good", "small", *others], "another unit, δ, or none said"
+    assert "privacy.rounds=7\n" in primorl("runs")[1]
+    assert "policy.penalty" not in primorl("runs")[1], "all have the same"
     assert listed("--sweeps", "--max-epsilon", "1") == ["trial", "good", "small", *others]
     found = json.loads(primorl("runs", "--json", "--max-epsilon", "0.5")[1])
     assert [(each["name"], each["spent"], each["value"], each["low"]) for each in found] == [

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 import yaml
+from dp_accounting import dp_event
 
 from primorl.config import params, shares
 from primorl.config.suggestions import FITTED, TO_FIT, leaves
+from primorl.privacy.accounting.epsilon import compose
+from primorl.privacy.accounting.gaussian import gaussian_mean
 from primorl.project.errors import PipelineError
 from tests.projects import ROOT
 
@@ -75,7 +78,7 @@ def test_exactly_one_of_target_and_noise_is_used(
 ) -> None:
     suggest({"privacy": own})
     privacy = yaml.safe_load(Path(DEFAULTS).read_text(encoding="utf-8"))["privacy"]
-    del privacy["target_epsilon"]
+    del privacy["total_epsilon"]
     rewrite(DEFAULTS, privacy=privacy | common)
     raw = with_keys(privacy__target_epsilon=said[0], privacy__noise_multiplier=said[1])
     if isinstance(expected, str):
@@ -83,6 +86,30 @@ def test_exactly_one_of_target_and_noise_is_used(
     else:
         chosen = params.parse(raw).privacy
         assert (chosen.target_epsilon, chosen.noise_multiplier) == expected
+
+
+def test_a_total_is_shared_by_what_a_log_needs_and_given_alone() -> None:
+    """The model's ε does not depend on what is asked. With a simulator it is the total."""
+    log = params.parse(with_keys(dataset="csv-log", privacy__total_epsilon=2.0))
+    assert (log.privacy.target_epsilon, log.behaviour.target_epsilon) == (1.7, 0.595)
+    more = {"behaviour": 0.1, "lstd": 0.1}
+    asked = params.parse(with_keys(dataset="csv-log", privacy__total_epsilon=2.0, evaluation__private__estimators=more))
+    assert asked.privacy == log.privacy
+    more |= {"lstd": 1.5}
+    beyond = with_keys(dataset="csv-log", privacy__total_epsilon=2.0, evaluation__private__estimators=more)
+    assert "evaluation.private.estimators it comes to 2." in refusal(beyond)
+    assert params.parse(with_keys(privacy__total_epsilon=2.0)).privacy.target_epsilon == 2.0
+    assert shares.model_of(1e-6, 1e-5) == 5e-7, "δ alone allows it"
+    for total in (0.01, 0.9, 8.0):
+        model = shares.model_of(total, 1e-5)
+        for factor, within in ((1.0, True), (1.12, False)):
+            parts = [factor * model, shares.clone(factor * model), *shares.estimators(factor * model).values()]
+            events = [dp_event.GaussianDpEvent(1 / gaussian_mean(each, 1e-5)) for each in parts]
+            assert (compose(events, 1e-5).epsilon_pld <= total) is within
+    for wrong in (float("inf"), -1.0, "much"):
+        assert "privacy.total_epsilon: found" in refusal(with_keys(privacy__total_epsilon=wrong))
+    both = with_keys(privacy__total_epsilon=2.0, privacy__target_epsilon=1.0)
+    assert "privacy.total_epsilon: found beside target_epsilon or noise_multiplier" in refusal(both)
 
 
 def test_consent_takes_the_place_of_a_draw() -> None:
@@ -124,18 +151,19 @@ def test_what_was_taken_from_where_is_known() -> None:
         >= {
             "policy.penalty": "params.yaml",
             "privacy.delta": "params.yaml",
-            "privacy.target_epsilon": "datasets/csv-log.yaml",
+            "privacy.total_epsilon": "datasets/csv-log.yaml",
+            "privacy.target_epsilon": "privacy.total_epsilon",
             "dynamics.early_stopping.every": DEFAULTS,
             "dynamics.learning_rate": TO_FIT,
         }.items()
     )
     suggested = checked.suggested()
-    assert (suggested["privacy.target_epsilon"], suggested["policy.hidden"]) == (0.8, [64, 64])
+    assert (suggested["privacy.target_epsilon"], suggested["policy.hidden"]) == (0.777, [64, 64])
     assert not {"policy.penalty", "dynamics.learning_rate"} & suggested.keys()
     line = checked.suggestions_line()
     assert line is not None
     assert "\n" not in line
-    for taken in ("partition.public_fraction 0.1", "privacy.target_epsilon 0.8"):
+    for taken in ("partition.public_fraction 0.1", "privacy.total_epsilon 0.9"):
         assert taken in line.partition("datasets/csv-log.yaml: ")[2].partition("datasets/defaults")[0]
     assert re.search(r"datasets/defaults.yaml: \d+ values$", line)
 
@@ -175,7 +203,7 @@ def test_a_wrong_suggestion_is_named_where_it_stands_used_or_not() -> None:
         ({"privacy": {"budget": {"epsilon": 3}}}, "suggested.privacy.budget.epsilon: all runs share it; it is set in"),
         ({"dynamics": {"train_anyway": True}}, "suggested.dynamics.train_anyway: it must be said in so many words"),
         ({"dynamics": {"variant": "no_privacy"}}, "suggested.dynamics.variant: whether a run is private must be seen"),
-        ({"privacy": {"target_epsilon": 1, "noise_multiplier": 4}}, "found both; suggest one of the two"),
+        ({"privacy": {"target_epsilon": 1, "noise_multiplier": 4}}, "found 2 values; suggest one of them"),
         ({"ledger": {}}, "suggested.ledger: unknown key"),
         ({"dynamics": [1]}, "suggested.dynamics: a block of keys is needed"),
         ({"dynamics": {"x" * 10_000: 1}}, "xxx..."),

@@ -1,7 +1,10 @@
 """The stages before training say and log nothing of the rows, and leave the last good data where they fail."""
 
 import json
+import re
 import resource
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import minari
@@ -9,10 +12,12 @@ import pytest
 
 from pipeline import collect, ingest, partition
 from primorl.config.params import Params
+from primorl.project.errors import PipelineError
 from primorl.project.reporting import exit_status
 from primorl.trajectories.storage.parquet import PartReader
 from tests.pipeline.fakes import FakeRun
 from tests.trajectories.builders import episode, episodes, snapshot, write_raw
+from tests.trajectories.sources.tabular_builders import entry, row, write
 
 
 def test_collect_leaves_one_dataset_and_tells_nothing_of_it(small: Params, capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,6 +48,35 @@ def test_only_counts_and_the_keyed_fingerprint_are_logged(small: Params, capsys:
     assert files == {"manifest.json", "private", "public", "public_units.bin", "units.bin"}
     told = "partition: 3 units are public, drawn by a hash of the id, nobody was asked\n"
     assert capsys.readouterr() == ("", told)
+
+
+def test_people_become_public_by_a_word(small: Params) -> None:
+    """Before anything is charged. Twin: trajectories of a simulator may be drawn anew."""
+    write_raw(Path("data/raw"), episodes(6))
+    ingest.body(small, FakeRun())
+    for salt in ("primorl", "other"):
+        partition.body(replace(small, partition=replace(small.partition, salt=salt)), FakeRun())
+    write([row(user, 0, time, x=float(user), left=time == 2) for user in range(20) for time in range(3)])
+    people = replace(small, dataset="log", chosen=entry(), policy=replace(small.policy, starts="public"))
+    shutil.rmtree("data/raw")
+    collect.body(people, FakeRun())
+    ingest.body(people, FakeRun())
+
+    def split(fraction: float, publish: str | None = None, salt: str = "primorl") -> None:
+        chosen = replace(people.partition, public_fraction=fraction, publish=publish, salt=salt)
+        partition.body(replace(people, partition=chosen), FakeRun())
+
+    split(0.2)
+    before = snapshot(Path("data/partitions"))
+    with pytest.raises(PipelineError, match=r"partition\.publish: p") as refused:
+        split(0.6)
+    with pytest.raises(PipelineError, match="an earlier split made public"):
+        split(0.2, salt="other")
+    assert snapshot(Path("data/partitions")) == before
+    (word,) = re.findall(r"partition\.publish: (p\w{8}),", str(refused.value))
+    split(0.6, word)
+    assert snapshot(Path("data/partitions")) != before
+    split(0.6)
 
 
 def test_a_full_disk_leaves_the_last_good_data(small: Params, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ from primorl.commands import doctor as command
 from primorl.config import shares
 from primorl.config.blocks import EstimatorName
 from primorl.config.params import Params, from_plain, plain
+from primorl.privacy.accounting.gaussian import gaussian_mean
 from primorl.privacy.accounting.privacy_filter import cost, total
 from primorl.privacy.ledger import refusals
 from primorl.privacy.ledger.history import BudgetExceeded, Request
@@ -27,7 +28,7 @@ from primorl.setup.model_work import make_plan
 from primorl.setup.next_charges import beside_model, check_all_fits, check_next, preview
 from primorl.setup.partitions import Partitions
 from primorl.setup.private_evaluation import plan_at
-from primorl.setup.questions import about, gaussian_mean, question_event
+from primorl.setup.questions import about, question_event
 from primorl.trajectories.storage.schema import Spaces
 from tests.commands.charging import primorl
 from tests.evaluation.private import tiny_mdp
@@ -73,12 +74,32 @@ def test_a_model_that_would_leave_nothing_for_its_questions_is_refused_before_it
     with pytest.raises(PipelineError, match=r"with the model, clone_behaviour .* and evaluate_private[^\n]*$") as no:
         trained(params)
     assert charged(params) == []
-    (found,) = re.findall(r"`dvc exp run -S privacy.target_epsilon=([0-9.]+)`", str(no.value))
+    (found,) = re.findall(
+        r"`dvc exp run -S privacy.total_epsilon=null -S privacy.target_epsilon=([0-9.]+)`", str(no.value)
+    )
     check(at(here, 1.02, float(found)))
     assert float(found) > 0.8
     check(at(here, 1.6, 1.0))
     with pytest.raises(PipelineError, match="with the model, clone_behaviour"):  # which does not fit alone either
         check(at(here, 0.9, 1.0))
+
+
+def test_a_total_bounds_model_clone_and_questions(here: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twins: a model that takes all of the total; and a total that nobody set for this run or dataset."""
+    model = shares.model_of(1.0, DELTA)
+
+    def of_total(model: float, origin: str = "params.yaml") -> Params:
+        asked = at(here, None, model)
+        privacy = replace(asked.privacy, total_epsilon=1.0)
+        return replace(asked, privacy=privacy, origins={shares.TOTAL: origin})
+
+    check(of_total(model))
+    with pytest.raises(ValueError, match=r"found 1.0, and with behaviour.* comes to 1\.1.* target_epsilon to 1.0"):
+        of_total(1.0)
+    monkeypatch.setattr(Params, "_check_total", lambda _: None)  # as for a mechanism of rounds, which costs more
+    with pytest.raises(PipelineError, match=r"privacy.total_epsilon: found 1, .* costs about 1\.1"):
+        check(of_total(1.0))
+    check(of_total(1.0, "datasets/defaults.yaml"))
 
 
 def test_plan_says_what_an_edit_charges(

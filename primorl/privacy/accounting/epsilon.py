@@ -133,6 +133,7 @@ def training_event(
     return Training(sampling_probability, noise_multiplier, rounds, queries).event
 
 
+@lru_cache(maxsize=256)
 def spent(event: dp_event.DpEvent, delta: float, relation: Relation = RELATION_NAME) -> Spent:
     """ε of ``event`` at ``delta``.
 
@@ -196,7 +197,7 @@ def compose(events: Sequence[dp_event.DpEvent], delta: float, relation: Relation
         rounds[inner] = rounds.get(inner, 0) + count
     if not rounds:
         return Spent(0.0, 0.0, delta)
-    merged = dp_event.ComposedDpEvent([dp_event.SelfComposedDpEvent(*each) for each in rounds.items()])
+    merged = dp_event.ComposedDpEvent(tuple(dp_event.SelfComposedDpEvent(*each) for each in rounds.items()))
     return spent(merged, delta, relation)
 
 

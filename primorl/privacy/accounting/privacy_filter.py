@@ -26,6 +26,7 @@ from dp_accounting import dp_event
 from scipy.special import log_ndtr, ndtr, ndtri
 
 from primorl.privacy.accounting.epsilon import LARGEST_TIGHT, accountant_near, rdp_values
+from primorl.privacy.accounting.gaussian import gaussian_epsilon
 
 ORDERS = (2, 3, 4, 6, 8, 12, 20, 32)
 ESCAPED = 1e-10
@@ -133,24 +134,6 @@ def gaussian_cost(event: dp_event.DpEvent) -> float:
     while high > low * (1 + _PRECISION):
         middle = math.sqrt(low * high)
         low, high = (low, middle) if covers(middle) else (middle, high)
-    return high
-
-
-def gaussian_epsilon(mean: float, delta: float) -> float:
-    """The ε of N(μ, 1) against N(0, 1) at ``delta`` (Balle and Wang 2018, Theorem 8), rounded up."""
-
-    def exceeds(epsilon: float) -> bool:
-        lower = math.exp(epsilon + float(log_ndtr(-mean / 2 - epsilon / mean)))
-        return float(ndtr(mean / 2 - epsilon / mean)) - lower > delta
-
-    low, high = 0.0, 1.0
-    if not exceeds(low):
-        return 0.0
-    while exceeds(high):
-        low, high = high, 2 * high
-    while high > low * (1 + _PRECISION / 100):
-        middle = (low + high) / 2
-        low, high = (middle, high) if exceeds(middle) else (low, middle)
     return high
 
 

@@ -41,6 +41,7 @@ class Version:
         public: the same of the public units. They are published: never again may one of them be private.
         trajectories_per_person: the most trajectories that one person has, as declared; None: nobody declared it.
         population: keyed digest of the name of who the people are; None: nobody named it.
+        simulated: whether there is a simulator, which may make other trajectories at any time.
     """
 
     fingerprint: str
@@ -50,6 +51,7 @@ class Version:
     public: bytes = b""
     trajectories_per_person: int | None = None
     population: str | None = None
+    simulated: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ class Registered:
 
     ``population`` is a keyed digest of its name. ``members`` and ``public`` are keyed digests of its digests;
     ``segment`` and ``bits`` of what the database has of its roster. Records that are older than rosters have
-    ``members`` alone.
+    ``members`` alone. ``dataset`` names the entry that the version was registered for first; None: an older record.
     """
 
     fingerprint: str
@@ -134,10 +136,12 @@ class Registered:
     public: str | None
     segment: str | None
     bits: str | None
+    dataset: str | None = None
 
     def same_version(self, other: "Registered") -> bool:
-        """Whether both records say the same of the same digests, wherever these are kept."""
-        return replace(self, segment=None, bits=None) == replace(other, segment=None, bits=None)
+        """Whether both records say the same of the same digests, wherever these are kept, of whatever entry."""
+        own, its = (replace(each, segment=None, bits=None, dataset=None) for each in (self, other))
+        return own == its
 
 
 class History:

@@ -31,7 +31,13 @@ from primorl.privacy.ledger.history import (
     Version,
 )
 from primorl.privacy.ledger.progress import Progress
-from primorl.privacy.ledger.refusals import refuse_beyond, refuse_published, refuse_second, refuse_unbounded
+from primorl.privacy.ledger.refusals import (
+    refuse_beyond,
+    refuse_published,
+    refuse_second,
+    refuse_unbounded,
+    refuse_unconfirmed,
+)
 from primorl.privacy.ledger.roster import DIGEST_BYTES, Directory, Roster, one
 from primorl.privacy.ledger.store import Mark, Packed, Store
 from primorl.privacy.statement import NOTHING_READ
@@ -138,32 +144,36 @@ class Ledger:
                 refuse_second(request, self._history)
             roster = self._directory.placed(request.version)
             self._refuse(request, budget, roster)
-            version, registration = self._registered(request.version, roster)
+            version, registration = self._registered(request.dataset, request.version, roster)
             rosters = {version: roster.packed()} if registration else {}
             return [*registration, {**reservation, "version": version, "time": _now()}], rosters, mark
 
         self._write(decide)
         return self._history.charges[charge]
 
-    def publish(self, request: Request) -> None:
+    def publish(self, dataset: str, version: Version, confirmed: str | None = None) -> None:
         """Record the units of a version without a charge: no private one is touched, and its public ones are used.
 
         Raises:
-            Refused: one of them is private elsewhere, or the other way round. Nothing was written.
+            Refused: a public unit was charged for as private, or the other way round; or it was private in an earlier
+                version, and ``confirmed`` does not name these public units (`refuse_unconfirmed`). Nothing was written.
         """
 
         def decide() -> _Entries | None:
-            roster = self._directory.placed(request.version)
-            refuse_published(request.dataset, request.version, roster, self._directory)
-            version, registration = self._registered(request.version, roster)
-            return (registration, {version: roster.packed()}, None) if registration else None
+            roster = self._directory.placed(version)
+            refuse_published(dataset, version, roster, self._directory)
+            refuse_unconfirmed(dataset, version, roster, self._directory, confirmed)
+            sequence, registration = self._registered(dataset, version, roster)
+            return (registration, {sequence: roster.packed()}, None) if registration else None
 
         self._write(decide)
 
     def check_published(self, dataset: str, version: Version) -> None:
         """Raise what `publish` would raise for the units of a version, and write nothing."""
         self._refresh()
-        refuse_published(dataset, version, self._directory.placed(version), self._directory)
+        roster = self._directory.placed(version)
+        refuse_published(dataset, version, roster, self._directory)
+        refuse_unconfirmed(dataset, version, roster, self._directory)
 
     def dry_run(self, request: Request, budget: Budget | None) -> None:
         """Raise what `reserve` would raise for this request now, and write nothing: for work charged in parts."""
@@ -174,6 +184,7 @@ class Ledger:
         account = account_of(self._directory, request.version, roster)
         others = other_kinds(self._directory, request.version, roster)
         refuse_published(request.dataset, request.version, roster, self._directory)
+        refuse_unconfirmed(request.dataset, request.version, roster, self._directory)
         refuse_unbounded(request, account, others)
         if budget is not None:
             refuse_beyond(budget, request, account, others)
@@ -227,7 +238,7 @@ class Ledger:
         return account_of(self._directory, version, self._directory.placed(version))
 
     def accounts(self) -> dict[int, tuple[Registered, Account]]:
-        """The account of every version that was ever charged, by the sequence of its record, oldest first."""
+        """The account of every version, charged or only published, by the sequence of its record, oldest first."""
         self._refresh()
         return {
             sequence: (known, account_of(self._directory, known, self._directory.roster(sequence)))
@@ -371,7 +382,7 @@ class Ledger:
             raise PipelineError(f"charge {charge_id}: not in the ledger; `primorl ledger show` lists those that are")
         return charge
 
-    def _registered(self, version: Version, roster: Roster) -> tuple[int, list[dict[str, Any]]]:
+    def _registered(self, dataset: str, version: Version, roster: Roster) -> tuple[int, list[dict[str, Any]]]:
         """The sequence of a version's record, and the record to append if it is new."""
         digest, packed = self._history.chain.members_digest, roster.packed()
         wanted = Registered(
@@ -384,6 +395,7 @@ class Ledger:
             public=digest(version.public),
             segment=digest(packed.segment),
             bits=digest(one(packed.bits)),
+            dataset=dataset,
         )
         for sequence, known in self._history.versions.items():
             if known.same_version(wanted):

@@ -32,7 +32,8 @@ def refuse_second(request: Request, history: History) -> None:
 
 
 def refuse_published(dataset: str, own: Version, roster: Roster, directory: Directory) -> None:
-    """Refuse units that are public in one run and private in another."""
+    """Refuse units that are public in one run and private in another, which was charged for them as private."""
+    charged = {charge.version for charge in directory.history.charges.values()}
     for sequence, known in directory.history.versions.items():
         earlier = directory.roster(sequence)
         one_population = own.population is not None and own.population == known.population
@@ -43,15 +44,17 @@ def refuse_published(dataset: str, own: Version, roster: Roster, directory: Dire
                 f"{known.unit!r}; where some units are public, nobody can tell whose they are under another unit; keep "
                 "the unit, or set partition.public_fraction: 0 from the first run on"
             )
-        entries = {charge.dataset for charge in directory.history.charges.values() if charge.version == sequence}
-        others = sorted(entries - {dataset}) if own.unit == _TRAJECTORY and own.fingerprint != known.fingerprint else []
-        if one_population and published and others:
-            raise Refused(
-                f"dataset {dataset!r}: unit: found {own.unit!r}, as {others[0]!r} of the same population has; where "
-                "some units are public, other ids and columns may hide that they are the same people; set unit to the "
-                "person's column, or partition.public_fraction: 0, or name another population if they are others"
-            )
-        if roster.shares("public", earlier, "private"):
+        if one_population and published and own.unit == _TRAJECTORY and own.fingerprint != known.fingerprint:
+            entries = {charge.dataset for charge in directory.history.charges.values() if charge.version == sequence}
+            entries |= {known.dataset} if known.dataset else set()
+            if (entries and dataset not in entries) or not (own.simulated or roster.shares_any(earlier)):
+                raise Refused(
+                    f"dataset {dataset!r}: unit: found {own.unit!r}, as an earlier version of the same population has "
+                    f"({', '.join(sorted(entries)) or 'of an unknown entry'}); where some units are public, other ids "
+                    "and columns may hide that they are the same people; put the entry back; or set unit to the "
+                    "person's column, or name another population if they are others"
+                )
+        if sequence in charged and roster.shares("public", earlier, "private"):
             raise Refused(
                 f"dataset {dataset!r}: the public split holds units that earlier runs were charged for as "
                 "private, and would publish them; put partition in params.yaml and consent back, or take "
@@ -59,10 +62,31 @@ def refuse_published(dataset: str, own: Version, roster: Roster, directory: Dire
             )
         if roster.shares("private", earlier, "public"):
             raise Refused(
-                f"dataset {dataset!r}: the private split holds units that earlier runs used as public, and "
+                f"dataset {dataset!r}: the private split holds units that an earlier split made public, and "
                 "nothing protects them any more; put partition in params.yaml and consent back, leave "
                 "these units out (ingestion.exclude_units), or take other data"
             )
+
+
+def refuse_unconfirmed(
+    dataset: str, own: Version, roster: Roster, directory: Directory, confirmed: str | None = None
+) -> None:
+    """Refuse to publish units that were private in an earlier version and public in none, unless it is confirmed.
+
+    Nothing was charged for them (`refuse_published`). ``confirmed`` is the name of all public units of this version,
+    which the error gives.
+    """
+    sequences = directory.history.versions
+    if not roster.newly_public([directory.roster(sequence) for sequence in sequences]):
+        return
+    name = "p" + directory.history.chain.members_digest(b"publish" + own.public)[:8]
+    if confirmed != name:
+        raise Refused(
+            f"dataset {dataset!r}: partition: found units that would become public and were private in an earlier "
+            "split; every stage and command could then read their rows without a charge, for ever; put partition in "
+            f"params.yaml and consent back; or, if it is meant, set partition.publish: {name}, which stands for these "
+            "public units and no others"
+        )
 
 
 def refuse_unbounded(request: Request, account: Account, others: Sequence[OtherKind]) -> None:
@@ -121,8 +145,8 @@ Fits = Callable[[dp_event.DpEvent], bool]
 def advice(account: Account, event: dp_event.DpEvent, budget: Budget, beside: Sequence[dp_event.DpEvent] = ()) -> str:
     """What still fits the budget, each as a command to paste.
 
-    The words set ``privacy.target_epsilon`` to null, and with it the dataset's suggestion for it, so that they mean the
-    same for every dataset. The budget must be enough for what is charged ``beside`` the refused event, too.
+    The words set the other ways to give the noise to null, and with them the dataset's suggestions, so that they mean
+    the same for every dataset. The budget must be enough for what is charged ``beside`` the refused event, too.
     """
     if isinstance(event, dp_event.NonPrivateDpEvent):
         return "a run without a guarantee fits no budget"
@@ -195,6 +219,6 @@ def rounds_that_fit(event: dp_event.DpEvent, fits: Fits) -> int | None:
 
 
 def _command(multiplier: float, rounds: int | None = None) -> str:
-    words = ["privacy.target_epsilon=null", f"privacy.noise_multiplier={multiplier!r}"]
+    words = ["privacy.total_epsilon=null", "privacy.target_epsilon=null", f"privacy.noise_multiplier={multiplier!r}"]
     words += [] if rounds is None else [f"privacy.rounds={rounds}"]
     return f"`dvc exp run {' '.join(f'-S {word}' for word in words)}`"

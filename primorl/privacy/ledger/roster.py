@@ -10,7 +10,7 @@ are taken to share a unit, which errs on the safe side.
 """
 
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,6 +45,22 @@ class Roster:
             for (of, segment), bits in other.bits.items()
             if of == its and segment in mine
         )
+
+    def shares_any(self, other: "Roster") -> bool:
+        """Whether this version has a digest in common with ``other``, on whatever sides."""
+        return any(self.shares(side, other, its) for side in SIDES for its in SIDES)
+
+    def newly_public(self, earlier: Sequence["Roster"]) -> bool:
+        """Whether a public digest of this version is private in one of ``earlier``, and public in none."""
+        for (side, segment), bits in self.bits.items():
+            if side == "private":
+                continue
+            none = np.zeros_like(bits)
+            public = [other.bits.get(("public", segment), none) for other in earlier]
+            private = [other.bits.get(("private", segment), none) for other in earlier]
+            if (bits & np.bitwise_or.reduce([none, *private]) & ~np.bitwise_or.reduce([none, *public])).any():
+                return True
+        return False
 
     def packed(self) -> Packed:
         """What a database holds of it."""

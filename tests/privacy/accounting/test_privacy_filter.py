@@ -10,8 +10,8 @@ from dp_accounting import dp_event, pld
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from primorl.privacy.accounting import privacy_filter
 from primorl.privacy.accounting.epsilon import RELATION, Training, compose, training_event
+from primorl.privacy.accounting.gaussian import gaussian_epsilon
 from primorl.privacy.accounting.groups import grouped
 from primorl.privacy.accounting.privacy_filter import ESCAPED, UNBOUNDED, Cost, cost, gaussian_cost, total
 from tests.hostile.fft_accountant import gaussian_delta
@@ -33,7 +33,7 @@ def test_the_gaussian_covers_the_event_and_a_smaller_one_does_not(event: dp_even
 
 def test_epsilon_of_a_gaussian_is_where_its_profile_meets_delta() -> None:
     for mean in (0.01, 0.143, 1.0, 8.0):
-        epsilon = privacy_filter.gaussian_epsilon(mean, DELTA)
+        epsilon = gaussian_epsilon(mean, DELTA)
         assert gaussian_delta(mean, epsilon) <= DELTA < gaussian_delta(mean, 0.999 * epsilon)
 
 

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -122,22 +123,57 @@ def test_another_unit_is_refused_where_some_units_are_public(ledger: Ledger) -> 
     charge(ledger, of("uvw", "patient", population="d" * 32), "two")
 
 
-def test_trajectories_of_another_entry_of_the_population_are_refused_where_some_are_public(ledger: Ledger) -> None:
-    """Other ids and columns share no digest. Twins: nobody public; another population; the same entry."""
+def test_trajectories_of_the_population_that_share_nothing_are_refused_where_some_are_public(ledger: Ledger) -> None:
+    """Other ids and columns share no digest. Twins: nobody public; another population; shared ones; a simulator's."""
+    hidden = "unit: found 'trajectory', as an earlier version of the same population has"
     charge(ledger, of("abc", "trajectory", population=CLINIC))
     charge(ledger, of("def", "trajectory", population=CLINIC), "again")
-    with pytest.raises(PipelineError, match=r"'two': unit: found 'trajectory', as 'pendulum' of the same population"):
-        ledger.reserve(request(of("uvw", "trajectory", population=CLINIC, public="xy"), dataset="two"), None)
-    ledger.reserve(request(of("uvw", "trajectory", population="d" * 32, public="xy"), dataset="two"), None)
-    charge(ledger, of("ghi", "trajectory", population=CLINIC, public="jk"), "the same entry")
+    other = of("uvw", "trajectory", population=CLINIC, public="xy")
+    for entry in ("two", "pendulum"):
+        with pytest.raises(PipelineError, match=rf"{hidden} \(pendulum\)"):
+            ledger.reserve(request(other, dataset=entry), None)
+    ledger.reserve(request(replace(other, population="d" * 32), dataset="two"), None)
+    charge(ledger, replace(other, simulated=True), "other trajectories of the same entry")
     ledger.reserve(request(of("rst", "trajectory"), dataset="two"), None)
+    ledger.publish("log", of("klm", "trajectory", population="e" * 32, public="n"))
+    ledger.publish("log", of("klmo", "trajectory", population="e" * 32, public="np"))
+    for entry in ("log", "other"):
+        with pytest.raises(PipelineError, match=rf"{hidden} \(log\)"):
+            ledger.publish(entry, of("123", "trajectory", population="e" * 32, public="4"))
+
+
+def test_units_that_were_private_become_public_only_if_it_is_confirmed(ledger: Ledger) -> None:
+    """Before any charge. Twins: people who are new, and those who were published before, need no word."""
+
+    def publish(members: str, public: str, confirmed: str | None = None) -> None:
+        ledger.publish("log", of(members, "patient", public=public), confirmed)
+
+    def refused(members: str, public: str, confirmed: str | None = None) -> str:
+        with pytest.raises(PipelineError, match="would become public and were private") as no:
+            publish(members, public, confirmed)
+        (word,) = re.findall(r"partition\.publish: (p\w{8}),", str(no.value))
+        return str(word)
+
+    publish("abcd", "")
+    word = refused("abc", "d")
+    assert refused("ab", "cd", word) != word
+    assert refused("abc", "d", "yes") == word
+    publish("abc", "d", word)
+    publish("abc", "d")
+    publish("abce", "dx")
+    version = of("ab", "patient", public="cd")
+    for used in (lambda: ledger.check_published("log", version), lambda: ledger.reserve(request(version), None)):
+        with pytest.raises(PipelineError, match="would become public and were private"):
+            used()
+    with pytest.raises(PipelineError, match="an earlier split made public"):
+        publish("abcd", "x")
 
 
 def test_units_that_were_private_never_become_public(ledger: Ledger) -> None:
     charge(ledger, of("abc", public="xy"))
     with pytest.raises(PipelineError, match="the public split holds units that earlier runs were charged for"):
         charge(ledger, of("de", public="xa"), "two")
-    with pytest.raises(PipelineError, match="the private split holds units that earlier runs used as public"):
+    with pytest.raises(PipelineError, match="the private split holds units that an earlier split made public"):
         charge(ledger, of("cdx"), "two")
     charge(ledger, of("de", public="xyz"), "two")
     charge(ledger, of("cd"), "three")

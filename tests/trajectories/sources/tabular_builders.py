@@ -31,7 +31,7 @@ DISCRETE = {"action": {"column": "choice", "count": 3}}
 def entry(columns: dict[str, Any] | None = None, **changes: Any) -> TabularDataset:
     """A dataset; ``changes`` of its options go there, others to the entry itself."""
     options = {"files": "log", "columns": MAPPED | (columns or {}), "csv": {"delimiter": ",", "decimal_point": "."}}
-    options |= {"trajectory_ids": "per_unit", "end": "flags", "sorted": True}
+    options |= {"trajectory_ids": "per_unit", "end": "flags", "sorted": True, "beyond_bounds": "refuse"}
     own = EXAMPLE | {"unit": "user", "horizon": None, "termination": "learned", "ingestion": {"duplicates": "allow"}}
     own["bounds"] = {"observation": "public", "reward": "public"}
     options |= {key: value for key, value in changes.items() if key in options}

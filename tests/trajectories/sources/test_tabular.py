@@ -214,6 +214,34 @@ def test_recordings_without_end_flags(project: Path) -> None:
     assert [each["terminated"] for each in written] == [False, True, False, False]
 
 
+BOUNDED = {"bounds": {"observation": {"low": [1.0, 0.0, 0.0], "high": [4.5, 1.0, 1.0]}, "reward": [0.0, 4.0]}}
+
+
+def test_values_beyond_declared_bounds_are_refused_or_cut_as_declared(project: Path) -> None:
+    """The error names the row itself, also where only the row before uses it, and quotes no value of a row."""
+
+    def refusal(content: list[Row], columns: dict[str, Any] | None = None) -> str:
+        write(content)
+        with pytest.raises(PipelineError) as refused:
+            run(entry(columns, **BOUNDED))
+        return str(refused.value)
+
+    assert "row 5: found the first of values beyond bounds.observation of: x; allowed" in refusal(rows())
+    cut = run(entry(beyond_bounds="clip", **BOUNDED)).to_pylist()
+    expected = []
+    for each in EXPECTED:
+        seen = {name: [min(each[name][0], 4.5), *each[name][1:]] for name in ("observation", "next_observation")}
+        expected.append(each | seen | {"reward": min(each["reward"], 4.0)})
+    assert cut == expected
+    within = [each | {"x": min(each["x"], 4.5)} for each in rows()]
+    assert "row 5: found the first of values beyond bounds.reward of: reward; allowed" in refusal(within)
+    following = [each | {"x2": 1 + 5.0 * each["visit"], "dose": 0.5, "gain": 0.5} for each in within]
+    said = refusal(following, {"next_observation": ["x2", "ward"]})
+    assert "row 4: found the first of values beyond bounds.observation of: x; allowed" in said
+    written = run(entry({"next_observation": ["x2", "ward"]}, beyond_bounds="clip", **BOUNDED))
+    assert [first for first, *_ in written["next_observation"].to_pylist()] == [1, 1, 1, 4.5, 4.5, 4.5, 1, 1]
+
+
 def test_files_are_found_and_copied(project: Path) -> None:
     path = write(rows())
     for number, files in enumerate(("log", "log/part-0.parquet", "**/part-*.parquet", str(project / "log"))):

@@ -100,7 +100,7 @@ class TabularReader:
         """See `Reader.tables`; errors name the file and the row."""
         options, unit, log = self._dataset.options, self._unit, self._log
         limit = self._dataset.horizon or self.horizon
-        transitions = Transitions(log, self._fields, self.spaces, unit, options, limit)
+        transitions = Transitions(log, self._fields, self.spaces, unit, self._dataset, limit)
         batches = log.batches() if options.sorted else sorted_batches(log, unit, self.path)
         empty = True
         with closing(batches):  # or rows that were spilled to disk would stay as long as an error's traceback does

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from primorl.config.tabular import TabularOptions
+from primorl.config.datasets import DeclaredBounds, TabularDataset
 from primorl.trajectories.checks import KeyOrder, unfit_probabilities
 from primorl.trajectories.identity.consent import CONSENT_SCHEMA
 from primorl.trajectories.sources.tabular.elapsed import elapsed_times
@@ -64,10 +64,10 @@ class Transitions:
     """
 
     def __init__(
-        self, log: Log, fields: Sequence[Field], spaces: Spaces, unit: str, options: TabularOptions, horizon: int | None
+        self, log: Log, fields: Sequence[Field], spaces: Spaces, unit: str, dataset: TabularDataset, horizon: int | None
     ):
         self._log, self._fields, self._spaces = log, fields, spaces
-        self._unit, self._options, self._horizon = unit, options, horizon
+        self._unit, self._options, self._bounds, self._horizon = unit, dataset.options, dataset.bounds, horizon
         self._keys = KeyOrder()
         self._has_next = any(field.name.startswith("next_observation.") for field in fields)
         self._probability = next((field for field in fields if field.name == BEHAVIOUR_PROBABILITY), None)
@@ -95,6 +95,7 @@ class Transitions:
 
         observation = self._matrix(rows, "observation", starts)
         self._check_finite(rows, observation, "observation")
+        observation = self._bounded(rows, observation, "observation")
         if self._has_next:
             after = self._matrix(rows, "next_observation", starts)
         else:
@@ -122,6 +123,9 @@ class Transitions:
             rows = rows.select(["file", "row"]).filter(pa.array(keep))
             columns = [column[keep] for column in columns]
         self._check_values(rows, *columns)
+        columns[2] = self._bounded(rows, columns[2][:, None], "reward")[:, 0]
+        if self._has_next:
+            columns[3] = self._bounded(rows, columns[3], "next_observation")
         return transition_table(self._spaces, units, trajectories, lengths, *columns)
 
     def _check_order(self, rows: pa.Table, starts: Places, units: pa.Array, trajectories: pa.Array) -> None:
@@ -204,6 +208,30 @@ class Transitions:
             unfit, allowed = unfit_probabilities(probability[0], discrete=self._spaces.discrete_actions)
             found = f"a {BEHAVIOUR_PROBABILITY} out of range (column {self._probability.column!r})"
             self._log.refuse(rows, np.flatnonzero(unfit), found, allowed)
+
+    def _bounded(self, rows: pa.Table, values: Floats, what: str) -> Floats:
+        """Refuse or clip observations or rewards [rows, columns] beyond the bounds that the entry declares as numbers.
+
+        The error names the first row, and all columns with such values; it quotes no value.
+        """
+        declared = self._bounds.reward if what == "reward" else self._bounds.observation
+        if isinstance(declared, str):
+            return values
+        pair = (declared.low, declared.high) if isinstance(declared, DeclaredBounds) else declared
+        low, high = np.array(pair, np.float32)  # the numbers are float32 too
+        if self._options.beyond_bounds == "clip":
+            return np.clip(values, low, high)
+        outside = (values < low) | (values > high)
+        names = ("reward",) if what == "reward" else self._spaces.observation_names
+        found = ", ".join(names[dimension] for dimension in np.flatnonzero(outside.any(axis=0)))
+        self._log.refuse(
+            rows,
+            np.flatnonzero(outside.any(axis=1)),
+            f"the first of values beyond bounds.{'reward' if what == 'reward' else 'observation'} of: {found}",
+            "within these bounds; correct the log or its units, or the bounds by what is known beforehand; or set "
+            "options.beyond_bounds: clip, which cuts values there",
+        )
+        return values
 
     def _check_finite(self, rows: pa.Table, values: Floats, what: str) -> None:
         finite = np.isfinite(values)

@@ -72,7 +72,7 @@ def changed(name: str, dataset: AnyDataset) -> str | None:
     return (
         f"the source changed since it was collected: datasets/{name}.yaml: options.files: {', '.join(counts)} of "
         f"{len(before.keys() | now.keys())} files; everything here is of the former ones. To read them again: `dvc "
-        "repro -f collect`, then `dvc repro`"
+        "repro -f collect`, then `dvc repro`, which charges the people who are in them anew"
     )
 
 
