@@ -87,7 +87,7 @@ def test_public_people_alone_make_a_model_that_opens_no_private_row_and_charges_
             trained(data)
     shutil.rmtree(PARTITIONS)
     write_partitions([episode(20, 100 + i) for i in range(4)], [episode(20, 200 + i) for i in range(4)])
-    with pytest.raises(PipelineError, match="the private split holds units that earlier runs used as public"):
+    with pytest.raises(PipelineError, match="the private split holds units that an earlier split made public"):
         trained(data)
 
 
