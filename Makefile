@@ -17,7 +17,7 @@ TORCH_INDEX ?= $(if $(shell command -v nvidia-smi),,https://download.pytorch.org
 PIP := .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 REPRO := PATH="$(CURDIR)/.venv/bin:$$PATH" dvc repro
 
-.PHONY: help setup run test bench docs lint types imports audit ui clean
+.PHONY: help setup run test attacks bench docs lint types imports audit ui clean
 
 help: ## print this list
 	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 16
@@ -46,7 +46,10 @@ run: $(SETUP) ## run the stages whose inputs changed, then print the results
 	@.venv/bin/primorl summary
 
 test: $(SETUP) ## run the test suite; many tests wait for a disk or a process, so three share two cores
-	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 3 --dist loadscope
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 3 --dist loadscope --ignore=tests/hostile
+
+attacks: $(SETUP) ## run independent programs that attack the mechanism, the ledger and bundles
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest tests/hostile
 
 bench: $(SETUP) ## run the speed benchmarks and write the tables of docs/performance.md
 	.venv/bin/python -m benchmarks.speed

@@ -38,6 +38,13 @@ def test_the_commands_of_the_page_lead_to_a_released_policy(tmp_path: Path) -> N
     statement = json.loads((project / "models/policy/privacy.json").read_text(encoding="utf-8"))
     assert statement["private"] is True
     assert statement["unit"] == "patient"
+    assert [part["what"] for part in statement["mechanisms"]] == ["models/dynamics", "models/behaviour"]
+    summary = json.loads((project / "metrics/summary.json").read_text(encoding="utf-8"))
+    assert summary["return_mean"] is None, "nothing was measured without a simulator"
+    assert isinstance(summary["model_value"], float)
+    model = json.loads((project / "models/dynamics/privacy.json").read_text(encoding="utf-8"))
+    assert model["epsilon"] < summary["epsilon"] == statement["epsilon"], "the policy's ε is of model and clone"
+    assert 4.5 < summary["spent_on_dataset"]["epsilon"] <= 5, "of all, as privacy.total_epsilon says"
     assert (place / "out/policy/policy.safetensors").exists()
     stages = yaml.safe_load((project / "dvc.lock").read_text(encoding="utf-8"))["stages"]
     assert all("primorl.version" in [dep["path"] for dep in stage["deps"]] for stage in stages.values())
