@@ -11,7 +11,7 @@ from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.statement import Statement
 from primorl.project.paths import BEHAVIOUR, EVALUATION_FIGURE, MODEL, PARTITIONS, POLICY, PRIVATE_EVALUATION
 from primorl.setup.estimators import ROLLOUTS, act_of, asked_for, clone_of, evaluation_problem
-from primorl.setup.next_charges import check_total
+from primorl.setup.next_charges import beside_model, check_total
 from primorl.setup.partitions import Partitions
 from primorl.setup.private_evaluation import (
     Subject,
@@ -32,7 +32,8 @@ def body(params: Params, run: StageRun) -> None:
         write_evaluation(PRIVATE_EVALUATION, EVALUATION_FIGURE, nothing_asked(params))
         return
     partitions = Partitions.open(PARTITIONS, params)
-    check_total(params, event_from_json(model.event), model.epsilon, partitions.manifest)
+    if params.holds_total:
+        check_total(params, event_from_json(model.event), beside_model(params, model.epsilon, partitions.manifest))
     run.params({"seed": params.seed, "evaluation": {"private": plain(chosen)}})
     clone = clone_of(BEHAVIOUR, params.seed)
     problem = evaluation_problem(

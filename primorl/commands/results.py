@@ -138,7 +138,7 @@ def _table(found: "list[Result]") -> str:
         numbers = ("–" if number is None else at_most(number) for number in (each.epsilon, each.delta, each.spent))
         value = "–" if each.value is None else f"{each.value:.4g}"
         interval = "" if each.low is None or each.high is None else f"[{each.low:.4g}, {each.high:.4g}]"
-        settings = ", ".join(f"{key}={value}" for key, value in sorted(each.settings.items()))
+        settings = ", ".join(f"{key}={value}" for key, value in each.settings.items())
         rows.append((each.name, *numbers, value, interval, each.by, f"{each.finished:%m-%d %H:%M}", settings))
     return rendered(headers, rows, right=("ε", "δ", "in all", "value"), cut=("result", "settings that differ"))
 

@@ -195,10 +195,10 @@ def open_public(params: Params | Reading | None, partitions: Path = PARTITIONS) 
         return UnitStore.open(partitions / "public")
     manifest = Manifest.load(partitions / "manifest.json")
     info, public = manifest.info, _public_digests(manifest, partitions)
-    has_units = (partitions / "units.bin").exists()  # a remote need not have it
     if params is not None and public:
-        private = _digests(partitions / "units.bin", manifest.private_units, info) if has_units else b""
-        refuse_published(params, info.dataset, version_of(manifest, private, public))
+        there = (partitions / "units.bin").exists()  # a remote need not have it
+        members = _digests(partitions / "units.bin", manifest.private_units, info) if there else b""
+        refuse_published(params, info.dataset, version_of(manifest, members, public))
     found = Membership(project_secret(), info.dataset, info.population, by_rows=info.duplicates == "refuse")
     rows = UnitStore.open(partitions / "public", found.update)
     if found.to_bytes() != public:

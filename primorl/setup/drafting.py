@@ -113,7 +113,7 @@ class Draft:
         self.left = [
             f"the column{'s' * (key in ('observation', 'action'))} of {key}" for key in keys if not getattr(self, key)
         ]
-        people = self.unit is None or self.unit != self.trajectory
+        one_each = self.unit is not None and self.unit == self.trajectory  # every trajectory is a unit
         observation: list[Any] = []
         dimensions: list[str] = []
         pairs: list[tuple[Any, Any]] = []
@@ -143,19 +143,19 @@ class Draft:
             "observation": observation or FILL,
             "action": self._action(),
             "reward": self.reward or FILL,
-            "trajectory_ids": "global" if self.unit and self.unit == self.trajectory else "per_unit",
+            "trajectory_ids": "global" if one_each else "per_unit",
             "low": [low for low, _ in pairs] or FILL,
             "high": [high for _, high in pairs] or FILL,
             "reward_bounds": FILL if self.reward is None else list(self._bounds(self.reward)),
             "horizon": self.horizon or FILL,
-            "per_person": self.per_person or (FILL if people else None),
+            "per_person": self.per_person or (None if one_each else FILL),
             "end": self.end,
             "termination": "learned" if self.end == "outcome" else "none",
             "suggested": {block: {} for block in _BLOCKS},
         }
         if self.horizon is None:
             self.left.append("horizon")
-        if people and self.per_person is None:
+        if not one_each and self.per_person is None:
             self.left.append("trajectories_per_person")
         written = {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}  # JSON is YAML
         return _TEMPLATE.format(**written, listed=self._listed(), dimensions=", ".join(map(shown, dimensions)) or "?")

@@ -159,7 +159,7 @@ def check_all_fits(params: Params, plan: Plan, partitions: Partitions) -> None:
         spent = plan.spent()
         epsilon = None if spent is None else spent.epsilon_pld
     wanted = [PendingCharge(model_work.STAGE, None, plan.event), *beside_model(params, epsilon, manifest)]
-    check_total(params, plan.event, epsilon, manifest)
+    check_total(params, plan.event, wanted[1:])
     budget = accounts.budget(params, manifest.private_units)
     if budget is None:
         return
@@ -179,8 +179,8 @@ def check_all_fits(params: Params, plan: Plan, partitions: Partitions) -> None:
         )
 
 
-def check_total(params: Params, event: dp_event.DpEvent, epsilon: float | None, manifest: Manifest) -> None:
-    """Refuse a clone and questions that, with the model of ``event``, cost more than a total that is a limit.
+def check_total(params: Params, event: dp_event.DpEvent, beside: Sequence[PendingCharge]) -> None:
+    """Refuse a clone and questions that, beside the model of ``event``, cost more than a total that is a limit.
 
     `Params` has done so already for what is charged as one Gaussian release; here all is counted as the ledger does.
 
@@ -190,8 +190,7 @@ def check_total(params: Params, event: dp_event.DpEvent, epsilon: float | None, 
     total, delta = params.privacy.total_epsilon, params.privacy.delta
     if total is None or not params.holds_total:
         return
-    model, *beside = (PendingCharge(model_work.STAGE, None, event), *beside_model(params, epsilon, manifest))
-    together = Account(()).with_events([model.event, *(each.event for each in beside)], delta)
+    together = Account(()).with_events([event, *(each.event for each in beside)], delta)
     if together > total:
         raise BudgetExceeded(
             f"params.yaml: privacy.total_epsilon: found {at_most(total, 6)}, and the model with {said(beside)} costs "

@@ -115,5 +115,5 @@ def _result(run: "Run") -> Result:
         high=high,
         by=by,
         finished=datetime.fromtimestamp(end / 1000),
-        settings={key: given[key] for key in sorted(given) if "." in key or key == "seed"},
+        settings={key: given[key] for key in given if "." in key or key == "seed"},
     )

@@ -36,7 +36,6 @@ from primorl.privacy.ledger.refusals import (
     refuse_published,
     refuse_second,
     refuse_unbounded,
-    refuse_unconfirmed,
 )
 from primorl.privacy.ledger.roster import DIGEST_BYTES, Directory, Roster, one
 from primorl.privacy.ledger.store import Mark, Packed, Store
@@ -156,13 +155,12 @@ class Ledger:
 
         Raises:
             Refused: a public unit was charged for as private, or the other way round; or it was private in an earlier
-                version, and ``confirmed`` does not name these public units (`refuse_unconfirmed`). Nothing was written.
+                version, and ``confirmed`` does not name these public units (`refuse_published`). Nothing was written.
         """
 
         def decide() -> _Entries | None:
             roster = self._directory.placed(version)
-            refuse_published(dataset, version, roster, self._directory)
-            refuse_unconfirmed(dataset, version, roster, self._directory, confirmed)
+            refuse_published(dataset, version, roster, self._directory, confirmed)
             sequence, registration = self._registered(dataset, version, roster)
             return (registration, {sequence: roster.packed()}, None) if registration else None
 
@@ -171,9 +169,7 @@ class Ledger:
     def check_published(self, dataset: str, version: Version) -> None:
         """Raise what `publish` would raise for the units of a version, and write nothing."""
         self._refresh()
-        roster = self._directory.placed(version)
-        refuse_published(dataset, version, roster, self._directory)
-        refuse_unconfirmed(dataset, version, roster, self._directory)
+        refuse_published(dataset, version, self._directory.placed(version), self._directory)
 
     def dry_run(self, request: Request, budget: Budget | None) -> None:
         """Raise what `reserve` would raise for this request now, and write nothing: for work charged in parts."""
@@ -184,7 +180,6 @@ class Ledger:
         account = account_of(self._directory, request.version, roster)
         others = other_kinds(self._directory, request.version, roster)
         refuse_published(request.dataset, request.version, roster, self._directory)
-        refuse_unconfirmed(request.dataset, request.version, roster, self._directory)
         refuse_unbounded(request, account, others)
         if budget is not None:
             refuse_beyond(budget, request, account, others)

@@ -31,9 +31,17 @@ def refuse_second(request: Request, history: History) -> None:
             )
 
 
-def refuse_published(dataset: str, own: Version, roster: Roster, directory: Directory) -> None:
-    """Refuse units that are public in one run and private in another, which was charged for them as private."""
-    charged = {charge.version for charge in directory.history.charges.values()}
+def refuse_published(
+    dataset: str, own: Version, roster: Roster, directory: Directory, confirmed: str | None = None
+) -> None:
+    """Refuse units that were public and are private now, or the other way round.
+
+    Units that were private and never charged for may become public where ``confirmed`` names all public units of this
+    version; the error gives the name.
+    """
+    charged: dict[int, set[str]] = {}
+    for charge in directory.history.charges.values():
+        charged.setdefault(charge.version, set()).add(charge.dataset)
     for sequence, known in directory.history.versions.items():
         earlier = directory.roster(sequence)
         one_population = own.population is not None and own.population == known.population
@@ -45,8 +53,7 @@ def refuse_published(dataset: str, own: Version, roster: Roster, directory: Dire
                 "the unit, or set partition.public_fraction: 0 from the first run on"
             )
         if one_population and published and own.unit == _TRAJECTORY and own.fingerprint != known.fingerprint:
-            entries = {charge.dataset for charge in directory.history.charges.values() if charge.version == sequence}
-            entries |= {known.dataset} if known.dataset else set()
+            entries = charged.get(sequence, set()) | ({known.dataset} if known.dataset else set())
             if (entries and dataset not in entries) or not (own.simulated or roster.shares_any(earlier)):
                 raise Refused(
                     f"dataset {dataset!r}: unit: found {own.unit!r}, as an earlier version of the same population has "
@@ -66,27 +73,15 @@ def refuse_published(dataset: str, own: Version, roster: Roster, directory: Dire
                 "nothing protects them any more; put partition in params.yaml and consent back, leave "
                 "these units out (ingestion.exclude_units), or take other data"
             )
-
-
-def refuse_unconfirmed(
-    dataset: str, own: Version, roster: Roster, directory: Directory, confirmed: str | None = None
-) -> None:
-    """Refuse to publish units that were private in an earlier version and public in none, unless it is confirmed.
-
-    Nothing was charged for them (`refuse_published`). ``confirmed`` is the name of all public units of this version,
-    which the error gives.
-    """
-    sequences = directory.history.versions
-    if not roster.newly_public([directory.roster(sequence) for sequence in sequences]):
-        return
-    name = "p" + directory.history.chain.members_digest(b"publish" + own.public)[:8]
-    if confirmed != name:
-        raise Refused(
-            f"dataset {dataset!r}: partition: found units that would become public and were private in an earlier "
-            "split; every stage and command could then read their rows without a charge, for ever; put partition in "
-            f"params.yaml and consent back; or, if it is meant, set partition.publish: {name}, which stands for these "
-            "public units and no others"
-        )
+    if roster.newly_public([directory.roster(sequence) for sequence in directory.history.versions]):
+        name = "p" + directory.history.chain.members_digest(b"publish" + own.public)[:8]
+        if confirmed != name:
+            raise Refused(
+                f"dataset {dataset!r}: partition: found units that would become public and were private in an earlier "
+                "split; every stage and command could then read their rows without a charge, for ever; put partition "
+                f"in params.yaml and consent back; or, if it is meant, set partition.publish: {name}, which stands for "
+                "these public units and no others"
+            )
 
 
 def refuse_unbounded(request: Request, account: Account, others: Sequence[OtherKind]) -> None:

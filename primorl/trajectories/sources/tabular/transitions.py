@@ -1,7 +1,7 @@
 """Rows of a log, in order, become transitions in the dataset's schema."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -125,7 +125,7 @@ class Transitions:
         self._check_values(rows, *columns)
         columns[2] = self._bounded(rows, columns[2][:, None], "reward")[:, 0]
         if self._has_next:
-            columns[3] = self._bounded(rows, columns[3], "next_observation")
+            columns[3] = self._bounded(rows, columns[3], "observation")
         return transition_table(self._spaces, units, trajectories, lengths, *columns)
 
     def _check_order(self, rows: pa.Table, starts: Places, units: pa.Array, trajectories: pa.Array) -> None:
@@ -209,12 +209,12 @@ class Transitions:
             found = f"a {BEHAVIOUR_PROBABILITY} out of range (column {self._probability.column!r})"
             self._log.refuse(rows, np.flatnonzero(unfit), found, allowed)
 
-    def _bounded(self, rows: pa.Table, values: Floats, what: str) -> Floats:
+    def _bounded(self, rows: pa.Table, values: Floats, key: Literal["observation", "reward"]) -> Floats:
         """Refuse or clip observations or rewards [rows, columns] beyond the bounds that the entry declares as numbers.
 
         The error names the first row, and all columns with such values; it quotes no value.
         """
-        declared = self._bounds.reward if what == "reward" else self._bounds.observation
+        declared = self._bounds.reward if key == "reward" else self._bounds.observation
         if isinstance(declared, str):
             return values
         pair = (declared.low, declared.high) if isinstance(declared, DeclaredBounds) else declared
@@ -222,12 +222,12 @@ class Transitions:
         if self._options.beyond_bounds == "clip":
             return np.clip(values, low, high)
         outside = (values < low) | (values > high)
-        names = ("reward",) if what == "reward" else self._spaces.observation_names
+        names = ("reward",) if key == "reward" else self._spaces.observation_names
         found = ", ".join(names[dimension] for dimension in np.flatnonzero(outside.any(axis=0)))
         self._log.refuse(
             rows,
             np.flatnonzero(outside.any(axis=1)),
-            f"the first of values beyond bounds.{'reward' if what == 'reward' else 'observation'} of: {found}",
+            f"the first of values beyond bounds.{key} of: {found}",
             "within these bounds; correct the log or its units, or the bounds by what is known beforehand; or set "
             "options.beyond_bounds: clip, which cuts values there",
         )
