@@ -11,7 +11,7 @@ ORIGIN = "who is public"
 _AUTO, _DEGREE = "auto", "dynamics.degree"
 
 
-def decide(content: dict[str, Any], origins: dict[str, str], to_fit: str) -> None:
+def decide_derived(content: dict[str, Any], origins: dict[str, str], to_fit: str) -> None:
     """Put values in the place of ``auto``, in ``content``.
 
     Where nobody is public, or those who consented, who may differ from the others, heads are linear, unless

@@ -253,14 +253,14 @@ def parse(raw: Any, path: Path = PARAMS) -> Params:
         suggestions.read(defaults, f"{DATASETS}/{DEFAULTS}.yaml", "", wrong[common]),
     ]
     effective, origins, undecided = suggestions.decide(raw, sources)
-    shares.decide(effective, origins, entry.get("environment"))
+    shares.decide_shares(effective, origins, entry.get("environment"))
     wrong[path] += undecided
     by_default = origins.get(_FRACTION) == DEFAULTS_FILE
     if entry.get("unit") != "trajectory" and by_default and effective["partition"]["public_fraction"]:
         # Units are people: none is public by a default that nobody wrote for them.
         effective["partition"]["public_fraction"], origins[_FRACTION] = 0, "primorl: units are people"
     said = effective | {"chosen": {key: value for key, value in entry.items() if key != "settings"}, "origins": origins}
-    derived.decide(said, origins, suggestions.TO_FIT)
+    derived.decide_derived(said, origins, suggestions.TO_FIT)
     return _checked(said, path, own, wrong)
 
 

@@ -32,7 +32,7 @@ _LEFT, _LEFT_PER_EPSILON, _LEAST_LEFT = 0.985, 0.01, 0.9
 earlier ones, counts up to 7% more for sampled rounds at ε 8, and less than 2% more at ε 1."""
 
 
-def decide(content: dict[str, Any], origins: dict[str, str], environment: object) -> None:
+def decide_shares(content: dict[str, Any], origins: dict[str, str], environment: object) -> None:
     """Put numbers in the place of ``share``, in both arguments, and the model's ε in that of ``target_epsilon``.
 
     A noise multiplier decides the model's ε when it is trained. Then no clone is made, and the origin of the

@@ -27,7 +27,7 @@ from primorl.training.setup import TrainingSetup
 from primorl.training.training import train
 
 _MOST_UNITS = 48  # of which every other one judges: enough to tell settings apart, in about a second
-_MOST_ROWS = 8192
+_ROWS_OF_A_REHEARSAL = 8192
 _SEED = 1
 _SAME = 1e-4  # of a column's scale; one that varies less is a counter or a trait, which everything predicts
 _WORST = 5.0  # nats of a row beyond a constant's loss
@@ -75,7 +75,7 @@ class DryRun:
         second = torch.zeros(public.units, dtype=torch.bool)
         second[1:_MOST_UNITS:2] = True
         self._first, self._second = Units(public, chosen[~second]), Units(public, chosen[second])
-        inputs, targets = self._second.rows(_MOST_ROWS)
+        inputs, targets = self._second.rows(_ROWS_OF_A_REHEARSAL)
         self._rows = inputs, targets[:, : None if flag else -1]
         self._normaliser = Normaliser.from_public(*self._rows, flag)
         self._judging = self._normaliser.inputs(inputs), self._normaliser.targets(self._rows[1])
