@@ -10,7 +10,7 @@ from setuptools.command.build_py import build_py
 ROOT = Path(__file__).parent
 sys.path.insert(0, str(ROOT))
 
-from primorl.project.template import FILES, FOLDER  # noqa: E402 - the build has none of primorl's dependencies
+from primorl.base.template import FILES, FOLDER  # noqa: E402 - the build has none of primorl's dependencies
 
 
 def template() -> Iterator[str]:
@@ -18,7 +18,7 @@ def template() -> Iterator[str]:
     for pattern in FILES:
         found = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob(pattern))
         if not found:
-            raise FileNotFoundError(f"{pattern}: no such file; primorl/project/template.py lists it")
+            raise FileNotFoundError(f"{pattern}: no such file; primorl/base/template.py lists it")
         yield from found
 
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from primorl.project.files import replaced_file
-from primorl.project.processes import processor
+from primorl.base.files import replaced_file
+from primorl.base.processes import processor
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import primorl
+from primorl.base.errors import PipelineError
 from primorl.policy.advice import label
 from primorl.policy.loaded import ObservationError, OutsideRangeError, Policy
-from primorl.project.errors import PipelineError
 
 MOST_BYTES = 2**20  # of a request
 SECONDS = 10  # that a client may keep a thread waiting

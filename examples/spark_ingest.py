@@ -11,11 +11,11 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
+from primorl.base.errors import PipelineError
 from primorl.config.blocks import PublicColumn
 from primorl.config.datasets import TabularDataset
 from primorl.config.params import Params, load
-from primorl.project.errors import PipelineError
-from primorl.trajectories.sources.tabular.files import fields_of
+from primorl.data.sources.tabular.files import fields_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -3,11 +3,11 @@
 import sys
 
 from pipeline.runner import run_stage
+from primorl.base.files import replaced_file, write_json
+from primorl.base.paths import AUDIT_FIGURE, AUDIT_REPORT
 from primorl.config.params import Params
+from primorl.paid import audits
 from primorl.privacy.accounting.rounding import at_most
-from primorl.project.files import replaced_file, write_json
-from primorl.project.paths import AUDIT_FIGURE, AUDIT_REPORT
-from primorl.setup import audits
 from primorl.tracking import StageRun
 
 

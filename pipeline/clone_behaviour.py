@@ -4,19 +4,18 @@ import sys
 from functools import partial
 
 from pipeline.runner import run_stage
+from primorl.base.paths import BEHAVIOUR, PARTITIONS
 from primorl.config.params import Params, plain
-from primorl.project.paths import BEHAVIOUR, PARTITIONS
-from primorl.setup.clone_work import CLONING, asked
-from primorl.setup.compute import is_worker
-from primorl.setup.launcher import run_worker
-from primorl.setup.paid_training import paid_training, work_for_first, write_behaviour, write_nothing
-from primorl.setup.partitions import Partitions
+from primorl.paid.clone import CLONING, clone_asked
+from primorl.paid.compute import is_worker, run_worker
+from primorl.paid.partitions import Partitions
+from primorl.paid.training import paid_training, work_for_first, write_behaviour, write_nothing
 from primorl.tracking import StageRun
 
 
 def body(params: Params, run: StageRun) -> None:
     """Pay, clone, then write ``models/behaviour`` with its privacy statement; or write there that none was made."""
-    if not asked(params):
+    if not clone_asked(params):
         write_nothing(BEHAVIOUR)
         return
     partitions = Partitions.open(PARTITIONS, params)

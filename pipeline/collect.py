@@ -3,11 +3,11 @@
 import sys
 
 from pipeline.runner import run_stage
+from primorl.base.files import replaced_directory
+from primorl.base.paths import RAW
 from primorl.config.params import Params
-from primorl.project.files import replaced_directory
-from primorl.project.paths import RAW
+from primorl.data.sources import source_of
 from primorl.tracking import StageRun
-from primorl.trajectories.sources import source_of
 
 
 def body(params: Params, run: StageRun) -> None:

@@ -7,14 +7,14 @@ import sys
 import time
 
 from pipeline.runner import run_stage
+from primorl.base.files import read_json, replaced_file
+from primorl.base.paths import CURVES, FIGURE, SUMMARY, seconds_of
 from primorl.config.params import Params
-from primorl.evaluation.figures import draw_returns
-from primorl.evaluation.returns import log_episode
-from primorl.evaluation.summary import log_summary, note, write_curve
+from primorl.evaluate.figures import draw_returns
+from primorl.evaluate.returns import log_episode
+from primorl.evaluate.summary import log_summary, note, write_curve
 from primorl.policy.exported import DeterministicPolicy
-from primorl.project.files import read_json, replaced_file
-from primorl.project.paths import CURVES, FIGURE, SUMMARY, seconds_of
-from primorl.setup.policy_results import Evaluated
+from primorl.run import Evaluated
 from primorl.tracking import StageRun, in_sweep
 from primorl.tracking.registry import register
 

@@ -3,23 +3,27 @@
 import sys
 
 from pipeline.runner import run_stage
+from primorl.base.paths import BEHAVIOUR, EVALUATION_FIGURE, MODEL, PARTITIONS, POLICY, PRIVATE_EVALUATION
 from primorl.config.params import Params, plain
-from primorl.evaluation.private.model_values import values_in_model
-from primorl.policy.config import PolicyConfig
-from primorl.policy.exported import DeterministicPolicy
-from primorl.privacy.accounting.events import event_from_json
-from primorl.privacy.statement import Statement
-from primorl.project.paths import BEHAVIOUR, EVALUATION_FIGURE, MODEL, PARTITIONS, POLICY, PRIVATE_EVALUATION
-from primorl.setup.estimators import ROLLOUTS, act_of, asked_for, clone_of, evaluation_problem
-from primorl.setup.next_charges import beside_model, check_total
-from primorl.setup.partitions import Partitions
-from primorl.setup.private_evaluation import (
+from primorl.evaluate.private.model_values import values_in_model
+from primorl.paid.answers import (
+    ROLLOUTS,
     Subject,
+    act_of,
+    asked_for,
+    clone_of,
+    evaluation_problem,
     evaluation_record,
     nothing_asked,
     paid_evaluation,
     write_evaluation,
 )
+from primorl.paid.bill import beside_model, check_total
+from primorl.paid.partitions import Partitions
+from primorl.policy.config import PolicyConfig
+from primorl.policy.exported import DeterministicPolicy
+from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.statement import Statement
 from primorl.tracking import StageRun
 
 

@@ -3,12 +3,12 @@
 import sys
 
 from pipeline.runner import run_stage
+from primorl.base.paths import RAW, TRAJECTORIES
 from primorl.config.blocks import PublicColumn
 from primorl.config.datasets import TabularDataset
 from primorl.config.params import Params
-from primorl.project.paths import RAW, TRAJECTORIES
+from primorl.data.ingestion import ingest
 from primorl.tracking import StageRun
-from primorl.trajectories.ingestion import ingest
 
 
 def body(params: Params, run: StageRun) -> None:

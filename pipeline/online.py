@@ -5,7 +5,7 @@ import time
 
 from pipeline.runner import run_stage
 from primorl.config.params import Params, plain
-from primorl.setup.online import online_run, paid_online, write_nobody, write_online
+from primorl.paid.online import online_run, paid_online, write_nobody, write_online
 from primorl.tracking import StageRun
 
 

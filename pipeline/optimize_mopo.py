@@ -6,18 +6,18 @@ from contextlib import closing
 from dp_accounting import dp_event
 
 from pipeline.runner import run_stage
+from primorl.base.paths import MODEL, MOPO, PARTITIONS
 from primorl.config.params import Params, plain
-from primorl.dynamics.ensemble import GaussianEnsemble
-from primorl.dynamics.pessimism import PessimisticModel
+from primorl.data.storage.rows import UnitStore
+from primorl.model.ensemble import GaussianEnsemble
+from primorl.model.pessimism import PessimisticModel
+from primorl.paid import accounts
+from primorl.paid.compute import policy_device
+from primorl.paid.partitions import Partitions
 from primorl.policy.config import PolicyPointer
 from primorl.policy.replay import Scaling, real_transitions, with_real
 from primorl.policy.training import Released, write_pointer, write_trained
-from primorl.project.paths import MODEL, MOPO, PARTITIONS
-from primorl.setup import accounts
-from primorl.setup.compute import policy_device
-from primorl.setup.partitions import Partitions
 from primorl.tracking import StageRun
-from primorl.trajectories.storage.rows import UnitStore
 
 
 def body(params: Params, run: StageRun) -> None:

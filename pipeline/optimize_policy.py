@@ -6,19 +6,19 @@ from dataclasses import replace
 import torch
 
 from pipeline.runner import run_stage
+from primorl.base.paths import BEHAVIOUR, MANIFEST, MODEL, POLICY
 from primorl.config.params import Params, plain
-from primorl.dynamics.ensemble import GaussianEnsemble
-from primorl.dynamics.pessimism import PessimisticModel
-from primorl.dynamics.termination import NONE
+from primorl.data.storage.schema import Manifest
+from primorl.model.ensemble import GaussianEnsemble
+from primorl.model.pessimism import PessimisticModel
+from primorl.model.termination import NONE
+from primorl.paid.compute import policy_device
+from primorl.paid.policy_fitting import PublicLog, fitted_policy, near_the_clone, needs_public, unfitted
 from primorl.policy.behaviour import BehaviourConfig
 from primorl.policy.config import PolicyPointer
 from primorl.policy.replay import ReplayBuffer
 from primorl.policy.training import Released, write_pointer, write_trained
-from primorl.project.paths import BEHAVIOUR, MANIFEST, MODEL, POLICY
-from primorl.setup.compute import policy_device
-from primorl.setup.policy_fitting import PublicLog, fitted_policy, near_the_clone, needs_public, unfitted
 from primorl.tracking import StageRun
-from primorl.trajectories.storage.manifest import Manifest
 
 
 def body(params: Params, run: StageRun) -> None:

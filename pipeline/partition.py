@@ -3,15 +3,15 @@
 import sys
 
 from pipeline.runner import run_stage
+from primorl.base.paths import PARTITIONS, PUBLIC, TRAJECTORIES
 from primorl.config.datasets import TabularDataset
 from primorl.config.params import Params
-from primorl.project.paths import PARTITIONS, PUBLIC, TRAJECTORIES
-from primorl.setup.accounts import publish, version_of
-from primorl.setup.public_checks import objections, say_public
+from primorl.data.partitioning import partition
+from primorl.data.storage.rows import UnitStore
+from primorl.data.storage.schema import PUBLIC_BY, Manifest
+from primorl.paid.accounts import publish, version_of
+from primorl.paid.public_checks import objections, say_public
 from primorl.tracking import StageRun
-from primorl.trajectories.partitioning import partition
-from primorl.trajectories.storage.manifest import PUBLIC_BY, Manifest
-from primorl.trajectories.storage.rows import UnitStore
 
 
 def body(params: Params, run: StageRun) -> None:

@@ -3,9 +3,9 @@
 import sys
 
 from pipeline.runner import run_stage
+from primorl.base.files import replaced_file
+from primorl.base.paths import REPORT
 from primorl.config.params import Params
-from primorl.project.files import replaced_file
-from primorl.project.paths import REPORT
 from primorl.report.facts import read_facts
 from primorl.report.page import page
 from primorl.tracking import StageRun

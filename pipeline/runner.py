@@ -12,15 +12,15 @@ from types import FrameType
 import yaml
 
 import primorl
+from primorl.base.dvc import hint, restore_outputs
+from primorl.base.files import check_writable, home, sweep_leftovers, workspace, write_json
+from primorl.base.paths import CHECKPOINTS, PARAMS, PIPELINE, STATE, seconds_of
+from primorl.base.reporting import exit_status
+from primorl.base.template import check_version
 from primorl.config import params
 from primorl.config.params import Params
-from primorl.project.dvc import hint, restore_outputs
-from primorl.project.files import check_writable, home, sweep_leftovers, workspace, write_json
-from primorl.project.paths import CHECKPOINTS, PARAMS, PIPELINE, STATE, seconds_of
-from primorl.project.reporting import exit_status
-from primorl.project.template import check_version
+from primorl.data.sources.tabular.watch import changed
 from primorl.tracking import StageRun, Usage, stage_run
-from primorl.trajectories.sources.tabular.watch import changed
 
 Body = Callable[[Params, StageRun], None]
 

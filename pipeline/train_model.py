@@ -4,16 +4,15 @@ import sys
 from functools import partial
 
 from pipeline.runner import run_stage
+from primorl.base.paths import MODEL, PARTITIONS
 from primorl.config.params import Params, plain
-from primorl.project.paths import MODEL, PARTITIONS
-from primorl.setup.compute import is_worker
-from primorl.setup.fitting import MODEL_TRAINING, check_verdict, fitted, say_fit
-from primorl.setup.launcher import run_worker
-from primorl.setup.model_work import make_plan
-from primorl.setup.next_charges import check_all_fits
-from primorl.setup.paid_training import paid_training, publish_units, work_for_first, write_model, write_public_model
-from primorl.setup.partitions import Partitions
-from primorl.setup.public_checks import check_public
+from primorl.paid.bill import check_all_fits
+from primorl.paid.compute import is_worker, run_worker
+from primorl.paid.fitting import MODEL_TRAINING, check_verdict, fitted, say_fit
+from primorl.paid.model import make_plan
+from primorl.paid.partitions import Partitions
+from primorl.paid.public_checks import check_public
+from primorl.paid.training import paid_training, publish_units, work_for_first, write_model, write_public_model
 from primorl.tracking import StageRun
 
 

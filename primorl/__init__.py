@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from primorl.dynamics.ensemble import load_model
+    from primorl.model.ensemble import load_model
     from primorl.policy.loaded import load_policy
     from primorl.privacy.statement import Statement
 
@@ -27,12 +27,12 @@ os.environ.setdefault("KMP_BLOCKTIME", "1")  # LLVM's and Intel's, in torch for 
 
 # MKL reads this at its first product. Without it MKL may choose how to multiply by where matrices lie in memory, as it
 # does on AMD's processors, so that the last bits of one unit's update depend on the units beside it; the check in
-# primorl/training/independence.py then refuses to train. With it the best way is taken, and always the same one.
+# primorl/engine/rounds.py then refuses to train. With it the best way is taken, and always the same one.
 os.environ.setdefault("MKL_CBWR", "AUTO")
 
 _HOMES = {
     "load_policy": "primorl.policy.loaded",
-    "load_model": "primorl.dynamics.ensemble",
+    "load_model": "primorl.model.ensemble",
     "Statement": "primorl.privacy.statement",
 }
 _EXTRAS = {"load_model": "model"}

@@ -24,9 +24,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from primorl.evaluation.private.dptd import Dptd, TdBatch, projected
-from primorl.evaluation.private.estimator import noise_of
-from primorl.evaluation.private.problem import Episodes, Problem
+from primorl.evaluate.private.dptd import Dptd, TdBatch, projected
+from primorl.evaluate.private.estimator import noise_of
+from primorl.evaluate.private.problem import Episodes, Problem
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.plan import Plan

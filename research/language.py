@@ -23,10 +23,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from primorl.online.advantages import within
-from primorl.online.learning import PARAMETERS, OnlineState, Values, learn
-from primorl.online.mechanism import Cohort, online_plan
+from primorl.online.learning import PARAMETERS, Cohort, OnlineState, Values, learn, online_plan
 from primorl.online.network import drawn
+from primorl.online.updates import within
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 
 REFERENCE = "reference"

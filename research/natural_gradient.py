@@ -15,14 +15,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from primorl.online.advantages import own_weights, within
-from primorl.online.learning import PARAMETERS, Trajectories, Values
-from primorl.online.mechanism import Cohort, online_plan
+from primorl.online.learning import PARAMETERS, Cohort, Trajectories, Values, online_plan
 from primorl.online.network import PolicyNetwork
-from primorl.online.updates import FromReturns, NaturalGradientByDescent
+from primorl.online.updates import FromReturns, NaturalGradientByDescent, own_weights, within
+from primorl.paid.online import SimulatedUsers
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.mechanism.selection import Selection
-from primorl.setup.online import SimulatedUsers
 from primorl.simulators.batches import batch
 
 

@@ -22,15 +22,13 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 from torch import Tensor
 
-from primorl.online.advantages import generalised_advantages, normalised, returns_to_go, within
-from primorl.online.learning import PARAMETERS, Trajectories, Values
-from primorl.online.mechanism import Cohort, online_plan
+from primorl.online.learning import PARAMETERS, Cohort, Trajectories, Values, online_plan
 from primorl.online.network import PolicyNetwork
-from primorl.online.updates import DPPG
+from primorl.online.updates import DPPG, generalised_advantages, normalised, returns_to_go, within
+from primorl.paid.online import SimulatedUsers
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.audits.one_run import clopper_pearson
 from primorl.privacy.mechanism.plan import Plan
-from primorl.setup.online import SimulatedUsers
 from primorl.simulators.batches import batch
 
 _CRITIC, _FIRST, _SECOND, _STEPS = "critic", "critic_first_moment", "critic_second_moment", "critic_steps"

@@ -35,8 +35,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
 
-from primorl.online.learning import PARAMETERS, Trajectories
-from primorl.online.mechanism import Cohort, online_plan
+from primorl.online.learning import PARAMETERS, Cohort, Trajectories, online_plan
 from primorl.online.network import PolicyNetwork, drawn
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from research.rows import FIGURES, Row, completed

@@ -13,10 +13,9 @@ import torch
 from scipy.stats import ncx2
 from torch import Tensor
 
-from primorl.online.advantages import policy_gradients, returns_to_go
-from primorl.online.learning import PARAMETERS, Trajectories, Values
-from primorl.online.mechanism import Cohort
+from primorl.online.learning import PARAMETERS, Cohort, Trajectories, Values
 from primorl.online.network import PolicyNetwork
+from primorl.online.updates import policy_gradients, returns_to_go
 from research.natural_gradient import step_scores
 
 

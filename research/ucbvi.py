@@ -12,7 +12,7 @@ from dp_accounting import dp_event
 from numpy.typing import NDArray
 
 from primorl.privacy.accounting.events import PureDpEvent
-from primorl.privacy.mechanism.entropy import Entropy, SystemEntropy, integers
+from primorl.privacy.mechanism.sampling import Entropy, SystemEntropy, integers
 
 Floats, Whole = NDArray[np.float64], NDArray[np.int64]
 

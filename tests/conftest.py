@@ -5,8 +5,8 @@ import pytest
 import torch
 from mlflow.tracking import MlflowClient
 
-from primorl.dynamics.architecture import Architecture
-from primorl.dynamics.normaliser import Normaliser
+from primorl.model.architecture import Architecture
+from primorl.model.ensemble import Normaliser
 
 
 @pytest.fixture(scope="session")

@@ -37,13 +37,13 @@ RELEASED = (
 )
 # These change how a stage runs, speaks and is recorded, not what it computes: whole rooms, and a few modules.
 EDGES = (
-    *("primorl.config", "primorl.project", "primorl.tracking", "primorl.privacy.ledger", "pipeline.runner"),
-    *("primorl.setup.accounts", "primorl.setup.compute"),
-    *("primorl.setup.next_charges", "primorl.setup.public_checks"),  # refuse and warn
+    *("primorl.config", "primorl.base", "primorl.tracking", "primorl.privacy.ledger", "pipeline.runner"),
+    *("primorl.paid.accounts", "primorl.paid.compute"),
+    *("primorl.paid.bill", "primorl.paid.public_checks"),  # refuse and warn
 )
-BY_FILE = ("primorl.setup.policy_fitting", "primorl.setup.policy_results")
+BY_FILE = ("primorl.paid.policy_fitting", "primorl.run")
 """Beside paid work, in the same room, and no part of it: an edit of paid work must not train a policy again."""
-CODE, SETUP = ("pipeline/", "primorl/"), "primorl.setup."
+CODE, PAID = ("pipeline/", "primorl/"), "primorl.paid."
 READ = {field.name for field in fields(Params)} - {"compute", "tracking", "ledger", "origins"}
 ALONE = (
     *("privacy.budget.", "privacy.draw.", "privacy.train_on.", "evaluation.private.draw.", "dynamics.variant."),
@@ -110,7 +110,7 @@ def test_a_stage_depends_on_the_rooms_whose_code_it_runs_and_on_no_other(stage: 
 def test_an_edit_makes_no_more_stages_run_again_than_it_must() -> None:
     assert len([dep for stage in STAGES.values() for dep in stage["deps"] if dep.endswith(".py")]) <= 20
     for stage in ("optimize_policy", "evaluate"):
-        for paid in ("primorl/training", "primorl/setup/paid_training.py"):
+        for paid in ("primorl/engine", "primorl/paid/training.py"):
             assert not any(within(dep, [paid]) or within(paid, [dep]) for dep in STAGES[stage]["deps"])
     assert [stage for stage in STAGES if follows(stage, DATASET, "card")] == ["report"]
     assert [stage for stage in STAGES if DATASET in STAGES[stage]["deps"]] == ["report"]
@@ -132,7 +132,7 @@ def test_the_params_that_stages_list_exist_for_every_dataset() -> None:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_follows_the_params_it_reads_and_their_suggestions_and_no_others(stage: str) -> None:
-    modules = {f"pipeline.{stage}"} | {m for m in reached(f"pipeline.{stage}") if m.startswith(("pipeline.", SETUP))}
+    modules = {f"pipeline.{stage}"} | {m for m in reached(f"pipeline.{stage}") if m.startswith(("pipeline.", PAID))}
     for file, key in {read for module in modules for read in params_read(module)}:
         if key == "dataset" and any(file == DATASET for file, _ in listed(stage)):
             continue  # another dataset is another file
@@ -150,8 +150,8 @@ def test_a_stage_follows_the_params_it_reads_and_their_suggestions_and_no_others
 
 def test_the_analysis_sees_what_a_stage_reads() -> None:
     keys = {("params.yaml", key) for key in ("dataset", "seed", "evaluation", "dynamics.variant")}
-    assert keys | {(DATASET, "environment")} <= params_read("primorl.setup.policy_results")
-    assert {"primorl.evaluation.returns", "primorl.policy.exported"} <= reached("pipeline.evaluate")
+    assert keys | {(DATASET, "environment")} <= params_read("primorl.run")
+    assert {"primorl.evaluate.returns", "primorl.policy.exported"} <= reached("pipeline.evaluate")
 
 
 def code(stage: str) -> set[str]:

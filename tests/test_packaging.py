@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 import primorl
+from primorl.base.template import FILES, FOLDER
 from primorl.policy.exported import save
-from primorl.project.template import FILES, FOLDER
 from tests.policy.test_exported import EPOCHS
 from tests.wheels import ROOT, build
 

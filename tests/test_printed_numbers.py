@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from primorl.base.errors import PipelineError
 from primorl.commands import audit, ledger, plan_answer
-from primorl.evaluation.wording import account, guarantee, source
+from primorl.evaluate.wording import account, guarantee, source
+from primorl.paid import audits
 from primorl.privacy.accounting.epsilon import Spent, Training
 from primorl.privacy.accounting.rounding import at_least, at_most, left_of, percent_at_most
 from primorl.privacy.ledger.account import Total
-from primorl.project.errors import PipelineError
-from primorl.setup import audits
 from tests.privacy.ledger.ledgers import DELTA
 from tests.release.test_card import RECORD, STATEMENT, card
 

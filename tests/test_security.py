@@ -19,11 +19,11 @@ import torch
 import yaml
 
 from pipeline import evaluate, ingest, optimize_policy, train_model
+from primorl.base.errors import PipelineError
+from primorl.base.files import read_json, write_json
+from primorl.base.records import to_json
 from primorl.commands import main as cli
 from primorl.config import params
-from primorl.project.errors import PipelineError
-from primorl.project.files import read_json, write_json
-from primorl.project.records import to_json
 from primorl.release import bundle, contents
 from primorl.release.build import release
 from primorl.simulators.environments import reset_states

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from primorl.dynamics.architecture import Architecture
-from primorl.dynamics.ensemble import Bounds
+from primorl.engine.queries import ObservationColumns
+from primorl.engine.settings import EarlyStopping, Execution, LocalTraining, ServerTraining
+from primorl.engine.setup import TrainingSetup
+from primorl.model.architecture import Architecture
+from primorl.model.ensemble import Bounds
 from primorl.privacy.mechanism.plan import Plan
-from primorl.training.queries import ObservationColumns
-from primorl.training.settings import EarlyStopping, Execution, LocalTraining, ServerTraining
-from primorl.training.setup import TrainingSetup
 
 
 @dataclass

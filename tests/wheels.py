@@ -7,7 +7,7 @@ import sysconfig
 import venv
 from pathlib import Path
 
-from primorl.project.template import FILES
+from primorl.base.template import FILES
 
 ROOT = Path(__file__).resolve().parents[1]
 _SOURCES = ("primorl/", "pipeline/", "tests/__", "benchmarks/", "pyproject", "setup.py", "LIC", "READ")

@@ -15,15 +15,15 @@ import torch
 from torch import Tensor
 
 from benchmarks.machine import row, write
-from primorl.dynamics.architecture import Architecture
+from primorl.engine.one_run_audit import Units, audit_one_run
+from primorl.model.architecture import Architecture
+from primorl.paid.audits import CONFIDENCE, MECHANISM_CANARIES
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.audits.bounds import LowerBound
 from primorl.privacy.audits.canaries import audit_mechanism, enough_runs
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
-from primorl.setup.audits import CONFIDENCE, MECHANISM_CANARIES
-from primorl.training.one_run_audit import Units, audit_one_run
 from tests.units import training_setup
 
 Q, ROUNDS, NORM, UNITS, DELTA = 0.1, 150, 0.35, 2940, 1e-5

@@ -29,12 +29,12 @@ from scipy import stats
 from benchmarks.machine import ROOT, row, write
 from pipeline import train_model
 from pipeline.runner import run_stage
+from primorl.base.files import read_json
+from primorl.base.reporting import progress_bar
 from primorl.config import params as params_module
-from primorl.dynamics.ensemble import GaussianEnsemble
+from primorl.model.ensemble import GaussianEnsemble
+from primorl.paid.accounts import project_ledger
 from primorl.privacy.mechanism.plan import Plan
-from primorl.project.files import read_json
-from primorl.project.progress import progress_bar
-from primorl.setup.accounts import project_ledger
 from tests.projects import project_settings, write_settings
 
 ROUNDS = 100

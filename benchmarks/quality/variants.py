@@ -24,9 +24,9 @@ from matplotlib.figure import Figure
 
 from benchmarks.machine import commit, keep, machine, read
 from primorl.config import params
-from primorl.evaluation.statistics import MeanInterval
+from primorl.data.description import describe
+from primorl.evaluate.statistics import MeanInterval
 from primorl.privacy.accounting.rounding import at_most
-from primorl.trajectories.description import describe
 
 FIGURE = Path("docs/figures/variants.png")
 # Pendulum in PriMORL's table 1, K = 30,000: the mean over at least 5 seeds and half its 95% interval.

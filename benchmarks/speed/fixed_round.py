@@ -4,17 +4,16 @@ from dataclasses import dataclass
 
 import torch
 
-from primorl.dynamics.architecture import Architecture
-from primorl.dynamics.ensemble import Weights
-from primorl.dynamics.features import Polynomials
-from primorl.dynamics.normaliser import Normaliser
+from primorl.engine.one_run_audit import Units
+from primorl.engine.rounds import Rounds
+from primorl.engine.settings import CHUNK_BYTES, Execution, LocalTraining
+from primorl.engine.setup import TrainingSetup
+from primorl.model.architecture import Architecture
+from primorl.model.ensemble import Normaliser, Weights
+from primorl.model.features import Polynomials
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
-from primorl.training.one_run_audit import Units
-from primorl.training.rounds import Rounds
-from primorl.training.settings import CHUNK_BYTES, Execution, LocalTraining
-from primorl.training.setup import TrainingSetup
 from tests.units import local_training, training_setup
 
 OBSERVATION, ACTION, BATCH = 3, 1, 16

@@ -1,6 +1,6 @@
 """Private rounds of networks and linear heads, and SAC's updates, on a GPU and on this machine's CPU.
 
-The sum of a network's round is checked first; `tests/training/test_gpu.py` checks the others.
+The sum of a network's round is checked first; `tests/engine/test_gpu.py` checks the others.
 
 python -m benchmarks.speed.gpu
 

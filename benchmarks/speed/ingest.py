@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from benchmarks.machine import row, write
 from primorl.config.datasets import TabularDataset, checked
 from primorl.config.reading import read_yaml
-from primorl.trajectories.ingestion import ingest
+from primorl.data.ingestion import ingest
 
 WORK = ("make", "ingest", "read", "copy", "make_by_time", "ingest_by_time")
 OBSERVATION = 5

@@ -16,9 +16,8 @@ from torch import Tensor
 
 from benchmarks.machine import interleaved, row, write
 from benchmarks.speed.fixed_round import BATCH, FixedRound
-from primorl.training.cohort import local_batches
-from primorl.training.local_update import Kernel, LocalBatches
-from tests.training.reference import reference_sum
+from primorl.engine.local_update import Kernel, LocalBatches, local_batches
+from tests.engine.reference import reference_sum
 
 _LOOP_UNITS = 30  # the loop's time is that of so many units, times what is left
 _PORTIONS = (2, 4, 8, 16, 32)  # units of a batch of bare products
@@ -55,7 +54,7 @@ def measured(size: FixedRound, command: str) -> list[dict[str, object]]:
     taken, *products = interleaved(works, 5)
     counted = "" if looped == size.cohort else f" ({looped} units, times {size.cohort / looped:g})"
     peers = {
-        "the loop": (loop, f"per-trajectory, per-member autograd loop (tests/training/reference.py){counted}"),
+        "the loop": (loop, f"per-trajectory, per-member autograd loop (tests/engine/reference.py){counted}"),
         "bare products": (min(products), "torch.bmm of the same shapes, nothing else"),
     }
     return [

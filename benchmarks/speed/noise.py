@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from benchmarks.machine import row, write
-from primorl.privacy.mechanism.entropy import SystemEntropy
 from primorl.privacy.mechanism.noise import normals
+from primorl.privacy.mechanism.sampling import SystemEntropy
 
 REPEATS = 15
 _COMMAND = "python -m benchmarks.speed.noise"

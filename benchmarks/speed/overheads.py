@@ -25,14 +25,14 @@ import torch
 from benchmarks.machine import ROOT, row, write
 from benchmarks.speed.fixed_round import FixedRound
 from primorl.config.params import load
+from primorl.engine.one_run_audit import Units
+from primorl.engine.training import TrainingState, train
+from primorl.paid.training import training_report
 from primorl.privacy.ledger.checkpoint import write_checkpoint
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
-from primorl.setup.paid_training import training_report
 from primorl.tracking import stage_run
-from primorl.training.one_run_audit import Units
-from primorl.training.training import TrainingState, train
 from tests.units import server_training
 
 RATE, EVALUATE_EVERY, PUBLIC = 0.1, 5, 60

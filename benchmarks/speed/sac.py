@@ -16,14 +16,12 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 
 from benchmarks.machine import interleaved, row, write
-from primorl.dynamics.architecture import Architecture
-from primorl.dynamics.ensemble import Bounds, GaussianEnsemble
-from primorl.dynamics.normaliser import Normaliser
-from primorl.dynamics.pessimism import PessimisticModel
-from primorl.dynamics.seed_generators import SeedGenerators
+from primorl.model.architecture import Architecture
+from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser, SeedGenerators
+from primorl.model.pessimism import PessimisticModel
+from primorl.policy.config import SacConfig
 from primorl.policy.replay import ReplayBuffer, ReplayColumns
 from primorl.policy.sac import Sac, train
-from primorl.policy.settings import SacConfig
 
 _COMMAND = "python -m benchmarks.speed.sac"
 BATCH, HELD, SEEDS, REPEATS = 256, 20_000, (0, 1, 2, 3, 4), 7

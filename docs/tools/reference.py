@@ -11,10 +11,10 @@ from typing import Any
 import typer
 
 import primorl
+from primorl.base.errors import PipelineError
 from primorl.commands.main import app
-from primorl.dynamics.ensemble import GaussianEnsemble
+from primorl.model.ensemble import GaussianEnsemble
 from primorl.policy.loaded import ObservationError, Policy
-from primorl.project.errors import PipelineError
 
 FUNCTIONS = ("load_policy", "load_model")
 CLASSES = (Policy, GaussianEnsemble, primorl.Statement, PipelineError, ObservationError)

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from primorl.base.paths import AUDIT_RECORDS, PARAMS
 from primorl.commands.terminal import add_group, flag, number, option, rendered
 from primorl.privacy.accounting.rounding import at_least, at_most
-from primorl.project.paths import AUDIT_RECORDS, PARAMS
 
 if TYPE_CHECKING:
     from primorl.config.params import Params
+    from primorl.engine.one_run_audit import OneRun
     from primorl.privacy.audits.bounds import LowerBound
     from primorl.tracking import StageRun
-    from primorl.training.one_run_audit import OneRun
 
 _EXAMPLES = """Examples:
   primorl audit mechanism                        2,048 canary updates through sampler, clip and noise; reads no data
@@ -55,7 +55,7 @@ def _mechanism(
     as_json: _Json = False,
 ) -> None:
     """White box: look at every round's release, with canaries in directions of their own."""
-    from primorl.setup import audits
+    from primorl.paid import audits
 
     with _logged() as (params, log):
         found = audits.of_mechanism(params, canaries or audits.MECHANISM_CANARIES, runs, audits.CONFIDENCE)
@@ -70,7 +70,7 @@ def _one_run(
     as_json: _Json = False,
 ) -> None:
     """Train once with canary trajectories in the data."""
-    from primorl.setup import audits
+    from primorl.paid import audits
 
     with _logged() as (params, log):
         found = audits.of_one_run(params, canaries or audits.ONE_RUN_CANARIES, audits.CONFIDENCE)
@@ -85,7 +85,7 @@ def _one_run(
 
 def _finish(name: str, report: dict[str, Any], table: str, as_json: bool, log: "StageRun") -> None:
     """Write the report, log it, and print it or the table."""
-    from primorl.project.files import write_json
+    from primorl.base.files import write_json
 
     path = AUDIT_RECORDS / f"{name}.json"
     write_json(path, report)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from primorl.base.paths import PARTITIONS
 from primorl.commands.terminal import AsJson, add_group, option, path_option, rendered
-from primorl.project.paths import PARTITIONS
 
 if TYPE_CHECKING:
-    from primorl.trajectories.description import PublicSplit
+    from primorl.data.description import PublicSplit
 
 _EXAMPLES = """Examples:
   primorl data describe                     facts, counts, fingerprint, and the public split's statistics
@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
 
 def _push(remote: Annotated[str, option("NAME", "A DVC remote inside the trust boundary.")]) -> None:
     """Send private outputs to the remote that you name."""
-    from primorl.project.dvc import push_private
+    from primorl.base.dvc import push_private
 
     _check_units()
     for path in push_private(remote):
@@ -41,8 +41,8 @@ def _describe(
     figure: Annotated[Path | None, path_option("PNG", "Draw returns, lengths and coverage into this file.")] = None,
 ) -> None:
     """Describe the dataset and its public split. Opens nothing private."""
-    from primorl.project.files import replaced_file
-    from primorl.trajectories.description import describe, draw
+    from primorl.base.files import replaced_file
+    from primorl.data.description import describe, draw
 
     _check_units()
     about, public = describe(PARTITIONS)
@@ -59,10 +59,10 @@ def _describe(
 
 def _check_units() -> None:
     """Refuse a public split with units that the ledger knows as private."""
+    from primorl.base.files import home
+    from primorl.base.paths import LEDGER_HEAD, MANIFEST, PARAMS
     from primorl.config.params import load_reading
-    from primorl.project.files import home
-    from primorl.project.paths import LEDGER_HEAD, MANIFEST, PARAMS
-    from primorl.setup.accounts import open_public
+    from primorl.paid.accounts import open_public
 
     if MANIFEST.exists() and (PARAMS.exists() or (home() / LEDGER_HEAD).exists()):
         open_public(load_reading())
@@ -74,11 +74,11 @@ def _declared(about: dict[str, Any], public: "PublicSplit | None") -> tuple[list
     Returns:
         The bounds with the share of public values outside, and whether last rows are dropped.
     """
+    from primorl.base.files import finite
+    from primorl.base.paths import MANIFEST, PARAMS
     from primorl.config.params import load
-    from primorl.project.files import finite
-    from primorl.project.paths import MANIFEST, PARAMS
-    from primorl.setup.public_checks import bounded, cuts_last_rows
-    from primorl.trajectories.storage.manifest import Manifest
+    from primorl.data.storage.schema import Manifest
+    from primorl.paid.public_checks import bounded, cuts_last_rows
 
     params = load(PARAMS) if PARAMS.exists() else None
     dataset = params.chosen if params is not None and params.dataset == about["dataset"] else None
@@ -133,7 +133,7 @@ def _text(about: dict[str, Any], *, cut: bool) -> str:
 
 def _ends(termination: str, public: dict[str, Any], *, cut: bool) -> list[str]:
     """Explain ends: rows that are dropped, and how terminated differs from truncated."""
-    from primorl.dynamics.termination import LEARNED
+    from primorl.model.termination import LEARNED
 
     said = []
     if cut and public["terminated_share"] < 1:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 import primorl
+from primorl.base import paths
+from primorl.base.errors import PipelineError
+from primorl.base.files import home, sweep_leftovers
+from primorl.base.template import check_version
 from primorl.commands.terminal import flag, rendered
-from primorl.project import paths
-from primorl.project.errors import PipelineError
-from primorl.project.files import home, sweep_leftovers
-from primorl.project.template import check_version
 
 if TYPE_CHECKING:
     from primorl.config.params import Params
@@ -144,7 +144,7 @@ def _device() -> Verdict:
     import torch
 
     from primorl.config.params import load
-    from primorl.setup.compute import chosen_device
+    from primorl.paid.compute import chosen_device
 
     if not paths.PARAMS.exists():
         return "ok", "GPU" if torch.cuda.is_available() else "CPU"
@@ -192,7 +192,7 @@ def _locked_outputs() -> list[str] | None:
 
 def _outputs() -> Verdict:
     """Find outputs that were made and are gone; DVC removes them before it runs a stage."""
-    from primorl.project.dvc import missing_outputs
+    from primorl.base.dvc import missing_outputs
 
     outputs = _locked_outputs()
     if outputs is None:
@@ -207,7 +207,7 @@ def _outputs() -> Verdict:
 
 def _summary() -> Verdict:
     from primorl.commands.results import other_files
-    from primorl.evaluation.summary import Summary
+    from primorl.evaluate.summary import Summary
 
     if not paths.SUMMARY.exists():
         return "ok", "not there yet"
@@ -225,8 +225,8 @@ def _tracking() -> Verdict:
 
 
 def _secret() -> Verdict:
-    from primorl.setup.accounts import check_secret
-    from primorl.trajectories.storage.manifest import Manifest
+    from primorl.data.storage.schema import Manifest
+    from primorl.paid.accounts import check_secret
 
     secret = home() / paths.SECRET
     if secret.exists() and secret.stat().st_mode & 0o077:
@@ -240,7 +240,7 @@ def _secret() -> Verdict:
 
 def _source() -> Verdict:
     from primorl.config.params import load
-    from primorl.trajectories.sources.tabular.watch import changed
+    from primorl.data.sources.tabular.watch import changed
 
     if not paths.PARAMS.exists():
         return "ok", "no project, no dataset"
@@ -253,7 +253,7 @@ def _source() -> Verdict:
 
 def _public_people() -> Verdict:
     from primorl.config.params import load_reading
-    from primorl.setup.accounts import open_public
+    from primorl.paid.accounts import open_public
 
     if paths.PARAMS.exists() and paths.MANIFEST.exists():
         open_public(load_reading())
@@ -262,7 +262,7 @@ def _public_people() -> Verdict:
 
 def _ledger() -> Verdict:
     from primorl.config.params import load_reading
-    from primorl.setup.accounts import begun_ledger, refuse_losses
+    from primorl.paid.accounts import begun_ledger, refuse_losses
 
     if not paths.PARAMS.exists():
         return "ok", "no project, no ledger"
@@ -311,13 +311,13 @@ def check(
     """
     from primorl.config.datasets import TabularDataset
     from primorl.config.params import load
-    from primorl.trajectories.sources.tabular.watch import changed
+    from primorl.data.sources.tabular.watch import changed
 
     check_version(primorl.__version__)
     params = load()
     _check_keys_of_stages(params)
     if params.online.asked:
-        from primorl.setup.arrivals import Arrivals
+        from primorl.paid.arrivals import Arrivals
 
         if params.chosen.environment is None:
             raise PipelineError(
@@ -329,7 +329,7 @@ def check(
         raise PipelineError(said)
     print("params.yaml and the datasets are valid")
     if isinstance(params.chosen, TabularDataset):
-        from primorl.trajectories.sources.tabular.source import Tabular
+        from primorl.data.sources.tabular.source import Tabular
 
         there = Tabular(params.dataset, params.chosen).check_columns()
         named = params.chosen.options.files
@@ -352,7 +352,7 @@ def _check_keys_of_stages(params: "Params") -> None:
 
 def _say_charges(params: "Params") -> None:
     """Print what the next run charges; on a terminal, ask whether to go on where a budget is nearly used up."""
-    from primorl.setup.next_charges import UNKNOWN, preview
+    from primorl.paid.bill import UNKNOWN, preview
 
     found = preview(params)
     if found is None:

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal, TypeVar
 import typer
 
 import primorl
+from primorl.base import template
+from primorl.base.errors import PipelineError
+from primorl.base.records import TIME_UNITS
+from primorl.base.template import UNFINISHED, VERSION
 from primorl.commands.terminal import given_path, option, project_folder
-from primorl.project import template
-from primorl.project.elapsed import TIME_UNITS
-from primorl.project.errors import PipelineError
-from primorl.project.template import UNFINISHED, VERSION
 
 T = TypeVar("T")
 
@@ -137,8 +137,8 @@ def init(
             raise PipelineError(f"{', '.join(unused)}: found without --csv; name the log: --csv FILE")
         _make(target, None, there=there)
         return
-    from primorl.setup.drafting import Draft
-    from primorl.trajectories.sources.tabular.columns import columns_of
+    from primorl.data.sources.tabular.columns import columns_of
+    from primorl.use.drafting import Draft
 
     log = given_path(csv)
     if log.resolve().is_relative_to(target):
@@ -209,7 +209,7 @@ def _make(target: Path, entry: tuple[str, str] | None, *, there: bool) -> None:
     changed = template.bring_up_to_date(target, primorl.__version__)
     print(f"brought to the installed version: {', '.join(changed) or 'nothing, it was all there'}")
     if file is not None and entry is not None:
-        from primorl.project.files import replaced_file
+        from primorl.base.files import replaced_file
 
         with replaced_file(file) as fresh:
             fresh.write_text(entry[1], encoding="utf-8")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from primorl.base.paths import LEDGER_HEAD, MANIFEST, PARTITIONS
 from primorl.commands.terminal import add_group, flag, given_path, option, rendered
-from primorl.project.paths import LEDGER_HEAD, MANIFEST, PARTITIONS
 
 if TYPE_CHECKING:
     from primorl.config.params import Reading
@@ -82,7 +82,7 @@ def _repair(
     command mends that. A project that joins a ledger of others begins its own head with it as well.
     """
     from primorl.config.params import load_reading
-    from primorl.setup.ledger_repair import repair
+    from primorl.paid.ledger_repair import repair
 
     for line in repair(load_reading(), accept_loss=accept_loss):
         print(line)
@@ -92,7 +92,7 @@ def _export(
     file: Annotated[Path, typer.Argument(metavar="FILE", parser=given_path, help="The file to write.")],
 ) -> None:
     """Write the raw records as JSON lines."""
-    from primorl.project.files import replaced_file
+    from primorl.base.files import replaced_file
 
     params, opened = _opened()
     if opened is None:
@@ -115,7 +115,7 @@ def _opened() -> "tuple[Reading, Ledger | None]":
         PipelineError: there is no ledger, and files of the project name charges.
     """
     from primorl.config.params import load_reading
-    from primorl.setup.accounts import begun_ledger, refuse_losses
+    from primorl.paid.accounts import begun_ledger, refuse_losses
 
     params = load_reading()
     ledger = begun_ledger(params)
@@ -131,9 +131,9 @@ def _check(params: "Reading", ledger: "Ledger") -> str | None:
         PipelineError: the ledger lacks a charge that a file of the project names, the project's own has no head, or the
             partitions were made under another secret.
     """
-    from primorl.project.files import home
-    from primorl.setup.accounts import check_secret, refuse_losses
-    from primorl.trajectories.storage.manifest import Manifest
+    from primorl.base.files import home
+    from primorl.data.storage.schema import Manifest
+    from primorl.paid.accounts import check_secret, refuse_losses
 
     refuse_losses(ledger, head=params.ledger.url is None)
     if MANIFEST.exists():
@@ -147,7 +147,7 @@ def _check(params: "Reading", ledger: "Ledger") -> str | None:
 
 
 def _print_json(ledger: "Ledger", charges: "Sequence[Charge]", params: "Reading") -> None:
-    from primorl.project.files import finite
+    from primorl.base.files import finite
 
     delta = params.privacy.budget.delta
     totals: dict[str, float] = {}

@@ -13,12 +13,12 @@ from typing import Annotated
 import typer
 
 import primorl
+from primorl.base.errors import PipelineError
+from primorl.base.files import read_json
+from primorl.base.paths import COPIES, LOCK, PARAMS, SUMMARY
+from primorl.base.reporting import INTERRUPTED, explained
 from primorl.commands import audit, data, doctor, init, ledger, plan, policies, results, sweep
 from primorl.commands.terminal import add_command, flag, in_project
-from primorl.project.errors import PipelineError
-from primorl.project.files import read_json
-from primorl.project.paths import COPIES, LOCK, PARAMS, SUMMARY
-from primorl.project.reporting import INTERRUPTED, explained
 
 _COMMANDS = (
     *(init.init, doctor.check, plan.plan, results.summary, results.report, results.runs, sweep.sweep),
@@ -105,7 +105,7 @@ def _mention_missing_outputs(command: str) -> None:
     """Say how to get back outputs that DVC removed before it failed; `doctor` has a row for them."""
     if command == "doctor" or not LOCK.exists():
         return
-    from primorl.project.dvc import hint
+    from primorl.base.dvc import hint
 
     with suppress(Exception):  # the command's own result matters more
         if advice := hint():
@@ -120,7 +120,7 @@ def _mention_changes(command: str) -> None:
     if not (PARAMS.exists() and (SUMMARY.exists() or COPIES.exists())):
         return
     from primorl.config.params import load, load_reading
-    from primorl.trajectories.sources.tabular.watch import changed
+    from primorl.data.sources.tabular.watch import changed
 
     with suppress(PipelineError):  # of params.yaml; the command itself has said so
         named, found = load_reading().dataset, read_json(SUMMARY).get("dataset") if SUMMARY.exists() else None

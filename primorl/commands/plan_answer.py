@@ -12,23 +12,17 @@ from typing import Any, TypeVar
 
 from dp_accounting import dp_event
 
+from primorl.base.dvc import Status
+from primorl.base.errors import PipelineError
+from primorl.base.files import finite
+from primorl.base.paths import MANIFEST, PARAMS, PARTITIONS, PUBLIC, UNITS
 from primorl.commands.plan import MOST_ROUNDS
 from primorl.config.params import Params, load
-from primorl.privacy.accounting.epsilon import RELATION_NAME, Training
-from primorl.privacy.accounting.rounding import at_least, at_most, left_of
-from primorl.privacy.accounting.solving import solve_noise_multiplier, solve_rounds
-from primorl.privacy.ledger.account import Account, total_of
-from primorl.privacy.ledger.ledger import Budget
-from primorl.privacy.ledger.refusals import rounds_that_fit
-from primorl.project.dvc import Status
-from primorl.project.errors import PipelineError
-from primorl.project.files import finite
-from primorl.project.paths import MANIFEST, PARAMS, PARTITIONS, PUBLIC, UNITS
-from primorl.setup import model_work
-from primorl.setup.accounts import begun_ledger, check_secret, dataset_version, losses, open_public
-from primorl.setup.fitting import Fit, fitted
-from primorl.setup.model_work import check_choices, make_plan, query_noises
-from primorl.setup.next_charges import (
+from primorl.data.storage.rows import UnitStore
+from primorl.data.storage.schema import Manifest
+from primorl.engine.heads import LENGTHS
+from primorl.paid.accounts import begun_ledger, check_secret, dataset_version, losses, open_public
+from primorl.paid.bill import (
     MAKE_DATA,
     UNKNOWN,
     PendingCharge,
@@ -38,11 +32,16 @@ from primorl.setup.next_charges import (
     same_questions,
     still_fitting,
 )
-from primorl.setup.partitions import Partitions
-from primorl.setup.public_checks import Objections, objections
-from primorl.training.heads import LENGTHS
-from primorl.trajectories.storage.manifest import Manifest
-from primorl.trajectories.storage.rows import UnitStore
+from primorl.paid.fitting import Fit, fitted
+from primorl.paid.model import TRAIN_MODEL, check_choices, make_plan, query_noises
+from primorl.paid.partitions import Partitions
+from primorl.paid.public_checks import Objections, objections
+from primorl.privacy.accounting.epsilon import RELATION_NAME, Training
+from primorl.privacy.accounting.rounding import at_least, at_most, left_of
+from primorl.privacy.accounting.solving import solve_noise_multiplier, solve_rounds
+from primorl.privacy.ledger.account import Account, total_of
+from primorl.privacy.ledger.ledger import Budget
+from primorl.privacy.ledger.refusals import rounds_that_fit
 
 T = TypeVar("T")
 
@@ -304,7 +303,7 @@ def _text(settings: Settings, status: Status | None) -> Iterator[str]:
     if others:
         yield _with_others(params, training, others)
     if manifest is not None and UNITS.exists():
-        charges = [PendingCharge(model_work.STAGE, None, training.event), *others]
+        charges = [PendingCharge(TRAIN_MODEL, None, training.event), *others]
         yield from _ledger_lines(settings, params, manifest, training, spent.epsilon_pld, charges, status)
     if params.online.asked:
         yield _online_line(params)
@@ -354,7 +353,7 @@ def _with_others(params: Params, training: Training, others: list[PendingCharge]
 
 
 def _online_line(params: Params) -> str:
-    from primorl.setup.arrivals import Arrivals, whose_account
+    from primorl.paid.arrivals import Arrivals, whose_account
 
     asked, arrivals = params.online, Arrivals.of(params)
     each = "no guarantee" if asked.target_epsilon is None else f"ε {at_most(asked.target_epsilon, 4)} for each"

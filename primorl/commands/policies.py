@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from primorl.base.errors import PipelineError
+from primorl.base.paths import BEHAVIOUR, MODEL, PARAMS, POLICY, SELECTION
 from primorl.commands.terminal import VoidOk, flag, given_path, option, path_option
-from primorl.project.errors import PipelineError
-from primorl.project.paths import BEHAVIOUR, MODEL, PARAMS, POLICY, SELECTION
 
 if TYPE_CHECKING:
     from primorl.privacy.statement import Statement
@@ -45,10 +45,10 @@ def select(
     from absl import logging
 
     from primorl import tracking
+    from primorl.base.records import to_json
     from primorl.config import params
-    from primorl.evaluation.wording import guarantee
-    from primorl.project.records import to_json
-    from primorl.setup import selection
+    from primorl.evaluate.wording import guarantee
+    from primorl.paid import selection
 
     logging.set_verbosity(logging.ERROR)  # the RDP accountant names every order that it leaves out
     if bool(folders) == seeds:
@@ -100,10 +100,10 @@ def predict(
     action: its column `abstained` is true. A number with another mark than the decimal point, such as 1,234, is an
     error.
     """
+    from primorl.data.sources.tabular.elapsed import RowOrder
     from primorl.policy.advice import chosen, label
     from primorl.policy.loaded import read_policy
-    from primorl.setup.prediction import predict
-    from primorl.trajectories.sources.tabular.elapsed import RowOrder
+    from primorl.use.prediction import predict
 
     if bool(trajectory) != bool(step):
         raise PipelineError("--trajectory, --step: found one without the other; allowed are both, or neither; add it")
@@ -131,13 +131,13 @@ def export(
     Needs `pip install 'primorl[onnx]'`. Input `observation`, float32 [n, S]; output `action`, float32 [n, A], or int64
     [n] if actions are discrete; all in the environment's units. Where the policy abstains, the action is NaN, or -1.
     """
-    from primorl.evaluation.wording import guarantee
+    from primorl.evaluate.wording import guarantee
     from primorl.policy.advice import chosen, described
     from primorl.policy.config import PolicyConfig
     from primorl.policy.loaded import read_policy
     from primorl.privacy import statement
     from primorl.release.bundle import refuse_void
-    from primorl.setup import onnx_file
+    from primorl.use import onnx_file
 
     if out.suffix != ".onnx":
         raise PipelineError(f"--out: found {str(out)!r}; allowed is a name that ends in .onnx")
@@ -200,10 +200,10 @@ def release(
                                         sign it, and verify that the key's owner signed exactly these files
     """
     from primorl.config import params
-    from primorl.evaluation.wording import guarantee
+    from primorl.evaluate.wording import guarantee
     from primorl.policy.advice import label
     from primorl.policy.config import PolicyConfig
-    from primorl.release import bundle, online_bundle
+    from primorl.release import build, bundle
     from primorl.release.build import release
     from primorl.release.card import promised
     from primorl.release.contents import SIGNATURE
@@ -214,14 +214,14 @@ def release(
         raise PipelineError("--sign: found with --check, allowed without it; --key FILE verifies a signature")
     if key is not None and not check:
         raise PipelineError("--key: found without --check, allowed with it; --sign FILE signs a bundle")
-    online = online_bundle.is_online(directory) if check else policy == "models/online"
+    online = build.is_online(directory) if check else policy == "models/online"
     if check and online:
-        promise = guarantee(online_bundle.check_online(directory, void_ok=void_ok, key=key).to_json())
+        promise = guarantee(build.check_online(directory, void_ok=void_ok, key=key).to_json())
     elif check:
         bundle.check(directory, void_ok=void_ok, key=key)
         promise = promised(directory)
     elif policy == "models/online":
-        stated = online_bundle.release_online(directory, params.load_reading(PARAMS), void_ok=void_ok, sign=sign)
+        stated = build.release_online(directory, params.load_reading(PARAMS), void_ok=void_ok, sign=sign)
         promise = guarantee(stated.to_json())
     else:
         release(

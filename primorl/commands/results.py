@@ -11,25 +11,15 @@ from urllib.parse import urlsplit
 
 import typer
 
+from primorl.base.errors import PipelineError
+from primorl.base.paths import LATEST_REPORT, MANIFEST, MODEL, MOPO, ONLINE_METRICS, PARAMS, PARTITIONS, POLICY, SUMMARY
 from primorl.commands.terminal import AsJson, flag, path_option, rendered
-from primorl.project.errors import PipelineError
-from primorl.project.paths import (
-    LATEST_REPORT,
-    MANIFEST,
-    MODEL,
-    MOPO,
-    ONLINE_METRICS,
-    PARAMS,
-    PARTITIONS,
-    POLICY,
-    SUMMARY,
-)
 
 if TYPE_CHECKING:
     from primorl.config.params import Params
-    from primorl.evaluation.summary import Summary
+    from primorl.evaluate.summary import Summary
     from primorl.report.facts import Spending
-    from primorl.tracking.search import Result
+    from primorl.tracking.store import Result
 
 
 def summary(as_json: AsJson = False) -> None:
@@ -39,8 +29,8 @@ def summary(as_json: AsJson = False) -> None:
       primorl summary                   a short table
       primorl summary --json            metrics/summary.json itself
     """
-    from primorl.evaluation.summary import Summary
-    from primorl.evaluation.wording import text
+    from primorl.evaluate.summary import Summary
+    from primorl.evaluate.wording import text
 
     found = Summary.read(SUMMARY)
     stale = other_files(found)
@@ -55,9 +45,9 @@ def summary(as_json: AsJson = False) -> None:
 def _mention_later_charges(charges: int) -> None:
     """Say what is spent by now where the ledger has more charges than the results, which say what was spent then."""
     from primorl.config.params import load_reading
+    from primorl.data.storage.schema import Manifest
+    from primorl.paid.accounts import begun_ledger, dataset_version
     from primorl.privacy.accounting.rounding import at_most
-    from primorl.setup.accounts import begun_ledger, dataset_version
-    from primorl.trajectories.storage.manifest import Manifest
 
     if not (PARAMS.exists() and MANIFEST.exists()):
         return
@@ -80,7 +70,7 @@ def _mention_later_charges(charges: int) -> None:
 
 def _online_row() -> str:
     """Write what users who came after training brought, as one more row; empty where nobody was met."""
-    from primorl.evaluation.summary import OnlineSummary
+    from primorl.evaluate.summary import OnlineSummary
 
     found = OnlineSummary.read(ONLINE_METRICS) if ONLINE_METRICS.exists() else OnlineSummary(met=False)
     if not found.met:
@@ -117,7 +107,7 @@ def runs(
       primorl runs --json               with MLflow's run ids
     """
     from primorl.config import params
-    from primorl.tracking.search import results
+    from primorl.tracking.store import results
 
     if max_epsilon is not None and not (math.isfinite(max_epsilon) and max_epsilon >= 0):
         raise PipelineError(f"--max-epsilon: found {max_epsilon:g}; allowed is a finite number from 0; give one")
@@ -155,11 +145,11 @@ def report(
       primorl report                       reports/latest.html
       primorl report --out for-the-board.html
     """
+    from primorl.base.files import replaced_file
     from primorl.config import params
-    from primorl.project.files import replaced_file
     from primorl.report.facts import read_facts
     from primorl.report.page import page
-    from primorl.tracking.search import results
+    from primorl.tracking.store import results
 
     chosen, target = params.load(), out or LATEST_REPORT
     if target.suffix != ".html":
@@ -197,9 +187,9 @@ def _where(chosen: "Params") -> str:
 
 def _spending(chosen: "Params") -> "Spending | None":
     """Read the ledger's history of the units that are here; None: nothing was charged to them."""
+    from primorl.data.storage.schema import Manifest
+    from primorl.paid.accounts import begun_ledger, budget, dataset_version
     from primorl.report.facts import Spending
-    from primorl.setup.accounts import begun_ledger, budget, dataset_version
-    from primorl.trajectories.storage.manifest import Manifest
 
     opened = begun_ledger(chosen)
     if opened is None:

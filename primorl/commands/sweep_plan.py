@@ -8,20 +8,21 @@ from dataclasses import dataclass, field
 from absl import logging
 from dp_accounting import dp_event
 
+from primorl.base.errors import PipelineError
+from primorl.base.paths import PARTITIONS
+from primorl.base.reporting import progress_bar
 from primorl.commands.plan_answer import Options, Settings, asked_for
 from primorl.commands.terminal import one_line, rendered
 from primorl.config import params
 from primorl.config.params import Params
+from primorl.paid import accounts
+from primorl.paid.bill import PendingCharge, beside_model, mark_paid
+from primorl.paid.clone import clone_identity
+from primorl.paid.model import TRAIN_MODEL, model_identity
+from primorl.paid.partitions import Partitions
 from primorl.privacy.accounting.epsilon import RELATION_NAME
 from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.account import Account
-from primorl.project.errors import PipelineError
-from primorl.project.paths import PARTITIONS
-from primorl.project.progress import progress_bar
-from primorl.setup import accounts, model_work
-from primorl.setup.clone_work import clone_identity
-from primorl.setup.next_charges import PendingCharge, beside_model, mark_paid
-from primorl.setup.partitions import Partitions
 from primorl.sweeps.file import Sweep, Trial, column_heads, expand
 from primorl.sweeps.sweeping import check_trials
 from primorl.sweeps.trial import read_row, trial_folder, trial_params
@@ -99,15 +100,15 @@ def _charges(
 
     Questions are about a trial's own policy, so each trial pays for its own.
     """
-    wanted = [PendingCharge(model_work.STAGE, None, event), *beside_model(own, epsilon, partitions.manifest)]
+    wanted = [PendingCharge(TRAIN_MODEL, None, event), *beside_model(own, epsilon, partitions.manifest)]
     if account.entries:
         wanted = mark_paid(own, partitions, account, wanted, questions_stay=lambda: False)
     found = {}
     for each in wanted:
         if each.paid:
             continue
-        if each.stage == model_work.STAGE:
-            name = model_work.model_identity(own, partitions)
+        if each.stage == TRAIN_MODEL:
+            name = model_identity(own, partitions)
         elif each.question is None:
             name = clone_identity(own, partitions)
         else:

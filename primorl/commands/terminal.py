@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from primorl.project.paths import PARAMS, PIPELINE
+from primorl.base.paths import PARAMS, PIPELINE
 
 _UNLIMITED = 10_000  # columns of a pipe or a file, where lines are never wrapped
 _GAP, _LEAST = 2, 3  # columns between cells, and of a cell that is cut

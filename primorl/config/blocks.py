@@ -5,21 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from primorl.config.texts import (
-    Block,
-    Column,
-    ConsentValue,
-    InnerPath,
-    LogVariances,
-    Range,
-    Seeds,
-    StoreUrl,
-    Text,
-    Variant,
-    word_or_numbers,
-)
-from primorl.policy.settings import SacConfig
-from primorl.project.values import (
+from primorl.base.records import (
     AnyHiddenSizes,
     AtLeastTwo,
     ClippingNorm,
@@ -38,7 +24,21 @@ from primorl.project.values import (
     Steps,
     Within,
 )
-from primorl.training.settings import LocalTraining, PooledTraining, ServerTraining
+from primorl.config.texts import (
+    Block,
+    Column,
+    ConsentValue,
+    InnerPath,
+    LogVariances,
+    Range,
+    Seeds,
+    StoreUrl,
+    Text,
+    Variant,
+    word_or_numbers,
+)
+from primorl.engine.settings import LocalTraining, PooledTraining, ServerTraining
+from primorl.policy.config import SacConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +103,7 @@ class Budget(Block):
 class Statistics(Block):
     """Queries of the private units beside the rounds; each is charged.
 
-    ``noise_multiplier: null`` gives the queries a share of ``target_epsilon`` (`primorl.setup.model_work`).
+    ``noise_multiplier: null`` gives the queries a share of ``target_epsilon`` (`primorl.paid.model`).
     """
 
     normaliser: Literal["public", "bounds", "private"]
@@ -116,9 +116,9 @@ class Privacy(Block):
     """The mechanism of one run (PriMORL, Algorithm 2), and the budget that all runs share.
 
     ``draw`` numbers the draws of the noise: settings that were paid for are restored, and another number pays for
-    another draw of them. ``total_epsilon`` bounds model, clone and questions together; `primorl.config.shares` makes
-    the model's target of it. ``train_on: public`` makes the model of the public split alone: no private row is read for
-    it, and nothing is charged.
+    another draw of them. ``total_epsilon`` bounds model, clone and questions together;
+    `primorl.config.suggestions` makes the model's target of it. ``train_on: public`` makes the model of the public
+    split alone: no private row is read for it, and nothing is charged.
     """
 
     budget: Budget
@@ -246,7 +246,7 @@ class Evaluation(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class Online(Block):
-    """Learning from users who come after training, each of whom is met once; see `primorl.setup.online`.
+    """Learning from users who come after training, each of whom is met once; see `primorl.paid.online`.
 
     Attributes:
         users: N, how many come at most; None: nobody, or all of ``arrivals``.

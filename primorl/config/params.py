@@ -11,7 +11,10 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from primorl.config import derived, shares, suggestions
+from primorl.base.errors import PipelineError
+from primorl.base.paths import PARAMS
+from primorl.base.records import Seed
+from primorl.config import reading, suggestions
 from primorl.config.blocks import (
     Behaviour,
     Budget,
@@ -29,9 +32,6 @@ from primorl.config.blocks import (
 from primorl.config.datasets import CardTexts, Dataset, checked
 from primorl.config.reading import explanations, found_at, read_yaml, shown
 from primorl.config.texts import Block, Name
-from primorl.project.errors import PipelineError
-from primorl.project.paths import PARAMS
-from primorl.project.values import Seed
 
 T = TypeVar("T")
 DATASETS = "datasets"
@@ -75,7 +75,10 @@ class Params(Block):
 
         Found out after training, another model would have to be paid for.
         """
-        if self.privacy.total_epsilon is not None and self.origins.get(shares.TARGET, shares.TOTAL) != shares.TOTAL:
+        if (
+            self.privacy.total_epsilon is not None
+            and self.origins.get(suggestions.TARGET, suggestions.TOTAL) != suggestions.TOTAL
+        ):
             raise ValueError(
                 "privacy.total_epsilon: found beside target_epsilon or noise_multiplier; give exactly one of the three"
             )
@@ -122,12 +125,12 @@ class Params(Block):
     @property
     def target_key(self) -> str:
         """The key that decides the model's ε."""
-        return shares.TARGET if self.privacy.total_epsilon is None else shares.TOTAL
+        return suggestions.TARGET if self.privacy.total_epsilon is None else suggestions.TOTAL
 
     @property
     def holds_total(self) -> bool:
         """Whether ``privacy.total_epsilon`` is a limit: it was set for this run or this dataset, and not by default."""
-        limit = self.privacy.total_epsilon is not None and self.origins.get(shares.TOTAL) != DEFAULTS_FILE
+        limit = self.privacy.total_epsilon is not None and self.origins.get(suggestions.TOTAL) != DEFAULTS_FILE
         return limit and self.dynamics.variant == "private"
 
     def _check_without_public(self) -> None:
@@ -181,9 +184,9 @@ class Params(Block):
 
     def estimators(self, epsilon: float | None) -> Estimators:
         """What is asked of the private units beside a model of this ε; None: it has no guarantee. 0 has no share."""
-        if self.origins.get(shares.ESTIMATORS) != shares.STATED:
+        if self.origins.get(suggestions.ESTIMATORS) != suggestions.STATED:
             return self.evaluation.private.estimators
-        return shares.estimators(epsilon) if epsilon else {}
+        return suggestions.estimators(epsilon) if epsilon else {}
 
     def suggested(self) -> dict[str, Any]:
         """The values that were taken from a dataset's file or from the defaults, by dotted key."""
@@ -253,14 +256,14 @@ def parse(raw: Any, path: Path = PARAMS) -> Params:
         suggestions.read(defaults, f"{DATASETS}/{DEFAULTS}.yaml", "", wrong[common]),
     ]
     effective, origins, undecided = suggestions.decide(raw, sources)
-    shares.decide_shares(effective, origins, entry.get("environment"))
+    suggestions.decide_shares(effective, origins, entry.get("environment"))
     wrong[path] += undecided
     by_default = origins.get(_FRACTION) == DEFAULTS_FILE
     if entry.get("unit") != "trajectory" and by_default and effective["partition"]["public_fraction"]:
         # Units are people: none is public by a default that nobody wrote for them.
         effective["partition"]["public_fraction"], origins[_FRACTION] = 0, "primorl: units are people"
     said = effective | {"chosen": {key: value for key, value in entry.items() if key != "settings"}, "origins": origins}
-    derived.decide_derived(said, origins, suggestions.TO_FIT)
+    reading.decide_derived(said, origins, suggestions.TO_FIT)
     return _checked(said, path, own, wrong)
 
 

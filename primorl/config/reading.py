@@ -14,7 +14,7 @@ from ruamel.yaml.constructor import SafeConstructor
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import CollectionNode, MappingNode, Node
 
-from primorl.project.errors import PipelineError
+from primorl.base.errors import PipelineError
 
 _MOST_BYTES = 1_000_000
 _MOST_NODES = 100_000
@@ -175,3 +175,47 @@ def explain(key: str, error: Any) -> str:
     # A rule about several keys says itself what it found; a store's address may carry a password.
     quiet = isinstance(found, dict | list) or not key or key.partition(".")[0] in ("tracking", "ledger")
     return message if quiet else f"found {'nothing' if found is None else shown(found)}; {message}"
+
+
+MODEL, NORMALISER, STARTS = "dynamics.model", "privacy.statistics.normaliser", "privacy.statistics.starts"
+QUERY_NOISE = "privacy.statistics.noise_multiplier"
+KEYS = (MODEL, NORMALISER, STARTS, QUERY_NOISE)
+ORIGIN = "who is public"
+_AUTO, _DEGREE = "auto", "dynamics.degree"
+
+
+def decide_derived(content: dict[str, Any], origins: dict[str, str], to_fit: str) -> None:
+    """Put values in the place of ``auto``, in ``content``.
+
+    Where nobody is public, or those who consented, who may differ from the others, heads are linear, unless
+    ``dynamics.hidden`` asks for a network. Of linear heads the private people tell scales, and first states where no
+    environment does. Networks begin with a public split that a hash drew, which tells both for nothing.
+
+    Args:
+        content: of ``params.yaml``, every other key decided.
+        origins: of the decided keys.
+        to_fit: the origin of a key that is fitted later.
+    """
+    nobody = found_at(content, "partition.public_fraction") == 0
+    linear = (
+        (nobody or found_at(content, "partition.public") is not None)
+        and origins.get("dynamics.hidden") == to_fit
+        and origins.get("dynamics.start") == to_fit
+    )
+    mopo = found_at(content, "dynamics.variant") == "mopo"
+    kind = found_at(content, MODEL)
+    kind = ("linear" if linear and not mopo else "network") if kind == _AUTO else kind
+    alone = found_at(content, "chosen.environment") is None
+    values = {
+        MODEL: kind,
+        NORMALISER: "private" if kind == "linear" else "bounds" if nobody else "public",
+        STARTS: (nobody or kind == "linear") and not mopo and alone,
+        QUERY_NOISE: None,
+    }
+    for key, value in values.items():
+        block, _, last = key.rpartition(".")
+        place = found_at(content, block)
+        if isinstance(place, dict) and place.get(last) == _AUTO:
+            place[last] = value
+    if kind == "network" and origins.get(_DEGREE) == to_fit:
+        origins[_DEGREE] = ORIGIN  # networks have no features

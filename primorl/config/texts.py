@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from primorl.project.files import leaves_project
-from primorl.project.values import Finite, LogVariance, Seed
+from primorl.base.files import leaves_project
+from primorl.base.records import Finite, LogVariance, Seed
 
 _MOST_CHARACTERS = 1000
 

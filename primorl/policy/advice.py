@@ -1,6 +1,6 @@
 """Which policy may be used: the one that was recommended, or another one only against advice and by name.
 
-A recommendation is made where no simulator measured the policy (`primorl.evaluation.recommendation`). It is found in
+A recommendation is made where no simulator measured the policy (`primorl.evaluate.recommendation`). It is found in
 ``evaluation.json`` of the bundle that a policy's folder lies in, or in ``metrics/summary.json`` of its project. Of a
 copy of the folder elsewhere nobody can tell, and a warning says so.
 """
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from primorl.base.errors import PipelineError
+from primorl.base.files import file_sha256, read_json
+from primorl.base.paths import BEHAVIOUR, PIPELINE, POLICY, PRIVATE_EVALUATION, SUMMARY
 from primorl.policy.config import PolicyConfig
-from primorl.project.errors import PipelineError
-from primorl.project.files import file_sha256, read_json
-from primorl.project.paths import BEHAVIOUR, PIPELINE, POLICY, PRIVATE_EVALUATION, SUMMARY
 
 AGAINST = "--against-advice"
 _BUNDLE, _MANIFEST = "evaluation.json", "MANIFEST.json"

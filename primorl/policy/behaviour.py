@@ -11,15 +11,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from primorl.dynamics.config import PublicLosses
-from primorl.dynamics.ensemble import soft_bounded
-from primorl.dynamics.seed_generators import SeedGenerators
+from primorl.base.errors import PipelineError
+from primorl.base.records import Within, read_record, record, write_record
+from primorl.model.config import PublicLosses
+from primorl.model.ensemble import SeedGenerators, soft_bounded
 from primorl.policy import exported
 from primorl.policy.exported import DeterministicPolicy, Layers
 from primorl.policy.replay import Scaling
-from primorl.project.errors import PipelineError
-from primorl.project.records import read_record, record, write_record
-from primorl.project.values import Within
 
 FILE, SPREAD = "behaviour.json", "spread.safetensors"
 _NOT_THERE = "run `dvc repro clone_behaviour` to make it; what was paid for is restored at no cost"

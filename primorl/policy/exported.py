@@ -10,9 +10,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from primorl.base.files import file_sha256
 from primorl.policy.config import Folder, PolicyConfig
 from primorl.policy.loaded import EPOCHS, FINAL, SCALES, layer_names, read_policy
-from primorl.project.files import file_sha256
 
 Names = tuple[tuple[str, ...], tuple[str, ...]]
 """Names of the dimensions of an observation, and of those of an action or of the discrete actions."""

@@ -16,11 +16,11 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from primorl.base.errors import PipelineError
+from primorl.base.records import ElapsedTime
 from primorl.policy.advice import refuse_against_advice
 from primorl.policy.config import FILE as CONFIG
 from primorl.policy.config import PolicyConfig
-from primorl.project.elapsed import ElapsedTime
-from primorl.project.errors import PipelineError
 
 FINAL, EPOCHS = "policy.safetensors", "epochs.safetensors"
 SCALES = ("observation_mean", "observation_scale", "action_low", "action_high")

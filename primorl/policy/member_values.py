@@ -17,9 +17,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from primorl.dynamics.ensemble import GaussianEnsemble
-from primorl.dynamics.pessimism import PessimisticModel, Step
-from primorl.dynamics.seed_generators import SeedGenerators
+from primorl.model.ensemble import GaussianEnsemble, SeedGenerators
+from primorl.model.pessimism import PessimisticModel, Step
 from primorl.policy.config import CandidateRecord
 from primorl.policy.exported import DeterministicPolicy
 
@@ -90,7 +89,7 @@ def uncertainty_of(
 ) -> Tensor:
     """Summed uncertainty σ_r Σ_t w_t u_t of rollouts, in units of rewards; σ_r is the rewards' public scale.
 
-    The uncertainty is `primorl.dynamics.pessimism.standardised_difference`, 0 of one member. A member is drawn anew
+    The uncertainty is `primorl.model.pessimism.standardised_difference`, 0 of one member. A member is drawn anew
     at every step. The arguments are those of `returns_by_member`; gives float64 ``[P, rollouts]``.
     """
     model = PessimisticModel(ensemble, uncertainty="standardised_difference", penalty=0.0)

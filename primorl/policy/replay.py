@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from primorl.dynamics.pessimism import PessimisticModel
-from primorl.dynamics.seed_generators import SeedGenerators
+from primorl.base.errors import PipelineError
+from primorl.model.ensemble import SeedGenerators
+from primorl.model.pessimism import PessimisticModel
+from primorl.policy.config import SacConfig
 from primorl.policy.exported import in_bounds
-from primorl.policy.settings import SacConfig
-from primorl.project.errors import PipelineError
 
 _GATHERED_AT_ONCE = 16  # batches: rows lie far apart, and two threads wait for memory at once
 

@@ -21,15 +21,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, softplus
 
-from primorl.dynamics.pessimism import PessimisticModel
-from primorl.dynamics.seed_generators import SeedGenerators
+from primorl.base.errors import PipelineError
+from primorl.model.ensemble import SeedGenerators
+from primorl.model.pessimism import PessimisticModel
 from primorl.policy.behaviour import BehaviourPolicy, KLConstraint
+from primorl.policy.config import SacConfig
 from primorl.policy.exported import DeterministicPolicy, side_by_side
 from primorl.policy.loaded import SCALES
 from primorl.policy.networks import Adam, Networks, initial_layers
 from primorl.policy.replay import ReplayBuffer, ReplayColumns, Rollouts, Sampler, Scaling
-from primorl.policy.settings import SacConfig
-from primorl.project.errors import PipelineError
 
 _LOG_STD_LOW, _LOG_STD_HIGH = -20.0, 2.0  # Haarnoja's own code: keeps exp() and the entropy finite
 _LOG_CONSTANT = 0.5 * math.log(2 * math.pi) + 2 * math.log(2.0)

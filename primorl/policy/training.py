@@ -9,23 +9,21 @@ from typing import Any
 
 from torch import Tensor
 
-from primorl.dynamics.config import ModelConfig, Variant
-from primorl.dynamics.features import OneHot
-from primorl.dynamics.pessimism import PessimisticModel
+from primorl.base.errors import PipelineError
+from primorl.base.files import file_sha256, replaced_directory
+from primorl.base.records import ElapsedTime
+from primorl.base.reporting import Log, StageLog, progress_bar
+from primorl.model.config import ModelConfig, Variant
+from primorl.model.features import OneHot
+from primorl.model.pessimism import PessimisticModel
 from primorl.policy import exported
 from primorl.policy.behaviour import BehaviourPolicy
-from primorl.policy.config import CandidateRecord, PolicyConfig, PolicyPointer
+from primorl.policy.config import CandidateRecord, PolicyConfig, PolicyPointer, SacConfig
 from primorl.policy.member_values import Contest
 from primorl.policy.replay import Sampler
 from primorl.policy.sac import train
-from primorl.policy.settings import SacConfig
+from primorl.privacy.composition import together
 from primorl.privacy.statement import Statement
-from primorl.privacy.together import together
-from primorl.project.elapsed import ElapsedTime
-from primorl.project.errors import PipelineError
-from primorl.project.files import file_sha256, replaced_directory
-from primorl.project.logs import Log, StageLog
-from primorl.project.progress import progress_bar
 
 _TAGS = ("private", "epsilon", "delta", "unit", "dataset_fingerprint")
 

@@ -4,8 +4,7 @@ from dataclasses import field, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from primorl.project.records import Hexadecimal, Line, Matching, read_record, record, to_json, write_record
-from primorl.project.values import Within
+from primorl.base.records import Hexadecimal, Line, Matching, Within, read_record, record, to_json, write_record
 
 FILE = "privacy.json"
 

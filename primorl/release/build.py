@@ -8,7 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -16,33 +16,44 @@ from typing import Any
 import pyarrow.parquet as pq
 import yaml
 
+from primorl.base import paths
+from primorl.base.errors import PipelineError
+from primorl.base.files import file_sha256, finite, home, read_json, replaced_directory
+from primorl.base.paths import BEHAVIOUR, MODELS, PARTITIONS, SUMMARY
+from primorl.base.records import write_record
 from primorl.config.params import Params, Reading, declared_texts
-from primorl.evaluation.private.results import MEAN_RETURN, PrivateEvaluation
-from primorl.evaluation.recommendation import Released, found_in
-from primorl.evaluation.summary import Summary, stated
-from primorl.evaluation.wording import ADVICE
+from primorl.data.storage.schema import Manifest
+from primorl.evaluate.private.results import MEAN_RETURN, PrivateEvaluation
+from primorl.evaluate.recommendation import Released, found_in
+from primorl.evaluate.summary import OnlineSummary, Summary, stated
+from primorl.evaluate.wording import ADVICE
+from primorl.paid.accounts import begun_ledger, dataset_version, open_public, refuse_losses
+from primorl.paid.answers import ROLLOUTS
+from primorl.paid.online import RELEASES
 from primorl.policy.advice import AGAINST, follows
 from primorl.policy.behaviour import BehaviourConfig
+from primorl.policy.config import PolicyConfig
 from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.composition import mechanism
 from primorl.privacy.ledger.account import fixed_epsilon
 from primorl.privacy.ledger.history import Charge
-from primorl.privacy.statement import Statement
-from primorl.project import paths
-from primorl.project.errors import PipelineError
-from primorl.project.files import file_sha256, finite, home, read_json, replaced_directory
-from primorl.project.paths import BEHAVIOUR, MODELS, PARTITIONS, SUMMARY
-from primorl.project.records import write_record
+from primorl.privacy.statement import OnlineProtocol, Statement
 from primorl.release import bundle
-from primorl.release.card import render
+from primorl.release.bundle import check_cards, checked_policy, read_private_key, refuse_void, verify
+from primorl.release.bundle import sign as sign_bundle
+from primorl.release.card import both_forms, online_card, render, user_epsilon
 from primorl.release.contents import (
     ANSWERS,
+    CARDS,
     CLONE,
     DECLARED,
     EVALUATION,
     FILES,
     LEDGER,
+    MADE_ONLINE,
     MANIFEST,
     MODEL,
+    ONLINE,
     OPTIONAL,
     POLICY,
     STARTS,
@@ -50,15 +61,13 @@ from primorl.release.contents import (
     Declared,
     Evaluation,
     LedgerStatement,
+    check_names_and_hashes,
     is_bundle,
     manifest_of,
     read,
 )
-from primorl.release.recheck import account_figures, spent
+from primorl.release.recheck import account_figures, check_statement, given, spent
 from primorl.release.stated_figures import OURS
-from primorl.setup.accounts import begun_ledger, dataset_version, open_public, refuse_losses
-from primorl.setup.estimators import ROLLOUTS
-from primorl.trajectories.storage.manifest import Manifest
 
 CLONE_NOTE = "the mean return of the clone of today's practice in the released model, not measured: wrong where that is"
 _OF_ANSWERS = ("spent_on_dataset", "private_evaluation", "model_verdict")  # in a summary
@@ -426,3 +435,127 @@ def _counts() -> Iterator[int]:
 
 def _files(folder: Path) -> list[Path]:
     return [file for file in sorted(folder.rglob("*")) if file.is_file()]
+
+
+_ONLINE_FILES = frozenset((*POLICY, ONLINE, *CARDS))
+"""What the bundle of an online run holds beside its manifest and the signature of that, if it is signed."""
+_WHAT = "models/online"
+
+
+def is_online(folder: Path) -> bool:
+    """Whether a folder holds such a bundle, sound or not."""
+    return (folder / ONLINE).is_file()
+
+
+def release_online(target: Path, params: Params | Reading, *, void_ok: bool, sign: Path | None = None) -> Statement:
+    """Make the bundle of ``models/online`` in ``target``; arguments and result are those of `build.release`.
+
+    Raises:
+        PipelineError: nobody was met, a file is missing or contradicts another, or the statement is void.
+    """
+    if target.exists() and not (target.is_dir() and (not any(target.iterdir()) or is_online(target))):
+        raise PipelineError(f"{target}: in the way; allowed is an empty folder or an earlier bundle of this kind")
+    signer = None if sign is None else read_private_key(sign)
+    summary = OnlineSummary.read(paths.ONLINE_METRICS)
+    if not summary.met:
+        raise PipelineError(f"{paths.ONLINE_METRICS}: nobody was met; set online.users in params.yaml, run `dvc repro`")
+    check_outputs((paths.ONLINE, paths.ONLINE_METRICS))
+    _check_made(params, Statement.read(paths.ONLINE))
+    with replaced_directory(target) as fresh:
+        (fresh / "policy").mkdir()
+        for name in POLICY:
+            shutil.copyfile(paths.ONLINE / Path(name).name, fresh / name)
+        write_record(fresh / ONLINE, replace(summary, seconds=None))
+        finish(fresh, both_forms(online_card(read(fresh, POLICY[2], Statement), summary)))
+        checked = check_online(fresh, void_ok=void_ok)
+        if signer is not None:
+            sign_bundle(fresh, signer)
+        forget_times(fresh)
+    return checked
+
+
+def check_online(folder: Path, *, void_ok: bool, key: Path | None = None) -> Statement:
+    """Check such a bundle, one's own or a stranger's; see `primorl.release.bundle.check`."""
+    check_names_and_hashes(folder, _ONLINE_FILES)
+    if key is not None:
+        verify(folder, key)
+    config, statement = read(folder, POLICY[1], PolicyConfig), read(folder, POLICY[2], Statement)
+    summary, path = read(folder, ONLINE, OnlineSummary), folder / POLICY[2]
+    _check_policy(folder, config)
+    if not void_ok:
+        refuse_void(path, statement)
+    given(path, "charge", statement.charge)
+    protocol = given(path, "online", statement.online)
+    _check_protocol(path, statement, protocol)
+    check_statement(path, statement)
+    _check_summary(folder, config, statement, protocol, summary)
+    check_cards(folder, both_forms(online_card(statement, summary)))
+    return statement
+
+
+def _check_made(params: Params | Reading, statement: Statement) -> None:
+    """The ledger must know the charge, and that it made these very files."""
+    ledger = begun_ledger(params)
+    charges = []
+    if ledger is not None:
+        with closing(ledger):
+            charges = ledger.charges()
+    made = next((charge.made for charge in charges if charge.id == statement.charge), ())
+    found = {name: file_sha256(paths.ONLINE / name) for name in MADE_ONLINE}
+    if found not in [dict(each) for each in made]:
+        raise PipelineError(
+            f"{paths.ONLINE}: not what charge {statement.charge} made, as the ledger has it; `dvc repro online`"
+        )
+
+
+def _check_policy(folder: Path, config: PolicyConfig) -> None:
+    policy = checked_policy(folder, config)
+    if not all(bool(layer.isfinite().all()) for layer in policy.layers):
+        raise PipelineError(f"{folder / POLICY[0]}: found NaN or infinity, allowed are finite numbers")
+    if config.policy != "models/online":
+        raise PipelineError(f"{folder / POLICY[1]}: policy: found {config.policy!r}, allowed is 'models/online'")
+
+
+def _check_protocol(path: Path, statement: Statement, protocol: OnlineProtocol) -> None:
+    """The mechanism of the users must be what `online_plan` makes of the protocol."""
+    own = statement.mechanisms[-1] if statement.mechanisms else mechanism(_WHAT, statement)
+    met = protocol.cohorts * protocol.cohort
+    contradictions = {
+        "mechanisms: the last one is not that of models/online": own.what != _WHAT,
+        "sampling_probability: not 1, and cohorts are not sampled": own.sampling_probability != 1,
+        "queries: users are asked none": bool(own.queries),
+        "online: rounds are not releases times appearances": own.rounds != protocol.releases * protocol.appearances,
+        "online: users are not the units": statement.units != protocol.users,
+        "online: cohort: larger than the number of users": protocol.cohort > protocol.users,
+        "online: cohorts: users are in more of them than appearances": met > protocol.users * protocol.appearances,
+        "online: releases: not those of the algorithm": protocol.releases != RELEASES.get(protocol.algorithm),
+    }
+    for what, found in contradictions.items():
+        if found:
+            raise PipelineError(f"{path}: {what}")
+
+
+def _check_summary(
+    folder: Path, config: PolicyConfig, statement: Statement, protocol: OnlineProtocol, summary: OnlineSummary
+) -> None:
+    """What the cards quote must be what the statement says, of this very policy."""
+    expected = {
+        "met": True,
+        "env_id": config.environment,
+        "algorithm": protocol.algorithm,
+        "users": protocol.users,
+        "cohort": protocol.cohort,
+        "cohorts": protocol.cohorts,
+        "private": statement.sound,
+        "epsilon": user_epsilon(statement),
+        "epsilon_in_all": statement.epsilon if statement.sound else None,
+        "delta": statement.delta,
+        "unit": statement.unit,
+        "void": statement.void,
+        "start": "policy" if statement.mechanisms else "scratch",
+        "policy_sha256": file_sha256(folder / POLICY[0]),
+        "seconds": None,
+    }
+    for key, value in expected.items():
+        if getattr(summary, key) != value:
+            raise PipelineError(f"{folder / ONLINE}: {key}: contradicts {POLICY[1]} or {POLICY[2]}")

@@ -22,17 +22,19 @@ from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
-from primorl.dynamics.ensemble import GaussianEnsemble
-from primorl.dynamics.starts import StartModel
-from primorl.evaluation.private.results import PrivateEvaluation
-from primorl.evaluation.recommendation import of_answers
+from primorl.base.errors import PipelineError
+from primorl.base.files import file_sha256
+from primorl.engine.heads import FIRST_STATES
+from primorl.engine.queries import STARTS as STARTS_QUERY
+from primorl.evaluate.private.results import PrivateEvaluation
+from primorl.evaluate.recommendation import of_answers
+from primorl.model.ensemble import GaussianEnsemble
+from primorl.model.starts import StartModel
 from primorl.policy import exported
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
+from primorl.privacy.composition import BEFOREHAND, SHARED, mechanism
 from primorl.privacy.statement import Statement
-from primorl.privacy.together import BEFOREHAND, SHARED, mechanism
-from primorl.project.errors import PipelineError
-from primorl.project.files import file_sha256
 from primorl.release.card import render
 from primorl.release.contents import (
     ANSWERS,
@@ -51,10 +53,7 @@ from primorl.release.contents import (
     read_bundle,
 )
 from primorl.release.document import is_inert
-from primorl.release.recheck import check_ledger, check_payment, check_statement, given
-from primorl.release.soundness import check_model, check_policy
-from primorl.training.heads import FIRST_STATES
-from primorl.training.queries import STARTS as STARTS_QUERY
+from primorl.release.recheck import check_ledger, check_model, check_payment, check_policy, check_statement, given
 
 PARTS = ("models/dynamics", "models/behaviour")
 """Mechanisms of a policy's statement that counts model and clone."""

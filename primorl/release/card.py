@@ -13,17 +13,17 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from primorl.evaluation.private.results import MEAN_RETURN
-from primorl.evaluation.summary import OnlineSummary
-from primorl.evaluation.wording import ADVICE, WHOSE, believed, guarantee, plural, source
+from primorl.base.errors import PipelineError
+from primorl.base.files import file_sha256, read_json
+from primorl.evaluate.private.results import MEAN_RETURN
+from primorl.evaluate.summary import OnlineSummary
+from primorl.evaluate.wording import ADVICE, WHOSE, believed, guarantee, plural, source
 from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.accounting.figures import true_positive_rate
 from primorl.privacy.accounting.privacy_filter import Cost, cost, total
 from primorl.privacy.accounting.rounding import percent_at_most
+from primorl.privacy.composition import joint_event
 from primorl.privacy.statement import Statement
-from primorl.privacy.together import joint_event
-from primorl.project.errors import PipelineError
-from primorl.project.files import file_sha256, read_json
 from primorl.release.contents import ANSWERS, CARDS, CLONE, DECLARED, EVALUATION, FILES, LEDGER, MODEL, OPTIONAL, POLICY
 from primorl.release.document import Document, Row, Section, written
 

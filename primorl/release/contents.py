@@ -1,7 +1,7 @@
 """What a bundle holds: its files, their keys, and how they are read.
 
-Every JSON key is declared: here, in `primorl.privacy.statement`, `primorl.dynamics.config`, `primorl.policy.config` and
-`primorl.evaluation.private.results`. Their values come from the mechanism's output, params.yaml, the environment, the
+Every JSON key is declared: here, in `primorl.privacy.statement`, `primorl.model.config`, `primorl.policy.config` and
+`primorl.evaluate.private.results`. Their values come from the mechanism's output, params.yaml, the environment, the
 public split, what is declared public, or the ledger.
 """
 
@@ -12,17 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from primorl.dynamics import starts
-from primorl.dynamics.config import ModelConfig
-from primorl.evaluation.private.results import PrivateEvaluation
-from primorl.evaluation.recommendation import Recommendation
+from primorl.base.errors import PipelineError
+from primorl.base.files import file_sha256
+from primorl.base.records import Hexadecimal, Line, Matching, Within, printable, read_record, record, to_json
+from primorl.evaluate.private.results import PrivateEvaluation
+from primorl.evaluate.recommendation import Recommendation
+from primorl.model import starts
+from primorl.model.config import ModelConfig
 from primorl.policy.config import PolicyConfig
 from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.statement import Accountant, Statement
-from primorl.project.errors import PipelineError
-from primorl.project.files import file_sha256
-from primorl.project.records import Hexadecimal, Line, Matching, printable, read_record, record, to_json
-from primorl.project.values import Within
 
 MANIFEST, SIGNATURE = "MANIFEST.json", "MANIFEST.sig"
 LEDGER, EVALUATION, CARDS = "ledger-statement.json", "evaluation.json", ("card.md", "card.html")

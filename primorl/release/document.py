@@ -17,7 +17,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from primorl.evaluation.wording import UNBELIEVED, discounted, gain, gain_note, plural, source
+from primorl.evaluate.wording import UNBELIEVED, discounted, gain, gain_note, plural, source
 from primorl.privacy.accounting.figures import posterior
 from primorl.privacy.accounting.rounding import at_most, percent_at_most
 

@@ -1,23 +1,145 @@
-"""Accounting again what a bundle states: no figure is believed, and none may be lower than the accountant makes it."""
+"""Numbers of a released model and policy that could not come from training: not finite, of the wrong sign, swapped.
+
+Interval arithmetic bounds every output over all inputs within the declared bounds: |ReLU(x)| and |x sigmoid(x)| are at
+most |x|; inputs of polynomial features are held within bounds of their own. So a network that passes gives finite
+outputs for all of them, not only for those that were tried.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from dp_accounting import dp_event
+from torch import Tensor
 
+from primorl.base.errors import PipelineError
+from primorl.base.files import finite
+from primorl.base.records import printable
+from primorl.engine import linear as _head_queries  # noqa: F401 - registers its queries, and those of networks
+from primorl.model.ensemble import GaussianEnsemble
+from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.events import event_from_json, event_to_json
+from primorl.privacy.composition import joint_event
 from primorl.privacy.ledger.account import fixed_epsilon, seen, total_of
 from primorl.privacy.mechanism.queries import GaussianQuery, query_types
 from primorl.privacy.statement import NOTHING_READ, Accountant, MechanismStatement, SpentOnDataset, Statement
-from primorl.privacy.together import joint_event
-from primorl.project.errors import PipelineError
-from primorl.project.files import finite
-from primorl.project.records import printable
 from primorl.release.contents import LEAST_NOISE, LEDGER, MOST_ROUNDS, LedgerStatement
 from primorl.release.stated_figures import OURS, agrees, misstated
-from primorl.training import head_queries as _head_queries  # noqa: F401 - registers its queries, and those of networks
+
+_LARGEST = 1e30  # float32 ends at 3.4e38; sums and squares of what a trained network holds stay far below
+
+
+def check_model(path: Path, model: GaussianEnsemble) -> None:
+    """Check the numbers of a dynamics model, read from ``path`` and from ``config.json`` beside it.
+
+    Raises:
+        PipelineError: one line; names the tensor or key, what was found, what is allowed.
+    """
+    shape, scales, bounds = model.architecture, model.normaliser, model.bounds
+    for number, weight in enumerate(model.weights):
+        _refuse_unless_finite(path, f"layers.{number // 2}.{('weight', 'bias')[number % 2]}", weight)
+    for part in (scales, bounds):
+        for name, value in vars(part).items():
+            if isinstance(value, Tensor):
+                _refuse_unless_finite(path, name, value)
+    for name, scale in (("input_scale", scales.input_scale), ("target_scale", scales.target_scale)):
+        _refuse_unless_positive(path, name, scale)
+    config = path.with_name("config.json")
+    for place, name, low, high, equal in (
+        (path, "observation", bounds.observation_low, bounds.observation_high, True),  # a constant column
+        (path, "action", bounds.action_low, bounds.action_high, False),
+        (config, "reward", torch.tensor(bounds.reward_low), torch.tensor(bounds.reward_high), True),
+        (config, "log_variance", torch.tensor(shape.log_variance_low), torch.tensor(shape.log_variance_high), False),
+    ):
+        if bool(((low > high) if equal else (low >= high)).any()):
+            allowed = "at most" if equal else "below"
+            raise PipelineError(f"{place}: {name}_low: found a bound that is not {allowed} {name}_high: swapped?")
+    _refuse_large(config, "reward_low, reward_high", max(abs(bounds.reward_low), abs(bounds.reward_high)))
+    inputs = _farthest(
+        torch.cat((bounds.observation_low, bounds.action_low)),
+        torch.cat((bounds.observation_high, bounds.action_high)),
+        scales.input_mean,
+        scales.input_scale,
+    )
+    if shape.features is not None and scales.basis is not None:
+        inputs = shape.features.largest(scales.basis)
+    output = _largest_output(model.weights, inputs.expand(shape.members, 1, -1))
+    _refuse_large(path, "the outputs", float(output.max()))
+    spread = torch.exp(0.5 * torch.tensor(shape.log_variance_high, dtype=torch.float64))
+    predicted = (
+        output[..., : shape.targets] + spread
+    ) * scales.target_scale.double() + scales.target_mean.double().abs()
+    _refuse_large(path, "the predictions", float(predicted.max()))
+
+
+def check_policy(path: Path, policy: DeterministicPolicy, model: GaussianEnsemble, *, own_scales: bool) -> None:
+    """Check the numbers of a policy, and that its actions and scales are those of the model it was trained in.
+
+    Args:
+        path: ``policy.safetensors``, for the message.
+        policy: read from it.
+        model: one that passed `check_model`.
+        own_scales: the policy was trained on the data and not in the model, so its scales are its own.
+    """
+    S, scales, bounds = model.architecture.observation_size, model.normaliser, model.bounds
+    mean, scale = scales.input_mean[:S], scales.input_scale[:S]
+    if own_scales:
+        mean, scale = policy.observation_mean, policy.observation_scale
+        _refuse_unless_finite(path, "observation_mean", mean)
+        _refuse_unless_finite(path, "observation_scale", scale)
+        _refuse_unless_positive(path, "observation_scale", scale)
+    for name, found, expected in (
+        ("observation_mean", policy.observation_mean, mean),
+        ("observation_scale", policy.observation_scale, scale),
+        ("action_low", policy.action_low, bounds.action_low),
+        ("action_high", policy.action_high, bounds.action_high),
+    ):
+        if not torch.equal(found, expected):
+            raise PipelineError(f"{path}: {name}: found other numbers than the model has: it is of another model")
+    inputs = _farthest(bounds.observation_low, bounds.observation_high, mean, scale)
+    layers = [layer if number % 2 else layer.mT for number, layer in enumerate(policy.layers)]  # held as [out, in]
+    _refuse_large(path, "the outputs", float(_largest_output(layers, inputs.expand(1, 1, -1)).max()))
+
+
+def _farthest(low: Tensor, high: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
+    """Largest standardised input ``[in]``, one width of the bounds and one scale beyond them included, in float64."""
+    margin = high.double() - low.double() + scale.double()
+    far = torch.maximum((low.double() - margin - mean).abs(), (high.double() + margin - mean).abs())
+    return far / scale.double()
+
+
+def _largest_output(layers: Sequence[Tensor], inputs: Tensor) -> Tensor:
+    """A bound on every output of N networks, ``[N, 1, out]``.
+
+    Args:
+        layers: weights ``[N, in, out]`` and biases ``[N, 1, out]`` in turn.
+        inputs: the largest magnitude of every input, ``[N, 1, in]``.
+    """
+    largest = inputs
+    for weight, bias in zip(layers[::2], layers[1::2], strict=True):
+        largest = largest @ weight.double().abs() + bias.double().abs()
+    return largest
+
+
+def _refuse_unless_finite(path: Path, name: str, value: Tensor) -> None:
+    if not bool(value.isfinite().all()):
+        raise PipelineError(f"{path}: {name}: found NaN or infinity, allowed are finite numbers; `dvc checkout` it")
+
+
+def _refuse_unless_positive(path: Path, name: str, scale: Tensor) -> None:
+    if bool((scale <= 0).any()):
+        raise PipelineError(f"{path}: {name}: found a scale that is not positive, allowed are numbers above 0")
+
+
+def _refuse_large(path: Path, what: str, largest: float) -> None:
+    if not largest <= _LARGEST:
+        raise PipelineError(
+            f"{path}: {what}: may reach {largest:.3g} within the declared bounds, allowed is up to {_LARGEST:g}: they "
+            "would not stay finite"
+        )
+
 
 Value = TypeVar("Value")
 

@@ -13,21 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from primorl.config.params import Params
-from primorl.dynamics.config import ModelConfig
-from primorl.dynamics.ensemble import GaussianEnsemble
-from primorl.dynamics.pessimism import PessimisticModel
-from primorl.dynamics.seed_generators import SeedGenerators
-from primorl.evaluation.private.problem import PublicTrajectories
-from primorl.evaluation.private.results import Answer, PrivateEvaluation
-from primorl.evaluation.summary import Summary, stated
-from primorl.evaluation.wording import plural
-from primorl.policy.config import PolicyConfig
-from primorl.policy.exported import DeterministicPolicy
-from primorl.privacy.accounting.privacy_filter import Cost
-from primorl.privacy.statement import Statement
-from primorl.project.errors import PipelineError
-from primorl.project.paths import (
+from primorl.base.errors import PipelineError
+from primorl.base.paths import (
     BEHAVIOUR,
     CURVES,
     MANIFEST,
@@ -39,11 +26,23 @@ from primorl.project.paths import (
     PUBLIC,
     SUMMARY,
 )
-from primorl.project.records import to_json
+from primorl.base.records import to_json
+from primorl.config.params import Params
+from primorl.data.storage.schema import Manifest
+from primorl.evaluate.private.problem import PublicTrajectories
+from primorl.evaluate.private.results import Answer, PrivateEvaluation
+from primorl.evaluate.summary import Summary, stated
+from primorl.evaluate.wording import plural
+from primorl.model.config import ModelConfig
+from primorl.model.ensemble import GaussianEnsemble, SeedGenerators
+from primorl.model.pessimism import PessimisticModel
+from primorl.paid.accounts import open_public
+from primorl.policy.config import PolicyConfig
+from primorl.policy.exported import DeterministicPolicy
+from primorl.privacy.accounting.privacy_filter import Cost
+from primorl.privacy.statement import Statement
 from primorl.release.card import whole, with_account
 from primorl.release.stated_figures import check_epsilon, check_with_parts
-from primorl.setup.accounts import open_public
-from primorl.trajectories.storage.manifest import Manifest
 
 _ROLLOUTS, _MOST_ROWS = 256, 16384
 _SEED = 0

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from primorl.evaluation.private.results import Answer
-from primorl.evaluation.wording import WHOSE, believed, discounted, plural, source
+from primorl.evaluate.private.results import Answer
+from primorl.evaluate.wording import WHOSE, believed, discounted, plural, source
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.rounding import at_most, percent_at_most
 from primorl.release.card import curve

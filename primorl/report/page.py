@@ -10,9 +10,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 import primorl
-from primorl.evaluation.wording import ADVICE, account, discounted, gain, gain_note, guarantee, plural, value
+from primorl.base.files import finite
+from primorl.evaluate.wording import ADVICE, account, discounted, gain, gain_note, guarantee, plural, value
 from primorl.privacy.accounting.rounding import at_least, at_most, left_of
-from primorl.project.files import finite
 from primorl.release.card import meaning, people, practice, success
 from primorl.report.facts import Facts
 from primorl.report.figures import figures

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Box, Discrete
 
-from primorl.project.errors import PipelineError
+from primorl.base.errors import PipelineError
 from primorl.simulators import dosing, environments
 from primorl.simulators.classic_control import AcrobotBatch, CartPoleBatch, PendulumBatch
 from primorl.simulators.environments import EnvironmentBatch, Flags, Floats

@@ -18,7 +18,7 @@ from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation
 from torch import Tensor
 
-from primorl.project.errors import PipelineError
+from primorl.base.errors import PipelineError
 
 # Stable-Baselines3 and Shimmy import Gym where it is installed. Gym then prints that it is unmaintained, which nobody
 # can act on: this project uses Gymnasium. Only this notice is removed.

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, JsonValue, StrictInt, Tag, TypeAdapter, ValidationError
 
+from primorl.base.errors import PipelineError
+from primorl.base.records import Finite
 from primorl.config.reading import explanations, read_yaml, shown
 from primorl.config.texts import Block
-from primorl.project.errors import PipelineError
-from primorl.project.values import Finite
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SHARED = ("partition", "privacy.budget", "ledger", "tracking", "compute.threads")

@@ -25,15 +25,15 @@ from typing import Annotated, Any, Literal
 
 import yaml
 
+from primorl.base import paths
+from primorl.base.errors import PipelineError
+from primorl.base.files import file_sha256, home, locked, read_json, replaced_file, waited_for, write_json
+from primorl.base.processes import environment, processor, when_parent_ends
+from primorl.base.records import read_record, record, write_record
+from primorl.base.reporting import INTERRUPTED
 from primorl.config import params
 from primorl.config.params import Params
 from primorl.config.reading import read_yaml
-from primorl.project import paths
-from primorl.project.errors import PipelineError
-from primorl.project.files import file_sha256, home, locked, read_json, replaced_file, waited_for, write_json
-from primorl.project.processes import environment, processor, when_parent_ends
-from primorl.project.records import read_record, record, write_record
-from primorl.project.reporting import INTERRUPTED
 from primorl.sweeps.file import Trial, with_settings
 
 FILE, OUTPUT = Path("row.json"), Path("output.txt")
@@ -300,7 +300,7 @@ def ask_ledger() -> None:
     """Raise `Refused` if the ledger would not grant what the stages charge, as params.yaml in this folder has it."""
     from absl import logging
 
-    from primorl.setup.next_charges import check_next
+    from primorl.paid.bill import check_next
 
     logging.set_verbosity(logging.ERROR)  # the RDP accountant names every order that it leaves out
     check_next(params.load())

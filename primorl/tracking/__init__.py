@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from primorl.base.files import HOST, workspace
+from primorl.base.processes import git_tags, is_alive, mark
 from primorl.config.params import Params
 from primorl.privacy.accounting.rounding import at_least, at_most
-from primorl.project.files import HOST, workspace
-from primorl.project.git import git_tags
-from primorl.project.processes import is_alive, mark
 from primorl.tracking.store import Log, Store, open_store
 
 if TYPE_CHECKING:

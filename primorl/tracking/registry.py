@@ -24,7 +24,7 @@ import numpy as np
 
 import primorl.tracking
 from primorl.config.params import Params
-from primorl.evaluation.wording import worth
+from primorl.evaluate.wording import worth
 from primorl.policy.loaded import read_policy
 from primorl.privacy.statement import Statement
 from primorl.tracking.store import Log, one_at_a_time

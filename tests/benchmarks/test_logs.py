@@ -13,12 +13,12 @@ from benchmarks.quality.logs import LOGS
 from benchmarks.quality.logs.log import CONSENTED, Box
 from benchmarks.quality.logs.project import SPLITS, keep_public, lay
 from benchmarks.quality.logs.report import by_log
+from primorl.base.paths import PARTITIONS
 from primorl.config.datasets import TabularDataset, checked
-from primorl.project.paths import PARTITIONS
-from primorl.trajectories.ingestion import ingest
-from primorl.trajectories.partitioning import partition
-from primorl.trajectories.sources import source_of
-from primorl.trajectories.storage.parquet import PartReader
+from primorl.data.ingestion import ingest
+from primorl.data.partitioning import partition
+from primorl.data.sources import source_of
+from primorl.data.storage.parquet import PartReader
 
 
 @pytest.mark.parametrize("name", LOGS)

@@ -12,9 +12,9 @@ import numpy as np
 from benchmarks.machine import ROOT
 from benchmarks.quality.paper import report, results, sheets
 from benchmarks.quality.paper import rows as table
+from primorl.base.paths import PARAMS
 from primorl.config.params import DATASETS, parse
 from primorl.config.reading import read_yaml
-from primorl.project.paths import PARAMS
 
 NOBODY_PUBLIC = "alone-pendulum"
 

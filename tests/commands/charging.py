@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 import yaml
 
+from primorl.base.files import write_json
 from primorl.commands import main as cli
 from primorl.config.params import Params
+from primorl.data.storage.schema import Manifest
+from primorl.paid.accounts import dataset_version, project_ledger
 from primorl.privacy.accounting.epsilon import training_event
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.ledger.history import Version
-from primorl.project.files import write_json
-from primorl.setup.accounts import dataset_version, project_ledger
-from primorl.trajectories.storage.manifest import Manifest
+from tests.data.builders import episode
 from tests.pipeline.training_project import write_partitions
 from tests.privacy.ledger.ledgers import DELTA, request
 from tests.projects import project_settings, write_settings
-from tests.trajectories.builders import episode
 
 EVENT = training_event(0.5, 4.0, 3)
 

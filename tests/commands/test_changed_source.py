@@ -9,8 +9,8 @@ import pytest
 from pipeline import collect
 from primorl.commands.main import main
 from primorl.config.params import Params
-from primorl.trajectories.sources.tabular import watch
-from primorl.trajectories.sources.tabular.watch import changed
+from primorl.data.sources.tabular import watch
+from primorl.data.sources.tabular.watch import changed
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.projects import project_settings, write_settings
 

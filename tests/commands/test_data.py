@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from primorl.config.datasets import AnyDataset
-from primorl.trajectories.description import describe
-from primorl.trajectories.ingestion import ingest
-from primorl.trajectories.partitioning import partition
-from primorl.trajectories.sources import source_of
+from primorl.data.description import describe
+from primorl.data.ingestion import ingest
+from primorl.data.partitioning import partition
+from primorl.data.sources import source_of
 from tests.commands.conftest import Call
+from tests.data.builders import entry, episode, write_raw
 from tests.projects import project_settings, write_settings
-from tests.trajectories.builders import entry, episode, write_raw
 
 
 def partitioned(public_fraction: float, dataset: str, chosen: AnyDataset) -> None:

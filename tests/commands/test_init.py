@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 from pipeline import collect, ingest
 from primorl.commands import main as cli
 from primorl.config.params import load
-from primorl.trajectories.storage.parquet import PartReader
+from primorl.data.storage.parquet import PartReader
 from tests.commands.conftest import Call
 from tests.pipeline.fakes import FakeRun
 from tests.projects import ROOT

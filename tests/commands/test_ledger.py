@@ -20,24 +20,24 @@ import pytest
 import yaml
 from dp_accounting import dp_event
 
+from primorl.base import dvc
+from primorl.base.errors import PipelineError
+from primorl.base.files import read_json, write_json
 from primorl.config.params import Params
+from primorl.data.identity.membership import DIGEST_BYTES
+from primorl.data.storage.schema import Manifest
+from primorl.paid.accounts import dataset_version, project_ledger
 from primorl.privacy.accounting.epsilon import compose, training_event
 from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.accounting.rounding import at_most, left_of
+from primorl.privacy.composition import joint_event
 from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.chain import Chain, Record
 from primorl.privacy.ledger.ledger import Ledger
-from primorl.privacy.together import joint_event
-from primorl.project import dvc
-from primorl.project.errors import PipelineError
-from primorl.project.files import read_json, write_json
-from primorl.setup.accounts import dataset_version, project_ledger
-from primorl.trajectories.identity.membership import DIGEST_BYTES
-from primorl.trajectories.storage.manifest import Manifest
 from tests.commands.charging import EVENT, charged, data, partitioned, settings
 from tests.commands.conftest import Call
+from tests.data.builders import snapshot
 from tests.privacy.ledger.ledgers import DELTA, adaptive, execute, request, version
-from tests.trajectories.builders import snapshot
 
 HEAD, DATABASE = Path(".primorl/ledger.head"), Path(".primorl/ledger.db")
 STATEMENT, PARTITIONS = Path("models/dynamics/privacy.json"), Path("data/partitions")

@@ -17,15 +17,15 @@ import pytest
 import torch
 
 import primorl as package
+from primorl.base.errors import PipelineError
 from primorl.commands import doctor, plan_answer
 from primorl.config import params
-from primorl.project.errors import PipelineError
-from primorl.setup.accounts import project_ledger
+from primorl.paid.accounts import project_ledger
 from tests.commands.charging import edit
 from tests.commands.conftest import Call
+from tests.data.builders import snapshot
 from tests.privacy.ledger.ledgers import GAUSSIAN, request, version
 from tests.projects import ROOT
-from tests.trajectories.builders import snapshot
 
 HEAVY = ("torch", "mlflow", "dvc", "pydantic", "dp_accounting", "pandas", "numpy", "sqlalchemy", "scipy", "pyarrow")
 EVERY = (

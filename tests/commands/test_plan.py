@@ -9,26 +9,26 @@ from typing import Any
 import pytest
 import yaml
 
+from primorl.base.errors import PipelineError
+from primorl.base.files import write_json
+from primorl.base.paths import MANIFEST
 from primorl.config.params import Params, load
+from primorl.data.storage.schema import Manifest
+from primorl.paid import clone
+from primorl.paid.accounts import project_ledger
+from primorl.paid.model import make_plan
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.ledger.history import Version
 from primorl.privacy.ledger.ledger import Budget
-from primorl.project.errors import PipelineError
-from primorl.project.files import write_json
-from primorl.project.paths import MANIFEST
-from primorl.setup import clone_work
-from primorl.setup.accounts import project_ledger
-from primorl.setup.model_work import make_plan
-from primorl.trajectories.storage.manifest import Manifest
 from tests.commands.charging import edit
 from tests.commands.conftest import Call
+from tests.data.builders import INFO
+from tests.paid.conftest import small
+from tests.paid.fitted_project import automatic, fit, fits, quick, write_data
 from tests.pipeline.training_project import watch_private
 from tests.privacy.ledger.ledgers import adaptive, request, version
 from tests.projects import project_settings, write_settings
-from tests.setup.conftest import small
-from tests.setup.fitted_project import automatic, fit, fits, quick, write_data
-from tests.trajectories.builders import INFO
 
 __all__ = ["small"]
 
@@ -157,7 +157,7 @@ def test_the_clone_and_the_private_evaluation_are_counted_with_the_model(
 ) -> None:
     """All of them are paid by the same people; the twin: without them nothing is said."""
     for name, value in (("ROUNDS", 5), ("SAMPLING_PROBABILITY", 1.0), ("noise_for", lambda epsilon, delta: 20.0)):
-        monkeypatch.setattr(clone_work, name, value)
+        monkeypatch.setattr(clone, name, value)
     write_params()
     assert "in all" not in said(primorl)
     edit("params.yaml", behaviour={"target_epsilon": 0.5})

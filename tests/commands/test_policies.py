@@ -13,23 +13,25 @@ from typing import Any
 import pytest
 
 from primorl import tracking
+from primorl.base.files import write_json
+from primorl.base.paths import MODEL
 from primorl.commands.doctor import examine
 from primorl.config import params
 from primorl.config.params import Params, plain
+from primorl.paid import selection
+from primorl.paid.accounts import open_ledger
 from primorl.policy.exported import save
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.accounting.rounding import at_least, at_most
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.statement import Statement
-from primorl.project.files import write_json
-from primorl.project.paths import MODEL
-from primorl.setup import selection
-from primorl.setup.accounts import open_ledger
 from primorl.sweeps.file import Trial
 from primorl.tracking import RUN_TAGS, stage_run
 from tests.commands.charging import data
 from tests.commands.conftest import Call
+from tests.data.builders import INFO, episode, episodes, snapshot, table
+from tests.paid.test_selection import FOLDERS, project
 from tests.pipeline.conftest import small
 from tests.pipeline.fakes import FakeRun
 from tests.pipeline.test_audit import project as audited
@@ -41,13 +43,11 @@ from tests.policy.test_exported import EPOCHS
 from tests.policy.test_loaded import NAMES, RANGE, loaded
 from tests.privacy.ledger.ledgers import request
 from tests.projects import project_settings, write_settings
-from tests.setup.test_selection import FOLDERS, project
 from tests.statements import OF_TRAINING
 from tests.sweeps.conftest import MODEL as SMALL_MODEL
 from tests.sweeps.conftest import project as swept
 from tests.sweeps.conftest import quick, ran, sweep_of
 from tests.sweeps.stages import BAD_SEED
-from tests.trajectories.builders import INFO, episode, episodes, snapshot, table
 
 __all__ = ["audited", "evaluated", "project", "quick", "small", "swept"]
 

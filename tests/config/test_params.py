@@ -10,8 +10,8 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from primorl.base.errors import PipelineError
 from primorl.config import params
-from primorl.project.errors import PipelineError
 from tests.projects import ROOT, project_settings
 
 RAW = project_settings()

@@ -10,8 +10,8 @@ from dvc.utils.serialize import parse_yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from primorl.base.errors import PipelineError
 from primorl.config.reading import read_yaml
-from primorl.project.errors import PipelineError
 
 SCALARS = {
     "1:30": "1:30",  # 90 in YAML 1.1

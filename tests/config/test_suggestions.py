@@ -10,11 +10,11 @@ import pytest
 import yaml
 from dp_accounting import dp_event
 
-from primorl.config import params, shares
+from primorl.base.errors import PipelineError
+from primorl.config import params, suggestions
 from primorl.config.suggestions import FITTED, TO_FIT, leaves
 from primorl.privacy.accounting.epsilon import compose
 from primorl.privacy.accounting.gaussian import gaussian_mean
-from primorl.project.errors import PipelineError
 from tests.projects import ROOT
 
 AUTO: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
@@ -99,11 +99,15 @@ def test_a_total_is_shared_by_what_a_log_needs_and_given_alone() -> None:
     beyond = with_keys(dataset="csv-log", privacy__total_epsilon=2.0, evaluation__private__estimators=more)
     assert "evaluation.private.estimators it comes to 2." in refusal(beyond)
     assert params.parse(with_keys(privacy__total_epsilon=2.0)).privacy.target_epsilon == 2.0
-    assert shares.model_of(1e-6, 1e-5) == 5e-7, "δ alone allows it"
+    assert suggestions.model_of(1e-6, 1e-5) == 5e-7, "δ alone allows it"
     for total in (0.01, 0.9, 8.0):
-        model = shares.model_of(total, 1e-5)
+        model = suggestions.model_of(total, 1e-5)
         for factor, within in ((1.0, True), (1.12, False)):
-            parts = [factor * model, shares.clone(factor * model), *shares.estimators(factor * model).values()]
+            parts = [
+                factor * model,
+                suggestions.clone(factor * model),
+                *suggestions.estimators(factor * model).values(),
+            ]
             events = [dp_event.GaussianDpEvent(1 / gaussian_mean(each, 1e-5)) for each in parts]
             assert (compose(events, 1e-5).epsilon_pld <= total) is within
     for wrong in (float("inf"), -1.0, "much"):
@@ -228,10 +232,10 @@ def test_without_an_environment_the_clone_and_two_questions_get_their_shares() -
     assert found.evaluation.private.estimators == {"behaviour": 0.1, "model_check": 0.1}
     assert found.behaviour.target_epsilon == 0.175
     assert found.evaluation.private.return_bounds == "public"
-    assert found.origins[shares.ESTIMATORS] == DEFAULTS
+    assert found.origins[suggestions.ESTIMATORS] == DEFAULTS
     by_noise = {"privacy__target_epsilon": None, "privacy__noise_multiplier": 4.0}
     found = params.parse(with_keys(dataset="csv-log", **by_noise))
     assert found.evaluation.private.estimators == {}
-    assert found.origins[shares.ESTIMATORS] == shares.STATED, "the model's statement says what a share is"
+    assert found.origins[suggestions.ESTIMATORS] == suggestions.STATED, "the model's statement says what a share is"
     assert found.behaviour.target_epsilon is None
-    assert shares.estimators(0.3) == {"behaviour": 0.06, "model_check": 0.06}
+    assert suggestions.estimators(0.3) == {"behaviour": 0.06, "model_check": 0.06}

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 from examples import charts_to_log, tracks_to_log
+from primorl.base.errors import PipelineError
 from primorl.config.datasets import Ingestion, TabularDataset, checked
-from primorl.project.errors import PipelineError
-from primorl.trajectories.ingestion import ingest
-from primorl.trajectories.partitioning import partition
-from primorl.trajectories.sources import source_of
-from primorl.trajectories.storage.parquet import PartReader
+from primorl.data.ingestion import ingest
+from primorl.data.partitioning import partition
+from primorl.data.sources import source_of
+from primorl.data.storage.parquet import PartReader
 from tests.projects import project_settings
 
 HEART, ARTERY, BREATHS, OXYGEN = 220045, 220052, 220210, 220277

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from examples.spark_ingest import mapped
+from primorl.base.errors import PipelineError
 from primorl.config.blocks import PublicColumn
 from primorl.config.params import from_plain
-from primorl.project.errors import PipelineError
 from tests.projects import project_settings
 
 

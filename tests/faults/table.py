@@ -34,11 +34,11 @@ LEDGER, ON_LEDGER = "primorl.privacy.ledger", "tests/privacy/ledger"
 ACCOUNT, BOOK, CHAIN, ROSTER = (f"{LEDGER}.{name}" for name in ("account", "ledger", "chain", "roster"))
 CHARGES, PROGRESS = f"{LEDGER}.charges", f"{LEDGER}.progress"
 PAYING, INTERRUPTED = f"{ON_LEDGER}/test_paying.py", f"{ON_LEDGER}/test_interruptions.py"
-INDEPENDENCE = "tests/training/test_independence.py"
-COHORT, LOCAL_UPDATE = "primorl.training.cohort", "primorl.training.local_update"
-ONLINE = "primorl.online.mechanism"
-HEAD_QUERIES, ON_LINEAR = "primorl.training.head_queries", "tests/training/test_linear.py"
-TRAINING, FEATURES = "primorl.training.training", "primorl.dynamics.features"
+INDEPENDENCE = "tests/engine/test_independence.py"
+COHORT, LOCAL_UPDATE = "primorl.engine.local_update", "primorl.engine.local_update"
+ONLINE = "primorl.online.learning"
+HEAD_QUERIES, ON_LINEAR = "primorl.engine.linear", "tests/engine/test_linear.py"
+TRAINING, FEATURES = "primorl.engine.training", "primorl.model.architecture"
 CLIPPED = "self.contribution.total(torch.stack(means))"
 SCALES = "contribution.total(_means(torch.cat((z, z * z, _powers(share), *categories), -1), own))"
 UNCLIPPED_SCALES = SCALES.replace("contribution.total(", "(2.0**20 * ").replace(
@@ -116,7 +116,7 @@ CATCHERS = {
             "clip-of-one-vector", CLIPPING, "L2Clip.finish", expression("self.clipping_norm * _MARGIN / norms", "2 * _")
         )
     ],
-    "tests/training/test_local_update.py::test_a_step_without_rows_clips_nothing": [
+    "tests/engine/test_local_update.py::test_a_step_without_rows_clips_nothing": [
         Fault("clip-again-on-padding", LOCAL_UPDATE, "_clip", expression("idle.unsqueeze(-1)", "_ & False"))
     ],
     # sampling
@@ -140,7 +140,7 @@ CATCHERS = {
     "tests/privacy/audits/test_canaries.py::test_what_is_seen_has_the_stated_law": [
         Fault("sampling-one-cohort", PLAN, "Plan.cohort", returned("self.__dict__.setdefault('kept', _)"))
     ],
-    "tests/training/test_cohort.py::test_no_two_rounds_share_their_orders": [
+    "tests/engine/test_cohort.py::test_no_two_rounds_share_their_orders": [
         Fault(
             "sampling-seeded-orders",
             COHORT,
@@ -258,10 +258,10 @@ CATCHERS = {
     f"{INTERRUPTED}::test_an_interruption_of_the_resumption_loses_nothing": [
         Fault("payment-resumption-forgets", CHARGES, "_taken", value_of("tokens", "(token,)"))
     ],
-    "tests/training/test_training.py::test_however_often_a_run_dies_no_more_rounds_run_than_were_reserved": [
+    "tests/engine/test_training.py::test_however_often_a_run_dies_no_more_rounds_run_than_were_reserved": [
         Fault(
             "payment-rounds-made-up-for",
-            "primorl.training.training",
+            "primorl.engine.training",
             "train",
             expression("now.started + 1", "now.done + 1"),
         )
@@ -273,7 +273,7 @@ CATCHERS = {
     f"{INDEPENDENCE}::test_a_unit_moves_the_sum_by_its_own_update_exactly": [
         Fault("sensitivity-rounded-sum", LOCAL_UPDATE, "Kernel.sum", call(".trunc_", "update.mul_(1 / grid)"))
     ],
-    "tests/training/test_cohort.py::test_every_epoch_takes_each_transition_once": [
+    "tests/engine/test_cohort.py::test_every_epoch_takes_each_transition_once": [
         Fault("sensitivity-weights-of-others", COHORT, "local_batches", call("own.sum", "_.float().mean()"))
     ],
     f"{TESTS}/test_selection.py::test_a_unit_adds_at_most_one_and_at_least_nothing": [

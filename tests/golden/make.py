@@ -27,9 +27,9 @@ from pipeline import (
     partition,
     train_model,
 )
+from primorl.base.files import write_json
 from primorl.commands import main as cli
 from primorl.config import params
-from primorl.project.files import write_json
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.projects import inside, project_settings, write_settings
 

@@ -11,12 +11,12 @@ import pytest
 import yaml
 
 from pipeline import evaluate, online
+from primorl.base.paths import PARTITIONS
 from primorl.config import params
-from primorl.evaluation.private.results import BEYOND
-from primorl.project.paths import PARTITIONS
-from primorl.setup.clone_work import clone_identity
-from primorl.setup.model_work import model_identity
-from primorl.setup.partitions import Partitions
+from primorl.evaluate.private.results import BEYOND
+from primorl.paid.clone import clone_identity
+from primorl.paid.model import model_identity
+from primorl.paid.partitions import Partitions
 from tests.golden.make import CHARGED, KEPT, PREPARING, command, run
 from tests.projects import inside
 

@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline import collect, ingest, partition, train_model
+from primorl.base.errors import PipelineError
 from primorl.commands import main as cli
 from primorl.config import params
-from primorl.project.errors import PipelineError
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.projects import project_settings, write_settings
 

@@ -10,11 +10,11 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
 from torch import Tensor
 
-from primorl.dynamics.architecture import Architecture
+from primorl.engine.setup import TrainingSetup
+from primorl.model.architecture import Architecture
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
-from primorl.training.setup import TrainingSetup
 from tests.units import local_training, server_training, training_setup
 
 LOW, HIGH, NORM, MOMENTUM = -4.0, 0.5, 0.5, 0.4

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from primorl.project.errors import PipelineError
+from primorl.base.errors import PipelineError
 from tests.hostile import project
 from tests.hostile.project import again, changed, edit_parquet, leaves, prepare, primorl, refused, renew, shown
 from tests.projects import inside

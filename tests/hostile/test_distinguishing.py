@@ -16,9 +16,9 @@ import pytest
 import torch
 from scipy import stats
 
+from primorl.engine.training import train
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
-from primorl.training.training import train
 from tests.hostile import numpy_round
 from tests.hostile.fft_accountant import composed, sampled
 from tests.hostile.setting import HIGH, LOW, MOMENTUM, NORM, as_numpy, data, plan, setup

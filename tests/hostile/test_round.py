@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from primorl.engine.training import train
 from primorl.privacy.mechanism.clipping import EnsembleClip
-from primorl.training.training import train
 from tests.hostile import numpy_round
 from tests.hostile.setting import HIGH, LOW, MOMENTUM, NORM, Replayed, Rows, Watched, as_numpy, data, plan, setup
 

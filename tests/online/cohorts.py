@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from primorl.online.learning import PARAMETERS, Trajectories, Update, Values
-from primorl.online.mechanism import Cohort, online_plan
+from primorl.online.learning import PARAMETERS, Cohort, Trajectories, Update, Values, online_plan
 from primorl.online.network import PolicyNetwork
 from primorl.privacy.mechanism.plan import Plan
 

@@ -8,8 +8,7 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor
 
-from primorl.online.learning import PARAMETERS, OnlineState, Trajectories, learn
-from primorl.online.mechanism import Cohort, online_plan
+from primorl.online.learning import PARAMETERS, Cohort, OnlineState, Trajectories, learn, online_plan
 from primorl.online.network import PolicyNetwork
 from primorl.online.updates import Rebel
 from primorl.privacy.mechanism.plan import Plan

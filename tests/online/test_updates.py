@@ -7,9 +7,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from primorl.online.advantages import generalised_advantages, normalised, own_baseline, own_mean, returns_to_go
 from primorl.online.learning import PARAMETERS
-from primorl.online.updates import DPPG, NaturalGradientByDescent, Rebel, predictions
+from primorl.online.updates import (
+    DPPG,
+    NaturalGradientByDescent,
+    Rebel,
+    generalised_advantages,
+    normalised,
+    own_baseline,
+    own_mean,
+    predictions,
+    returns_to_go,
+)
 from research.natural_gradient import gain, step_scores
 from research.paper_mode import AdamDPPG
 from tests.online.cohorts import USERS, begun, met, network, recorded, unprotected

@@ -6,13 +6,13 @@ import pytest
 from dp_accounting.dp_event import DpEvent
 
 from primorl.config.params import Params
-from primorl.dynamics.config import PublicLosses
+from primorl.model.config import PublicLosses
 from primorl.privacy.accounting import figures
 from primorl.privacy.accounting.epsilon import Spent
 from primorl.privacy.mechanism import plan
+from tests.data.builders import episode
 from tests.pipeline.training_project import with_changes, write_partitions
 from tests.projects import project_settings, write_settings
-from tests.trajectories.builders import episode
 
 
 @pytest.fixture

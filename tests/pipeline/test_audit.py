@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 
 from pipeline import audit
+from primorl.base.errors import PipelineError
+from primorl.base.files import write_json
+from primorl.base.paths import AUDIT_REPORT
 from primorl.config.params import Params
+from primorl.data.storage.schema import Manifest
+from primorl.paid import audits
 from primorl.privacy.mechanism.plan import Plan
-from primorl.project.errors import PipelineError
-from primorl.project.files import write_json
-from primorl.project.paths import AUDIT_REPORT
-from primorl.setup import audits
-from primorl.trajectories.storage.manifest import Manifest
+from tests.data.builders import INFO, episode, snapshot, table
 from tests.pipeline.tiny_policy import RememberingRun, write_partition
 from tests.pipeline.training_project import edited
-from tests.trajectories.builders import INFO, episode, snapshot, table
 
 SURE = 1 - 1e-4  # hardly any false alarms
 PRIVACY = {"target_epsilon": None, "noise_multiplier": 6.0, "sampling_probability": 0.5, "rounds": 30, "delta": 1e-5}

@@ -11,20 +11,20 @@ import pytest
 import torch
 
 from pipeline import clone_behaviour
+from primorl.base.errors import PipelineError
 from primorl.config import params
 from primorl.config.params import Params
+from primorl.engine import rehearsal
+from primorl.engine.training import ENGINE_VERSION
+from primorl.paid import clone
 from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting.epsilon import spent, training_event
 from primorl.privacy.mechanism.plan import Plan
-from primorl.project.errors import PipelineError
-from primorl.setup import clone_work
-from primorl.training import pooled
-from primorl.training.training import ENGINE_VERSION
+from tests.data.builders import INFO
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.pipeline.training_project import charged, states, watch_private, with_changes
 from tests.projects import project_settings
-from tests.trajectories.builders import INFO
 
 FOLDER, DATA = Path("models/behaviour"), Path("data/partitions")
 EPSILON, DELTA = 2.0, 1e-3
@@ -32,10 +32,10 @@ EPSILON, DELTA = 2.0, 1e-3
 
 @pytest.fixture
 def asked(data: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
-    monkeypatch.setattr(clone_work, "ROUNDS", 4)
-    monkeypatch.setattr(clone_work, "SAMPLING_PROBABILITY", 0.5)
-    monkeypatch.setattr(clone_work, "noise_for", lambda epsilon, delta: 1.0)  # the cost of the model's is known
-    monkeypatch.setattr(pooled, "_POOLED", replace(pooled._POOLED, max_epochs=3))
+    monkeypatch.setattr(clone, "ROUNDS", 4)
+    monkeypatch.setattr(clone, "SAMPLING_PROBABILITY", 0.5)
+    monkeypatch.setattr(clone, "noise_for", lambda epsilon, delta: 1.0)  # the cost of the model's is known
+    monkeypatch.setattr(rehearsal, "_POOLED", replace(rehearsal._POOLED, max_epochs=3))
     return with_changes(data, behaviour={"target_epsilon": EPSILON})
 
 
@@ -79,7 +79,7 @@ def test_a_clone_is_charged_before_it_is_trained(asked: Params, monkeypatch: pyt
     config = BehaviourConfig.read(FOLDER)
     assert (config.made, config.rounds, config.engine_version) == (True, 4, ENGINE_VERSION)
     assert config.public_loss is not None
-    monkeypatch.setattr(clone_work, "ROUNDS", 5)
+    monkeypatch.setattr(clone, "ROUNDS", 5)
     with pytest.raises(PipelineError, match="or set by this version, were others when this result was paid for"):
         cloned(asked)
     assert len(charged(asked)) == 1
@@ -93,24 +93,24 @@ def test_what_cannot_be_cloned_is_refused_before_the_charge(asked: Params, monke
     tight = with_changes(asked, privacy={"budget": {"epsilon": 1.0, "delta": DELTA}})
     with pytest.raises(PipelineError, match=r"with clone_behaviour it would be .*behaviour\.target_epsilon"):
         cloned(tight)
-    monkeypatch.setattr(clone_work, "noise_for", lambda epsilon, delta: 2000.0)
+    monkeypatch.setattr(clone, "noise_for", lambda epsilon, delta: 2000.0)
     with pytest.raises(PipelineError, match=r"behaviour\.hidden: found \[2048, 2048\], .* weights"):
         cloned(with_changes(asked, behaviour={"hidden": [2048, 2048]}))
     assert not charged(asked)
     assert not FOLDER.exists()
     spaces = replace(INFO.spaces, discrete_actions=True, action_low=(0.0,), action_high=(1.0,))
     manifest: Any = SimpleNamespace(info=replace(INFO, spaces=spaces))
-    clone_work.check_actions(asked, manifest)
+    clone.check_actions(asked, manifest)
     with pytest.raises(PipelineError, match=r"log_variance_bounds: found \[-5.0, -4.0\], .* discrete"):
-        clone_work.check_actions(with_changes(asked, behaviour={"log_variance_bounds": [-5.0, -4.0]}), manifest)
+        clone.check_actions(with_changes(asked, behaviour={"log_variance_bounds": [-5.0, -4.0]}), manifest)
 
 
 def test_a_clone_costs_what_was_asked_for() -> None:
     chosen = params.from_plain(project_settings())
-    event, noise = clone_work.clone_event(chosen, 0.5, None), clone_work.noise_for(0.5, 1e-5)
-    assert event == training_event(clone_work.SAMPLING_PROBABILITY, noise, clone_work.ROUNDS)
+    event, noise = clone.clone_event(chosen, 0.5, None), clone.noise_for(0.5, 1e-5)
+    assert event == training_event(clone.SAMPLING_PROBABILITY, noise, clone.ROUNDS)
     assert 0.49 < spent(event, 1e-5).epsilon_pld <= 0.5
     heads = replace(chosen, dynamics=replace(chosen.dynamics, model="linear"))
     of_box: Any = SimpleNamespace(info=INFO)
     for manifest in (None, of_box):
-        assert 0.49 < spent(clone_work.clone_event(heads, 0.5, manifest), 1e-5).epsilon_pld <= 0.5
+        assert 0.49 < spent(clone.clone_event(heads, 0.5, manifest), 1e-5).epsilon_pld <= 0.5

@@ -11,13 +11,13 @@ import minari
 import pytest
 
 from pipeline import collect, ingest, partition
+from primorl.base.errors import PipelineError
+from primorl.base.reporting import exit_status
 from primorl.config.params import Params
-from primorl.project.errors import PipelineError
-from primorl.project.reporting import exit_status
-from primorl.trajectories.storage.parquet import PartReader
+from primorl.data.storage.parquet import PartReader
+from tests.data.builders import episode, episodes, snapshot, write_raw
+from tests.data.sources.tabular_builders import entry, row, write
 from tests.pipeline.fakes import FakeRun
-from tests.trajectories.builders import episode, episodes, snapshot, write_raw
-from tests.trajectories.sources.tabular_builders import entry, row, write
 
 
 def test_collect_leaves_one_dataset_and_tells_nothing_of_it(small: Params, capsys: pytest.CaptureFixture[str]) -> None:

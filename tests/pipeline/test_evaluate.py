@@ -12,29 +12,29 @@ import torch
 from mlflow.tracking import MlflowClient
 
 from pipeline import evaluate
+from primorl.base.errors import PipelineError
+from primorl.base.files import file_sha256, read_json, write_json
+from primorl.base.paths import MANIFEST, MODEL, MOPO, POLICY, PRIVATE_EVALUATION, SUMMARY
 from primorl.config.params import Params, from_plain
-from primorl.evaluation import returns as environment_returns
-from primorl.evaluation.private.results import Answer, PrivateEvaluation
-from primorl.evaluation.returns import episode_returns
-from primorl.evaluation.wording import text
+from primorl.data.storage.schema import Manifest
+from primorl.evaluate import returns as environment_returns
+from primorl.evaluate.private.results import Answer, PrivateEvaluation
+from primorl.evaluate.returns import episode_returns
+from primorl.evaluate.wording import text
+from primorl.paid.answers import nothing_asked
+from primorl.paid.training import write_nothing
 from primorl.policy.exported import DeterministicPolicy, save
+from primorl.privacy.composition import together
 from primorl.privacy.statement import ProfilePoint, SpentOnDataset
-from primorl.privacy.together import together
-from primorl.project.errors import PipelineError
-from primorl.project.files import file_sha256, read_json, write_json
-from primorl.project.paths import MANIFEST, MODEL, MOPO, POLICY, PRIVATE_EVALUATION, SUMMARY
-from primorl.setup.paid_training import write_nothing
-from primorl.setup.private_evaluation import nothing_asked
 from primorl.tracking import RUN_TAGS, stage_run
-from primorl.trajectories.storage.manifest import Manifest
-from tests.evaluation.conftest import random_policy
+from tests.data.builders import episodes, table
+from tests.evaluate.conftest import random_policy
 from tests.pipeline.fakes import FakeRun
 from tests.pipeline.tiny_policy import write_model, write_partitions
 from tests.pipeline.training_project import edited
 from tests.projects import project_settings
 from tests.statements import NOT_PRIVATE, OF_TRAINING
 from tests.statements import PRIVATE as STATEMENT
-from tests.trajectories.builders import episodes, table
 
 STAGES = (
     *("collect", "ingest", "partition", "train_model", "clone_behaviour", "optimize_policy", "optimize_mopo"),
@@ -281,7 +281,7 @@ def without_simulator(selected: Params) -> Params:
 
 @pytest.mark.usefixtures("project")
 def test_without_a_simulator_the_value_in_the_model_stands_in_and_is_called_so() -> None:
-    """What it is is tested in tests/evaluation, and where nothing is public in tests/golden."""
+    """What it is is tested in tests/evaluate, and where nothing is public in tests/golden."""
     write_model(STATEMENT)
     run(without_simulator(chosen()))
     summary = json.loads(SUMMARY.read_text(encoding="utf-8"), parse_constant=pytest.fail)

@@ -7,19 +7,19 @@ import pytest
 import torch
 
 from pipeline import evaluate_private
+from primorl.base.errors import PipelineError
+from primorl.base.files import write_json
 from primorl.config.params import Params, plain
-from primorl.evaluation.private.behaviour import Behaviour
-from primorl.evaluation.private.problem import BLOCK
-from primorl.evaluation.private.results import PrivateEvaluation
+from primorl.data.storage.rows import UnitStore
+from primorl.evaluate.private.behaviour import Behaviour
+from primorl.evaluate.private.problem import BLOCK
+from primorl.evaluate.private.results import PrivateEvaluation
+from primorl.paid import answers
+from primorl.paid.training import write_nothing
 from primorl.policy.exported import save
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.plan import Plan
-from primorl.project.errors import PipelineError
-from primorl.project.files import write_json
-from primorl.setup import private_evaluation
-from primorl.setup.paid_training import write_nothing
-from primorl.trajectories.storage.rows import UnitStore
-from tests.evaluation.conftest import random_policy
+from tests.evaluate.conftest import random_policy
 from tests.pipeline.tiny_policy import RememberingRun, write_model
 from tests.pipeline.training_project import charged, edited, killed, states, unopened, watch_private
 from tests.statements import NOT_PRIVATE, PRIVATE
@@ -96,7 +96,7 @@ def test_a_machine_whose_last_bits_depend_on_a_rows_place_is_not_charged(
 ) -> None:
     unopened(monkeypatch)
     factors = torch.linspace(1, 1 + 1e-12, BLOCK, dtype=torch.float64)[:, None]
-    monkeypatch.setattr(private_evaluation, "mean_change", lambda ensemble, rows: rows * factors)
+    monkeypatch.setattr(answers, "mean_change", lambda ensemble, rows: rows * factors)
     refused(ready, "differ with its place among other rows")
     assert charged(ready) == []
 
@@ -122,7 +122,7 @@ def test_a_stage_killed_at_its_only_release_has_spent_it_and_asks_before_it_pays
 
 def test_an_answer_is_never_read_on_the_scale_of_other_bounds(ready: Params) -> None:
     with pytest.MonkeyPatch.context() as earlier:
-        earlier.setattr(private_evaluation, "_about", lambda estimator, problem, subject: "")
+        earlier.setattr(answers, "_about", lambda estimator, problem, subject: "")
         evaluated(asking(ready, {"behaviour": 3.0}))
     evaluated(ready)
     config = Path("models/dynamics/config.json")

@@ -10,21 +10,21 @@ import torch
 
 import primorl
 from pipeline import online
+from primorl.base.errors import PipelineError
+from primorl.base.files import read_json
 from primorl.config.params import Params
-from primorl.evaluation.summary import OnlineSummary
+from primorl.evaluate.summary import OnlineSummary
+from primorl.paid.online import SimulatedUsers
 from primorl.policy import exported
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting.epsilon import compose
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.statement import Statement
-from primorl.project.errors import PipelineError
-from primorl.project.files import read_json
-from primorl.setup.online import SimulatedUsers
+from tests.data.builders import snapshot
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.pipeline.training_project import charged, edited, killed, states
 from tests.privacy.test_statements import statement as of_training
 from tests.projects import project_settings, write_settings
-from tests.trajectories.builders import snapshot
 
 FOLDER, SUMMARY = Path("models/online"), Path("metrics/online.json")
 DELTA = 1e-3

@@ -12,10 +12,16 @@ import torch
 
 from pipeline import optimize_mopo, optimize_policy
 from primorl import load_policy
+from primorl.base.errors import PipelineError
+from primorl.base.files import read_json
+from primorl.base.paths import BEHAVIOUR, MODEL, MOPO, POLICY, PRIVATE, PUBLIC
+from primorl.base.records import ElapsedTime
 from primorl.config.params import Params
 from primorl.config.suggestions import TO_FIT
-from primorl.dynamics.config import ModelConfig
-from primorl.dynamics.termination import RULES, Rule
+from primorl.data.storage.rows import UnitStore
+from primorl.model.config import ModelConfig
+from primorl.model.termination import RULES, Rule
+from primorl.paid.training import write_nothing
 from primorl.policy import behaviour, member_values
 from primorl.policy.behaviour import BehaviourPolicy
 from primorl.policy.config import PolicyConfig
@@ -24,18 +30,12 @@ from primorl.policy.replay import Scaling, real_transitions
 from primorl.privacy.accounting.epsilon import compose, training_event
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.statement import Statement
-from primorl.project.elapsed import ElapsedTime
-from primorl.project.errors import PipelineError
-from primorl.project.files import read_json
-from primorl.project.paths import BEHAVIOUR, MODEL, MOPO, POLICY, PRIVATE, PUBLIC
-from primorl.setup.paid_training import write_nothing
-from primorl.trajectories.storage.rows import UnitStore
+from tests.data.builders import INFO, episode, episodes, snapshot, table
 from tests.pipeline import tiny_policy, training_project
 from tests.pipeline.tiny_policy import RememberingRun, tiny, write_model, write_partition, write_partitions
 from tests.pipeline.training_project import charged, edited, with_changes
 from tests.statements import NOT_PRIVATE, OF_TRAINING
 from tests.statements import PRIVATE as STATEMENT
-from tests.trajectories.builders import INFO, episode, episodes, snapshot, table
 
 FILES = ("config.json", "epochs.safetensors", "policy.safetensors", "privacy.json")
 DELTA = 1e-5

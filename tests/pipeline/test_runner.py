@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from pipeline import runner
+from primorl.base import files
+from primorl.base.errors import PipelineError
 from primorl.config.params import Params
-from primorl.project import files
-from primorl.project.errors import PipelineError
 from primorl.tracking import StageRun
 
 PIPELINE = """

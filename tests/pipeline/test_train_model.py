@@ -12,17 +12,18 @@ import pytest
 import torch
 
 from pipeline import ingest, optimize_mopo, partition, train_model
+from primorl.base.errors import PipelineError
+from primorl.base.paths import MODEL, PARTITIONS
 from primorl.config.params import Params
-from primorl.dynamics.ensemble import GaussianEnsemble
-from primorl.dynamics.termination import RULES, Rule
+from primorl.engine.training import ENGINE_VERSION
+from primorl.model.ensemble import GaussianEnsemble
+from primorl.model.termination import RULES, Rule
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.plan import Plan
-from primorl.project.errors import PipelineError
-from primorl.project.paths import MODEL, PARTITIONS
 from primorl.tracking import stage_run
-from primorl.training.training import ENGINE_VERSION
+from tests.data.builders import INFO, episode, episodes, snapshot, table, write_raw
 from tests.pipeline import tiny_policy
 from tests.pipeline.fakes import FakeRun
 from tests.pipeline.training_project import (
@@ -37,7 +38,6 @@ from tests.pipeline.training_project import (
     with_changes,
     write_partitions,
 )
-from tests.trajectories.builders import INFO, episode, episodes, snapshot, table, write_raw
 
 MARKERS = [0.7654321, -6.1234567, 1.2349876]
 
@@ -117,7 +117,7 @@ def test_an_edit_of_the_engine_charges_nobody(
     everybody = with_changes(data, privacy=alike, dynamics={"batch_size": 64})
     trained(everybody)
     first, weights = snapshot(MODEL), model().weights[0]
-    monkeypatch.setattr("primorl.setup.paid_training.ENGINE_VERSION", ENGINE_VERSION + 1)
+    monkeypatch.setattr("primorl.paid.training.ENGINE_VERSION", ENGINE_VERSION + 1)
     trained(everybody)
     assert len(charged(data)) == 1
     assert snapshot(MODEL) == first

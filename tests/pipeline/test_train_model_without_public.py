@@ -11,11 +11,14 @@ import pytest
 import torch
 
 from pipeline import clone_behaviour
+from primorl.base.errors import PipelineError
 from primorl.config.params import Params
-from primorl.dynamics.architecture import Architecture
-from primorl.dynamics.ensemble import GaussianEnsemble
-from primorl.dynamics.normaliser import Normaliser
-from primorl.dynamics.starts import StartModel
+from primorl.data.storage.rows import UnitStore
+from primorl.engine.rounds import Rounds
+from primorl.model.architecture import Architecture
+from primorl.model.ensemble import GaussianEnsemble, Normaliser
+from primorl.model.starts import StartModel
+from primorl.paid.policy_fitting import PublicLog
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.accounting.solving import solve_noise_multiplier
@@ -23,15 +26,11 @@ from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
-from primorl.project.errors import PipelineError
-from primorl.setup.policy_fitting import PublicLog
-from primorl.training.rounds import Rounds
-from primorl.trajectories.storage.rows import UnitStore
+from tests.data.builders import INFO, episode, table
 from tests.pipeline import tiny_policy
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.pipeline.training_project import OUTPUT, charged, edited, killed, statement, states, trained, with_changes
 from tests.privacy.ledger.ledgers import adaptive
-from tests.trajectories.builders import INFO, episode, table
 from tests.units import local_training, training_setup
 
 CPU = torch.device("cpu")

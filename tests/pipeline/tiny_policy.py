@@ -7,20 +7,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from primorl.base.files import write_json
+from primorl.base.paths import BEHAVIOUR, MODEL, PARTITIONS
 from primorl.config import params
 from primorl.config.params import Params
-from primorl.dynamics.architecture import Architecture
-from primorl.dynamics.ensemble import Bounds, GaussianEnsemble
-from primorl.dynamics.normaliser import Normaliser
-from primorl.project.files import write_json
-from primorl.project.paths import BEHAVIOUR, MODEL, PARTITIONS
-from primorl.setup.paid_training import write_nothing
-from primorl.trajectories.identity.fingerprint import project_secret, secret_check
-from primorl.trajectories.identity.membership import Membership
-from primorl.trajectories.storage.manifest import Manifest
-from primorl.trajectories.storage.parquet import PartWriter
+from primorl.data.identity.membership import Membership, project_secret, secret_check
+from primorl.data.storage.parquet import PartWriter
+from primorl.data.storage.schema import Manifest
+from primorl.model.architecture import Architecture
+from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
+from primorl.paid.training import write_nothing
+from tests.data.builders import INFO, SPACES
 from tests.pipeline.fakes import FakeRun
-from tests.trajectories.builders import INFO, SPACES
 
 _TINY = {"epochs": 2, "updates_per_epoch": 6, "rollout_every": 4, "rollout_batch": 8, "horizon": 5}
 _TINY |= {"buffer_size": 100, "hidden": [8, 8], "batch_size": 40}

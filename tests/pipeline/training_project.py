@@ -12,14 +12,14 @@ import pytest
 from pipeline import train_model
 from primorl.config import params as params_module
 from primorl.config.params import Params
+from primorl.data.sources.minari.writing import Episode
+from primorl.data.storage.parquet import PartReader
+from primorl.paid.accounts import project_ledger
 from primorl.privacy.ledger.history import Charge
 from primorl.privacy.mechanism.plan import Plan
-from primorl.setup.accounts import project_ledger
-from primorl.trajectories.sources.minari.writing import Episode
-from primorl.trajectories.storage.parquet import PartReader
+from tests.data.builders import table
 from tests.pipeline import tiny_policy
 from tests.pipeline.tiny_policy import RememberingRun
-from tests.trajectories.builders import table
 
 OUTPUT = Path("models/dynamics")
 PRIVACY = {"target_epsilon": None, "noise_multiplier": 1.0, "sampling_probability": 0.5, "rounds": 4, "delta": 1e-3}

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from primorl.dynamics.seed_generators import SeedGenerators
-from primorl.policy.settings import SacConfig
+from primorl.model.ensemble import SeedGenerators
+from primorl.policy.config import SacConfig
 
 _LEARNING: Any = {"hidden": (32, 32), "learning_rate": 2e-3, "discount": 0.97, "target_rate": 0.01, "reward_scale": 0.1}
 _SIZES: Any = {"batch_size": 128, "epochs": 5, "updates_per_epoch": 400, "buffer_size": 50_000, "horizon": 30}

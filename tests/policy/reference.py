@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Distribution, Independent, Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
 
+from primorl.policy.config import SacConfig
 from primorl.policy.replay import ReplayColumns
 from primorl.policy.sac import ActorCritic
-from primorl.policy.settings import SacConfig
 
 Prior = Callable[[Tensor], Distribution] | None
 

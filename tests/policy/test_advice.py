@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 import primorl
+from primorl.base.errors import PipelineError
+from primorl.base.files import file_sha256, read_json, write_json
 from primorl.commands.main import main
 from primorl.policy.advice import chosen
-from primorl.project.errors import PipelineError
-from primorl.project.files import file_sha256, read_json, write_json
 from tests.policy.test_loaded import LOG, NAMES, loaded
 
 POLICY, CLONE = Path("models/policy"), Path("models/behaviour")

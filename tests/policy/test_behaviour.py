@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 
 import primorl
-from primorl.dynamics.ensemble import soft_bounded
-from primorl.dynamics.seed_generators import SeedGenerators
+from primorl.base.errors import PipelineError
+from primorl.model.ensemble import SeedGenerators, soft_bounded
+from primorl.paid.answers import clone_of
 from primorl.policy import behaviour, exported
 from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy, released
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
-from primorl.project.errors import PipelineError
-from primorl.setup.estimators import clone_of
 
 CPU = torch.device("cpu")
 S, A, H = 3, 2, 5

@@ -7,9 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from primorl.dynamics.architecture import Architecture
-from primorl.dynamics.ensemble import Bounds, GaussianEnsemble
-from primorl.dynamics.normaliser import Normaliser
+from primorl.model.architecture import Architecture
+from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
 from primorl.policy.exported import DeterministicPolicy
 from primorl.policy.member_values import Contest, Verdict
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from primorl.base.errors import PipelineError
 from primorl.policy.exported import DeterministicPolicy, save
-from primorl.project.errors import PipelineError
 
 LOW, HIGH = torch.tensor([-0.3, 1.7]), torch.tensor([0.1, 900.1])
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import primorl
+from primorl.base.errors import PipelineError
 from primorl.policy.exported import DeterministicPolicy, save
 from primorl.policy.loaded import ObservationError, OutsideRangeError, Policy, read_policy
-from primorl.project.errors import PipelineError
 from tests.policy.test_exported import EPOCHS, HIGH, LOW
 
 LOG: dict[str, Any] = {"observation_range": (torch.tensor([-10.0, -10.0, 5.0]), torch.tensor([10.0, 10.0, 5.0]))}

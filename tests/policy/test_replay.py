@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from primorl.dynamics.seed_generators import SeedGenerators
+from primorl.base.errors import PipelineError
+from primorl.model.ensemble import SeedGenerators
 from primorl.policy.replay import ReplayBuffer, Scaling
-from primorl.project.errors import PipelineError
 from tests.policy.pendulum import Pendulum
 
 CPU = torch.device("cpu")

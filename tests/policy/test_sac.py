@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.distributions import Categorical, Independent, Normal
 from torch.nn.functional import one_hot
 
-from primorl.dynamics.seed_generators import SeedGenerators
+from primorl.base.errors import PipelineError
+from primorl.model.ensemble import SeedGenerators
 from primorl.policy.behaviour import BehaviourPolicy, KLConstraint
 from primorl.policy.exported import DeterministicPolicy
 from primorl.policy.replay import ReplayBuffer, ReplayColumns, Scaling
 from primorl.policy.sac import ActorCritic, DiscreteSac, Sac, Squashed, train
-from primorl.project.errors import PipelineError
 from tests.policy.pendulum import CONFIG, Pendulum, PendulumStep, resets
 from tests.policy.reference import DiscreteReference, Networks, Reference
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from primorl.base.errors import PipelineError
+from primorl.base.files import write_json
 from primorl.privacy.accounting.epsilon import compose, training_event
 from primorl.privacy.accounting.events import event_from_json, event_to_json
+from primorl.privacy.composition import BEFOREHAND, together
 from primorl.privacy.statement import SpentOnDataset, Statement
-from primorl.privacy.together import BEFOREHAND, together
-from primorl.project.errors import PipelineError
-from primorl.project.files import write_json
 from tests.statements import NOT_PRIVATE, OF_TRAINING, PRIVATE
 
 DELTA = 1e-5

@@ -9,11 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from primorl.base.errors import PipelineError
+from primorl.base.files import file_sha256, read_json, write_json
+from primorl.base.records import to_json
 from primorl.config import params
-from primorl.evaluation.private.results import PrivateEvaluation
-from primorl.project.errors import PipelineError
-from primorl.project.files import file_sha256, read_json, write_json
-from primorl.project.records import to_json
+from primorl.evaluate.private.results import PrivateEvaluation
 from primorl.release import bundle
 from primorl.release.build import release
 from primorl.release.card import render

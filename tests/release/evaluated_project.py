@@ -5,20 +5,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from primorl.base.files import file_sha256
+from primorl.base.paths import MANIFEST, MODEL, PARTITIONS, POLICY, PRIVATE_EVALUATION, SUMMARY
 from primorl.config import params
-from primorl.evaluation.private.results import MEAN_RETURN, Answer, Histogram, PrivateEvaluation
-from primorl.evaluation.summary import Summary, stated
+from primorl.data.storage.schema import Manifest
+from primorl.evaluate.private.results import MEAN_RETURN, Answer, Histogram, PrivateEvaluation
+from primorl.evaluate.summary import Summary, stated
+from primorl.paid.accounts import dataset_version, project_ledger
+from primorl.paid.partitions import assumptions
 from primorl.privacy.ledger.charges import spent_on_dataset
 from primorl.privacy.ledger.history import Request
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.privacy.statement import Statement
-from primorl.project.files import file_sha256
-from primorl.project.paths import MANIFEST, MODEL, PARTITIONS, POLICY, PRIVATE_EVALUATION, SUMMARY
-from primorl.setup.accounts import dataset_version, project_ledger
-from primorl.setup.partitions import assumptions
-from primorl.trajectories.storage.manifest import Manifest
 
 BIAS = "returns beyond the bounds are clipped"
 SHARES = Histogram(estimator="behaviour", what="return", edges=(-20.0, -10.0, 0.0), shares=(0.75, 0.25))

@@ -8,17 +8,17 @@ from typing import Any
 from unittest import mock
 
 from pipeline import clone_behaviour, evaluate, evaluate_private, ingest, optimize_policy, partition, train_model
+from primorl.base.files import write_json
 from primorl.config.params import Params
-from primorl.dynamics.config import PublicLosses
-from primorl.privacy.mechanism.entropy import SeededEntropy
+from primorl.data.sources.minari.writing import Episode
+from primorl.model.config import PublicLosses
+from primorl.paid import model
+from primorl.paid.training import write_model
 from primorl.privacy.mechanism.plan import Plan
-from primorl.project.files import write_json
-from primorl.setup import model_work
-from primorl.setup.paid_training import write_model
-from primorl.trajectories.sources.minari.writing import Episode
+from primorl.privacy.mechanism.sampling import SeededEntropy
+from tests.data.builders import episode, write_raw
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.projects import inside, project_settings, write_settings
-from tests.trajectories.builders import episode, write_raw
 
 SECRET = bytes(range(32))
 STAGES = (
@@ -68,7 +68,7 @@ def run_stages(folder: Path, raw: dict[str, Any], episodes: Sequence[Episode], *
             write_json(Path(f"metrics/seconds/{name}.json"), {"seconds": 1.0})
         plan = partial(Plan, entropy=SeededEntropy(5)) if seeded else Plan
         with (
-            mock.patch.object(model_work, "Plan", plan),
+            mock.patch.object(model, "Plan", plan),
             mock.patch.object(PublicLosses, "diverged", False),
             mock.patch.object(train_model, "write_model", write_as_good),
         ):

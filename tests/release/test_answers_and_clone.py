@@ -11,25 +11,26 @@ from typing import Any, cast
 import pytest
 import yaml
 
+from primorl.base.errors import PipelineError
+from primorl.base.files import read_json
+from primorl.base.paths import BEHAVIOUR, POLICY, PRIVATE_EVALUATION, SUMMARY
 from primorl.commands import main as cli
 from primorl.config import params
-from primorl.evaluation.private.results import MEAN_RETURN, PrivateEvaluation
-from primorl.evaluation.recommendation import Recommendation, of_answers
+from primorl.evaluate.private.results import MEAN_RETURN, PrivateEvaluation
+from primorl.evaluate.recommendation import Recommendation, of_answers
+from primorl.paid import clone
+from primorl.paid.accounts import project_ledger
 from primorl.privacy.accounting.epsilon import Training, compose
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.statement import Statement
-from primorl.project.errors import PipelineError
-from primorl.project.files import read_json
-from primorl.project.paths import BEHAVIOUR, POLICY, PRIVATE_EVALUATION, SUMMARY
 from primorl.release import bundle
 from primorl.release.build import chosen_policy
 from primorl.release.bundle import CHOSEN, as_released
 from primorl.release.card import promised, render, whole
 from primorl.release.contents import ANSWERS, CLONE, FILES, LEDGER, MANIFEST, MODEL, is_bundle
-from primorl.setup import clone_work
-from primorl.setup.accounts import project_ledger
-from tests.evaluation.test_recommendation import ANSWERS as RECOMMENDED
-from tests.evaluation.test_recommendation import answer
+from tests.data.builders import snapshot
+from tests.evaluate.test_recommendation import ANSWERS as RECOMMENDED
+from tests.evaluate.test_recommendation import answer
 from tests.projects import inside
 from tests.release.bundles import (
     Change,
@@ -50,7 +51,6 @@ from tests.release.bundles import (
 from tests.release.evaluated_project import evaluate_privately, rewrite
 from tests.release.released_project import EPISODES, run_stages, tiny_params
 from tests.statements import OF_TRAINING, PRIVATE
-from tests.trajectories.builders import snapshot
 
 pytestmark = pytest.mark.usefixtures("accounted_once")
 STATEMENT, CONFIG = "policy/privacy.json", "policy/config.json"
@@ -63,9 +63,9 @@ def near(tmp_path_factory: pytest.TempPathFactory) -> Path:
     raw = tiny_params()
     raw["behaviour"]["target_epsilon"] = 5.0
     with pytest.MonkeyPatch.context() as quick:  # accounted like the model: no sampling, no search for the noise
-        quick.setattr(clone_work, "ROUNDS", 3)
-        quick.setattr(clone_work, "SAMPLING_PROBABILITY", 1.0)
-        quick.setattr(clone_work, "noise_for", lambda epsilon, delta: 4.0)
+        quick.setattr(clone, "ROUNDS", 3)
+        quick.setattr(clone, "SAMPLING_PROBABILITY", 1.0)
+        quick.setattr(clone, "noise_for", lambda epsilon, delta: 4.0)
         run_stages(folder, raw, EPISODES)
     with inside(folder):
         made()

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from primorl.project.errors import PipelineError
-from primorl.project.files import read_json
+from primorl.base.errors import PipelineError
+from primorl.base.files import read_json
 from primorl.release.build import check_outputs
 from primorl.release.contents import EVALUATION, LEDGER, MODEL, POLICY
 from tests.release.bundles import (

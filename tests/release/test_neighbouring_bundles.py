@@ -10,14 +10,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from primorl.project.errors import PipelineError
-from primorl.project.files import read_json
+from primorl.base.errors import PipelineError
+from primorl.base.files import read_json
 from primorl.release import bundle
 from primorl.release.contents import CARDS, EVALUATION, FILES, LEDGER, MANIFEST, MODEL
+from tests.data.builders import episode, snapshot
 from tests.projects import inside
 from tests.release.bundles import edit, made, relist
 from tests.release.released_project import EPISODES, run_stages, tiny_params
-from tests.trajectories.builders import episode, snapshot
 
 NOISE = 50.0
 BY_THE_MECHANISM = {

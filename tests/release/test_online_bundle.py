@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from pipeline import online
+from primorl.base.errors import PipelineError
+from primorl.base.paths import ONLINE_METRICS
 from primorl.config.params import load
-from primorl.evaluation.summary import OnlineSummary
+from primorl.evaluate.summary import OnlineSummary
 from primorl.policy.loaded import load_policy
-from primorl.project.errors import PipelineError
-from primorl.project.paths import ONLINE_METRICS
-from primorl.release.online_bundle import FILES, check_online, release_online
+from primorl.release.build import FILES, check_online, release_online
 from tests.pipeline.test_online import write_offline
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.projects import project_settings, write_settings

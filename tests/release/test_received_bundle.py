@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 
+from primorl.base.errors import PipelineError
+from primorl.base.files import read_json, write_json
 from primorl.config import params
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.accounting.figures import figures
-from primorl.project.errors import PipelineError
-from primorl.project.files import read_json, write_json
 from primorl.release import bundle
 from primorl.release.build import release
 from primorl.release.contents import CARDS, FILES, LEDGER, MANIFEST, MODEL, POLICY, SIGNATURE, STARTS
+from tests.data.builders import episode, snapshot
 from tests.projects import inside
 from tests.release.bundles import (
     Change,
@@ -33,7 +34,6 @@ from tests.release.bundles import (
     together,
 )
 from tests.release.released_project import run_stages, tiny_params
-from tests.trajectories.builders import episode, snapshot
 
 
 def in_text(name: str, old: str, new: str) -> Change:

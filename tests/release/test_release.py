@@ -21,19 +21,20 @@ from dp_accounting import dp_event
 import primorl
 from pipeline import evaluate, optimize_policy, report, train_model
 from pipeline import partition as partition_stage
+from primorl.base.errors import PipelineError
+from primorl.base.files import file_sha256, read_json, write_json
 from primorl.commands import main as cli
 from primorl.config import params
-from primorl.dynamics.config import PublicLosses
+from primorl.data.identity.consent import HashDraw
+from primorl.data.partitioning import partition
+from primorl.model.config import PublicLosses
+from primorl.paid.accounts import open_public, project_ledger
 from primorl.privacy.ledger.history import Request, Version
 from primorl.privacy.statement import NO_ROUNDS
-from primorl.project.errors import PipelineError
-from primorl.project.files import file_sha256, read_json, write_json
 from primorl.release import build, bundle
 from primorl.release.build import release
 from primorl.release.contents import CARDS, DECLARED, EVALUATION, FILES, LEDGER, MANIFEST
-from primorl.setup.accounts import open_public, project_ledger
-from primorl.trajectories.identity.consent import HashDraw
-from primorl.trajectories.partitioning import partition
+from tests.data.builders import snapshot
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.projects import inside
 from tests.release.bundles import (
@@ -47,7 +48,6 @@ from tests.release.bundles import (
     renew_cards,
 )
 from tests.release.released_project import EPISODES, run_stages, tiny_params
-from tests.trajectories.builders import snapshot
 
 MODEL, POLICY, SUMMARY = Path("models/dynamics"), Path("models/policy"), Path("metrics/summary.json")
 WEIGHTS, PRIVATE = "model.safetensors", Path("data/partitions/private/part-00000.parquet")

@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
+from primorl.base.errors import PipelineError
 from primorl.commands import main as cli
-from primorl.project.errors import PipelineError
 from primorl.release import bundle
 from primorl.release.contents import MANIFEST, SIGNATURE
 from tests.release.bundles import edit, relist

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from primorl.base.errors import PipelineError
+from primorl.base.files import write_json
 from primorl.privacy.accounting.epsilon import ACCOUNTANT, training_event
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.accounting.figures import figures
 from primorl.privacy.statement import Accountant, AttackPoint, GroupPoint, ProfilePoint, Statement
-from primorl.project.errors import PipelineError
-from primorl.project.files import write_json
 from primorl.release.stated_figures import check_alone, misstated
 from tests.statements import PRIVATE
 

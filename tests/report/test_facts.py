@@ -9,18 +9,18 @@ import pytest
 import torch
 
 from pipeline import report
+from primorl.base.errors import PipelineError
+from primorl.base.files import read_json, write_json
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.privacy_filter import cost
-from primorl.project.errors import PipelineError
-from primorl.project.files import read_json, write_json
 from primorl.release.card import whole
 from primorl.report.facts import Actions, Facts, Spending, _with_others, compared_actions, read_facts
+from tests.data.builders import INFO, episodes, table
 from tests.pipeline.fakes import FakeRun
 from tests.pipeline.test_evaluate import chosen, project, run, without_simulator
 from tests.pipeline.tiny_policy import write_model, write_partitions
 from tests.statements import OF_TRAINING, PRIVATE
-from tests.trajectories.builders import INFO, episodes, table
 
 __all__ = ["project"]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from primorl.evaluation import wording
-from primorl.evaluation.private.results import BELIEVE, MEAN_RETURN
+from primorl.evaluate import wording
+from primorl.evaluate.private.results import BELIEVE, MEAN_RETURN
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.accounting.privacy_filter import UNBOUNDED, cost

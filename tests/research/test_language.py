@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from primorl.online.learning import PARAMETERS
-from primorl.online.mechanism import Cohort, online_plan
-from primorl.privacy.mechanism.entropy import SeededEntropy
+from primorl.online.learning import PARAMETERS, Cohort, online_plan
+from primorl.privacy.mechanism.sampling import SeededEntropy
 from research.language import (
     Answers,
     LanguagePolicy,

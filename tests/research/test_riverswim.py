@@ -7,11 +7,10 @@ import pytest
 import torch
 from scipy import stats
 
-from primorl.online.learning import PARAMETERS
-from primorl.online.mechanism import Cohort, online_plan
+from primorl.online.learning import PARAMETERS, Cohort, online_plan
 from primorl.online.network import PolicyNetwork
 from primorl.privacy.accounting.events import pure_epsilon
-from primorl.privacy.mechanism.entropy import SeededEntropy
+from primorl.privacy.mechanism.sampling import SeededEntropy
 from research import riverswim
 from research.riverswim import A, H, S
 from research.trust_region import Schedule, Step, TrustRegion, fisher_matrix

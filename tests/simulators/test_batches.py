@@ -10,7 +10,7 @@ from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
 from primorl.online.network import PolicyNetwork
-from primorl.setup.online import SimulatedUsers
+from primorl.paid.online import SimulatedUsers
 from primorl.simulators import dosing
 from primorl.simulators.batches import GymBatch, batch
 from primorl.simulators.classic_control import AcrobotBatch, CartPoleBatch, PendulumBatch

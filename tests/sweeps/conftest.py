@@ -15,10 +15,10 @@ from primorl.sweeps import sweeping
 from primorl.sweeps import trial as trials
 from primorl.sweeps.file import Sweep, Trial, read_sweep
 from primorl.sweeps.trial import Job, run
+from tests.data.builders import episode
 from tests.pipeline.training_project import write_partitions
 from tests.projects import project_settings, write_settings
 from tests.sweeps.stages import RAN
-from tests.trajectories.builders import episode
 
 STAGES = {
     "partition": {"cmd": "python -m pipeline.partition"},

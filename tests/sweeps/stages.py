@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from primorl.project.files import home
+from primorl.base.files import home
 
 RAN, HOLD = Path("ran"), Path("hold")  # which stages ran; while the second is there, seeds 1 and 13 wait
 BAD_SEED = 13

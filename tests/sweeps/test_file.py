@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from primorl.project.errors import PipelineError
+from primorl.base.errors import PipelineError
 from primorl.sweeps.file import Between, Choices, Sweep, SweepFile, Trial, expand, with_settings
 from tests.sweeps.conftest import sweep_of
 

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from primorl.base.errors import PipelineError
+from primorl.base.files import locked
 from primorl.config.params import Params
-from primorl.project.errors import PipelineError
-from primorl.project.files import locked
-from primorl.setup.accounts import project_ledger
+from primorl.paid.accounts import project_ledger
 from primorl.sweeps.file import Sweep
-from primorl.sweeps.search import Study
-from primorl.sweeps.sweeping import run_sweep
+from primorl.sweeps.sweeping import Study, run_sweep
 from tests.sweeps.conftest import ran, sweep_of
 from tests.sweeps.stages import BAD_SEED
 
@@ -58,7 +57,7 @@ def test_a_trial_that_a_killed_search_left_open_is_asked_for_again(
     asked = next(study(search(2), project).ask())
     again = study(search(2), project)
     assert next(again.ask()).settings == asked.settings
-    monkeypatch.setattr("primorl.sweeps.search.HOST", "other")
+    monkeypatch.setattr("primorl.sweeps.sweeping.HOST", "other")
     assert study(search(3), project).left == 2
     with locked(Path(".primorl/sweeps/tiny/search.lock")), pytest.raises(PipelineError, match="another command runs"):
         run_sweep(search(2), workers=1)

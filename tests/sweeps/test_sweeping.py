@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from mlflow.tracking import MlflowClient
 
+from primorl.base.errors import PipelineError
 from primorl.config.params import Params
-from primorl.project.errors import PipelineError
 from primorl.sweeps import sweeping
 from primorl.sweeps.file import Trial
 from primorl.sweeps.sweeping import TABLE, check_fresh, check_trials, run_sweep
@@ -127,7 +127,7 @@ STATUSES = (
     ({"ingest": [{"changed deps": {"data/withdrawals": "modified"}}]}, "data/withdrawals (modified)"),
     ({"partition": [{"changed deps": {"params.yaml": {"partition": "new"}}}]}, "params.yaml: partition (new)"),
     ({"partition": [{"changed outs": {"data/partitions/private": "modified"}}]}, "data/partitions/private (modified)"),
-    ({"partition": [{"changed deps": {"primorl/trajectories": "modified", "pipeline/partition.py": "new"}}]}, None),
+    ({"partition": [{"changed deps": {"primorl/data": "modified", "pipeline/partition.py": "new"}}]}, None),
     ({"collect": [{"changed outs": {"metrics/seconds/collect.json": "deleted"}}, "always changed"]}, None),
     ({**GONE, "partition": [{"changed outs": {"data/partitions/private": "not in cache"}}]}, None),
 )

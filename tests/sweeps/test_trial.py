@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from primorl.base.errors import PipelineError
+from primorl.base.files import home, locked
 from primorl.config.params import Params
-from primorl.dynamics.config import PublicLosses
+from primorl.model.config import PublicLosses
 from primorl.privacy.ledger.charges import WAIT
 from primorl.privacy.ledger.history import BudgetExceeded
-from primorl.project.errors import PipelineError
-from primorl.project.files import home, locked
 from primorl.sweeps import trial as trials
 from primorl.sweeps.file import Trial
 from primorl.sweeps.sweeping import write_table

@@ -13,8 +13,8 @@ import pytest
 from mlflow.tracking import MlflowClient
 
 from primorl import tracking
+from primorl.base.errors import PipelineError
 from primorl.config.params import Params
-from primorl.project.errors import PipelineError
 from primorl.tracking import stage_run
 
 pytestmark = pytest.mark.usefixtures("project")

@@ -17,13 +17,13 @@ from mlflow.exceptions import MlflowException
 from mlflow.pyfunc import scoring_server
 from mlflow.tracking import MlflowClient
 
+from primorl.base.files import write_json
 from primorl.config.params import from_plain
-from primorl.evaluation.private.results import MEAN_RETURN
+from primorl.evaluate.private.results import MEAN_RETURN
 from primorl.policy.exported import DeterministicPolicy, save
 from primorl.policy.loaded import load_policy
 from primorl.policy.networks import initial_layers
 from primorl.privacy.statement import Statement
-from primorl.project.files import write_json
 from primorl.tracking.registry import CHOSEN, champion, register
 from primorl.tracking.store import Log, Store
 from tests.projects import project_settings

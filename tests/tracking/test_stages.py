@@ -13,8 +13,8 @@ from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
 from primorl import tracking
+from primorl.base.processes import git_tags
 from primorl.config.params import Params
-from primorl.project.git import git_tags
 from primorl.tracking import Usage, stage_run
 from tests.projects import ROOT as REPOSITORY
 

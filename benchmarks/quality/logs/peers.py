@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from benchmarks.quality.logs.log import Act, Box, Levels, Log
-    from primorl.evaluation.private.problem import Episodes, EpisodeSource
+    from primorl.evaluate.private.problem import Episodes, EpisodeSource
 
 ALGORITHMS = {"IQL": False, "TD3PlusBC": False, "DiscreteCQL": True}
 """Names in d3rlpy, and whether their actions are discrete."""
@@ -71,8 +71,8 @@ def export(data: Path, folder: Path, names: list[str] | None, people: list[int],
     from benchmarks.quality.logs import LOGS
     from benchmarks.quality.logs.log import Levels
     from benchmarks.quality.logs.project import partitions
-    from primorl.project.paths import PRIVATE
-    from primorl.trajectories.storage.rows import UnitStore
+    from primorl.base.paths import PRIVATE
+    from primorl.data.storage.rows import UnitStore
 
     torch.set_num_threads(1)
     for count in people:
@@ -97,7 +97,7 @@ def rows(action: "Box | Levels", source: "EpisodeSource") -> dict[str, NDArray[A
     """Make the arrays of d3rlpy's ``MDPDataset``, trajectory after trajectory. Sensitive."""
     import torch
 
-    from primorl.evaluation.private.problem import portions
+    from primorl.evaluate.private.problem import portions
 
     units = torch.arange(source.units)
     parts = [_rows(action, whole) for whole in portions(source, units, row_bytes=1024)]

@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 
 from benchmarks.quality.logs.log import CONSENTED, Act, Levels, Log, Observed
 from benchmarks.quality.logs.stages import SECONDS
-from primorl.dynamics.seed_generators import SeedGenerators
+from primorl.base import paths
+from primorl.base.paths import DATASETS, MODEL, MODELS, MOPO, PARAMS, PARTITIONS, PIPELINE, POLICY, SUMMARY
+from primorl.data.storage.parquet import PartReader
+from primorl.model.ensemble import SeedGenerators
 from primorl.policy.behaviour import FILE as BEHAVIOUR
 from primorl.policy.behaviour import BehaviourPolicy, released
 from primorl.policy.exported import DeterministicPolicy
 from primorl.policy.member_values import Policies
-from primorl.project import paths
-from primorl.project.paths import DATASETS, MODEL, MODELS, MOPO, PARAMS, PARTITIONS, PIPELINE, POLICY, SUMMARY
-from primorl.trajectories.storage.parquet import PartReader
 
 ROOT = Path(__file__).resolve().parents[3]
 DATA = ("collect", "ingest", "partition")
@@ -151,7 +151,7 @@ def keep_public(file: Path, unit: str, whole: Path) -> None:
 def partitions(log: Log, people: int, seed: int, folder: Path) -> Path:
     """The project whose ``data/partitions`` holds a log, 2% of it public by a hash, made once in ``folder``.
 
-    Change to it before `primorl.setup.partitions.Partitions.open`, which checks the project's secret.
+    Change to it before `primorl.paid.partitions.Partitions.open`, which checks the project's secret.
     """
     return data_project(
         log, people=people, seed=seed, public="hash", learner="private", changes=SPLITS["hash"], folder=folder

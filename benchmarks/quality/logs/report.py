@@ -14,8 +14,8 @@ import numpy as np
 from scipy.stats import t as student
 
 from benchmarks.machine import ROOT, put, read
-from primorl.evaluation.private.results import BELIEVE, MEAN_RETURN
-from primorl.evaluation.recommendation import DOWN, UP, interval_of_gain
+from primorl.evaluate.private.results import BELIEVE, MEAN_RETURN
+from primorl.evaluate.recommendation import DOWN, UP, interval_of_gain
 
 PAGE = ROOT / "docs" / "results.md"
 EPSILON = "privacy.target_epsilon"

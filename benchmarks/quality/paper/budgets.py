@@ -9,8 +9,8 @@ import json
 from typing import Any
 
 from benchmarks.machine import RESULTS, command, machine
+from primorl.base.files import replaced_file
 from primorl.privacy.accounting.solving import solve_rounds
-from primorl.project.files import replaced_file
 
 FILE = RESULTS / "paper" / "budgets.json"
 EPSILONS = (0.01, 0.1, 1.0)

@@ -16,7 +16,7 @@ from benchmarks.quality.paper.published import TARGETS, TASKS, Target, Task
 from benchmarks.quality.paper.results import MOPO, OURS, PAPER_REGIME, PUBLIC_ALONE, Estimate
 from benchmarks.quality.paper.rows import Row, read
 from benchmarks.quality.paper.sheets import TUNING
-from primorl.evaluation.statistics import MeanInterval
+from primorl.evaluate.statistics import MeanInterval
 from primorl.privacy.accounting.rounding import at_most
 
 PAGE = ROOT / "docs" / "results.md"

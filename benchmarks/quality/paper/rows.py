@@ -18,13 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.machine import RESULTS
-from primorl.dynamics.architecture import Architecture
-from primorl.dynamics.config import FILE as CONFIG
-from primorl.dynamics.config import ModelConfig
-from primorl.project.files import read_json, replaced_file
-from primorl.project.paths import MANIFEST, PARTITIONS, STATE
-from primorl.trajectories.description import describe
-from primorl.trajectories.storage.manifest import Manifest
+from primorl.base.files import read_json, replaced_file
+from primorl.base.paths import MANIFEST, PARTITIONS, STATE
+from primorl.data.description import describe
+from primorl.data.storage.schema import Manifest
+from primorl.model.architecture import Architecture
+from primorl.model.config import FILE as CONFIG
+from primorl.model.config import ModelConfig
 
 FOLDER = RESULTS / "paper"
 PARQUET = FOLDER / "rows.parquet"

@@ -13,12 +13,11 @@ from typing import Any
 import numpy as np
 from dp_accounting import dp_event
 
-from primorl.privacy.accounting.epsilon import LARGEST_TIGHT, Spent, accountant_near, compose
+from primorl.base.files import finite
+from primorl.privacy.accounting.epsilon import LARGEST_TIGHT, Spent, accountant_near, compose, grouped
 from primorl.privacy.accounting.events import event_to_json
-from primorl.privacy.accounting.groups import grouped
 from primorl.privacy.accounting.rounding import rounded_up
 from primorl.privacy.statement import AttackPoint, GroupPoint, ProfilePoint
-from primorl.project.files import finite
 
 FALSE_POSITIVE_RATES = (0.001, 0.01, 0.1)
 GROUP_SIZES = (2, 4, 8)

@@ -5,7 +5,7 @@ whether each canary is in the data. An adversary who sees the released rounds, a
 guesses them; the success of the guesses bounds ε from below (`primorl.privacy.audits.bounds`). The audit runs the
 plan's own parts: `Plan.cohort`, `Clip.clip_pieces` and `Plan.release`, so it works for every plan.
 
-The audit does not see what happens outside the plan (local steps, chunks, what a stage writes): `tests/training` and
+The audit does not see what happens outside the plan (local steps, chunks, what a stage writes): `tests/engine` and
 the one-run audit do. Nor does it see weaknesses that hardly change ε (fixed partitions in place of Poisson cohorts, the
 realised cohort size in the denominator): the tests compare `Observations` with their stated law instead.
 """
@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from primorl.base.errors import PipelineError
 from primorl.privacy.audits.bounds import LowerBound, Observations, lower_bound
 from primorl.privacy.mechanism.plan import Plan
-from primorl.project.errors import PipelineError
 
 # Raw contributions are this many times C in every piece, so that after a correct clip they reach its bound.
 _EXCESS = 10.0

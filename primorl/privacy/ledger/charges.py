@@ -14,6 +14,8 @@ from typing import Generic
 
 from dp_accounting import dp_event
 
+from primorl.base.errors import Busy, PipelineError
+from primorl.base.files import finite, locked
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.checkpoint import (
@@ -30,8 +32,6 @@ from primorl.privacy.ledger.ledger import Budget, Ledger, new_charge_id
 from primorl.privacy.ledger.progress import Progress
 from primorl.privacy.ledger.store import Mark
 from primorl.privacy.statement import SpentOnDataset
-from primorl.project.errors import Busy, PipelineError
-from primorl.project.files import finite, locked
 
 _CHARGE = re.compile("[0-9a-f]{16}")  # `new_charge_id`
 _ANOTHER_DRAW = (

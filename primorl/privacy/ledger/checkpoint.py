@@ -12,9 +12,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from primorl.base.errors import PipelineError
+from primorl.base.files import replaced_file
 from primorl.privacy.ledger.history import NEVER_RESUMED
-from primorl.project.errors import PipelineError
-from primorl.project.files import replaced_file
 
 _KEY = "checkpoint"
 _DIGEST = 32

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from dp_accounting import dp_event
 
+from primorl.base.errors import PipelineError
 from primorl.privacy.ledger.chain import Chain, Record
-from primorl.project.errors import PipelineError
 
 NEVER_RESUMED = "0"
 """Stands for the token of the last resumption where there was none."""

@@ -14,12 +14,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
+from primorl.base.errors import PipelineError
+from primorl.base.files import finite
 from primorl.privacy.accounting.epsilon import ACCOUNTANT
 from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.accounting.privacy_filter import cost
-from primorl.privacy.ledger.account import Account, account_of, fixed_epsilon, other_kinds
-from primorl.privacy.ledger.anchor import BEGUN, Anchor, Head
-from primorl.privacy.ledger.chain import Chain, canonical
+from primorl.privacy.ledger.account import (
+    DIGEST_BYTES,
+    Account,
+    Directory,
+    Roster,
+    account_of,
+    fixed_epsilon,
+    one,
+    other_kinds,
+)
+from primorl.privacy.ledger.chain import BEGUN, Anchor, Chain, Head, canonical
 from primorl.privacy.ledger.history import (
     NEVER_RESUMED,
     Budget,
@@ -37,11 +47,8 @@ from primorl.privacy.ledger.refusals import (
     refuse_second,
     refuse_unbounded,
 )
-from primorl.privacy.ledger.roster import DIGEST_BYTES, Directory, Roster, one
 from primorl.privacy.ledger.store import Mark, Packed, Store
 from primorl.privacy.statement import NOTHING_READ
-from primorl.project.errors import PipelineError
-from primorl.project.files import finite
 
 __all__ = ["Budget", "BudgetExceeded", "Charge", "Ledger", "Request", "Version"]
 

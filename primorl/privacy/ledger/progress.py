@@ -4,9 +4,9 @@ import hashlib
 import hmac
 from collections.abc import Callable, Iterable
 
+from primorl.base.errors import PipelineError
 from primorl.privacy.ledger.chain import canonical
 from primorl.privacy.ledger.store import Mark, Store
-from primorl.project.errors import PipelineError
 
 _PROGRESS = b"primorl ledger progress 1"  # the secret keys other things as well
 _ATTEMPTS = 20

@@ -8,9 +8,8 @@ from dp_accounting import dp_event
 
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.rounding import at_least, at_most, left_of, rounded_up
-from primorl.privacy.ledger.account import Account, OtherKind, same_kind, seen
+from primorl.privacy.ledger.account import Account, Directory, OtherKind, Roster, same_kind, seen
 from primorl.privacy.ledger.history import Budget, BudgetExceeded, History, Refused, Request, Version
-from primorl.privacy.ledger.roster import Directory, Roster
 
 _OTHERS = ("clone_behaviour", "evaluate_private", "online", "select")
 """Stages that a smaller ε mends."""

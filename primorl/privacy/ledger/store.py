@@ -15,8 +15,8 @@ from urllib.parse import quote
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, IntegrityError, ProgrammingError, SQLAlchemyError
 
+from primorl.base.errors import PipelineError
 from primorl.privacy.ledger.chain import Record
-from primorl.project.errors import PipelineError
 
 Side = Literal["private", "public"]
 

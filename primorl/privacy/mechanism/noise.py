@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from primorl.privacy.mechanism.entropy import CELL, Entropy, cells
+from primorl.privacy.mechanism.sampling import CELL, Entropy, cells
 
 _DRAWS = 4
 # Normals are made a tile of pairs at a time; the tile is what a seed's draws depend on. A block of tiles is what is in

@@ -12,9 +12,8 @@ from dp_accounting import dp_event
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.figures import stated
 from primorl.privacy.mechanism.clipping import Clip
-from primorl.privacy.mechanism.entropy import Entropy, SystemEntropy
 from primorl.privacy.mechanism.queries import GaussianQuery
-from primorl.privacy.mechanism.sampling import PoissonSampler
+from primorl.privacy.mechanism.sampling import Entropy, PoissonSampler, SystemEntropy
 from primorl.privacy.statement import Accountant, Statement
 
 if TYPE_CHECKING:  # slow to import, and a plan that is only costed releases nothing

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, TypeVar
 from dp_accounting import dp_event
 
 from primorl.privacy.accounting import epsilon as accounting
-from primorl.privacy.mechanism.entropy import Entropy
+from primorl.privacy.mechanism.sampling import Entropy
 from primorl.privacy.statement import QueryStatement
 
 if TYPE_CHECKING:  # torch is slow to import, and a query that is only costed sums nothing

@@ -1,16 +1,89 @@
-"""Which units join a round."""
+"""Random bytes for what protects people: cohorts, local orders, noise.
+
+Never logged, never saved, never seeded from a config: whoever knows the seed can subtract the noise.
+"""
 
 from __future__ import annotations
 
+import math
+import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from numpy.typing import NDArray
 
-from primorl.privacy.mechanism.entropy import Entropy, integers
-
-if TYPE_CHECKING:  # slow to import, and a plan that is only costed samples nobody
+if TYPE_CHECKING:
     from torch import Tensor
+
+
+_ZEROS = bytes(1 << 16)
+_UNUSED_BITS = np.uint64(11)
+CELL = 2.0**-53
+
+
+class Entropy(Protocol):
+    """A source of random bytes; ``seeded`` says that somebody could predict it, which voids a guarantee."""
+
+    @property
+    def seeded(self) -> bool:
+        """Whether the bytes come from a seed."""
+
+    def fill(self, buffer: memoryview) -> None:
+        """Overwrite ``buffer`` (of bytes) with fresh ones."""
+
+
+class SystemEntropy:
+    """A ChaCha20 keystream under a key that the operating system draws anew for every call.
+
+    Nothing is kept between calls, so there is no state to save, to fork or to replay on resume.
+    """
+
+    seeded = False
+
+    def fill(self, buffer: memoryview) -> None:
+        """Overwrite ``buffer`` with fresh bytes (at most 256 GiB, the cipher's counter)."""
+        stream = Cipher(algorithms.ChaCha20(os.urandom(32), bytes(16)), mode=None).encryptor()
+        for start in range(0, len(buffer), len(_ZEROS)):
+            part = buffer[start : start + len(_ZEROS)]
+            stream.update_into(_ZEROS[: len(part)], part)
+
+
+class SeededEntropy:
+    """Reproducible bytes for tests. Everything made with it is void as a private release."""
+
+    seeded = True
+
+    def __init__(self, seed: int) -> None:
+        self._generator = np.random.default_rng(seed)
+
+    def fill(self, buffer: memoryview) -> None:
+        """Overwrite ``buffer`` with the next bytes of the seeded stream."""
+        buffer[:] = self._generator.bytes(len(buffer))
+
+
+def integers(entropy: Entropy, count: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    """``count`` independent uniform 64-bit integers."""
+    words = np.empty(count, np.uint64)
+    entropy.fill(words.view(np.uint8).data)
+    return words
+
+
+def uniforms(entropy: Entropy, shape: tuple[int, ...]) -> Tensor:
+    """Independent uniforms in (0, 1), float64, 53 random bits each; never exactly 0 or 1."""
+    return cells(integers(entropy, math.prod(shape))).mul_(CELL).reshape(shape)
+
+
+def cells(words: NDArray[np.uint64]) -> Tensor:
+    """The upper 53 bits k of each word as k + ¼, float64, in the words' own memory: from ¼ to 2⁵³ - 1.
+
+    A quarter, for the largest k plus a half would round to 2⁵³, and times 2⁻⁵³ be a one.
+    """
+    import torch
+
+    np.right_shift(words, _UNUSED_BITS, out=words)
+    return torch.from_numpy(words.view(np.float64)).copy_(torch.from_numpy(words.view(np.int64))).add_(0.25)
 
 
 @dataclass(frozen=True)

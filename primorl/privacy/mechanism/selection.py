@@ -10,8 +10,8 @@ from torch import Tensor
 from primorl.privacy.accounting.epsilon import ACCOUNTANT, RELATION_NAME, spent
 from primorl.privacy.accounting.events import PureDpEvent
 from primorl.privacy.accounting.figures import stated
-from primorl.privacy.mechanism.entropy import Entropy, SystemEntropy
 from primorl.privacy.mechanism.plan import MOST_UNITS
+from primorl.privacy.mechanism.sampling import Entropy, SystemEntropy
 from primorl.privacy.statement import NO_ROUNDS, Accountant, Statement
 
 ONE = 1 << 36

@@ -15,10 +15,19 @@ from scipy import stats
 from scipy.special import ndtri
 from scipy.stats import binom
 
-from primorl.privacy.accounting.epsilon import Relation, Spent, Training, compose, grid_interval, spent, training_event
+from primorl.privacy.accounting.epsilon import (
+    Relation,
+    Spent,
+    Training,
+    compose,
+    grid_interval,
+    grouped,
+    mixture_rdp,
+    spent,
+    training_event,
+)
 from primorl.privacy.accounting.events import PureDpEvent, event_from_json, event_to_json, pure_rdp
 from primorl.privacy.accounting.figures import FALSE_POSITIVE_RATES, deltas, figures, posterior, true_positive_rate
-from primorl.privacy.accounting.groups import grouped, mixture_rdp
 from primorl.privacy.accounting.privacy_filter import ORDERS, cost, gaussian_cost
 from primorl.privacy.accounting.solving import solve_noise_multiplier, solve_rounds
 from tests.hostile import fft_accountant

@@ -10,9 +10,8 @@ from dp_accounting import dp_event, pld
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from primorl.privacy.accounting.epsilon import RELATION, Training, compose, training_event
+from primorl.privacy.accounting.epsilon import RELATION, Training, compose, grouped, training_event
 from primorl.privacy.accounting.gaussian import gaussian_epsilon
-from primorl.privacy.accounting.groups import grouped
 from primorl.privacy.accounting.privacy_filter import ESCAPED, UNBOUNDED, Cost, cost, gaussian_cost, total
 from tests.hostile.fft_accountant import gaussian_delta
 

@@ -13,6 +13,7 @@ from scipy import stats
 from scipy.special import ndtr, ndtri
 from torch import Tensor
 
+from primorl.base.errors import PipelineError
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.audits import bounds, canaries
 from primorl.privacy.audits.bounds import ASSUMPTIONS, Family, LowerBound, Observations, lower_bound
@@ -21,7 +22,6 @@ from primorl.privacy.audits.one_run import clopper_pearson, epsilon_lower_bound,
 from primorl.privacy.mechanism.clipping import EnsembleClip, L2Clip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
-from primorl.project.errors import PipelineError
 from tests.plans import HalfTheNoise, ensemble_plan, releasing
 
 SURE = 1 - 1e-7

@@ -14,22 +14,22 @@ import pytest
 import torch
 from torch import Tensor
 
+from primorl.base import files
+from primorl.base.errors import PipelineError
 from primorl.privacy.accounting.epsilon import compose
-from primorl.privacy.ledger import anchor, charges, checkpoint, ledger, progress, store
+from primorl.privacy.ledger import chain, charges, checkpoint, ledger, progress, store
 from primorl.privacy.ledger.charges import pay_or_resume
 from primorl.privacy.ledger.checkpoint import DataclassState
 from primorl.privacy.ledger.history import Charge
 from primorl.privacy.ledger.ledger import Budget
-from primorl.project import files
-from primorl.project.errors import PipelineError
 from tests.privacy.ledger.ledgers import DELTA, GAUSSIAN, opened, request, version
 
 ROUNDS = 3
 ONE_RUN = Budget(compose([GAUSSIAN], DELTA).epsilon_pld, DELTA)
 DATA = version("abc")
-_TRACED = {module.__file__ for module in (anchor, charges, checkpoint, files, ledger, progress, store)} | {__file__}
+_TRACED = {module.__file__ for module in (chain, charges, checkpoint, files, ledger, progress, store)} | {__file__}
 _STORE: Any = store.Store
-_WRITES = ((charges, "write_checkpoint"), (_STORE, "append"), (_STORE, "replace_progress"), (anchor.Anchor, "advance"))
+_WRITES = ((charges, "write_checkpoint"), (_STORE, "append"), (_STORE, "replace_progress"), (chain.Anchor, "advance"))
 
 
 @dataclass(frozen=True)

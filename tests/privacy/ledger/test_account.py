@@ -13,14 +13,13 @@ from dp_accounting import dp_event
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from primorl.privacy.accounting.epsilon import compose, training_event
+from primorl.base.errors import PipelineError
+from primorl.privacy.accounting.epsilon import compose, grouped, training_event
 from primorl.privacy.accounting.events import event_to_json
-from primorl.privacy.accounting.groups import grouped
+from primorl.privacy.ledger.account import heads, placed
 from primorl.privacy.ledger.chain import Chain
 from primorl.privacy.ledger.history import BudgetExceeded, Version
 from primorl.privacy.ledger.ledger import Budget, Ledger
-from primorl.privacy.ledger.roster import heads, placed
-from primorl.project.errors import PipelineError
 from tests.privacy.ledger.ledgers import DELTA, GAUSSIAN, INSERT, SECRET, adaptive, execute, opened, request, version
 
 RUN = training_event(0.1, 20.0, 150)

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from primorl.privacy.ledger.anchor import Anchor, Head
-from primorl.privacy.ledger.chain import Chain, Record
+from primorl.base.errors import PipelineError
+from primorl.privacy.ledger.chain import Anchor, Chain, Head, Record
 from primorl.privacy.ledger.ledger import BrokenLedger, Budget, Disagreement, Ledger
-from primorl.project.errors import PipelineError
 from tests.privacy.ledger.ledgers import DELTA, INSERT, SECRET, at_once, execute, opened, request, version
 
 KINDS = ["version", "reserved", "reserved", "committed", "version", "reserved", "aborted", "reserved"]

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from primorl.privacy.ledger.anchor import BEGUN, Anchor
+from primorl.base.errors import PipelineError
+from primorl.privacy.ledger.chain import BEGUN, Anchor
 from primorl.privacy.ledger.store import Store
-from primorl.project.errors import PipelineError
 from tests.privacy.ledger import postgresql
 from tests.privacy.ledger.interrupted import ROUNDS, Place, interrupted, judge
 

@@ -12,11 +12,11 @@ from dp_accounting import dp_event
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from primorl.base.errors import PipelineError
 from primorl.privacy.accounting.epsilon import compose, training_event
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.ledger.history import BudgetExceeded, Version
 from primorl.privacy.ledger.ledger import Budget, Ledger
-from primorl.project.errors import PipelineError
 from tests.privacy.ledger.ledgers import DELTA, GAUSSIAN, adaptive, opened, request, version
 
 ANA, BEN, CEM = (version(members) for members in ("abc", "bcd", "xyz"))  # the first two share units

@@ -12,12 +12,12 @@ import pytest
 import safetensors.torch
 import torch
 
+from primorl.base.errors import PipelineError
+from primorl.base.files import locked
 from primorl.privacy.ledger import charges
 from primorl.privacy.ledger.checkpoint import read_checkpoint, write_checkpoint
 from primorl.privacy.ledger.history import BudgetExceeded, Refused
 from primorl.privacy.ledger.ledger import Budget, Ledger, new_charge_id
-from primorl.project.errors import PipelineError
-from primorl.project.files import locked
 from tests.privacy.ledger import ledgers
 from tests.privacy.ledger.interrupted import DATA, KilledError, Place, Running, judge, killed_in_round
 from tests.privacy.ledger.ledgers import DELTA, GAUSSIAN, Meeting, adaptive, at_once, execute, opened, request

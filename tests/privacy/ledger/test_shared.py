@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from primorl.base.errors import PipelineError
 from primorl.config.params import Params
-from primorl.project.errors import PipelineError
-from primorl.setup.accounts import begun_ledger, project_ledger
+from primorl.paid.accounts import begun_ledger, project_ledger
+from tests.data.builders import snapshot
 from tests.hostile.project import primorl
 from tests.privacy.ledger.ledgers import execute, request, version
 from tests.projects import project_settings, write_settings
-from tests.trajectories.builders import snapshot
 
 HEAD = Path(".primorl/ledger.head")
 

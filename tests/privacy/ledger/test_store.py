@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from primorl.base.errors import PipelineError
 from primorl.privacy.ledger.chain import Record
 from primorl.privacy.ledger.store import Packed, Store
-from primorl.project.errors import PipelineError
 from tests.privacy.ledger.ledgers import at_once, execute, opened, request, version
 from tests.privacy.ledger.postgresql import Server
 

@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from primorl.privacy.mechanism import noise
-from primorl.privacy.mechanism.entropy import SeededEntropy, SystemEntropy, integers, uniforms
 from primorl.privacy.mechanism.noise import normals
-from primorl.privacy.mechanism.sampling import PoissonSampler
+from primorl.privacy.mechanism.sampling import PoissonSampler, SeededEntropy, SystemEntropy, integers, uniforms
 
 TILE, BLOCK = 2 * noise._TILE, 2 * noise._TILE * noise._BLOCK
 COUNT = 40 * BLOCK

@@ -11,10 +11,10 @@ from scipy import stats
 
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.events import event_from_json
-from primorl.privacy.mechanism.entropy import SeededEntropy, SystemEntropy
 from primorl.privacy.mechanism.noise import normals
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import ONE, GaussianQuery
+from primorl.privacy.mechanism.sampling import SeededEntropy, SystemEntropy
 from primorl.privacy.statement import Statement
 from tests.plans import ensemble_plan
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from primorl.privacy.accounting.events import PureDpEvent
 from primorl.privacy.mechanism import selection as module
-from primorl.privacy.mechanism.entropy import SeededEntropy
+from primorl.privacy.mechanism.sampling import SeededEntropy
 from primorl.privacy.mechanism.selection import ONE, ROUNDING, Scores, Selection, flip
 from primorl.privacy.statement import Statement
 

@@ -1,0 +1,1 @@
+"""The environment below everything: errors, files, records, paths, DVC, processes, reports."""

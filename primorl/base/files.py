@@ -1,0 +1,347 @@
+"""The project's folders, outputs that are replaced whole or not at all, and what killed processes left behind."""
+
+import ctypes
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from primorl.base.errors import PipelineError
+from primorl.base.paths import CHECKPOINTS, PARENTS
+
+_EXPERIMENTS = "/.dvc/tmp/exps/"
+HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
+"""This machine. A process number means nothing on another one."""
+_TEMPORARY = re.compile(rf"\.(?P<target>.+)\.new-{HOST}-(?P<process>\d{{1,9}})-(?P<previous>old-)?")
+_LOCK_SECONDS = 3600.0  # a younger lock file may belong to a run that is about to write its first checkpoint
+_SECONDS_BETWEEN_LOOKS = 0.5  # at a lock that is waited for
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of Linux's renameat2(2)
+
+
+def workspace() -> Path:
+    """The folder that DVC starts the stages in.
+
+    It is not ``DVC_ROOT``. For an experiment in a temporary copy (``--temp``, ``--queue``) ``DVC_ROOT`` names the
+    project that the copy was made from, and a stage that wrote there would overwrite its outputs.
+    """
+    return Path.cwd()
+
+
+def home() -> Path:
+    """The project itself, also from inside DVC's temporary copies. What outlives one experiment is kept here."""
+    named = Path(os.environ.get("DVC_ROOT", ".")).resolve()
+    root, inside, _ = str(named).partition(_EXPERIMENTS)
+    return Path(root) if inside else named
+
+
+def leaves_project(path: str) -> bool:
+    """Whether a path relative to `home` ends outside the project. Absolute paths are allowed to, and give False."""
+    named = Path(path).expanduser()
+    return not named.is_absolute() and not (home() / named).resolve().is_relative_to(home().resolve())
+
+
+@contextmanager
+def replaced_directory(target: Path) -> Iterator[Path]:
+    """Give an empty folder to fill. If the block succeeds the folder replaces ``target``, else it is deleted.
+
+    The previous ``target`` stays untouched until the new one is complete and on the disk. On Linux, which exchanges two
+    folders in one step, a kill or a power cut leaves either the old one or the new one.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _sweep(target.parent, target.name)
+    fresh = Path(tempfile.mkdtemp(prefix=_temporary(target), dir=target.parent))
+    fresh.chmod(0o777 & ~_umask())  # mkdtemp's 0700 would hide the output from a group that shares it
+    try:
+        yield fresh
+        for file in fresh.rglob("*"):
+            _sync(file)
+        _sync(fresh)
+        _exchange(fresh, target)
+        _sync(target.parent)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+@contextmanager
+def scratch_directory(beside: Path) -> Iterator[Path]:
+    """Give an empty folder on the disk of ``beside``, which is deleted when the block ends."""
+    _sweep(beside.parent, beside.name)
+    scratch = Path(tempfile.mkdtemp(prefix=_temporary(beside), dir=beside.parent))
+    try:
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _exchange(fresh: Path, target: Path) -> None:
+    if not target.exists():
+        fresh.replace(target)
+        return
+    if _swap(fresh, target):
+        return
+    previous = Path(tempfile.mkdtemp(prefix=f"{_temporary(target)}old-", dir=target.parent))
+    try:
+        target.replace(previous)
+        fresh.replace(target)
+    finally:
+        if not target.exists():  # also where the exchange was interrupted between its two moves
+            previous.replace(target)
+        shutil.rmtree(previous, ignore_errors=True)
+
+
+def _swap(one: Path, other: Path) -> bool:
+    """Exchange two paths in one step; False where the system or the file system cannot."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    here = ctypes.c_int(_AT_FDCWD)
+    if rename is None:
+        return False
+    done = rename(here, os.fsencode(one), here, os.fsencode(other), ctypes.c_uint(_RENAME_EXCHANGE))
+    return bool(done == 0)
+
+
+@contextmanager
+def replaced_file(target: Path) -> Iterator[Path]:
+    """Give a path to write. If the block succeeds the file replaces ``target``, else it is deleted."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _sweep(target.parent, target.name)
+    handle, name = tempfile.mkstemp(prefix=_temporary(target), dir=target.parent)
+    os.close(handle)
+    fresh = Path(name)
+    fresh.chmod(0o666 & ~_umask())
+    try:
+        yield fresh
+        _sync(fresh)
+        fresh.replace(target)
+        _sync(target.parent)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """Hold the lock file at ``path`` for the block; give False if another living process holds it.
+
+    The system releases the lock of a killed process. A lock on a file that was deleted meanwhile is worth nothing, so
+    it is taken again on the file that is there now.
+    """
+    import fcntl  # here, and not above: Windows has none, and policies are loaded there too
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        with path.open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            if _is_at(file.fileno(), path):
+                yield True
+                return
+
+
+@contextmanager
+def waited_for(path: Path) -> Iterator[None]:
+    """Hold the lock file at ``path`` for the block, once no other living process holds it. It is deleted afterwards."""
+    while True:
+        with locked(path) as free:
+            if free:
+                try:
+                    yield
+                finally:
+                    path.unlink(missing_ok=True)
+                return
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _temporary(target: Path) -> str:
+    """Begin a temporary name of this process for ``target``. Git ignores all of these names."""
+    return f".{target.name}.new-{HOST}-{os.getpid()}-"
+
+
+def sweep_leftovers(root: Path) -> list[Path]:
+    """Delete what killed processes of this machine left below ``root``; return the paths.
+
+    Left over are temporary outputs, which may hold private rows, and lock files whose checkpoint is gone. Files of
+    living processes and of other machines stay. If a process was killed while it replaced an output in two steps
+    (systems other than Linux), the previous output is put back instead.
+    """
+    swept = [leftover for parent in PARENTS for leftover in _sweep(root / parent)]
+    for lock in sorted((root / CHECKPOINTS).glob("*.lock")):
+        if lock.with_suffix(".safetensors").exists() or time.time() - lock.stat().st_mtime < _LOCK_SECONDS:
+            continue
+        with locked(lock) as free:
+            if free:
+                lock.unlink()
+                swept.append(lock)
+    return swept
+
+
+def _sweep(folder: Path, target: str | None = None) -> list[Path]:
+    """Delete leftovers in ``folder``: those of the output named ``target``, or of every output."""
+    swept = []
+    for leftover in sorted(folder.glob(".*.new-*")):
+        named = _TEMPORARY.match(leftover.name)
+        if named is None or target not in (None, named["target"]) or _alive(int(named["process"])):
+            continue
+        output = folder / named["target"]
+        if named["previous"] and not output.exists():  # killed between the two moves of an exchange
+            leftover.replace(output)
+            continue
+        if leftover.is_dir():
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
+            leftover.unlink(missing_ok=True)
+        swept.append(leftover)
+    return swept
+
+
+def check_writable(paths: Iterable[Path], bytes_needed: int = 0) -> None:
+    """Check that outputs can be written, before anything is computed or paid for.
+
+    Args:
+        paths: files and folders that will be created or replaced; they need not exist.
+        bytes_needed: free space that must be left on the disk of each.
+
+    Raises:
+        PipelineError: if a folder refuses new files, or too little space is free.
+    """
+    parents = ((parent for parent in path.absolute().parents if parent.is_dir()) for path in paths)
+    for folder in sorted({next(existing) for existing in parents}):
+        try:
+            with tempfile.TemporaryFile(prefix=_temporary(Path("writable")), dir=folder):
+                free = shutil.disk_usage(folder).free
+        except OSError as refused:
+            raise PipelineError(
+                f"{folder}: no file can be written there ({refused.strerror}); make it writable, or free some space"
+            ) from None
+        if free < bytes_needed:
+            found, needed = -(-free // 2**20), -(-bytes_needed // 2**20)
+            raise PipelineError(f"{folder}: found {found} MB free, this stage needs {needed} MB; free some space")
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _sync(path: Path) -> None:
+    """Wait until the disk holds what was written, so that a power cut after an exchange cannot empty it."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        flush(handle)
+    finally:
+        os.close(handle)
+
+
+def flush(handle: int) -> None:
+    """Wait until the disk holds an open file. On macOS plain fsync would stop at the drive's cache."""
+    if sys.platform == "darwin":
+        import fcntl
+
+        fcntl.fcntl(handle, fcntl.F_FULLFSYNC)
+    else:
+        os.fsync(handle)
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's content, hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write ``content`` as strict JSON (finite numbers only), atomically."""
+    text = json.dumps(content, indent=2, allow_nan=False) + "\n"
+    with replaced_file(path) as fresh:
+        fresh.write_text(text, encoding="utf-8")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        PipelineError: if the file is missing or is not a strict JSON object (finite numbers, every key once).
+    """
+    return parse_json(read_text(path, "run `dvc repro` to make it"), path)
+
+
+def read_text(path: Path, remedy: str) -> str:
+    """Read a file as UTF-8.
+
+    Raises:
+        PipelineError: the file is missing or is no text; advises ``remedy``.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise PipelineError(f"{path}: not there; {remedy}") from None
+    except (OSError, UnicodeDecodeError) as broken:
+        raise PipelineError(f"{path}: not readable ({type(broken).__name__}); {remedy}") from None
+
+
+def parse_json(text: str, path: Path) -> dict[str, Any]:
+    """`read_json` of a text that was read from ``path``."""
+    try:
+        content = json.loads(
+            text, parse_constant=_refuse_constant, parse_float=_finite_only, object_pairs_hook=_keys_once
+        )
+    except (ValueError, RecursionError) as broken:  # RecursionError: thousands of brackets
+        reason = str(broken) if isinstance(broken, _RefusedError) else type(broken).__name__
+        raise PipelineError(f"{path}: not JSON ({reason}); run the stage that writes it again") from None
+    if not isinstance(content, dict):
+        raise PipelineError(f"{path}: found a JSON {type(content).__name__}, expected an object")
+    return content
+
+
+class _RefusedError(ValueError):
+    """What Python's reader would take and JSON does not allow."""
+
+
+def _refuse_constant(constant: str) -> None:
+    raise _RefusedError(f"found {constant}")
+
+
+def _finite_only(number: str) -> float:
+    if math.isinf(value := float(number)):
+        raise _RefusedError(f"found {number[:40]}, which is too large for a number")
+    return value
+
+
+def _keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) != len(pairs):  # of two, one reader takes the first and another the last
+        raise _RefusedError("a key is given twice")
+    return content
+
+
+def finite(value: float) -> float | None:
+    """``value`` for JSON: None if it is infinite or NaN."""
+    return value if math.isfinite(value) else None
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,59 @@
+"""Where the project keeps things: every path is spelt here once.
+
+Paths of inputs and outputs are relative to `primorl.base.files.workspace`, where DVC starts the stages. `STATE` and
+what lies in it are relative to `primorl.base.files.home`: they outlive one experiment.
+"""
+
+from pathlib import Path
+
+PARAMS = Path("params.yaml")
+DATASETS = Path("datasets")
+PIPELINE, LOCK = Path("dvc.yaml"), Path("dvc.lock")
+
+# Inside the trust boundary.
+RAW = Path("data/raw")
+COPIES = RAW / "_source.json"
+TRAJECTORIES = Path("data/trajectories")
+WITHDRAWALS = Path("data/withdrawals")
+CONSENT = Path("data/consent")
+ARRIVALS = Path("data/arrivals")
+PARTITIONS = Path("data/partitions")
+PRIVATE = PARTITIONS / "private"
+UNITS, PUBLIC_UNITS = PARTITIONS / "units.bin", PARTITIONS / "public_units.bin"
+
+# What later stages read.
+PUBLIC = PARTITIONS / "public"
+MANIFEST = PARTITIONS / "manifest.json"
+MODELS = Path("models")
+MODEL, POLICY, MOPO = MODELS / "dynamics", MODELS / "policy", MODELS / "mopo"
+BEHAVIOUR = MODELS / "behaviour"
+SECONDS = Path("metrics/seconds")
+SUMMARY = Path("metrics/summary.json")
+PRIVATE_EVALUATION, EVALUATION_FIGURE = Path("metrics/private_evaluation.json"), Path("plots/private_evaluation.png")
+ONLINE = MODELS / "online"
+ONLINE_METRICS, ONLINE_CURVE = Path("metrics/online.json"), Path("plots/online.csv")
+ONLINE_FIGURE = Path("plots/online.png")
+CURVES, FIGURE = Path("plots/curves.csv"), Path("plots/return.png")
+REPORTS = Path("reports")
+REPORT, LATEST_REPORT = REPORTS / "report.html", REPORTS / "latest.html"
+SELECTION = REPORTS / "selection.json"
+AUDIT_REPORT, AUDIT_FIGURE, AUDIT_RECORDS = REPORTS / "audit.json", REPORTS / "audit.png", REPORTS / "audit"
+
+STATE = Path(".primorl")
+SECRET = STATE / "secret"
+LEDGER, LEDGER_HEAD = STATE / "ledger.db", STATE / "ledger.head"
+CHECKPOINTS = STATE / "checkpoints"
+FITS = STATE / "fits"
+SWEEPS = STATE / "sweeps"
+SOURCES = STATE / "sources"
+
+PARENTS = (
+    *(Path(folder) for folder in ("", "data", "metrics", "plots", ".dvc/tmp")),
+    *(PARTITIONS, MODELS, MODEL, POLICY, BEHAVIOUR, ONLINE, SECONDS, REPORTS, AUDIT_RECORDS, STATE, CHECKPOINTS, FITS),
+)
+"""Folders that outputs are written into, and so the folders in which a killed process leaves temporary files."""
+
+
+def seconds_of(stage: str) -> Path:
+    """The file that holds a stage's wall time."""
+    return SECONDS / f"{stage}.json"

@@ -1,0 +1,100 @@
+"""Processes: which one did something, whether it is still there, what it runs on, and its environment."""
+
+import os
+import platform
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from primorl.base.files import HOST, home, workspace
+from primorl.base.paths import STATE
+
+
+def mark(process: psutil.Process) -> str:
+    """A process by machine, number and start time. Numbers are used again, so a number alone is not enough."""
+    return f"{HOST}:{process.pid}:{process.create_time():.2f}"
+
+
+def is_alive(known: str) -> bool:
+    """Whether the process with a mark runs on this machine."""
+    try:
+        return mark(psutil.Process(int(known.split(":")[1]))) == known
+    except (psutil.Error, ValueError):
+        return False
+
+
+def when_parent_ends(parent: int, then: Callable[[], object], *, every: float = 1.0) -> None:
+    """Call ``then`` in a thread once this process is no child of ``parent`` any more, also if it never was.
+
+    Args:
+        parent: number of a process.
+        then: what to do, once.
+        every: seconds between two looks.
+    """
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(every)
+        then()
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables for the block; they are what they were afterwards."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def cores() -> int:
+    """Logical cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def processor() -> str:
+    """The processor's name."""
+    listed = Path("/proc/cpuinfo")
+    if listed.exists():
+        for line in listed.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def git_commit() -> str | None:
+    """The commit that is checked out, or None outside a repository."""
+    return _git("rev-parse", "HEAD")
+
+
+def git_tags() -> dict[str, str]:
+    """The commit and whether anything differs from it, as MLflow's tags; empty outside a repository."""
+    commit = git_commit()
+    if commit is None:
+        return {}
+    # DVC itself rewrites dvc.lock after every stage
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!dvc.lock")
+    return {"mlflow.source.git.commit": commit, "git_dirty": str(bool(changed)).lower()}
+
+
+def _git(*arguments: str) -> str | None:
+    # Not in the folder of a sweep's trial, which git ignores.
+    folder = home() if workspace().resolve().is_relative_to(home() / STATE) else workspace()
+    try:
+        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()

@@ -1,0 +1,228 @@
+"""JSON files as frozen dataclasses, and the types of their values."""
+
+import functools
+import json
+import re
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, dataclass_transform, get_args
+
+from primorl.base.errors import PipelineError
+from primorl.base.files import parse_json, read_text, write_json
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+
+@dataclass(frozen=True)
+class Within:
+    """Bounds of a number. Truth values, infinities and NaN are refused.
+
+    Attributes:
+        gt: the number must be above it.
+        ge: the number must be at least this.
+        lt: the number must be below it.
+        le: the number must be at most this.
+    """
+
+    gt: float | None = None
+    ge: float | None = None
+    lt: float | None = None
+    le: float | None = None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        """Pydantic's hook: how a value of a setting is checked.
+
+        A core schema is a plain mapping (https://docs.pydantic.dev, "Custom types"), so nothing is imported.
+        """
+        given = {bound.name: getattr(self, bound.name) for bound in fields(self)}
+        schema = handler(source) | {name: bound for name, bound in given.items() if bound is not None}
+        schema |= {"allow_inf_nan": False} if source is float else {}
+        check = {"type": "no-info", "function": _not_a_truth_value}
+        return {"type": "function-before", "function": check, "schema": schema}
+
+
+@dataclass(frozen=True)
+class Length:
+    """Bounds of the number of entries of a tuple.
+
+    Attributes:
+        least: the fewest entries.
+        most: the most entries.
+    """
+
+    least: int
+    most: int
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        """Pydantic's hook, as in `Within`."""
+        return handler(source) | {"min_length": self.least, "max_length": self.most}
+
+
+def _not_a_truth_value(value: Any) -> Any:
+    if isinstance(value, bool):  # Python would take true for 1
+        raise ValueError("a number is needed, not a truth value")
+    return value
+
+
+PositiveInt = Annotated[int, Within(gt=0, le=10**9)]  # counts without a bound of their own
+NaturalInt = Annotated[int, Within(ge=0, le=10**9)]
+AtLeastTwo = Annotated[int, Within(ge=2, le=10**9)]
+Steps = Annotated[int, Within(gt=0, le=10**6)]  # rounds, epochs, batch sizes, steps of an episode
+Members = Annotated[int, Within(ge=2, le=64)]  # of the ensemble
+BufferSize = Annotated[int, Within(gt=0, le=10**8)]  # transitions in a replay buffer
+_Units = Annotated[int, Within(gt=0, le=8192)]
+HiddenSizes = Annotated[tuple[_Units, ...], Length(1, 16)]  # units of each layer
+AnyHiddenSizes = Annotated[tuple[_Units, ...], Length(0, 16)]  # none: linear
+Seed = Annotated[int, Within(ge=0, lt=2**31)]
+Finite = Annotated[float, Within(ge=-1e12, le=1e12)]  # bounds of observations and rewards, scores
+LogVariance = Annotated[float, Within(ge=-20, le=5)]
+Positive = Annotated[float, Within(ge=1e-12, le=1e12)]  # scales
+NonNegative = Annotated[float, Within(ge=0, le=1e12)]  # penalties
+LearningRate = Annotated[float, Within(ge=1e-9, le=10)]
+WeightDecay = Annotated[float, Within(ge=0, le=1)]
+ClippingNorm = Annotated[float, Within(ge=1e-6, le=1e6)]  # C
+Multiplier = Annotated[float, Within(ge=0.1, le=1e6)]  # z; less noise than 0.1 C is no useful protection
+Epsilon = Annotated[float, Within(ge=1e-6, le=1e6)]  # targets and budgets
+Delta = Annotated[float, Within(ge=1e-30, lt=1)]  # δ
+Probability = Annotated[float, Within(ge=1e-9, le=1)]  # q and other probabilities that are not zero
+Share = Annotated[float, Within(gt=0, lt=1)]  # discount and shares
+Fraction = Annotated[float, Within(ge=0, lt=1)]  # momentum, averaging, the public fraction
+Portion = Annotated[float, Within(ge=0, le=1)]  # β of the loss
+
+
+_MOST_KEYS_NAMED = 5
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Matching:
+    """Text that matches a pattern as a whole; a type of a key, as in ``Annotated[str, Matching(...)]``."""
+
+    pattern: str
+    longest: int = 1000
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        """Pydantic's hook: how a value of the type is checked."""
+        from pydantic import Field
+
+        checked = Field(min_length=1, max_length=self.longest, pattern=f"^(?:{self.pattern})$")
+        return handler.generate_schema(Annotated[source, checked])
+
+
+Line = Annotated[str, Matching(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]*")]
+"""One line of text without control characters, 1 to 1,000 characters."""
+Hexadecimal = Annotated[str, Matching("[0-9a-f]{64}")]
+"""A SHA-256 digest."""
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def record(cls: type[R]) -> type[R]:
+    """Class decorator: a frozen dataclass that JSON files hold; unknown keys are refused.
+
+    The class may set ``FORMAT``, the version of the file's format. Files then begin with a key ``format``; a file
+    without it counts as format 1. Raise it when a key is added, removed or changes its meaning.
+    """
+    made = dataclass(frozen=True, kw_only=True)(cls)
+    made.__pydantic_config__ = {"extra": "forbid", "strict": True, "allow_inf_nan": False}  # type: ignore[attr-defined]
+    return made
+
+
+def to_json(value: Any) -> dict[str, Any]:
+    """The content of the file of a record: plain JSON types, keys in the order of the fields, ``format`` first.
+
+    An optional key that holds its default is left out.
+    """
+    version = getattr(type(value), "FORMAT", None)
+    content: dict[str, Any] = _plain(value)
+    return content if version is None else {"format": version, **content}
+
+
+def write_record(path: Path, value: Any) -> None:
+    """Write a record as strict JSON, atomically."""
+    write_json(path, to_json(value))
+
+
+def read_record(path: Path, kind: type[R], remedy: str = "run `dvc repro` to make it again") -> R:
+    """Read a record of class ``kind``.
+
+    Args:
+        path: the file.
+        kind: a class made with `record`.
+        remedy: what an error advises.
+
+    Raises:
+        PipelineError: the file is missing, is not strict JSON, is of another format version, or has other keys or
+            types than ``kind`` declares. One line.
+    """
+    from pydantic import ValidationError
+
+    content = parse_json(read_text(path, remedy), path)
+    version = getattr(kind, "FORMAT", None)
+    if version is not None:
+        found = content.pop("format", 1)
+        if type(found) is not int or found != version:
+            named = found if type(found) is int and abs(found) < 10**6 else "an unknown one"
+            raise PipelineError(f"{path}: found format {named}, this version reads {version}; {remedy}")
+    try:
+        # From JSON, where strict checks take a list for a tuple.
+        unchecked: Any = kind
+        checked: R = _adapter(unchecked).validate_json(json.dumps(content))
+    except ValidationError as wrong:
+        keys = sorted({f"{printable('.'.join(map(str, error['loc'])))} ({_reason(error)})" for error in wrong.errors()})
+        more = f" and {len(keys) - _MOST_KEYS_NAMED} more" if len(keys) > _MOST_KEYS_NAMED else ""
+        raise PipelineError(f"{path}: not as declared: {', '.join(keys[:_MOST_KEYS_NAMED])}{more}; {remedy}") from None
+    return checked
+
+
+@functools.cache
+def _adapter(kind: Any) -> "TypeAdapter[Any]":
+    """Pydantic's checker of a record class; to make one takes far longer than to use it."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
+
+
+def printable(text: str) -> str:
+    """A stranger's text, made fit for one line on a terminal."""
+    return re.sub(r"[^ -~]", "?", text)[:100]
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        found = ((field, getattr(value, field.name)) for field in fields(value))
+        return {field.name: _plain(part) for field, part in found if not _is_default(field, part)}
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
+    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def _is_default(field: Field[Any], value: Any) -> bool:
+    if field.default_factory is not MISSING:
+        return bool(value == field.default_factory())
+    return field.default is not MISSING and bool(value == field.default)
+
+
+def _reason(error: Any) -> str:
+    if error["type"] == "missing":
+        return "missing"
+    if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        return "unknown key"
+    message = str(error["msg"]).removeprefix("Value error, ")
+    return printable(message[:1].lower() + message[1:])
+
+
+TimeUnit = Literal["seconds", "minutes", "hours", "days"]
+TIME_UNITS: tuple[TimeUnit, ...] = get_args(TimeUnit)
+
+
+@record
+class ElapsedTime:
+    """What travels with a dataset, a model and a policy, so that the time is counted alike everywhere."""
+
+    name: Annotated[Line, "What the dimension is called."]
+    unit: Annotated[TimeUnit, "What it counts."]
+    most: Annotated[Annotated[float, Within(gt=0)], "A longer time counts as this."]
+    trajectory: Annotated[
+        tuple[Line, ...], "Columns of the log that tell trajectories apart, together; empty: it is not known."
+    ] = ()

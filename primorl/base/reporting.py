@@ -1,0 +1,107 @@
+"""How a stage reports: progress bars, logs of episodes and epochs, and errors as exit statuses."""
+
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+from tqdm import tqdm
+
+from primorl.base.errors import PipelineError
+
+INTERRUPTED = 130
+
+
+def exit_status(name: str, work: Callable[[], None], *, debug: bool) -> int:
+    """Do a stage's work and return its exit status. An error becomes one line on stderr.
+
+    Args:
+        name: of the stage, for messages.
+        work: what to do.
+        debug: show tracebacks as well.
+    """
+    try:
+        work()
+    except KeyboardInterrupt:
+        print(
+            "error: interrupted; the last good outputs are untouched; the next `dvc repro` resumes what was paid for",
+            file=sys.stderr,
+        )
+        return INTERRUPTED
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        print(f"error: {explained(name, error)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def explained(name: str, error: Exception) -> str:
+    """Say in a line what went wrong in ``name``; of an exception that nobody foresaw, only its type and place."""
+    if isinstance(error, PipelineError):
+        return str(error)
+    if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("primorl"):
+        return f"{name}: needs {error.name}, which is not installed; run `pip install 'primorl[pipeline]'`"
+    if isinstance(error, OSError):
+        return f"{error.filename or name}: {error.strerror or type(error).__name__}"
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return (
+        f"{name}: unforeseen {type(error).__name__} at {Path(frame.filename).name}:{frame.lineno}; "
+        "its message may quote private values and is shown only with --debug"
+    )
+
+
+class Log(Protocol):
+    """One run to write to."""
+
+    def params(self, values: Mapping[str, Any]) -> None:
+        """Log parameters; nested mappings become dotted keys."""
+
+    def metric(self, name: str, value: float, step: int | None = None) -> None:
+        """Log one number."""
+
+    def tag(self, name: str, value: object) -> None:
+        """Set one tag."""
+
+    def artifact(self, path: Path) -> None:
+        """Copy a file or a folder to the run."""
+
+    def note(self, text: str) -> None:
+        """Describe the run, in Markdown."""
+
+    def dataset(self, name: str, fingerprint: str, facts: Mapping[str, Any]) -> None:
+        """Name the dataset that the run learned from, by its keyed fingerprint."""
+
+
+class StageLog(Log, Protocol):
+    """A stage's run, which may have runs inside it."""
+
+    def nested(self, name: str) -> AbstractContextManager[Log]:
+        """A run inside this one. It ends with the block."""
+
+
+Bar: TypeAlias = "tqdm[Any]"
+
+_LINE = "{desc}: {n_fmt} of {total_fmt} {unit}s, {elapsed} so far, {remaining} left{postfix}"
+
+
+class _Lines:
+    """Writes every state of a bar to stderr as a line of its own, for files and pipes."""
+
+    def write(self, text: str) -> None:
+        if line := text.strip():
+            print(line, file=sys.stderr)
+
+    def flush(self) -> None:
+        sys.stderr.flush()
+
+
+def progress_bar(total: int, description: str, unit: str) -> Bar:
+    """A bar for ``total`` units of long work; use it as a context manager."""
+    if sys.stderr.isatty():
+        return tqdm(total=total, desc=description, unit=unit, mininterval=0.2, maxinterval=0.2)
+    return tqdm(
+        total=total, desc=description, unit=unit, mininterval=15.0, maxinterval=15.0, file=_Lines(), bar_format=_LINE
+    )

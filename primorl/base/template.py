@@ -1,0 +1,152 @@
+"""A new project's files: copies of the repository's own, which the wheel holds.
+
+``setup.py`` imports `FILES` and `FOLDER` where none of the dependencies is installed.
+"""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from primorl.base.errors import PipelineError
+from primorl.base.files import replaced_file, scratch_directory
+
+_DEFAULT = "datasets/pendulum-replay.yaml"  # the one that params.yaml names
+FILES = (
+    *("dvc.yaml", "params.yaml", "datasets/defaults.yaml", _DEFAULT, "pipeline/*.py", ".gitignore", ".dvcignore"),
+    *(".dvc/config", ".dvc/.gitignore", "data/README.md", "data/*/.gitignore", "models/README.md"),
+)
+"""Patterns from the repository's root."""
+FOLDER = "template"  # where they are in the installed package
+_OF_THE_VERSION = ("dvc.yaml", "pipeline/", "primorl.version")  # the others are the user's once they are there
+VERSION = Path("primorl.version")
+"""Names the version that a project's stages are of. Each stage depends on it, in the place of the package's code."""
+UNFINISHED = VERSION.with_suffix(".unfinished")  # in its place while a folder that was empty is filled
+RESERVED = tuple(Path(name).stem for name in FILES if name.startswith("datasets/"))  # of the template's own files
+
+
+def template(version: str) -> Iterator[tuple[str, str]]:
+    """The path of each file in a project of the installed version, and its text.
+
+    Raises:
+        PipelineError: the installed package lacks the files.
+    """
+    package = Path(__file__).parents[1]
+    root = package / FOLDER if (package / FOLDER).is_dir() else package.parent
+    for pattern in FILES:
+        found = sorted(root.glob(pattern))
+        if not found:
+            raise PipelineError(
+                f"{root / pattern}: not there, so this installation is incomplete; install primorl anew"
+            )
+        for path in found:
+            name, text = path.relative_to(root).as_posix(), path.read_text(encoding="utf-8")
+            yield name, _of_installed(text) if name == "dvc.yaml" else text
+    yield str(VERSION), f"{version}\n"
+
+
+def _of_installed(pipeline: str) -> str:
+    """Make the stages of ``dvc.yaml`` depend on `VERSION` in the place of primorl's source code."""
+    lines = []
+    for line in pipeline.splitlines(keepends=True):
+        if line.startswith("      - primorl/"):
+            continue
+        lines.append(line)
+        if line.startswith("      - pipeline/"):
+            lines.append(f"      - {VERSION}\n")
+    return "".join(lines)
+
+
+def write_new(folder: Path, version: str, entry: tuple[str, str] | None = None) -> None:
+    """Fill a new or empty folder with a project, and make it a git repository where git is installed.
+
+    DVC's files are those that ``dvc init`` writes. Without git they say so (``core.no_scm``). All is written beside the
+    folder first, so that an error leaves nothing in it. A folder that was not there appears in one step. One that is
+    there keeps its place, as somebody may work in it: it gets one file after the other, `UNFINISHED` first and
+    `VERSION` last, so the same call goes on after a kill.
+
+    Args:
+        folder: need not exist; empty, or `UNFINISHED`.
+        version: the installed one.
+        entry: name and content of the dataset's file that params.yaml shall name; None: the template's. The name is
+            none of `RESERVED`.
+
+    Raises:
+        PipelineError: the installed package lacks the files, or git fails.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    files = dict(template(version))
+    if entry is not None:
+        name, text = entry
+        named = f"dataset: {as_text(name)}"
+        files["params.yaml"] = re.sub(r"^dataset: \S+", named, files["params.yaml"], flags=re.MULTILINE)
+        del files[_DEFAULT]
+        files[f"datasets/{name}.yaml"] = text
+    with scratch_directory(folder) as scratch:
+        made = scratch / folder.name
+        for path, text in files.items():
+            (made / path).parent.mkdir(parents=True, exist_ok=True)
+            (made / path).write_text(text, encoding="utf-8")
+        _begin_repository(made)
+        if folder.exists():
+            _fill(folder, made)
+        else:
+            made.rename(folder)
+
+
+def as_text(name: str) -> str:
+    """A dataset's name as YAML writes it: quoted where YAML 1.1 or DVC's 1.2 would read a number, a date or null."""
+    import yaml
+
+    quotes = "'" if name[0].isdigit() else None  # 1e5 is a number in YAML 1.2 alone
+    return yaml.safe_dump(name, default_style=quotes, width=1000).splitlines()[0]
+
+
+def _fill(folder: Path, made: Path) -> None:
+    (made / VERSION).replace(folder / UNFINISHED)
+    for path in sorted(made.rglob("*")):  # a folder comes before what is in it
+        place = folder / path.relative_to(made)
+        if path.is_dir():
+            place.mkdir(exist_ok=True)
+        elif not place.exists():  # a call that was killed made it, and it may have been edited since
+            path.replace(place)
+    (folder / UNFINISHED).replace(folder / VERSION)
+
+
+def _begin_repository(folder: Path) -> None:
+    if shutil.which("git") is None:
+        with (folder / ".dvc/config").open("a", encoding="utf-8") as config:
+            config.write("    no_scm = true\n")
+    elif subprocess.run(["git", "init", "--quiet"], cwd=folder, check=False, capture_output=True).returncode != 0:
+        raise PipelineError(f"{folder}: `git init` fails there; run it yourself to see why, or repair git")
+
+
+def bring_up_to_date(folder: Path, version: str) -> list[str]:
+    """Write the files of the installed version into a project that `write_new` made; the user's own stay.
+
+    Returns:
+        The files that were others before.
+    """
+    changed = []
+    for name, text in template(version):  # the version comes last: it speaks of all
+        path = folder / name
+        if name.startswith(_OF_THE_VERSION) and (not path.exists() or path.read_text(encoding="utf-8") != text):
+            with replaced_file(path) as fresh:
+                fresh.write_text(text, encoding="utf-8")
+            changed.append(name)
+    return changed
+
+
+def check_version(version: str) -> None:
+    """Check that the project's stages are of the installed version; a clone of the repository has nothing to check.
+
+    Raises:
+        PipelineError: they are of another one.
+    """
+    found = VERSION.read_text(encoding="utf-8").strip() if VERSION.exists() else version
+    if found != version:
+        raise PipelineError(
+            f"{VERSION}: found {found[:40]!r}, and primorl {version} is installed; run `primorl init .` in "
+            f"the project's folder, which brings dvc.yaml and pipeline/ to {version}"
+        )

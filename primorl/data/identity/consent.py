@@ -1,0 +1,228 @@
+"""People who withdrew, and the choice of the public units: by a hash of their ids, or by people's consent.
+
+Consent is a column of the log, or a file of ids in ``data/consent``. Ingest copies the column's value of every unit
+into ``consent.arrow`` beside the rows, so that the split can be made, and changed, without reading the log again.
+"""
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from primorl.base.errors import PipelineError
+from primorl.base.paths import CONSENT
+from primorl.data.storage.schema import PublicBy, id_text, whole
+
+CONSENT_FILE = "consent.arrow"
+CONSENT_SCHEMA = pa.schema([("unit_id", pa.string()), ("consent", pa.string())])
+"""One row a unit; a missing value is empty text."""
+
+_HASH_BITS = 64
+_COLUMN_KEY = b"column"
+
+
+def read_ids(file: str, folder: Path, key: str) -> list[str]:
+    """Read the id in each line of a file of text, in the form of the column ``unit_id``; empty for a blank line.
+
+    Blanks within a line belong to the id.
+
+    Args:
+        file: a file in ``folder``.
+        folder: the folder that DVC watches, so that an edit of the file makes a new version of what depends on it.
+        key: the file and key of the settings that name it, for errors.
+
+    Raises:
+        PipelineError: if the file is elsewhere, is missing or is not text.
+    """
+    path = Path(file)
+    if folder.resolve() not in path.resolve().parents:
+        raise PipelineError(
+            f"{key}: found {file!r}; allowed is a file in {folder}, where DVC notices its edits: write {folder}/NAME"
+        )
+    try:
+        lines = [line.removesuffix("\r") for line in path.read_text(encoding="utf-8-sig").split("\n")]
+    except OSError as refused:
+        raise PipelineError(f"{file}: {refused.strerror}; {key} names it") from None
+    except UnicodeDecodeError:
+        raise PipelineError(f"{file}: not UTF-8 text; allowed is one unit id a line") from None
+    ids: list[str] = id_text(pa.array([line if line.strip() else "" for line in lines], pa.string())).to_pylist()
+    return ids
+
+
+class IdList:
+    """The unit ids in a file of text, one a line; blank lines are left out.
+
+    An id of digits may be written with or without the zeros that the column ``unit_id`` has in front of it.
+
+    Args:
+        file: see `read_ids`, which raises what is wrong with it; None: nobody is listed.
+        folder: likewise.
+        key: likewise.
+    """
+
+    def __init__(self, file: str | None, folder: Path, key: str):
+        self._file = file
+        lines = [] if file is None else list(enumerate(read_ids(file, folder, key), 1))
+        given = {unit: number for number, unit in reversed(lines) if unit}  # of equal lines the first counts
+        self._lines = np.array(list(given.values()), dtype=np.int64)
+        self._met = np.zeros(len(given), dtype=bool)
+        self._ids = pa.array(list(given), pa.string())
+
+    def contains(self, units: pa.Array) -> npt.NDArray[np.bool_]:
+        """Look up each of ``units`` in the list, bool [units]; remember the ids that were met."""
+        places = pc.index_in(units, value_set=self._ids).fill_null(-1).to_numpy(zero_copy_only=False)
+        listed: npt.NDArray[np.bool_] = places >= 0
+        self._met[np.unique(places[listed])] = True
+        return listed
+
+    def drop(self, table: pa.Table) -> pa.Table:
+        """Drop the rows of the units that are listed."""
+        return table.filter(pa.array(~self.contains(whole(table["unit_id"])))) if len(self._ids) else table
+
+    def check_all_met(self) -> None:
+        """Call after the last batch: an id that no unit has may be a misspelt one, whose owner would be passed over.
+
+        Raises:
+            PipelineError: if there is one. The message names the line and not the id, which is a person's.
+        """
+        missing = self._lines[~self._met]
+        if len(missing) > 0:
+            raise PipelineError(
+                f"{self._file}: line {missing.min()}: found an id that no unit has ({len(missing)} such lines); "
+                "allowed are ids of the data, as they are in the column unit_id; correct it, or remove the line"
+            )
+
+
+class PublicRule(ABC):
+    """Decides which units are public. A unit's own id or consent decides, never another unit.
+
+    Attributes:
+        by: how, for the manifest.
+        repair: what to change where a partition would be empty: a key, what was found and what is allowed.
+        may_be_none: whether it is in order that no unit is public.
+    """
+
+    by: PublicBy
+    repair: str
+    may_be_none = False
+
+    @abstractmethod
+    def __call__(self, units: pa.Array) -> npt.NDArray[np.bool_]:
+        """Say of each of ``units``, ids that are all different, whether it is public."""
+
+    def finish(self) -> None:  # noqa: B027 - drawing has nothing to check
+        """Check after the last batch whether what was named fits the data.
+
+        Raises:
+            PipelineError: if it does not.
+        """
+
+
+class HashDraw(PublicRule):
+    """A unit is public where a hash of salt and id, uniform in [0, 1), lies below ``public_fraction``.
+
+    It depends on nothing but the unit's own id, so no unit's presence moves another whose id stays the same.
+
+    Args:
+        public_fraction: the expected share of units that are public; 0: none is.
+        salt: separates this draw from others with the same ids.
+    """
+
+    by: PublicBy = "hash"
+
+    def __init__(self, public_fraction: float, salt: str):
+        self._prefix = f"{len(salt)}:{salt}".encode()
+        self._limit = int(public_fraction * 2**_HASH_BITS)
+        self.may_be_none = public_fraction == 0
+        self.repair = (
+            f"partition.public_fraction: found {public_fraction}, which leaves no {{side}} unit; allowed is 0 (no "
+            "public split), or a share that leaves both partitions at least one; change it, or partition.salt"
+        )
+
+    def __call__(self, units: pa.Array) -> npt.NDArray[np.bool_]:
+        """See `PublicRule`."""
+        hashed, prefix, size = hashlib.sha256, self._prefix, _HASH_BITS // 8
+        drawn = b"".join([hashed(prefix + unit.encode()).digest()[:size] for unit in units.to_pylist()])
+        return np.frombuffer(drawn, ">u8") < np.uint64(self._limit)
+
+
+class ConsentList(PublicRule):
+    """Units are public whose ids a file names.
+
+    Args:
+        file: in ``data/consent``, one id a line; see `read_ids` for what it raises.
+    """
+
+    by: PublicBy = "file"
+
+    def __init__(self, file: str):
+        self._ids = IdList(file, CONSENT, "params.yaml: partition.public.file")
+        self.repair = f"partition.public.file: found {file!r}, which leaves no {{side}} unit; allowed is a list of some"
+
+    def __call__(self, units: pa.Array) -> npt.NDArray[np.bool_]:
+        """See `PublicRule`."""
+        return self._ids.contains(units)
+
+    def finish(self) -> None:
+        """Refuse an id that no unit has."""
+        self._ids.check_all_met()
+
+
+class ConsentColumn(PublicRule):
+    """Units are public where a column of the log has one of some values.
+
+    Args:
+        source: the folder that ingest wrote.
+        column: the column's name.
+        values: the values that mean consent; True and False mean ``true`` and ``false``.
+
+    Raises:
+        PipelineError: if ingest kept no such column.
+    """
+
+    by: PublicBy = "column"
+
+    def __init__(self, source: Path, column: str, values: Sequence[object]):
+        self._file = source / CONSENT_FILE
+        try:
+            with pa.OSFile(str(self._file)) as file:
+                consent = pa.ipc.open_file(file).read_all()
+        except (OSError, pa.ArrowException):
+            consent = None
+        if consent is None or consent.schema.metadata != {_COLUMN_KEY: column.encode()}:
+            raise PipelineError(
+                f"{self._file}: params.yaml: partition.public.column: found {column!r}, which was not kept at ingest; "
+                "run `dvc repro ingest` again"
+            )
+        allowed = [str(value).lower() if isinstance(value, bool) else str(value) for value in values]
+        named = pc.is_in(consent["consent"], value_set=pa.array(allowed, pa.string()))
+        self._public = consent["unit_id"].filter(named).combine_chunks()
+        self._units, self._asked = len(consent), 0
+        self.repair = (
+            f"partition.public.values: found {len(allowed)} values of {column!r}, which leave no {{side}} unit; "
+            "allowed are values that some, and not all, units have"
+        )
+
+    def __call__(self, units: pa.Array) -> npt.NDArray[np.bool_]:
+        """See `PublicRule`."""
+        self._asked += len(units)
+        public: npt.NDArray[np.bool_] = pc.is_in(units, value_set=self._public).to_numpy(zero_copy_only=False)
+        return public
+
+    def finish(self) -> None:
+        """Refuse a column of other rows, by their number of units."""
+        if self._asked != self._units:
+            raise PipelineError(f"{self._file}: other units than in the rows; run `dvc repro ingest` again")
+
+
+def write_consent(folder: Path, column: str, tables: Sequence[pa.Table]) -> None:
+    """Keep the column's value of every unit: tables in `CONSENT_SCHEMA`."""
+    schema = CONSENT_SCHEMA.with_metadata({_COLUMN_KEY: column.encode()})
+    with pa.OSFile(str(folder / CONSENT_FILE), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+        for table in tables:
+            writer.write_table(table)

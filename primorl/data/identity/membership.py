@@ -1,0 +1,253 @@
+"""A keyed fingerprint of a dataset's rows: only the holder of the secret can recognise equal data.
+
+A plain content hash of private data tells neighbouring datasets apart, so none leaves the trust
+boundary; HMAC with the project's secret takes its place.
+"""
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from primorl.base.errors import PipelineError
+from primorl.base.files import home
+from primorl.base.paths import SECRET
+from primorl.data.storage.schema import row_numbers, run_starts, trajectory_bytes, trajectory_starts, vectors, whole
+
+_BYTES = 32
+_LABEL = b"primorl dataset fingerprint 1\0"  # the secret may key other things as well
+_CHECK = b"primorl secret check 1\0"
+
+
+def project_secret() -> bytes:
+    """Read the project's secret (32 bytes), made with mode 0600 on first use; git and DVC never see it.
+
+    Raises:
+        PipelineError: if the file is unreadable or has another length.
+    """
+    path = home() / SECRET
+    if not path.exists():
+        _create(path)
+    try:
+        secret = path.read_bytes()
+    except OSError as unreadable:
+        raise PipelineError(f"{path}: the project's secret cannot be read ({unreadable.strerror})") from None
+    if len(secret) != _BYTES:
+        raise PipelineError(f"{path}: the project's secret is damaged: not {_BYTES} bytes; restore it from your backup")
+    return secret
+
+
+def secret_check(secret: bytes) -> str:
+    """Compute the check value of a secret, 64 hexadecimal digits; it reveals neither the secret nor data."""
+    return hmac.new(secret, _CHECK, hashlib.sha256).hexdigest()
+
+
+def _create(path: Path) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, fresh = tempfile.mkstemp(dir=path.parent)  # mkstemp creates with mode 0600
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(secrets.token_bytes(_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            os.link(fresh, path)  # unlike a rename, never replaces a secret that another process just made
+    finally:
+        Path(fresh).unlink()
+
+
+class Fingerprint:
+    """HMAC-SHA256 over the SHA-256 of all rows, fed in batches; where batches begin does not matter.
+
+    Canonical bytes, hashed column by column: text as UTF-8 with a NUL after each value, numbers
+    little-endian, booleans one byte. The columns' names and types go in front.
+    """
+
+    def __init__(self, schema: pa.Schema):
+        self._columns = {field.name: hashlib.sha256() for field in schema}
+        self._header = json.dumps([(field.name, str(field.type)) for field in schema]).encode()
+
+    def update(self, table: pa.Table) -> None:
+        """Take in the next rows, in the dataset's schema."""
+        for name, digest in self._columns.items():
+            digest.update(_canonical(table[name]))
+
+    def keyed(self, secret: bytes) -> str:
+        """Compute the fingerprint of everything taken in, 64 hexadecimal digits."""
+        content = hashlib.sha256(self._header)
+        for digest in self._columns.values():
+            content.update(digest.digest())
+        return hmac.new(secret, _LABEL + content.digest(), hashlib.sha256).hexdigest()
+
+
+def _canonical(column: pa.ChunkedArray) -> bytes | memoryview:
+    if pa.types.is_fixed_size_list(column.type):
+        return np.ascontiguousarray(vectors(column), dtype="<f4").data.cast("B")
+    if pa.types.is_string(column.type):
+        starts = run_starts(column)
+        if 8 * len(starts) > len(column):
+            ended = pc.binary_join_element_wise(column, "", "\0").combine_chunks()
+            return memoryview(ended.buffers()[2] or b"")
+        # The same bytes, four times as quick where an id stands in many rows after another.
+        runs = zip(column.take(pa.array(starts)).to_pylist(), np.diff([*starts, len(column)]).tolist(), strict=True)
+        return "".join([f"{value}\0" * length for value, length in runs]).encode()
+    values = column.to_numpy()
+    return np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<")).data.cast("B")
+
+
+DIGEST_BYTES = 16
+NOBODY = b"\n"
+"""Content of a file without digests: DVC warns of an empty file at every stage."""
+
+
+class Membership:
+    """Keyed digests of every unit that `update` is shown: of its id, and of each trajectory's id and rows.
+
+    Each is ``DIGEST_BYTES`` long; where the trajectory is the unit, there are two of it or three. They say who is in
+    the data to anybody who holds the secret and a guess, so they stay inside the trust boundary.
+
+    Ids are digested within the population, and where it has another name than the dataset, within the dataset's name
+    too: that was the rule before populations were declared, so what older charges spent still counts.
+
+    Args:
+        secret: the project's, up to 64 bytes.
+        dataset: the name of the dataset.
+        population: within which ids mean the same; empty: the dataset's name.
+        by_rows: whether equal rows mean the same person. False for the public side of short records of a small state
+            space, some of which equal private ones: there a second digest of the id takes the place of the rows'.
+    """
+
+    def __init__(self, secret: bytes, dataset: str, population: str = "", by_rows: bool = True):
+        names = dict.fromkeys((population or dataset, dataset))
+        prefixes = [f"{len(name)}:{name}".encode() for name in names]
+        self._of_id = _digester(secret, b"unit id", prefixes)
+        self._of_id_again = _digester(secret, b"id again", prefixes[:1])
+        self._of_rows = _digester(secret, b"rows")
+        self._by_rows = by_rows
+        self._digests = bytearray()
+        self._unit = ""
+
+    def update(self, table: pa.Table) -> None:
+        """Take in whole units, in the dataset's schema."""
+        if table.num_rows == 0:
+            return
+        starts = trajectory_starts(table)
+        chosen = row_numbers(starts)
+        units, names = (whole(table[name]).take(chosen) for name in ("unit_id", "trajectory_id"))
+        if not units.equals(names):  # units whose id is not their trajectory's too, one a unit
+            found = []
+            for unit, name in zip(units.to_pylist(), names.to_pylist(), strict=True):
+                if unit not in (name, self._unit):
+                    found.append(unit.encode())
+                    self._unit = unit
+            self._digests += self._of_id(found)
+        encoded = [name.encode() for name in names.to_pylist()]
+        self._digests += self._of_id(encoded)
+        by_rows, again = self._of_rows, self._of_id_again
+        self._digests += by_rows(trajectory_bytes(table, starts)) if self._by_rows else again(encoded)
+
+    def to_bytes(self) -> bytes:
+        """Give all digests, sorted: their order reveals nothing."""
+        self._sorted()
+        return bytes(self._digests)
+
+    def shares_with(self, other: "Membership") -> bool:
+        """Say whether an id or a trajectory's rows are in both."""
+        few, many = sorted((self._sorted(), other._sorted()), key=len)
+        if len(few) == 0:
+            return False
+        places = np.minimum(np.searchsorted(many, few), len(many) - 1)
+        return bool((many[places] == few).any())
+
+    def _sorted(self) -> npt.NDArray[np.bytes_]:
+        """Sort the digests in place. They must not grow while the array is in use."""
+        # NumPy ignores zeros at the end of such values when it compares them. All are equally long, so nothing is lost.
+        digests: npt.NDArray[np.bytes_] = np.frombuffer(self._digests, f"S{DIGEST_BYTES}")
+        digests.sort()
+        return digests
+
+
+def id_digests(secret: bytes, populations: Collection[str], ids: Sequence[str]) -> bytes:
+    """Keyed digests of people's ids, sorted, as `Membership` has them of units of the same population.
+
+    Args:
+        secret: the project's.
+        populations: names within which ids mean the same; each gives a digest of its own.
+        ids: in the form of the column ``unit_id`` (`id_text`).
+    """
+    prefixes = [f"{len(name)}:{name}".encode() for name in populations]
+    digests = _digester(secret, b"unit id", prefixes)(one.encode() for one in ids)
+    return b"".join(sorted(digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)))
+
+
+def population_digest(secret: bytes, population: str) -> str:
+    """Digest a population's name for the ledger, which only compares it."""
+    return hashlib.blake2b(population.encode(), key=secret, digest_size=DIGEST_BYTES, person=b"population").hexdigest()
+
+
+_Digester = Callable[[Iterable[bytes | memoryview]], bytes]
+
+
+def _digester(secret: bytes, what: bytes, prefixes: Sequence[bytes] = (b"",)) -> _Digester:
+    """Make a function from values to their keyed digests, one for each prefix."""
+    keyed = [hashlib.blake2b(prefix, key=secret, digest_size=DIGEST_BYTES, person=what) for prefix in prefixes]
+
+    def digests(values: Iterable[bytes | memoryview]) -> bytes:
+        found = []
+        for value in values:
+            for each in keyed:
+                own = each.copy()  # the key need not be taken in again
+                own.update(value)
+                found.append(own.digest())
+        return b"".join(found)
+
+    return digests
+
+
+class DuplicateCheck:
+    """Refuses a trajectory whose rows are those of one before it: its owner would count twice.
+
+    Only a digest of every trajectory is held, 16 bytes each.
+
+    Args:
+        origin: the file or folder that errors name.
+    """
+
+    def __init__(self, origin: object):
+        self._origin = origin
+        self._digests = bytearray()
+
+    def __call__(self, table: pa.Table) -> None:
+        """Take in the next batch of whole trajectories."""
+        rows = trajectory_bytes(table, trajectory_starts(table))
+        self._digests += b"".join([hashlib.blake2b(each, digest_size=DIGEST_BYTES).digest() for each in rows])
+
+    def finish(self) -> None:
+        """Compare all trajectories; call it after the last batch.
+
+        Raises:
+            PipelineError: if two are equal. They are named by their numbers, counted from 1 in the order of the data:
+                an id may name a person.
+        """
+        words = np.frombuffer(self._digests, np.uint64).reshape(-1, 2)
+        order = np.lexsort((words[:, 1], words[:, 0]))
+        equal = (words[order[1:]] == words[order[:-1]]).all(axis=1)
+        if equal.any():
+            # lexsort is stable: of equal ones the first in the order of the data comes first.
+            pairs = np.stack([order[1:][equal], order[:-1][equal]], axis=1)
+            again, first = pairs[np.argmin(pairs[:, 0])] + 1
+            raise PipelineError(
+                f"{self._origin}: trajectory number {again}: found the same rows as in trajectory number {first}; "
+                "allowed: every trajectory once, or its owner counts twice; drop it, or set ingestion.duplicates: "
+                "allow in the dataset's file where different people may have equal records"
+            )

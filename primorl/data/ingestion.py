@@ -1,0 +1,102 @@
+"""Raw trajectories become one validated Parquet dataset."""
+
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from primorl.base.errors import PipelineError
+from primorl.base.files import replaced_directory
+from primorl.base.paths import WITHDRAWALS
+from primorl.config.datasets import AnyDataset
+from primorl.data.checks import RowCheck
+from primorl.data.identity.consent import IdList, write_consent
+from primorl.data.identity.membership import DuplicateCheck, Fingerprint, project_secret
+from primorl.data.sources import source_of
+from primorl.data.sources.tabular.source import TabularReader
+from primorl.data.storage.parquet import PartWriter
+from primorl.data.storage.schema import DatasetInfo
+
+_Item = TypeVar("_Item")
+
+
+def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset, public_column: str | None = None) -> DatasetInfo:
+    """Read what ``collect`` left in ``raw``, check every row and write ``target`` whole or not at all.
+
+    Args:
+        raw: the folder of raw files.
+        target: the folder of Parquet parts to replace.
+        name: the dataset's entry in params.yaml.
+        dataset: that entry.
+        public_column: the column of the log that says who consented to be public; None: there is none.
+
+    Returns:
+        The facts written into every part.
+
+    Raises:
+        PipelineError: if the entry or the data are not fit for use; ``target`` is untouched.
+    """
+    reader = source_of(name, dataset).open(raw)
+    if public_column is not None:
+        if not isinstance(reader, TabularReader):
+            raise PipelineError(
+                f"params.yaml: partition.public.column: found {public_column!r}, but the source {dataset.source} has "
+                "no columns of its own; allowed with it is partition.public.file, or source: tabular"
+            )
+        reader.keep_consent(public_column)
+    info = DatasetInfo(
+        dataset=name,
+        environment=dataset.environment,
+        unit=dataset.unit,
+        spaces=reader.spaces,
+        horizon=dataset.horizon or reader.horizon,
+        termination=dataset.termination,
+        duplicates=dataset.ingestion.duplicates,
+        dataset_fingerprint="",
+        population=dataset.population,
+        trajectories_per_person=dataset.trajectories_per_person,
+        behaviour_probabilities=reader.behaviour_probabilities,
+    )
+    gone = IdList(dataset.ingestion.exclude_units, WITHDRAWALS, "ingestion.exclude_units of the dataset's file")
+    check, fingerprint = RowCheck(info, reader.path), Fingerprint(info.schema)
+    check_duplicates = DuplicateCheck(reader.path)
+    with (
+        replaced_directory(target) as fresh,
+        PartWriter(fresh, info.schema) as writer,
+        closing(ahead(reader.tables())) as tables,
+    ):
+        rows = 0
+        for everybody in tables:
+            table = gone.drop(everybody)
+            if table.num_rows == 0:
+                continue
+            check(table)
+            if info.duplicates == "refuse":
+                check_duplicates(table)
+            fingerprint.update(table)
+            writer.write(table)
+            rows += table.num_rows
+        check.finish()
+        check_duplicates.finish()
+        gone.check_all_met()
+        if rows == 0:
+            raise PipelineError(f"{reader.path}: found no transitions; allowed is at least one")
+        info = replace(info, dataset_fingerprint=fingerprint.keyed(project_secret()))
+        writer.finish(info)
+        if public_column is not None and isinstance(reader, TabularReader):
+            write_consent(fresh, public_column, [gone.drop(table) for table in reader.consent])
+    return info
+
+
+def ahead(items: Generator[_Item]) -> Generator[_Item]:
+    """Make each item in a thread of its own while the one before it is worked on.
+
+    Closing it closes ``items``: what a source has open, or on disk for a while, goes with an error too.
+    """
+    with closing(items), ThreadPoolExecutor(1) as maker:
+        coming = maker.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = maker.submit(next, items, None)
+            yield item

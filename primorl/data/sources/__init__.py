@@ -1,0 +1,72 @@
+"""Sources of trajectories: one module a kind, found by ``source:`` of a dataset's file."""
+
+from collections.abc import Generator
+from importlib import import_module
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+
+from primorl.config.datasets import AnyDataset
+from primorl.data.storage.schema import Spaces
+
+_CLASSES = {
+    "replay": ("replay", "Replay"),
+    "minari": ("minari.source", "Minari"),
+    "d4rl": ("d4rl", "D4rl"),
+    "tabular": ("tabular.source", "Tabular"),
+    "icu-sepsis": ("icu_sepsis", "IcuSepsis"),
+    "propofol": ("propofol", "Propofol"),
+}
+
+
+class Reader(Protocol):
+    """Raw trajectories, ready to be read in the dataset's schema.
+
+    Attributes:
+        path: the file or folder that errors name.
+        spaces: of observations and actions.
+        horizon: steps of the longest possible episode, where the source declares it; a public fact.
+        behaviour_probabilities: whether `tables` name the probability of every action; a public fact.
+    """
+
+    path: Path
+    spaces: Spaces
+    horizon: int | None
+    behaviour_probabilities: bool
+
+    def tables(self) -> Generator[pa.Table]:
+        """Batches of whole units in `arrow_schema`, ascending by (unit_id, trajectory_id, step).
+
+        Raises:
+            PipelineError: names the file and the row or key, what was found, what is allowed, what to do.
+        """
+
+
+class Source(Protocol):
+    """Origin of the trajectories of one dataset. It is made from the dataset's name and its entry."""
+
+    def collect(self, target: Path) -> None:
+        """Fill the empty folder ``target`` with raw files: made, fetched or copied.
+
+        Raises:
+            PipelineError: if they cannot be had; it says what to do.
+        """
+
+    def open(self, raw: Path) -> Reader:
+        """Open what ``collect`` left in ``raw``.
+
+        Raises:
+            PipelineError: if files are missing or broken, or do not fit the dataset.
+        """
+
+
+def source_of(name: str, dataset: AnyDataset) -> Source:
+    """Make the source of the dataset ``name``; import only its own module.
+
+    Raises:
+        PipelineError: if its options do not fit.
+    """
+    module, kind = _CLASSES[dataset.source]
+    source: Source = getattr(import_module(f"{__name__}.{module}"), kind)(name, dataset)
+    return source

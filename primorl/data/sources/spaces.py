@@ -1,0 +1,178 @@
+"""Checks of stored arrays before memory is taken: their type, their shape, and what they claim to hold."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import gymnasium
+import h5py
+import numpy as np
+import numpy.typing as npt
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, flatdim, flatten_space
+from gymnasium.wrappers import FlattenObservation
+
+from primorl.base.errors import PipelineError
+from primorl.data.storage.schema import Spaces
+from primorl.simulators.environments import make
+
+Array = npt.NDArray[Any]
+
+ONE_NUMBER: list[tuple[int, ...]] = [(), (1,)]
+"""Shapes of one number a step: it may have an axis of its own."""
+_KINDS = {"f": "floating point", "iu": "whole numbers", "b": "booleans"}
+_MOST_COMPRESSED = 2_000  # gzip makes at most 1,032 bytes of one
+_SMALL_BYTES = 2**20  # not worth a look
+
+
+def check_array(where: str, array: Array | h5py.Dataset, kinds: str, shapes: Sequence[tuple[int, ...]]) -> None:
+    """Check the type of an array and its shape a step.
+
+    Args:
+        where: the file and the array, for errors.
+        array: [rows, …].
+        kinds: letters of NumPy's kinds of numbers.
+        shapes: those allowed for a step; the first is named in errors.
+
+    Raises:
+        PipelineError: if it has others.
+    """
+    if array.dtype.kind not in kinds:
+        allowed = " or ".join(words for letters, words in _KINDS.items() if set(letters) & set(kinds))
+        raise PipelineError(f"{where}: found type {array.dtype}; allowed: {allowed}")
+    if array.ndim == 0 or array.shape[1:] not in shapes:
+        raise PipelineError(
+            f"{where}: found shape {array.shape[1:]} a step, declared is {shapes[0] or 'one number'}; "
+            "correct `environment` in params.yaml, or the data"
+        )
+
+
+def whole_numbers(values: Array, most: int) -> npt.NDArray[np.int64]:
+    """Give discrete actions [T] that fit int32; those below 0 or above ``most`` stay outside, for `RowCheck`."""
+    return np.clip(values.reshape(-1), -1, most)
+
+
+def claims_too_much(array: h5py.h5d.DatasetID) -> bool:
+    """Say whether an array claims to be larger than what the file holds of it can be.
+
+    A file of 2 kB can claim 10^12 rows: HDF5 writes only the parts that were filled, and reads others as zeros. To make
+    room for such an array would take all memory.
+    """
+    size = array.dtype.itemsize * math.prod(map(int, array.shape))
+    return bool(size > _SMALL_BYTES and size > _MOST_COMPRESSED * array.get_storage_size())
+
+
+_SMALLEST_IMAGE = 8  # a smaller matrix of bytes is a board or a grid
+
+
+def needed(name: str, environment: str | None) -> str:
+    """Give the environment of the entry ``name``, whose source needs one.
+
+    Raises:
+        PipelineError: if the dataset names none.
+    """
+    if environment is None:
+        raise PipelineError(f"datasets/{name}.yaml: environment: found null; allowed is a Gymnasium id")
+    return environment
+
+
+def declared(environment: str) -> tuple[Spaces, int | None]:
+    """Give the spaces and the step limit (None: no limit) that ``environment`` declares.
+
+    Raises:
+        PipelineError: if the environment cannot be built, or a space is not supported.
+    """
+    origin = f"environment {environment!r}"
+    with make(environment) as env:
+        inner, limit = unflattened(env), None if env.spec is None else env.spec.max_episode_steps
+        if _image(inner) is not None:
+            spaces_of(origin, inner, env.action_space)  # raises
+        spaces = spaces_of(origin, env.observation_space, env.action_space)
+    return replace(spaces, observation_names=names_of(inner, "observation")), limit
+
+
+def unflattened(env: gymnasium.Env[Any, Any]) -> Space[Any]:
+    """Give the observation space of an environment before `make` flattened it."""
+    return env.env.observation_space if isinstance(env, FlattenObservation) else env.observation_space
+
+
+def spaces_of(origin: str, observation: Space[Any], action: Space[Any]) -> Spaces:
+    """Give the bounds of an observation space, flattened, and of an action space.
+
+    Raises:
+        PipelineError: observations that do not flatten to numbers; actions that are neither discrete nor a
+            one-dimensional floating-point box.
+    """
+    if (image := _image(observation)) is not None:
+        raise PipelineError(
+            f"{origin}: observation space: found an image (shape {image.shape}, {image.dtype}); allowed are numbers "
+            "that describe a state; store features of the image instead"
+        )
+    flat: Space[Any]
+    try:
+        flat = flatten_space(observation)
+    except (NotImplementedError, ValueError, KeyError):
+        flat = observation
+    if not isinstance(flat, Box):
+        raise PipelineError(
+            f"{origin}: observation space: found {type(observation).__name__}; allowed is a space that flattens to "
+            "numbers (Box, Discrete, MultiBinary, MultiDiscrete, or a Dict or Tuple of them)"
+        )
+    low, high = tuple(flat.low.astype(float).tolist()), tuple(flat.high.astype(float).tolist())
+    one_hot = tuple(_one_hot(observation, 0))
+    if isinstance(action, Discrete):
+        if action.start != 0:
+            raise PipelineError(f"{origin}: action space: found actions from {action.start}; allowed is from 0")
+        spaces = Spaces.with_discrete_actions(low, high, int(action.n))
+        return replace(spaces, one_hot=one_hot, observation_names=names_of(observation, "observation"))
+    if not isinstance(action, Box) or len(action.shape) != 1 or not np.issubdtype(action.dtype, np.floating):
+        found = f"a Box of shape {action.shape} and type {action.dtype}" if isinstance(action, Box) else ""
+        raise PipelineError(
+            f"{origin}: action space: found {found or type(action).__name__}; allowed is Discrete, or a Box of one "
+            "dimension of floating-point numbers"
+        )
+    action_low, action_high = tuple(action.low.astype(float).tolist()), tuple(action.high.astype(float).tolist())
+    names = names_of(observation, "observation")
+    return Spaces(low, high, action_low, action_high, one_hot=one_hot, observation_names=names)
+
+
+def _image(space: Space[Any]) -> Box | None:
+    """Find the first image in a space: a box of three axes, or a matrix of bytes of at least 8 by 8."""
+    if isinstance(space, Dict | Tuple):
+        parts = space.spaces.values() if isinstance(space, Dict) else space.spaces
+        return next((image for part in parts if (image := _image(part)) is not None), None)
+    if not isinstance(space, Box):
+        return None
+    grey = len(space.shape) == 2 and space.dtype == np.uint8 and min(space.shape) >= _SMALLEST_IMAGE
+    return space if len(space.shape) >= 3 or grey else None
+
+
+def names_of(space: Space[Any], name: str) -> tuple[str, ...]:
+    """Name each dimension of a space as Gymnasium flattens it.
+
+    Entries of a Dict are called by their keys, those of a Tuple by their numbers; a category is ``name=2``.
+    """
+    if isinstance(space, Dict | Tuple):
+        entries = space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)
+        inner = [(str(key) if name == "observation" else f"{name}/{key}", entry) for key, entry in entries]
+        return tuple(found for key, entry in inner for found in names_of(entry, key))
+    if isinstance(space, Discrete):
+        return tuple(f"{name}={space.start + i}" for i in range(int(space.n)))
+    if isinstance(space, MultiDiscrete):
+        sizes = enumerate(space.nvec.ravel().tolist())
+        return tuple(f"{name}_{number}={i}" for number, size in sizes for i in range(size))
+    size = flatdim(space)
+    return (name,) if size == 1 and name != "observation" else tuple(f"{name}_{i}" for i in range(size))
+
+
+def _one_hot(space: Space[Any], first: int) -> Iterator[tuple[int, int]]:
+    """Find the parts of a flattened observation that are one category each: (first dimension, number of categories)."""
+    if isinstance(space, Discrete):
+        yield first, int(space.n)
+    elif isinstance(space, MultiDiscrete):
+        sizes = [int(size) for size in space.nvec.ravel()]
+        yield from zip((first + sum(sizes[:i]) for i in range(len(sizes))), sizes, strict=True)
+    elif isinstance(space, Dict | Tuple):
+        for inner in space.spaces.values() if isinstance(space, Dict) else space.spaces:
+            yield from _one_hot(inner, first)
+            first += flatdim(inner)

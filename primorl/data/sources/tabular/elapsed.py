@@ -1,0 +1,76 @@
+"""The time since the row before of the same trajectory."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from primorl.base.records import TimeUnit
+from primorl.config.datasets import CsvFormat
+from primorl.data.sources.tabular.files import Field, Log, refuse_row
+from primorl.data.storage.schema import id_text, whole
+
+_MICROSECONDS: dict[TimeUnit, float] = {"seconds": 1e6, "minutes": 6e7, "hours": 3.6e9, "days": 8.64e10}
+
+
+@dataclass(frozen=True)
+class RowOrder:
+    """Which columns of a log say when a row was.
+
+    Attributes:
+        trajectory: that tell the trajectories apart, together.
+        step: a number or a time that ascends within a trajectory.
+    """
+
+    trajectory: tuple[str, ...]
+    step: str
+
+
+def elapsed_times(
+    order: npt.NDArray[np.generic], starts: npt.NDArray[np.int64], unit: TimeUnit, most: float, *, by_time: bool
+) -> npt.NDArray[np.float64]:
+    """Compute the time since the row before, at most the declared one; 0 in the first row of a trajectory.
+
+    Args:
+        order: of rows in their order, trajectory by trajectory, ``[n]``.
+        starts: the first row of every trajectory.
+        unit: of the result.
+        most: a longer time counts as this.
+        by_time: whether ``order`` is in microseconds; else it counts in ``unit``.
+    """
+    since: npt.NDArray[np.float64] = np.diff(order, prepend=order[:1]).astype(np.float64)
+    since[starts] = 0
+    since /= _MICROSECONDS[unit] if by_time else 1
+    return since.clip(max=most)
+
+
+def elapsed_in(path: Path, form: CsvFormat, by: RowOrder, unit: TimeUnit, most: float) -> npt.NDArray[np.float64]:
+    """`elapsed_times` of every row of a file, in the file's order, as `ingest` finds them; its rows may lie in any.
+
+    The columns of ``by`` are in memory.
+
+    Raises:
+        PipelineError: a column is missing or of a wrong type, an id or order is missing, or a trajectory has an order
+            twice; names the file and the row.
+    """
+    ids = [Field(f"trajectory.{index}", column, "id") for index, column in enumerate(by.trajectory)]
+    log = Log(path.parent, [*ids, Field("order", by.step, "order")], form, [path])
+    rows = pa.concat_tables([log.schema().empty_table(), *log.batches()])
+    order = rows["order"].to_numpy()
+    keys = [id_text(whole(rows[field.name])).dictionary_encode().indices.to_numpy() for field in ids]
+    place = np.lexsort((order, *keys))
+    sorted_order, starting = order[place], np.ones(len(place), dtype=bool)
+    starting[1:] = np.any([key[place][1:] != key[place][:-1] for key in keys], axis=0)
+    repeated = place[1:][~starting[1:] & (sorted_order[1:] == sorted_order[:-1])]
+    if repeated.size > 0:
+        refuse_row(
+            path,
+            int(repeated.min()),
+            f"column {by.step!r}: found an order that its trajectory has already",
+            "every one once; drop the duplicate, or repeat --trajectory for all columns that tell trajectories apart",
+        )
+    since = np.empty(len(place))
+    since[place] = elapsed_times(sorted_order, np.flatnonzero(starting), unit, most, by_time=log.ordered_by_time)
+    return since

@@ -1,0 +1,386 @@
+"""Log files in Parquet or CSV, read in batches whose columns have one meaning and one type whatever the file's.
+
+Errors name the file and the row, counted from 1 without a CSV's header. They quote no value, and nothing of the first
+line either: if the header was forgotten, that line is data.
+"""
+
+import csv
+import gzip
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+
+from primorl.base.errors import PipelineError
+from primorl.config.datasets import Categorical, CountedActions, CsvFormat, Elapsed, TabularColumns
+from primorl.config.reading import shown
+from primorl.data.sources.tabular.watch import ENDINGS, log_files
+from primorl.data.storage.schema import BEHAVIOUR_PROBABILITY
+
+ROWS_PER_BATCH = 2**16
+_CSV_BLOCK_BYTES = 2**22
+_PARQUET_BUFFER_BYTES = 2**16
+_MOST_NAMED = 30  # columns of a file, in an error
+_AGAIN = "repair the log and run `dvc repro -f collect`"
+_UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError, EOFError, csv.Error)
+
+
+@dataclass(frozen=True)
+class Field:
+    """One thing that a row says, and the log's column that says it.
+
+    ``id`` and ``order`` find a row's place. ``number`` and ``flag`` are what they are called, ``category`` is one of
+    ``categories``, ``whole`` is a whole number below ``count``. A ``label`` is any text; a missing one is empty. What
+    ``elapsed`` since the row before is read off no column.
+    """
+
+    name: str
+    column: str
+    kind: Literal["id", "order", "number", "flag", "category", "whole", "label", "elapsed"]
+    categories: tuple[str, ...] = ()
+    count: int = 0
+    elapsed: Elapsed | None = None
+
+
+def fields_of(columns: TabularColumns) -> list[Field]:
+    """List the fields of a row: ``trajectory``, ``order``, ``unit`` (if there is one), ``observation.0`` and so on."""
+    fields = [Field("trajectory", columns.trajectory, "id"), Field("order", columns.order, "order")]
+    if columns.unit is not None:
+        fields.append(Field("unit", columns.unit, "id"))
+    for prefix, named in (("observation", None), ("next_observation", columns.next_observation or ())):
+        for index, entry in enumerate(columns.observation[: None if named is None else len(named)]):
+            if isinstance(entry, Elapsed):
+                fields.append(Field(f"{prefix}.{index}", entry.elapsed, "elapsed", elapsed=entry))
+                continue
+            own, categories = (entry.column, entry.categories) if isinstance(entry, Categorical) else (entry, ())
+            column = own if named is None else named[index]
+            fields.append(Field(f"{prefix}.{index}", column, "category" if categories else "number", categories))
+    action = columns.action
+    if isinstance(action, Categorical):
+        fields.append(Field("action", action.column, "category", action.categories))
+    elif isinstance(action, CountedActions):
+        fields.append(Field("action", action.column, "whole", count=action.count))
+    else:
+        fields += [Field(f"action.{index}", column, "number") for index, column in enumerate(action.columns)]
+    fields.append(Field("reward", columns.reward, "number"))
+    for flag in ("terminated", "truncated"):
+        if (column := getattr(columns, flag)) is not None:
+            fields.append(Field(flag, column, "flag"))
+    if columns.behaviour_probability is not None:
+        fields.append(Field(BEHAVIOUR_PROBABILITY, columns.behaviour_probability, "number"))
+    return fields
+
+
+class Log:
+    """The files of one log.
+
+    Args:
+        folder: where they are, at any depth.
+        fields: what to read of each row; other columns are left aside, and so is a field that no column has.
+        form: of those that are CSV.
+        paths: the files; None: all in the folder.
+
+    Attributes:
+        paths: the files, in the order they are read.
+        ordered_by_time: whether the field ``order`` is of times, in microseconds, and not of numbers.
+
+    Raises:
+        PipelineError: if there is no readable file, or a column is missing, there twice or of a wrong type.
+    """
+
+    def __init__(self, folder: Path, fields: Sequence[Field], form: CsvFormat, paths: Sequence[Path] | None = None):
+        self._fields = [field for field in fields if field.kind != "elapsed"]
+        self._form = form
+        self.paths = log_files(folder) if paths is None else list(paths)
+        if not self.paths:
+            raise PipelineError(
+                f"{folder}: found no log, allowed are {', '.join(ENDINGS)}; correct options.files and run "
+                "`dvc repro -f collect`"
+            )
+        self._types = [self._columns(path) for path in self.paths]
+        self._canonical = {field.name: self._type(field) for field in self._fields}
+        order = {field.column for field in self._fields if field.kind == "order"}
+        self.ordered_by_time = any(pa.types.is_temporal(self._types[0][column]) for column in order)
+
+    def schema(self, only: Sequence[str] | None = None) -> pa.Schema:
+        """Give the schema of `batches`: the fields, and each row's ``file`` and ``row`` from 0."""
+        fields = [(name, kind) for name, kind in self._canonical.items() if only is None or name in only]
+        return pa.schema([*fields, ("file", pa.int32()), ("row", pa.int64())])
+
+    def batches(self, only: Sequence[str] | None = None) -> Generator[pa.Table]:
+        """Read all rows, file by file as they lie there; only the fields ``only`` where given.
+
+        Ids are not padded with zeros here. A missing number is NaN, and a missing action is -1: the last row of a
+        trajectory may have none.
+
+        Raises:
+            PipelineError: if a file cannot be decoded, or a value does not fit its field.
+        """
+        schema = self.schema(only)
+        fields = [field for field in self._fields if field.name in schema.names]
+        for index, path in enumerate(self.paths):
+            row = 0
+            for batch in self._read(path, {field.column: self._types[index][field.column] for field in fields}):
+                arrays = [
+                    self._convert(field, batch.column(field.column), partial(_refuse_first, path, row, field))
+                    for field in fields
+                ]
+                arrays.append(pa.array(np.full(batch.num_rows, index, dtype=np.int32)))
+                arrays.append(pa.array(np.arange(row, row + batch.num_rows)))
+                row += batch.num_rows
+                if batch.num_rows > 0:
+                    yield pa.Table.from_arrays(arrays, schema=schema)
+
+    def refuse(self, rows: pa.Table, bad: npt.NDArray[np.int64], found: str, allowed: str) -> None:
+        """Raise the error about the first bad row of a table that `batches` gave, if any.
+
+        Raises:
+            PipelineError: names the file and the row.
+        """
+        if len(bad) > 0:
+            place = int(bad[0])
+            path = self.paths[rows["file"][place].as_py()]
+            refuse_row(path, rows["row"][place].as_py(), f"found {found}", allowed)
+
+    def _columns(self, path: Path) -> dict[str, pa.DataType]:
+        """Find the type of each mapped column in one file."""
+        needed = {field.column for field in self._fields}
+        parquet = path.suffix == ".parquet"
+        try:
+            if parquet:
+                schema = pq.read_schema(path)
+                names, types = schema.names, dict(zip(schema.names, schema.types, strict=True))
+            else:
+                names, types = self._header(path), {}
+        except MemoryError:  # Arrow's own error is one too
+            raise
+        except _UNREADABLE:
+            kind = "Parquet" if parquet else "CSV in UTF-8 with a header"
+            raise PipelineError(f"{path}: not readable as {kind}: truncated, corrupt or empty; {_AGAIN}") from None
+        for column in sorted(needed):
+            if names.count(column) != 1:
+                found, there = "missing" if column not in names else "there twice", ""
+                if 2 * len(needed & set(names)) >= len(needed):  # else the first line may be data instead of a header
+                    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+                    there = f" (the file has {', '.join(map(shown, names[:_MOST_NAMED]))}{more})"
+                raise PipelineError(
+                    f"{path}: column {column!r} is {found}{there}; allowed is every column of options.columns once in "
+                    "every file (a CSV's first line names them); correct options.columns or the file"
+                )
+        if not parquet:
+            types = {field.column: _KINDS[field.kind][2] for field in self._fields if field.kind != "order"}
+            types |= {
+                field.column: self._inferred(path, field.column) for field in self._fields if field.kind == "order"
+            }
+        for field in self._fields:
+            allowed, words, *_ = _KINDS[field.kind]
+            if _sort_of(types[field.column]) not in allowed:
+                raise PipelineError(
+                    f"{path}: column {field.column!r}: found {types[field.column]}, allowed: {words}; "
+                    "correct options.columns or the file"
+                )
+        return {column: types[column] for column in needed}
+
+    def _type(self, field: Field) -> pa.DataType:
+        if (canonical := _KINDS[field.kind][3]) is not None:
+            return canonical
+        found = [types[field.column] for types in self._types]
+        whole = all(pa.types.is_integer(one) and one != pa.uint64() for one in found)
+        if field.kind == "id":
+            return pa.int64() if whole else pa.string()
+        times = [pa.types.is_temporal(one) for one in found]
+        if any(times) and not all(times):
+            raise PipelineError(
+                f"{self.paths[0].parent}: column {field.column!r}: found times in some files and numbers in others; "
+                "allowed is one of them"
+            )
+        return pa.int64() if all(times) or whole else pa.float64()
+
+    def _read(self, path: Path, types: dict[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+        parquet = path.suffix == ".parquet"
+        rows = 0
+        try:
+            if parquet:
+                # Without `pre_buffer` and threads Arrow holds what it decodes, and not all row groups of the file.
+                file = pq.ParquetFile(
+                    path, page_checksum_verification=True, pre_buffer=False, buffer_size=_PARQUET_BUFFER_BYTES
+                )
+                batches: Iterable[pa.RecordBatch] = file.iter_batches(
+                    ROWS_PER_BATCH, columns=sorted(types), use_threads=False
+                )
+            else:
+                batches = self._open_csv(path, types)
+            for batch in batches:
+                yield batch
+                rows += batch.num_rows
+        except MemoryError:
+            raise
+        except _UNREADABLE:
+            if not parquet:
+                self._explain(path, types)
+            raise PipelineError(f"{path}: truncated or corrupt after row {rows}; {_AGAIN}") from None
+
+    def _convert(self, field: Field, array: pa.Array, refuse: Callable[[pa.Array, str, str], None]) -> pa.Array:
+        if pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        canonical = self._canonical[field.name]
+        if field.kind == "number":
+            # float64 in between: Arrow has no way straight from a decimal to float32.
+            return (array.cast(pa.float64()) if pa.types.is_decimal(array.type) else array).cast(canonical, safe=False)
+        if field.kind == "id":
+            ids = array.cast(canonical)
+            empty = ids.is_null() if canonical == pa.int64() else pc.equal(ids.fill_null(""), "")
+            refuse(empty, "a missing id", "a name in every row; fill it in, or drop the rows")
+            return ids
+        if field.kind == "label":
+            return array.cast(canonical).fill_null("")
+        if field.kind == "order":
+            if pa.types.is_temporal(array.type):
+                array = array.cast(pa.timestamp("us", tz=getattr(array.type, "tz", None)), safe=False)
+            place = array.cast(canonical, safe=False)
+            bad = place.is_null() if canonical == pa.int64() else pc.invert(pc.is_finite(place).fill_null(False))
+            refuse(bad, "a missing order", "a number or time in every row")
+            return place
+        if field.kind == "flag":
+            refuse(array.is_null(), "a missing end flag", "true or false (1 or 0) in every row")
+            if not pa.types.is_boolean(array.type):
+                neither = pc.invert(pc.is_in(array, pa.array([0, 1]).cast(array.type)))
+                refuse(neither, "a flag that is neither 0 nor 1", "0, 1, true or false")
+            return array.cast(canonical)
+        if field.kind == "whole":
+            outside = pc.or_(pc.less(array, 0), pc.greater_equal(array, field.count))
+            allowed = f"whole numbers from 0 to {field.count - 1}; correct the log or options.columns.action.count"
+            refuse(outside, "an action outside the declared space", allowed)
+            return array.cast(canonical).fill_null(-1)
+        text = array.cast(pa.string())
+        codes = pc.index_in(text, value_set=pa.array(field.categories))
+        undeclared = codes.is_null()
+        if field.name == "action":  # may be missing; empty is how CSV writes that
+            undeclared = pc.and_(undeclared, pc.not_equal(text, "").fill_null(False))
+        refuse(
+            undeclared,
+            "a category that is not declared, or none",
+            f"one of the {len(field.categories)} that options.columns declares; add it there, or correct the log",
+        )
+        return codes.fill_null(-1)
+
+    def _header(self, path: Path) -> list[str]:
+        opened = gzip.open if path.suffix == ".gz" else open
+        with opened(path, "rt", encoding="utf-8-sig", newline="") as text:
+            lines = (line for line in csv.reader(text, delimiter=self._form.delimiter) if line)
+            if (header := next(lines, None)) is None:
+                raise EOFError
+            return header
+
+    def _inferred(self, path: Path, column: str) -> pa.DataType:
+        """Infer the type of the order: numbers, whole ones too as the next block may have fractions, or times."""
+        try:
+            found = self._open_csv(path, {column: None}).schema.types[0]
+        except _UNREADABLE:
+            self._explain(path, {column: pa.string()})
+            raise PipelineError(f"{path}: not readable as CSV: truncated or corrupt; {_AGAIN}") from None
+        return pa.float64() if pa.types.is_null(found) or pa.types.is_integer(found) else found
+
+    def _open_csv(
+        self, path: Path, types: dict[str, pa.DataType | None], explaining: Callable[[Any], str] | None = None
+    ) -> pacsv.CSVStreamingReader:
+        return pacsv.open_csv(
+            path,
+            read_options=pacsv.ReadOptions(block_size=_CSV_BLOCK_BYTES, use_threads=explaining is None),
+            parse_options=pacsv.ParseOptions(
+                delimiter=self._form.delimiter, newlines_in_values=True, invalid_row_handler=explaining
+            ),
+            convert_options=pacsv.ConvertOptions(
+                include_columns=list(types),
+                column_types={name: kind for name, kind in types.items() if kind is not None},
+                decimal_point=self._form.decimal_point,
+                strings_can_be_null=explaining is not None,
+            ),
+        )
+
+    def _explain(self, path: Path, types: dict[str, pa.DataType]) -> None:
+        """Find the row that Arrow could not read (its own message quotes it) and raise; return where none is found."""
+        ragged: list[int] = []
+
+        def note(row: Any) -> str:
+            ragged.append(row.number - 1)  # the header counts there
+            return "error"
+
+        rows = 0
+        try:
+            for batch in self._open_csv(path, dict.fromkeys(types, pa.string()), note):
+                for name, kind in types.items():
+                    text = batch.column(name)
+                    if self._form.decimal_point == "," and pa.types.is_floating(kind):
+                        text = pc.replace_substring(text, ",", ".")
+                    if (bad := _first_unfit(text, kind)) is not None:
+                        raise PipelineError(
+                            f"{path}: row {rows + bad + 1}, column {name!r}: found a value that is not a {kind}; "
+                            "allowed: one in every row; correct the log, or options.csv and options.columns"
+                        )
+                rows += batch.num_rows
+        except _UNREADABLE:
+            if ragged:
+                raise PipelineError(
+                    f"{path}: row {ragged[0]}: found another number of fields than in the header; allowed: as many in "
+                    "every row; correct the log or options.csv"
+                ) from None
+
+
+def _first_unfit(text: pa.Array, kind: pa.DataType) -> int | None:
+    """Find the first value that is no ``kind``; Arrow does not say which it was."""
+    try:
+        text.cast(kind)
+    except pa.ArrowInvalid:
+        for place, value in enumerate(text):
+            try:
+                value.cast(kind)
+            except pa.ArrowInvalid:
+                return place
+    return None
+
+
+def _refuse_first(path: Path, first: int, field: Field, bad: pa.Array, found: str, allowed: str) -> None:
+    """Raise the error about the first row that is bad, if any, of a batch that begins at row ``first``."""
+    if pc.any(bad).as_py():
+        refuse_row(path, first + pc.index(bad, True).as_py(), f"column {field.column!r}: found {found}", allowed)
+
+
+def refuse_row(path: Path, row: int, found: str, allowed: str) -> NoReturn:
+    """Raise the error about one row, counted from 0 here and from 1 in what is said."""
+    raise PipelineError(f"{path}: row {row + 1}: {found}; allowed: {allowed}")
+
+
+def _sort_of(kind: pa.DataType) -> str:
+    """Name the sort of a column's type, that of the values where it is a dictionary."""
+    inner = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return next((sort for sort, fits in _SORTS.items() if any(each(inner) for each in fits)), "other")
+
+
+_SORTS: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
+    "text": (pa.types.is_string, pa.types.is_large_string),
+    "integer": (pa.types.is_integer,),
+    "number": (pa.types.is_floating,),
+    "decimal": (pa.types.is_decimal,),
+    "flag": (pa.types.is_boolean,),
+    "time": (pa.types.is_timestamp, pa.types.is_date),
+}
+# Of each kind of field: the sorts of columns that fit, the same in words, the type to read a CSV's column as, and the
+# type of the field; None: it depends on the files.
+_KINDS: dict[str, tuple[set[str], str, pa.DataType | None, pa.DataType | None]] = {
+    "id": ({"text", "integer"}, "text or whole numbers", pa.string(), None),
+    "category": ({"text", "integer", "flag"}, "text, whole numbers or truth values", pa.string(), pa.int32()),
+    "label": ({"text", "integer", "flag"}, "text, whole numbers or truth values", pa.string(), pa.string()),
+    "order": ({"integer", "number", "time"}, "numbers, timestamps or dates", None, None),
+    "number": ({"integer", "number", "decimal", "flag"}, "numbers, one column a dimension", pa.float64(), pa.float32()),
+    "flag": ({"integer", "number", "flag"}, "truth values, or 0 and 1", pa.bool_(), pa.bool_()),
+    "whole": ({"integer"}, "whole numbers; for names of actions give {column, categories}", pa.int64(), pa.int32()),
+}

@@ -1,0 +1,291 @@
+"""Sorts the rows of a log by unit, trajectory and order, in bounded memory."""
+
+import shutil
+from collections.abc import Generator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from primorl.base.errors import PipelineError
+from primorl.base.files import scratch_directory
+from primorl.base.records import ElapsedTime
+from primorl.config.datasets import BoxActions, Categorical, CountedActions, DeclaredBounds, Elapsed, TabularDataset
+from primorl.data.sources.spaces import declared
+from primorl.data.sources.tabular.files import ROWS_PER_BATCH, Field, Log, fields_of
+from primorl.data.sources.tabular.transitions import Transitions, consent_of_units, whole_units
+from primorl.data.sources.tabular.watch import log_files, named_files, record_copies
+from primorl.data.storage.schema import Spaces, id_text
+
+_BYTES_PER_BUCKET = 2**26
+_MOST_BUCKETS = 512  # each is an open file, and systems often allow 1,024
+_ROWS_WAITING = 2**20  # to be counted
+_TEXT_BYTES = 24  # about what an id takes
+
+
+def sorted_batches(log: Log, unit: str, beside: Path) -> Generator[pa.Table]:
+    """Give the rows of ``log``, ascending by unit, trajectory (both as `id_text`) and order.
+
+    Each range of units is written to a file of its own in a temporary folder, and each file is sorted by itself. The
+    log is read twice and written once. Memory holds one range of about 64 MiB, or one unit where that is larger.
+
+    ``unit`` is the field that says whose a row is. The temporary folder is made ``beside`` a path, on a disk with room
+    for the mapped columns.
+
+    Raises:
+        PipelineError: see `Log.batches`.
+    """
+    limits = _limits(log, unit)
+    with scratch_directory(beside) as folder:
+        for path in _spill(log, unit, limits, folder):
+            with pa.memory_map(str(path)) as file:
+                bucket = _sorted(pa.ipc.open_stream(file).read_all(), unit)
+            path.unlink()
+            yield from (bucket.slice(start, ROWS_PER_BATCH) for start in range(0, bucket.num_rows, ROWS_PER_BATCH))
+
+
+def _limits(log: Log, unit: str) -> npt.NDArray[np.object_]:
+    """Find unit ids, ascending, that cut the log into ranges of about equal size.
+
+    Memory holds the ids of all units; so do the later checks of who is in the data.
+    """
+    counted = pa.table({unit: pa.array([], log.schema().field(unit).type), "rows": pa.array([], pa.int64())})
+    waiting = [counted]
+    for batch in log.batches(only=[unit]):
+        waiting.append(pa.table({unit: batch[unit], "rows": pa.array(np.ones(batch.num_rows, np.int64))}))
+        if sum(table.num_rows for table in waiting[1:]) > max(waiting[0].num_rows, _ROWS_WAITING):
+            waiting = [_summed(waiting, unit)]
+    counted = _summed(waiting, unit)
+    if counted.num_rows == 0:
+        return np.empty(0, dtype=object)
+    ids = id_text(counted[unit].combine_chunks()).to_numpy(zero_copy_only=False)
+    order = np.argsort(ids, kind="stable")
+    before = np.cumsum(counted["rows"].to_numpy()[order])  # rows up to each id
+    widths = [_TEXT_BYTES if pa.types.is_string(kind) else max(kind.bit_width // 8, 1) for kind in log.schema().types]
+    buckets = min(-(-int(before[-1]) * sum(widths) // _BYTES_PER_BUCKET), _MOST_BUCKETS)
+    cuts = np.searchsorted(before, before[-1] * np.arange(1, buckets) // buckets)
+    limits: npt.NDArray[np.object_] = np.unique(ids[order][cuts])
+    return limits
+
+
+def _summed(counts: list[pa.Table], unit: str) -> pa.Table:
+    summed = pa.concat_tables(counts).group_by(unit).aggregate([("rows", "sum")])
+    return summed.select([unit, "rows_sum"]).rename_columns([unit, "rows"])
+
+
+def _spill(log: Log, unit: str, limits: npt.NDArray[np.object_], folder: Path) -> list[Path]:
+    paths = [folder / f"{index}.arrows" for index in range(len(limits) + 1)]
+    ids = {unit, "trajectory"}
+    schema = pa.schema([(each.name, pa.string() if each.name in ids else each.type) for each in log.schema()])
+    with ExitStack() as stack:
+        files = [stack.enter_context(pa.OSFile(str(path), "wb")) for path in paths]
+        writers = [stack.enter_context(pa.ipc.new_stream(file, schema)) for file in files]
+        for batch in log.batches():
+            for name in ids:
+                place = batch.schema.get_field_index(name)
+                batch = batch.set_column(place, name, id_text(batch[name].combine_chunks()))
+            encoded = batch[unit].combine_chunks().dictionary_encode()
+            of_id = np.searchsorted(limits, encoded.dictionary.to_numpy(zero_copy_only=False), side="right")
+            bucket = of_id[encoded.indices.to_numpy()]
+            order = np.argsort(bucket, kind="stable")
+            ends = np.cumsum(np.bincount(bucket, minlength=len(paths)))
+            batch = batch.take(pa.array(order))
+            for writer, start, end in zip(writers, [0, *ends[:-1]], ends, strict=True):
+                if end > start:
+                    writer.write_table(batch.slice(start, end - start))
+    return paths
+
+
+def _sorted(rows: pa.Table, unit: str) -> pa.Table:
+    keys = [rows["order"].to_numpy(), _ranks(rows["trajectory"]), _ranks(rows[unit])]
+    return rows.take(pa.array(np.lexsort(keys)))
+
+
+def _ranks(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    encoded = column.combine_chunks().dictionary_encode()
+    ranks = np.empty(len(encoded.dictionary), dtype=np.int64)
+    ranks[pc.array_sort_indices(encoded.dictionary).to_numpy()] = np.arange(len(ranks))
+    chosen: npt.NDArray[np.int64] = ranks[encoded.indices.to_numpy()]
+    return chosen
+
+
+@dataclass(frozen=True)
+class Tabular:
+    """See `primorl.data.sources.Source`."""
+
+    name: str
+    dataset: TabularDataset
+
+    def collect(self, target: Path) -> None:
+        """Copy the files, under the names they have in their folder, and record the copies (`watch`)."""
+        named = self.dataset.options.files
+        folder, files = named_files(self.dataset.options.files)
+        if not files:
+            raise PipelineError(
+                f"datasets/{self.name}.yaml: options.files: found no file at {named!r}; allowed are a file, a "
+                "folder or a pattern (*, **) of .parquet, .csv and .csv.gz, from the project's root"
+            )
+        for file in files:
+            copy = target / file.relative_to(folder)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, copy)
+        strange = len(files) - len(log_files(target))
+        if strange > 0:
+            raise PipelineError(
+                f"datasets/{self.name}.yaml: options.files: found {strange} of {len(files)} files at {named!r} with an "
+                "unsupported name; allowed are .parquet, .csv and .csv.gz; rename them, or narrow the pattern"
+            )
+        record_copies(self.name, target)
+
+    def check_columns(self) -> bool:
+        """Compare the columns of the files with the entry; False where there are no files yet.
+
+        Raises:
+            PipelineError: a column is missing, there twice or of a wrong type.
+        """
+        folder, files = named_files(self.dataset.options.files)
+        if files:
+            Log(folder, fields_of(self.dataset.options.columns), self.dataset.options.csv, files)
+        return bool(files)
+
+    def open(self, raw: Path) -> "TabularReader":
+        """Open the copies and compare their columns with the entry."""
+        return TabularReader(raw, self.name, self.dataset)
+
+
+class TabularReader:
+    """The logs under ``raw`` as batches of the dataset's schema. See `primorl.data.sources.Reader`.
+
+    A log that is not sorted is sorted in a temporary folder beside ``raw``.
+
+    Attributes:
+        consent: tables of ``unit_id`` and ``consent``, one row a unit; complete after the last of `tables`.
+
+    Raises:
+        PipelineError: if there is no readable file, or columns do not fit the dataset.
+    """
+
+    def __init__(self, raw: Path, name: str, dataset: TabularDataset):
+        self.path = raw
+        self.spaces, self.horizon = _declared(name, dataset)
+        self.behaviour_probabilities = dataset.options.columns.behaviour_probability is not None
+        self.consent: list[pa.Table] = []
+        self._dataset = dataset
+        self._unit = "trajectory" if dataset.options.columns.unit is None else "unit"
+        self._fields = fields_of(dataset.options.columns)
+        self._log = Log(raw, self._fields, dataset.options.csv)
+
+    def keep_consent(self, column: str) -> None:
+        """Fill ``consent`` from ``column``, which has one value a unit; call it before `tables`.
+
+        Raises:
+            PipelineError: if there is no such column.
+        """
+        self._fields.append(Field("consent", column, "label"))
+        self._log = Log(self.path, self._fields, self._dataset.options.csv)
+
+    def tables(self) -> Generator[pa.Table]:
+        """See `Reader.tables`; errors name the file and the row."""
+        options, unit, log = self._dataset.options, self._unit, self._log
+        limit = self._dataset.horizon or self.horizon
+        transitions = Transitions(log, self._fields, self.spaces, unit, self._dataset, limit)
+        batches = log.batches() if options.sorted else sorted_batches(log, unit, self.path)
+        empty = True
+        with closing(batches):  # or rows that were spilled to disk would stay as long as an error's traceback does
+            for rows in whole_units(batches, unit):
+                empty = False
+                if self._fields[-1].name == "consent":
+                    self.consent.append(consent_of_units(rows, unit, log))
+                yield transitions(rows)
+        if empty:
+            raise PipelineError(f"{self.path}: found no rows in {len(log.paths)} files; allowed is at least one")
+
+
+def _declared(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None]:
+    """Give the spaces and the step limit of the environment or, without one, of the options.
+
+    Raises:
+        PipelineError: if the columns, the bounds and the environment do not fit each other.
+    """
+    columns, action = dataset.options.columns, dataset.options.columns.action
+    names: list[str] = []
+    bounds: list[tuple[float, float]] = []
+    one_hot: list[tuple[int, int]] = []
+    elapsed = None
+    for entry in columns.observation:
+        if isinstance(entry, Categorical):
+            one_hot.append((len(names), len(entry.categories)))
+            names += [f"{entry.column}={category}" for category in entry.categories]
+            bounds += [(0.0, 1.0)] * len(entry.categories)
+        elif isinstance(entry, Elapsed):
+            told_by = [columns.trajectory]
+            if dataset.options.trajectory_ids == "per_unit" and columns.unit is not None:
+                told_by.insert(0, columns.unit)
+            elapsed = ElapsedTime(name=entry.elapsed, unit=entry.unit, most=entry.most, trajectory=tuple(told_by))
+            names.append(entry.elapsed)
+            bounds.append((0.0, entry.most))
+        else:
+            names.append(entry)
+            bounds.append((-np.inf, np.inf))
+    if isinstance(action, BoxActions):
+        actions = action.columns
+    else:
+        choices = range(action.count) if isinstance(action, CountedActions) else action.categories
+        actions = tuple(str(choice) for choice in choices)
+    if isinstance(dataset.bounds.observation, DeclaredBounds):
+        _check_bounds(name, dataset.bounds.observation, names, elapsed)
+    low, high = zip(*bounds, strict=True)
+    horizon = None
+    if dataset.environment is not None:
+        spaces, horizon = declared(dataset.environment)
+        _check_fit(name, spaces, len(names), len(actions), isinstance(action, BoxActions))
+    elif isinstance(action, BoxActions):
+        assert action.low is not None
+        assert action.high is not None
+        spaces = Spaces(low, high, action.low, action.high)
+    else:
+        spaces = Spaces.with_discrete_actions(low, high, len(actions))
+    spaces = replace(spaces, one_hot=tuple(one_hot), elapsed=elapsed)
+    return replace(spaces, observation_names=tuple(names), action_names=actions), horizon
+
+
+def _check_bounds(name: str, bounds: DeclaredBounds, names: list[str], elapsed: ElapsedTime | None) -> None:
+    """Compare the bounds in the dataset's file with the dimensions of the observation."""
+    if len(bounds.low) != len(names):
+        raise PipelineError(
+            f"datasets/{name}.yaml: bounds.observation: found {len(bounds.low)} dimensions, allowed are the "
+            f"{len(names)} of options.columns.observation (a category is one)"
+        )
+    if elapsed is None:
+        return
+    place = names.index(elapsed.name)
+    low, high = bounds.low[place], bounds.high[place]
+    if (low, high) != (0, elapsed.most):
+        raise PipelineError(
+            f"datasets/{name}.yaml: bounds.observation: found [{low:g}, {high:g}] for dimension {place + 1}, the "
+            f"elapsed time; allowed is [0, {elapsed.most:g}], as `most` declares"
+        )
+
+
+def _check_fit(name: str, spaces: Spaces, observation: int, actions: int, box: bool) -> None:
+    """Compare the numbers of dimensions, or of discrete actions, with those of the environment."""
+    if spaces.discrete_actions == box:
+        kinds = ("discrete", "continuous") if spaces.discrete_actions else ("continuous", "discrete")
+        raise PipelineError(
+            f"datasets/{name}.yaml: options.columns.action: the environment has {kinds[0]} actions, found "
+            f"{kinds[1]} ones; allowed is {{column, count}} or {{column, categories}} for discrete actions, "
+            "{columns, low, high} for continuous ones"
+        )
+    for what, found, allowed in (
+        ("observation", observation, spaces.observation_size),
+        ("action", actions, spaces.action_size),
+    ):
+        if found != allowed:
+            raise PipelineError(
+                f"datasets/{name}.yaml: options.columns.{what}: found {found} dimensions or choices, the "
+                f"environment declares {allowed}; correct the columns or `environment`"
+            )

@@ -1,0 +1,249 @@
+"""Rows of a log, in order, become transitions in the dataset's schema."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from primorl.config.datasets import DeclaredBounds, TabularDataset
+from primorl.data.checks import KeyOrder, unfit_probabilities
+from primorl.data.identity.consent import CONSENT_SCHEMA
+from primorl.data.sources.tabular.elapsed import elapsed_times
+from primorl.data.sources.tabular.files import Field, Log
+from primorl.data.storage.schema import BEHAVIOUR_PROBABILITY, Spaces, changes, id_text, transition_table, whole
+
+_REPAIR = "sort the log, or set options.sorted: false to have it sorted here"
+
+Flags = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float32]
+Places = npt.NDArray[np.int64]
+
+
+def whole_units(batches: Iterator[pa.Table], unit: str) -> Iterator[pa.Table]:
+    """Cut the rows where a unit ends: no unit is in two tables."""
+    waiting: list[pa.Table] = []
+    for batch in batches:
+        starts = np.flatnonzero(changes(batch[unit]))
+        if waiting and batch[unit][0] != waiting[-1][unit][-1]:
+            yield pa.concat_tables(waiting)
+            waiting = []
+        if starts[-1] > 0:
+            yield pa.concat_tables([*waiting, batch.slice(0, starts[-1])])
+            waiting = []
+        waiting.append(batch.slice(starts[-1]))
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
+def consent_of_units(rows: pa.Table, unit: str, log: Log) -> pa.Table:
+    """Find the value of the field ``consent`` of every unit of ``rows``, whole units with that field and ``unit``.
+
+    Raises:
+        PipelineError: if rows of one unit differ; names the file and the row.
+    """
+    begins, differs = changes(rows[unit]), changes(rows["consent"])
+    found = "another value of partition.public.column than in the unit's rows before"
+    allowed = "one value for all rows of a unit: it is public as a whole, or private; correct the log"
+    log.refuse(rows, np.flatnonzero(differs & ~begins), found, allowed)
+    starts = pa.array(np.flatnonzero(begins))
+    units = id_text(whole(rows[unit].take(starts)))
+    return pa.Table.from_arrays([units, whole(rows["consent"].take(starts))], schema=CONSENT_SCHEMA)
+
+
+class Transitions:
+    """Turns tables of whole units, in the order of the log, into tables of transitions.
+
+    A row says what was observed, done and rewarded at one time. What came after it is its ``next_observation`` columns
+    or, without them, the next row of its trajectory. The last row of a trajectory has no next one: where it
+    terminated, its next observation, on which nothing depends, is its own; else its outcome was not
+    recorded, so the transition before is the last one and is truncated. Its action, reward and probability are not
+    read.
+    """
+
+    def __init__(
+        self, log: Log, fields: Sequence[Field], spaces: Spaces, unit: str, dataset: TabularDataset, horizon: int | None
+    ):
+        self._log, self._fields, self._spaces = log, fields, spaces
+        self._unit, self._options, self._bounds, self._horizon = unit, dataset.options, dataset.bounds, horizon
+        self._keys = KeyOrder()
+        self._has_next = any(field.name.startswith("next_observation.") for field in fields)
+        self._probability = next((field for field in fields if field.name == BEHAVIOUR_PROBABILITY), None)
+        # Where a trajectory is a unit, those that are numbered anew for each person look like one.
+        merged = "; or, if people's trajectories share ids, let columns.trajectory name a column of unique ids"
+        self._or_merged = merged if unit == "trajectory" else ""
+
+    def __call__(self, rows: pa.Table) -> pa.Table:
+        """Transitions of whole units.
+
+        Raises:
+            PipelineError: names the file and the row, what was found, what is allowed; it quotes no value.
+        """
+        rows = rows.combine_chunks()
+        starts = np.flatnonzero(changes(rows[self._unit]) | changes(rows["trajectory"]))
+        lasts = np.append(starts[1:], rows.num_rows) - 1
+        chosen = pa.array(starts)
+        trajectories = units = id_text(rows["trajectory"].take(chosen).combine_chunks())
+        if self._unit != "trajectory":
+            units = id_text(rows[self._unit].take(chosen).combine_chunks())
+        if self._options.trajectory_ids == "per_unit":
+            trajectories = pc.binary_join_element_wise(units, trajectories, "/")
+        self._check_order(rows, starts, units, trajectories)
+        terminated, truncated = self._ends(rows, starts, lasts)
+
+        observation = self._matrix(rows, "observation", starts)
+        self._check_finite(rows, observation, "observation")
+        observation = self._bounded(rows, observation, "observation")
+        if self._has_next:
+            after = self._matrix(rows, "next_observation", starts)
+        else:
+            after = np.roll(observation, -1, axis=0)
+            after[lasts] = observation[lasts]
+        columns = [observation, self._action(rows), _numbers(rows["reward"]), after, terminated, truncated]
+        if self._probability is not None:
+            columns.append(_numbers(rows[BEHAVIOUR_PROBABILITY]))
+        lengths, cut = lasts - starts + 1, ~terminated[lasts] & (not self._has_next)
+        self._log.refuse(
+            rows,
+            starts[cut & (lengths == 1)],
+            "a trajectory of this one row, whose outcome was not recorded: no transition",
+            "two rows or more, a terminated one, or next_observation columns; drop the trajectory",
+        )
+        lengths = lengths - cut
+        if self._horizon is not None:
+            allowed = f"at most as many steps as `horizon` says; correct it, or split the trajectory{self._or_merged}"
+            too_long = starts[lengths > self._horizon]
+            self._log.refuse(rows, too_long, "a trajectory longer than the horizon starts here", allowed)
+        if cut.any():
+            truncated[lasts[cut] - 1] = True
+            keep = np.ones(rows.num_rows, dtype=bool)
+            keep[lasts[cut]] = False
+            rows = rows.select(["file", "row"]).filter(pa.array(keep))
+            columns = [column[keep] for column in columns]
+        self._check_values(rows, *columns)
+        columns[2] = self._bounded(rows, columns[2][:, None], "reward")[:, 0]
+        if self._has_next:
+            columns[3] = self._bounded(rows, columns[3], "observation")
+        return transition_table(self._spaces, units, trajectories, lengths, *columns)
+
+    def _check_order(self, rows: pa.Table, starts: Places, units: pa.Array, trajectories: pa.Array) -> None:
+        order = rows["order"].to_numpy()
+        inside = np.ones(rows.num_rows, dtype=bool)
+        inside[starts] = False
+        again = np.flatnonzero(inside[1:] & (order[1:] == order[:-1])) + 1
+        back = np.flatnonzero(inside[1:] & (order[1:] < order[:-1])) + 1
+        allowed = f"every one once; drop the duplicate{self._or_merged}"
+        self._log.refuse(rows, again, "an order that its trajectory has already", allowed)
+        self._log.refuse(rows, back, "a row out of order in its trajectory", f"ascending; {_REPAIR}")
+        disordered = starts[self._keys.disordered(units, trajectories)]
+        allowed = f"ascending by unit, then trajectory (as text; ids of digits padded with zeros to 12); {_REPAIR}"
+        self._log.refuse(rows, disordered, "a trajectory out of order or in two places", allowed)
+
+    def _ends(self, rows: pa.Table, starts: Places, lasts: Places) -> tuple[Flags, Flags]:
+        terminated, truncated = (
+            rows[name].to_numpy().copy() if name in rows.column_names else np.zeros(rows.num_rows, dtype=bool)
+            for name in ("terminated", "truncated")
+        )
+        ended = terminated | truncated
+        has_no_end = ~ended[lasts]
+        ended[lasts] = False
+        found = "an end (terminated or truncated) before its trajectory's last row"
+        allowed = f"one end, at the last row; split the trajectory at its ends{self._or_merged}"
+        self._log.refuse(rows, np.flatnonzero(ended), found, allowed)
+        if self._options.end == "flags":
+            allowed = "terminated or truncated there; mark it, or set options.end to last_row"
+            self._log.refuse(rows, lasts[has_no_end], "the last row of a trajectory, with no end flag", allowed)
+        elif self._options.end == "outcome":
+            terminated[lasts] |= has_no_end
+        elif self._options.end == "horizon":
+            steps = lasts - starts + 1
+            full = (steps == self._horizon) | ((steps - 1 == self._horizon) & (not self._has_next))
+            found = "the last row of a trajectory that neither terminated nor reached the horizon"
+            allowed = "as many rows as `horizon` declares; mark its end by flags, or set options.end to last_row"
+            self._log.refuse(rows, lasts[has_no_end & ~full], found, allowed)
+        truncated[lasts] |= ~terminated[lasts]
+        return terminated, truncated
+
+    def _matrix(self, rows: pa.Table, prefix: str, starts: Places) -> Floats:
+        # One row a dimension, turned at the end: to write column by column takes three times as long.
+        turned = np.zeros((self._spaces.observation_size, rows.num_rows), dtype=np.float32)
+        dimension = 0
+        for field in self._fields:
+            if not field.name.startswith(f"{prefix}."):
+                continue
+            if field.categories:
+                turned[dimension + rows[field.name].to_numpy(), np.arange(rows.num_rows)] = 1
+                dimension += len(field.categories)
+                continue
+            if field.elapsed is not None:
+                order, unit, most = rows["order"].to_numpy(), field.elapsed.unit, field.elapsed.most
+                turned[dimension] = elapsed_times(order, starts, unit, most, by_time=self._log.ordered_by_time)
+            else:
+                turned[dimension] = _numbers(rows[field.name])
+            dimension += 1
+        return np.ascontiguousarray(turned.T)
+
+    def _action(self, rows: pa.Table) -> npt.NDArray[Any]:
+        if self._spaces.discrete_actions:
+            codes: npt.NDArray[np.int32] = rows["action"].to_numpy()
+            return codes
+        names = [field.name for field in self._fields if field.name.startswith("action.")]
+        return np.ascontiguousarray(np.stack([_numbers(rows[name]) for name in names]).T)
+
+    def _check_values(self, rows: pa.Table, *columns: npt.NDArray[Any]) -> None:
+        """Check the columns of `transition_table` but the observation and the ends."""
+        _, action, reward, after, _, _, *probability = columns
+        if self._has_next:
+            self._check_finite(rows, after, "next_observation")
+        if self._spaces.discrete_actions:
+            allowed = "one in every row but an unfinished trajectory's last; fill it in, or drop the trajectory"
+            self._log.refuse(rows, np.flatnonzero(action < 0), "no action", allowed)
+        else:
+            self._check_finite(rows, action, "action")
+        self._check_finite(rows, reward[:, None], "reward")
+        if self._probability is not None:
+            self._check_finite(rows, probability[0][:, None], BEHAVIOUR_PROBABILITY)
+            unfit, allowed = unfit_probabilities(probability[0], discrete=self._spaces.discrete_actions)
+            found = f"a {BEHAVIOUR_PROBABILITY} out of range (column {self._probability.column!r})"
+            self._log.refuse(rows, np.flatnonzero(unfit), found, allowed)
+
+    def _bounded(self, rows: pa.Table, values: Floats, key: Literal["observation", "reward"]) -> Floats:
+        """Refuse or clip observations or rewards [rows, columns] beyond the bounds that the entry declares as numbers.
+
+        The error names the first row, and all columns with such values; it quotes no value.
+        """
+        declared = self._bounds.reward if key == "reward" else self._bounds.observation
+        if isinstance(declared, str):
+            return values
+        pair = (declared.low, declared.high) if isinstance(declared, DeclaredBounds) else declared
+        low, high = np.array(pair, np.float32)  # the numbers are float32 too
+        if self._options.beyond_bounds == "clip":
+            return np.clip(values, low, high)
+        outside = (values < low) | (values > high)
+        names = ("reward",) if key == "reward" else self._spaces.observation_names
+        found = ", ".join(names[dimension] for dimension in np.flatnonzero(outside.any(axis=0)))
+        self._log.refuse(
+            rows,
+            np.flatnonzero(outside.any(axis=1)),
+            f"the first of values beyond bounds.{key} of: {found}",
+            "within these bounds; correct the log or its units, or the bounds by what is known beforehand; or set "
+            "options.beyond_bounds: clip, which cuts values there",
+        )
+        return values
+
+    def _check_finite(self, rows: pa.Table, values: Floats, what: str) -> None:
+        finite = np.isfinite(values)
+        if not finite.all():
+            bad = np.flatnonzero(~finite.all(axis=1))
+            own = [field for field in self._fields if field.name == what or field.name.startswith(f"{what}.")]
+            columns = [field.column for field in own for _ in field.categories or (None,)]
+            found = f"a missing, NaN or infinite {what} (column {columns[int(np.argmin(finite[bad[0]]))]!r})"
+            self._log.refuse(rows, bad, found, "finite float32 numbers; fill it in, or drop or repair the trajectory")
+
+
+def _numbers(column: pa.ChunkedArray) -> Floats:
+    """Give a column of float32; a missing number is NaN."""
+    numbers: Floats = whole(column).to_numpy(zero_copy_only=False)
+    return numbers

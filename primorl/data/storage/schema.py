@@ -1,0 +1,465 @@
+"""Schema of a dataset: its columns, and the public facts that travel with it."""
+
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from primorl.base.errors import PipelineError
+from primorl.base.files import finite, read_json
+from primorl.base.records import ElapsedTime
+
+Array = npt.NDArray[Any]
+
+_METADATA_KEY = b"primorl"
+_BOUNDS = ("observation_low", "observation_high", "action_low", "action_high")
+_NAMES = ("observation_names", "action_names")
+_ID_DIGITS = 12
+
+BEHAVIOUR_PROBABILITY = "behaviour_probability"
+"""Optional column: the probability with which the logged action was chosen."""
+
+
+@dataclass(frozen=True)
+class Spaces:
+    """The declared bounds of observations [S] and actions [A]. They are public facts; open bounds are infinite.
+
+    Discrete actions 0 … A - 1 are one-hot vectors of size A to the model, with bounds 0 and 1.
+
+    Attributes:
+        observation_low: lower bounds [S].
+        observation_high: upper bounds [S].
+        action_low: lower bounds [A].
+        action_high: upper bounds [A].
+        discrete_actions: whether an action is a whole number.
+        one_hot: the parts of an observation that encode one category each: (first dimension, number of categories).
+        observation_names: what each dimension is called [S]; ``meal=snack`` for a category. Without names of their
+            own, dimensions are called ``observation_0``, ``observation_1`` and so on.
+        action_names: what each dimension, or each discrete action, is called [A]. Without names of their own,
+            dimensions are called ``action_0`` and so on, and discrete actions ``0``, ``1`` and so on.
+        elapsed: the dimension that is the time since the row before; None: there is none.
+
+    Raises:
+        ValueError: if the number of names is not the number of dimensions.
+    """
+
+    observation_low: tuple[float, ...]
+    observation_high: tuple[float, ...]
+    action_low: tuple[float, ...]
+    action_high: tuple[float, ...]
+    discrete_actions: bool = False
+    one_hot: tuple[tuple[int, int], ...] = ()
+    observation_names: tuple[str, ...] = ()
+    action_names: tuple[str, ...] = ()
+    elapsed: ElapsedTime | None = None
+
+    def __post_init__(self) -> None:
+        S, A = len(self.observation_low), len(self.action_low)
+        if not self.observation_names:
+            object.__setattr__(self, "observation_names", tuple(f"observation_{i}" for i in range(S)))
+        if not self.action_names:
+            prefix = "" if self.discrete_actions else "action_"
+            object.__setattr__(self, "action_names", tuple(f"{prefix}{i}" for i in range(A)))
+        if (len(self.observation_names), len(self.action_names)) != (S, A):
+            raise ValueError("names: allowed is one for each dimension")
+
+    @classmethod
+    def with_discrete_actions(
+        cls,
+        observation_low: tuple[float, ...],
+        observation_high: tuple[float, ...],
+        actions: int,
+        action_names: tuple[str, ...] = (),
+    ) -> Self:
+        """Spaces with ``actions`` discrete actions."""
+        low, high = (0.0,) * actions, (1.0,) * actions
+        return cls(observation_low, observation_high, low, high, discrete_actions=True, action_names=action_names)
+
+    @property
+    def observation_size(self) -> int:
+        """S."""
+        return len(self.observation_low)
+
+    @property
+    def action_size(self) -> int:
+        """A: the dimensions of an action, or the number of discrete actions."""
+        return len(self.action_low)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON, with null for an infinite bound; without an elapsed time it does not mention any."""
+        content: dict[str, Any] = {name: [finite(bound) for bound in getattr(self, name)] for name in _BOUNDS}
+        content |= {"discrete_actions": self.discrete_actions, "one_hot": [list(block) for block in self.one_hot]}
+        content |= {name: list(getattr(self, name)) for name in _NAMES}
+        return content if self.elapsed is None else content | {"elapsed": asdict(self.elapsed)}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Self:
+        """Invert ``to_json``. A dataset that was written without names gets the default ones."""
+        known: dict[str, Any] = {name: tuple(str(each) for each in content.get(name, ())) for name in _NAMES}
+        for name in _BOUNDS:
+            open_bound = -np.inf if name.endswith("low") else np.inf
+            known[name] = tuple(open_bound if bound is None else bound for bound in content[name])
+        if timed := content.get("elapsed"):
+            known["elapsed"] = ElapsedTime(**timed | {"trajectory": tuple(timed.get("trajectory", ()))})
+        one_hot = tuple((int(first), int(size)) for first, size in content["one_hot"])
+        return cls(discrete_actions=bool(content["discrete_actions"]), one_hot=one_hot, **known)
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """The public facts that travel with every copy of a dataset.
+
+    Attributes:
+        dataset: its file in ``datasets/``.
+        environment: the Gymnasium id of its environment; None: there is no simulator.
+        unit: what one privacy unit is.
+        spaces: the declared spaces.
+        horizon: the declared step limit; None without one.
+        termination: how model rollouts know an end: ``none``, ``learned`` or a rule's name.
+        duplicates: ``refuse``, or ``allow`` where two units may have equal rows.
+        dataset_fingerprint: keyed (HMAC) hash of all rows of the whole dataset, before any partition.
+        population: who the people are: within it, equal ids are one person; empty: that of the dataset's own name.
+        trajectories_per_person: the most trajectories of one person; None: nobody declared it.
+        behaviour_probabilities: whether every row names the probability of its action.
+    """
+
+    dataset: str
+    environment: str | None
+    unit: str
+    spaces: Spaces
+    horizon: int | None
+    termination: str
+    duplicates: str
+    dataset_fingerprint: str
+    population: str = ""
+    trajectories_per_person: int | None = None
+    behaviour_probabilities: bool = False
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of its rows."""
+        return arrow_schema(self.spaces, behaviour_probabilities=self.behaviour_probabilities)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON; that of a dataset without behaviour probabilities does not mention them."""
+        content = asdict(self) | {"spaces": self.spaces.to_json()}
+        if not self.behaviour_probabilities:
+            del content["behaviour_probabilities"]
+        return content
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Self:
+        """Invert ``to_json``; keys it does not know are left aside."""
+        known = {name: content[name] for name in cls.__dataclass_fields__ if name in content}
+        return cls(**known | {"spaces": Spaces.from_json(content["spaces"])})
+
+    def to_metadata(self) -> dict[bytes, bytes]:
+        """Key-value metadata for a Parquet file."""
+        return {_METADATA_KEY: json.dumps(self.to_json(), allow_nan=False).encode()}
+
+    @classmethod
+    def from_schema(cls, schema: pa.Schema, file: Path) -> Self:
+        """Read the facts back from the schema of ``file``.
+
+        Raises:
+            PipelineError: if the metadata is missing or malformed.
+        """
+        try:
+            return cls.from_json(json.loads((schema.metadata or {})[_METADATA_KEY]))
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise PipelineError(f"{file}: Parquet metadata missing or malformed; run `dvc repro ingest`") from None
+
+
+def arrow_schema(spaces: Spaces, *, behaviour_probabilities: bool = False) -> pa.Schema:
+    """Columns of a dataset; ordered by (unit_id, trajectory_id, step).
+
+    Args:
+        spaces: the declared sizes S and A.
+        behaviour_probabilities: whether the dataset has `BEHAVIOUR_PROBABILITY`.
+    """
+    observation = pa.list_(pa.float32(), spaces.observation_size)
+    return pa.schema(
+        [
+            ("unit_id", pa.string()),
+            ("trajectory_id", pa.string()),
+            ("step", pa.int32()),
+            ("observation", observation),
+            ("action", pa.int32() if spaces.discrete_actions else pa.list_(pa.float32(), spaces.action_size)),
+            ("reward", pa.float32()),
+            ("next_observation", observation),
+            ("terminated", pa.bool_()),
+            ("truncated", pa.bool_()),
+            *([(BEHAVIOUR_PROBABILITY, pa.float32())] if behaviour_probabilities else []),
+        ]
+    )
+
+
+def whole(column: pa.ChunkedArray) -> pa.Array:
+    """Give a column as one array; one chunk is not copied, as Arrow's own ``combine_chunks`` would."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def numbers(column: pa.ChunkedArray | pa.Array) -> Array:
+    """Give a column of numbers or flags as a NumPy array, without a copy where Arrow allows.
+
+    Arrow's own ``to_numpy`` imports pandas, which takes longer than to read a small partition; so does ``pa.array``.
+    """
+    array = whole(column) if isinstance(column, pa.ChunkedArray) else column
+    if array.null_count:
+        return np.asarray(array.to_numpy(zero_copy_only=False))
+    if pa.types.is_boolean(array.type):
+        return np.from_dlpack(array.cast(pa.uint8())).view(np.bool_)
+    return np.from_dlpack(array)
+
+
+def row_numbers(rows: npt.NDArray[np.int64]) -> pa.Array:
+    """Rows to take of a column; see `numbers`."""
+    return pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(np.ascontiguousarray(rows))])
+
+
+def action_vectors(table: pa.Table, spaces: Spaces) -> npt.NDArray[np.float32]:
+    """Give the actions of ``table`` as the model sees them, [rows, A]: as they are, or one-hot."""
+    if not spaces.discrete_actions:
+        return vectors(table["action"])
+    chosen = numbers(table["action"])
+    onehot = np.zeros((len(chosen), spaces.action_size), dtype=np.float32)
+    onehot[np.arange(len(chosen)), chosen] = 1
+    return onehot
+
+
+def vectors(column: pa.ChunkedArray) -> npt.NDArray[np.float32]:
+    """Give a fixed-size-list column as a float32 matrix [rows, size], without a copy where Arrow allows."""
+    array = whole(column)
+    matrix: npt.NDArray[np.float32] = numbers(array.flatten()).reshape(-1, array.type.list_size)
+    return matrix
+
+
+def run_starts(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    """Find the rows where a text column differs from the row before; row 0 comes first."""
+    return np.flatnonzero(changes(column))
+
+
+def trajectory_starts(table: pa.Table) -> npt.NDArray[np.int64]:
+    """Find the rows of ``table`` at which a trajectory begins."""
+    return np.flatnonzero(changes(table["unit_id"]) | changes(table["trajectory_id"]))
+
+
+def changes(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    """Compare each row's value, text or a whole number, with the row before: bool [rows]; True in row 0."""
+    values = whole(column)
+    changed = np.ones(len(values), dtype=bool)
+    if pa.types.is_integer(values.type):
+        np.not_equal(numbers(values)[1:], numbers(values)[:-1], out=changed[1:])
+    else:
+        changed[1:] = numbers(pc.not_equal(values.slice(1), values.slice(0, max(len(values) - 1, 0))))
+    return changed
+
+
+def id_text(ids: pa.Array) -> pa.Array:
+    """Ids as text. Ids of digits only are padded with zeros, so that the order of text is that of numbers.
+
+    The width is the same for all data. If it depended on the data, one more unit could rename all others, and so move
+    them between private and public.
+    """
+    text = ids.cast(pa.string())
+    digits = pc.match_substring_regex(text, "^[0-9]+$")
+    return pc.if_else(digits, pc.ascii_lpad(text, _ID_DIGITS, "0"), text)
+
+
+def trajectory_bytes(table: pa.Table, starts: npt.NDArray[np.int64]) -> Iterator[memoryview]:
+    """Give the numbers of each trajectory, row by row, little-endian, without ids and behaviour probabilities.
+
+    By these bytes people are recognised. A log that names probabilities now is still about the same people.
+
+    Args:
+        table: whole trajectories.
+        starts: the first row of each.
+    """
+    names = ("observation", "action", "reward", "next_observation", "terminated", "truncated")
+    columns = [
+        vectors(table[name]) if pa.types.is_fixed_size_list(table[name].type) else numbers(table[name])[:, None]
+        for name in names
+    ]
+    rows = np.empty((table.num_rows, sum(values.shape[1] for values in columns)), dtype="<f4")
+    np.concatenate(columns, axis=1, out=rows, casting="unsafe")
+    flat_bytes = rows.data.cast("B")
+    places = (np.append(starts, table.num_rows) * rows.strides[0]).tolist()
+    return (flat_bytes[start:end] for start, end in itertools.pairwise(places))
+
+
+def trajectory_table(
+    spaces: Spaces,
+    unit_ids: Sequence[str],
+    trajectory_ids: Sequence[str],
+    observations: Sequence[Array],
+    actions: Sequence[Array],
+    rewards: Sequence[Array],
+    terminated: Sequence[Array],
+    truncated: Sequence[Array],
+    probabilities: Sequence[Array] | None = None,
+) -> pa.Table:
+    """Whole trajectories as one table in the dataset's schema.
+
+    Args:
+        spaces: the declared sizes S and A.
+        unit_ids: the privacy unit of each trajectory.
+        trajectory_ids: a name for each trajectory.
+        observations: [T + 1, S] each, the true last observation included: no transition crosses an end.
+        actions: [T, A] each; whole numbers [T] where they are discrete.
+        rewards: [T] each.
+        terminated: [T] each.
+        truncated: [T] each.
+        probabilities: of the actions, [T] each; None: not known.
+    """
+    lengths = np.array([len(each) for each in rewards])
+    everything = _float32(np.concatenate(observations))
+    last = np.zeros(len(everything), dtype=bool)
+    last[np.cumsum(lengths) + np.arange(len(lengths))] = True
+    first = np.roll(last, 1)  # the row after a trajectory's last observation opens the next one
+    before, after = everything[~last], everything[~first]
+    return transition_table(
+        spaces,
+        unit_ids,
+        trajectory_ids,
+        lengths,
+        before,
+        np.concatenate(actions),
+        np.concatenate(rewards),
+        after,
+        np.concatenate(terminated),
+        np.concatenate(truncated),
+        None if probabilities is None else np.concatenate(probabilities),
+    )
+
+
+def transition_table(
+    spaces: Spaces,
+    unit_ids: Sequence[str] | pa.Array,
+    trajectory_ids: Sequence[str] | pa.Array,
+    lengths: npt.NDArray[np.int64],
+    observation: Array,
+    action: Array,
+    reward: Array,
+    next_observation: Array,
+    terminated: Array,
+    truncated: Array,
+    behaviour_probability: Array | None = None,
+) -> pa.Table:
+    """Transitions of whole trajectories, one after the other, as one table in the dataset's schema.
+
+    Args:
+        spaces: the declared sizes S and A.
+        unit_ids: the privacy unit of each trajectory.
+        trajectory_ids: a name for each trajectory.
+        lengths: how many transitions each trajectory has; together R.
+        observation: [R, S].
+        action: [R, A]; whole numbers [R] where they are discrete.
+        reward: [R].
+        next_observation: [R, S].
+        terminated: [R].
+        truncated: [R].
+        behaviour_probability: of the actions, [R]; None: not known.
+    """
+    trajectory = pa.array(np.repeat(np.arange(len(lengths), dtype=np.int32), lengths))
+    first = np.cumsum(lengths) - lengths
+    columns = [
+        pa.array(unit_ids, pa.string()).take(trajectory),
+        pa.array(trajectory_ids, pa.string()).take(trajectory),
+        pa.array((np.arange(len(trajectory)) - np.repeat(first, lengths)).astype(np.int32)),
+        _matrix(observation),
+        pa.array(action.astype(np.int32, copy=False)) if spaces.discrete_actions else _matrix(action),
+        pa.array(_float32(reward)),
+        _matrix(next_observation),
+        pa.array(terminated),
+        pa.array(truncated),
+    ]
+    if behaviour_probability is not None:
+        columns.append(pa.array(_float32(behaviour_probability)))
+    schema = arrow_schema(spaces, behaviour_probabilities=behaviour_probability is not None)
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _matrix(values: Array) -> pa.Array:
+    return pa.FixedSizeListArray.from_arrays(pa.array(_float32(values).ravel()), values.shape[1])
+
+
+def _float32(values: Array) -> npt.NDArray[np.float32]:
+    with np.errstate(over="ignore"):  # a number too large for float32 becomes infinite, and RowCheck refuses it
+        return values.astype(np.float32, copy=False)
+
+
+PublicBy = Literal["hash", "column", "file"]
+PUBLIC_BY: dict[str, str] = {
+    "hash": "drawn by a hash of the id, nobody was asked",
+    "column": "by consent, as a column of the data says",
+    "file": "by consent, as a list of ids says",
+}
+"""Ways to choose public units, in words for a statement or a card."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Public declarations about a partitioned dataset: its facts and the numbers of its units.
+
+    Attributes:
+        info: the dataset's facts.
+        private_units: how many units are protected.
+        public_units: how many are not.
+        public_by: how those were chosen: ``hash`` of the id, or consent by a ``column`` or a ``file``.
+        secret_check: of the secret that keys the digests (`fingerprint.secret_check`); None in files of older versions.
+    """
+
+    info: DatasetInfo
+    private_units: int
+    public_units: int
+    public_by: str = "hash"
+    secret_check: str | None = None
+
+    def declared_horizon(self) -> int:
+        """Give the most steps of an episode.
+
+        Data without an environment must declare it: no policy could be judged otherwise. Declared later, it would make
+        another dataset, and the model would be charged again.
+
+        Raises:
+            PipelineError: nobody declared it.
+        """
+        if self.info.horizon is None:
+            raise PipelineError(
+                f"datasets/{self.info.dataset}.yaml: horizon: found null, and there is no environment that knows it; "
+                "allowed is the most steps an episode can have, known beforehand, not counted in the data"
+            )
+        return self.info.horizon
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON, flat: the dataset's facts, its sizes and the counts."""
+        content = self.info.to_json() | {
+            "observation_size": self.info.spaces.observation_size,
+            "action_size": self.info.spaces.action_size,
+            "private_units": self.private_units,
+            "public_units": self.public_units,
+            "public_by": self.public_by,
+        }
+        return content if self.secret_check is None else content | {"secret_check": self.secret_check}
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read ``manifest.json``.
+
+        Raises:
+            PipelineError: if it is missing, not JSON, or without the keys of a manifest.
+        """
+        content = read_json(path)
+        try:
+            counts = content["private_units"], content["public_units"]
+            chosen = content.get("public_by", "hash"), content.get("secret_check")
+            return cls(DatasetInfo.from_json(content), *counts, *chosen)
+        except (KeyError, TypeError, AttributeError):
+            raise PipelineError(f"{path}: not a manifest; run `dvc repro partition` to make it again") from None

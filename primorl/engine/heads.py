@@ -1,0 +1,152 @@
+"""Linear heads in numbers: what people are asked beside the rounds, and what the noise costs. Needs no torch."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import TYPE_CHECKING
+
+from primorl.model.features import OneHot, one_hot_inputs
+from primorl.privacy.mechanism.queries import BoundedSum, Contribution, Fractions
+
+if TYPE_CHECKING:
+    from primorl.engine.policy_network import Network
+    from primorl.engine.settings import ServerTraining
+    from primorl.privacy.mechanism.plan import Plan
+
+ROUNDS, NORM, ROWS, MOMENTUM, AVERAGING = 60, 0.1, 64, 0.6, 0.9
+"""Rounds, clipping norm, rows of a unit and round, and the server's momentum and average."""
+RATE = 0.5
+"""Learning rate of the local step. Correlated features have directions of several times curvature 1: 1 overshoots."""
+_ROWS_OF_A_UNIT, _UNEXPLAINED = 32, 0.5  # as is usual: rows, and the share of a target that no features explain
+SCALES, FINER_SCALES, RESIDUALS = "scales", "finer_scales", "residuals"
+FIRST_STATES, LENGTHS = "first_states", "lengths"
+"""Names of the queries in ``privacy.json``."""
+LATE = (RESIDUALS, FIRST_STATES, LENGTHS)
+"""Queries that are asked after the rounds: they need the weights, or the released scales."""
+SHARES = {SCALES: 0.15, FINER_SCALES: 0.15, RESIDUALS: 0.1, FIRST_STATES: 0.06, LENGTHS: 0.03}
+"""Shares of the ε that the queries take where ``privacy.statistics.noise_multiplier`` does not say it."""
+PARTS = 32
+"""Parts of the horizon in which `LENGTHS` counts ends."""
+LOST_YES, LOST_OF_CUBES, MOST_CUBES, _MOST_COLUMNS = 0.2, 0.02, 400, 30
+"""Features are worth their noise, before small weights are shrunk, up to a share of a target's variance (one for those
+of degree 3), and those of degree 3 are worth their time up to so many."""
+WINDOW = 2.5
+"""Deviations around the mean that `FINER_SCALES` looks at."""
+_USUAL, _USUAL_FINER, _USUAL_CHANGE, _USUAL_RESIDUAL = 0.8, 0.35, 0.25, 0.2  # squared norms that few units exceed
+
+
+def of_scales(observations: int, actions: int, one_hot: OneHot, *, discrete: bool, finer: bool) -> BoundedSum:
+    """What a unit adds to the query of scales.
+
+    Args:
+        observations: S.
+        actions: A.
+        one_hot: one-hot parts of observations.
+        discrete: whether actions are one-hot too.
+        finer: asked for the second time.
+    """
+    changes = observations - sum(size for _, size in one_hot)
+    numbers = changes + (0 if discrete else actions) + 1
+    categories = [size for _, size in one_hot_inputs(one_hot, observations, actions, discrete=discrete)]
+    usual = _USUAL_FINER if finer else _USUAL
+    squares = usual * numbers + _USUAL_CHANGE * changes + len(categories)
+    return BoundedSum(2 * (numbers + changes) + sum(categories), math.sqrt(squares))
+
+
+def of_residuals(targets: int) -> BoundedSum:
+    """What a unit adds to the query of residuals."""
+    return BoundedSum(2 * targets, math.sqrt(_USUAL_RESIDUAL * targets))
+
+
+def of_first_states(observations: int, one_hot: OneHot) -> BoundedSum:
+    """What a unit adds to the query of first states: each number counts with its usual size, each category with 1."""
+    categories = sum(size for _, size in one_hot)
+    numbers = observations - categories
+    return BoundedSum(2 * numbers + categories, math.sqrt(2 * numbers + len(one_hot)))
+
+
+def of_lengths() -> Fractions:
+    """What a unit adds to the query of lengths: parts of the horizon, of trajectories that are cut, then terminated."""
+    return Fractions(1, 2 * PARTS)
+
+
+def contributions(observations: int, actions: int, one_hot: OneHot, *, discrete: bool) -> dict[str, Contribution]:
+    """What a unit adds to each query, by name; see `of_scales`."""
+    return {
+        SCALES: of_scales(observations, actions, one_hot, discrete=discrete, finer=False),
+        FINER_SCALES: of_scales(observations, actions, one_hot, discrete=discrete, finer=True),
+        RESIDUALS: of_residuals(observations + 1),
+        FIRST_STATES: of_first_states(observations, one_hot),
+        LENGTHS: of_lengths(),
+    }
+
+
+@cache
+def _gain(rounds: int, momentum: float, averaging: float, rate: float) -> float:
+    """Variance of a released weight that noise of variance 1 in every round causes.
+
+    The noise goes through the server's momentum and average, and through the rounds that follow: whitened features have
+    curvature 1, so that each of these takes a share ``rate`` of the error back that it finds.
+    """
+    total = 0.0
+    for noisy in range(rounds):
+        error, velocity, average, mass = 0.0, 0.0, 0.0, 0.0
+        for number in range(rounds):
+            velocity = momentum * velocity + float(number == noisy) - rate * error
+            error += velocity
+            average = averaging * average + (1 - averaging) * error
+            mass = averaging * mass + 1 - averaging
+        total += (average / mass) ** 2
+    return total
+
+
+def noise_in_weights(plan: Plan, server: ServerTraining, rate: float) -> float:
+    """Standard deviation of the error in every released weight that the noise of the rounds causes.
+
+    In a round it is zC/(qK), which is public.
+
+    Args:
+        plan: of the rounds.
+        server: of the rounds.
+        rate: by which a round takes errors back; the learning rate of the local step.
+    """
+    of_round = plan.noise_multiplier * plan.clip.sensitivity / plan.divisor if plan.is_private else 0.0
+    return of_round * math.sqrt(_gain(plan.rounds, server.server_momentum, server.server_averaging, rate))
+
+
+def noise_beside_people(plan: Plan, server: ServerTraining, rate: float, shape: Network) -> float:
+    """Return the same where half of each target is people's own noise, on 32 rows each.
+
+    Where that makes their gradients longer than the clip, a round takes less of an error back and is as noisy.
+    """
+    step = rate * math.sqrt(_UNEXPLAINED * shape.layers[-1][1] * (shape.inputs + 1) / _ROWS_OF_A_UNIT)
+    return noise_in_weights(plan, server, rate / max(1.0, step / plan.clip.sensitivity))
+
+
+def lost_to_noise(plan: Plan, server: ServerTraining, rate: float, shape: Network) -> float:
+    """Variance of a prediction that the noise causes beside people's own, in those of the target: σ² (F + 1)."""
+    return noise_beside_people(plan, server, rate, shape) ** 2 * (shape.inputs + 1)
+
+
+def degrees(inputs: int, one_hot: OneHot, *, cubes: bool) -> tuple[int, ...]:
+    """Degrees of polynomials that are tried, the largest first; products of many columns are not even counted."""
+    return (3, 2, 1) if cubes and inputs - len(one_hot) <= _MOST_COLUMNS else (2, 1)
+
+
+def affords(lost: float, shape: Network) -> bool:
+    """Tell whether features are worth their noise, of which `lost_to_noise` says how much is lost, and their time."""
+    cubes = shape.features is not None and shape.features.degree > 2
+    if cubes and shape.inputs > MOST_CUBES:
+        return False
+    return lost <= (LOST_OF_CUBES if cubes else LOST_YES)
+
+
+def blurred(plan: Plan) -> float | None:
+    """Noise of the variances by which features are scaled, as a share of them; None: nobody is asked for scales.
+
+    Of numbers that vary by at least some tenth of their declared range: of narrower ones the share is larger, which is
+    known after the queries (`primorl.engine.setup.TrainingSetup.hidden_by_noise`).
+    """
+    asked = (query.standard_deviation / plan.units for query in plan.queries if query.what == FINER_SCALES)
+    return next((WINDOW**2 * noise for noise in asked), None)

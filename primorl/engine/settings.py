@@ -1,0 +1,106 @@
+"""Settings of training. ``params.yaml``'s block ``dynamics`` inherits them; loading this module needs no torch."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from primorl.base.records import Fraction, LearningRate, Portion, PositiveInt, Steps, WeightDecay
+
+if TYPE_CHECKING:
+    import torch
+
+LEAST_UNITS = 4
+"""Public units that a start needs (`primorl.engine.rehearsal`): some are held out to tell when to stop."""
+LEAST_OF_A_DRY_RUN = 2 * LEAST_UNITS
+"""Public units that a dry run needs (`primorl.engine.rehearsal`)."""
+_REFUSE_UNKNOWN_KEYS = {"extra": "forbid"}  # where params.yaml is read
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalTraining:
+    """A unit's local steps in one round (PriMORL, Algorithm 2).
+
+    Attributes:
+        learning_rate: η of gradient descent.
+        batch_size: B, transitions of one local step.
+        local_epochs: E, passes over the unit's transitions.
+        weight_decay: decoupled, per step.
+        max_transitions_per_unit: a uniform subset of at most this many transitions takes part; None: all.
+        beta_nll: β of the ensemble's loss (Seitzer et al. 2022): every term of a row's Gaussian loss counts its own
+            predicted variance to the power β. 0 is maximum likelihood, as in the paper; with 1 means are fitted as by
+            least squares, so that rare large targets are not explained by a large variance alone.
+    """
+
+    learning_rate: LearningRate
+    batch_size: Steps
+    local_epochs: Steps
+    weight_decay: WeightDecay
+    max_transitions_per_unit: PositiveInt | None
+    beta_nll: Portion
+
+
+@dataclass(frozen=True, kw_only=True)
+class EarlyStopping:
+    """When the released weights are evaluated on the public split, and when that ends training.
+
+    Attributes:
+        every: rounds between two evaluations.
+        patience: evaluations without a better public loss before training stops; None: all rounds are run.
+    """
+
+    __pydantic_config__ = _REFUSE_UNKNOWN_KEYS
+
+    every: Steps
+    patience: Steps | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerTraining:
+    """What is done with released rounds. All of it is post-processing and costs no privacy.
+
+    Attributes:
+        server_momentum: share of the last step in the next one; 0 is the paper's server.
+        server_averaging: weight of the past in the running average of released weights; 0 keeps the last.
+        early_stopping: evaluation on the public split.
+    """
+
+    server_momentum: Fraction
+    server_averaging: Fraction
+    early_stopping: EarlyStopping
+
+
+@dataclass(frozen=True, kw_only=True)
+class PooledTraining:
+    """NOT PRIVATE. AdamW on uniform mini-batches of pooled transitions, for the MOPO baseline.
+
+    Attributes:
+        batch_size: rows of a mini-batch, drawn for each member independently.
+        learning_rate: of AdamW.
+        weight_decay: of AdamW.
+        max_epochs: epochs at most.
+        patience: epochs without a better public loss before training stops.
+    """
+
+    __pydantic_config__ = _REFUSE_UNKNOWN_KEYS
+
+    batch_size: Steps
+    learning_rate: LearningRate
+    weight_decay: WeightDecay
+    max_epochs: Steps
+    patience: Steps
+
+
+CHUNK_BYTES = {"cpu": 12 << 20, "cuda": 2 << 30}
+"""Default bound on a chunk's buffers: a core's share of the cache, a part of a GPU's memory."""
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Choices that change the speed and nothing else.
+
+    Attributes:
+        device: where rounds are computed.
+        chunk_bytes: bound on one chunk's buffers.
+    """
+
+    device: "torch.device"
+    chunk_bytes: int

@@ -1,0 +1,327 @@
+"""Everything that determines a private training but the private data, in one frozen object."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from primorl.engine.heads import (
+    FINER_SCALES,
+    FIRST_STATES,
+    LATE,
+    LENGTHS,
+    RESIDUALS,
+    SCALES,
+    noise_beside_people,
+    noise_in_weights,
+)
+from primorl.engine.linear import (
+    FirstStatesQuery,
+    LengthsQuery,
+    ResidualQuery,
+    ScalesQuery,
+    released_heads,
+    without_noise,
+)
+from primorl.engine.local_update import CohortSource, Kernel
+from primorl.engine.policy_network import Network, PolicyNetwork
+from primorl.engine.queries import (
+    NORMALISER,
+    STARTS,
+    NormaliserQuery,
+    ObservationColumns,
+    StartQuery,
+    normaliser_of_bounds,
+)
+from primorl.engine.settings import Execution, LocalTraining, ServerTraining
+from primorl.model.architecture import Architecture
+from primorl.model.ensemble import Bounds, Normaliser, Weights
+from primorl.model.starts import StartModel
+from primorl.privacy.mechanism.clipping import EnsembleClip
+from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.queries import query_types
+
+
+@dataclass(frozen=True)
+class TrainingSetup:
+    """A private training without its data, built from params.yaml, the manifest and the public split.
+
+    Attributes:
+        plan: sampler, clip, noise, queries and what they cost.
+        architecture: sizes of the network.
+        bounds: of model states, actions and rewards.
+        columns: how the observation's dimensions are treated.
+        normaliser: where the normaliser comes from: ``public`` split, declared ``bounds``, a ``private`` query, or, of
+            a clone, the released ``model``.
+        local: a unit's local steps.
+        server: what is done with released rounds.
+        seed: of the initial weights.
+        execution: device, memory and reading ahead.
+        start: weights that the rounds begin with, made of the public split; None: the initial weights.
+        horizon: the most steps of a trajectory, a declared fact; None: there is none.
+    """
+
+    plan: Plan
+    architecture: Network
+    bounds: Bounds
+    columns: ObservationColumns
+    normaliser: Literal["public", "bounds", "private", "model"]
+    local: LocalTraining
+    server: ServerTraining
+    seed: int
+    execution: Execution
+    start: Weights | None = field(default=None, repr=False)
+    horizon: int | None = None
+
+    @property
+    def _horizon(self) -> int:
+        assert self.horizon is not None, "lengths are asked for where a horizon is declared"
+        return self.horizon
+
+    @property
+    def ensemble(self) -> Architecture:
+        """`architecture`, of a training of the dynamics ensemble."""
+        assert isinstance(self.architecture, Architecture), "this is the training of a policy"
+        return self.architecture
+
+    def kernel(self) -> Kernel:
+        """Make a kernel with a workspace of its own."""
+        assert isinstance(self.plan.clip, EnsembleClip), "networks are trained with an EnsembleClip"
+        return Kernel(self.architecture, self.local, self.plan.clip, self.execution.device)
+
+    def of_process(self, process: int, processes: int) -> "TrainingSetup":
+        """The setup of one of several processes that train together (`Plan.of_process`)."""
+        return replace(self, plan=self.plan.of_process(process, processes))
+
+    def source_of(self, store: CohortSource) -> CohortSource:
+        """Return the store's units as training sees them: as they are."""
+        return store
+
+    def public_of(self, public: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the public split's inputs ``[R, S + A]`` and targets ``[R, >= S + 1]`` as training sees them."""
+        return public
+
+    def queries(self, answers: Mapping[str, Tensor]) -> dict[str, NormaliserQuery | StartQuery | ScalesQuery]:
+        """Make the query of each name that is asked before the rounds, in the plan's order; see `ScalesQuery`.
+
+        Args:
+            answers: that are known already.
+        """
+        found: dict[str, NormaliserQuery | StartQuery | ScalesQuery] = {}
+        for query in self.plan.queries:
+            if query.what in (SCALES, FINER_SCALES):
+                found[query.what] = self._scales(answers, finer=query.what == FINER_SCALES)
+            elif query.what not in LATE:
+                found[query.what] = query_types()[query.what](self.columns, self.bounds)
+        return found
+
+    def _scales(self, answers: Mapping[str, Tensor], *, finer: bool) -> ScalesQuery:
+        first = ScalesQuery.declared(self.columns, self.bounds, finer=finer)
+        return first.narrowed(answers[SCALES], self.noise_of(SCALES)) if finer and SCALES in answers else first
+
+    def _told_scales(
+        self, answers: Mapping[str, Tensor]
+    ) -> tuple[ScalesQuery, tuple[Tensor, float, tuple[ScalesQuery, Tensor, float]]]:
+        """Make the second query of scales, and what its methods take: its answer and noise, and the first query's."""
+        first = self._scales({}, finer=False), answers[SCALES], self.noise_of(SCALES)
+        return self._scales(answers, finer=True), (answers[FINER_SCALES], self.noise_of(FINER_SCALES), first)
+
+    def late_queries(self) -> dict[str, ResidualQuery | FirstStatesQuery | LengthsQuery]:
+        """Make the query of each name that is asked after the rounds, in the plan's order."""
+        found: dict[str, ResidualQuery | FirstStatesQuery | LengthsQuery] = {}
+        for query in self.plan.queries:
+            if query.what == RESIDUALS:
+                found[query.what] = ResidualQuery(self.architecture.targets)
+            elif query.what == FIRST_STATES:
+                found[query.what] = FirstStatesQuery(self.columns)
+            elif query.what == LENGTHS:
+                found[query.what] = LengthsQuery(self._horizon)
+        return found
+
+    def make_normaliser(self, public: tuple[Tensor, Tensor] | None, answers: Mapping[str, Tensor]) -> Normaliser:
+        """Make the normaliser that ``normaliser`` names.
+
+        Args:
+            public: inputs ``[R, S + A]`` and targets ``[R, >= columns]`` of the public split.
+            answers: to the plan's queries, by name.
+
+        Raises:
+            ValueError: there is no public split, and the normaliser comes from it.
+        """
+        found, features = self._standardised(public, answers), self.architecture.features
+        found = replace(found, flag=self.architecture.columns > self.architecture.targets)
+        if features is None:
+            return found
+        if self.normaliser == "private":
+            return found.with_features(features, found.input_mean)
+        frequencies = torch.ones(features.inputs) if public is None else public[0].mean(0)
+        return found.with_features(features, frequencies)
+
+    def _standardised(self, public: tuple[Tensor, Tensor] | None, answers: Mapping[str, Tensor]) -> Normaliser:
+        if self.normaliser == "bounds":
+            return normaliser_of_bounds(self.columns, self.bounds)
+        if self.normaliser == "private":
+            if self.architecture.features is None:
+                query = NormaliserQuery(self.columns, self.bounds)
+                return query.normaliser(answers[NORMALISER], self.noise_of(NORMALISER))
+            finer, told = self._told_scales(answers)
+            return finer.normaliser(*told)
+        if public is None:
+            raise ValueError("the normaliser comes from the public split, and there is none")
+        inputs, targets = public
+        flag = self.architecture.columns > self.architecture.targets
+        return Normaliser.from_public(inputs, targets[:, : self.architecture.columns], flag)
+
+    def hidden_by_noise(self, answers: Mapping[str, Tensor], names: Sequence[str]) -> list[str]:
+        """Those of S + A + 1 names, the reward last, whose charged variance is less than its standard error."""
+        if FINER_SCALES not in answers:
+            return []
+        finer, told = self._told_scales(answers)
+        hidden = finer.hidden(*told)
+        columns, S = self.columns, self.columns.observation_size
+        known = [names[place] for place in columns.continuous.tolist()]
+        known += [] if columns.discrete_actions else names[S:-1]
+        return [name for name, lost in zip([*known, names[-1]], hidden.tolist(), strict=True) if lost]
+
+    def noise_of(self, name: str) -> float:
+        """Standard deviation of the noise on every number of a query's answer."""
+        (query,) = (query for query in self.plan.queries if query.what == name)
+        return query.standard_deviation / self.plan.units
+
+    def start_model(self, answers: Mapping[str, Tensor], normaliser: Normaliser) -> StartModel | None:
+        """The model of first states; None where they were not queried."""
+        if FIRST_STATES in answers:
+            found = FirstStatesQuery(self.columns).model(answers[FIRST_STATES], normaliser, self.bounds)
+            if LENGTHS not in answers:
+                return found
+            survival = LengthsQuery(self._horizon).survival(answers[LENGTHS], self.noise_of(LENGTHS))
+            return replace(found, survival=survival)
+        return StartQuery(self.columns, self.bounds).model(answers[STARTS]) if STARTS in answers else None
+
+    def spread(self, answers: Mapping[str, Tensor]) -> Tensor:
+        """Standard deviations of the residuals of linear heads, in scales of the target; 1 where nobody was asked.
+
+        They are at least those that the noise in the weights causes.
+        """
+        targets = self.architecture.targets
+        if RESIDUALS not in answers:
+            return torch.ones(targets)
+        least = self.noise_in_weights * (self.architecture.inputs + 1) ** 0.5
+        return ResidualQuery(targets).spread(answers[RESIDUALS], self.noise_of(RESIDUALS)).clamp(min=least)
+
+    @property
+    def noise_in_weights(self) -> float:
+        """See `heads.noise_in_weights`."""
+        return noise_in_weights(self.plan, self.server, self.local.learning_rate)
+
+    def without_noise(self, weights: Weights) -> Weights:
+        """Return weights of networks as they are; of linear heads see `primorl.engine.linear.without_noise`."""
+        if self.architecture.features is None:
+            return weights
+        error = noise_beside_people(self.plan, self.server, self.local.learning_rate, self.architecture)
+        return tuple(part.to(weights[0].device) for part in without_noise(weights, error))
+
+    def released(self, weights: Weights, answers: Mapping[str, Tensor], members: int) -> tuple[Architecture, Weights]:
+        """Make the ensemble that is released of trained weights; of linear heads see `released_heads`."""
+        if self.architecture.features is None:
+            return self.ensemble, weights
+        spread = self.spread(answers)
+        return released_heads(weights, spread, members, self.noise_in_weights, self.ensemble, self.seed)
+
+    def initial_weights(self) -> Weights:
+        """Random weights, from the public seed."""
+        return self.architecture.initial_weights(self.seed)
+
+    def first_weights(self) -> Weights:
+        """The weights that the rounds begin with: those made of the public split, or else the initial ones."""
+        return self.initial_weights() if self.start is None else self.start
+
+    @property
+    def digest(self) -> str:
+        """Hash what the rounds follow and may be fitted: the same in all processes and after a resumption."""
+        plan, local, server = self.plan, self.local, self.server
+        content: tuple[object, ...] = (
+            *(plan.sampling_probability, plan.noise_multiplier, str(plan.clip), plan.rounds, self.architecture),
+            *(local.learning_rate, local.max_transitions_per_unit, server.server_momentum, server.server_averaging),
+            *(self.start is None, local.beta_nll),
+        )
+        if self.architecture.features is not None:
+            queries = tuple((each.what, each.sensitivity, each.noise_multiplier) for each in self.plan.queries)
+            content += (self.architecture.features, self.normaliser, self.horizon, queries)
+        return hashlib.sha256(repr(content).encode()).hexdigest()
+
+
+class CloningSource:
+    """The units of a store as observations and actions; ``split`` takes inputs apart, ``[.., S]`` and ``[.., A]``."""
+
+    def __init__(self, source: CohortSource, split: Callable[[Tensor], tuple[Tensor, Tensor]]) -> None:
+        self._source, self._split = source, split
+        self.units, self.lengths = source.units, source.lengths
+
+    def transitions(self, units: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
+        """See `CohortSource.transitions`."""
+        return self._split(self._source.transitions(units, steps)[0])
+
+
+@dataclass(frozen=True)
+class CloningSetup(TrainingSetup):
+    """Private behaviour cloning of a `PolicyNetwork`. Observations are standardised, actions scaled to [-1, 1].
+
+    Of linear heads, ``of_model`` is the normaliser of the released model, and ``taught`` the hidden layers of the
+    network that is taught to act as they do.
+    """
+
+    architecture: PolicyNetwork
+    of_model: Normaliser | None = field(default=None, repr=False)
+    taught: tuple[int, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """See `TrainingSetup.digest`; of linear heads, the scales of the released model are in it too."""
+        if self.of_model is None:
+            return super().digest
+        scales = torch.cat((self.of_model.input_mean, self.of_model.input_scale)).tolist()
+        return hashlib.sha256(repr((super().digest, scales)).encode()).hexdigest()
+
+    def without_noise(self, weights: Weights) -> Weights:
+        """See `TrainingSetup.without_noise`; logits, whose curvature is not 1, stay as they are."""
+        return weights if self.architecture.discrete_actions else super().without_noise(weights)
+
+    def source_of(self, store: CohortSource) -> CohortSource:
+        """Return the store's units as observations and actions."""
+        return CloningSource(store, self._observations_and_actions)
+
+    def public_of(self, public: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return observations ``[R, S]`` and actions ``[R, A]`` of the public split."""
+        return self._observations_and_actions(public[0])
+
+    def make_normaliser(self, public: tuple[Tensor, Tensor] | None, answers: Mapping[str, Tensor]) -> Normaliser:
+        """Make the normaliser of observations that ``normaliser`` names; actions are left as they are.
+
+        Raises:
+            ValueError: there is no public split, and the normaliser comes from it.
+        """
+        size, actions, features = self.columns.observation_size, self.architecture.targets, self.architecture.features
+        if self.of_model is not None and features is not None:
+            mean, scale = self.of_model.input_mean[:size], self.of_model.input_scale[:size]
+            found = Normaliser(mean, scale, torch.zeros(actions), torch.ones(actions))
+            return found.with_features(features, mean)
+        if self.normaliser == "public":
+            if public is None:
+                raise ValueError("the normaliser comes from the public split, and there is none")
+            found = Normaliser.from_public(*public)
+        else:
+            found = normaliser_of_bounds(self.columns, self.bounds)
+        return Normaliser(found.input_mean[:size], found.input_scale[:size], torch.zeros(actions), torch.ones(actions))
+
+    def _observations_and_actions(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Split inputs; actions in a box are scaled to [-1, 1], one-hot actions stay as they are."""
+        size, bounds = self.columns.observation_size, self.bounds
+        observation, action = inputs[..., :size], inputs[..., size:]
+        if bounds.discrete_actions:
+            return observation, action
+        low, high = (side.to(inputs.device) for side in (bounds.action_low, bounds.action_high))
+        return observation, ((action - low) / (high - low) * 2 - 1).clamp(-1.0, 1.0)

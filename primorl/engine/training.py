@@ -1,0 +1,314 @@
+"""Trajectory-level private training of the ensemble (PriMORL, Algorithms 1 and 2), and its state between two rounds."""
+
+import math
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from primorl.base.files import finite
+from primorl.engine.distributed import DistributedRounds, Group, distributed_total
+from primorl.engine.heads import LATE
+from primorl.engine.local_update import CohortSource
+from primorl.engine.policy_network import Network
+from primorl.engine.public_evaluation import PublicEvaluation, PublicEvaluator
+from primorl.engine.rounds import Rounds
+from primorl.engine.settings import ServerTraining
+from primorl.engine.setup import TrainingSetup
+from primorl.model.config import PublicLosses
+from primorl.model.ensemble import Normaliser, Weights, flat, shaped
+from primorl.privacy.mechanism.plan import Plan
+
+ENGINE_VERSION = 6
+"""Version of the private engine.
+
+Developers raise it when a release could differ in distribution: another way to sample, clip, add noise, train locally,
+or step the server. A faster way to the same sums leaves it alone. Models state the version that made them. A paid model
+is restored whatever the version: an upgrade never charges the same people again by itself.
+"""
+_HOLDS_NOISE_BACK = 6
+TENSORS = ("weights", "velocity", "average", "best")
+_ANSWERS = "answers."  # before the names of answers, among a checkpoint's tensors
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """The state of a training after some rounds.
+
+    Attributes:
+        weights: after the rounds so far.
+        velocity: the last step, for the server's momentum.
+        average: weighted sum of the iterates.
+        mass: sum of the weights in ``average``.
+        best: what would be released if training stopped here.
+        best_loss: its public loss; infinite before the first evaluation, and without patience.
+        since_best: evaluations since ``best``.
+        done: rounds whose releases are in ``weights``.
+        started: rounds that began. A round counts as spent from here on, also where its process died.
+        finished: no round is left to run.
+        evaluations: on the public split.
+        asked: the plan's queries were asked, or may have been. They count as spent from here on.
+        engine: version of the engine that began the training.
+        answers: to the queries, by name; empty before they are known.
+        asked_late: the queries that follow the rounds were asked, or may have been; where their answers are gone, what
+            they would tell is not known.
+        settings: digest of what the rounds follow (`TrainingSetup.digest`); None: it was not written down.
+    """
+
+    weights: Weights
+    velocity: Weights
+    average: Weights
+    mass: float
+    best: Weights
+    best_loss: float
+    since_best: int
+    done: int
+    started: int
+    finished: bool
+    evaluations: tuple[PublicEvaluation, ...]
+    asked: bool = False
+    asked_late: bool = False
+    engine: int = ENGINE_VERSION
+    answers: Mapping[str, Tensor] = field(default_factory=dict)
+    settings: str | None = None
+
+    @property
+    def lost(self) -> bool:
+        """Whether queries were asked and their answers are gone. The same charge cannot ask them again."""
+        return self.asked and not self.answers
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return a checkpoint's tensors: each set of weights as one vector, and the answers.
+
+        One vector each, for a file of two dozen small tensors takes twice the time, and every round writes one.
+        """
+        parts = {name: flat(getattr(self, name)) for name in TENSORS}
+        return parts | {f"{_ANSWERS}{name}": answer for name, answer in self.answers.items()}
+
+    def facts(self) -> dict[str, Any]:
+        """The counts and evaluations, as strict JSON; see `restore`."""
+        plain = {key: value for key, value in vars(self).items() if key not in (*TENSORS, "answers")}
+        evaluations = [[each.round, finite(each.loss), [finite(e) for e in each.error]] for each in self.evaluations]
+        return plain | {"best_loss": finite(self.best_loss), "evaluations": evaluations}
+
+    @classmethod
+    def restore(cls, architecture: Network, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> "TrainingState":
+        """Rebuild the state of networks of ``architecture`` from a checkpoint's `tensors` and `facts`.
+
+        Raises:
+            ValueError, KeyError, TypeError: they are of another ensemble, or of no training.
+        """
+        like = architecture.initial_weights(0)
+        parts = {name: tuple(part.clone() for part in shaped(tensors[name], like)) for name in TENSORS}
+        answers = {name.removeprefix(_ANSWERS): part for name, part in tensors.items() if name.startswith(_ANSWERS)}
+        evaluations = tuple(
+            PublicEvaluation(at, _number(loss), tuple(map(_number, error))) for at, loss, error in facts["evaluations"]
+        )
+        rest = {"answers": answers, "evaluations": evaluations, "best_loss": _number(facts["best_loss"])}
+        return cls(**facts | parts | rest)
+
+    @classmethod
+    def begin(cls, weights: Weights, settings: str | None = None) -> "TrainingState":
+        """The state before the first round."""
+        zeros = tuple(torch.zeros_like(w) for w in weights)
+        return cls(weights, zeros, zeros, 0.0, weights, math.inf, 0, 0, 0, False, (), settings=settings)
+
+    def to(self, device: torch.device) -> "TrainingState":
+        """The same state on ``device``."""
+        moved: dict[str, Any] = {name: tuple(w.to(device) for w in getattr(self, name)) for name in TENSORS}
+        return replace(self, **moved)
+
+    def stepped(self, step: Weights, server: ServerTraining) -> "TrainingState":
+        """The state after one more release, ``step``."""
+        past = server.server_averaging
+        velocity = tuple(server.server_momentum * v + s for v, s in zip(self.velocity, step, strict=True))
+        weights = tuple(w + v for w, v in zip(self.weights, velocity, strict=True))
+        average = tuple(past * a + (1 - past) * w for a, w in zip(self.average, weights, strict=True))
+        mass = past * self.mass + (1 - past)
+        return replace(self, weights=weights, velocity=velocity, average=average, mass=mass, done=self.done + 1)
+
+    def averaged(self) -> Weights:
+        """The running average of the released iterates, corrected for its start."""
+        return tuple(part / self.mass for part in self.average) if self.mass else self.weights
+
+    def ended(self) -> "TrainingState":
+        """The state after the last round where there is no public split: the average is released."""
+        return replace(self, best=self.averaged(), finished=True)
+
+    def evaluated(
+        self, evaluation: PublicEvaluation, averaged: Weights, patience: int | None, *, last: bool
+    ) -> "TrainingState":
+        """The state after ``averaged`` was evaluated; ``patience`` evaluations without a better loss end training."""
+        seen = replace(self, evaluations=(*self.evaluations, evaluation))
+        if patience is None:
+            return replace(seen, best=averaged, finished=last)
+        if evaluation.loss < self.best_loss:
+            return replace(seen, best=averaged, best_loss=evaluation.loss, since_best=0, finished=last)
+        since_best = self.since_best + 1
+        return replace(seen, since_best=since_best, finished=last or since_best >= patience)
+
+
+def _number(value: float | None) -> float:
+    return math.inf if value is None else value
+
+
+SaveCheckpoint = Callable[[TrainingState], None]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The result of training.
+
+    Attributes:
+        weights: to release.
+        rounds: that were run; epochs of the pooled baseline.
+        evaluations: on the public split.
+        normaliser: of inputs and targets.
+        answers: to the plan's queries, by name.
+        public_loss: of the released weights beside two trivial models; None without a public split.
+    """
+
+    weights: Weights
+    rounds: int
+    evaluations: tuple[PublicEvaluation, ...]
+    normaliser: Normaliser
+    answers: Mapping[str, Tensor] = field(default_factory=dict)
+    public_loss: PublicLosses | None = None
+
+    @property
+    def finite(self) -> bool:
+        """Whether all weights are finite."""
+        return all(bool(w.isfinite().all()) for w in self.weights)
+
+
+def train(
+    setup: TrainingSetup,
+    source: CohortSource | None,
+    public: tuple[Tensor, Tensor] | None,
+    *,
+    state: TrainingState | None = None,
+    save_checkpoint: SaveCheckpoint = lambda state: None,
+    on_round: Callable[[int, PublicEvaluation | None], None] = lambda started, evaluation: None,
+    group: Group | None = None,
+) -> Trained:
+    """Answer the plan's queries and run its rounds, or those that an interrupted run left.
+
+    A round counts as spent from the moment it is announced to ``save_checkpoint``, before any row of its cohort is
+    read. However often a run dies and is resumed, at most ``plan.rounds`` rounds compute on the data. Rounds that died
+    are not repeated. Noise and cohorts are drawn afresh: there is no generator whose state could be replayed.
+
+    Args:
+        setup: everything but the data.
+        source: the private units, or those of this process; None is enough where ``state`` is finished.
+        public: inputs ``[R, S + A]`` and targets ``[R, >= columns]`` of the public split; None: there is none, and all
+            rounds are run.
+        state: of an earlier process; None: begin.
+        save_checkpoint: must have stored the state durably when it returns; called before the queries, before every
+            round and at the end.
+        on_round: called after every round with the number of rounds spent and, after an evaluation, with it.
+        group: of several processes, this one being the first; the others call `distributed.serve`.
+
+    Raises:
+        ValueError: the source does not hold the number of units that the plan declares, the plan is for another number
+            of processes, patience is asked for without a public split, or the answers to the queries are lost.
+        ProcessLostError: another process is gone; the round is spent.
+    """
+    plan, device = setup.plan, setup.execution.device
+    if source is not None and source.units != len(plan.local_units):
+        raise ValueError("the number of private units differs from the one the plan declares")
+    if source is not None and plan.processes != (1 if group is None else group.processes):
+        raise ValueError("the plan is for another number of processes")
+    if public is None and setup.server.early_stopping.patience is not None:
+        raise ValueError("early stopping needs a public split")
+    now = state or TrainingState.begin(setup.first_weights())
+    late = [query for query in plan.queries if query.what in LATE]
+
+    def total_of(name: str, answers: Mapping[str, Tensor]) -> Tensor:
+        assert source is not None, "answers that are known are not asked for again"
+        queries = setup.queries(answers)
+        query, number = queries[name], list(queries).index(name)
+        return query.total(source) if group is None else distributed_total(group, number, query, source)
+
+    now = answer_queries(plan, total_of, now, save_checkpoint)
+    now = now.to(device)
+    normaliser = setup.make_normaliser(public, now.answers)
+    on_device = normaliser.to(device)
+    evaluate = None if public is None else PublicEvaluator(setup.architecture, on_device, public)
+    rounds: Rounds | DistributedRounds | None = None
+    if source is not None:
+        own = Rounds(setup, source, on_device)
+        rounds = own if group is None else DistributedRounds(group, own, on_device)
+    stopping = setup.server.early_stopping
+    with rounds or nullcontext():
+        while not now.finished:
+            if now.started < plan.rounds:
+                if rounds is None:
+                    raise ValueError("rounds are left to run, and there are no units to run them on")
+                now = replace(now, started=now.started + 1)
+                save_checkpoint(now)
+                total = rounds.sum(now.weights)
+                now = now.stepped(plan.release(total), setup.server)
+            last = now.started >= plan.rounds
+            if last and late and not now.asked_late:
+                if rounds is None:
+                    raise ValueError("queries are left to ask, and there are no units to ask")
+                now = replace(now, asked_late=True)
+                save_checkpoint(now)
+                released = _shown(setup, now, now.averaged())
+                found = {each.what: plan.answer(each, rounds.late(i, released)) for i, each in enumerate(late)}
+                now = replace(now, answers={**now.answers, **found})
+            evaluation = None
+            if evaluate is None:
+                now = now.ended() if last else now
+            elif last or now.done % stopping.every == 0:
+                averaged = now.averaged()
+                evaluation = evaluate(averaged, now.done)
+                now = now.evaluated(evaluation, averaged, stopping.patience, last=last)
+            on_round(now.started, evaluation)
+    save_checkpoint(now)
+    best = _shown(setup, now, now.best)
+    loss = evaluate.compare(tuple(w.to(device) for w in setup.initial_weights()), best) if evaluate else None
+    return Trained(best, now.done, now.evaluations, normaliser, now.answers, loss)
+
+
+def _shown(setup: TrainingSetup, state: TrainingState, weights: Weights) -> Weights:
+    """Return what is released of averaged ``weights``; engines before 6 released them as they are."""
+    return setup.without_noise(weights) if state.engine >= _HOLDS_NOISE_BACK else weights
+
+
+def answer_queries(
+    plan: Plan,
+    total: Callable[[str, Mapping[str, Tensor]], Tensor],
+    state: TrainingState,
+    save_checkpoint: SaveCheckpoint = lambda state: None,
+) -> TrainingState:
+    """Answer the plan's queries that are asked before the rounds, once; answers that are known already stay.
+
+    The queries count as spent from the moment they are announced to ``save_checkpoint``, before any private row is
+    read. A process that dies before the answers are saved leaves a state that is `TrainingState.lost`.
+
+    Args:
+        plan: whose queries are answered.
+        total: computes the sum of the query of a name, given the answers so far; sensitive, called where there is no
+            answer yet.
+        state: so far.
+        save_checkpoint: must have stored the state durably when it returns.
+
+    Raises:
+        ValueError: the state is lost.
+    """
+    queries = [query for query in plan.queries if query.what not in LATE]
+    if not queries or state.answers:
+        return state
+    if state.lost:
+        raise ValueError("the queries of this charge were asked and their answers are lost: it cannot go on")
+    save_checkpoint(replace(state, asked=True))
+    answers: dict[str, Tensor] = {}
+    for query in queries:
+        answers[query.what] = plan.answer(query, total(query.what, answers))
+    state = replace(state, asked=True, answers=answers)
+    save_checkpoint(state)
+    return state

@@ -1,0 +1,247 @@
+"""Check of the released model on the private data: its errors, and whether to believe it."""
+
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from primorl.base.records import Positive, PositiveInt
+from primorl.evaluate.private.estimator import (
+    About,
+    EvaluationState,
+    Interval,
+    NoisyMean,
+    OneRelease,
+    Values,
+    estimate,
+    noise_of,
+    noisy_mean,
+    pair,
+    t_quantile,
+)
+from primorl.evaluate.private.problem import Episodes, Problem, in_blocks, in_float64, mean_change
+from primorl.evaluate.private.results import BELIEVE, Answer
+from primorl.privacy.mechanism.plan import Plan
+
+QUANTITIES = ("reward", "state")
+TRIVIAL = ("the usual reward", "no change")
+"""What predicts each of `QUANTITIES` without a model; the usual reward is the centre of the released normaliser."""
+GOOD_RATIO, BAD_RATIO = 0.5, 1.0
+"""Shares of the trivial mean squared error: a model surely below the first is believable, above the second not."""
+
+Both = tuple[NoisyMean, NoisyMean]
+"""The model's mean squared error, and that of the trivial prediction."""
+
+_AT_ONCE = 4096  # rollouts
+_SHARE = 0.9  # of the squared norm; the rest held a histogram once, and releases that were paid for are scaled so
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelCheck(OneRelease):
+    """Errors of the released model's open-loop predictions on the private trajectories, from one noisy release.
+
+    From several steps of each trajectory, the ensemble's mean is rolled out along the recorded actions, each state
+    being held within its bounds. After h steps, the error of the reward is that of the last step's, over the released
+    normaliser's scale of rewards; the error of the state is the root mean square over its dimensions, each over the
+    normaliser's scale. Errors are cut at ``cap`` and squared: the ensemble predicts means, and squares alone are fair
+    to means. A unit's squared error is the mean over those of its trajectories that have h steps, each being the mean
+    over its starts. Beside it stands that of a trivial prediction (`TRIVIAL`). Estimates are roots of the means over
+    units.
+
+    A unit contributes, for each h: four squared errors, mapped to x in [-1, 1], as (x, 1 - x²); and whether it has h
+    steps, as ±1 (for h > 1; every unit has one). Units without h steps contribute zero to the first: means are over the
+    units that have them, whose noisy share is the denominator. With n = 4 numbers for each h and one more for each
+    h > 1, the factor √(0.9 / n) holds the joint norm within 1.
+
+    Attributes:
+        horizons: the h; those beyond the declared horizon are dropped.
+        starts: starting steps of each trajectory, evenly spaced; a shorter one has each of its steps once.
+        cap: where errors are cut, in scales.
+    """
+
+    name: ClassVar[str] = "model_check"
+
+    horizons: tuple[PositiveInt, ...]
+    starts: PositiveInt
+    cap: Positive
+
+    @property
+    def about(self) -> tuple[About, ...]:
+        """The answer depends on the model, whatever the policy."""
+        return ("model",)
+
+    def kept(self, problem: Problem) -> tuple[int, ...]:
+        """List the horizons within the declared one, ascending."""
+        most = math.inf if problem.horizon is None else problem.horizon
+        return tuple(sorted({h for h in self.horizons if h <= most}))
+
+    def row_bytes(self, problem: Problem) -> int:
+        """See `Estimator.row_bytes`; every row may be a start, and a unit may have one row only."""
+        numbers = 40 * len(self.kept(problem))
+        return 8 * (6 * problem.observation_size + 2 * problem.action_size + 12 + numbers)
+
+    def contributions(self, problem: Problem, values: Values, episodes: Episodes) -> Tensor:
+        """See the class; float64 ``[U, 9|h| (less one for h = 1)]``."""
+        kept = self.kept(problem)
+        error, has = self.errors(problem, episodes)
+        pairs = pair(2 * error / self.cap**2 - 1) * has[:, :, None, None, None]
+        shares = has[:, [i for i, h in enumerate(kept) if h > 1]].double() * 2 - 1
+        return torch.cat((pairs.flatten(1), shares), 1) * _factor(kept)
+
+    def errors(self, problem: Problem, episodes: Episodes) -> tuple[Tensor, Tensor]:
+        """Compute each unit's mean squared errors, within [0, cap²]. Sensitive.
+
+        Returns:
+            For each kept horizon, of `QUANTITIES`, of the model and of the trivial prediction: float64
+            ``[U, |h|, 2, 2]``, zero where there is none; and whether the unit has so many steps: bool ``[U, |h|]``.
+        """
+        kept = self.kept(problem)
+        place = torch.arange(episodes.own.shape[1], device=episodes.own.device)
+        ends = torch.where(episodes.ends, place, len(place) - 1)
+        last = ends.flip(1).cummin(1).values.flip(1)  # the last row of the trajectory that each row is in
+        length = episodes.step.gather(1, last) + 1
+        first = -(-episodes.step * self.starts // length)  # the first start that is not before this step
+        begun = (first * length < (episodes.step + 1) * self.starts) & episodes.own
+        left = last - place + 1
+        unit, row = begun.nonzero(as_tuple=True)
+        found = [
+            self._rolled(problem, episodes, u, r, left[u, r], kept)
+            for u, r in zip(torch.split(unit, _AT_ONCE), torch.split(row, _AT_ONCE), strict=True)
+        ]
+        errors = torch.cat(found)
+        valid = left[unit, row][:, None] >= torch.tensor(kept, device=last.device)
+        trajectory = (episodes.begins.cumsum(1) - 1)[unit, row]
+        most = int(episodes.trajectories.max())
+        count = torch.zeros(len(episodes.own) * most, len(kept), dtype=torch.float64, device=last.device)
+        total = count[..., None, None].repeat(1, 1, 2, 2)
+        where = unit * most + trajectory
+        count.index_add_(0, where, valid.double())
+        total.index_add_(0, where, errors * valid[..., None, None])
+        means = (total / count.clamp(min=1)[..., None, None]).view(len(episodes.own), most, len(kept), 2, 2)
+        having = (count > 0).view(len(episodes.own), most, len(kept)).sum(1)
+        # One after the other, not by a sum whose order depends on the most trajectories of the batch.
+        together = torch.zeros_like(means[:, 0])
+        for number in range(most):
+            together += means[:, number]
+        return together / having.clamp(min=1)[..., None, None], having > 0
+
+    @torch.no_grad()
+    def _rolled(
+        self, problem: Problem, episodes: Episodes, unit: Tensor, row: Tensor, left: Tensor, kept: tuple[int, ...]
+    ) -> Tensor:
+        """Squared errors from these starts, ``[B, |h|, 2, 2]``; zero where fewer steps are ``left``."""
+        ensemble = in_float64(problem.ensemble, row.device)
+        normaliser, bounds = ensemble.normaliser, ensemble.bounds
+        low, high = bounds.observation_low, bounds.observation_high
+        centre, scale = float(normaliser.target_mean[-1]), float(normaliser.target_scale[-1])
+        steps = torch.tensor(kept, device=row.device)
+        needed = (steps * (steps <= left[:, None])).amax(1)  # no step is predicted that no error is taken of
+        own = torch.arange(len(row), device=row.device)
+        state = start = episodes.observation[unit, row].nan_to_num(nan=0.0).clamp(low, high)
+        errors = torch.zeros(len(row), len(kept), 2, 2, dtype=torch.float64, device=row.device)
+        for step in range(max(kept)):
+            going = needed[own] > step
+            own, state, start = own[going], state[going], start[going]
+            if len(own) == 0:
+                break
+            at = unit[own], row[own] + step
+            action = episodes.action[at].nan_to_num(nan=0.0).clamp(bounds.action_low, bounds.action_high)
+            change = in_blocks(partial(mean_change, ensemble), torch.cat((state, action), 1)).nan_to_num(nan=0.0)
+            state = (state + change[:, :-1]).clamp(low, high)
+            if step + 1 not in kept:
+                continue
+            seen, reward = episodes.following[at], problem.reward(episodes.reward[at])
+            predicted = problem.reward(change[:, -1])
+            found = (
+                (predicted - reward).abs() / scale,
+                (reward - centre).abs() / scale,
+                _distance(problem, state, seen),
+                _distance(problem, start, seen),
+            )
+            error = torch.stack(found, -1).nan_to_num(nan=self.cap).clamp(0, self.cap).square()
+            errors[own, kept.index(step + 1)] = error.view(-1, 2, 2)
+        return errors
+
+    def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Answer, ...]:
+        """Estimate, for each horizon and quantity, the model's error, then that of the trivial prediction."""
+        bias = (
+            f"Root mean squares, in the released normaliser's scales, of errors cut at {self.cap:g}; units without so "
+            "many steps are left out. A policy may go where the log does not."
+        )
+        found = []
+        for (h, quantity), both in self._means(problem, plan, state).items():
+            steps = f"{h} step{'s' if h > 1 else ''} ahead"
+            for mean, of in zip(both, ("", f", of {TRIVIAL[QUANTITIES.index(quantity)]}"), strict=True):
+                value, low, high = (self.cap * math.sqrt((x + 1) / 2) for x in (mean.value, mean.low, mean.high))
+                what = f"{quantity} error, {steps}{of}"
+                found.append(estimate(self.name, "model", what, value, (low, high), "sampling and privacy noise", bias))
+        return tuple(found)
+
+    def verdict(self, problem: Problem, plan: Plan, state: EvaluationState) -> str:
+        """Judge in a line whether to believe the model, from released numbers alone.
+
+        For rewards and for states, D = model's - c · trivial mean squared error, averaged over the horizons, with its
+        95% interval. The model is believable if both are surely below 0 at c = `GOOD_RATIO`, and is not if one is
+        surely above 0 at c = `BAD_RATIO`. In between it is doubtful: it predicts something, and what it does not
+        predict may be noise of the world, which no model predicts, or its own fault.
+        """
+        means = self._means(problem, plan, state)
+        by_quantity = {of: [both for (_, own), both in means.items() if own == of] for of in QUANTITIES}
+        sums = [_sums(own) for own in by_quantity.values()]
+        figure = max(model / trivial if trivial > 0 else math.inf for model, trivial in sums)
+        if all(_difference(own, GOOD_RATIO, problem.units)[1] < 0 for own in by_quantity.values()):
+            rule = f"its squared errors are surely below {GOOD_RATIO:g} of a trivial guess's ({figure:.2g} measured)"
+            return f"{BELIEVE['yes']}: {rule}"
+        wrong = [of for of, own in by_quantity.items() if _difference(own, BAD_RATIO, problem.units)[0] > 0]
+        if wrong:
+            rule = f"its squared error of {' and '.join(wrong)}s is surely above a trivial guess's ({figure:.2g} times)"
+            return f"{BELIEVE['no']}: {rule}"
+        close = "but noise hides whether it is" if figure < GOOD_RATIO else "not"
+        rule = f"its squared error is measured at about {figure:.2g} of a trivial guess's, {close} below {GOOD_RATIO:g}"
+        return f"{BELIEVE['doubtful']}: {rule}"
+
+    def _means(self, problem: Problem, plan: Plan, state: EvaluationState) -> dict[tuple[int, str], Both]:
+        """Squared errors of the model and of the trivial prediction, mapped from [0, cap²] to [-1, 1]."""
+        kept = self.kept(problem)
+        noise, released = noise_of(plan) / _factor(kept), state.values["released"] / _factor(kept)
+        pairs = released[: 8 * len(kept)].view(len(kept), 2, 2, 2).tolist()
+        shares = iter(((released[8 * len(kept) : 9 * len(kept)] + 1) / 2).tolist())
+        means = {}
+        for i, h in enumerate(kept):
+            share, share_noise = (next(shares), noise / 2) if h > 1 else (1.0, 0.0)
+            for j, quantity in enumerate(QUANTITIES):
+                model, trivial = (
+                    noisy_mean(problem.units, mean, rest, noise, share, share_noise) for mean, rest in pairs[i][j]
+                )
+                means[h, quantity] = model, trivial
+        return means
+
+
+def _factor(kept: tuple[int, ...]) -> float:
+    """Factor that holds the joint norm of a contribution within 1."""
+    return math.sqrt(_SHARE / (4 * len(kept) + sum(h > 1 for h in kept)))
+
+
+def _difference(own: list[Both], share: float, units: int) -> Interval:
+    """The 95% interval of the model's less ``share`` of the trivial squared error, summed over the horizons.
+
+    Independent noise adds up in squares; what means may share adds up as it is.
+    """
+    weighted = [(weight, mean) for both in own for weight, mean in zip((1.0, share), both, strict=True)]
+    noise = math.hypot(*(weight * mean.noise for weight, mean in weighted))
+    half = t_quantile(units) * math.hypot(noise, sum(weight * mean.shared for weight, mean in weighted))
+    model, trivial = _sums(own)
+    return model - share * trivial - half, model - share * trivial + half
+
+
+def _sums(own: list[Both]) -> tuple[float, float]:
+    """The model's and the trivial squared errors, summed over the horizons."""
+    return sum(model.value + 1 for model, _ in own), sum(trivial.value + 1 for _, trivial in own)
+
+
+def _distance(problem: Problem, one: Tensor, other: Tensor) -> Tensor:
+    """Root mean square, over the dimensions, of the difference in scales: ``[B, S]`` twice to ``[B]``."""
+    return (problem.standardised(one) - problem.standardised(other)).square().mean(-1).sqrt()

@@ -1,0 +1,535 @@
+"""The question of an evaluation, the logged trajectories that answer it, and what public ones tell beforehand.
+
+A `Problem` holds public facts, declared bounds, the released model and the policy: nothing in it is private. `Episodes`
+are the trajectories of some privacy units, as padded tensors. A unit's own rows alone decide which of them are selected
+and how much each counts.
+
+Recordings end: a patient is discharged, a log is cut. A rollout in the model goes on to the declared horizon, so its
+return has rewards that nobody in the log had. It is weighted by S(t), the chance that a trajectory which did not
+terminate has more than t steps (`PublicTrajectories.survival`). Terminations are the model's own business, so they do
+not count as an end here.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, is_dataclass, replace
+from typing import Any, Protocol, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+from primorl.base.errors import PipelineError
+from primorl.model.ensemble import GaussianEnsemble
+from primorl.model.termination import NONE
+
+Act = Callable[[Tensor], Tensor]
+"""Actions of a policy: ``[B, S]`` in the environment's units to ``[B, A]``, one-hot where actions are discrete."""
+
+BLOCK = 1024
+"""Rows that `in_blocks` asks for at once."""
+BYTES_AT_ONCE = 32 << 20
+"""`portions` holds rows of so many bytes at a time; at least one unit."""
+
+_NEGLIGIBLE = 1e-3  # weight of a reward
+_SAME = 1e-6  # share of the widest bounds; returns that differ by less tell nothing about their spread
+_FARTHEST = 5.0  # scales from the mean; standardised observations are held within
+D = TypeVar("D")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The question that all estimators answer: the value of a policy for the people in the data.
+
+    The value is the mean over units of the mean over the unit's trajectories of Σ_t γ^t r_t, t < ``horizon``: every
+    unit counts once, however many trajectories it has. Rewards are held within their declared bounds.
+
+    Everything here is public, declared or released, so using it costs nothing. Observations are held within the
+    declared bounds before anything is computed from them, which bounds all intermediate numbers: results of one unit
+    then depend on the other units of its batch by rounding errors of float64 at most, which the margin of `L2Clip`
+    covers (docs/evaluation.md).
+
+    Attributes:
+        units: K, private units.
+        unit: what one unit is.
+        delta: δ at which costs are stated.
+        horizon: most steps of a trajectory; None: not declared (then ``discount`` is below 1).
+        discount: γ in (0, 1].
+        observation_low: declared or public bounds, ``[S]``, finite.
+        observation_high: ``[S]``.
+        observation_mean: of the released model's normaliser, ``[S]``.
+        observation_scale: ``[S]``.
+        action_low: ``[A]``; 0 where actions are discrete.
+        action_high: ``[A]``; 1 where actions are discrete.
+        discrete_actions: whether actions are one-hot.
+        reward_low: least reward.
+        reward_high: greatest reward.
+        return_low: least return of a trajectory, as declared; at least what the rewards' bounds allow.
+        return_high: greatest return of a trajectory.
+        policy: the policy in question.
+        ensemble: the released model.
+        starts: first states that are public or released, ``[n, S]``, in the environment's units.
+        seed: of features and initial weights; public.
+        clone: probabilities of discrete actions, ``[B, S]`` to ``[B, A]``, of the private clone of the behaviour; None:
+            there is none, or actions are in a box.
+        survival: S(t), the chance that a trajectory which did not terminate has more than t steps, float64
+            ``[horizon]``, from public trajectories (`PublicTrajectories`); None: all go on to the horizon.
+    """
+
+    units: int
+    unit: str
+    delta: float
+    horizon: int | None
+    discount: float
+    observation_low: Tensor
+    observation_high: Tensor
+    observation_mean: Tensor
+    observation_scale: Tensor
+    action_low: Tensor
+    action_high: Tensor
+    discrete_actions: bool
+    reward_low: float
+    reward_high: float
+    return_low: float
+    return_high: float
+    policy: Act
+    ensemble: GaussianEnsemble
+    starts: Tensor
+    seed: int = 0
+    clone: Act | None = None
+    survival: Tensor | None = None
+
+    @property
+    def observation_size(self) -> int:
+        """Size S of an observation."""
+        return len(self.observation_low)
+
+    @property
+    def action_size(self) -> int:
+        """Size A of an action."""
+        return len(self.action_low)
+
+    @property
+    def return_centre(self) -> float:
+        """Middle of the bounds of a return."""
+        return (self.return_high + self.return_low) / 2
+
+    @property
+    def return_half(self) -> float:
+        """Half of the distance of the bounds of a return."""
+        return (self.return_high - self.return_low) / 2
+
+    @property
+    def effective_horizon(self) -> float:
+        """Sum γ^t over the horizon: the most rewards that a return is made of."""
+        steps = math.inf if self.horizon is None else self.horizon
+        if self.discount == 1.0:
+            return float(steps)
+        return (1 - self.discount**steps) / (1 - self.discount)
+
+    @property
+    def rollout_steps(self) -> int:
+        """Return the horizon; if none is declared, the steps until a reward counts for less than a thousandth."""
+        return self.horizon or math.ceil(math.log(_NEGLIGIBLE) / math.log(self.discount))
+
+    @property
+    def lived_steps(self) -> int:
+        """Count the first steps of a rollout that matter for the value."""
+        return self.rollout_steps if self.survival is None else int((self.survival > 0).sum())
+
+    def held_return(self, number: float) -> float:
+        """Hold a number within the bounds of a return."""
+        return min(max(number, self.return_low), self.return_high)
+
+    def with_return_bounds(self, declared: Sequence[float] | None) -> "Problem":
+        """Bound a trajectory's return by ``declared``; None: by what the rewards allow.
+
+        A trajectory may end early, so 0 is among what the rewards allow.
+        """
+        if declared is not None:
+            return replace(self, return_low=float(declared[0]), return_high=float(declared[1]))
+        low, high = self.reward_low * self.effective_horizon, self.reward_high * self.effective_horizon
+        return replace(self, return_low=min(low, 0.0), return_high=max(high, 0.0))
+
+    def bounded_observation(self, observation: Tensor) -> Tensor:
+        """Hold observations ``[.., S]`` within their bounds, in float64; NaN counts as 0."""
+        return _held(observation, self.observation_low, self.observation_high)
+
+    def bounded_action(self, action: Tensor) -> Tensor:
+        """Hold actions ``[.., A]`` within their bounds, in float64; NaN counts as 0."""
+        return _held(action, self.action_low, self.action_high)
+
+    def standardised(self, observation: Tensor) -> Tensor:
+        """Standardise ``[.., S]`` in the environment's units to float64 within ±5: bounded and finite."""
+        mean, scale = (part.double().to(observation.device) for part in (self.observation_mean, self.observation_scale))
+        return ((self.bounded_observation(observation) - mean) / scale).clamp(-_FARTHEST, _FARTHEST)
+
+    def centred(self, action: Tensor) -> Tensor:
+        """Map actions ``[.., A]`` of a box to float64 within ±1; one-hot actions stay as they are."""
+        held = self.bounded_action(action)
+        low, high = (part.double().to(action.device) for part in (self.action_low, self.action_high))
+        return held if self.discrete_actions else 2 * (held - low) / (high - low) - 1
+
+    def time_left(self, step: Tensor) -> Tensor:
+        """Compute the share of the horizon left at a step, float64 in [0, 1]; ones if no horizon is declared."""
+        if self.horizon is None:
+            return torch.ones_like(step, dtype=torch.float64)
+        return (1 - step.double() / self.horizon).clamp(0, 1)
+
+    def rewards_left(self, step: Tensor) -> Tensor:
+        """Value a reward of 1 at every step from this one on, float64: Σ_k γ^k S(t + k) / S(t)."""
+        if self.survival is not None:
+            discounts = self.discount ** torch.arange(len(self.survival), dtype=torch.float64)
+            worth = self.survival * discounts
+            left = (worth.flip(0).cumsum(0).flip(0) / worth.clamp(min=1e-300)).where(self.survival > 0, 0.0)
+            return torch.cat((left, left.new_zeros(1))).to(step.device)[step.clamp(0, len(left))]
+        if self.horizon is None:
+            return torch.full_like(step, self.effective_horizon, dtype=torch.float64)
+        left = (self.horizon - step).clamp(min=0).double()
+        return left if self.discount == 1.0 else (1 - self.discount**left) / (1 - self.discount)
+
+    def reward(self, reward: Tensor) -> Tensor:
+        """Hold rewards within their declared bounds."""
+        return reward.double().nan_to_num(nan=self.reward_low).clamp(self.reward_low, self.reward_high)
+
+    def continues(self, step: Tensor, terminated: Tensor) -> Tensor:
+        """Weigh the value of the next state, float64.
+
+        0 in a terminal state and at the end of the horizon, otherwise S(t + 1) / S(t). The last row of a recording that
+        was cut counts as any other one: others went on from such a state, and S says how many.
+        """
+        goes_on = ~terminated if self.horizon is None else ~terminated & (step + 1 < self.horizon)
+        return goes_on * self.chance_of_next(step)
+
+    def chance_of_next(self, step: Tensor) -> Tensor:
+        """Compute S(t + 1) / S(t), float64: the chance of another step for a trajectory that does not terminate."""
+        if self.survival is None:
+            return torch.ones_like(step, dtype=torch.float64)
+        survival, zero = self.survival, self.survival.new_zeros(1)
+        following = torch.cat((survival[1:], zero))
+        chances = (following / survival.clamp(min=1e-300)).where(survival > 0, 0.0)  # 0 where nobody is left
+        return torch.cat((chances, zero)).to(step.device)[step.clamp(0, len(survival))]
+
+    def actions(self, observation: Tensor) -> Tensor:
+        """Ask the policy for actions, float64 ``[.., A]``, in states ``[.., S]`` in the environment's units."""
+        return self.asked(self.policy, observation)
+
+    def uniform_actions(self, count: int, generator: torch.Generator) -> Tensor:
+        """Draw actions ``[count, A]`` uniformly within their bounds, float32; one-hot where actions are discrete."""
+        if self.discrete_actions:
+            chosen = torch.randint(self.action_size, (count,), generator=generator)
+            return torch.nn.functional.one_hot(chosen, self.action_size).float()
+        drawn = torch.rand(count, self.action_size, generator=generator)
+        return (self.action_low + (self.action_high - self.action_low) * drawn).float()
+
+    def asked(self, act: Act, observation: Tensor) -> Tensor:
+        """Apply ``act`` to states ``[.., S]`` in the environment's units: float64 ``[.., A]``.
+
+        Rows are asked on the CPU in blocks of one size; the answer is returned on the observations' device.
+        """
+        flat = observation.reshape(-1, self.observation_size).float().cpu()
+        answer = in_blocks(act, flat).to(observation.device, torch.float64)
+        return answer.view(*observation.shape[:-1], self.action_size)
+
+
+def in_blocks(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    """Apply ``function`` to rows, ``[B, n]`` to ``[B, m]``, in blocks of one constant size, on one thread.
+
+    The rounding of a product depends on its number of rows, and that of an operation that threads share on where it is
+    cut. Where a decision hangs on it, as that of a discrete action does, or many steps of a model multiply it, one
+    unit's rows would decide about another's. The last block is filled up with zeros. `check_blocks` tries a machine.
+    """
+    count, threads = len(rows), torch.get_num_threads()
+    filled = torch.nn.functional.pad(rows, (0, 0, 0, -count % BLOCK))
+    torch.set_num_threads(1)
+    try:
+        return torch.cat([function(block) for block in torch.split(filled, BLOCK)])[:count]
+    finally:
+        torch.set_num_threads(threads)
+
+
+def check_blocks(function: Callable[[Tensor], Tensor], columns: int, device: torch.device | None = None) -> None:
+    """Apply ``function`` to a block of one made-up row of so many columns, before anything is charged.
+
+    Raises:
+        PipelineError: two answers differ in a bit, so a unit's answers depend on their place among those of others.
+    """
+    row = torch.randn(1, columns, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(device)
+    answers = in_blocks(function, row.repeat(BLOCK, 1))
+    if not torch.equal(answers, answers[:1].expand_as(answers)):
+        raise PipelineError(
+            f"compute.device: on this machine ({answers.device.type}), the last bits of what a model or policy answers "
+            "for one row differ with its place among other rows, which the guarantee does not allow; evaluate on "
+            "another machine or with another build of torch"
+        )
+
+
+def mean_change(ensemble: GaussianEnsemble, rows: Tensor) -> Tensor:
+    """Average the members' predictions of change and reward: observations and actions ``[B, S + A]`` to ``[B, S + 1]``.
+
+    The mean belongs in the block: how members are summed depends on the number of rows, too.
+    """
+    size = ensemble.architecture.observation_size
+    return ensemble.predict(rows[:, :size], rows[:, size:])[0].mean(0)
+
+
+def in_float64(whole: D, device: torch.device | None = None) -> D:
+    """Copy a dataclass with all its tensors, also those of its parts, in float64, and to a device if one is given.
+
+    In float32 the rounding of a product depends on the size of the batch, so a unit's contribution would depend on the
+    others in its batch by more than the margins of the mechanisms cover.
+    """
+
+    def double(value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return value.to(device=device, dtype=torch.float64)
+        if isinstance(value, tuple):
+            return tuple(double(part) for part in value)
+        return in_float64(value, device) if is_dataclass(value) else value
+
+    changed: Any = {name: double(value) for name, value in vars(whole).items()}
+    return replace(whole, **changed)  # type: ignore[type-var]
+
+
+def _held(values: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    low, high = (bound.double().to(values.device) for bound in (low, high))
+    return values.double().nan_to_num(nan=0.0).clamp(low, high)
+
+
+class EpisodeSource(Protocol):
+    """Source of trajectories: evaluation names units, the source hands out tensors."""
+
+    @property
+    def units(self) -> int:
+        """Count the units, K."""
+
+    def lengths(self, units: Tensor) -> Tensor:
+        """Count each unit's transitions, over all its trajectories: int64 ``[U]`` for int64 ``[U]``."""
+
+    def transitions(self, units: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
+        """Read rows ``steps[u, m]`` of unit ``units[u]``: inputs ``[U, M, S + A]`` and targets ``[U, M, S + 2]``.
+
+        A target is the change of the observation, the reward, and whether the step terminated.
+        """
+
+    def begins(self, units: Tensor, steps: Tensor) -> Tensor:
+        """Tell which of these rows begin a trajectory: bool ``[U, M]``."""
+
+    def behaviour_probabilities(self, units: Tensor, steps: Tensor) -> Tensor | None:
+        """Read the logged actions' probabilities under the behaviour policy, ``[U, M]``; None if the log has none."""
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """All trajectories of U units, one after the other, padded to the longest unit. Sensitive.
+
+    Padding is finite and belongs to the unit itself; every use must be masked by ``own``.
+
+    Attributes:
+        observation: ``[U, M, S]``, float64.
+        action: ``[U, M, A]``, float64; one-hot where actions are discrete.
+        reward: ``[U, M]``, float64.
+        following: the next observation, ``[U, M, S]``.
+        terminated: whether the step ended in a terminal state, bool ``[U, M]``.
+        step: number of the step within its trajectory, from 0, int64 ``[U, M]``.
+        begins: whether the step begins a trajectory, bool ``[U, M]``; false in padding.
+        ends: whether it is the last logged step of its trajectory, bool ``[U, M]``; false in padding.
+        own: whether the row is no padding, bool ``[U, M]``.
+        probability: of the logged action under the behaviour policy, ``[U, M]``; None if the log has none.
+    """
+
+    observation: Tensor
+    action: Tensor
+    reward: Tensor
+    following: Tensor
+    terminated: Tensor
+    step: Tensor
+    begins: Tensor
+    ends: Tensor
+    own: Tensor
+    probability: Tensor | None = None
+
+    @property
+    def trajectories(self) -> Tensor:
+        """Count each unit's trajectories, int64 ``[U]``."""
+        return self.begins.sum(1)
+
+    @classmethod
+    def read(cls, source: EpisodeSource, units: Tensor, device: torch.device | None = None) -> "Episodes":
+        """Read all rows of some units.
+
+        Args:
+            source: of the units.
+            units: indices, int64 ``[U]``, at least one.
+            device: where the tensors go; None: the CPU.
+        """
+        lengths = source.lengths(units)
+        steps = torch.arange(max(1, int(lengths.max()))).expand(len(units), -1)  # a unit may have no rows
+        own = steps < lengths[:, None]
+        steps = steps.where(own, 0)  # padding repeats a row of the unit's own
+        inputs, targets = source.transitions(units, steps)
+        begins = source.begins(units, steps) & own
+        begins[:, 0] = own[:, 0]
+        place = torch.arange(own.shape[1]).expand_as(own)
+        step = place - place.where(begins, 0).cummax(1).values
+        ends = own & torch.cat((begins[:, 1:] | ~own[:, 1:], torch.ones_like(own[:, :1])), 1)
+        size = targets.shape[-1] - 2
+        inputs, targets = inputs.double(), targets.double()
+        observation, probability = inputs[..., :size], source.behaviour_probabilities(units, steps)
+        parts = (
+            observation,
+            inputs[..., size:],
+            targets[..., size],
+            observation + targets[..., :size],
+            targets[..., size + 1] > 0,
+            step.where(own, 0),
+            begins,
+            ends,
+            own,
+            None if probability is None else probability.double(),
+        )
+        return cls(*(None if part is None else part.to(device) for part in parts))  # type: ignore[arg-type]
+
+
+def portions(
+    source: EpisodeSource, units: Tensor, *, row_bytes: int, device: torch.device | None = None
+) -> Iterator[Episodes]:
+    """Read all rows of some units in portions whose padded rows fit `BYTES_AT_ONCE`. Sensitive.
+
+    Neighbours in length share a portion, so that there is little padding.
+
+    Args:
+        source: of the units.
+        units: indices, int64 ``[U]``; may be empty.
+        row_bytes: memory of one row while it is worked on.
+        device: where the tensors go; None: the CPU.
+    """
+    lengths, order = source.lengths(units).sort()
+    ordered, first, rows = units[order], 0, max(1, BYTES_AT_ONCE // row_bytes)
+    while first < len(ordered):
+        last = first + 1
+        while last < len(ordered) and (last + 1 - first) * int(lengths[last]) <= rows:
+            last += 1
+        yield Episodes.read(source, ordered[first:last], device)
+        first = last
+
+
+def first_rows(episodes: Episodes) -> Episodes:
+    """Select the rows that begin a trajectory, ``[U, T]``, T being the most trajectories of a unit."""
+    count = episodes.trajectories
+    places = (~episodes.begins).long().argsort(dim=1, stable=True)[:, : int(count.max())]
+    return _taken(episodes, places, torch.arange(places.shape[1], device=places.device) < count[:, None])
+
+
+def thinned(episodes: Episodes, rows: int) -> Episodes:
+    """Select at most ``rows`` rows of each unit, evenly spaced over all of its trajectories: ``[U, rows]``."""
+    if episodes.own.shape[1] <= rows:
+        return episodes
+    lengths = episodes.own.sum(1, keepdim=True)
+    number = torch.arange(rows, device=lengths.device).expand(len(lengths), -1)
+    places = torch.where(lengths > rows, number * lengths // rows, number.clamp(max=episodes.own.shape[1] - 1))
+    return _taken(episodes, places, number < lengths)
+
+
+def counted(problem: Problem, episodes: Episodes) -> Tensor:
+    """Tell which rows count for the value: no padding, and within the horizon, bool ``[U, M]``."""
+    return episodes.own if problem.horizon is None else episodes.own & (episodes.step < problem.horizon)
+
+
+def row_shares(problem: Problem, episodes: Episodes) -> Tensor:
+    """Weigh each row by γ^t over the sum of γ^t over the unit's rows, ``[U, M]``; 0 in padding."""
+    weights = (problem.discount ** episodes.step.double()).where(episodes.own, 0.0)
+    return weights / weights.sum(1, keepdim=True).clamp(min=1e-300)
+
+
+def mean_over_trajectories(first: Episodes, numbers: Tensor) -> Tensor:
+    """Average ``[U, T]`` numbers over the trajectories that `first_rows` found: ``[U]``."""
+    return numbers.where(first.own, 0.0).sum(1) / first.own.sum(1).clamp(min=1)
+
+
+def _taken(episodes: Episodes, places: Tensor, own: Tensor) -> Episodes:
+    """The rows at ``places [U, n]``; those that are not ``own`` are padding."""
+    parts = {}
+    for name, values in vars(episodes).items():
+        if values is not None:
+            index = places if values.dim() == 2 else places[..., None].expand(-1, -1, values.shape[-1])
+            parts[name] = values.gather(1, index)
+    parts |= {"own": own, "begins": parts["begins"] & own, "ends": parts["ends"] & own}
+    return Episodes(**parts)
+
+
+@dataclass(frozen=True)
+class PublicTrajectories:
+    """What public trajectories tell about lengths and returns; n of them.
+
+    Attributes:
+        length: steps of each, int64 ``[n]``.
+        terminated: whether it ended in a terminal state, bool ``[n]``.
+        weight: one over the number of its unit's trajectories, float64 ``[n]``: every unit counts once.
+        reward: its rewards, float64 ``[n, M]``; 0 after its end.
+    """
+
+    length: Tensor
+    terminated: Tensor
+    weight: Tensor
+    reward: Tensor
+
+    @classmethod
+    def of(cls, public: EpisodeSource) -> Self:
+        """Read the public split, which must not be empty."""
+        rows = Episodes.read(public, torch.arange(public.units))
+        unit, last = rows.ends.nonzero(as_tuple=True)
+        length = rows.step[unit, last] + 1
+        place = torch.arange(int(length.max()))
+        mine = place < length[:, None]
+        begin = (last + 1 - length)[:, None]
+        reward = rows.reward[unit[:, None], (begin + place).clamp(max=rows.own.shape[1] - 1)].where(mine, 0.0)
+        return cls(length, rows.terminated[unit, last], 1 / rows.trajectories[unit].double(), reward)
+
+    def in_rollouts(self, ends: str | None) -> Self:
+        """As rollouts see them: where nothing terminates there, a recorded termination is an end like all others.
+
+        Args:
+            ends: ``none``: rollouts do not end by themselves; None: they end as the model says.
+        """
+        return replace(self, terminated=torch.zeros_like(self.terminated)) if ends == NONE else self
+
+    def survival(self, horizon: int) -> Tensor:
+        """S(t) for t below the horizon, float64 ``[horizon]``; the product-limit estimate (Kaplan and Meier 1958).
+
+        After t steps, the share that ends there of those that have not terminated is taken off. Where nothing public
+        is left to tell, S stays as it is.
+        """
+        cut = torch.zeros(horizon + 1, dtype=torch.float64)
+        cut.index_add_(0, self.length.clamp(max=horizon), self.weight.where(~self.terminated, 0.0))
+        longer = self.length[:, None] > torch.arange(horizon + 1)
+        at_risk = (longer * self.weight[:, None]).sum(0) + cut
+        stays = 1 - (cut / at_risk.clamp(min=1e-12))
+        return stays[:horizon].clamp(0, 1).cumprod(0)
+
+    def returns(self, problem: Problem) -> Tensor:
+        """Return Σ_t γ^t r_t of each, as the problem counts it, float64 ``[n]``."""
+        place = torch.arange(self.reward.shape[1])
+        most = self.length if problem.horizon is None else self.length.clamp(max=problem.horizon)
+        weights = problem.discount ** place.double() * (place < most[:, None])
+        return (problem.reward(self.reward) * weights).sum(1)
+
+
+def public_return_bounds(public: PublicTrajectories, problem: Problem) -> tuple[float, float] | None:
+    """Bounds of a return from public ones: as far again beyond the least and the greatest as these are apart.
+
+    Args:
+        public: trajectories.
+        problem: whose return bounds are what the bounds of the rewards allow, and are not left.
+
+    Returns:
+        The bounds; None: the returns are all the same, so they tell nothing.
+    """
+    returns = public.returns(problem)
+    low, high = float(returns.min()), float(returns.max())
+    spread = high - low
+    if not spread > _SAME * (problem.return_high - problem.return_low):
+        return None
+    digits = 2 - math.floor(math.log10(spread))  # whole numbers of hundredths or so: another machine finds the same
+    unit = 10.0**-digits
+    low, high = math.floor((low - spread) / unit) * unit, math.ceil((high + spread) / unit) * unit
+    return max(round(low, digits), problem.return_low), min(round(high, digits), problem.return_high)

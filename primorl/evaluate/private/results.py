@@ -1,0 +1,143 @@
+"""``metrics/private_evaluation.json``: the answers of private evaluation, their intervals and their costs."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from primorl.base.errors import PipelineError
+from primorl.base.files import file_sha256
+from primorl.base.records import Hexadecimal, Line, Within, read_record, record, to_json, write_record
+from primorl.privacy.statement import SpentOnDataset, Statement
+
+MEAN_RETURN = "mean return"
+"""`Answer.what` of the value of a policy."""
+AS_DRAWN = "mean return, actions drawn as the people's are"
+"""`Answer.what` of the value of the clone as a stochastic policy: what the model makes of today's practice."""
+GAIN = "gain over the clone"
+"""`Answer.what` of how much more the policy is worth than the clone; its value is the least that a member says."""
+DOUBT = "uncertainty beyond the clone's"
+"""`Answer.what` of how much more uncertain the model is where the policy goes, in units of the return."""
+BEYOND = "share of steps beyond the clone's"
+"""`Answer.what` of how many more of the policy's steps than of the clone's lie where the clone hardly ever is."""
+BELIEVE = {"yes": "The model can be believed", "doubtful": "The model is doubtful", "no": "Do not believe the model"}
+"""How a verdict begins."""
+Of = Literal["behaviour", "clone", "policy", "random", "zero_action", "model"]
+_ABOUT = ("dataset", "unit", "units", "discount", "horizon", "verdict", "model_sha256", "policy_sha256", "clone_sha256")
+
+
+@record
+class Answer:
+    """One number from an estimator."""
+
+    estimator: Annotated[Line, "Name of the estimator."]
+    of: Annotated[
+        Of, "Whose: of those who made the log, of their clone, of the policy, of a baseline; `model`: how wrong it is."
+    ]
+    what: Annotated[Line, "What the number is; `mean return` for a value."]
+    value: Annotated[float, "The number."]
+    ci95: Annotated[tuple[float, float] | None, "Its 95% interval; `null`: the estimator has none."]
+    covers: Annotated[Line, "What the interval covers."]
+    bias: Annotated[Line, "Errors that the interval does not cover."]
+    epsilon: Annotated[Annotated[float, Within(ge=0)] | None, "ε of the estimator's charge; `null`: it costs nothing."]
+    delta: Annotated[Annotated[float, Within(gt=0, lt=1)] | None, "δ of the same; `null`: it costs nothing."]
+    members: Annotated[tuple[float, ...] | None, "The same number by each member of the released model."] = None
+
+
+@record
+class Histogram:
+    """Shares of the units by one number, with noise taken into account; for the figure."""
+
+    estimator: Annotated[Line, "Name of the estimator."]
+    what: Annotated[Line, "What is counted."]
+    edges: Annotated[tuple[float, ...], "Edges of the bins, ascending."]
+    shares: Annotated[tuple[float, ...], "Share of the units in each bin; not negative, and one in all."]
+
+
+@record
+class PrivateEvaluation:
+    """The answers of all estimators, their privacy statements, and the total (``metrics/private_evaluation.json``)."""
+
+    FORMAT: ClassVar[int] = 2
+
+    dataset: Annotated[Line, "Name in params.yaml."]
+    unit: Annotated[Line, "What one unit of privacy is."]
+    units: Annotated[Annotated[int, Within(ge=1)], "K, the number of private units; public."]
+    discount: Annotated[Annotated[float, Within(gt=0, le=1)], "γ of the values."]
+    horizon: Annotated[Annotated[int, Within(ge=1)] | None, "Steps of a trajectory at most."]
+    estimates: Annotated[tuple[Answer, ...], "The answers; empty where nothing was asked."]
+    histograms: Annotated[tuple[Histogram, ...], "Distributions over the units."]
+    verdict: Annotated[Line | None, "Whether the model can be believed; `null`: `model_check` was not asked."]
+    statements: Annotated[dict[Line, Statement], "Privacy statement of each estimator that was charged, by its name."]
+    total: Annotated[
+        SpentOnDataset | None, "Everything charged on the same units so far; `null` where nothing was asked."
+    ]
+    model_sha256: Annotated[Hexadecimal | None, "SHA-256 of the model's file; `null` where nothing was asked."]
+    policy_sha256: Annotated[Hexadecimal | None, "SHA-256 of the policy's file; `null` where nothing was asked."]
+    clone_sha256: Annotated[
+        Hexadecimal | None, "SHA-256 of the clone's file; `null`: none was made, or nothing was asked."
+    ]
+
+    @property
+    def asked(self) -> bool:
+        """Whether anything was asked."""
+        return self.total is not None
+
+    def values(self) -> tuple[Answer, ...]:
+        """The estimates of a value."""
+        return tuple(answer for answer in self.estimates if answer.what == MEAN_RETURN)
+
+    def answer(self, of: str, what: str, estimator: str | None = None) -> Answer | None:
+        """The first answer of its kind, or of one estimator; None: there is none."""
+        found = (answer for answer in self.estimates if (answer.of, answer.what) == (of, what))
+        return next((answer for answer in found if estimator in (None, answer.estimator)), None)
+
+    def digest(self, estimator: str) -> str:
+        """SHA-256 of one estimator's answers, its statement and their subject; the ledger keeps it.
+
+        Free answers, which no charge of their own binds, are part of every estimator's.
+        """
+        content, free = to_json(self), {answer.estimator for answer in self.estimates} - self.statements.keys()
+        own = [
+            [each for each in content[key] if each["estimator"] in (estimator, *free)]
+            for key in ("estimates", "histograms")
+        ]
+        about = {key: content[key] for key in _ABOUT} | {"statement": content["statements"].get(estimator)}
+        if estimator == "model_check":
+            about |= {"verdict": content["verdict"]}
+        return hashlib.sha256(json.dumps([about, own], sort_keys=True).encode()).hexdigest()
+
+    def made(self, estimator: str) -> dict[str, str]:
+        """What the ledger records of an estimator's charge: the digest of its answers, under a name of their own."""
+        return {f"private_evaluation: {estimator}": self.digest(estimator)}
+
+    def refuse_other_files(self, path: Path, model: Path, policy: Path, clone: Path) -> None:
+        """Check that the answers are about the model, the policy and the clone in these folders, if anything was asked.
+
+        ``path`` is this record's, for the message. A clone that was not made has no policy.
+
+        Raises:
+            PipelineError: they are about others.
+        """
+        if not self.asked:
+            return
+        for key, file in (
+            ("model_sha256", model / "model.safetensors"),
+            ("policy_sha256", policy / "policy.safetensors"),
+            ("clone_sha256", clone / "policy.safetensors"),
+        ):
+            if getattr(self, key) != (file_sha256(file) if key != "clone_sha256" or file.exists() else None):
+                raise PipelineError(f"{path}: {key}: the answers are not about {file}, which is here; run `dvc repro`")
+
+    def write(self, path: Path) -> None:
+        """Write the file, atomically."""
+        write_record(path, self)
+
+    @classmethod
+    def read(cls, path: Path) -> "PrivateEvaluation":
+        """Read the file.
+
+        Raises:
+            PipelineError: missing, of another format version, or not as declared. One line.
+        """
+        return read_record(path, cls, "run `dvc repro evaluate_private`")

@@ -1,0 +1,369 @@
+"""``metrics/summary.json`` and ``online.json``: results beside the privacy that paid for them, their curves and log."""
+
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from primorl.base.files import file_sha256, write_json
+from primorl.base.records import Hexadecimal, Line, Within, read_record, record, to_json, write_record
+from primorl.base.reporting import Log, StageLog
+from primorl.evaluate.private.results import Answer, PrivateEvaluation
+from primorl.evaluate.recommendation import Recommendation
+from primorl.evaluate.returns import Evaluation, Result
+from primorl.evaluate.statistics import NOTE, Estimate, MeanInterval, ModelValue
+from primorl.evaluate.wording import guarantee, text, worth
+from primorl.model.config import Variant
+from primorl.privacy.accounting.rounding import at_most
+from primorl.privacy.statement import SpentOnDataset, Statement
+
+Score = Callable[[float], float]
+"""From a mean return to the normalised score that the dataset declares."""
+
+_COMPARED = ("dataset", "env_id", "variant", "seed", "private", "epsilon", "delta", "unit")
+_REPEATED = ("private", "epsilon", "epsilon_rdp", "delta", "unit", "units", "void", "spent_on_dataset")
+_Epsilon = Annotated[float, Within(ge=0)]
+_Count = Annotated[int, Within(ge=1)]
+_REMEDY = "run `dvc repro evaluate`"
+
+
+@record
+class SeedSummary:
+    """The result of one seed of several. Optional keys are left out of the file where they are null."""
+
+    seed: Annotated[int, "The seed."]
+    return_mean: Annotated[float | None, "Mean return of its episodes."]
+    return_ci95: Annotated[tuple[float, float] | None, "Its 95% interval."]
+    normalized_score: Annotated[float | None, "Score of the mean return."]
+    policy_sha256: Annotated[Hexadecimal, "SHA-256 of its final policy's file."]
+    model_value: Annotated[float | None, "Value in the released model, where nothing can be measured."] = None
+    model_value_range: Annotated[tuple[float, float] | None, "Least and greatest value over the members."] = None
+
+
+@record
+class Summary:
+    """The results of a run (``metrics/summary.json``). Optional keys are left out of the file where they are null."""
+
+    FORMAT: ClassVar[int] = 5
+
+    dataset: Annotated[Line, "Name in params.yaml."]
+    env_id: Annotated[Line | None, "Gymnasium id; `null`: there is no simulator."]
+    variant: Annotated[Variant, "`dynamics.variant` of params.yaml."]
+    private: Annotated[bool, "Whether the release has an (ε, δ) guarantee."]
+    epsilon: Annotated[_Epsilon | None, "ε of this release, by the PLD accountant; `null`: no guarantee."]
+    epsilon_rdp: Annotated[_Epsilon | None, "ε by the RDP accountant."]
+    delta: Annotated[Annotated[float, Within(gt=0, lt=1)] | None, "δ at which ε is read."]
+    unit: Annotated[Line, "What one unit of privacy is."]
+    units: Annotated[_Count, "K, the number of private units; public."]
+    void: Annotated[tuple[Line, ...], "Reasons not to rely on the statement."]
+    spent_on_dataset: Annotated[
+        SpentOnDataset | None,
+        "What the ledger had recorded for the same units: the private evaluation included where something was asked.",
+    ]
+    seed: Annotated[int, "`seed` of params.yaml."]
+    return_mean: Annotated[float | None, "Mean return of the final policies; `null`: nothing could be measured."]
+    return_ci95: Annotated[tuple[float, float] | None, "Its 95% interval."]
+    normalized_score: Annotated[float | None, "Score of the mean return; `null`: the dataset declares none."]
+    episodes: Annotated[_Count | None, "Episodes measured for each final policy."]
+    policy_sha256: Annotated[Hexadecimal, "SHA-256 of the final policy's file (of the first seed)."]
+    seconds: Annotated[dict[str, float], "Wall time of each stage."]
+    model_value: Annotated[float | None, "Value in the released model, where nothing can be measured."] = None
+    model_value_range: Annotated[tuple[float, float] | None, "Least and greatest value over the members."] = None
+    model_value_members: Annotated[_Count | None, "Members of the ensemble."] = None
+    model_value_rollouts: Annotated[_Count | None, "Rollouts in each member."] = None
+    model_value_horizon: Annotated[_Count | None, "Steps of a rollout."] = None
+    model_value_note: Annotated[str | None, "How far the value can be relied on."] = None
+    public_return_mean: Annotated[
+        float | None, "Mean return of the public trajectories: what the behaviour in the log earns."
+    ] = None
+    public_return_ci95: Annotated[tuple[float, float] | None, "Its 95% interval."] = None
+    public_trajectories: Annotated[_Count | None, "Number of public trajectories."] = None
+    seeds: Annotated[tuple[int, ...] | None, "`policy.seeds` of params.yaml."] = None
+    by_seed: Annotated[tuple[SeedSummary, ...] | None, "The same results for each seed."] = None
+    model_sha256: Annotated[Hexadecimal | None, "SHA-256 of the model's file that the policy was trained in."] = None
+    private_evaluation: Annotated[
+        tuple[Answer, ...] | None, "Values by the private units and in the released model, where something was asked."
+    ] = None
+    private_evaluation_sha256: Annotated[
+        Hexadecimal | None, "SHA-256 of metrics/private_evaluation.json, whose answers were judged."
+    ] = None
+    model_verdict: Annotated[Line | None, "Whether the model can be believed, where that was asked."] = None
+    recommendation: Annotated[
+        Recommendation | None, "What to do with the policy; left out where an environment measured it."
+    ] = None
+
+    @classmethod
+    def of(
+        cls,
+        evaluation: Evaluation,
+        folders: Sequence[Path],
+        *,
+        score: Score | None,
+        seeds: Sequence[int] | None,
+        statement: Statement,
+        answers: PrivateEvaluation,
+        public_returns: npt.NDArray[np.float64],
+        **others: Any,
+    ) -> Self:
+        """Summarise an evaluation.
+
+        Args:
+            evaluation: of the policies in ``folders``.
+            folders: one a seed.
+            score: of the dataset, if it declares one.
+            seeds: of params.yaml; None if it lists none.
+            statement: of the policies.
+            answers: of the private units, about the first policy.
+            public_returns: of the public trajectories; may be empty.
+            others: the other fields.
+        """
+        digests = [file_sha256(folder / "policy.safetensors") for folder in folders]
+        listed = tuple(
+            SeedSummary(seed=seed, **_value(result.final, score), policy_sha256=digest)
+            for seed, result, digest in zip(seeds or (), evaluation.by_seed, digests, strict=seeds is not None)
+        )
+        if len(public_returns) > 1:
+            mean = MeanInterval.of(public_returns)
+            others |= {"public_return_mean": mean.mean, "public_return_ci95": (mean.low, mean.high)}
+            others["public_trajectories"] = len(public_returns)
+        return cls(
+            **stated(statement, answers),
+            **_value(evaluation.overall.final, score),
+            **evaluation.method,
+            seeds=tuple(seeds) if seeds else None,
+            by_seed=listed or None,
+            policy_sha256=digests[0],
+            **others,
+        )
+
+    def other_files(self, model: Path, policy: Path) -> str | None:
+        """Tell in a line which other files these folders hold than this is about; None: the same, or none at all."""
+        named = {model / "model.safetensors": self.model_sha256, policy / "policy.safetensors": self.policy_sha256}
+        if not any(file.exists() for file in named):  # nothing was fetched
+            return None
+        known = {file: digest for file, digest in named.items() if digest is not None}
+        gone = [str(file.parent) for file in known if not file.exists()]
+        other = [str(file.parent) for file, digest in known.items() if file.exists() and file_sha256(file) != digest]
+        words = [f"another {' and another '.join(other)} is there now"] if other else []
+        words += [f"{' and '.join(gone)} is gone"] if gone else []
+        return f"these results are of an earlier run: {', '.join(words)}; {_REMEDY}" if words else None
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of the file."""
+        return to_json(self)
+
+    def write(self, path: Path) -> None:
+        """Write the file, atomically."""
+        write_json(path, self.to_json())
+
+    @classmethod
+    def read(cls, path: Path) -> "Summary":
+        """Read the file.
+
+        Raises:
+            PipelineError: if it is missing, of another format version, or not as declared. One line.
+        """
+        return read_record(path, cls, _REMEDY)
+
+
+def stated(statement: Statement, answers: PrivateEvaluation) -> dict[str, Any]:
+    """What a summary repeats of the policy's statement and of the private units' answers."""
+    repeated = {key: getattr(statement, key) for key in _REPEATED} | {"model_verdict": answers.verdict}
+    if not answers.asked:
+        return repeated | {"private_evaluation": None}
+    return repeated | {"spent_on_dataset": answers.total, "private_evaluation": answers.values()}
+
+
+def write_curve(path: Path, curve: Sequence[Estimate], score: Score | None) -> None:
+    """Write one CSV row an epoch. What was not measured stays empty; a value in the model has columns of its own."""
+    measured = ["return_mean", "return_low", "return_high", "normalized_score"]
+    of_model = isinstance(curve[0], ModelValue)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(["epoch", *measured, *(["model_value", "model_low", "model_high"] if of_model else [])])
+        for epoch, point in enumerate(curve, start=1):
+            numbers = [point.mean, point.low, point.high]
+            scored = [*numbers, score(point.mean) if score else None]
+            rows.writerow([epoch, *([None] * len(measured) + numbers if of_model else scored)])
+
+
+def _value(final: Estimate, score: Score | None) -> dict[str, Any]:
+    """The summary's keys for the value of a policy: its measured return, or its value in the model."""
+    if isinstance(final, ModelValue):
+        unmeasured = dict.fromkeys(("return_mean", "return_ci95", "normalized_score"))
+        return unmeasured | {"model_value": final.mean, "model_value_range": (final.low, final.high)}
+    measured = {"return_mean": final.mean, "return_ci95": (final.low, final.high)}
+    return measured | {"normalized_score": score(final.mean) if score else None}
+
+
+def log_summary(
+    run: StageLog,
+    pipeline: Log,
+    summary: Summary,
+    evaluation: Evaluation,
+    *,
+    fingerprint: str,
+    score: Score | None,
+    files: Sequence[Path],
+) -> None:
+    """Log an evaluation.
+
+    The metrics ``epsilon``, ``epsilon_spent_on_dataset``, ``return_mean`` and the like are those of the pipeline's run,
+    and of no run of a stage, so that a search finds every result once. A run of one seed of several has its return. A
+    void run has the tag ``void`` and no ``epsilon``: a search by ε must not find it. ``private_value`` is what the
+    private units say, see `primorl.evaluate.wording.worth`.
+
+    Args:
+        run: the stage's run.
+        pipeline: the pipeline's run.
+        summary: of the evaluation.
+        evaluation: of every seed; each of several seeds gets a run inside the stage's.
+        fingerprint: keyed, of the dataset.
+        score: of the dataset.
+        files: for both runs.
+    """
+    overall, plain = evaluation.overall, summary.to_json()
+    for log in (run, pipeline):
+        _log_choices(log, plain, fingerprint)
+        for file in files:
+            log.artifact(file)
+    pipeline.dataset(summary.dataset, fingerprint, {"private units": summary.units, "unit": summary.unit})
+    pipeline.note(note(plain))
+    found: dict[str, float | None] = {}
+    if summary.void:
+        pipeline.tag("void", "; ".join(summary.void))
+    else:
+        found["epsilon"] = summary.epsilon
+    if summary.spent_on_dataset is not None:
+        found["epsilon_spent_on_dataset"] = summary.spent_on_dataset.epsilon
+    for answer in summary.private_evaluation or ():
+        name, (low, high) = f"private.{answer.of}.{answer.estimator}", answer.ci95 or (None, None)
+        found |= {name: answer.value, f"{name}.low": low, f"{name}.high": high}
+    asked = worth(plain.get("private_evaluation") or ())
+    if asked is not None:
+        low, high = asked["ci95"] or (None, None)
+        found |= {"private_value": asked["value"], "private_value_low": low, "private_value_high": high}
+    for name, value in found.items():
+        if value is not None:
+            pipeline.metric(name, value)
+    _log_result(pipeline, overall, score)
+    _log_curve(run, overall)
+    for seed, result in zip(summary.seeds or (), evaluation.by_seed, strict=False):
+        with run.nested(f"seed {seed}") as inner:
+            _log_choices(inner, plain | {"seed": seed}, fingerprint)
+            _log_result(inner, result, score)
+            _log_curve(inner, result)
+
+
+def note(summary: Mapping[str, Any]) -> str:
+    """Describe a run in Markdown by its summary's content: the results, and how to get its files back."""
+    return f"""{guarantee(summary)}
+
+```
+{text(dict(summary))}
+```
+
+Files of this run: **Artifacts** has the summary, the privacy statement and the figures; the policy is under **Models**.
+To have `models/` of this run again, set `params.yaml` to its parameters and run `dvc repro`. What was paid for is
+restored and charged no second time.
+"""
+
+
+def _log_choices(log: Log, summary: Mapping[str, Any], fingerprint: str) -> None:
+    if "recommendation" in summary:
+        log.tag("recommendation", summary["recommendation"]["answer"])
+        log.tag("recommendation_reason", summary["recommendation"]["reason"])
+    log.params({key: summary[key] for key in _COMPARED})
+    log.tag("dataset_fingerprint", fingerprint)
+
+
+def _log_result(log: Log, result: Result, score: Score | None) -> None:
+    final = result.final
+    if isinstance(final, ModelValue):
+        log.tag("model_value_note", NOTE)
+        found = {"model_value": final.mean, "model_low": final.low, "model_high": final.high}
+    else:
+        found = {"return_mean": final.mean, "return_low": final.low, "return_high": final.high}
+        if score is not None:
+            found["normalized_score"] = score(final.mean)
+    for name, value in found.items():
+        log.metric(name, value)
+
+
+def _log_curve(log: Log, result: Result) -> None:
+    name = "model_value" if isinstance(result.final, ModelValue) else "return_mean"
+    for epoch, point in enumerate(result.curve, start=1):
+        log.metric(f"curve.{name}", point.mean, epoch)
+
+
+@record
+class OnlineSummary:
+    """Result of learning from users (``metrics/online.json``). Returns are of the likeliest actions.
+
+    Raises:
+        ValueError: users were met, and a figure is missing.
+    """
+
+    FORMAT: ClassVar[int] = 1
+
+    met: Annotated[bool, "Whether any users were met: `online.users` or `online.arrivals` asks for it."]
+    env_id: Annotated[Line | None, "Gymnasium id of the environment that simulates the users."] = None
+    algorithm: Annotated[Line | None, "Name of the update."] = None
+    guarantee: Annotated[Line | None, "`online.guarantee` of params.yaml."] = None
+    start: Annotated[Line | None, "`online.start` of params.yaml."] = None
+    private: Annotated[bool | None, "Whether the policy has an (ε, δ) guarantee, and nothing is void."] = None
+    epsilon: Annotated[_Epsilon | None, "ε of one user who is not in the log; `null`: no guarantee."] = None
+    epsilon_in_all: Annotated[
+        _Epsilon | None, "ε of somebody who is both in the log and a user; from scratch that of a user."
+    ] = None
+    delta: Annotated[Annotated[float, Within(gt=0, lt=1)] | None, "δ at which both are read."] = None
+    unit: Annotated[Line | None, "What one unit of privacy is."] = None
+    users: Annotated[_Count | None, "N, different users who were met."] = None
+    cohort: Annotated[_Count | None, "m, users of one update."] = None
+    cohorts: Annotated[_Count | None, "Updates."] = None
+    void: Annotated[tuple[Line, ...], "Reasons not to rely on the statement."] = ()
+    return_before: Annotated[float | None, "Mean return of the policy to begin with."] = None
+    return_before_ci95: Annotated[tuple[float, float] | None, "Its 95% interval."] = None
+    return_mean: Annotated[float | None, "Mean return of the final policy."] = None
+    return_ci95: Annotated[tuple[float, float] | None, "Its 95% interval."] = None
+    episodes: Annotated[_Count | None, "Episodes of each of the two."] = None
+    policy_sha256: Annotated[Hexadecimal | None, "SHA-256 of the final policy's file."] = None
+    seconds: Annotated[float | None, "Wall time of the stage."] = None
+
+    def __post_init__(self) -> None:
+        """Refuse a result without its figures."""
+        needed = (self.return_before, self.return_mean, self.return_ci95, self.users, self.policy_sha256)
+        if self.met and None in needed:
+            raise ValueError("met: true, and a figure is missing")
+
+    @property
+    def promise(self) -> str:
+        """State the promise to one user, in one line."""
+        if self.epsilon is None:
+            return f"nothing is promised: {'; '.join(self.void)}"
+        return f"ε = {at_most(self.epsilon)}, δ = {at_most(self.delta or 0.0)} per {self.unit}"
+
+    def write(self, file: Path) -> None:
+        """Write the file, atomically."""
+        write_record(file, self)
+
+    @classmethod
+    def read(cls, file: Path) -> "OnlineSummary":
+        """Read the file.
+
+        Raises:
+            PipelineError: missing, of another format version, or not as declared. One line.
+        """
+        return read_record(file, cls, "run `dvc repro online`")
+
+
+def write_online_curve(path: Path, users: Sequence[int], returns: Sequence[MeanInterval]) -> None:
+    """Write the return after so many users, with its 95% interval, as CSV; empty of rows where nobody was met."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["users", "return_mean", "return_low", "return_high"])
+        for count, each in zip(users, returns, strict=True):
+            writer.writerow([count, *(f"{value:.6g}" for value in (each.mean, each.low, each.high))])

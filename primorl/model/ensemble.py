@@ -1,0 +1,430 @@
+"""Standardised inputs and targets of the dynamics model, from public data only."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy, silu, softplus
+
+from primorl.base.errors import PipelineError
+from primorl.model.architecture import TERMINATION_GAIN, Architecture
+from primorl.model.config import ModelConfig
+from primorl.model.features import Polynomials
+from primorl.model.termination import LEARNED, NONE, RULES
+
+_MOST_QUANTILE_ROWS = 1 << 18  # torch.quantile takes 16 million numbers at most
+_STEADY = 0.05  # scale of a change that is always the same, in standard deviations of what changes
+_HEAVY = 2.0  # a standard deviation of so many usual spreads is that of rare large values
+
+
+@dataclass(frozen=True)
+class Normaliser:
+    """Affine maps to standardised inputs and targets; made from public data only.
+
+    Inputs are centred on their mean and divided by their standard deviation. Targets are centred on their median and
+    divided by a robust spread, the 90% quantile of |y - median| over 1.645 (the normal's): a few rare
+    jumps may hold most of a target's variance, and scaled by that the usual motion would vanish.
+
+    With ``flag``, targets keep one column behind the standardised ones as it is: whether the episode terminated.
+    With ``features``, inputs become these, of columns that are combined by ``basis`` (`Polynomials.basis`).
+    """
+
+    input_mean: Tensor
+    input_scale: Tensor
+    target_mean: Tensor
+    target_scale: Tensor
+    flag: bool = False
+    features: Polynomials | None = None
+    basis: Tensor | None = None
+
+    @classmethod
+    def from_public(cls, inputs: Tensor, targets: Tensor, flag: bool = False) -> "Normaliser":
+        """Fit to public transitions: inputs ``[R, S + A]``, targets ``[R, S + 1]``, one column more with ``flag``."""
+        targets = targets[:, :-1] if flag else targets
+        targets = targets[:: -(-len(targets) // _MOST_QUANTILE_ROWS)]
+        centre = targets.median(dim=0).values
+        spread = (targets - centre).abs().quantile(0.9, dim=0) / 1.645
+        # Sparse targets have no such spread; of rewards, rare large ones are what matters, and none may be far outside.
+        spread = torch.where(spread > 0, spread, deviation := targets.std(dim=0))
+        spread[-1] = deviation[-1] if deviation[-1] > _HEAVY * spread[-1] else spread[-1]
+        scale = _positive(inputs.std(0))
+        # A counter or a trait of the person moves alike in every step. Its noise must be small beside its own range.
+        steady = _STEADY * scale[: len(spread) - 1]
+        spread[:-1] = torch.where(spread[:-1] > 1e-6, spread[:-1], steady)
+        return cls(inputs.mean(0), scale, centre, _positive(spread), flag)
+
+    def inputs(self, raw: Tensor) -> Tensor:
+        """Standardise ``[..., S + A]``, and make features of it where there are any."""
+        standardised = (raw - self.input_mean) / self.input_scale
+        return standardised if self.features is None or self.basis is None else self.features(standardised, self.basis)
+
+    def with_features(self, features: Polynomials, frequencies: Tensor) -> "Normaliser":
+        """Make ``features`` of the inputs, whose categories have these ``frequencies [S + A]``."""
+        shares, one_hot = features.centre(frequencies), torch.ones(features.inputs, dtype=torch.bool)
+        one_hot[features.continuous] = False
+        return replace(
+            self,
+            input_mean=torch.where(one_hot, shares, self.input_mean),
+            input_scale=torch.where(one_hot, torch.ones_like(shares), self.input_scale),
+            features=features,
+            basis=features.basis(frequencies),
+        )
+
+    def targets(self, raw: Tensor) -> Tensor:
+        """Standardise the first S + 1 columns of ``[..., >= S + 1]``; gives these, and the flag where it is kept."""
+        size = len(self.target_mean)
+        standardised = (raw[..., :size] - self.target_mean) / self.target_scale
+        return torch.cat((standardised, raw[..., size : size + 1]), dim=-1) if self.flag else standardised
+
+    def to(self, device: torch.device) -> "Normaliser":
+        """The same maps on ``device``."""
+        moved: dict[str, Any] = {name: v.to(device) for name, v in vars(self).items() if isinstance(v, Tensor)}
+        return replace(self, **moved)
+
+
+def _positive(scale: Tensor) -> Tensor:
+    return torch.where(scale > 1e-6, scale, torch.ones_like(scale))
+
+
+class SeedGenerators:
+    """One generator for each of G seeds, all on one device; of n rows, the first n/G are the first seed's, and so on.
+
+    So a seed's numbers do not depend on which others are there.
+    """
+
+    def __init__(self, generators: Sequence[torch.Generator]) -> None:
+        self.generators = tuple(generators)
+        self.device = generators[0].device
+
+    @classmethod
+    def of(cls, seeds: Sequence[int], device: torch.device) -> "SeedGenerators":
+        """A generator on ``device`` for each seed."""
+        return cls([torch.Generator(device).manual_seed(seed) for seed in seeds])
+
+    def randn(self, rows: int, *shape: int) -> Tensor:
+        """Standard normal, ``[rows, ...]``."""
+        return self._drawn(torch.randn, rows, shape)
+
+    def rand(self, rows: int, *shape: int) -> Tensor:
+        """Uniform in [0, 1), ``[rows, ...]``."""
+        return self._drawn(torch.rand, rows, shape)
+
+    def randint(self, high: int, rows: int, *shape: int) -> Tensor:
+        """Uniform in 0 … high - 1, int64 ``[rows, ...]``."""
+        return self._drawn(partial(torch.randint, high), rows, shape)
+
+    def exponential(self, rows: int, *shape: int) -> Tensor:
+        """Exponential with rate 1, ``[rows, ...]``."""
+        return self._drawn(_exponential, rows, shape)
+
+    def _drawn(self, draw: Callable[..., Tensor], rows: int, shape: tuple[int, ...]) -> Tensor:
+        size = (rows // len(self.generators), *shape)
+        parts = [draw(size, generator=generator, device=self.device) for generator in self.generators]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _exponential(size: tuple[int, ...], *, generator: torch.Generator, device: torch.device) -> Tensor:
+    return torch.empty(size, device=device).exponential_(generator=generator)
+
+
+# What a damaged or hostile file makes the reader raise; OverflowError: 1e999 for a size; RecursionError: deep nesting.
+_BROKEN = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, SafetensorError)
+
+FEWEST_ENDS, END_MARGIN = 20, 0.1
+Weights = tuple[Tensor, ...]
+"""Alternating ``[N, in, out]`` matrices and ``[N, 1, out]`` biases, first layer first."""
+
+
+def flat(weights: Sequence[Tensor]) -> Tensor:
+    """Join tensors to one vector."""
+    return torch.cat([part.detach().flatten() for part in weights])
+
+
+def shaped(vector: Tensor, like: Sequence[Tensor]) -> Weights:
+    """Cut `flat` weights up again into the shapes of ``like``, views of ``vector``.
+
+    Raises:
+        ValueError: it has another length.
+    """
+    sizes = [part.numel() for part in like]
+    if vector.shape != (sum(sizes),):
+        raise ValueError
+    return tuple(part.view_as(own) for part, own in zip(torch.split(vector, sizes), like, strict=True))
+
+
+def outputs(weights: Weights, inputs: Tensor) -> Tensor:
+    """Run the network: ``[N, B, S + A]`` standardised inputs to ``[N, B, 2(S + 1)]``, or one more with a logit."""
+    hidden = inputs
+    for weight, bias in zip(weights[:-2:2], weights[1:-2:2], strict=True):
+        hidden = silu(torch.baddbmm(bias, hidden, weight))
+    return torch.baddbmm(weights[-1], hidden, weights[-2])
+
+
+def gaussian(shape: Architecture, output: Tensor) -> tuple[Tensor, Tensor]:
+    """Split `outputs` into mean and log-variance of the standardised targets, two ``[.., S + 1]`` tensors.
+
+    Where only means are trained, the log-variance is 0.
+    """
+    size = shape.targets
+    if not shape.spread:
+        return output[..., :size], torch.zeros_like(output[..., :size])
+    return output[..., :size], soft_bounded(
+        output[..., size : 2 * size], shape.log_variance_low, shape.log_variance_high
+    )
+
+
+def row_losses(
+    shape: Architecture,
+    weights: Weights,
+    inputs: Tensor,
+    targets: Tensor,
+    beta_nll: float = 0.0,
+    counted: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Compute every member's loss on every row, and its prediction.
+
+    The loss is the Gaussian's `negative_log_likelihood`, plus the flag's cross-entropy if terminations are learned.
+
+    Args:
+        shape: sizes of the ensemble.
+        weights: see `Weights`.
+        inputs: standardised, ``[N, B, S + A]``.
+        targets: standardised, ``[.., B, columns]``, see `Architecture.columns`.
+        beta_nll: β of the loss that is trained on; losses that are reported have 0.
+        counted: which of the Gaussian's columns count in the loss, bool ``[S + 1]``; None: all.
+
+    Returns:
+        Losses ``[N, B]``; means, and probabilities of a termination where those are learned: ``[N, B, columns]``.
+    """
+    output = outputs(weights, inputs)
+    mean, log_variance = gaussian(shape, output)
+    of = slice(None) if counted is None else counted
+    known = targets[..., : shape.targets][..., of]
+    loss = negative_log_likelihood(mean[..., of], log_variance[..., of], known, beta_nll)
+    if not shape.learned_termination:
+        return loss, mean
+    logit = TERMINATION_GAIN * output[..., -1]
+    loss = loss + softplus(logit) - logit * targets[..., -1]
+    return loss, torch.cat((mean, torch.sigmoid(logit).unsqueeze(-1)), dim=-1)
+
+
+def soft_bounded(raw: Tensor, low: float, high: float) -> Tensor:
+    """Squeeze ``raw`` smoothly into (low, high) by two softplus functions, as in PETS and MOPO."""
+    below_high = high - softplus(high - raw)
+    return low + softplus(below_high - low)
+
+
+def negative_log_likelihood(mean: Tensor, log_variance: Tensor, targets: Tensor, beta_nll: float = 0.0) -> Tensor:
+    """Gaussian negative log-likelihood, summed over the last axis, without its constant.
+
+    With β = ``beta_nll`` each term counts variance^β, whose gradient is not taken (Seitzer et al. 2022).
+    """
+    terms = (mean - targets).square() * torch.exp(-log_variance) + log_variance
+    if beta_nll > 0:
+        terms = terms * torch.exp(beta_nll * log_variance.detach())
+    return 0.5 * terms.sum(-1)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What model states, actions and rewards may be: declared or public facts.
+
+    ``observation_*`` are ``[S]``, ``action_*`` are ``[A]``; infinite where nothing is known. Discrete actions are
+    one-hot vectors, with bounds 0 and 1.
+    """
+
+    observation_low: Tensor
+    observation_high: Tensor
+    action_low: Tensor
+    action_high: Tensor
+    reward_low: float
+    reward_high: float
+    discrete_actions: bool = False
+
+
+@dataclass(frozen=True)
+class GaussianEnsemble:
+    """A trained ensemble with all that is needed to use it.
+
+    ``termination`` says how a rollout knows its end: ``none`` (never), ``learned`` or a name in `RULES`.
+    """
+
+    architecture: Architecture
+    weights: Weights
+    normaliser: Normaliser
+    bounds: Bounds
+    termination: str = NONE
+
+    def __post_init__(self) -> None:
+        if (self.termination == LEARNED) != self.architecture.learned_termination:
+            raise ValueError("termination must be 'learned' where the architecture has a head for it, and only there")
+        if self.termination not in (NONE, LEARNED, *RULES):
+            raise ValueError(f"no termination rule {self.termination!r}")
+
+    def member(self, number: int) -> "GaussianEnsemble":
+        """One member as an ensemble of its own."""
+        alone = tuple(w[number : number + 1] for w in self.weights)
+        return replace(self, architecture=replace(self.architecture, members=1), weights=alone)
+
+    def predict(self, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Predict (next_observation - observation, reward) with every member, in the data's units.
+
+        Args:
+            observation: ``[B, S]``.
+            action: ``[B, A]``.
+
+        Returns:
+            Mean and standard deviation, ``[N, B, S + 1]`` each, and the probability that the step terminates the
+            episode, ``[N, B]``; None where that is not learned.
+        """
+        shape = self.architecture
+        inputs = self.normaliser.inputs(torch.cat((observation, action), dim=-1))
+        output = outputs(self.weights, inputs.expand(shape.members, -1, -1))
+        mean, log_variance = gaussian(shape, output)
+        scale = self.normaliser.target_scale
+        ends = torch.sigmoid(TERMINATION_GAIN * output[..., -1]) if shape.learned_termination else None
+        return mean * scale + self.normaliser.target_mean, torch.exp(0.5 * log_variance) * scale, ends
+
+    def with_ends(self, ends: str | None) -> "GaussianEnsemble":
+        """Return the model as a policy's rollouts used it; ``ends`` is from the policy's ``config.json``."""
+        return self.without_head() if ends == NONE else self
+
+    def without_head(self) -> "GaussianEnsemble":
+        """Return the same model without its learned termination: its episodes never end by themselves."""
+        if self.termination != LEARNED:
+            return self
+        *others, weight, bias = self.weights
+        return replace(
+            self,
+            architecture=replace(self.architecture, learned_termination=False),
+            weights=(*others, weight[..., :-1], bias[..., :-1]),
+            normaliser=replace(self.normaliser, flag=False),
+            termination=NONE,
+        )
+
+    def save(self, folder: Path, **facts: Any) -> None:
+        """Write ``model.safetensors`` and ``config.json``.
+
+        Args:
+            folder: an existing folder.
+            facts: fields of `ModelConfig` that the ensemble does not know, such as ``variant`` and ``rounds``.
+        """
+        tensors = {f"layers.{i // 2}.{('weight', 'bias')[i % 2]}": w for i, w in enumerate(self.weights)}
+        for part in (self.normaliser, self.bounds):
+            tensors |= {name: value for name, value in vars(part).items() if isinstance(value, Tensor)}
+        save_file({k: v.detach().float().cpu().contiguous() for k, v in tensors.items()}, folder / "model.safetensors")
+        known = vars(self.architecture) | vars(self.bounds) | {"termination": self.termination}
+        own = {name: value for name, value in known.items() if name in ModelConfig.__dataclass_fields__}
+        if (features := self.architecture.features) is not None:
+            own |= {"degree": features.degree, "one_hot": features.one_hot}
+        ModelConfig(**own, **facts).write(folder)
+
+    @classmethod
+    def load(cls, folder: Path, device: torch.device) -> "GaussianEnsemble":
+        """Read the files of ``save``. Executes nothing from them.
+
+        Raises:
+            PipelineError: a file is missing, broken, or does not fit the other.
+        """
+        try:
+            config = ModelConfig.read(folder)
+            return cls._assemble(config, load_file(folder / "model.safetensors", device=str(device)))
+        except FileNotFoundError as missing:
+            raise PipelineError(f"{missing.filename or folder}: not there; `dvc checkout` brings it back") from None
+        except _BROKEN as broken:
+            reason = broken if isinstance(broken, _MismatchError) else type(broken).__name__
+            raise PipelineError(
+                f"{folder}: not a dynamics model ({reason}); `dvc checkout` brings the last one back"
+            ) from None
+
+    @classmethod
+    def _assemble(cls, config: ModelConfig, tensors: Mapping[str, Any]) -> "GaussianEnsemble":
+        shape = Architecture.of(config)
+        S, A = shape.observation_size, shape.action_size
+        maps = {"input_mean": S + A, "input_scale": S + A, "target_mean": S + 1, "target_scale": S + 1}
+        limits = {"observation_low": S, "observation_high": S, "action_low": A, "action_high": A}
+        sizes: dict[str, tuple[int, ...]] = {}
+        for i, (inputs, outputs) in enumerate(shape.layers):
+            sizes[f"layers.{i}.weight"] = (shape.members, inputs, outputs)
+            sizes[f"layers.{i}.bias"] = (shape.members, 1, outputs)
+        weights = tuple(tensors[name] for name in sizes)
+        sizes |= {name: (size,) for name, size in (maps | limits).items()}
+        if shape.features is not None:
+            sizes["basis"] = (S + A, shape.features.columns)
+        for name, wanted in sizes.items():
+            if (found := tuple(tensors[name].shape)) != wanted:
+                raise _MismatchError(f"{name} has shape {found}, config.json says {wanted}")
+            if tensors[name].dtype != torch.float32:
+                raise _MismatchError(f"{name} is not made of float32 numbers")
+        if len(tensors) != len(sizes):
+            raise _MismatchError(f"{len(tensors)} tensors, config.json says {len(sizes)}")
+        basis = tensors.get("basis")
+        normaliser = Normaliser(**{name: tensors[name] for name in maps}, features=shape.features, basis=basis)
+        facts = {name: getattr(config, name) for name in ("reward_low", "reward_high", "discrete_actions")}
+        bounds = Bounds(**{name: tensors[name] for name in limits}, **facts)
+        return cls(shape, weights, normaliser, bounds, config.termination)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """How well the public split supports a learned termination.
+
+    Attributes:
+        terminations: public steps that ended their episode.
+        loss: mean cross-entropy of the members' mean probability there; NaN: nothing is public.
+        constant: the same of the public rate of terminations.
+    """
+
+    terminations: int
+    loss: float
+    constant: float
+
+    @property
+    def supports(self) -> bool:
+        """Whether there are `FEWEST_ENDS` or more, and the head beats their rate by the share `END_MARGIN`."""
+        return self.terminations >= FEWEST_ENDS and self.loss <= (1 - END_MARGIN) * self.constant
+
+    @property
+    def why(self) -> str:
+        """The figures, for a log."""
+        return (
+            f"{self.terminations} public terminations (needed {FEWEST_ENDS}), cross-entropy {self.loss:.4g} against "
+            f"{self.constant:.4g} of a constant rate (needed {1 - END_MARGIN:g} of it)"
+        )
+
+
+@torch.no_grad()
+def evidence(ensemble: GaussianEnsemble, inputs: Tensor, terminated: Tensor) -> Evidence:
+    """Judge the learned termination of a model on the CPU, since a predicted end avoids all costs that would follow.
+
+    ``inputs [R, S + A]`` are public, and so is ``terminated``, bool ``[R]``: whether a step ended its episode.
+    """
+    S = ensemble.architecture.observation_size
+    _, _, ends = ensemble.predict(inputs[:, :S], inputs[:, S:])
+    assert ends is not None, "this model learned no termination"
+    flags = terminated.to(ends.dtype)
+    rate = flags.mean().expand_as(flags)
+    loss, constant = (float(binary_cross_entropy(p, flags)) for p in (ends.mean(0), rate))
+    return Evidence(int(terminated.sum()), loss, constant)
+
+
+def load_model(folder: str | os.PathLike[str], device: str = "cpu") -> GaussianEnsemble:
+    """Read a trained dynamics model: ``models/dynamics``, or ``dynamics`` in a released bundle.
+
+    Nothing in the files runs. ``model.predict(observation [B, S], action [B, A])`` gives what every member predicts.
+
+    Raises:
+        PipelineError: a file is missing or broken, or the files contradict each other; one line.
+    """
+    return GaussianEnsemble.load(Path(folder), torch.device(device))
+
+
+class _MismatchError(ValueError):
+    """Two files of one model that contradict each other."""

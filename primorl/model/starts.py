@@ -1,0 +1,130 @@
+"""A released model of first states and of lengths, and its file; made by charged queries."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from primorl.base.errors import PipelineError
+from primorl.model.config import ModelConfig
+
+FILE = "starts.safetensors"
+CONTINUOUS = -1
+"""In ``block``: no part of a one-hot vector."""
+_BROKEN = (ValueError, KeyError, RecursionError, SafetensorError)
+
+
+@dataclass(frozen=True)
+class StartModel:
+    """First states: a Gaussian over continuous dimensions, held to the bounds; a category for each one-hot part.
+
+    A post-processing of one noisy answer, so drawing from it costs nothing. It does not know how categories go
+    together with each other or with the rest.
+
+    Attributes:
+        low: bounds, ``[S]``.
+        high: ``[S]``.
+        mean: ``[S]``; 0 in one-hot parts.
+        factor: a square root of the covariance, ``[S, S]``; 0 in one-hot parts.
+        block: which one-hot part a dimension belongs to, from 0, or -1: int64 ``[S]``.
+        probabilities: of the categories, ``[S]``; 0 elsewhere.
+        survival: S(t), the share of trajectories of more than t steps, ``[2, horizon]``: of those that do not
+            terminate, and of all; None: nobody was asked.
+    """
+
+    low: Tensor
+    high: Tensor
+    mean: Tensor
+    factor: Tensor
+    block: Tensor
+    probabilities: Tensor
+    survival: Tensor | None = None
+
+    def sample(self, count: int, generator: torch.Generator) -> Tensor:
+        """Draw ``count`` first states, ``[count, S]`` float32, within the bounds; ``generator`` is on their device."""
+        normal = torch.randn(count, len(self.mean), generator=generator, device=self.mean.device)
+        drawn = (self.mean + normal @ self.factor.T).clamp(self.low, self.high)
+        for part in range(int(self.block.max()) + 1):
+            inside = (self.block == part).nonzero().squeeze(1)
+            category = torch.multinomial(self.probabilities[inside], count, replacement=True, generator=generator)
+            drawn[:, inside] = torch.nn.functional.one_hot(category, len(inside)).to(drawn.dtype)
+        return drawn
+
+    def save(self, folder: Path) -> None:
+        """Write ``starts.safetensors`` into ``folder``."""
+        known = {name: value for name, value in vars(self).items() if value is not None}
+        save_file({name: value.cpu().contiguous() for name, value in known.items()}, folder / FILE)
+
+    @staticmethod
+    def released_in(folder: Path) -> bool:
+        """Whether first states were released into ``folder``."""
+        return (folder / FILE).exists()
+
+    @classmethod
+    def load(cls, folder: Path, device: torch.device) -> "StartModel":
+        """Read the file of ``save``. Executes nothing from it.
+
+        Raises:
+            PipelineError: it is missing, broken, or no such model.
+        """
+        file = folder / FILE
+        try:
+            tensors = load_file(file, device=str(device))
+            survival = tensors.pop("survival", None)
+            needed = cls.__dataclass_fields__.keys() - {"survival"}
+            model = cls(**{name: tensors.pop(name) for name in needed}, survival=survival)
+            if tensors or not model._sound():
+                raise ValueError
+        except FileNotFoundError:
+            raise PipelineError(
+                f"{file}: not there: the model was trained without first states; set privacy.statistics.starts: true "
+                "and run `dvc repro train_model`, which is charged, or choose another policy.starts"
+            ) from None
+        except _BROKEN:
+            raise PipelineError(f"{file}: not a model of first states, or damaged; run `dvc checkout`") from None
+        return model
+
+    def _sound(self) -> bool:
+        size, parts = len(self.low), dict(vars(self))
+        if (survival := parts.pop("survival")) is not None:
+            shares = survival.dim() == 2 and len(survival) == 2 and bool(((survival >= 0) & (survival <= 1)).all())
+            if survival.dtype != torch.float32 or not shares:
+                return False
+        for name, value in parts.items():
+            wanted = torch.int64 if name == "block" else torch.float32
+            if value.dtype != wanted or value.shape != ((size, size) if name == "factor" else (size,)):
+                return False
+        if size == 0 or not all(bool(value.isfinite().all()) for value in parts.values()):
+            return False
+        blocks = sorted(set(self.block.tolist()) - {CONTINUOUS})
+        sums = [float(self.probabilities[self.block == part].sum()) for part in blocks]
+        ordered = bool((self.low <= self.high).all() & (self.probabilities >= 0).all())
+        whole = all(math.isclose(total, 1, abs_tol=1e-3) for total in sums)
+        return ordered and whole and blocks == list(range(len(blocks)))
+
+
+def asked_of_private(folder: Path) -> bool:
+    """Whether the private people told the first states of linear heads in ``folder``.
+
+    Then public people do not stand for them where policies begin and end: those who consented may begin elsewhere, and
+    fare otherwise, than the others.
+    """
+    return StartModel.released_in(folder) and ModelConfig.read(folder).degree is not None
+
+
+def survival_of(folder: Path, *, by_model: bool) -> Tensor | None:
+    """S(t) of a released model, float64 ``[horizon]``; None: nobody was asked.
+
+    With ``by_model`` terminations are the model's own business; else they are ends like all others.
+
+    Raises:
+        PipelineError: the file is broken.
+    """
+    if not StartModel.released_in(folder):
+        return None
+    found = StartModel.load(folder, torch.device("cpu")).survival
+    return None if found is None else found[0 if by_model else 1].double()

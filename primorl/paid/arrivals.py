@@ -1,0 +1,152 @@
+"""Who comes to an online run, in which cohort each is met, and how the ledger recognises them."""
+
+import hashlib
+import hmac
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+
+from primorl.base.errors import PipelineError
+from primorl.base.paths import ARRIVALS, WITHDRAWALS
+from primorl.config.params import Params
+from primorl.data.identity.consent import IdList, read_ids
+from primorl.data.identity.membership import id_digests, population_digest, project_secret
+from primorl.online.learning import ONE_USER
+from primorl.privacy.ledger.history import Version
+
+_TRAJECTORY = "trajectory"
+_LABEL = b"primorl arrivals fingerprint 1\0"  # the secret keys other things as well
+_KEY = "params.yaml: online"
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """The cohorts of a run.
+
+    Attributes:
+        cohorts: numbers of the arrivals that each cohort meets, in their order.
+        met: ids of those who are met, in this order.
+        populations: names within which ids mean the same; the first is that of these people.
+        unit: what the ledger calls one of them.
+        trajectories_per_person: as declared of the log, where ids are shared with it.
+        turned_away: arrivals that are not met.
+    """
+
+    cohorts: tuple[tuple[int, ...], ...]
+    met: tuple[str, ...]
+    populations: tuple[str, ...]
+    unit: str
+    trajectories_per_person: int | None
+    turned_away: int
+
+    @classmethod
+    def of(cls, params: Params) -> "Arrivals":
+        """Read or make the list of arrivals, and put them into cohorts.
+
+        Raises:
+            PipelineError: the list cannot be read, or holds too few people for one cohort.
+        """
+        asked = params.online
+        if asked.arrivals is None:
+            ids = [f"simulated {params.seed} {number}" for number in range(asked.users or 0)]
+        else:
+            listed = read_ids(asked.arrivals, ARRIVALS, f"{_KEY}.arrivals")
+            ids = [one for one in listed if one][: asked.users]
+        population, unit = _population(params)
+        shared = unit != ONE_USER
+        cohorts = in_cohorts(ids, asked.cohort, asked.appearances, _withdrawn(params, ids) if shared else ())
+        if not cohorts:
+            raise PipelineError(
+                f"{_KEY}.cohort: found {asked.cohort}, and {len(set(ids))} different users come"
+                f"{'' if asked.arrivals is None else f' ({asked.arrivals})'}; allowed is at most their number; lower it"
+            )
+        return cls(
+            cohorts,
+            tuple(ids[number] for cohort in cohorts for number in cohort),
+            tuple(dict.fromkeys((population, params.dataset))) if shared else (population,),
+            unit,
+            params.chosen.trajectories_per_person if shared else None,
+            len(ids) - sum(map(len, cohorts)),
+        )
+
+    @property
+    def people(self) -> int:
+        """N, how many different people are met."""
+        return len(set(self.met))
+
+    @property
+    def shared(self) -> bool:
+        """Whether ids are those of the log, so that the charges of a person in both add up."""
+        return self.unit != ONE_USER
+
+    @cached_property
+    def version(self) -> Version:
+        """These people, as the ledger knows them."""
+        secret, population = project_secret(), self.populations[0]
+        content = "\0".join((population, *self.met)).encode()
+        return Version(
+            hmac.new(secret, _LABEL + content, hashlib.sha256).hexdigest(),
+            self.unit,
+            self.people,
+            id_digests(secret, self.populations, sorted(set(self.met))),
+            trajectories_per_person=self.trajectories_per_person,
+            population=population_digest(secret, population),
+        )
+
+
+def share_ids(params: Params) -> bool:
+    """Whether the ids of those who arrive are the log's; see `Arrivals.shared`."""
+    return _population(params)[1] != ONE_USER
+
+
+def whose_account(*, shared: bool) -> str:
+    """What the charges of those who arrive count against, as commands say it."""
+    return (
+        "they share the log's budget where ids are the same"
+        if shared
+        else "they are counted apart from the log's units"
+    )
+
+
+def in_cohorts(
+    ids: list[str], size: int, appearances: int, withdrawn: Collection[str] = ()
+) -> tuple[tuple[int, ...], ...]:
+    """Numbers of the arrivals in cohorts of ``size``.
+
+    Who came ``appearances`` times already is turned away, and an id that is already in the cohort being filled is
+    skipped. Only ids decide, never what anybody did. Who is left over at the end is not met.
+    """
+    met: Counter[str] = Counter()
+    cohorts: list[tuple[int, ...]] = []
+    filling: dict[str, int] = {}
+    for number, one in enumerate(ids):
+        if met[one] < appearances and one not in filling and one not in withdrawn:
+            filling[one] = number
+        if len(filling) == size:
+            met.update(filling.keys())
+            cohorts.append(tuple(filling.values()))
+            filling = {}
+    return tuple(cohorts)
+
+
+def _population(params: Params) -> tuple[str, str]:
+    """Within which ids mean the same, and what one unit is called.
+
+    Where the log's unit is a person, users with the same ids are the same people, and their charges add up. Where it is
+    a trajectory, nobody can tell who of the users is in it.
+    """
+    own = params.chosen.population or params.dataset
+    if params.online.arrivals is None or params.chosen.unit == _TRAJECTORY:
+        return f"{own}, online", ONE_USER
+    return own, params.chosen.unit
+
+
+def _withdrawn(params: Params, ids: list[str]) -> set[str]:
+    if params.chosen.ingestion.exclude_units is None:
+        return set()
+    listed = IdList(params.chosen.ingestion.exclude_units, WITHDRAWALS, "ingestion.exclude_units")
+    found = listed.contains(pa.array(ids, pa.string()))
+    return {one for one, out in zip(ids, found.tolist(), strict=True) if out}

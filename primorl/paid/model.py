@@ -1,0 +1,533 @@
+"""What the trainings of model and clone share as paid work. Reads no private byte; loading it needs no torch."""
+
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from primorl.base.errors import PipelineError
+from primorl.base.reporting import progress_bar
+from primorl.config.params import Params, plain
+from primorl.config.suggestions import FITTED
+from primorl.data.storage.rows import UnitStore
+from primorl.data.storage.schema import Manifest
+from primorl.engine import heads
+from primorl.engine.settings import LEAST_UNITS, LocalTraining
+from primorl.model.architecture import Architecture
+from primorl.model.features import Polynomials, one_hot_inputs
+from primorl.model.termination import LEARNED, NONE, RULES
+from primorl.paid.accounts import digest, noise_of_share, plan_identity, solved_noise
+from primorl.paid.partitions import Partitions
+from primorl.privacy.mechanism.clipping import EnsembleClip
+from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.queries import GaussianQuery
+from primorl.privacy.mechanism.sampling import PoissonSampler
+
+if TYPE_CHECKING:
+    from primorl.engine.public_evaluation import PublicEvaluation
+    from primorl.engine.queries import ObservationColumns
+    from primorl.engine.setup import TrainingSetup
+    from primorl.engine.training import Trained
+    from primorl.model.ensemble import Bounds
+    from primorl.paid.compute import Place
+    from primorl.tracking import StageRun
+
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class PrivateStage:
+    """A stage that pays for one private training: what it trains, and the rules of its payment.
+
+    Attributes:
+        name: of the stage, as the ledger, errors and processes name it.
+        output: folder of what it trains.
+        what: it trains, as errors name it.
+        setup: from params.yaml, the manifest and the public split; refuses what can be refused without private data.
+        identity: a digest of everything that determines the result but chance and code. Equal digests are one piece of
+            paid work.
+        asked: whether the settings ask for a private training: all processes agree on it without the ledger.
+        pooled: trains the non-private baseline, for variant mopo; None: that variant does not reach this stage.
+        diverged: the error for weights that are not finite: the key, and the remedy.
+        must_learn: whether a result that is no better than a constant is refused.
+    """
+
+    name: str
+    output: Path
+    what: str
+    setup: "Callable[[Params, Manifest, UnitStore, Place], TrainingSetup]"
+    identity: Callable[[Params, Partitions], str]
+    asked: Callable[[Params], bool]
+    pooled: "Callable[[Params, TrainingSetup, Partitions, StageRun], Trained] | None"
+    diverged: str
+    must_learn: bool
+
+
+def from_public(setup: "TrainingSetup", public: UnitStore) -> "TrainingSetup":
+    """Begin the rounds with weights that the public split makes; see `primorl.engine.rehearsal`."""
+    from primorl.engine.rehearsal import public_start
+
+    normaliser = setup.make_normaliser(setup.public_of(public.flat()), {})
+    source, beta = setup.source_of(public), setup.local.beta_nll
+    return replace(setup, start=public_start(setup.architecture, normaliser, source, setup.seed, beta))
+
+
+def observation_bounds(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Floats, Floats]:
+    """Bound model states, [S] each: as declared, or by the environment or the public split; never by private data.
+
+    Raises:
+        PipelineError: the bounds are infinite, or of another number of dimensions.
+    """
+    declared, spaces, size = params.chosen.bounds.observation, manifest.info.spaces, public.observation_size
+    key = f"datasets/{params.dataset}.yaml: bounds.observation"
+    if declared == "public":
+        inputs, targets = public.arrays()
+        seen = np.concatenate((inputs[:, :size], inputs[:, :size] + targets[:, :size]))
+        low, high = seen.min(0), seen.max(0)
+    else:
+        own = (spaces.observation_low, spaces.observation_high)
+        low, high = (
+            np.asarray(side, np.float32) for side in (own if declared == "space" else (declared.low, declared.high))
+        )
+    if len(low) != size:
+        raise PipelineError(f"{key}: found {len(low)} dimensions, the data has {size}")
+    if not np.isfinite((low, high)).all():
+        raise PipelineError(
+            f"{key}: found an unbounded observation space, allowed are finite bounds; set it to public, or declare "
+            "{low: [..], high: [..]}"
+        )
+    return low, high
+
+
+def model_bounds(params: Params, manifest: Manifest, public: UnitStore) -> "Bounds":
+    """Bound model states (see `observation_bounds`), actions and rewards, those as declared or by the public split."""
+    import torch
+
+    from primorl.model.ensemble import Bounds
+
+    spaces, reward = manifest.info.spaces, params.chosen.bounds.reward
+    low, high = map(torch.from_numpy, observation_bounds(params, manifest, public))
+    if reward == "public":
+        rewards = public.flat()[1][:, public.observation_size]
+        reward = (float(rewards.min()), float(rewards.max()))
+    actions = (torch.tensor(spaces.action_low), torch.tensor(spaces.action_high))
+    return Bounds(low, high, *actions, *reward, discrete_actions=spaces.discrete_actions)
+
+
+def observation_columns(manifest: Manifest) -> "ObservationColumns":
+    """Tell how the normaliser treats each dimension of an observation."""
+    from primorl.engine.queries import ObservationColumns
+
+    spaces = manifest.info.spaces
+    return ObservationColumns(spaces.observation_size, spaces.one_hot, spaces.discrete_actions)
+
+
+def check_declared(params: Params, manifest: Manifest, public: UnitStore) -> None:
+    """Refuse parts of different datasets, public statistics where nobody is public, and infinite bounds of actions.
+
+    Raises:
+        PipelineError: names the first such choice.
+    """
+    if public.info != manifest.info:
+        raise PipelineError("data/partitions: its parts are of different datasets; run `dvc repro partition`")
+    declared, normaliser = params.chosen.bounds, params.privacy.statistics.normaliser
+    dataset = f"datasets/{params.dataset}.yaml"
+    sides = (*manifest.info.spaces.action_low, *manifest.info.spaces.action_high)
+    if normaliser != "public" and not all(map(math.isfinite, sides)):
+        raise PipelineError(
+            f"params.yaml: privacy.statistics.normaliser: found {normaliser}, which standardises actions by their "
+            f"declared bounds, and those of dataset {params.dataset} are infinite; declare them, or use public"
+        )
+    for key, found, allowed in (
+        ("params.yaml: privacy.statistics.normaliser", normaliser, "bounds (the declared ones), private (charged)"),
+        (f"{dataset}: bounds.observation", declared.observation, "space, {low, high}"),
+        (f"{dataset}: bounds.reward", declared.reward, "[low, high]"),
+    ):
+        if found == "public" and not manifest.public_units:
+            raise needs_public(key, found, allowed)
+
+
+def needs_public(key: str, found: object, allowed: str) -> PipelineError:
+    """Build the refusal of a choice that needs public units where there are none."""
+    return PipelineError(
+        f"{key}: found {found}, which needs public units, and data/partitions has none (where partition in params.yaml "
+        f"was changed since, run `dvc repro partition`); allowed: {allowed}"
+    )
+
+
+TRAIN_MODEL = "train_model"
+TRAINING_KEYS = frozenset(key for key in FITTED if key.startswith(("privacy.", "dynamics.")))
+"""Keys that `primorl.paid.fitting` fits."""
+QUERY_SHARE = 0.06
+"""Share of the ε that a query for networks takes where ``privacy.statistics.noise_multiplier`` does not say it."""
+_QUERY_NOISE = 14.0  # of a query, where neither it nor an ε is given
+_MOST_ROWS = 256  # of a unit and round of linear heads
+
+
+def architecture(params: Params, manifest: Manifest) -> Architecture:
+    """Size the ensemble that params.yaml describes, for the data of the manifest.
+
+    Of linear heads one set is trained; the members of the released ensemble are made of it.
+    """
+    low, high = params.dynamics.log_variance_bounds
+    spaces, linear, features = manifest.info.spaces, params.dynamics.model == "linear", None
+    if linear:
+        size, actions = spaces.observation_size, spaces.action_size
+        one_hot = one_hot_inputs(spaces.one_hot, size, actions, discrete=spaces.discrete_actions)
+        features = Polynomials(size + actions, one_hot, params.dynamics.degree)
+    return Architecture(
+        observation_size=spaces.observation_size,
+        action_size=spaces.action_size,
+        members=1 if linear else params.dynamics.ensemble_size,
+        hidden=() if linear else params.dynamics.hidden,
+        log_variance_low=low,
+        log_variance_high=high,
+        learned_termination=manifest.info.termination == LEARNED,
+        features=features,
+        spread=not linear,
+    )
+
+
+def make_plan(params: Params, manifest: Manifest) -> Plan:
+    """Plan the mechanism that params.yaml and the manifest describe.
+
+    Raises:
+        ValueError: something is still to be fitted to the data.
+        PipelineError: no noise multiplier reaches the target, or the noise of a query leaves nothing of its answer.
+    """
+    if unfitted := sorted(params.unfitted & TRAINING_KEYS):
+        raise ValueError(f"fit these first, see primorl.paid.fitting: {unfitted}")
+    privacy, variant = params.privacy, params.dynamics.variant
+    shape, queries = architecture(params, manifest), _queries(params, manifest)
+    multiplier, target = privacy.noise_multiplier, privacy.target_epsilon
+    if variant != "private":
+        multiplier = 0.0
+    elif target is not None:
+        q, noises = privacy.sampling_probability, tuple(query.noise_multiplier for query in queries)
+        remedy = "lower sampling_probability or rounds" + (", or raise statistics.noise_multiplier" if queries else "")
+        multiplier = solved_noise(params.target_key, target, privacy.delta, q, privacy.rounds, noises, remedy)
+    if multiplier is None:
+        raise PipelineError("params.yaml: privacy: give target_epsilon or noise_multiplier")
+    norm = math.inf if variant == "no_clip" else privacy.clipping_norm
+    return Plan(
+        units=manifest.private_units,
+        unit=manifest.info.unit,
+        sampler=PoissonSampler(privacy.sampling_probability),
+        clip=EnsembleClip(norm, privacy.clipping, shape.members, len(shape.layers)),
+        noise_multiplier=multiplier,
+        rounds=privacy.rounds,
+        delta=privacy.delta,
+        queries=queries,
+    )
+
+
+def _queries(params: Params, manifest: Manifest) -> tuple[GaussianQuery, ...]:
+    """What ``privacy.statistics`` asks of the private units; variants without a guarantee add no noise.
+
+    Raises:
+        PipelineError: the noise would leave nothing of the normaliser's answer.
+    """
+    asked = params.privacy.statistics
+    if params.dynamics.model == "linear":
+        return _queries_of_heads(params, manifest)
+    if asked.normaliser != "private" and not asked.starts:
+        return ()
+    # They register the queries, and import torch.
+    from primorl.engine.queries import MOST_NOISE, NORMALISER, STARTS
+
+    columns = observation_columns(manifest)
+    multiplier = query_noise(params) if params.dynamics.variant == "private" else 0.0
+    queries = []
+    if asked.normaliser == "private":
+        most = MOST_NOISE * manifest.private_units / columns.fractions.sensitivity
+        if multiplier > most:
+            raise PipelineError(
+                f"params.yaml: privacy.statistics.noise_multiplier: found {multiplier:g}, which leaves nothing of the "
+                f"normaliser's answer for {manifest.private_units} units; allowed is up to {most:.3g} for them, or "
+                "privacy.statistics.normaliser: bounds"
+            )
+        queries.append(GaussianQuery.of(NORMALISER, columns.fractions, multiplier))
+    if asked.starts:
+        queries.append(GaussianQuery.of(STARTS, columns.moments, multiplier))
+    return tuple(queries)
+
+
+def query_noise(params: Params, share: float = QUERY_SHARE) -> float:
+    """Noise multiplier of a query: as stated, or such that it takes a share of the ε (`noise_of_share`).
+
+    Raises:
+        PipelineError: no noise multiplier reaches the target.
+    """
+    privacy = params.privacy
+    if privacy.statistics.noise_multiplier is not None:
+        return privacy.statistics.noise_multiplier
+    if privacy.target_epsilon is None:
+        return _QUERY_NOISE
+    return noise_of_share(params.target_key, privacy.target_epsilon, privacy.delta, share)
+
+
+def query_noises(params: Params) -> dict[str, float]:
+    """Noise multipliers of the queries beside the rounds, by name; of linear heads and of networks.
+
+    Raises:
+        PipelineError: no noise multiplier reaches the target.
+    """
+    asked, private = params.privacy.statistics, params.privacy.statistics.normaliser == "private"
+    if params.dynamics.model == "network":
+        names = ["normaliser"] * private + ["starts"] * asked.starts
+        return {name: query_noise(params) for name in names}
+    names = [heads.SCALES, heads.FINER_SCALES] * private + [heads.RESIDUALS] + [heads.FIRST_STATES] * asked.starts
+    names += [heads.LENGTHS] * (asked.starts and params.chosen.horizon is not None)
+    return {name: query_noise(params, heads.SHARES[name]) for name in names}
+
+
+def _queries_of_heads(params: Params, manifest: Manifest) -> tuple[GaussianQuery, ...]:
+    spaces = manifest.info.spaces
+    sizes = spaces.observation_size, spaces.action_size, spaces.one_hot
+    asked = heads.contributions(*sizes, discrete=spaces.discrete_actions)
+    private = params.dynamics.variant == "private"
+    return tuple(
+        GaussianQuery(name, asked[name].sensitivity, noise if private else 0.0)
+        for name, noise in query_noises(params).items()
+    )
+
+
+def local_training(params: Params) -> LocalTraining:
+    """Return a unit's local steps; of linear heads one, on all rows that take part."""
+    dynamics = params.dynamics
+    if dynamics.model == "network":
+        return dynamics
+    rows = dynamics.max_transitions_per_unit or _MOST_ROWS
+    return LocalTraining(
+        learning_rate=dynamics.learning_rate,
+        batch_size=rows,
+        local_epochs=1,
+        weight_decay=dynamics.weight_decay,
+        max_transitions_per_unit=rows,
+        beta_nll=0.0,
+    )
+
+
+def check_choices(params: Params, manifest: Manifest, public: UnitStore) -> None:
+    """Refuse choices that fit neither each other nor the data; warn where δ promises nothing.
+
+    Raises:
+        PipelineError: names the first such choice.
+    """
+    check_declared(params, manifest, public)
+    patience = params.dynamics.early_stopping.patience
+    if patience is not None and not manifest.public_units:
+        raise needs_public("params.yaml: dynamics.early_stopping.patience", patience, "null: all rounds are run")
+    if patience is not None and params.dynamics.model == "linear":
+        raise PipelineError(
+            f"params.yaml: dynamics.early_stopping.patience: found {patience}, with linear heads, which nobody public "
+            "judges; allowed: null, all rounds are run"
+        )
+    if manifest.info.environment is None:
+        _check_starts(params, manifest)
+        manifest.declared_horizon()
+    _check_termination(params, manifest, public)
+    if params.dynamics.start == "public":
+        _check_public_start(params, public)
+    observation_bounds(params, manifest, public)
+    delta, units = params.privacy.delta, manifest.private_units
+    if params.dynamics.variant == "private" and delta >= 1 / units:
+        print(
+            f"warning: params.yaml: privacy.delta = {delta:g} is not below 1/{units}, one over the number of "
+            "units: a mechanism that publishes a whole unit would pass; choose a smaller delta",
+            file=sys.stderr,
+        )
+
+
+def _check_public_start(params: Params, public: UnitStore) -> None:
+    """Refuse weights from a public split that is too small, or whose normaliser is not known beforehand."""
+    why = None
+    if public.units < LEAST_UNITS:
+        why = (
+            f"which needs {LEAST_UNITS} public units, and there are {public.units} (partition.public_fraction); "
+            "allowed: random"
+        )
+    elif params.privacy.statistics.normaliser == "private":
+        why = (
+            "with privacy.statistics.normaliser: private, whose answer is not known before the rounds; allowed: "
+            "random, or another normaliser"
+        )
+    if why is not None:
+        raise PipelineError(f"params.yaml: dynamics.start: found public, {why}")
+
+
+def _check_starts(params: Params, manifest: Manifest) -> None:
+    """Refuse a model without an environment in which no policy could start: without public or released states."""
+    if manifest.public_units:
+        return
+    nowhere = (
+        f"datasets/{params.dataset}.yaml says environment: null, and no unit is public (partition.public_fraction): "
+        "policies have nowhere to start"
+    )
+    if params.dynamics.variant == "mopo":
+        raise PipelineError(
+            f"params.yaml: dynamics.variant: found mopo, which releases no first states, and {nowhere}; allowed are "
+            "the other variants with privacy.statistics.starts: true, or public units"
+        )
+    if not params.privacy.statistics.starts:
+        raise PipelineError(
+            f"params.yaml: privacy.statistics.starts: found false, and {nowhere}; allowed is true (charged), with "
+            "policy.starts: released, or public units"
+        )
+
+
+def _check_termination(params: Params, manifest: Manifest, public: UnitStore) -> None:
+    """Refuse a termination rule that is unknown, or of another task, or contradicted by the public split."""
+    chosen, size = manifest.info.termination, public.observation_size
+    key = f"datasets/{params.dataset}.yaml: termination"
+    fitting = sorted(name for name, rule in RULES.items() if rule.observation_size == size)
+    if chosen not in (NONE, LEARNED, *fitting):
+        other = f", a rule for observations of size {RULES[chosen].observation_size}" if chosen in RULES else ""
+        whose = "those" if other else "observations"
+        allowed = ", ".join((NONE, LEARNED, *fitting))
+        raise PipelineError(f"{key}: found {chosen!r}{other}; allowed for {whose} of size {size} are {allowed}")
+    if chosen == NONE and public.terminates:
+        raise PipelineError(
+            f"{key}: found none, but episodes of data/partitions/public terminate; allowed is {LEARNED} or a rule of "
+            f"the task (for observations of size {size}: {', '.join(fitting) or 'there is none'})"
+        )
+
+
+def model_identity(params: Params, partitions: Partitions) -> str:
+    """Digest everything that determines a model but chance and code. Equal digests are one piece of paid work.
+
+    Code is left out: an edited comment or an upgrade must not charge the same people again. δ is left out too: it reads
+    the same release's ε elsewhere on its curve. `privacy.draw` is in it: another number pays for another draw.
+
+    For fitted settings the digest holds the inputs of the fit, not its results: so another version of the fit does not
+    charge the same people again.
+    """
+    statistics = params.privacy.statistics
+    uses_bounds = statistics.normaliser != "public" or statistics.starts
+    content: dict[str, Any] = {
+        "data": partitions.identity,
+        "seed": params.seed,
+        "bounds": plain(params.chosen.bounds) if uses_bounds else None,
+    }
+    if unfitted := params.unfitted & TRAINING_KEYS:
+        asked = {f"dynamics.{key}": value for key, value in _asked_of_dynamics(params).items()}
+        asked |= _asked_of_privacy(params)
+        content["asked"] = {key: value for key, value in asked.items() if key not in unfitted}
+        content["fitted"] = sorted(unfitted)
+    else:
+        plan = make_plan(params, partitions.manifest)
+        shape = dict(vars(architecture(params, partitions.manifest)))
+        features, _ = shape.pop("features"), shape.pop("spread")
+        content["architecture"] = shape | ({} if features is None else {"degree": features.degree})
+        content["dynamics"] = _asked_of_dynamics(params)
+        content["plan"] = None if params.dynamics.variant == "mopo" else plan_identity(plan)
+        content["normaliser"] = statistics.normaliser
+        content["draw"] = params.privacy.draw
+    return digest(content)
+
+
+def _asked_of_privacy(params: Params) -> dict[str, Any]:
+    """What params.yaml says of the mechanism, by key, where the mechanism depends on it.
+
+    δ decides about the noise where an ε is given, and about nothing where the noise is.
+    """
+    privacy, statistics = params.privacy, params.privacy.statistics
+    of_noise = ("noise_multiplier",) if privacy.target_epsilon is None else ("target_epsilon", "delta")
+    keys = (*of_noise, "sampling_probability", "rounds", "clipping_norm", "clipping", "draw")
+    linear = params.dynamics.model == "linear"
+    queries = ["noise_multiplier"] if statistics.normaliser == "private" or statistics.starts or linear else []
+    said = {f"privacy.{key}": getattr(privacy, key) for key in keys}
+    return said | {f"privacy.statistics.{key}": getattr(statistics, key) for key in ("normaliser", "starts", *queries)}
+
+
+def _asked_of_dynamics(params: Params) -> dict[str, Any]:
+    """What params.yaml says of the ensemble and its training.
+
+    Keys that came later are left out where they say what was meant before: the same work keeps its identity.
+    """
+    said = plain(params.dynamics)
+    del said["mopo"], said["train_anyway"]
+    for key, before in (("start", "random"), ("beta_nll", 0.0)):
+        if said[key] == before:
+            del said[key]
+    if said["model"] == "network":
+        del said["model"], said["degree"]
+    return said
+
+
+def training_setup(
+    params: Params, manifest: Manifest, public: UnitStore, place: "Place | None" = None, *, start: bool = True
+) -> "TrainingSetup":
+    """Set up the training that params.yaml describes, on the data that the manifest describes. Reads no private byte.
+
+    For variant ``mopo`` the plan adds no noise and is not used: that baseline trains without a mechanism.
+
+    Args:
+        params: every choice.
+        manifest: of the partitions.
+        public: the public split; it may be empty.
+        place: which of several processes this is; None: the only one.
+        start: whether weights are made of the public split, where ``dynamics.start`` asks for it.
+
+    Raises:
+        PipelineError: the choices fit neither each other nor the data, or no noise multiplier reaches the target ε.
+    """
+    from primorl.engine.setup import TrainingSetup
+    from primorl.paid.compute import ALONE, execution
+
+    place = place or ALONE
+    check_choices(params, manifest, public)
+    setup = TrainingSetup(
+        plan=make_plan(params, manifest),
+        architecture=architecture(params, manifest),
+        bounds=model_bounds(params, manifest, public),
+        columns=observation_columns(manifest),
+        normaliser=params.privacy.statistics.normaliser,
+        local=local_training(params),
+        server=params.dynamics,
+        seed=params.seed,
+        execution=execution(params.compute, place),
+        horizon=manifest.info.horizon,
+    ).of_process(place.process, place.processes)
+    return from_public(setup, public) if start and params.dynamics.start == "public" else setup
+
+
+def train_baseline(params: Params, setup: "TrainingSetup", partitions: Partitions, run: "StageRun") -> "Trained":
+    """NOT PRIVATE. Train the MOPO baseline's model on the pooled private rows.
+
+    Its charge, without a guarantee, is already in the ledger. Where ``privacy.statistics.normaliser`` is ``private``,
+    the raw private rows make the normaliser.
+    """
+    from primorl.engine.rehearsal import train_pooled
+    from primorl.paid.training import log_evaluation
+
+    rows = partitions.open_private(sys.maxsize)
+    assert isinstance(rows, UnitStore)
+    public = partitions.public.flat() if partitions.public.units else None
+    if setup.normaliser == "private":
+        normaliser = replace(setup, normaliser="public").make_normaliser(rows.flat(), {})
+    else:
+        normaliser = setup.make_normaliser(public, {})
+    with progress_bar(params.dynamics.mopo.max_epochs, "train_model (mopo, not private)", "epoch") as bar:
+
+        def on_epoch(evaluation: "PublicEvaluation | None") -> None:
+            bar.update()
+            if evaluation is not None:
+                log_evaluation(run, setup.architecture, evaluation)
+
+        return train_pooled(
+            setup.ensemble,
+            rows.flat(),
+            public,
+            normaliser=normaliser,
+            pooled=params.dynamics.mopo,
+            seed=setup.seed,
+            device=setup.execution.device,
+            on_epoch=on_epoch,
+        )

@@ -1,0 +1,480 @@
+"""From params.yaml to an online run, its paid learning, and what it writes: policy, statement, cards, curve, figure."""
+
+import hashlib
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from primorl.base.errors import PipelineError
+from primorl.base.files import file_sha256, replaced_directory, replaced_file
+from primorl.base.paths import ONLINE, ONLINE_CURVE, ONLINE_FIGURE, ONLINE_METRICS, POLICY
+from primorl.base.reporting import progress_bar
+from primorl.config.blocks import Online
+from primorl.config.params import Params, plain
+from primorl.evaluate.figures import draw_online
+from primorl.evaluate.returns import episode_returns
+from primorl.evaluate.statistics import MeanInterval
+from primorl.evaluate.summary import OnlineSummary, write_online_curve
+from primorl.online.learning import PARAMETERS, OnlineState, Trajectories, Update, learn, online_plan
+from primorl.online.network import PolicyNetwork
+from primorl.online.updates import DPPG, NaturalGradientByDescent, PolicyGradient, Rebel
+from primorl.paid import accounts
+from primorl.paid.accounts import digest, solved_noise
+from primorl.paid.arrivals import Arrivals
+from primorl.paid.compute import chosen_device
+from primorl.paid.partitions import log_statement
+from primorl.paid.work import Work, paid_work
+from primorl.policy import exported
+from primorl.policy.config import PolicyConfig, PolicyPointer
+from primorl.policy.exported import DeterministicPolicy, Names
+from primorl.privacy.composition import after_offline
+from primorl.privacy.ledger.charges import Payment
+from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.statement import OnlineProtocol, Statement
+from primorl.release.card import both_forms, online_card, user_epsilon
+from primorl.release.contents import CARDS, MADE_ONLINE
+from primorl.simulators.batches import batch
+from primorl.simulators.environments import EnvironmentBatch
+from primorl.tracking import StageRun
+
+STAGE = "online"
+STANDARD_DEVIATION = 1.0
+"""Of the first actions in a box, before they are squashed into its bounds."""
+_POINTS = 20  # of the curve
+_MOST_NOISE = 0.4  # at 0.6, good policies got worse (docs/online-results.md)
+_EPISODES, _LONGEST = 64, 200  # public episodes with random actions, and their steps
+_PUBLIC = 2**32 - 1
+_KEY = "params.yaml: online"
+_GONE = {"dppg": {"entropy_coefficient": 0.0, "local_steps": "gradient", "moments": "zero"}}
+"""Settings that are gone, each with its only value: they are part of what was paid for, as is that it was strict."""
+_STEPS = 2  # noisy steps of the updates that take several
+RELEASES: dict[str, int] = {DPPG.name: 1, PolicyGradient.name: 1, NaturalGradientByDescent.name: 2, Rebel.name: 2}
+"""Releases of one cohort, by the name of the update."""
+
+
+def update_of(asked: Online, discount: float) -> Update:
+    """The update that ``online.algorithm`` names (`dppg` is measured in docs/online-results.md).
+
+    Args:
+        asked: the block ``online``.
+        discount: γ.
+    """
+    rate, shared = asked.learning_rate, {"clipping_norm": asked.clipping_norm, "discount": discount}
+    if asked.algorithm == "dp-pg":
+        return PolicyGradient(learning_rate=rate, **shared)
+    if asked.algorithm == "dppg":
+        return DPPG(local_learning_rate=1.0, epochs=4, minibatches=1, decay=0.97, learning_rate=rate, **shared)
+    if asked.algorithm == "dp-rebel":
+        return Rebel(temperature=10.0, step_size=rate, steps=_STEPS, **shared)
+    return NaturalGradientByDescent(learning_rate=rate, steps=_STEPS, step_size=0.5, ball=0.5, **shared)
+
+
+class SimulatedUsers:
+    """Every user is an environment of her own, which is reset when she arrives. All of a cohort step together.
+
+    Args:
+        environments: what they are reset in.
+        steps: T, which a user takes at most.
+        episodes: episodes of one user at most; None: as many as fit into her steps.
+        seed: of the environments and of the actions, together with the numbers of the users.
+    """
+
+    def __init__(self, environments: EnvironmentBatch, steps: int, episodes: int | None, seed: int):
+        self.batch = environments
+        self._steps, self._episodes, self._seed = steps, episodes, seed
+
+    def meet(self, numbers: Sequence[int], network: PolicyNetwork, parameters: Tensor) -> Trajectories:
+        """See `Users.meet`."""
+        count, T = len(numbers), self._steps
+        seed = int(np.random.SeedSequence([self._seed, *numbers]).generate_state(1, np.uint64)[0] >> 1)
+        generator = torch.Generator().manual_seed(seed)
+        network, parameters = network.to(torch.device("cpu")), parameters.cpu()
+        observations = torch.from_numpy(self.batch.reset(count, seed))
+        present = torch.ones(count, dtype=torch.bool)
+        left = torch.full((count,), self._episodes or T + 1)
+        kept: list[tuple[Tensor, ...]] = []
+        for step in range(T):
+            drawn = network.sample(parameters, observations, generator)
+            after, rewards, terminated, truncated = (
+                torch.from_numpy(array) for array in self.batch.step(network.squashed(drawn).numpy())
+            )
+            over = terminated | truncated
+            kept.append((observations, drawn, rewards, after, terminated, over | (step == T - 1), present))
+            left = left - (over & present).long()
+            present = present & (left > 0)
+            if not present.any():
+                break
+            # With several episodes each, at every step: else one user's end would move the starts that others draw.
+            restart = self._episodes != 1 or bool(over.any())
+            observations = torch.from_numpy(self.batch.restart(over.numpy())) if restart else after
+        return _padded(kept, T)
+
+
+def _padded(kept: Sequence[tuple[Tensor, ...]], steps: int) -> Trajectories:
+    """Steps of all users ``[U, ..]`` as ``[U, T, ..]``; what a user who has left does there is zero."""
+    valid = torch.stack([step[-1] for step in kept], 1)
+    tensors = []
+    for values in zip(*kept, strict=True):
+        stacked = torch.stack(values, 1)
+        stacked = stacked * valid.view(*valid.shape, *[1] * (stacked.dim() - 2)).to(stacked.dtype)
+        whole = stacked.new_zeros(len(stacked), steps, *stacked.shape[2:])
+        whole[:, : len(kept)] = stacked
+        tensors.append(whole)
+    return Trajectories(*tensors)
+
+
+@dataclass(frozen=True)
+class Start:
+    """The policy that a run begins with.
+
+    Attributes:
+        network: its shape.
+        parameters: ``[d]``.
+        statement: of an offline policy; None: it is new.
+        sha256: of the offline policy's file.
+        names: of observations and actions.
+    """
+
+    network: PolicyNetwork
+    parameters: Tensor
+    statement: Statement | None
+    sha256: str | None
+    names: Names | None
+
+
+@dataclass(frozen=True)
+class OnlineRun:
+    """Everything that an online run needs.
+
+    Attributes:
+        start: the policy to begin with.
+        update: that every cohort makes.
+        plan: the mechanism.
+        arrivals: who is met when.
+        users: how they are met.
+        steps: T.
+    """
+
+    start: Start
+    update: Update
+    plan: Plan
+    arrivals: Arrivals
+    users: SimulatedUsers
+    steps: int
+
+
+def online_run(params: Params) -> OnlineRun:
+    """Prepare the run that params.yaml describes. Meets nobody.
+
+    Raises:
+        PipelineError: the choices fit neither each other nor the environment or the offline policy, or no noise is
+            enough for ε.
+    """
+    asked, environment = params.online, params.chosen.environment
+    if environment is None:
+        raise PipelineError(
+            f"datasets/{params.dataset}.yaml: environment: found null, and users of the stage online act in one; name "
+            f"a simulator, or set {_KEY}.users and arrivals to null"
+        )
+    arrivals = Arrivals.of(params)
+    if arrivals.turned_away:
+        print(
+            f"{STAGE}: {arrivals.turned_away} arrivals are not met: they came more than online.appearances times, "
+            "twice to one cohort, or after the last full cohort",
+            file=sys.stderr,
+        )
+    environments = batch(environment)
+    limit = environments.step_limit or params.chosen.horizon or 0
+    steps = asked.steps or limit * asked.episodes
+    if not steps:
+        raise PipelineError(
+            f"{_KEY}.steps: found null, and neither {environment} nor datasets/{params.dataset}.yaml (horizon) limits "
+            "an episode; give a number"
+        )
+    users = SimulatedUsers(environments, steps, asked.episodes, params.seed)
+    start = (_from_offline if asked.start == "policy" else _from_scratch)(params, environments)
+    update = update_of(asked, params.policy.discount)
+    plan = _plan(params, update, arrivals)
+    # Norm of the noise in one release over the largest norm of a mean, z √d / m.
+    noise = plan.noise_multiplier * math.sqrt(start.network.parameters) / asked.cohort
+    if noise > _MOST_NOISE:
+        needed = math.ceil(asked.cohort * noise / _MOST_NOISE)
+        print(
+            f"warning: {_KEY}.cohort: found {asked.cohort}, at which the noise of an update is {noise:.2g} times "
+            f"as large as the largest mean of {start.network.parameters} parameters, so the policy may get worse; "
+            f"{needed} or more suit this ε, or a smaller network",
+            file=sys.stderr,
+        )
+    return OnlineRun(start, update, plan, arrivals, users, steps)
+
+
+def _from_offline(params: Params, needed: EnvironmentBatch) -> Start:
+    """The offline policy, which must be of the environment's spaces."""
+    config, policy = PolicyConfig.read(POLICY), DeterministicPolicy.load(POLICY)
+    network = PolicyNetwork.of(policy)
+    found = (policy.observation_size, policy.action_size, policy.discrete_actions)
+    if found != (needed.observation_size, len(needed.action_low), needed.discrete_actions):
+        raise PipelineError(
+            f"{POLICY}: found a policy of {found[0]} observations and {found[1]} actions, {params.chosen.environment} "
+            f"has {needed.observation_size} and {len(needed.action_low)}; run `dvc repro`"
+        )
+    names, statement = (config.observation_names, config.action_names), Statement.read(POLICY)
+    if statement.delta not in (None, params.privacy.delta):
+        raise PipelineError(
+            f"params.yaml: privacy.delta: found {params.privacy.delta!r}, and {POLICY}/privacy.json is at "
+            f"{statement.delta!r}: use the δ that the offline policy was made with"
+        )
+    return Start(
+        network,
+        network.parameters_of(policy, STANDARD_DEVIATION),
+        statement,
+        file_sha256(POLICY / "policy.safetensors"),
+        (names[0], names[1]) if names[0] and names[1] else None,
+    )
+
+
+def _from_scratch(params: Params, environments: EnvironmentBatch) -> Start:
+    """A new network. Its observations are standardised by what is public of the environment."""
+    mean, scale = _observation_scales(environments, params.seed)
+    network = PolicyNetwork(
+        hidden=params.online.hidden,
+        observation_mean=mean,
+        observation_scale=scale,
+        action_low=torch.from_numpy(environments.action_low),
+        action_high=torch.from_numpy(environments.action_high),
+        discrete_actions=environments.discrete_actions,
+    )
+    return Start(network, network.initial(params.seed, STANDARD_DEVIATION), None, None, None)
+
+
+def _observation_scales(environments: EnvironmentBatch, seed: int) -> tuple[Tensor, Tensor]:
+    """Mean and three standard deviations of observations, ``[S]`` each, over episodes that are simulated for this."""
+    stream = np.random.SeedSequence([seed, _PUBLIC])  # another one than the users'
+    random = np.random.default_rng(stream)
+    seen = [environments.reset(_EPISODES, int(stream.generate_state(1)[0]))]
+    for _ in range(min(environments.step_limit or _LONGEST, _LONGEST)):
+        if environments.discrete_actions:
+            actions: npt.NDArray[Any] = random.integers(len(environments.action_low), size=_EPISODES)
+        else:
+            actions = random.uniform(
+                environments.action_low, environments.action_high, (_EPISODES, len(environments.action_low))
+            )
+        after, _, terminated, truncated = environments.step(actions)
+        over = terminated | truncated
+        seen.append(environments.restart(over) if over.any() else after)
+    states = np.concatenate(seen)
+    return torch.from_numpy(states.mean(0)), torch.from_numpy(3 * states.std(0) + 1e-3)
+
+
+def _plan(params: Params, update: Update, arrivals: Arrivals) -> Plan:
+    """The mechanism whose ε is what params.yaml asks for."""
+    asked, delta = params.online, params.privacy.delta
+    multiplier = 0.0
+    if asked.target_epsilon is not None:
+        rounds = update.releases * asked.appearances
+        multiplier = solved_noise("online.target_epsilon", asked.target_epsilon, delta, 1.0, rounds)
+    return online_plan(
+        users=arrivals.people,
+        unit=arrivals.version.unit,
+        cohort=asked.cohort,
+        noise_multiplier=multiplier,
+        releases=update.releases,
+        appearances=asked.appearances,
+        delta=delta,
+    )
+
+
+@contextmanager
+def paid_online(params: Params, run: OnlineRun, log: StageRun) -> Iterator[tuple[OnlineState, Work[OnlineState]]]:
+    """Pay for all users, meet them, and learn. The block writes what was released and commits the work.
+
+    What was paid for under the same `identity` is resumed or restored at no cost, whatever code made it. A run that
+    was killed goes on with the users after those whom it had met, or may have met.
+
+    Raises:
+        PipelineError: the budget does not allow it.
+    """
+    cohorts = run.arrivals.cohorts
+    every = max(1, len(cohorts) // _POINTS)
+    about = run.start.sha256 or ""
+    begin = OnlineState.begin({PARAMETERS: run.start.parameters}, len(cohorts), every, about)
+    work_id, version = identity(params, run), run.arrivals.version
+    request = accounts.request(params, log, params.dataset, version, STAGE, run.plan.event, work_id)
+    begun = begin if run.plan.is_private else None
+    with paid_work(params, log, request, begun, OnlineState.restore) as work:
+        yield _learn(params, run, work.payment, begin), work
+
+
+def _learn(params: Params, run: OnlineRun, payment: Payment[OnlineState], begin: OnlineState) -> OnlineState:
+    state = payment.state or begin
+    if state.about != begin.about:
+        raise PipelineError(
+            f"{POLICY}: charge {payment.charge.id} of {payment.charge.time} paid for learning that began with another "
+            "offline policy of the same settings (an edit of code, or another machine); bring that policy back, or set "
+            "online.draw in params.yaml to a new number to pay for another run"
+        )
+    if payment.finished:
+        print(
+            f"{STAGE}: charge {payment.charge.id} of {payment.charge.time} has paid for exactly this run: it is "
+            "restored, and nobody is met. To pay for another draw of the noise, set online.draw to a new number",
+            file=sys.stderr,
+        )
+        return state.ended()
+    if state.started:
+        print(
+            f"{STAGE}: resumed after {state.started} of {state.cohorts} cohorts; nobody is met again", file=sys.stderr
+        )
+    with progress_bar(state.cohorts, STAGE, "cohort") as bar:
+        bar.update(state.started)
+        return learn(
+            run.update,
+            run.start.network,
+            run.plan,
+            run.users,
+            run.arrivals.cohorts,
+            state,
+            save_checkpoint=payment.save_checkpoint,
+            on_update=lambda now: bar.update(),
+            device=chosen_device(params.compute),
+        )
+
+
+def identity(params: Params, run: OnlineRun) -> str:
+    """A digest of everything that determines the result but chance and code. Equal digests are one piece of paid work.
+
+    Of the offline policy it holds which charges paid for it, not its bytes, which an edit of code may change.
+    """
+    offline, name = run.start.statement, run.update.name
+    content = {
+        "people": hashlib.sha256(run.arrivals.version.members).hexdigest(),
+        "fingerprint": run.arrivals.version.fingerprint,
+        "environment": params.chosen.environment,
+        "online": plain(params.online),
+        "steps": run.steps,
+        "update": [name, asdict(run.update) | {"guarantee": "strict"} | _GONE.get(name, {})],  # type: ignore[call-overload]
+        "noise_multiplier": run.plan.noise_multiplier,
+        "delta": params.privacy.delta,
+        "seed": params.seed,
+        "start": None if offline is None else [offline.charge, [each.charge for each in offline.mechanisms]],
+    }
+    return digest(content)
+
+
+def write_nobody(params: Params) -> None:
+    """Say in all outputs that nobody was met; ``models/online`` points to the offline policy."""
+    with replaced_directory(ONLINE) as fresh:
+        PolicyPointer(variant=params.dynamics.variant, policy="models/policy").write(fresh)
+    _write_results(OnlineSummary(met=False), [], [])
+
+
+def write_online(
+    params: Params, run: OnlineRun, state: OnlineState, work: Work[OnlineState], log: StageRun, seconds: float
+) -> None:
+    """Replace the outputs by those of a finished run, log them, and commit the charge with every file's digest."""
+    network, asked, episodes = run.start.network, params.online, params.evaluation.episodes
+    environment = str(params.chosen.environment)
+    users = [after * asked.cohort for after in state.kept_after]
+    own = work.stated(users_statement(params, run))
+    statement = own if run.start.statement is None else after_offline(run.start.statement, own)
+    policies = [network.exported(parameters) for parameters in state.kept]
+
+    def returns_of(policies: list[DeterministicPolicy], episodes: int) -> list[MeanInterval]:
+        stacked, horizon = DeterministicPolicy.stacked(policies), params.chosen.horizon
+        found = episode_returns(environment, stacked, episodes, params.evaluation.seed, horizon)
+        return [MeanInterval.of(own) for own in found]
+
+    with replaced_directory(ONLINE) as fresh:
+        exported.save(
+            fresh,
+            policies,
+            variant=params.dynamics.variant,
+            environment=environment,
+            policy="models/online",
+            names=run.start.names,
+        )
+        returns = returns_of(policies, params.evaluation.epoch_episodes)
+        before, after = returns_of([policies[0], policies[-1]], episodes)
+        if after.high < before.low:
+            print(
+                f"warning: {ONLINE}: the policy is worse than the one it began with: return {after.mean:.4g}, before "
+                f"{before.mean:.4g}; a larger online.cohort or a smaller online.learning_rate may help",
+                file=sys.stderr,
+            )
+        summary = OnlineSummary(
+            met=True,
+            env_id=environment,
+            algorithm=run.update.name,
+            guarantee=asked.guarantee,
+            start=asked.start,
+            private=statement.sound,
+            epsilon=user_epsilon(statement),
+            epsilon_in_all=statement.epsilon if statement.sound else None,
+            delta=own.delta,
+            unit=own.unit,
+            users=run.arrivals.people,
+            cohort=asked.cohort,
+            cohorts=state.cohorts,
+            void=statement.void,
+            return_before=before.mean,
+            return_before_ci95=(before.low, before.high),
+            return_mean=after.mean,
+            return_ci95=(after.low, after.high),
+            episodes=episodes,
+            policy_sha256=file_sha256(fresh / MADE_ONLINE[0]),
+            seconds=round(seconds, 3),
+        )
+        statement.write(fresh)
+        for name, text in both_forms(online_card(statement, summary)).items():
+            (fresh / name).write_text(text, encoding="utf-8")
+        made = {file: file_sha256(fresh / file) for file in MADE_ONLINE}
+    _write_results(summary, users, returns)
+    log_statement(log, statement)
+    log.tag("void", "; ".join(statement.void))
+    for count, each in zip(users, returns, strict=True):
+        log.metric("users", count, count)
+        log.metric("return", each.mean, count)
+        log.metric("return_low", each.low, count)
+        log.metric("return_high", each.high, count)
+        if summary.epsilon is not None:
+            log.metric("epsilon_user", summary.epsilon, count)
+    written = [ONLINE / name for name in ("config.json", "privacy.json", *CARDS)]
+    for file in (*written, ONLINE_METRICS, ONLINE_CURVE, ONLINE_FIGURE):
+        log.artifact(file)
+    work.commit(made)
+
+
+def users_statement(params: Params, run: OnlineRun) -> Statement:
+    """What one user is promised, before payment."""
+    asked = params.online
+    assumptions = [
+        f"how many users come, {run.arrivals.people}, in which order, and that {asked.cohort} make one update",
+        f"that one user takes at most {run.steps} steps and is in at most {asked.appearances} cohorts",
+        "observation and action sizes, the environment and its declared spaces",
+        "the wall time of the run",
+    ]
+    statement = run.plan.statement(dataset_fingerprint=run.arrivals.version.fingerprint, public_assumptions=assumptions)
+    protocol = OnlineProtocol(
+        algorithm=run.update.name,
+        users=run.arrivals.people,
+        cohort=asked.cohort,
+        cohorts=len(run.arrivals.cohorts),
+        appearances=asked.appearances,
+        releases=run.update.releases,
+    )
+    return replace(statement, online=protocol)
+
+
+def _write_results(summary: OnlineSummary, users: list[int], returns: list[MeanInterval]) -> None:
+    with replaced_file(ONLINE_CURVE) as fresh:
+        write_online_curve(fresh, users, returns)
+    with replaced_file(ONLINE_FIGURE) as fresh:
+        draw_online(fresh, users, returns, summary)
+    summary.write(ONLINE_METRICS)

@@ -1,0 +1,181 @@
+"""The partitioned data as a stage knows them before it pays, and the door to their private rows."""
+
+import hashlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dp_accounting import dp_event
+
+from primorl.base.dvc import REMAKE
+from primorl.base.errors import PipelineError
+from primorl.config.params import Params
+from primorl.data.identity.membership import Membership, project_secret
+from primorl.data.storage.rows import EVERY, UnitStore
+from primorl.data.storage.schema import PUBLIC_BY, Manifest
+from primorl.model.termination import NONE, RULES
+from primorl.paid.accounts import check_secret, dataset_version, open_public
+from primorl.privacy.accounting.epsilon import ACCOUNTANT, RELATION_NAME, Spent
+from primorl.privacy.accounting.figures import stated
+from primorl.privacy.ledger.history import Version
+from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.statement import NO_ROUNDS, Accountant, Statement
+from primorl.tracking import StageRun
+
+if TYPE_CHECKING:
+    from primorl.data.private import ShardedStore
+
+
+@dataclass(frozen=True)
+class Partitions:
+    """The partitioned dataset; its private rows are read by `open_private` alone.
+
+    Attributes:
+        folder: ``data/partitions``.
+        manifest: facts and counts that are declared public.
+        public: the public split; it may be empty.
+        version: the units, as the ledger knows them.
+    """
+
+    folder: Path
+    manifest: Manifest
+    public: UnitStore
+    version: Version
+
+    @classmethod
+    def open(cls, folder: Path, params: Params | None) -> "Partitions":
+        """Read the manifest, the public split and the digests of the units; check all that needs no private row.
+
+        Args:
+            folder: ``data/partitions``.
+            params: name the ledger, which knows who must not be public; None: another process has asked it.
+
+        Raises:
+            PipelineError: a file is missing, broken or of another partition, or was made under another secret; or see
+                `open_public`.
+        """
+        manifest = Manifest.load(folder / "manifest.json")
+        check_secret(manifest, folder)
+        version = dataset_version(manifest, folder)
+        return cls(folder, manifest, open_public(params, folder), version)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The dataset's part of the identity of paid work."""
+        info, spaces = self.manifest.info, self.manifest.info.spaces
+        return {
+            "dataset": info.dataset,
+            "fingerprint": info.dataset_fingerprint,
+            "unit": info.unit,
+            "units": [self.manifest.private_units, self.manifest.public_units],
+            "members": hashlib.sha256(self.version.members).hexdigest(),
+            "horizon": info.horizon,
+            "termination": info.termination,
+            "environment": info.environment,
+            "spaces": str((spaces.observation_low, spaces.observation_high, spaces.action_low, spaces.action_high)),
+            "one_hot": str((spaces.one_hot, spaces.discrete_actions)),
+        }
+
+    def open_private(
+        self, keep_bytes: int, own: slice = EVERY, *, episodes: bool = False
+    ) -> "UnitStore | ShardedStore":
+        """Open the private units, which must be those in the account. Call it after the ledger granted the charge.
+
+        Args:
+            keep_bytes: how much of the rows may stay in memory.
+            own: the units of this process; all are read, and compared with the account.
+            episodes: whether the store also tells where trajectories begin and what the log says of its behaviour.
+
+        Raises:
+            PipelineError: a file is missing or broken, or the rows are not of the units in the account.
+        """
+        from primorl.data.private import open_units
+
+        info = self.manifest.info
+        found = Membership(project_secret(), info.dataset, info.population)
+        store = open_units(self.folder / "private", keep_bytes, found.update, own, episodes=episodes)
+        if store.info != info or found.to_bytes() != self.version.members:
+            raise PipelineError(f"{self.folder}: its parts are of different partitions; run {REMAKE}")
+        return store
+
+
+def privacy_statement(plan: Plan | None, manifest: Manifest, params: Params) -> Statement:
+    """The statement of a model, before payment; without a plan (variant mopo) it guarantees nothing."""
+    fingerprint, termination = manifest.info.dataset_fingerprint, manifest.info.termination
+    if plan is not None:
+        statement = plan.statement(
+            dataset_fingerprint=fingerprint, public_assumptions=assumptions(manifest), termination=termination
+        )
+    else:
+        statement = Statement.no_guarantee(
+            unit=manifest.info.unit,
+            units=manifest.private_units,
+            dataset_fingerprint=fingerprint,
+            reason="variant mopo: trained on raw private transitions, and its policy's rollouts start from them",
+        )
+    return _described(statement, manifest, params)
+
+
+def public_statement(manifest: Manifest, params: Params, delta: float) -> Statement:
+    """The statement of a model of the public split alone: no private row was read for it, so its ε is 0."""
+    info, event = manifest.info, dp_event.NoOpDpEvent()
+    statement = Statement(
+        private=True,
+        **stated(event, Spent(0.0, 0.0, delta)),
+        **NO_ROUNDS,
+        delta=delta,
+        unit=info.unit,
+        neighboring_relation=RELATION_NAME,
+        accountant=Accountant(**ACCOUNTANT),
+        units=manifest.private_units,
+        public_assumptions=tuple(assumptions(manifest)),
+        dataset_fingerprint=info.dataset_fingerprint,
+        void=(),
+    )
+    return _described(statement, manifest, params)
+
+
+def _described(statement: Statement, manifest: Manifest, params: Params) -> Statement:
+    return replace(
+        statement,
+        termination=manifest.info.termination,
+        public_units=manifest.public_units,
+        trajectories_per_person=manifest.info.trajectories_per_person,
+        settings_origin={key: params.origins[key] for key in params.suggested()},
+    )
+
+
+def assumptions(manifest: Manifest) -> list[str]:
+    """What the guarantee takes for granted: nothing here may be read off private rows."""
+    info = manifest.info
+    simulated = info.environment is not None
+    assumptions = [
+        f"the number of private units, {manifest.private_units}",
+        f"every unit of the public split ({manifest.public_units} units, {PUBLIC_BY[manifest.public_by]})"
+        if manifest.public_units
+        else "no unit: there is no public split",
+        "observation and action sizes, "
+        + ("the environment and its declared spaces" if simulated else "the declared columns, categories and bounds"),
+        "the declared bounds of observations and rewards",
+        "the wall time of the run",
+        "which versions of the data share units, and how many charges there were on them",
+    ]
+    if info.horizon is not None:
+        by_whom = "as declared or by the environment" if simulated else "as declared"
+        assumptions.append(f"episodes of at most {info.horizon} steps, {by_whom}")
+    if info.trajectories_per_person is not None:
+        assumptions.append(f"at most {info.trajectories_per_person} trajectories of one person, as declared")
+    if info.termination == NONE:
+        assumptions.append("that no episode terminates")
+    elif info.termination in RULES:
+        assumptions.append(f"when an episode ends: the declared rule {info.termination}")
+    return assumptions
+
+
+def log_statement(run: StageRun, statement: Statement) -> None:
+    """Tag the run with the statement. ε is that of the reservation, also where training stopped early.
+
+    It is no metric here: the pipeline's run has that, so that a search by ε lists every result once.
+    """
+    for key in ("private", "epsilon", "delta", "noise_multiplier", "unit", "dataset_fingerprint"):
+        run.tag(key, str(getattr(statement, key)))

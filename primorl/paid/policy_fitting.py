@@ -1,0 +1,215 @@
+"""What the policy stage decides by itself: from public rows where there are some, else from what is declared."""
+
+import math
+import sys
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from primorl.base.errors import PipelineError
+from primorl.base.paths import BEHAVIOUR, MANIFEST, MODEL
+from primorl.config.params import Params
+from primorl.data.storage.rows import UnitStore
+from primorl.data.storage.schema import Manifest
+from primorl.evaluate.private.problem import PublicTrajectories
+from primorl.model.ensemble import GaussianEnsemble, SeedGenerators, evidence
+from primorl.model.starts import StartModel, asked_of_private, survival_of
+from primorl.model.termination import LEARNED, NONE
+from primorl.paid.accounts import open_public
+from primorl.policy.behaviour import BehaviourPolicy, released
+from primorl.policy.member_values import DIVERGENCES, DIVERGENCES_OF_HEADS, Contest
+from primorl.policy.training import Near
+from primorl.simulators.environments import reset_states
+
+RESETS = 4096
+_RETURN, _LONGEST_RETURN = 10.0, 100  # what a return of one standard deviation a step is scaled to, and its steps
+_ALONE = 3.0  # times as large, and _EPOCHS twice as many, without a clone: entropy starts high and falls slowly
+_LONGEST_ROLLOUT, _TRANSITIONS = 20, 5_000
+_EPOCHS, _UPDATES, _BUFFER = 24, 250, 100_000
+_BOUNDS_IN_STD = 6.0
+
+
+@dataclass(frozen=True)
+class PublicLog:
+    """The public rows as the policy stage sees them.
+
+    Attributes:
+        store: the public split; None: nothing is public, or nothing that stands for the private people.
+    """
+
+    store: UnitStore | None
+
+    @classmethod
+    def open(cls, params: Params) -> "PublicLog":
+        """Read what of the public split stands for the private people; raises what `open_public` raises."""
+        store = open_public(params)
+        return cls(store if store.units > 0 and not asked_of_private(MODEL) else None)
+
+    @cached_property
+    def recorded(self) -> PublicTrajectories | None:
+        """Every public trajectory, whose unit may have several; each counts once. None: nothing is public."""
+        if self.store is None:
+            return None
+        found = PublicTrajectories.of(self.store)
+        return replace(found, weight=torch.ones_like(found.weight))
+
+    @property
+    def mean_length(self) -> float:
+        """Mean steps of a trajectory; where nothing is public, of the charged answer or the declared horizon."""
+        if self.recorded is None:
+            return float(self._survival(by_model=False).sum())
+        return float(self.recorded.length.double().mean())
+
+    @property
+    def mean_return(self) -> tuple[float, float] | None:
+        """Mean undiscounted return of a public trajectory and its standard error; None: fewer than two are public."""
+        if self.recorded is None or len(self.recorded.length) < 2:
+            return None
+        returns = self.recorded.reward.sum(1)
+        return float(returns.mean()), float(returns.std()) / math.sqrt(len(returns))
+
+    def going_on(self, *, by_model: bool) -> Tensor:
+        """S(t) for t = 0, 1, …: the share of recordings that go on for more than t steps, float64 ``[T]``.
+
+        Where nothing is public: by a charged query, or ones up to the declared horizon.
+
+        Args:
+            by_model: whether the model ends episodes, so that terminations are its own business and no end here.
+        """
+        if self.recorded is None:
+            return self._survival(by_model=by_model)
+        recorded = self.recorded.in_rollouts(None if by_model else NONE)
+        return recorded.survival(int(recorded.length.max()))
+
+    def _survival(self, *, by_model: bool) -> Tensor:
+        horizon, asked = Manifest.load(MANIFEST).declared_horizon(), survival_of(MODEL, by_model=by_model)
+        return torch.ones(horizon, dtype=torch.float64) if asked is None else asked
+
+    def reward_std(self, model: GaussianEnsemble) -> float:
+        """Standard deviation of public rewards; 1 for 0.
+
+        Where nothing is public: the charged scale of linear heads, or a sixth of the declared range.
+        """
+        bounds = model.bounds
+        if self.store is None and model.architecture.features is not None:
+            spread = float(model.normaliser.target_scale[-1])  # of a charged query
+        elif self.store is None:
+            spread = (bounds.reward_high - bounds.reward_low) / _BOUNDS_IN_STD
+        else:
+            spread = float(self.store.flat()[1][:, self.store.observation_size].double().std(correction=0))
+        return spread if spread > 0 else 1.0
+
+    def first_states(self, params: Params) -> Tensor:
+        """``[n, S]``: where public trajectories begin; else the released start model's; else the environment's."""
+        if self.store is not None:
+            return self.store.first_observations()
+        environment = params.chosen.environment
+        if environment is not None and not params.privacy.statistics.starts:
+            return reset_states(environment, RESETS, params.seed)
+        generator = torch.Generator().manual_seed(params.seed)
+        return StartModel.load(MODEL, torch.device("cpu")).sample(RESETS, generator)
+
+    def start_states(self, params: Params) -> Tensor:
+        """Return ``[n, S]``: public states, draws from the released start model, or resets, as ``policy.starts`` asks.
+
+        Raises:
+            PipelineError: no unit is public, or no start model was released.
+        """
+        if params.policy.starts == "released":
+            generator = torch.Generator().manual_seed(params.seed)
+            return StartModel.load(MODEL, torch.device("cpu")).sample(RESETS, generator)
+        if params.policy.starts != "public":
+            assert params.chosen.environment is not None  # checked when params.yaml is read
+            return reset_states(params.chosen.environment, RESETS, params.seed)
+        if self.store is None:
+            raise PipelineError(
+                "params.yaml: policy.starts: found public, and no unit is public (partition.public_fraction); allowed: "
+                "reset, pool, released (privacy.statistics.starts)"
+            )
+        return self.store.flat()[0][:, : self.store.observation_size]
+
+    def believes(self, model: GaussianEnsemble) -> bool:
+        """Whether the public rows support how the model ends episodes; declared rules need no support. Says so if not.
+
+        A learned end that is wrong is a way out of all costs that would follow.
+        """
+        if model.termination != LEARNED:
+            return True
+        if self.store is None:
+            print("optimize_policy: no public rows support learned terminations: not used", file=sys.stderr)
+            return False
+        found = evidence(model, self.store.flat()[0], self.store.terminated())
+        if not found.supports:
+            print(f"optimize_policy: the model's learned terminations are not used: {found.why}", file=sys.stderr)
+        return found.supports
+
+
+def near_the_clone(params: Params, public: PublicLog, model: GaussianEnsemble, device: torch.device) -> Near:
+    """The clone as what holds policies, and the contest of those.
+
+    Raises:
+        PipelineError: the clone's files are missing or broken, or it is of other actions than the model.
+    """
+    cpu = torch.device("cpu")
+    behaviour, bounds = BehaviourPolicy.load(BEHAVIOUR, cpu), model.bounds
+    clone = behaviour.policy
+    same = clone.discrete_actions == bounds.discrete_actions and all(
+        torch.equal(mine, its)
+        for mine, its in ((clone.action_low, bounds.action_low), (clone.action_high, bounds.action_high))
+    )
+    if not same or clone.observation_size != model.architecture.observation_size:
+        raise PipelineError(f"{BEHAVIOUR}: of other observations or actions than {MODEL}; run `dvc repro`")
+    contest = Contest(
+        ensemble=model,
+        clone=released(behaviour, SeedGenerators.of([params.seed], cpu)),
+        starts=public.first_states(params),
+        weights=public.going_on(by_model=model.termination != NONE),
+        seed=params.seed,
+        observed=public.mean_return,
+        divergences=DIVERGENCES if model.architecture.features is None else DIVERGENCES_OF_HEADS,
+    )
+    return BehaviourPolicy.load(BEHAVIOUR, device), contest
+
+
+def unfitted(params: Params) -> bool:
+    """Whether a key of the block ``policy`` is for the stage to decide."""
+    return any(key.startswith("policy.") for key in params.unfitted)
+
+
+def needs_public(params: Params, termination: str) -> bool:
+    """Whether the stage looks at public rows although there is no clone."""
+    return unfitted(params) or params.policy.starts == "public" or termination == LEARNED
+
+
+def fitted_policy(params: Params, public: PublicLog, model: GaussianEnsemble, *, near_clone: bool) -> dict[str, Any]:
+    """Values for all keys of the block ``policy`` that can be fitted.
+
+    Rewards are scaled so that the return of a trajectory (of at most 100 steps) spreads over about 10, which the
+    entropy and the divergence are measured against. A batch of rollouts has about 5,000 transitions.
+    """
+    length = public.mean_length
+    horizon = max(1, min(_LONGEST_ROLLOUT, round(length)))
+    held = params.policy.horizon if "policy.horizon" not in params.unfitted else horizon
+    batch = max(64, math.ceil(_TRANSITIONS / held))
+    scaled = _RETURN * (1.0 if near_clone else _ALONE)
+    return {
+        "policy.reward_scale": scaled / (public.reward_std(model) * min(length, _LONGEST_RETURN)),
+        "policy.target_entropy": -float(model.architecture.action_size),
+        "policy.uncertainty": "standardised_difference",
+        "policy.penalty": 1.0,
+        "policy.horizon": horizon,
+        "policy.starts": _starts(params, public),
+        "policy.epochs": _EPOCHS if near_clone else 2 * _EPOCHS,
+        "policy.updates_per_epoch": _UPDATES,
+        "policy.rollout_batch": batch,
+        "policy.buffer_size": max(_BUFFER, batch * held),
+    }
+
+
+def _starts(params: Params, public: PublicLog) -> str:
+    if public.store is not None:
+        return "public"
+    return "released" if params.privacy.statistics.starts else "reset"

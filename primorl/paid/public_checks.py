@@ -1,0 +1,156 @@
+"""Whether the public split fits what is declared of the data, asked before a charge. Reads no private byte."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from primorl.base.errors import PipelineError
+from primorl.config.datasets import AnyDataset, DeclaredBounds, TabularDataset
+from primorl.config.params import Params
+from primorl.data.storage.rows import UnitStore
+from primorl.data.storage.schema import Manifest, Spaces
+from primorl.model.termination import LEARNED, NONE
+
+Floats = npt.NDArray[np.floating]
+
+STOP, WARNING = 0.2, 0.01
+"""Shares of public values outside a column's bounds from which a training is refused, and from which it is warned."""
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """A column and its declared bounds; infinite where none are declared, or where the public split gives them."""
+
+    name: str
+    key: str
+    low: float
+    high: float
+    of_public: bool = False
+
+    def outside(self, values: Floats) -> float:
+        """The share of ``values`` [rows] outside the bounds, which are rounded to float32 as the values are."""
+        low, high = np.float32(self.low), np.float32(self.high)
+        return float(((values < low) | (values > high)).mean())
+
+
+def bounded(dataset: AnyDataset | None, spaces: Spaces) -> list[Bounded]:
+    """Every dimension of an observation, then the reward, with the bounds that the model will keep to."""
+    observation = "space" if dataset is None else dataset.bounds.observation
+    low, high = spaces.observation_low, spaces.observation_high
+    if isinstance(observation, DeclaredBounds) and len(observation.low) == len(low):
+        low, high = observation.low, observation.high
+    public = observation == "public"
+    if public:
+        low, high = (-np.inf,) * len(low), (np.inf,) * len(high)
+    names = zip(spaces.observation_names, low, high, strict=True)
+    columns = [Bounded(name, "bounds.observation", least, most, public) for name, least, most in names]
+    reward = "public" if dataset is None else dataset.bounds.reward
+    name = dataset.options.columns.reward if isinstance(dataset, TabularDataset) else "reward"
+    ends = (-np.inf, np.inf) if isinstance(reward, str) else reward
+    return [*columns, Bounded(name, "bounds.reward", *ends, dataset is not None and reward == "public")]
+
+
+def cuts_last_rows(dataset: AnyDataset | None) -> bool:
+    """Whether the last row of a trajectory that does not terminate is dropped, and its reward with it."""
+    if not isinstance(dataset, TabularDataset) or dataset.options.end == "outcome":
+        return False
+    return dataset.options.columns.next_observation is None
+
+
+@dataclass(frozen=True)
+class Objections:
+    """Lines about a run, each with what was found in the public split and what to do.
+
+    Attributes:
+        stops: why it is not to be paid for.
+        warnings: what to look at.
+    """
+
+    stops: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def objections(params: Params, manifest: Manifest, public: UnitStore) -> Objections:
+    """What the public split says against a run; where nobody is public, what the entry says.
+
+    Returns:
+        No stops with ``dynamics.train_anyway``: they are warnings then.
+    """
+    if public.units == 0:
+        dataset = params.chosen
+        cut = isinstance(dataset, TabularDataset) and cuts_last_rows(dataset) and not dataset.options.columns.terminated
+        warning = (
+            f"datasets/{params.dataset}.yaml: options.end: the last row of every trajectory is dropped, and its reward "
+            "with it, and nobody is public to tell whether any is left; if an outcome "
+            "score is there, set options.end: outcome and termination: learned; or name next_observation columns"
+        )
+        ends = (
+            f"datasets/{params.dataset}.yaml: termination: learned: nobody is public to tell whether the model's ends "
+            "are right, so rollouts do not end by them, and an outcome score in last rows may not be learned; consent "
+            "of some people (partition.public) helps, or rewards in every row"
+        )
+        learned = manifest.info.termination == LEARNED
+        return Objections((), (*((warning,) if cut else ()), *((ends,) if learned else ())))
+    inputs, targets = public.arrays()
+    size = public.observation_size
+    values = np.concatenate((inputs[:, :size], targets[:, size : size + 1]), axis=1)
+    stops, warnings = list(_no_reward(params, manifest, public, values[:, -1])), list[str]()
+    for column, seen in zip(bounded(params.chosen, manifest.info.spaces), values.T, strict=True):
+        share = column.outside(seen)
+        if share >= WARNING:
+            (stops if share > STOP else warnings).append(
+                f"datasets/{params.dataset}.yaml: {column.key}: {_percent(share)} of the public values of "
+                f"{column.name!r} lie outside its bounds [{column.low:g}, {column.high:g}] (public minimum "
+                f"{seen.min():.4g}, maximum {seen.max():.4g}); correct them to what is possible, or set {column.key} "
+                "to public"
+            )
+    if params.dynamics.train_anyway:
+        return Objections((), (*stops, *warnings))
+    return Objections(tuple(stops), tuple(warnings))
+
+
+def check_public(params: Params, manifest: Manifest, public: UnitStore) -> None:
+    """Refuse to pay for a private training that the public split speaks against; warn of less.
+
+    Raises:
+        PipelineError: most values of a column lie outside its bounds, or no reward differs from another.
+    """
+    found = objections(params, manifest, public)
+    if found.stops and params.dynamics.variant == "private":
+        raise PipelineError(
+            f"{'; '.join(found.stops)}. Nothing was charged; to train all the same, set dynamics.train_anyway: true"
+        )
+    say_public("train_model", (*found.stops, *found.warnings))
+
+
+def say_public(stage: str, lines: tuple[str, ...]) -> None:
+    """Print warnings of a stage."""
+    for line in lines:
+        print(f"{stage}: warning: {line}", file=sys.stderr)
+
+
+def _no_reward(params: Params, manifest: Manifest, public: UnitStore, reward: Floats) -> Iterator[str]:
+    """Nothing can be learned where every step earns the same, unless episodes can end sooner or later."""
+    if reward.min() < reward.max():
+        return
+    ends = manifest.info.termination
+    may_end = public.terminates if ends == LEARNED else ends != NONE
+    if reward[0] != 0 and may_end:
+        return
+    cut = cuts_last_rows(params.chosen) and not public.terminates
+    why = (
+        "the last row of a trajectory that does not terminate is dropped, and its reward with it; if an outcome score "
+        "is there, set options.end: outcome and termination: learned; or name next_observation columns"
+        if cut
+        else "correct options.columns.reward, or the log"
+    )
+    key = "options.end" if cut else "reward"
+    file = f"datasets/{params.dataset}.yaml"
+    yield f"{file}: {key}: every public reward is {reward[0]:g}, so nothing can be learned: {why}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g}%"

@@ -1,0 +1,458 @@
+"""Charge the ledger, train in one or several processes, and write what was trained: the model, and the clone."""
+
+import hashlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import primorl
+from primorl.base.errors import PipelineError
+from primorl.base.files import check_writable, file_sha256, home, replaced_directory
+from primorl.base.paths import CHECKPOINTS, FITS, SECRET
+from primorl.base.reporting import progress_bar
+from primorl.config.params import Params
+from primorl.data.private import ShardedStore
+from primorl.data.storage.rows import UnitStore
+from primorl.engine.distributed import Group, announce_grant, check_coverage, serve, wait_for_grant
+from primorl.engine.heads import LENGTHS
+from primorl.engine.linear import distilled
+from primorl.engine.policy_network import Network, PolicyNetwork
+from primorl.engine.public_evaluation import PublicEvaluation, PublicEvaluator
+from primorl.engine.rounds import check_setup
+from primorl.engine.settings import LEAST_UNITS
+from primorl.engine.setup import CloningSetup, TrainingSetup
+from primorl.engine.training import ENGINE_VERSION, Trained, TrainingState, train
+from primorl.model.config import CanLearn, ModelConfig
+from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser, Weights
+from primorl.paid import accounts
+from primorl.paid.compute import ALONE, Place, ThreadChoice, joined, kept_bytes
+from primorl.paid.model import PrivateStage, from_public
+from primorl.paid.partitions import Partitions, log_statement, privacy_statement, public_statement
+from primorl.paid.work import Work, paid_work
+from primorl.policy import behaviour
+from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy
+from primorl.policy.exported import DeterministicPolicy
+from primorl.privacy.ledger.charges import Payment, spent_on_dataset
+from primorl.privacy.statement import SpentOnDataset
+from primorl.tracking import StageRun
+
+_COPIES = 8  # of the parameters on disk at most: a checkpoint holds four, and is replaced by a new one; then the model
+
+
+_ACCOUNTING_SHARE = 200  # ε so far may take one part in so many of the time
+
+
+OnRound = Callable[[int, PublicEvaluation | None], None]
+
+
+@dataclass(frozen=True)
+class PaidModel:
+    """A trained model or clone whose charge is open.
+
+    Attributes:
+        setup: of the training.
+        trained: weights, normaliser, answers to the queries.
+        engine_version: of the engine that began the training.
+        work: the charge, to be committed with every file that was written.
+    """
+
+    setup: TrainingSetup
+    trained: Trained
+    engine_version: int
+    work: Work[TrainingState]
+
+
+@contextmanager
+def paid_training(stage: PrivateStage, params: Params, partitions: Partitions, run: StageRun) -> Iterator[PaidModel]:
+    """Pay for the training and train, as the first process. The block writes the model and commits the charge.
+
+    Everything that can be refused without private data is refused before the ledger is asked. The ledger is asked
+    before the private partition is opened.
+
+    What was paid for under the same `PrivateStage.identity` is resumed or restored at no cost, whatever code made it.
+
+    Raises:
+        PipelineError: the choices or an estimator of private evaluation do not fit the data, the budget does not allow
+            the training, it diverged, or another process was lost.
+    """
+    place = Place.of(params.compute) if stage.asked(params) else ALONE
+    setup = stage.setup(params, partitions.manifest, partitions.public, place)
+    if setup.plan.is_private:
+        check_setup(setup)
+    accounts.check_evaluation(params, partitions.manifest.info)
+    check_writable([stage.output, home() / CHECKPOINTS / "charge"], _COPIES * 4 * setup.architecture.parameters)
+    identity = stage.identity(params, partitions)
+    request = accounts.request(
+        params, run, partitions.manifest.info.dataset, partitions.version, stage.name, setup.plan.event, identity
+    )
+    begin = TrainingState.begin(setup.first_weights(), setup.digest) if setup.plan.is_private else None
+    with paid_work(params, run, request, begin, partial(_restored, setup)) as work:
+        payment = work.payment
+        _say_what_is_restored(stage, payment)
+        if stage.pooled is not None and params.dynamics.variant == "mopo":
+            trained = stage.pooled(params, setup, partitions, run)
+        else:
+            threads = ThreadChoice(params.compute, setup.execution.device)
+            started = payment.state.started if payment.state else 0
+            with training_report(run, setup, stage.name, started, threads.update) as report:
+                trained = _train(stage, params, setup, partitions, payment, place, report)
+        if refusal := _refusal(stage, trained):
+            work.commit()
+            free_again = "" if payment.file is None else ", and the same settings cost nothing again"
+            raise PipelineError(
+                f"{refusal}. The last good {stage.what} is untouched; the charge stays spent{free_again}"
+            )
+        yield PaidModel(setup, trained, payment.state.engine if payment.state else ENGINE_VERSION, work)
+
+
+def work_for_first(params: Params, stage: PrivateStage, folder: Path) -> None:
+    """Sum over the units of this process, which is not the first, once the ledger has granted the charge.
+
+    Raises:
+        PipelineError: this process would train another model than the first one has paid for.
+    """
+    if not stage.asked(params):
+        return  # one process does what there is to do
+    place = Place.of(params.compute)
+    with Group() as group:
+        granted = wait_for_grant(group)
+        if granted is None:
+            return
+        if not (home() / SECRET).exists():
+            raise PipelineError(
+                f"{SECRET}: not there; all processes need the project's secret and data/partitions as the first has "
+                "them: share the project's folder, or copy both (inside the trust boundary)"
+            )
+        partitions = Partitions.open(folder, None)
+        setup = stage.setup(params, partitions.manifest, partitions.public, place)
+        if _agreed(stage.identity(params, partitions), setup) != granted:
+            raise PipelineError(
+                f"params.yaml, data/partitions, {FITS} or the project's code differ from those of the first process; "
+                "give all processes the same"
+            )
+        if setup.plan.is_private:
+            check_setup(setup)
+        private = _open_private(params, setup, partitions, place)
+        check_coverage(group, setup.plan.units, private.numbers)
+        serve(group, setup, setup.source_of(private))
+
+
+def _train(
+    stage: PrivateStage,
+    params: Params,
+    setup: TrainingSetup,
+    partitions: Partitions,
+    payment: Payment[TrainingState],
+    place: Place,
+    on_round: OnRound,
+) -> Trained:
+    """Run the rounds that the payment has left, or restore what an earlier run finished."""
+    with joined(place, stage.name, needed=not payment.finished) as group:
+        private = None
+        if not payment.finished:  # the ledger has granted the charge: now all processes open the private units
+            if group is not None:
+                announce_grant(group, _agreed(payment.charge.identity, setup))
+            rows = _open_private(params, setup, partitions, place)
+            if group is not None:
+                check_coverage(group, setup.plan.units, rows.numbers)
+            private = setup.source_of(rows)
+        # Linear heads are not judged by people who may differ from the others.
+        judged = partitions.public.units and (setup.architecture.features is None or setup.normaliser == "public")
+        return train(
+            setup,
+            private,
+            setup.public_of(partitions.public.flat()) if judged else None,
+            state=payment.state,
+            save_checkpoint=payment.save_checkpoint,
+            on_round=on_round,
+            group=group,
+        )
+
+
+def _open_private(
+    params: Params, setup: TrainingSetup, partitions: Partitions, place: Place
+) -> UnitStore | ShardedStore:
+    own = slice(setup.plan.process, None, setup.plan.processes)
+    asked = any(query.what == LENGTHS for query in setup.plan.queries)
+    return partitions.open_private(kept_bytes(params.compute, place), own, episodes=asked)
+
+
+def _restored(setup: TrainingSetup, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> TrainingState:
+    """The state of a checkpoint, whose rounds must follow what these do: the charge paid for no others.
+
+    Raises:
+        PipelineError: what is fitted to the data, or set by this version, was otherwise when the charge was reserved.
+        ValueError, KeyError, TypeError: see `TrainingState.restore`.
+    """
+    if facts.get("settings") not in (None, setup.digest):
+        raise PipelineError(
+            f"{FITS}: the settings that are fitted to the data, or set by this version, were others when this result "
+            "was paid for; bring back the folder, or the version, that it was paid for with; to pay for another "
+            "draw with the new ones, set privacy.draw in params.yaml to a new number"
+        )
+    return TrainingState.restore(setup.architecture, tensors, facts)
+
+
+def _agreed(identity: str, setup: TrainingSetup) -> str:
+    agreed = hashlib.sha256(f"{identity} {setup.digest}".encode())
+    for file in sorted(Path(primorl.__file__).parent.rglob("*.py")):
+        agreed.update(hashlib.sha256(file.read_bytes()).digest())
+    return agreed.hexdigest()
+
+
+def _say_what_is_restored(stage: PrivateStage, payment: Payment[TrainingState]) -> None:
+    if payment.state is None or payment.state.started == 0:
+        return
+    other = payment.state.engine != ENGINE_VERSION
+    made = f" Engine version {payment.state.engine} began it; this is version {ENGINE_VERSION}." if other else ""
+    if payment.finished:
+        paid = f"charge {payment.charge.id} of {payment.charge.time} has paid for exactly this {stage.what}"
+        print(
+            f"{stage.name}: {paid}: it is restored, and nothing is spent.{made} To pay for another draw of the noise, "
+            "set privacy.draw to a new number",
+            file=sys.stderr,
+        )
+    elif made:
+        print(f"{stage.name}: charge {payment.charge.id} is resumed.{made}", file=sys.stderr)
+
+
+def _refusal(stage: PrivateStage, trained: Trained) -> str | None:
+    """Why weights that are not finite, or whose public loss beats no constant, are refused; None: they are not."""
+    if not trained.finite:
+        return stage.diverged
+    loss = trained.public_loss
+    if stage.must_learn and loss is not None and loss.diverged:
+        return (
+            "params.yaml: dynamics: the trained model is no better than a constant: its public loss is "
+            f"{loss.final:.4g}, that of the initial weights {loss.initial:.4g}, of a constant {loss.constant:.4g}; "
+            "lower dynamics.learning_rate, raise privacy.sampling_probability or the target ε, or train a smaller "
+            "dynamics.hidden"
+        )
+    return None
+
+
+@contextmanager
+def training_report(
+    run: StageRun, setup: TrainingSetup, stage: str, started: int = 0, between: Callable[[], None] = lambda: None
+) -> Iterator[OnRound]:
+    """Report every round of a training: a progress bar and MLflow metrics, of released things only.
+
+    ε is computed at evaluations, but never for more than a 200th of the time, and after the last round.
+
+    Args:
+        run: the stage's MLflow run.
+        setup: of the training.
+        stage: name of the stage.
+        started: rounds that an earlier run began.
+        between: called before the first round and after every round.
+
+    Yields:
+        A function that takes the number of rounds spent so far, and the evaluation where the round had one.
+    """
+    plan, due = setup.plan, 0.0
+    with progress_bar(plan.rounds, stage, "round") as bar:
+        bar.update(started)
+        between()
+
+        def on_round(started: int, evaluation: PublicEvaluation | None) -> None:
+            nonlocal due
+            between()
+            bar.update()
+            if evaluation is not None:
+                log_evaluation(run, setup.architecture, evaluation)
+                bar.set_postfix(public_loss=f"{evaluation.loss:.3f}", refresh=False)
+            began = time.monotonic()
+            if started < plan.rounds and (evaluation is None or began < due):
+                return
+            spent = plan.spent(started)
+            if spent is not None:
+                run.metric("epsilon_so_far", spent.epsilon_pld, started)
+            due = began + _ACCOUNTING_SHARE * (time.monotonic() - began)
+
+        yield on_round
+
+
+def log_evaluation(run: StageRun, architecture: Network, evaluation: PublicEvaluation) -> None:
+    """Log the public loss and each target's error."""
+    run.metric("public_loss", evaluation.loss, evaluation.round)
+    for name, error in zip(architecture.target_names, evaluation.error, strict=True):
+        run.metric(f"public_error.{name}", error, evaluation.round)
+
+
+@contextmanager
+def _released(
+    folder: Path, params: Params, partitions: Partitions, paid: PaidModel, run: StageRun, logged: Sequence[str]
+) -> Iterator[Path]:
+    """Replace ``folder`` by what the block writes and its statement, log both, and commit the charge.
+
+    The ledger gets the digest of every file. So a statement is bound to the bytes that it speaks of.
+    """
+    plan = None if params.dynamics.variant == "mopo" else paid.setup.plan
+    statement = paid.work.stated(privacy_statement(plan, partitions.manifest, params))
+    with replaced_directory(folder) as fresh:
+        yield fresh
+        statement.write(fresh)
+        for file in (*logged, "privacy.json"):
+            run.artifact(fresh / file)
+        made = {file.name: file_sha256(file) for file in sorted(fresh.iterdir())}
+    paid.work.commit(made)
+    log_statement(run, statement)
+
+
+def write_model(
+    folder: Path, params: Params, can_learn: CanLearn, partitions: Partitions, paid: PaidModel, run: StageRun
+) -> None:
+    """Replace ``folder`` by the trained model and its statement, log both, and commit the charge."""
+    setup, trained, variant = paid.setup, paid.trained, params.dynamics.variant
+    if lost := setup.late_queries().keys() - trained.answers.keys():
+        print(
+            f"train_model: warning: answers to {', '.join(sorted(lost))} were lost with a process that died, and the "
+            "same charge cannot ask again: what they would tell counts as unknown; privacy.draw pays for another draw",
+            file=sys.stderr,
+        )
+    with _released(folder, params, partitions, paid, run, ["config.json"]) as fresh:
+        _save_model(fresh, params, partitions, setup, trained, paid.engine_version)
+        replace(ModelConfig.read(fresh), can_learn=can_learn if variant == "private" else None).write(fresh)
+        starts = setup.start_model(trained.answers, trained.normaliser)
+        if starts is not None:
+            starts.save(fresh)
+    spaces = partitions.manifest.info.spaces
+    if hidden := setup.hidden_by_noise(trained.answers, [*spaces.observation_names, *spaces.action_names, "reward"]):
+        print(
+            f"train_model: warning: noise hides how much these vary within their declared bounds: {', '.join(hidden)}; "
+            f"heads learn little of them; narrower bounds in datasets/{params.dataset}.yaml help, or a larger ε",
+            file=sys.stderr,
+        )
+
+
+def _save_model(
+    folder: Path, params: Params, partitions: Partitions, setup: TrainingSetup, trained: Trained, engine_version: int
+) -> None:
+    info = partitions.manifest.info
+    shape, weights = setup.released(trained.weights, trained.answers, params.dynamics.ensemble_size)
+    ensemble = GaussianEnsemble(shape, weights, trained.normaliser, setup.bounds, info.termination)
+    ensemble.save(
+        folder,
+        environment=info.environment,
+        variant=params.dynamics.variant,
+        rounds=trained.rounds,
+        observation_names=info.spaces.observation_names,
+        action_names=info.spaces.action_names,
+        elapsed=info.spaces.elapsed,
+        engine_version=engine_version,
+        public_loss=trained.public_loss,
+    )
+
+
+def publish_units(params: Params, partitions: Partitions) -> SpentOnDataset:
+    """Record in the ledger that the public units are public, before they are used; return what was spent on the others.
+
+    Raises:
+        Refused: an earlier run was charged for one of these units as private.
+    """
+    version = partitions.version
+    with closing(accounts.project_ledger(params)) as ledger:
+        ledger.publish(partitions.manifest.info.dataset, version)
+        return spent_on_dataset(ledger, version, params.privacy.budget.delta)
+
+
+def write_public_model(
+    stage: PrivateStage, params: Params, partitions: Partitions, spent: SpentOnDataset, run: StageRun
+) -> None:
+    """Write a model of the public split alone (``privacy.train_on: public``). Reads no private row; charges nobody.
+
+    ``spent`` is what `publish_units` gave before the units were used, since nothing protects them afterwards.
+
+    Raises:
+        PipelineError: the public split is too small, or makes no model that is better than a constant.
+    """
+    manifest, public = partitions.manifest, partitions.public
+    setup = stage.setup(params, manifest, public, ALONE)
+    if public.units < LEAST_UNITS or setup.plan.queries:
+        raise PipelineError(
+            f"params.yaml: privacy.train_on: found public, which needs {LEAST_UNITS} public units, and there are "
+            f"{public.units}, and asks private ones nothing (privacy.statistics); allowed: private"
+        )
+    if setup.start is None:
+        setup = from_public(setup, public)
+    rows, weights = public.flat(), setup.first_weights()
+    normaliser = setup.make_normaliser(rows, {})
+    loss = PublicEvaluator(setup.architecture, normaliser, rows).compare(setup.initial_weights(), weights)
+    trained = Trained(weights, 0, (), normaliser, public_loss=loss)
+    if refusal := _refusal(stage, trained):
+        raise PipelineError(refusal)
+    statement = replace(public_statement(manifest, params, params.privacy.delta), spent_on_dataset=spent)
+    with replaced_directory(stage.output) as fresh:
+        _save_model(fresh, params, partitions, setup, trained, ENGINE_VERSION)
+        statement.write(fresh)
+        for file in ("config.json", "privacy.json"):
+            run.artifact(fresh / file)
+    log_statement(run, statement)
+
+
+def write_nothing(folder: Path) -> None:
+    """Write in ``folder`` that no clone was made."""
+    with replaced_directory(folder) as fresh:
+        BehaviourConfig(made=False).write(fresh)
+
+
+def write_behaviour(folder: Path, params: Params, partitions: Partitions, paid: PaidModel, run: StageRun) -> None:
+    """Replace ``folder`` by the clone and its statement, log both, and commit the charge; see `write_model`."""
+    info, trained = partitions.manifest.info, paid.trained
+    setup, bounds = paid.setup, paid.setup.bounds
+    network, weights, normaliser = setup.architecture, trained.weights, trained.normaliser
+    assert isinstance(network, PolicyNetwork)
+    if isinstance(setup, CloningSetup) and network.features is not None:
+        network, weights, normaliser = distilled(
+            network, weights, normaliser, bounds, setup.spread(trained.answers), setup.taught, setup.seed
+        )
+    observations, actions = info.spaces.observation_names, info.spaces.action_names
+    low, high = bounds.observation_low, bounds.observation_high
+    finite = bool(low.isfinite().all() and high.isfinite().all())
+    with _released(folder, params, partitions, paid, run, ["config.json", behaviour.FILE]) as fresh:
+        behaviour.save(
+            fresh,
+            behaviour_policy(network, weights, normaliser, bounds),
+            variant=params.dynamics.variant,
+            environment=info.environment,
+            names=(observations, actions) if observations and actions else None,
+            elapsed=info.spaces.elapsed,
+            observation_range=(low, high) if finite else None,
+            one_hot=info.spaces.one_hot or None,
+            rounds=trained.rounds,
+            engine_version=paid.engine_version,
+            public_loss=trained.public_loss,
+        )
+
+
+def behaviour_policy(
+    network: PolicyNetwork, weights: Weights, normaliser: Normaliser, bounds: Bounds
+) -> BehaviourPolicy:
+    """Build the policy of trained weights, on the CPU; weights of policies are ``[1, out, in]``."""
+    layers = [
+        part.detach().cpu().contiguous()
+        for weight, bias in zip(weights[::2], weights[1::2], strict=True)
+        for part in (weight.mT, bias)
+    ]
+    size = network.action_size
+    last, spread = (layers[-2][:, :size], layers[-1][..., :size]), (layers[-2][:, size:], layers[-1][..., size:])
+    maps = normaliser.to(torch.device("cpu"))
+    policy = DeterministicPolicy(
+        (*layers[:-2], *last),
+        maps.input_mean,
+        maps.input_scale,
+        bounds.action_low,
+        bounds.action_high,
+        network.discrete_actions,
+    )
+    if network.discrete_actions:
+        return BehaviourPolicy(policy, None, None)
+    return BehaviourPolicy(policy, spread, (network.log_variance_low, network.log_variance_high))

@@ -1,1 +1,0 @@
-"""Paths, files, DVC, errors, progress. Imports no other room."""

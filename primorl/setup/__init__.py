@@ -1,1 +1,0 @@
-"""From params.yaml and the manifest to what the private engine takes. Reads no private byte."""

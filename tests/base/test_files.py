@@ -1,0 +1,228 @@
+"""Outputs are replaced whole or not at all, whatever the moment of a kill; what killed processes left is deleted."""
+
+import fcntl
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from primorl.base import files, paths
+from primorl.base.errors import PipelineError
+from primorl.base.files import check_writable, locked, replaced_directory, replaced_file, sweep_leftovers
+from tests.projects import ROOT
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def replace_by(target: Path, text: str, error: BaseException | None = None) -> None:
+    with replaced_directory(target) as fresh:
+        (fresh / "file").write_text(text)
+        if error is not None:
+            raise error
+
+
+def content(folder: Path) -> dict[str, str]:
+    """Every file below ``folder``, leftovers of exchanges included."""
+    return {str(file.relative_to(folder)): file.read_text() for file in folder.rglob("*") if file.is_file()}
+
+
+def test_a_directory_is_replaced_whole_with_the_permissions_the_user_chose(project: Path) -> None:
+    target, mask = project / "deep" / "target", 0o027
+    previous = os.umask(mask)
+    try:
+        replace_by(target, "first")
+        assert os.umask(mask) == mask
+    finally:
+        os.umask(previous)
+    assert stat.S_IMODE(target.stat().st_mode) == 0o777 & ~mask
+    (target / "stale").write_text("of the first")
+    (target / "file").chmod(0o444)  # as in DVC's cache
+    replace_by(target, "second")
+    assert [entry.name for entry in target.parent.iterdir()] == ["target"]
+    for error in (ValueError(), KeyboardInterrupt()):
+        for output in (target, project / "none"):
+            with pytest.raises(type(error)):
+                replace_by(output, "never", error)
+    assert content(project) == {"deep/target/file": "second"}
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(project: Path) -> None:
+    """A link into a cache is not written through."""
+    target, error = project / "target.txt", KeyboardInterrupt()
+    (project / "cached").write_text("cached")
+    target.symlink_to(project / "cached")
+    with replaced_file(target) as fresh:
+        fresh.write_text("whole")
+    with suppress(KeyboardInterrupt), replaced_file(target) as fresh:
+        fresh.write_text("half")
+        raise error
+    assert content(project) == {"cached": "cached", "target.txt": "whole"}
+
+
+@pytest.mark.parametrize(("failing_move", "left"), [(1, "good"), (2, "good"), (3, "new")])
+def test_an_exchange_that_breaks_between_its_moves_leaves_one_whole_output(
+    project: Path, monkeypatch: pytest.MonkeyPatch, failing_move: int, left: str
+) -> None:
+    """Interrupted before its first or its second move, or after it."""
+    monkeypatch.setattr(files, "_swap", lambda one, other: False)
+    replace_by(project / "target", "good")
+    move, moves = Path.replace, 0
+
+    def breaking(source: Path, target: Path) -> Path:
+        nonlocal moves
+        moves += 1
+        if moves == failing_move:
+            raise KeyboardInterrupt
+        moved = move(source, target)
+        if moves == 2 and failing_move == 3:
+            raise KeyboardInterrupt
+        return moved
+
+    monkeypatch.setattr(Path, "replace", breaking)
+    with pytest.raises(KeyboardInterrupt):
+        replace_by(project / "target", "new")
+    assert content(project) == {"target/file": left}
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from primorl.base import files
+point, swap = sys.argv[1], sys.argv[2] == "swap"
+def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
+if not swap:
+    files._swap = lambda one, other: False
+if point == "before the exchange":
+    files._exchange = die
+if point == "between the moves":
+    move = Path.replace
+    def replace(source, target):
+        move(source, target)
+        die()
+    Path.replace = replace
+if point == "after the exchange":
+    files.shutil.rmtree = die
+with files.scratch_directory(Path("target")) as scratch, files.replaced_directory(Path("target")) as fresh:
+    (scratch / "rows").write_text("private")
+    (fresh / "file").write_text("new")
+    if point == "while writing":
+        die()
+"""
+
+
+@pytest.mark.parametrize(
+    ("point", "swap", "left"),
+    [
+        ("while writing", "swap", "old"),
+        ("before the exchange", "swap", "old"),
+        ("after the exchange", "swap", "new"),
+        ("between the moves", "moves", "old"),
+        ("after the exchange", "moves", "new"),
+    ],
+)
+def test_a_killed_process_leaves_one_whole_output_and_the_next_one_clears_up(
+    project: Path, point: str, swap: str, left: str
+) -> None:
+    """Whatever the moment of the kill, the next start finds the old or the new output, and no stray private rows."""
+    target = project / "target"
+    replace_by(target, "old")
+    killed = subprocess.run([sys.executable, "-c", KILLED, point, swap], env=os.environ | {"PYTHONPATH": str(ROOT)})
+    assert killed.returncode == -signal.SIGKILL
+    if swap == "swap":  # in one step: not even a moment without an output
+        assert (target / "file").read_text() == left
+    with pytest.raises(RuntimeError):
+        replace_by(target, "never", RuntimeError())
+    with files.scratch_directory(target) as scratch:
+        assert {entry.name for entry in project.iterdir()} == {"target", scratch.name}
+    assert content(project) == {"target/file": left}
+    assert [entry.name for entry in project.iterdir()] == ["target"]
+
+
+def test_what_a_killed_process_left_is_swept_and_what_others_write_stays(project: Path) -> None:
+    """What a living process or another machine writes stays."""
+    killed = subprocess.Popen([sys.executable, "-c", ""])
+    killed.wait()
+    data = project / "data"
+
+    def left(parent: Path, process: int, name: str = "raw", old: str = "") -> Path:
+        path = parent / f".{name}.new-{files.HOST}-{process}-{old}x"
+        path.mkdir(parents=True)
+        (path / "rows").write_text("private")
+        return path
+
+    gone = [left(project / parent, killed.pid) for parent in paths.PARENTS]
+    stays = [left(data, os.getpid()), data / ".raw.new-0badcafe-1-x"]
+    stays[1].mkdir()
+    gone.append(data / f".one.csv.new-{files.HOST}-{killed.pid}-x")
+    gone[-1].write_text("private")
+    assert set(sweep_leftovers(project)) == {*gone}
+    assert all(path.exists() for path in stays)
+    left(data, killed.pid, old="old-")
+    assert sweep_leftovers(project) == [], "killed between the two moves: the last good output is put back"
+    assert (data / "raw" / "rows").exists()
+    left(data, killed.pid, old="old-")
+    assert len(sweep_leftovers(project)) == 1, "twin: there is a newer one"
+
+
+def test_locks_without_a_checkpoint_go_unless_they_are_held_or_new(project: Path) -> None:
+    folder = project / paths.CHECKPOINTS
+    folder.mkdir(parents=True)
+    orphan, held, kept, new = (folder / f"{name}.lock" for name in ("orphan", "held", "kept", "new"))
+    for file in (orphan, held, kept, new):
+        file.touch()
+        os.utime(file, (time.time() - (60.0 if file == new else 24 * 3600.0),) * 2)
+    kept.with_suffix(".safetensors").touch()
+    with held.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert sweep_leftovers(project) == [orphan]
+    assert not orphan.exists()
+    assert all(path.exists() for path in (held, new, kept))
+
+
+def test_a_lock_on_a_file_that_was_deleted_is_taken_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise two processes would each hold the lock: one of the deleted file, one of the new."""
+    file, flock = project / "x.lock", fcntl.flock
+    deleted: list[None] = []
+
+    def deleting(handle: object, how: int) -> None:
+        if not deleted:
+            deleted.append(file.unlink())
+        flock(handle, how)  # type: ignore[call-overload]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fcntl, "flock", deleting)
+        with locked(file) as free, file.open("w") as other:
+            assert free
+            with pytest.raises(BlockingIOError):
+                flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with locked(file) as first, locked(file) as second:
+        assert (first, second) == (True, False)
+
+
+def test_a_folder_that_refuses_files_or_lacks_the_space_is_one_line(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(project)._replace(free=3 << 20)
+    monkeypatch.setattr(files.shutil, "disk_usage", lambda folder: usage)
+    check_writable([Path("models/dynamics"), project / "deep/er/file"], bytes_needed=3 << 20)
+    assert list(project.iterdir()) == [], "nothing is left behind"
+    with pytest.raises(PipelineError, match="found 3 MB free, this stage needs 4 MB"):
+        check_writable([project / "x"], bytes_needed=(3 << 20) + 1)
+
+    def refuse(*, dir: Path, **_: object) -> None:  # root may write everywhere, so no permission is taken away
+        raise PermissionError(13, "Permission denied", dir)
+
+    monkeypatch.setattr(files.tempfile, "TemporaryFile", refuse)
+    with pytest.raises(PipelineError, match=r"^\S+: no file can be written there \(Permission denied\)[^\n]*$"):
+        check_writable([Path("models/dynamics")])

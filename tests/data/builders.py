@@ -1,0 +1,96 @@
+"""Small datasets with known content, for the tests of the data room."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import gymnasium
+import numpy as np
+import pyarrow as pa
+
+from primorl.config.datasets import MinariDataset, checked
+from primorl.data.sources.minari.writing import Episode, EpisodeWriter
+from primorl.data.storage.parquet import SEQUENTIAL, PartWriter
+from primorl.data.storage.schema import DatasetInfo, Spaces, trajectory_table
+
+T = TypeVar("T")
+SPACES = Spaces((-1.0, -1.0, -8.0), (1.0, 1.0, 8.0), (-2.0,), (2.0,))
+INFO = DatasetInfo("small", "Pendulum-v1", "trajectory", SPACES, 200, "learned", "refuse", "0" * 64)
+NAMED = replace(INFO, behaviour_probabilities=True)
+
+
+def dataset(kind: type[T], source: str, options: dict[str, Any], **changes: Any) -> T:
+    """A dataset's entry with plain values for all that is not given."""
+    plain: dict[str, Any] = dict.fromkeys(("trajectories_per_person", "horizon", "score"))
+    plain |= {"source": source, "options": options, "environment": "Pendulum-v1", "unit": "trajectory"}
+    plain |= {"population": "tests", "termination": "learned", "ingestion": {}}
+    plain["bounds"] = {"observation": "space", "reward": "public"}
+    sections = ("partition", "privacy", "dynamics", "behaviour", "policy", "evaluation")
+    return checked(kind, plain | {"suggested": {name: {} for name in sections}} | changes)
+
+
+def entry(**changes: Any) -> MinariDataset:
+    """A dataset for what `write_raw` writes; some of its episodes terminate."""
+    options = {"root": None, "remote": False, "parts": [{"id": "small-v0", "filter": None}]}
+    plain = {"source": "minari", "options": options, "population": "small"} | changes
+    return dataset(MinariDataset, **plain)
+
+
+def episode(length: int, seed: int, terminated: bool = False) -> Episode:
+    """An episode of random numbers in Pendulum's spaces; no two numbers agree by chance."""
+    rng = np.random.default_rng([length, seed])
+    observations = rng.uniform(-1, 1, (length + 1, 3)).astype(np.float32)
+    actions = rng.uniform(-2, 2, (length, 1)).astype(np.float32)
+    return Episode(observations, actions, rng.uniform(-16, 0, length), terminated=terminated, truncated=not terminated)
+
+
+def episodes(count: int) -> list[Episode]:
+    """Episodes of several lengths, one step long among them, some terminated."""
+    return [episode(1 + 3 * i % 7, seed=i, terminated=i % 3 == 0) for i in range(count)]
+
+
+def write_raw(root: Path, content: list[Episode]) -> Path:
+    """A Minari dataset with that content; returns its HDF5 file."""
+    env = gymnasium.make("Pendulum-v1")
+    writer = EpisodeWriter(root, "small-v0", env, "random")
+    env.close()
+    for item in content:
+        writer.add(item)
+    writer.flush()
+    return root / "small-v0" / "data" / "main_data.hdf5"
+
+
+def table(content: list[Episode], units: list[str] | None = None, names: list[str] | None = None) -> pa.Table:
+    """The same content in the dataset's schema."""
+    names = names or [f"{i:03d}" for i in range(len(content))]
+    ends = [np.arange(len(item.rewards)) == len(item.rewards) - 1 for item in content]
+    arrays = [[np.array(getattr(item, name)) for item in content] for name in ("observations", "actions", "rewards")]
+    over = [
+        [end & getattr(item, name) for end, item in zip(ends, content, strict=True)]
+        for name in ("terminated", "truncated")
+    ]
+    return trajectory_table(SPACES, units or names, names, *arrays, *over)
+
+
+def with_probabilities(rows: pa.Table, values: np.ndarray | None = None) -> pa.Table:
+    """Random ones where none are given; no two agree by chance."""
+    if values is None:
+        values = np.random.default_rng(rows.num_rows).uniform(0.1, 3, rows.num_rows)
+    return rows.append_column(pa.field("behaviour_probability", pa.float32()), pa.array(values.astype(np.float32)))
+
+
+def write_parts(folder: Path, *tables: pa.Table, info: DatasetInfo = INFO, rows_per_group: int = SEQUENTIAL) -> Path:
+    """Tables of whole units as the parts of a dataset."""
+    folder.mkdir(exist_ok=True)
+    named = "behaviour_probability" in tables[0].column_names
+    info = replace(info, behaviour_probabilities=named)
+    with PartWriter(folder, info.schema, rows_per_group) as writer:
+        for each in tables:
+            writer.write(each)
+        writer.finish(info)
+    return folder
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    """Every file below ``folder``, hidden ones included."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}

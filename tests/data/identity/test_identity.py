@@ -1,0 +1,137 @@
+"""Fingerprints, keyed digests of people and duplicates: equal data are recognised, and only under the secret."""
+
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from primorl.base.errors import PipelineError
+from primorl.data.identity.membership import DIGEST_BYTES, DuplicateCheck, Fingerprint, Membership, project_secret
+from tests.data.builders import INFO, NAMED, episode, episodes, table, with_probabilities
+
+SECRET = bytes(range(32))
+
+
+def keyed(*tables: pa.Table, secret: bytes = SECRET) -> str:
+    named = "behaviour_probability" in tables[0].column_names
+    fingerprint = Fingerprint((NAMED if named else INFO).schema)
+    for each in tables:
+        fingerprint.update(each)
+    return fingerprint.keyed(secret)
+
+
+def test_a_fingerprint_knows_neither_batches_nor_data_without_the_secret() -> None:
+    rows = table([*episodes(5), episode(30, 9)], names=["a", "bé", "c", "d", "e", "f"])
+    assert keyed(rows) == keyed(rows.slice(0, 5), rows.slice(5, 1), rows.slice(6))
+    assert keyed(rows) == keyed(*(rows.slice(row, 1) for row in range(rows.num_rows)))
+    assert keyed(rows) != keyed(rows, secret=bytes(32))
+    assert keyed(table(episodes(2), names=["ab", "c"])) != keyed(table(episodes(2), names=["a", "bc"]))
+
+
+@pytest.mark.parametrize("column", table(episodes(2)).column_names)
+def test_any_changed_value_changes_the_fingerprint(column: str) -> None:
+    rows = table(episodes(4))
+    values: list[Any] = rows[column].to_pylist()
+    changed = {
+        str: lambda value: value + "x",
+        bool: lambda value: not value,
+        int: lambda value: value + 1,
+        float: lambda value: float(np.nextafter(np.float32(value), np.float32(9))),
+        list: lambda value: [*value[:-1], float(np.nextafter(np.float32(value[-1]), np.float32(9)))],
+    }
+    values[3] = changed[type(values[3])](values[3])
+    index = rows.column_names.index(column)
+    other = rows.set_column(index, rows.schema.field(index), pa.array(values, rows.schema.field(index).type))
+    assert keyed(rows) != keyed(other)
+
+
+def test_the_secret_is_made_once_and_kept_private(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        (made,) = set(pool.map(lambda _: project_secret(), range(16)))
+    path = project / ".primorl" / "secret"
+    assert (path.read_bytes(), len(made), stat.S_IMODE(path.stat().st_mode)) == (made, 32, 0o600)
+    assert [item.name for item in path.parent.iterdir()] == ["secret"]
+    monkeypatch.setenv("DVC_ROOT", str(project / ".dvc/tmp/exps/one"))
+    assert project_secret() == made, "experiments in copies share it"
+    path.write_bytes(b"short")
+    with pytest.raises(PipelineError, match="secret is damaged") as wrong:
+        project_secret()
+    assert "short" not in str(wrong.value)
+
+
+def digests(content: pa.Table, dataset: str = "d", secret: bytes = SECRET, population: str = "") -> set[bytes]:
+    members = Membership(secret, dataset, population)
+    members.update(content)
+    raw = members.to_bytes()
+    return {raw[i : i + DIGEST_BYTES] for i in range(0, len(raw), DIGEST_BYTES)}
+
+
+def units(names: list[str], seeds: list[int]) -> pa.Table:
+    return table([episode(5, seed) for seed in seeds], units=names, names=names)
+
+
+def test_a_unit_is_recognised_by_its_id_and_by_its_rows() -> None:
+    base = digests(units(["a", "b"], [1, 2]))
+    assert len(base) == 4
+    assert len(base & digests(units(["a", "c"], [3, 4]))) == 1, "the same id with other rows"
+    assert len(base & digests(units(["x", "y"], [2, 3]))) == 1, "the same rows under another id"
+    assert len(base & digests(units(["a", "z"], [1, 9]))) == 2, "the same unit"
+    assert not base & digests(units(["c", "d"], [3, 4]))
+    assert not base & digests(units(["a", "b"], [1, 2]), secret=b"t" * 32)
+    for change in ("rewards", "actions", "observations"):
+        other = episode(5, 1)
+        setattr(other, change, list(reversed(getattr(other, change))))
+        assert len(base & digests(table([other], units=["a"], names=["a"]))) == 1, change
+
+
+def test_ids_mean_the_same_within_one_population_and_rows_everywhere() -> None:
+    plain, ward = digests(units(["a", "b"], [1, 2])), digests(units(["a", "b"], [1, 2]), population="ward")
+    assert not plain & digests(units(["a"], [3]), dataset="other")
+    assert len(plain & digests(units(["a"], [1]), dataset="other")) == 1
+    assert len(ward & digests(units(["a", "c"], [3, 4]), dataset="copy", population="ward")) == 1
+    assert not ward & digests(units(["a", "c"], [3, 4]), dataset="copy", population="another ward")
+    # What was digested before populations were declared is known under any of them.
+    assert digests(units(["a", "b"], [1, 2]), population="d") == plain
+    assert len(plain & digests(units(["a", "c"], [3, 4]), population="ward")) == 1
+
+
+def test_people_are_known_whatever_the_unit_is_said_to_be() -> None:
+    content, names = [episode(3, 1), episode(4, 2), episode(5, 3)], ["t1", "t2", "t3"]
+    persons = digests(table(content, units=["a", "a", "b"], names=names))
+    assert len(persons) == 2 + 2 * 3
+    trajectories = digests(table(content, units=names, names=names))
+    assert len(trajectories) == 2 * 3
+    assert trajectories < persons
+    renamed = digests(table(content[1:2], units=["z"], names=["z"]), dataset="other")
+    assert len(renamed & persons) == 1
+
+
+def test_probabilities_of_actions_are_part_of_the_fingerprint_and_not_of_who_people_are() -> None:
+    rows = units(["a", "b"], [1, 2])
+    values = np.linspace(0.1, 0.9, rows.num_rows)
+    contents = (rows, with_probabilities(rows, values), with_probabilities(rows, values**2))
+    assert len({keyed(content) for content in contents}) == 3
+    assert len({frozenset(digests(content)) for content in contents}) == 1
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3)), min_size=1, max_size=10))
+def test_equal_rows_are_found_and_no_others(what: list[tuple[int, int]]) -> None:
+    check = DuplicateCheck("log.csv")
+    for i, (length, seed) in enumerate(what):
+        check(table([episode(length, seed)], names=[f"name {i}"]))
+    if len(set(what)) == len(what):
+        check.finish()
+        return
+    again = min(i for i, each in enumerate(what) if each in what[:i])
+    message = (
+        rf"log\.csv: trajectory number {again + 1}: found the same rows as in .* number {what.index(what[again]) + 1}"
+    )
+    with pytest.raises(PipelineError, match=message) as wrong:
+        check.finish()
+    assert "name" not in str(wrong.value)

@@ -1,0 +1,312 @@
+import gzip
+import re
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from primorl.base.errors import PipelineError
+from primorl.config.datasets import TabularDataset
+from primorl.data.sources import source_of
+from primorl.data.sources.tabular import files as tabular_files
+from primorl.data.sources.tabular import source as tabular_sorting
+from primorl.data.sources.tabular.watch import log_files
+from primorl.data.storage.parquet import PartReader
+from primorl.data.storage.schema import Spaces, arrow_schema
+from tests.data.sources.tabular_builders import (
+    DISCRETE,
+    EXPECTED,
+    NO_FLAGS,
+    Row,
+    discrete,
+    entry,
+    row,
+    rows,
+    run,
+    text,
+    transition,
+    write,
+)
+
+
+def arrives(dataset: TabularDataset | None = None) -> None:
+    """The transitions of `rows` come out, whatever form the log in ``log`` has; it is deleted."""
+    assert run(dataset or entry()).to_pylist() == EXPECTED
+    shutil.rmtree("log")
+
+
+def test_next_observations_in_the_log_are_used_and_every_row_is_kept(project: Path) -> None:
+    content = [each | {"x2": 10 * each["x"], "ward2": "B", "dose": 0.5, "gain": 0.0} for each in rows()]
+    write(content)
+    written = run(entry({"next_observation": ["x2", "ward2"]})).to_pylist()
+    assert [each["next_observation"] for each in written] == [[10 * each["x"], 0, 1] for each in content]
+    assert [each["observation"][0] for each in written] == [each["x"] for each in content]
+    assert [each["truncated"] for each in written] == [each["left"] for each in content]
+    assert [each["terminated"] for each in written] == [each["died"] for each in content]
+
+
+@pytest.mark.parametrize("is_sorted", [True, False])
+def test_every_transition_has_the_probability_of_its_row(project: Path, is_sorted: bool) -> None:
+    stated = [0.5, 0.25, 1.0, 0.125, 2.5, None, 0.0625, None]  # a density may exceed 1
+    content = [each | {"chosen with": value} for each, value in zip(rows(), stated, strict=True)]
+    for name in ("log/log.parquet", "log/log.csv"):
+        write(content if is_sorted else content[::-1], name)
+        table = run(entry({"behaviour_probability": "chosen with"}, sorted=is_sorted))
+        assert table["behaviour_probability"].to_pylist() == [0.5, 0.25, 1.0, 0.125, 2.5, 0.0625]
+        assert table.drop_columns("behaviour_probability").to_pylist() == EXPECTED
+        Path(name).unlink()
+
+
+def test_several_files_of_both_kinds_are_one_log(project: Path) -> None:
+    table = pa.Table.from_pylist(rows()[2:])
+    for first, second in (("part-2.csv", "part-10.parquet"), ("part-2.csv", "year/part-1.parquet")):
+        Path("log/year").mkdir(parents=True)
+        write(rows()[:2], f"log/{first}")
+        write(table.select(table.column_names[::-1]), f"log/{second}")
+        for name in ("_SUCCESS", "README.txt", ".part-3.csv"):
+            text("not a log", f"log/{name}")
+        arrives()
+
+
+def with_a_column_aside(plain: bytes) -> bytes:
+    header, *lines = plain.splitlines()
+    return b"\n".join([header + b",note", *(line + b',"said ""no"",\nthen yes"' for line in lines)])
+
+
+def test_odd_csv(project: Path) -> None:
+    plain = write(rows(), "plain.csv").read_bytes()
+    for content in (
+        b"\xef\xbb\xbf" + plain,
+        plain.replace(b"\n", b"\r\n"),
+        plain.replace(b"\n", b"\n\n"),
+        plain.rstrip(b"\n"),
+        with_a_column_aside(plain),
+        plain.replace(b"true", b"1").replace(b"false", b"0"),
+    ):
+        text(content)
+        arrives()
+    european = re.sub(rb"(\d)\.(\d)", rb"\1,\2", plain.replace(b",", b";"))
+    text(gzip.compress(european), "log/log.csv.gz")
+    arrives(entry(csv={"delimiter": ";", "decimal_point": ","}))
+
+
+@pytest.mark.parametrize("form", ["log/log.parquet", "log/log.csv"])
+def test_what_orders_rows(project: Path, form: str) -> None:
+    orders: tuple[Callable[[int], Any], ...] = (
+        lambda time: time + 0.5,
+        lambda time: datetime(2024, 2, 28, 23, 59) + timedelta(minutes=time),
+        lambda time: date(2024, 2, 28) + timedelta(days=time),
+        lambda time: time - 5,
+    )
+    for order in orders:
+        content = [each | {"time": order(each["time"])} for each in rows()]
+        write(content, form)
+        arrives()
+        write(content[::-1], form)
+        arrives(entry(sorted=False))
+
+
+def test_ids_of_digits_and_numbers_of_any_type(project: Path) -> None:
+    plain = pa.Table.from_pylist(rows())
+    words = pa.dictionary(pa.int8(), pa.large_string())
+    for kind, two, ten in ((pa.int32(), 2, 10), (pa.uint64(), 2, 10), (pa.string(), "2", "0010"), (words, "2", "10")):
+        users = pa.array([two if each["user"] == 2 else ten for each in rows()]).cast(kind)
+        write(plain.set_column(0, "user", users))
+        arrives()
+    types = {
+        "x": pa.decimal128(10, 2),
+        "gain": pa.float16(),
+        "dose": pa.float64(),
+        "died": pa.int8(),
+        "left": pa.float64(),
+    }
+    for name, kind in types.items():
+        column = plain[name].cast(pa.int8()) if name in ("died", "left") else plain[name]
+        plain = plain.set_column(plain.column_names.index(name), name, column.cast(kind))
+    write(plain)
+    arrives()
+
+
+@pytest.mark.parametrize("is_sorted", [True, False])
+def test_trajectories_that_are_units_of_their_own(project: Path, is_sorted: bool) -> None:
+    content = [each | {"visit": 100 * each["user"] + each["visit"]} for each in rows()]
+    write(content if is_sorted else content[::-1])
+    written = run(entry({"unit": None}, unit="trajectory", trajectory_ids="global", sorted=is_sorted))
+    assert written["unit_id"].equals(written["trajectory_id"])
+    assert written["unit_id"].unique().to_pylist() == ["000000000200", "000000000201", "000000001000"]
+    assert written["observation"].to_pylist() == [each["observation"] for each in EXPECTED]
+
+
+@pytest.mark.parametrize(
+    ("action", "chosen", "size"),
+    [
+        ({"column": "choice", "count": 3}, lambda index: index % 3, 3),
+        ({"column": "choice", "categories": ["wait", "low", 2]}, lambda index: ["wait", "low", "2"][index % 3], 3),
+        ({"column": "choice", "categories": [7, 8, 9, 10]}, lambda index: 7 + index % 3, 4),
+    ],
+)
+@pytest.mark.parametrize("form", ["log/log.parquet", "log/log.csv"])
+def test_discrete_actions(project: Path, action: dict[str, Any], chosen: Any, size: int, form: str) -> None:
+    content = discrete(chosen)
+    content[5]["choice"] = None
+    write(content, form)
+    dataset = entry({"action": action})
+    assert run(dataset)["action"].to_pylist() == [0, 1, 2, 0, 1, 0]
+    spaces = source_of("log", dataset).open(Path("log")).spaces
+    seen = Spaces.with_discrete_actions((-np.inf, 0, 0), (np.inf, 1, 1), size)
+    names = tuple(str(each) for each in action.get("categories", range(size)))
+    seen = replace(seen, one_hot=((1, 2),), observation_names=("x", "ward=A", "ward=B"), action_names=names)
+    assert spaces == seen
+    assert PartReader(Path("trajectories"), made_by="ingest").info.spaces == spaces, "names survive ingest"
+
+
+def test_an_environments_spaces_are_used(project: Path) -> None:
+    names = ["x", "y", "z"]
+    content = [each | {"y": 0.0, "z": 0.0} for each in rows()]
+    write(content)
+    box = {"columns": ["dose"], "low": None, "high": None}
+    dataset = entry({"observation": names, "action": box}, environment="Pendulum-v1")
+    reader = source_of("log", dataset).open(Path("log"))
+    assert reader.spaces.observation_high == (1.0, 1.0, 8.0)
+    assert reader.spaces.action_low == (-2.0,)
+    assert reader.horizon == 200
+    assert len(run(dataset)) == len(EXPECTED)
+    bounds = {"observation": {"low": [0.0, 0.0], "high": [9.0, 1.0]}, "reward": "public"}
+    for unfit, message in (
+        (
+            entry({"observation": names[:2], "action": box}, environment="Pendulum-v1"),
+            "found 2 dimensions or choices, ",
+        ),
+        (entry({"observation": names} | DISCRETE, environment="Pendulum-v1"), "has continuous actions, found discrete"),
+        (entry(bounds=bounds), r"bounds.observation: found 2 dimensions, allowed are the 3"),
+    ):
+        with pytest.raises(PipelineError, match=message):
+            source_of("log", unfit).open(Path("log"))
+
+
+def test_recordings_without_end_flags(project: Path) -> None:
+    write(rows())
+    assert run(entry({"truncated": None}, end="last_row")).to_pylist() == EXPECTED
+    written = run(entry(NO_FLAGS, end="last_row")).to_pylist()
+    assert [each["truncated"] for each in written] == [False, True, False, True, True]
+    content = [each | {"died": False, "dose": 0.5, "gain": 0.0} for each in rows()[:6]]
+    write([*content[:-1], content[-1] | {"gain": 7.0}])
+    written = run(entry(NO_FLAGS, end="outcome")).to_pylist()
+    assert [each["terminated"] for each in written] == [False, False, True, False, False, True]
+    assert (written[-1]["reward"], any(each["truncated"] for each in written)) == (7.0, False), "the score is kept"
+    write(content)
+    for horizon in (3, 2):
+        written = run(entry(NO_FLAGS, end="horizon", horizon=horizon)).to_pylist()
+        assert [each["truncated"] for each in written] == [False, True, False, True]
+    content[1]["died"] = True
+    write(content[:2] + content[3:])
+    written = run(entry({"truncated": None}, end="horizon", horizon=3)).to_pylist()
+    assert [each["terminated"] for each in written] == [False, True, False, False]
+
+
+BOUNDED = {"bounds": {"observation": {"low": [1.0, 0.0, 0.0], "high": [4.5, 1.0, 1.0]}, "reward": [0.0, 4.0]}}
+
+
+def test_values_beyond_declared_bounds_are_refused_or_cut_as_declared(project: Path) -> None:
+    """The error names the row itself, also where only the row before uses it, and quotes no value of a row."""
+
+    def refusal(content: list[Row], columns: dict[str, Any] | None = None) -> str:
+        write(content)
+        with pytest.raises(PipelineError) as refused:
+            run(entry(columns, **BOUNDED))
+        return str(refused.value)
+
+    assert "row 5: found the first of values beyond bounds.observation of: x; allowed" in refusal(rows())
+    cut = run(entry(beyond_bounds="clip", **BOUNDED)).to_pylist()
+    expected = []
+    for each in EXPECTED:
+        seen = {name: [min(each[name][0], 4.5), *each[name][1:]] for name in ("observation", "next_observation")}
+        expected.append(each | seen | {"reward": min(each["reward"], 4.0)})
+    assert cut == expected
+    within = [each | {"x": min(each["x"], 4.5)} for each in rows()]
+    assert "row 5: found the first of values beyond bounds.reward of: reward; allowed" in refusal(within)
+    following = [each | {"x2": 1 + 5.0 * each["visit"], "dose": 0.5, "gain": 0.5} for each in within]
+    said = refusal(following, {"next_observation": ["x2", "ward"]})
+    assert "row 4: found the first of values beyond bounds.observation of: x; allowed" in said
+    written = run(entry({"next_observation": ["x2", "ward"]}, beyond_bounds="clip", **BOUNDED))
+    assert [first for first, *_ in written["next_observation"].to_pylist()] == [1, 1, 1, 4.5, 4.5, 4.5, 1, 1]
+
+
+def test_files_are_found_and_copied(project: Path) -> None:
+    path = write(rows())
+    for number, files in enumerate(("log", "log/part-0.parquet", "**/part-*.parquet", str(project / "log"))):
+        target = project / f"raw-{number}"
+        target.mkdir()
+        source_of("log", entry(files=files)).collect(target)
+        (copy,) = log_files(target)
+        assert (copy.name, copy.read_bytes(), copy.is_symlink()) == (path.name, path.read_bytes(), False)
+        shutil.rmtree(target)
+
+
+def slow(content: list[Row]) -> list[Row]:
+    """What the log says, trajectory by trajectory: the obvious reference."""
+    found = []
+    for user, visit in sorted({(each["user"], each["visit"]) for each in content}):
+        of_one = [each for each in content if (each["user"], each["visit"]) == (user, visit)]
+        of_one.sort(key=lambda each: each["time"])
+        steps = []
+        for now, later in zip(of_one, [*of_one[1:], None], strict=True):
+            if later is not None or now["died"]:
+                seen, after = ([each["x"], each["ward"] == "A", each["ward"] == "B"] for each in (now, later or now))
+                values = {"dose": now["dose"], "gain": now["gain"], "terminated": now["died"]}
+                steps.append(transition(user, visit, len(steps), seen, after, **values))
+        steps[-1]["truncated"] = not steps[-1]["terminated"]
+        found += steps
+    return found
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> list[Row]:
+    """Rows of some users' visits, in any order."""
+    visits = draw(st.sets(st.tuples(st.integers(0, 10**4), st.integers(0, 3)), min_size=1, max_size=12))
+    content = []
+    number = st.floats(-1e6, 1e6, width=32)
+    for user, visit in visits:
+        died = draw(st.booleans())
+        times = draw(st.sets(st.integers(-50, 50), min_size=1 if died else 2, max_size=6))
+        for time in times:
+            last = time == max(times)
+            values = {"x": draw(number), "gain": draw(number), "ward": draw(st.sampled_from("AB"))}
+            values |= {"dose": draw(st.floats(0, 1, width=32)), "died": died and last, "left": last and not died}
+            content.append(row(user, visit, time, **values))
+    return draw(st.permutations(content))
+
+
+@settings(max_examples=25, deadline=None)
+@given(logs(), st.integers(1, 40), st.integers(1, 3000), st.integers(0, 40))
+def test_any_order_of_rows_is_the_same_dataset(content: list[Row], batch: int, bucket: int, cut: int) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tabular_files, "ROWS_PER_BATCH", batch)
+        patch.setattr(tabular_sorting, "ROWS_PER_BATCH", batch)
+        patch.setattr(tabular_sorting, "_BYTES_PER_BUCKET", bucket)
+        in_order = sorted(content, key=lambda each: (each["user"], each["visit"], each["time"]))
+        found = []
+        for given_rows, is_sorted in ((content, False), (in_order, True)):
+            raw = Path(folder) / f"raw-{is_sorted}"
+            raw.mkdir()
+            for part, some in enumerate((given_rows[:cut], given_rows[cut:])):
+                if some:
+                    pq.write_table(pa.Table.from_pylist(some), raw / f"{part}.parquet")
+            tables = list(source_of("log", entry(sorted=is_sorted)).open(raw).tables())
+            assert all(
+                table.schema.equals(arrow_schema(source_of("log", entry()).open(raw).spaces)) for table in tables
+            )
+            found.append(pa.concat_tables(tables).to_pylist())
+            assert {path.name for path in Path(folder).iterdir()} <= {"raw-True", "raw-False"}
+        assert found[0] == slow(content)
+        assert found[1] == found[0]

@@ -1,0 +1,74 @@
+"""Irregular steps: the time since the row before is observed, within a declared bound, and never across an end."""
+
+import re
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from primorl.base.errors import PipelineError
+from primorl.base.records import ElapsedTime
+from primorl.config.datasets import TabularDataset
+from primorl.data.sources import source_of
+from tests.data.sources.tabular_builders import Row, entry, rows, run, write
+
+SINCE = {"elapsed": "minutes_since", "unit": "minutes", "most": 60.0}
+BEGAN = datetime(2150, 1, 31, 23, 0)
+GAPS = [0.0, 0.5, 45.0, 0.0, 90.0, 60.0, 0.0, 1440.0]  # minutes since the row before, of `rows`
+BOUNDED = [0.0, 0.5, 45.0, 0.0, 60.0, 60.0, 0.0, 60.0]
+
+
+def timed(**changes: Any) -> TabularDataset:
+    return entry({"observation": ["x", SINCE | changes]})
+
+
+def charted(order: Any = lambda moment: moment) -> list[Row]:
+    """`rows` at irregular times; the visits of one user overlap in time, as two records of one person may."""
+    content, moment = rows(), BEGAN
+    for place, gap in enumerate(GAPS):
+        moment = BEGAN if place in (0, 3, 6) else moment + timedelta(minutes=gap)
+        content[place]["time"] = order(moment)
+    return content
+
+
+def test_a_model_is_given_the_time_since_the_row_before_and_predicts_that_of_the_next(project: Path) -> None:
+    before, after = ([BOUNDED[place] for place in places] for places in ((0, 1, 2, 3, 4, 6), (1, 2, 2, 4, 5, 7)))
+    numbers = charted(lambda moment: (moment - BEGAN) / timedelta(minutes=1))  # they count in the declared unit
+    shuffled = entry({"observation": ["x", SINCE]}, sorted=False)
+    for content, name, dataset in (
+        (charted(), "log/log.parquet", timed()),
+        (charted(), "log/log.csv", timed()),
+        (numbers, "log/log.csv", timed()),
+        (charted()[::-1], "log/log.csv", shuffled),
+    ):
+        write(content, name)
+        made = run(dataset).to_pylist()
+        assert [each["observation"][1] for each in made] == before
+        assert [each["next_observation"][1] for each in made] == after  # a terminated row's next one is its own
+        Path(name).unlink()
+    write(charted())
+    hours = [each["next_observation"][1] for each in run(timed(unit="hours", most=1e9)).to_pylist()]
+    assert hours == pytest.approx(np.float32([GAPS[place] / 60 for place in (1, 2, 2, 4, 5, 7)]).tolist())
+    spaces = source_of("log", timed()).open(Path("log")).spaces
+    assert spaces.observation_names == ("x", "minutes_since")
+    assert spaces.elapsed == ElapsedTime(name="minutes_since", unit="minutes", most=60.0, trajectory=("user", "visit"))
+    assert source_of("log", entry()).open(Path("log")).spaces.elapsed is None
+    assert (spaces.observation_low, spaces.observation_high) == ((-np.inf, 0.0), (np.inf, 60.0))
+
+
+def test_what_cannot_be_meant_is_refused(project: Path) -> None:
+    write(charted())
+    bounds = {"observation": {"low": [0.0, 0.0], "high": [9.0, 30.0]}, "reward": "public"}
+    expected = "datasets/log.yaml: bounds.observation: found [0, 30] for dimension 2, the elapsed time; allowed is"
+    with pytest.raises(PipelineError, match=re.escape(expected)):
+        run(entry({"observation": ["x", SINCE]}, bounds=bounds))
+    for columns, expected in (
+        ({"observation": ["x", SINCE | {"most": 0}]}, "most"),
+        ({"observation": ["x", SINCE, SINCE | {"elapsed": "other"}]}, "one entry with elapsed"),
+        ({"observation": ["x", SINCE], "next_observation": ["x", "x"]}, "next_observation must be null"),
+    ):
+        with pytest.raises(ValidationError, match=expected):
+            entry(columns)

@@ -1,0 +1,206 @@
+"""Parts on disk and both stores of units: what was written is what is read, by unit, and damage is refused."""
+
+import base64
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from primorl.base.errors import PipelineError
+from primorl.data.private import ShardedStore, open_units
+from primorl.data.storage import parquet
+from primorl.data.storage.parquet import PartReader
+from primorl.data.storage.rows import UnitStore
+from tests.data.builders import INFO, NAMED, episode, episodes, table, with_probabilities, write_parts
+
+
+def people(lengths: list[list[int]]) -> pa.Table:
+    """One unit for each entry, with trajectories of these lengths."""
+    flat = [(f"{u:03d}", length) for u, person in enumerate(lengths) for length in person]
+    content = [episode(length, i) for i, (_, length) in enumerate(flat)]
+    return table(content, [unit for unit, _ in flat], [f"{i:03d}" for i in range(len(flat))])
+
+
+def sharded(folder: Path, keep_bytes: int = 0, episodes: bool = False) -> ShardedStore:
+    reader = PartReader(folder, made_by="partition")
+    return ShardedStore(reader, keep_bytes, lambda table: None, episodes=episodes)
+
+
+def matrix(rows: pa.Table, *names: str) -> np.ndarray:
+    columns = [np.array(rows[name].to_pylist(), dtype=np.float32).reshape(rows.num_rows, -1) for name in names]
+    return np.hstack(columns)
+
+
+def check_units(store: UnitStore | ShardedStore, rows: pa.Table, units: list[int]) -> None:
+    """Compare what the store has of its units number ``units`` with the table, padding included."""
+    names, asked = np.array(rows["unit_id"].to_pylist()), torch.tensor(units, dtype=torch.int64)
+    steps = torch.arange(25).expand(len(units), -1)
+    places = np.empty((len(units), 25), dtype=int)
+    for row, number in enumerate(store.numbers[asked].tolist()):
+        own = np.flatnonzero(names == f"{number:03d}")
+        places[row] = own[np.minimum(np.arange(25), len(own) - 1)]
+        assert int(store.lengths(asked)[row]) == len(own)
+    inputs, targets = store.transitions(asked, steps)
+    observation = matrix(rows, "observation")
+    expected = np.hstack([matrix(rows, "next_observation") - observation, matrix(rows, "reward", "terminated")])
+    assert np.array_equal(inputs, np.hstack([observation, matrix(rows, "action")])[places])
+    assert np.array_equal(targets, expected[places])
+    assert np.array_equal(store.begins(asked, steps), (matrix(rows, "step")[:, 0] == 0)[places])
+    stated = store.behaviour_probabilities(asked, steps)
+    if stated is not None:
+        assert np.array_equal(stated, matrix(rows, "behaviour_probability")[:, 0][places])
+    assert (stated is not None) == ("behaviour_probability" in rows.column_names)
+
+
+@settings(deadline=None, max_examples=40)
+@given(data=st.data())
+def test_both_stores_and_all_parts_of_them_read_what_was_written(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    lengths = data.draw(st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=4), min_size=1, max_size=6))
+    rows = people(lengths)
+    after = matrix(rows, "next_observation")  # which need not be the following rows' observations
+    for row in data.draw(st.lists(st.integers(0, len(after) - 1), max_size=5)):
+        after[row, 1] = np.nextafter(after[row, 1], np.float32(9))
+    rows = rows.set_column(
+        6, rows.schema.field("next_observation"), pa.FixedSizeListArray.from_arrays(pa.array(after.ravel()), 3)
+    )
+    rows = with_probabilities(rows) if data.draw(st.booleans()) else rows
+    folder = tmp_path_factory.mktemp("part")
+    write_parts(folder, rows, rows_per_group=data.draw(st.sampled_from([1, 8, 100])))
+    for store in (UnitStore.open(folder), sharded(folder, data.draw(st.sampled_from([0, 300, 10**6])), episodes=True)):
+        for _ in range(3):
+            check_units(store, rows, data.draw(st.lists(st.integers(0, len(lengths) - 1), max_size=5)))
+    parts = data.draw(st.integers(1, min(3, len(lengths))))
+    for bound in (0, 10**6):
+        seen: list[int] = []
+        for part in range(parts):
+            shown: list[int] = []
+            watch, own = (lambda table: shown.append(table.num_rows)), slice(part, None, parts)  # noqa: B023
+            store = open_units(folder, bound, watch, own, episodes=True)
+            assert isinstance(store, UnitStore if bound else ShardedStore)
+            assert sum(shown) == rows.num_rows, "every part is shown all rows"
+            check_units(store, rows, list(range(store.units)))
+            seen += store.numbers.tolist()
+        assert sorted(seen) == list(range(len(lengths)))
+
+
+def test_a_store_in_memory_gives_all_rows_first_observations_and_ends(tmp_path: Path) -> None:
+    content = episodes(9)
+    rows = table(content)
+    opened = UnitStore.open(write_parts(tmp_path, rows))
+    assert (opened.units, opened.observation_size, opened.action_size, opened.info) == (9, 3, 1, INFO)
+    inputs, targets = opened.flat()
+    assert np.array_equal(inputs, matrix(rows, "observation", "action"))
+    assert np.array_equal(targets[:, 3:], matrix(rows, "reward", "terminated"))
+    assert all(np.array_equal(one, other) for one, other in zip(opened.arrays(), (inputs, targets), strict=True))
+    assert np.array_equal(opened.first_observations(), [item.observations[0] for item in content])
+    assert opened.terminated().tolist() == rows["terminated"].to_pylist()
+    write_parts(tmp_path / "none", rows.slice(0, 0))
+    empty = UnitStore.open(tmp_path / "none")
+    assert (empty.units, empty.flat()[0].shape, empty.first_observations().shape) == (0, (0, 4), (0, 3))
+
+
+@pytest.mark.parametrize(("names", "part"), [("ba", 0), ("aba", 0), ("acbd", 0), ("acbd", 1)])
+def test_units_out_of_order_are_refused_by_every_part_and_not_named(tmp_path: Path, names: str, part: int) -> None:
+    people = [table([episode(2, i)], [f"person-{name}"], [f"{i}"]) for i, name in enumerate(names)]
+    write_parts(tmp_path, *people)
+    with pytest.raises(PipelineError, match="units are out of order or appear twice") as wrong:
+        UnitStore.open(tmp_path, own=slice(part, None, 2))
+    assert "person" not in str(wrong.value)
+
+
+def test_missing_damaged_and_foreign_parts_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match="found no Parquet files; run `dvc repro partition`"):
+        UnitStore.open(tmp_path)
+    part, other = write_parts(tmp_path, table(episodes(12))) / "part-00000.parquet", tmp_path / "part-00001.parquet"
+    good = part.read_bytes()
+    part.write_bytes(good[: len(good) // 2])
+    with pytest.raises(PipelineError, match=r"part-00000\.parquet: not a readable Parquet file"):
+        UnitStore.open(tmp_path)
+    spoiled = bytearray(good)
+    spoiled[300:340] = bytes(40)
+    part.write_bytes(spoiled)
+    with pytest.raises(PipelineError, match="row group 0: found corrupt pages"):
+        UnitStore.open(tmp_path)
+    part.write_bytes(good)
+    foreign = pa.table({"a": [1]})
+    for metadata, message in (
+        ({}, "Parquet metadata"),
+        (INFO.to_metadata(), "columns are not those"),
+        (NAMED.to_metadata(), "columns are not those"),
+    ):
+        pq.write_table(foreign.replace_schema_metadata(metadata), other)
+        with pytest.raises(PipelineError, match=rf"part-00001.parquet: {message}"):
+            UnitStore.open(tmp_path)
+
+
+@pytest.mark.parametrize("keep_bytes", [0, 10**6])
+def test_numbers_that_are_not_finite_and_memory_that_runs_out_are_one_line(
+    tmp_path: Path, keep_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = with_probabilities(people([[2]]), np.array([0.5, np.inf]))
+    with pytest.raises(PipelineError, match="found non-finite numbers"):
+        open_units(write_parts(tmp_path / "bad", bad), keep_bytes, lambda table: None)
+
+    def full(*_: object) -> None:
+        raise pa.ArrowMemoryError("malloc of 1073741824 bytes failed")
+
+    write_parts(tmp_path, table(episodes(5)))
+    with pytest.raises(PipelineError, match=r"params\.yaml: compute\.data_mb: set a smaller number") as wrong:
+        open_units(tmp_path, keep_bytes, full)
+    assert "1073741824" not in str(wrong.value)
+    opened = open_units(tmp_path, keep_bytes, lambda table: None)
+    if isinstance(opened, ShardedStore):
+        monkeypatch.setattr(opened._ring, "place", full)
+        with pytest.raises(PipelineError, match=r"compute\.data_mb"):
+            opened.transitions(torch.arange(5), torch.zeros(5, 1, dtype=torch.int64))
+
+
+def test_what_stays_in_memory_is_bounded(tmp_path: Path) -> None:
+    store = sharded(write_parts(tmp_path, table([episode(50, i) for i in range(6)]), rows_per_group=1), 4000)
+    first = torch.zeros(1, 1, dtype=torch.int64)
+    for unit in (0, 1, 2, 3, 3, 5):
+        store.transitions(torch.tensor([unit]), first)
+        assert len(store._ring.held) <= 2
+        assert sum(matrix.nbytes for matrix in store._ring.matrices) <= 4000
+    store.transitions(torch.arange(6), first.expand(6, 1))
+    assert len(store._ring.held) == 6, "a cohort is held as a whole, whatever it takes"
+
+
+def noted(*rows: list[int]) -> bytes:
+    return b".".join(base64.b64encode(np.array(part, "<i8").tobytes()) for part in rows)
+
+
+def test_an_index_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    part = write_parts(tmp_path, table(episodes(5))) / "part-00000.parquet"
+    good = pq.read_table(part)
+    swapped = noted(list(reversed([len(item.rewards) for item in episodes(5)])), [good.num_rows])
+    wrong = (b"", noted([3, 3], [6]), noted([4, 1, 7, 4, 1], [21]), noted([1, 4, 7, 3], [15, 0]))
+    for index in (*wrong, swapped):
+        pq.write_table(good.replace_schema_metadata(good.schema.metadata | {b"primorl.units": index}), part)
+        message = "units are out of order" if index == swapped else "no index of its units, or one that does not fit"
+        with pytest.raises(PipelineError, match=message):
+            sharded(tmp_path)
+
+
+def test_parts_hold_whole_units_and_the_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "ROWS_PER_BATCH", 8)
+    monkeypatch.setattr(parquet, "_ROWS_PER_PART", 16)
+    rows = table(episodes(12))
+    write_parts(tmp_path, *(rows.filter(pc.equal(rows["unit_id"], f"{unit:03d}")) for unit in range(12)))
+    parts = sorted(tmp_path.iterdir())
+    assert len(parts) > 2
+    assert all(b"primorl" in pq.read_metadata(part).metadata for part in parts)
+    reader = PartReader(tmp_path, made_by="ingest")
+    assert (reader.info, reader.rows) == (INFO, rows.num_rows)
+    groups = list(reader.tables())
+    assert pa.concat_tables(groups).equals(rows)
+    seen = [set(group["unit_id"].to_pylist()) for group in groups]
+    assert sum(map(len, seen)) == len(set.union(*seen)) == 12

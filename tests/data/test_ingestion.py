@@ -1,0 +1,89 @@
+from pathlib import Path
+from typing import Any
+
+import h5py
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from primorl.base.errors import PipelineError
+from primorl.data.ingestion import ingest
+from primorl.data.sources.minari import reading as minari_reading
+from primorl.data.storage import parquet
+from primorl.data.storage.parquet import PartReader
+from primorl.data.storage.schema import DatasetInfo
+from tests.data.builders import INFO, SPACES, entry, episode, episodes, snapshot, table, write_raw
+
+
+def run(raw: str = "raw", **changes: Any) -> DatasetInfo:
+    return ingest(Path(raw), Path("trajectories"), "small", entry(**changes))
+
+
+def written() -> pa.Table:
+    return pa.concat_tables(PartReader(Path("trajectories"), made_by="ingest").tables())
+
+
+def test_every_transition_arrives_whatever_the_batches_and_a_bad_one_changes_nothing(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = episodes(12)
+    path = write_raw(Path("raw"), content)
+    prints = set()
+    for rows in (2**16, 10, 1):
+        monkeypatch.setattr(minari_reading, "_ROWS_PER_BATCH", rows)
+        monkeypatch.setattr(parquet, "ROWS_PER_BATCH", rows)
+        info = run()
+        prints.add(info.dataset_fingerprint)
+        assert written().equals(table(content, names=[f"small-v0/{i:09d}" for i in range(12)]))
+        assert written().schema.equals(INFO.schema)
+        assert DatasetInfo.from_schema(pq.read_schema("trajectories/part-00000.parquet"), Path("x")) == info
+        facts = (info.dataset, info.environment, info.unit, info.horizon, info.spaces)
+        assert facts == ("small", "Pendulum-v1", "trajectory", 200, SPACES)
+    assert len(prints) == 1
+    with h5py.File(path, "a") as file:
+        file["episode_5/rewards"][0] -= 0.5
+    assert run().dataset_fingerprint not in prints
+    with h5py.File(path, "a") as file:
+        file["episode_5/actions"][1, 0] = -3.0
+    before = snapshot(project)
+    with pytest.raises(PipelineError, match="trajectory number 6, step 1: found an action outside the declared space"):
+        run()
+    assert snapshot(project) == before
+    assert sorted(item.name for item in project.iterdir()) == [".primorl", "raw", "trajectories"]
+
+
+def test_the_declared_horizon_or_the_environments_is_the_bound(project: Path) -> None:
+    for steps, horizon, most in ((150, 100, 100), (250, None, 200)):
+        write_raw(Path(f"long-{steps}"), [episode(20, 1), episode(steps, 2)])
+        with pytest.raises(PipelineError, match=f"number 2, step {most}: found an episode longer than the horizon"):
+            run(f"long-{steps}", horizon=horizon)
+    assert run("long-250", horizon=250).horizon == 250
+
+
+def withdraw(*ids: str) -> dict[str, str]:
+    file = Path("data/withdrawals/gone.txt")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("\n".join(ids) + "\n")
+    return {"exclude_units": str(file)}
+
+
+def test_who_withdrew_is_gone_and_everybody_else_stays_who_they_were(project: Path) -> None:
+    content = episodes(12)
+    write_raw(Path("raw"), content)
+    all_of_them = run().dataset_fingerprint
+    info = run(ingestion=withdraw("small-v0/000000003", "", "small-v0/000000007"))
+    assert info.dataset_fingerprint != all_of_them
+    left = [i for i in range(12) if i not in (3, 7)]
+    assert written().equals(table([content[i] for i in left], names=[f"small-v0/{i:09d}" for i in left]))
+    before = snapshot(Path("trajectories"))
+    for ingestion, message in (
+        ({"exclude_units": "data/withdrawals/absent.txt"}, r"data/withdrawals/absent\.txt: No such file"),
+        ({"exclude_units": "data/withdrawals/../elsewhere.txt"}, "allowed is a file in data/withdrawals"),
+        (withdraw("small-v0/000000001", "small-v0/000000099"), r"gone\.txt: line 2: found an id that no unit has"),
+    ):
+        with pytest.raises(PipelineError, match=message) as wrong:
+            run(ingestion=ingestion)
+        assert "small-v0/000000099" not in str(wrong.value)
+    with pytest.raises(PipelineError, match="found no transitions"):
+        run(ingestion=withdraw(*(f"small-v0/{i:09d}" for i in range(12))))
+    assert snapshot(Path("trajectories")) == before

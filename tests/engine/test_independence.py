@@ -1,0 +1,179 @@
+"""A unit's update is the same to the last bit, whoever shares its chunk, and sums of updates are exact."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from primorl.base.errors import PipelineError
+from primorl.engine import local_update
+from primorl.engine.local_update import Kernel
+from primorl.engine.rounds import Rounds, check_independence, check_setup, chunk_sizes, chunks
+from primorl.engine.settings import Execution
+from primorl.model.architecture import Architecture
+from primorl.model.ensemble import Normaliser
+from primorl.privacy.mechanism.clipping import EnsembleClip, L2Clip
+from primorl.privacy.mechanism.plan import MOST_UNITS, Plan
+from primorl.privacy.mechanism.sampling import Entropy, PoissonSampler
+from tests.engine.kernel import KINDS, batches_of, equal, network, some, weights_of
+from tests.units import Ragged, local_training, make_units, training_setup
+
+CPU = torch.device("cpu")
+SHAPE = Architecture(3, 1, 3, (37, 41), -10.0, 0.5)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    """As in rounds, whose threads work on chunks of their own."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@settings(max_examples=120, deadline=None)
+@given(data=st.data())
+def test_neighbours_and_places_do_not_matter(data: st.DataObject) -> None:
+    draw = data.draw
+    hidden = tuple(draw(st.lists(st.sampled_from([1, 3, 5, 8, 16, 17, 31, 32, 37, 48, 64]), min_size=1, max_size=3)))
+    actions = draw(st.sampled_from([1, 2, 3, 7, 8, 9, 16, 25]))
+    kind, size = draw(st.sampled_from(KINDS)), draw(st.integers(1, 6))
+    shape = network(kind, hidden, size=size, actions=actions, members=draw(st.integers(1, 5)))
+    rows = draw(st.sampled_from([1, 2, 5, 7, 16, 19]))
+    steps = draw(st.lists(st.integers(1, 6), min_size=2, max_size=20))
+    rate, decay = draw(st.sampled_from([1e-3, 0.3, 1.0, 5.0, 10.0])), draw(st.sampled_from([0.0, 0.1, 1.0]))
+    local = local_training(rate, rows, weight_decay=decay)
+    mode: Any = draw(st.sampled_from(["flat", "per_layer"]))
+    clip = EnsembleClip(draw(st.sampled_from([1e-6, 0.35, 10.0, 50.0, 1e6])), mode, shape.members, len(hidden) + 1)
+    seed, scale = draw(st.integers(0, 99)), draw(st.sampled_from([1.0, 100.0]))
+    start, batches = weights_of(shape, seed), batches_of(shape, steps, rows, seed, scale)
+    one = draw(st.integers(0, len(steps) - 1))
+    others = draw(st.permutations([unit for unit in range(len(steps)) if unit != one]))
+    present = others[: draw(st.integers(0, len(others)))]
+    place = draw(st.integers(0, len(present)))
+    chosen = [*present[:place], one, *present[place:]]
+
+    alone = Kernel(shape, local, clip).updates(start, some(batches, [one], steps[one]))
+    whole = Kernel(shape, local, clip).updates(start, batches)
+    moved = Kernel(shape, local, clip).updates(start, some(batches, chosen, max(steps[u] for u in chosen)))
+    assert equal([u[one] for u in whole], [u[0] for u in alone])
+    assert equal([u[place] for u in moved], [u[0] for u in alone])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_check_passes_here_and_without_gaps_the_last_bits_would_differ(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin: element-wise operations run across pairs. Exponentials, sums and products have the same bits."""
+    shape = network(kind, (37,))
+    local, clip = local_training(1.0, 7), EnsembleClip(10.0, "flat", shape.members, 2)
+    check_independence(Kernel(shape, local, clip), range(1, 20))
+    if kind in ("discrete actions", "linear", "linear actions", "linear logits", "linear with ends"):
+        return  # without hidden layers no bits differ, or on some processors alone
+    monkeypatch.setattr(local_update, "_GAP", 0)
+    batches, start = batches_of(shape, [2] * 15, 7), weights_of(shape)
+    whole = Kernel(shape, local, clip).updates(start, batches)
+    few = [Kernel(shape, local, clip).updates(start, some(batches, range(n), 2)) for n in range(2, 15)]
+    assert not all(equal(own, [update[: len(own[0])] for update in whole]) for own in few)
+
+
+def test_a_machine_that_cannot_promise_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = training_setup(plan_of(4, 1.0), SHAPE, local=local_training(0.05, 7))
+    check_setup(setup)
+    monkeypatch.setattr(local_update, "_GAP", 0)
+    with pytest.raises(PipelineError, match=r"compute\.device: on this machine"):
+        check_setup(setup)
+
+
+def plan_of(units: int, norm: float) -> Plan:
+    return Plan(units, "unit", PoissonSampler(1.0), EnsembleClip(norm, "flat", 3, 3), 3.0, 4, 1e-6)
+
+
+def in_order(lengths: Tensor, most: int, entropy: Entropy) -> Tensor:
+    """Every unit's rows as they come, in place of a secret order."""
+    order = torch.arange(most).expand(len(lengths), most)
+    return order.masked_fill(order >= lengths.unsqueeze(1), 0)
+
+
+@pytest.mark.parametrize(
+    ("threads", "kilobytes", "width"), [(1, 1, 64), (2, 1, 37), (1, 200, 37), (2, 200, 64), (2, 12_000, 37)]
+)
+def test_a_unit_moves_the_sum_by_its_own_update_exactly(
+    threads: int, kilobytes: int, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_update, "_shuffled", in_order)
+    torch.set_num_threads(threads)
+    shape, units = Architecture(3, 1, 3, (width, width), -10.0, 0.5), 21
+    plan = plan_of(units, 10.0)
+    data = make_units(shape, [20 + 3 * i for i in range(units)], 0)
+    identity = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))
+    weights, local = shape.initial_weights(0), local_training(learning_rate=1.0, batch_size=1)
+    execution = Execution(CPU, kilobytes << 10)
+
+    def total(chosen: list[int]) -> list[Tensor]:
+        source = Ragged([data.inputs[i] for i in chosen], [data.targets[i] for i in chosen])
+        setup = training_setup(plan_of(len(chosen), 10.0), shape, local=local, execution=execution)
+        with Rounds(setup, source, identity) as rounds:
+            return rounds.sum(weights)
+
+    everybody = list(range(units))
+    whole, less, one = total(everybody), total(everybody[:-1]), total(everybody[-1:])
+    assert equal([a - b for a, b in zip(whole, less, strict=True)], one)
+    assert equal(total(everybody[::-1]), whole)
+    assert math.sqrt(sum(float(part.square().sum()) for part in one)) <= plan.clipping_norm
+    assert all(torch.equal(part, (part / plan.grid).trunc() * plan.grid) for part in one)
+    assert torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize("norm", [1e-6, 0.35, 1.0, 1e6])
+def test_the_grid_costs_next_to_nothing_and_no_norm_grows(norm: float) -> None:
+    plan = plan_of(3, norm)
+    assert 2**26 <= norm / plan.grid < 2**27
+    assert MOST_UNITS * norm / plan.grid <= 2**53
+    shape = Architecture(3, 1, 3, (16, 16), -10.0, 0.5)
+    start, batches, local = shape.initial_weights(0), batches_of(shape, [4], 8), local_training(1.0, 8)
+    exact = Kernel(shape, local, plan.clip).sum(start, batches)  # type: ignore[arg-type]
+    cut = Kernel(shape, local, plan.clip).sum(start, batches, grid=plan.grid)  # type: ignore[arg-type]
+    for ours, theirs in zip(cut, exact, strict=True):
+        assert (ours.abs() <= theirs.abs()).all()
+        assert float((ours - theirs).abs().max()) < plan.grid
+
+
+def test_what_could_not_be_summed_exactly_or_clipped_in_float32_is_refused() -> None:
+    with pytest.raises(ValueError, match="units: found 67108865, allowed are up to 67108864"):
+        plan_of(MOST_UNITS + 1, 1.0)
+    for norm in (1e-22, 1e-7, 0.0, -1.0, math.nan, 1e7):
+        with pytest.raises(ValueError, match=r"clipping_norm: found .* allowed are 1e-06 to 1e"):
+            L2Clip(norm)
+        with pytest.raises(ValueError, match=r"clipping_norm: found .* allowed are 1e-06 to 1e"):
+            EnsembleClip(norm, "flat", 3, 3)
+    rows = L2Clip(1e-6).finish(torch.full((2, 1000), 1e-6))
+    assert float(torch.linalg.vector_norm(rows.double(), dim=1).max()) <= 1e-6, "the least norm holds"
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_a_cohort_is_cut_into_sizes_that_are_tried_out(threads: int) -> None:
+    setup = training_setup(plan_of(300, 1.0), SHAPE, execution=Execution(CPU, 3 << 20))
+    (sizes,) = chunk_sizes(setup)
+    assert sizes[:10] == [1, 2, 3, 4, 5, 6, 7, 8, 12, 16]
+    for units in (0, 1, 2, 30, 65, 300):
+        cut = chunks(setup, torch.arange(units), torch.full((units,), 40), threads)
+        assert [unit for chosen, _ in cut for unit in chosen.tolist()] == list(range(units))
+        assert all(len(chosen) <= size and size in sizes for chosen, size in cut)
+
+
+def test_on_a_gpu_the_size_of_a_chunk_follows_from_a_units_own_length() -> None:
+    setup = training_setup(plan_of(40, 1.0), SHAPE, execution=Execution(torch.device("cuda"), 8 << 20))
+    lengths = torch.tensor([3] * 30 + [100] * 9 + [5000])
+    whole = chunks(setup, torch.arange(40), lengths, 1)
+    sizes = {int(lengths[unit]): size for chosen, size in whole for unit in chosen}
+    assert sizes[3] == sizes[100] > sizes[5000]
+    assert sorted(int(unit) for chosen, _ in whole for unit in chosen) == list(range(40))
+    few = chunks(setup, torch.arange(2), torch.tensor([3, 5000]), 1)
+    assert [size for _, size in few] == [sizes[5000], sizes[3]]
+    assert {size for (size,) in chunk_sizes(setup)} >= set(sizes.values())

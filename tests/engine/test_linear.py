@@ -1,0 +1,275 @@
+"""Linear heads: features, what people are asked beside the rounds, and the ensemble that is made of noised weights."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from primorl.engine.heads import FINER_SCALES, RESIDUALS, SCALES, WINDOW, contributions, noise_beside_people
+from primorl.engine.linear import (
+    FirstStatesQuery,
+    LengthsQuery,
+    ResidualQuery,
+    ScalesQuery,
+    distilled,
+    released_heads,
+    without_noise,
+)
+from primorl.engine.policy_network import PolicyNetwork
+from primorl.engine.queries import ObservationColumns
+from primorl.engine.training import TrainingState, train
+from primorl.model.architecture import Architecture
+from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser, gaussian, outputs
+from primorl.model.features import FARTHEST, Polynomials
+from primorl.privacy.mechanism.clipping import EnsembleClip
+from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.queries import ONE, GaussianQuery
+from primorl.privacy.mechanism.sampling import PoissonSampler
+from tests.units import Ragged, local_training, server_training, training_setup
+
+HEADS = ObservationColumns(5, ((1, 3),), discrete_actions=False)  # two numbers around three categories
+LOW, HIGH = torch.tensor([-8.0, 0, 0, 0, 10.0]), torch.tensor([8.0, 1, 1, 1, 30.0])
+BOUNDS = Bounds(LOW, HIGH, torch.tensor([-1.0]), torch.tensor([3.0]), -10.0, 10.0)
+FEATURES = Polynomials(6, ((1, 3),), 2)
+SHAPE = Architecture(5, 1, 1, (), -12.0, 4.0, features=FEATURES, spread=False)
+SERVER = server_training(0.6, 0.8)
+HORIZON = 40
+
+
+class Log(Ragged):
+    """Units of two trajectories each, the second twice as long."""
+
+    def begins(self, units: Tensor, steps: Tensor) -> Tensor:
+        return (steps == 0) | (steps == self.lengths(units)[:, None] // 3)
+
+
+def log_of(units: int, seed: int = 0) -> Log:
+    """A system whose changes and rewards are polynomials of degree 2, with noise."""
+    drawn = torch.Generator().manual_seed(seed)
+    inputs, targets = [], []
+    for _ in range(units):
+        x = torch.randn(30, 6, generator=drawn)
+        category = torch.multinomial(torch.tensor([0.6, 0.3, 0.1]), 30, replacement=True, generator=drawn)
+        x[:, 1:4] = torch.nn.functional.one_hot(category, 3).float()
+        first, second, action = x[:, 0].clone(), x[:, 4].clone(), x[:, 5].clone()
+        x[:, 4], x[:, 5] = 20 + 2 * second, 1 + 0.5 * action
+        change = torch.stack((0.1 * (first * action - first + 0.3 * x[:, 1]), 0.4 * (action - 0.5 * second)), 1)
+        change += torch.tensor([0.01, 0.2]) * torch.randn(30, 2, generator=drawn)
+        reward = 2 * first * first - second + 0.5 * torch.randn(30, generator=drawn)
+        still = torch.zeros(30, 3)
+        inputs.append(x)
+        targets.append(torch.cat((change[:, :1], still, change[:, 1:], reward[:, None], torch.zeros(30, 1)), 1))
+    return Log(inputs, targets)
+
+
+def setup_of(units: int, noise: float = 0.0, **changes: Any) -> Any:
+    asked = contributions(5, 1, HEADS.one_hot, discrete=False)
+    queries = tuple(GaussianQuery.of(name, each, noise) for name, each in asked.items())
+    clip = EnsembleClip(0.5, "flat", 1, 1)
+    plan = Plan(units, "person", PoissonSampler(1.0), clip, noise, 40, 1e-6, queries=queries)
+    local = replace(local_training(1.0, 30), max_transitions_per_unit=30)
+    setup = training_setup(plan, SHAPE, local=local, server=SERVER)
+    return replace(
+        setup, columns=HEADS, bounds=BOUNDS, normaliser="private", architecture=SHAPE, horizon=HORIZON, **changes
+    )
+
+
+def test_features_are_orthonormal_and_the_same_in_any_company() -> None:
+    frequencies = torch.tensor([0.0, 0.6, 0.3, 0.1, 0.0, 0.0])
+    rows = torch.randn(200_000, 6, generator=torch.Generator().manual_seed(0))
+    category = torch.multinomial(frequencies[1:4], len(rows), replacement=True)
+    rows[:, 1:4] = torch.nn.functional.one_hot(category, 3).float() - frequencies[1:4]
+    basis = FEATURES.basis(frequencies)
+    found = FEATURES(rows, basis)
+    assert found.shape[1] == FEATURES.size == 3 + 2 + 3 + (3 + 3 * 2)
+    moments = found.T @ found / len(rows)
+    torch.testing.assert_close(moments, torch.eye(FEATURES.size), atol=0.03, rtol=0)
+    for count in (1, 7, 64, 1001):
+        assert torch.equal(FEATURES(rows[:count], basis), found[:count])
+    assert Polynomials(4, (), 3).size == 34
+    far = FEATURES(1e9 * rows[:100], basis).abs()
+    assert bool((far <= FEATURES.largest(basis) + 1e-3).all()), f"held within {FARTHEST}"
+
+
+def test_rounds_of_heads_learn_the_system_and_people_tell_the_rest() -> None:
+    """Without noise the released ensemble predicts what least squares would, with the spread that is left."""
+    log, seen = log_of(400), list[TrainingState]()
+    setup = setup_of(400)
+    trained = train(setup, log, None, save_checkpoint=seen.append)
+    assert [state.asked_late for state in seen].index(True) == len(seen) - 2, "asked once, after the rounds"
+    shape, weights = setup.released(trained.weights, trained.answers, 3)
+    model = GaussianEnsemble(shape, weights, trained.normaliser, BOUNDS)
+    test = log_of(50, seed=1)
+    inputs, targets = torch.cat(list(test.inputs)), torch.cat(list(test.targets))[:, :6]
+    mean, std, _ = model.predict(inputs[:, :5], inputs[:, 5:])
+    missed = (mean[0] - targets).square().mean(0).sqrt()[[0, 4, 5]]
+    torch.testing.assert_close(missed, torch.tensor([0.01, 0.2, 0.5]), rtol=0.25, atol=0.01)
+    torch.testing.assert_close(std[0, 0, [0, 4, 5]], missed, rtol=0.3, atol=0.01)
+    assert torch.equal(mean[0], mean[2]), "no noise, no doubt"
+    starts = setup.start_model(trained.answers, trained.normaliser)
+    drawn = starts.sample(20_000, torch.Generator().manual_seed(0))
+    assert drawn[:, 0].std() == pytest.approx(1.0, abs=0.15)
+    assert drawn[:, 4].mean() == pytest.approx(20.0, abs=0.3)
+    assert drawn[:, 1:4].mean(0).tolist() == pytest.approx([0.6, 0.3, 0.1], abs=0.08)
+    survival = starts.survival
+    expected = torch.tensor([1.0] * 10 + [0.5] * 10 + [0.0] * 20).expand(2, -1)
+    torch.testing.assert_close(survival, expected, atol=1e-5, rtol=0)  # 10 and 20 steps, none terminates
+
+
+AWKWARD = [0.0, 1.0, -5.0, 25.0, 1e-30, 1e30, -3e38, math.nan, math.inf, -math.inf]
+
+
+@settings(max_examples=60, deadline=None)
+@given(values=st.lists(st.sampled_from(AWKWARD), min_size=2, max_size=9), length=st.integers(1, 40))
+def test_a_unit_more_moves_every_sum_by_at_most_the_sensitivity(values: list[float], length: int) -> None:
+    """The twin below: weights that are not clipped would move it by more."""
+    rest = log_of(3)
+    rows = torch.tensor((values * 300)[: 13 * length]).view(length, 13)
+    more = Log([*rest.inputs, rows[:, :6]], [*rest.targets, rows[:, 6:]])
+    answers = {name: torch.rand(15).double() for name in (SCALES, FINER_SCALES)}
+    setup, asked = setup_of(3), contributions(5, 1, HEADS.one_hot, discrete=False)
+    normaliser = setup.make_normaliser(None, answers)
+    weights = tuple(torch.full(w.shape, 3.0) for w in SHAPE.initial_weights(0))
+    for name, early in setup.queries(answers).items():
+        assert isinstance(early, ScalesQuery)
+        moved = (early.total(more) - early.total(rest)).double() / ONE
+        assert float(moved.norm()) <= asked[name].sensitivity * (1 + 1e-12)
+    for query in (ResidualQuery(6), FirstStatesQuery(HEADS), LengthsQuery(HORIZON)):
+        sums = [query.total(log, normaliser, weights) for log in (more, rest)]
+        moved = (sums[0] - sums[1]).double() / ONE
+        assert float(moved.norm()) <= query.contribution.sensitivity * (1 + 1e-12)
+
+
+def test_a_unit_can_reach_the_sensitivity_that_is_stated() -> None:
+    """So a smaller one would be wrong."""
+    setup, answers = setup_of(3), {name: torch.rand(15).double() for name in (SCALES, FINER_SCALES)}
+    normaliser = setup.make_normaliser(None, answers)
+    weights = tuple(torch.zeros(w.shape) for w in SHAPE.initial_weights(0))
+    far = Log([torch.full((3, 6), 1e6)], [torch.full((3, 7), 1e6)])
+    for query in (ResidualQuery(6), FirstStatesQuery(HEADS), LengthsQuery(HORIZON)):
+        moved = query.total(far, normaliser, weights).double() / ONE
+        share = 0.7 if isinstance(query, LengthsQuery) else 0.999
+        assert float(moved.norm()) >= share * query.contribution.sensitivity
+    for early in setup.queries(answers).values():
+        assert isinstance(early, ScalesQuery)
+        assert float((early.total(far).double() / ONE).norm()) >= 0.999 * early.contribution.sensitivity
+
+
+def test_lost_late_answers_are_not_asked_again() -> None:
+    setup, kept = setup_of(8), list[TrainingState]()
+    train(setup, log_of(8), None, save_checkpoint=kept.append)
+    announced = next(state for state in kept if state.asked_late)
+    assert RESIDUALS not in announced.answers
+    resumed = train(setup, log_of(8), None, state=announced)
+    assert RESIDUALS not in resumed.answers
+    assert setup.spread(resumed.answers).tolist() == [1.0] * 6
+
+
+def test_members_differ_by_the_noise_that_the_rounds_had() -> None:
+    """Heads that learn nothing, from people whose rows are zero, are as far from zero as drawn members from them."""
+    setup = setup_of(60, noise=2.0)
+    zeros = Log([torch.zeros(4, 6)] * 60, [torch.zeros(4, 7)] * 60)
+    plan, expected = setup.plan, setup.noise_in_weights
+    still = replace(setup, plan=replace(plan, queries=()), normaliser="bounds")
+    zeroed = replace(still, local=replace(still.local, learning_rate=1e-9))
+    weights = train(zeroed, zeros, None).weights
+    walked = float(torch.cat([w.flatten() for w in weights]).std())
+    assert walked > expected, "without rows that pull back, noise adds up"
+    shape, members = released_heads(weights, torch.ones(6), 200, expected, SHAPE, 0)
+    spread = (members[0][1:, :, :6] - members[0][:1, :, :6]).std()
+    assert float(spread) == pytest.approx(expected, rel=0.05)
+    assert torch.equal(members[0][0, :, :6], weights[0][0])
+    _, log_variance = gaussian(shape, outputs(members, torch.zeros(200, 1, FEATURES.size)))
+    torch.testing.assert_close(log_variance, torch.zeros_like(log_variance), atol=1e-4, rtol=0)
+
+
+def test_weights_that_noise_could_have_made_are_held_back_and_others_stay() -> None:
+    drawn = torch.Generator().manual_seed(0)
+    true = torch.zeros(1, 100, 3)
+    true[0, :5] = torch.tensor([1.0, -0.8, 0.6, -1.2, 0.9])[:, None]
+    means = torch.ones(1, 1, 3)
+    for noise, gained in ((0.1, 4.0), (1e-4, 1.0)):
+        noised = true + noise * torch.randn(true.shape, generator=drawn)
+        held, kept = without_noise((noised, means), noise)
+        assert torch.equal(kept, means)
+        assert float((held - true).square().sum()) * gained <= float((noised - true).square().sum())
+    torch.testing.assert_close(without_noise((noised, means), 0.0)[0], noised)
+    assert torch.equal(without_noise((noised[:, :30], means), 1.0)[0], noised[:, :30]), "of few features most count"
+
+
+def test_weights_are_shrunk_once_and_those_of_older_engines_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("primorl.engine.linear._MANY", 1)
+    setup, kept = setup_of(8, noise=2.0), list[TrainingState]()
+    weights = train(setup, log_of(8), None, save_checkpoint=kept.append).weights
+    finished = kept[-1]
+    assert not torch.equal(weights[0], finished.best[0])
+    for engine, expected in ((finished.engine, weights), (5, finished.best)):
+        again = train(setup, None, None, state=replace(finished, engine=engine)).weights
+        assert all(map(torch.equal, again, expected))
+
+
+def test_a_clip_that_shortens_what_people_say_adds_less_noise_and_takes_less_of_it_back() -> None:
+    """The twin: a long clip adds noise and shortens nothing."""
+    setup = setup_of(60, noise=2.0)
+    found = [
+        noise_beside_people(replace(setup.plan, clip=EnsembleClip(norm, "flat", 1, 1)), SERVER, 1.0, SHAPE)
+        for norm in (0.2, 0.4, 50.0, 100.0)
+    ]
+    assert found[1] < 1.6 * found[0]
+    assert found[3] == pytest.approx(2 * found[2])
+
+
+def narrow(units: int) -> Log:
+    """A number whose deviation is a hundredth of its range, and rare rewards at the lowest that there can be."""
+    drawn, log = torch.Generator().manual_seed(1), log_of(units)
+    targets = []
+    for inputs, targets_of in zip(log.inputs, log.targets, strict=True):
+        inputs[:, 0] = 3 + 0.16 * torch.randn(30, generator=drawn)
+        rare = torch.rand(30, generator=drawn) < 0.02
+        targets.append(torch.cat((targets_of[:, :5], torch.where(rare, -10.0, 0.0)[:, None], targets_of[:, 6:]), 1))
+    return Log(log.inputs, targets)
+
+
+@pytest.mark.parametrize(("noise", "exact"), [(0.3, 0.4), (60.0, 0.8)])
+def test_scales_are_found_however_narrow_and_noise_makes_them_wider(noise: float, exact: float) -> None:
+    """The twin: the first answer alone does not see what is narrow."""
+    log, setup = narrow(400), setup_of(400, noise)
+    answers: dict[str, Tensor] = {}
+    for query in setup.plan.queries[:2]:
+        answers[query.what] = setup.plan.answer(query, setup.queries(answers)[query.what].total(log))
+    found = setup.make_normaliser(None, answers)
+    scales = torch.cat((found.input_scale[[0, 4, 5]], found.target_scale[[0, 4, 5]]))
+    true = torch.tensor([0.16, 2.0, 0.5, 0.15, 0.45, 1.4])
+    assert bool((scales / true > 1 - exact).all()), "too small a scale makes rounds diverge"
+    if noise < 1:
+        assert float(found.input_mean[0]) == pytest.approx(3.0, abs=0.1)
+        assert bool((scales[:3] / true[:3] < 1 + exact).all())
+        assert float(scales[5]) == pytest.approx(1.4, rel=0.3), "rare large rewards count"
+        first = setup.queries(answers)[FINER_SCALES].windows
+        assert float(first[4]) > 2 * WINDOW * 0.16, "the twin: the first answer alone does not see it"
+    else:
+        assert float(scales[0]) > 1.0
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+def test_a_network_is_taught_what_heads_do(discrete: bool) -> None:
+    heads = PolicyNetwork(5, 3 if discrete else 1, discrete, (), -5.0, 1.0, Polynomials(5, ((1, 3),), 2))
+    drawn = torch.Generator().manual_seed(0)
+    weights = tuple(0.2 * torch.randn(w.shape, generator=drawn) for w in heads.initial_weights(0))
+    mean, scale = torch.tensor([0.0, 0.6, 0.3, 0.1, 20.0]), torch.tensor([1.0, 1, 1, 1, 2.0])
+    maps = Normaliser(mean, scale, torch.zeros(1), torch.ones(1)).with_features(heads.features, mean)  # type: ignore[arg-type]
+    shape, taught, plain = distilled(heads, weights, maps, BOUNDS, torch.full((1,), 0.3), (32,), 0)
+    rows = log_of(20).inputs[0][:, :5]
+    wanted = outputs(weights, maps.inputs(rows)[None])[0]
+    hidden = (plain.inputs(rows) @ taught[0][0] + taught[1][0]).relu()
+    output = hidden @ taught[2][0] + taught[3][0]
+    if discrete:
+        assert float((wanted.softmax(-1) - output.softmax(-1)).abs().mean()) < 0.05
+    else:
+        assert float((wanted.clamp(-1, 1) - output[:, :1].tanh()).abs().mean()) < 0.05
+    assert shape.hidden == (32,)

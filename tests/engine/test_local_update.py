@@ -1,0 +1,162 @@
+"""The fast kernel computes what the slow reference computes, and no unit can move the sum by more than C."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from primorl.engine import local_update
+from primorl.engine.local_update import Kernel, Workspace
+from primorl.engine.policy_network import Network, PolicyNetwork
+from primorl.engine.rounds import Rounds
+from primorl.engine.settings import Execution
+from primorl.model.architecture import Architecture
+from primorl.model.ensemble import Normaliser
+from primorl.privacy.mechanism.clipping import EnsembleClip
+from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.sampling import PoissonSampler
+from tests.engine.kernel import KINDS, batches_of, equal, gap, joint_norm, network, some, weights_of
+from tests.engine.reference import reference_sum
+from tests.units import Ragged, local_training, training_setup
+
+TOLERANCE = 5e-5  # of the sum's norm
+
+
+def clip_of(shape: Network, bound: float = 0.5, mode: str = "flat") -> EnsembleClip:
+    return EnsembleClip(bound, mode, shape.members, len(shape.layers))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bound", [0.05, math.inf])
+@pytest.mark.parametrize(
+    ("mode", "weight_decay", "beta_nll"), [("flat", 0.0, 0.0), ("flat", 0.0, 1.0), ("per_layer", 0.1, 0.5)]
+)
+def test_agrees_with_the_reference(kind: str, mode: str, bound: float, weight_decay: float, beta_nll: float) -> None:
+    shape = network(kind)
+    batches, start = batches_of(shape, [3, 1, 2, 4], 7), weights_of(shape, 1)
+    local = local_training(0.3, 7, weight_decay=weight_decay, beta_nll=beta_nll)
+    fast = Kernel(shape, local, clip_of(shape, bound, mode)).sum(start, batches)
+    slow = reference_sum(start, batches, shape, local, bound, mode)
+    assert joint_norm(slow) > 0.01
+    for ours, theirs in zip(fast, slow, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=TOLERANCE * joint_norm(slow))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_agreement_can_fail(kind: str) -> None:
+    """The twins: other targets, another β, and clipping at the end instead of after every step."""
+    shape = network(kind)
+    batches, start, clip = batches_of(shape, [3, 1, 2, 4], 7), weights_of(shape, 1), clip_of(shape, 0.05)
+    local = local_training(0.3, 7, beta_nll=0.0 if isinstance(shape, PolicyNetwork) else 1.0)
+    slow = reference_sum(start, batches, shape, local, 0.05, "flat")
+    turned = replace(batches, targets=batches.targets.clone())
+    turned.targets[..., -1] = 1 - turned.targets[..., -1]
+    wrong = [Kernel(shape, local, clip).sum(start, turned)]
+    if not isinstance(shape, PolicyNetwork) and shape.spread:
+        wrong.append(Kernel(shape, local_training(0.3, 7, beta_nll=0.8), clip).sum(start, batches))
+    moved = Kernel(shape, local, replace(clip, clipping_norm=math.inf)).updates(start, batches)
+    late = clip.finish([m.flatten(0, 1).clone() for m in moved])
+    wrong.append([m.unflatten(0, (-1, shape.members)).sum(0) for m in late])
+    for sums in wrong:
+        assert gap(sums, slow) > 20 * TOLERANCE * joint_norm(slow)
+
+
+ADVERSARIAL = st.sampled_from([0.0, 1.0, -1e3, 1e6, 1e20, -3e38, math.nan, math.inf, -math.inf, 1e-40])
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    kind=st.sampled_from(KINDS),
+    values=st.lists(ADVERSARIAL, min_size=1, max_size=4),
+    mode=st.sampled_from(["flat", "per_layer"]),
+    rate=st.sampled_from([0.03, 1.0, 100.0]),
+    beta_nll=st.sampled_from([0.0, 0.3, 1.0]),
+)
+def test_no_unit_moves_the_sum_by_more_than_the_clip(
+    kind: str, values: list[float], mode: str, rate: float, beta_nll: float
+) -> None:
+    """‖sum(D) - sum(D minus one)‖ ≤ C, whatever the one unit's rows are: huge, zero, NaN, infinite."""
+    shape = network(kind, (8, 8))
+    batches = batches_of(shape, [3, 2, 2], 5)
+    bad = torch.tensor(values).repeat(800)
+    for rows in (batches.inputs, batches.targets):
+        rows[:, 0] = bad[: rows[:, 0].numel()].view_as(rows[:, 0])
+    start, local, clip = weights_of(shape), local_training(rate, 5, beta_nll=beta_nll), clip_of(shape, 0.5, mode)
+    whole = Kernel(shape, local, clip).sum(start, batches)
+    assert gap(whole, Kernel(shape, local, clip).sum(start, some(batches, [1, 2], 3))) <= clip.sensitivity
+
+
+def test_the_sensitivity_test_finds_a_planted_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin: members clipped to C instead of C/√N break the bound, by a factor of √N."""
+    shape = network("dynamics")
+    batches, start = batches_of(shape, [8], 8), weights_of(shape)
+    batches.targets.mul_(1e3)
+    local, clip = local_training(1.0, 8), clip_of(shape)
+    sound = joint_norm(Kernel(shape, local, clip).sum(start, batches))
+    monkeypatch.setattr(EnsembleClip, "bound", property(lambda self: self.clipping_norm))
+    broken = joint_norm(Kernel(shape, local, clip).sum(start, batches))
+    assert 0.49 < sound <= 0.5
+    assert broken > 0.5 * 1.7
+
+
+def round_sum(
+    source: Ragged, shape: Architecture, mode: Any, batch: int = 4, chunk_bytes: int = 1 << 24
+) -> list[torch.Tensor]:
+    """What a round of all units sums to, through secret orders, padding and chunks as in training."""
+    identity = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))
+    plan = Plan(source.units, "trajectory", PoissonSampler(1.0), clip_of(shape, 0.5, mode), 1.0, 1, 1e-5)
+    execution = Execution(torch.device("cpu"), chunk_bytes)
+    setup = training_setup(plan, shape, local=local_training(0.05, batch), execution=execution)
+    with Rounds(setup, source, identity) as rounds:
+        return rounds.sum(shape.initial_weights(0))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    values=st.lists(ADVERSARIAL | st.just(1e24), min_size=1, max_size=4),
+    length=st.integers(1, 90),
+    mode=st.sampled_from(["flat", "per_layer"]),
+)
+def test_neighbouring_rounds_differ_by_at_most_the_clip(values: list[float], length: int, mode: str) -> None:
+    """Whole rounds, built apart: a long newcomer gives the others more padding, which must not touch their updates.
+
+    One of the others overflows on a finite row: were padding to repeat it, the newcomer's length would decide whether
+    that unit is zeroed, and move the sum by more than C. Constant rows make the secret orders irrelevant.
+    """
+    shape = Architecture(3, 1, 3, (8, 8), -10.0, 0.5)
+    constant = [torch.full((n, 4), v) for n, v in ((3, 0.3), (2, -1.0))]
+    others = Ragged([*constant, torch.full((1, 4), 1e24)], [*constant, torch.full((1, 4), 1.0)])
+    row = torch.tensor((values * 4)[:4]).expand(length, 4)
+    both = Ragged([*others.inputs, row], [*others.targets, row])
+    assert gap(round_sum(both, shape, mode, 1), round_sum(others, shape, mode, 1)) <= 0.5
+
+
+def test_a_step_without_rows_clips_nothing() -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight, bias = torch.randn(3, 4, 4, generator=generator), torch.zeros(3, 1, 4)
+    layer = local_update._Layer(weight, bias, 2, 8, Workspace())
+    layer.moved.normal_(generator=generator)
+    before = layer.moved.clone()
+    local_update._clip([layer], torch.tensor([[False], [True]]), EnsembleClip(0.5, "flat", members=3, layers=1))
+    assert torch.equal(layer.moved[3:], before[3:])
+    assert 0.499 < joint_norm([layer.moved[:3]]) < 0.501
+    assert torch.equal(layer.now, layer.origin.repeat(2, 1, 1) + layer.moved)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_of_the_last_chunk_is_left(kind: str) -> None:
+    shape = network(kind)
+    local, clip, start = local_training(0.05, 8, weight_decay=0.1), clip_of(shape), weights_of(shape)
+    kernel = Kernel(shape, local, clip)
+    kernel.sum(start, batches_of(shape, [3, 2, 5, 2], 8))
+    for steps in ([3, 1], [8] * 6):
+        with torch.inference_mode():
+            for held in kernel.workspace._held.values():
+                held.fill_(math.nan)
+        batches = batches_of(shape, steps, 8, seed=1)
+        again = kernel.sum(start, batches)
+        assert equal(again, Kernel(shape, local, clip).sum(start, batches))

@@ -1,0 +1,224 @@
+"""Rounds that learn, stop, average and refuse as they should."""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import torch
+
+from primorl.engine import public_evaluation
+from primorl.engine.public_evaluation import PublicEvaluation
+from primorl.engine.rounds import Rounds
+from primorl.engine.settings import ServerTraining
+from primorl.engine.training import Trained, TrainingState, answer_queries, train
+from primorl.model.architecture import Architecture
+from primorl.model.ensemble import Normaliser
+from primorl.privacy.mechanism.clipping import EnsembleClip
+from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.queries import GaussianQuery
+from primorl.privacy.mechanism.sampling import PoissonSampler
+from tests.units import local_training, make_units, server_training, training_setup
+
+PLAIN = server_training(0.0, 0.0, 5, None)
+SHAPE = Architecture(3, 1, 3, (16, 12), -10.0, 0.5)
+SOURCE = make_units(SHAPE, [30, 17, 45] * 40)
+PUBLIC = tuple(torch.cat(list(rows)) for rows in vars(make_units(SHAPE, [30] * 8)).values())  # of the same system
+STILL: dict[str, Any] = {"noise_multiplier": 0.0, "sampler": PoissonSampler(1.0)}  # with one batch, nothing is random
+
+
+def plan_for(**changes: Any) -> Plan:
+    clip = EnsembleClip(0.5, "flat", SHAPE.members, len(SHAPE.layers))
+    return dataclasses.replace(Plan(SOURCE.units, "trajectory", PoissonSampler(0.5), clip, 0.5, 30, 1e-3), **changes)
+
+
+def run(
+    plan: Plan, server: ServerTraining = PLAIN, batch_size: int = 16, public_split: bool = True, **options: Any
+) -> tuple[Trained, list[tuple[int, PublicEvaluation | None]]]:
+    told: list[tuple[int, PublicEvaluation | None]] = []
+    setup = training_setup(plan, SHAPE, local=local_training(0.02, batch_size), server=server)
+    if not public_split:  # the same maps, and nothing to evaluate on
+        object.__setattr__(setup, "make_normaliser", lambda *_: Normaliser.from_public(*PUBLIC))
+    options = {"source": SOURCE, "public": PUBLIC if public_split else None} | options
+    trained = train(setup, **options, on_round=lambda done, evaluation: told.append((done, evaluation)))
+    return trained, told
+
+
+def test_private_rounds_learn_with_noise_that_they_can_bear() -> None:
+    """The twin: noise beyond bearing ruins the model, so it is really there."""
+    trained, told = run(plan_for(noise_multiplier=0.1))
+    assert [done for done, evaluation in told if evaluation] == [5, 10, 15, 20, 25, 30]
+    assert len(told) == trained.rounds == 30
+    assert trained.evaluations[-1].loss < trained.evaluations[0].loss - 0.3
+    assert all(math.isfinite(error) for error in trained.evaluations[-1].error)
+    loud, _ = run(plan_for(noise_multiplier=500.0))
+    assert loud.evaluations[-1].loss > trained.evaluations[-1].loss + 1
+
+
+def test_an_empty_cohort_still_moves_the_weights() -> None:
+    trained, _ = run(plan_for(sampler=PoissonSampler(1e-9), rounds=2))
+    start = SHAPE.initial_weights(0)
+    assert trained.rounds == 2
+    assert all((now != was).all() for now, was in zip(trained.weights, start, strict=True))
+
+
+def test_momentum_repeats_steps_and_the_average_is_an_unbiased_running_mean() -> None:
+    state, server = TrainingState.begin((torch.zeros(1),)), server_training(0.5, 0.5)
+    seen = []
+    for step in (1.0, 1.0, 2.0):
+        state = state.stepped((torch.tensor([step]),), server)
+        seen.append((float(state.weights[0]), float(state.averaged()[0])))
+    expected = [(1.0, 1.0), (2.5, (0.5 + 2.5) / 1.5), (5.25, (0.25 + 0.5 * 2.5 + 5.25) / 1.75)]
+    assert seen == [pytest.approx(one) for one in expected]
+
+
+class CrashError(Exception):
+    """Stands for a kill: nothing after it runs."""
+
+
+def killed(plan: Plan, at: int, **options: Any) -> TrainingState:
+    """The last checkpoint of a run that dies when round ``at`` has been announced, if it gets there."""
+    kept: list[TrainingState] = []
+
+    def save_checkpoint(state: TrainingState) -> None:
+        kept.append(state)
+        if state.started == at:
+            raise CrashError
+
+    with suppress(CrashError):
+        run(plan, save_checkpoint=save_checkpoint, **options)
+    return kept[-1]
+
+
+def test_a_round_is_on_the_disk_before_its_weights_meet_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[TrainingState] = []
+    counted: list[int] = []
+    summed = Rounds.sum
+
+    def spying(self: Rounds, *arguments: Any, **options: Any) -> list[torch.Tensor]:
+        counted.append(kept[-1].started)
+        return summed(self, *arguments, **options)
+
+    monkeypatch.setattr(Rounds, "sum", spying)
+    run(plan_for(rounds=4), save_checkpoint=kept.append)
+    assert counted == [1, 2, 3, 4]
+    assert (kept[-1].finished, kept[-1].done, kept[-1].started) == (True, 4, 4)
+
+
+@pytest.mark.parametrize("crashes", [[1], [3, 4, 5, 20], [30, 30]])
+def test_however_often_a_run_dies_no_more_rounds_run_than_were_reserved(
+    monkeypatch: pytest.MonkeyPatch, crashes: list[int]
+) -> None:
+    releases = 0
+    release = Plan.release
+
+    def counting(self: Plan, total: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        nonlocal releases
+        releases += 1
+        return release(self, total)
+
+    monkeypatch.setattr(Plan, "release", counting)
+    plan, state, died = plan_for(), None, 0
+    for at in crashes:
+        state = killed(plan, at, state=state)
+        died += not state.finished  # a kill when all is done costs no round
+    trained, _ = run(plan, state=state)
+    assert releases + died == plan.rounds
+    assert trained.rounds == plan.rounds - died
+    assert trained.evaluations[-1].round == trained.rounds, "the weights released are those that were looked at last"
+
+
+def test_a_resumed_run_goes_on_where_the_last_one_was() -> None:
+    plan = plan_for(**STILL, rounds=8)
+    server = server_training(0.6, 0.9, 2, None)
+    whole, _ = run(dataclasses.replace(plan, rounds=7), server, batch_size=64)
+    state = killed(plan, 5, server=server, batch_size=64)
+    resumed, _ = run(plan, server, state=state, batch_size=64)
+    assert resumed.rounds == 7  # round 5 died
+    for one, other in zip(resumed.weights, whole.weights, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+    assert [evaluation.round for evaluation in resumed.evaluations] == [2, 4, 6, 7]
+
+
+def test_noise_and_cohorts_are_fresh_after_a_resume(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_for(rounds=4)
+    state = killed(plan, 3)
+    cohorts: list[list[int]] = []
+    cohort = Plan.cohort
+
+    def spying(self: Plan) -> torch.Tensor:
+        cohorts.append(cohort(self).tolist())
+        return torch.tensor(cohorts[-1])
+
+    monkeypatch.setattr(Plan, "cohort", spying)
+    ends = [run(plan, state=state)[0] for _ in range(2)]
+    assert cohorts[0] != cohorts[1]
+    assert not torch.equal(ends[0].weights[0], ends[1].weights[0])
+
+
+def test_without_a_public_split_all_rounds_run_and_the_average_is_released() -> None:
+    plan = plan_for(**STILL, rounds=7)
+    server = dataclasses.replace(PLAIN, server_momentum=0.5, server_averaging=0.9)
+    seeing, _ = run(plan, server, batch_size=64)
+    blind, told = run(plan, server, batch_size=64, public_split=False)
+    assert blind.evaluations == ()
+    assert told == [(done, None) for done in range(1, 8)]
+    for one, other in zip(blind.weights, seeing.weights, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+    with pytest.raises(ValueError, match="needs a public split"):
+        run(plan, server_training(0.5, 0.9, patience=2), public_split=False)
+
+
+QUERY = GaussianQuery("normaliser", 1.0, 4.0)
+
+
+def test_a_query_is_written_down_before_it_is_asked_and_never_asked_twice() -> None:
+    plan = plan_for(queries=(QUERY,))
+    kept: list[TrainingState] = []
+    begun = TrainingState.begin(SHAPE.initial_weights(0))
+    touched: list[bool] = []
+
+    def total(name: str, answers: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        assert (name, answers) == ("normaliser", {})
+        touched.append(kept[-1].asked and kept[-1].lost)
+        return torch.zeros(3, dtype=torch.int64)
+
+    done = answer_queries(plan, total, begun, kept.append)
+    assert touched == [True]
+    assert not done.lost
+    assert kept == [kept[0], done]
+    assert answer_queries(plan, total, done, kept.append) is done
+    with pytest.raises(ValueError, match="asked and their answers are lost"):
+        answer_queries(plan, total, kept[0], kept.append)
+    assert touched == [True], "nothing was touched again"
+    assert answer_queries(plan_for(), total, begun, kept.append) is begun, "nothing is asked"
+
+
+def test_a_finished_run_needs_no_data() -> None:
+    kept, plan = list[TrainingState](), plan_for(rounds=3)
+    trained, _ = run(plan, save_checkpoint=kept.append)
+    again, _ = run(plan, source=None, state=kept[-1])
+    assert all(torch.equal(a, b) for a, b in zip(trained.weights, again.weights, strict=True))
+    with pytest.raises(ValueError, match="no units to run them on"):
+        run(plan, source=None, state=kept[0])
+
+
+def test_early_stopping_keeps_the_best_weights_also_over_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[torch.Tensor, ...]] = []
+
+    def evaluate(self: object, weights: tuple[torch.Tensor, ...], after: int) -> PublicEvaluation:
+        seen.append(weights)
+        return PublicEvaluation(after, [3.0, 1.0, 2.0, 2.5, 9.0][len(seen) - 1], (0.0,))
+
+    monkeypatch.setattr(public_evaluation.PublicEvaluator, "__call__", evaluate)
+    server = server_training(patience=2)
+    trained, _ = run(plan_for(), server)
+    assert trained.rounds == 20
+    assert trained.weights is seen[1]
+    seen.clear()
+    state = killed(plan_for(), 13, server=server)
+    trained, _ = run(plan_for(), server, state=state)
+    assert trained.rounds == 20
+    assert all(torch.equal(a, b) for a, b in zip(trained.weights, state.best, strict=True))

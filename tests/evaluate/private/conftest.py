@@ -1,0 +1,99 @@
+"""Logs in memory, the question about them, and chains that pay a constant, whose values are known."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from primorl.evaluate.private.problem import Episodes, Problem
+from primorl.model.architecture import Architecture
+from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
+
+SURE = -30.0  # logarithm of a variance so small that the model is as good as deterministic
+RETURN = (1 - 0.9**5) / 0.1  # of a reward of 1 on every one of five steps
+
+
+@dataclass(frozen=True)
+class Log:
+    """Units as padded tensors. See `primorl.evaluate.private.problem.EpisodeSource`."""
+
+    inputs: Tensor
+    targets: Tensor
+    first: Tensor
+    rows: Tensor
+    probability: Tensor | None = None
+
+    @property
+    def units(self) -> int:
+        return len(self.rows)
+
+    def lengths(self, units: Tensor) -> Tensor:
+        return self.rows[units]
+
+    def transitions(self, units: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
+        return self.inputs[units[:, None], steps], self.targets[units[:, None], steps]
+
+    def begins(self, units: Tensor, steps: Tensor) -> Tensor:
+        return self.first[units[:, None], steps]
+
+    def behaviour_probabilities(self, units: Tensor, steps: Tensor) -> Tensor | None:
+        return None if self.probability is None else self.probability[units[:, None], steps]
+
+    def episodes(self, *units: int) -> Episodes:
+        """Some units, or all."""
+        return Episodes.read(self, torch.tensor(units or range(self.units)))
+
+    def spoilt(self, unit: int, number: float) -> "Log":
+        """All numbers of one unit are ``number``."""
+        inputs, targets = self.inputs.clone(), self.targets.clone()
+        inputs[unit] = targets[unit] = number
+        return replace(self, inputs=inputs, targets=targets)
+
+
+def question(units: int, states: int, actions: int, **changes: Any) -> Problem:
+    """Observations, actions and rewards in [-1, 1], horizon 5 and γ 0.9, unless ``changes`` say otherwise."""
+    settings: dict[str, Any] = (
+        {"units": units, "unit": "person", "delta": 1e-5, "horizon": 5, "discount": 0.9}
+        | {"observation_low": -torch.ones(states), "observation_high": torch.ones(states)}
+        | {"observation_mean": torch.zeros(states), "observation_scale": torch.ones(states)}
+        | {"action_low": -torch.ones(actions), "action_high": torch.ones(actions), "discrete_actions": False}
+        | {"reward_low": -1.0, "reward_high": 1.0, "return_low": 0.0, "return_high": 0.0}
+        | {"policy": lambda observation: torch.zeros(len(observation), actions), "ensemble": None}
+        | {"starts": torch.zeros(4, states)}
+    )
+    made = Problem(**settings | changes)
+    return made if "return_low" in changes else made.with_return_bounds(None)
+
+
+def model(rewards: list[float], moves: list[float]) -> GaussianEnsemble:
+    """Member i moves the only state by ``moves[i]`` and pays ``rewards[i]``, whatever is done."""
+    shape = Architecture(1, 1, len(rewards), (2,), SURE - 1, SURE)
+    weights = [torch.zeros_like(part) for part in shape.initial_weights(0)]
+    weights[-1][:, 0, 0], weights[-1][:, 0, 1] = torch.tensor(moves), torch.tensor(rewards)
+    bounds = Bounds(torch.tensor([-1.0]), torch.tensor([10.0]), torch.tensor([-1.0]), torch.tensor([1.0]), -2.0, 2.0)
+    return GaussianEnsemble(shape, tuple(weights), Normaliser(*(torch.zeros(2), torch.ones(2)) * 2), bounds)
+
+
+MODEL = model([0.5, 0.9], [1.0, 1.0])
+
+
+def problem(units: int, ensemble: GaussianEnsemble = MODEL, **changes: Any) -> Problem:
+    """A state in [-1, 10] that says the time, an action in [-1, 1], rewards in [-2, 2]."""
+    settings: dict[str, Any] = {
+        "unit": "trajectory",
+        "observation_high": torch.tensor([10.0]),
+        "observation_mean": torch.tensor([2.0]),
+    } | {"observation_scale": torch.tensor([2.0]), "reward_low": -2.0, "reward_high": 2.0, "ensemble": ensemble}
+    return question(units, 1, 1, **settings | changes)
+
+
+def payers(units: int, pay: float, length: int = 5, seed: int = 0, noise: float = 0.3) -> Log:
+    """Units of one to three trajectories of a chain 0, 1, 2, … that pays ``pay`` + noise on every step."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = 3 * length
+    state = torch.arange(rows).remainder(length).double().expand(units, -1)
+    action = 2 * torch.rand(units, rows, generator=generator, dtype=torch.float64) - 1
+    reward = pay + noise * torch.randn(units, rows, generator=generator, dtype=torch.float64)
+    targets = torch.stack((torch.ones_like(state), reward, torch.zeros_like(state)), -1)
+    return Log(torch.stack((state, action), -1), targets, state == 0, (torch.arange(units) % 3 + 1) * length)

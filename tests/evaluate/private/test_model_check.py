@@ -1,0 +1,133 @@
+"""The model check: its errors against loops over steps, its bound, and when it says that a model is believable."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from primorl.evaluate.private.estimator import EvaluationState, run
+from primorl.evaluate.private.model_check import ModelCheck, _factor
+from primorl.evaluate.private.problem import BLOCK, Episodes, Problem, in_blocks
+from primorl.evaluate.private.results import BELIEVE
+from primorl.model.architecture import Architecture
+from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
+from tests.evaluate.private import tiny_mdp
+from tests.evaluate.private.conftest import SURE, Log, question
+
+CHECK = ModelCheck(horizons=(1, 3, 4, 9), starts=3, cap=1.5)
+
+
+def slow_errors(problem: Problem, rows: Episodes, unit: int, begin: int, h: int) -> list[float]:
+    """Squared errors after h steps from one start: reward and state, of the model and of the trivial prediction."""
+    normaliser, scale = problem.ensemble.normaliser, problem.observation_scale
+    start = state = rows.observation[unit, begin]
+    for row in range(begin, begin + h):
+        change = problem.ensemble.predict(state[None].float(), rows.action[unit, row][None].float())[0].mean(0)[0]
+        state = (state + change[:3]).clamp(0, 1)
+    last = begin + h - 1
+    reward, said = float(rows.reward[unit, last]), min(max(float(change[3]), 0.0), 1.0)
+    spread = float(normaliser.target_scale[-1])
+    gaps = (said - reward) / spread, (reward - float(normaliser.target_mean[-1])) / spread
+    states = [float((((one - rows.following[unit, last]) / scale) ** 2).mean()) for one in (state, start)]
+    return [min(square, 1.5**2) for square in (gaps[0] ** 2, gaps[1] ** 2, *states)]
+
+
+def slow_unit(problem: Problem, rows: Episodes, unit: int, h: int, starts: int) -> list[float] | None:
+    """Mean over the trajectories that have h steps of the mean over their evenly spaced starts."""
+    firsts = rows.begins[unit].nonzero().flatten().tolist()
+    ends, found = [*firsts[1:], int(rows.own[unit].sum())], []
+    for first, end in zip(firsts, ends, strict=True):
+        length = end - first
+        begins = sorted({i * length // starts for i in range(starts)})
+        own = [slow_errors(problem, rows, unit, first + b, h) for b in begins if b + h <= length]
+        if own:
+            found.append(torch.tensor(own).mean(0))
+    return torch.stack(found).mean(0).tolist() if found else None
+
+
+@pytest.mark.parametrize("starts", [1, 3, 50])
+def test_errors_equal_the_slow_ones(starts: int) -> None:
+    rows, problem = tiny_mdp.log(8).episodes(), tiny_mdp.problem(8, known=False)
+    errors, has = replace(CHECK, starts=starts).errors(problem, rows)
+    for unit in range(8):
+        for i, h in enumerate((1, 3, 4)):  # 9 is beyond the declared horizon
+            expected = slow_unit(problem, rows, unit, h, starts)
+            assert bool(has[unit, i]) == (expected is not None)
+            assert errors[unit, i].flatten().tolist() == pytest.approx(expected or [0.0] * 4, abs=1e-5)
+    assert not has.all()
+
+
+def expansive() -> GaussianEnsemble:
+    """The next state is a wave of the state, of slopes ±13, and a little of random units, as a trained model has."""
+    shape, one = Architecture(1, 1, 5, (64,), SURE - 1, SURE), torch.ones(1)
+    (enter, enter_bias, leave, leave_bias), kink = shape.initial_weights(0), torch.arange(14)
+    leave *= 0.1
+    enter[:, 0, :14], enter_bias[:, 0, :14] = 100.0, 100 - 100 * kink / 7
+    leave[:, :14, 0], leave_bias[:, 0, 0] = 0.266 * (-1.0) ** kink, 0.05
+    leave[:, 0, 0] = 0.123
+    bounds = Bounds(-one, one, -one, one, -1.0, 1.0)
+    weights = (enter, enter_bias, leave, leave_bias)
+    return GaussianEnsemble(shape, weights, Normaliser(*(torch.zeros(2), torch.ones(2)) * 2), bounds)
+
+
+def test_a_model_that_multiplies_last_bits_makes_no_units_errors_depend_on_others() -> None:
+    steps, units, draws = 30, 40, torch.Generator().manual_seed(1)
+    inputs, targets = (2 * torch.rand(units, steps, size, generator=draws) - 1 for size in (2, 3))
+    first = torch.arange(steps).expand(units, -1) == 0
+    source = Log(inputs, targets, first, torch.full((units,), steps))
+    asked = question(units, 1, 1, ensemble=expansive(), horizon=steps)
+    check = ModelCheck(horizons=(1, steps), starts=1, cap=1.5)
+    whole, _ = check.errors(asked, source.episodes())
+    for others in (range(1, units), range(5, 9), (units - 1,)):
+        assert torch.equal(check.errors(asked, source.episodes(*others))[0], whole[list(others)])
+
+
+def test_rows_are_asked_in_blocks_of_one_size_on_one_thread() -> None:
+    seen, before = list[tuple[int, int]](), torch.get_num_threads()
+
+    def noted(rows: Tensor) -> Tensor:
+        seen.append((len(rows), torch.get_num_threads()))
+        return rows
+
+    torch.set_num_threads(3)
+    try:
+        assert torch.equal(in_blocks(noted, torch.eye(BLOCK + 1)), torch.eye(BLOCK + 1))
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [(BLOCK, 1)] * 2
+
+
+def test_estimates_without_noise_are_means_over_the_units_that_have_so_many_steps() -> None:
+    source, problem = tiny_mdp.log(120), tiny_mdp.problem(120, known=False)
+    errors, has = CHECK.errors(problem, source.episodes())
+    plan = replace(CHECK.plan(problem, 0.5), noise_multiplier=1e-7)
+    said = CHECK.estimates(problem, plan, run(CHECK, problem, plan, source))
+    expected = (errors.sum(0) / has.sum(0)[:, None, None]).sqrt().flatten().tolist()
+    assert [estimate.value for estimate in said] == pytest.approx(expected, abs=1e-4)
+    assert said[-1].what == "state error, 4 steps ahead, of no change"
+
+
+@pytest.mark.parametrize(
+    ("model", "trivial", "noise", "believable", "rule"),
+    [
+        (0.1, 1.0, 1e-6, "yes", "surely below 0.5"),
+        (0.1, 1.0, 0.2, "doubtful", "of a trivial guess's, but noise hides whether it is below 0.5"),
+        (0.8, 1.0, 1e-6, "doubtful", "about 0.8 of a trivial guess's, not below 0.5"),
+        (1.1, 1.0, 1e-6, "no", "error of rewards is surely above"),
+        (2.0, 1.0, 1e-3, "no", "error of rewards is surely above"),
+        (0.0, 0.0, 0.5, "doubtful", "of a trivial guess's"),
+    ],
+)
+def test_the_verdict_is_sure_or_says_that_it_is_not(
+    model: float, trivial: float, noise: float, believable: str, rule: str
+) -> None:
+    check, problem = ModelCheck(horizons=(1, 5), starts=1, cap=1.5), tiny_mdp.problem(3000, known=False)
+    x = 2 * torch.tensor([[model, trivial], [0.01, 0.5]], dtype=torch.float64) / 1.5**2 - 1
+    pairs = torch.stack((x, 1 - x**2), -1).expand(2, 2, 2, 2)
+    released = torch.cat((pairs.flatten(), torch.ones(1))) * _factor((1, 5))
+    plan = replace(check.plan(problem, 0.1), noise_multiplier=noise * 3000)
+    found = check.verdict(problem, plan, EvaluationState(check.stepped(problem, {}, released, 0)))
+    assert found.startswith(f"{BELIEVE[believable]}: its squared error")
+    assert rule in found

@@ -1,0 +1,154 @@
+"""The recommendation: a gain that the model's known error explains is none, and what is unknown is said."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from primorl.evaluate import recommendation
+from primorl.evaluate.private.results import (
+    AS_DRAWN,
+    BELIEVE,
+    BEYOND,
+    DOUBT,
+    GAIN,
+    MEAN_RETURN,
+    Answer,
+    PrivateEvaluation,
+)
+from primorl.evaluate.recommendation import of_answers
+from primorl.model.config import PublicLosses
+
+BETTER, WORSE = PublicLosses(initial=2.0, constant=1.0, final=0.5), PublicLosses(initial=2.0, constant=1.0, final=1.5)
+ERROR = 0.5  # standard error of the least gain
+INTERVAL = ERROR * 1.959963984540054
+
+
+def answer(of: str, what: str, value: float, **more: Any) -> Answer:
+    plain = {"estimator": "x", "ci95": None, "covers": "x", "bias": "x", "epsilon": None, "delta": None}
+    return Answer(of=of, what=what, value=value, **plain | more)  # type: ignore[arg-type]
+
+
+def found(
+    *,
+    today: tuple[float, float] | None = (-84.0, -76.0),
+    drawn: tuple[float, ...] = (-81.0, -79.0, -82.0),
+    released: tuple[float, ...] = (-76.0, -78.0, -77.0),
+    policy: tuple[float, ...] = (-70.0, -69.0, -70.0),
+    gains: tuple[float, ...] = (6.0, 9.0, 7.0),
+    doubt: float = 0.0,
+    random: float = -200.0,
+    verdict: str | None = None,
+    beyond: float = 0.0,
+) -> PrivateEvaluation:
+    """Answers about people who get -80 today, a clone and a policy; no clone without ``drawn``."""
+    people = [] if today is None else [answer("behaviour", MEAN_RETURN, -80.0, ci95=today)]
+    clone = [answer("clone", AS_DRAWN, drawn[0], members=drawn)] if drawn else []
+    estimates = (
+        *people,
+        answer("clone", MEAN_RETURN, released[0], members=released),
+        *clone,
+        answer("policy", MEAN_RETURN, -75.0),
+        answer("policy", MEAN_RETURN, policy[0], members=policy, estimator="model"),
+        answer("policy", DOUBT, doubt),
+        answer("policy", BEYOND, beyond),
+        answer("policy", GAIN, min(gains), ci95=(min(gains) - INTERVAL, min(gains) + INTERVAL), members=gains),
+        answer("random", MEAN_RETURN, random),
+    )
+    asked: dict[str, Any] = {"dataset": "log", "unit": "person", "units": 1000, "discount": 1.0, "horizon": 60}
+    unknown = dict.fromkeys(("total", "model_sha256", "policy_sha256", "clone_sha256"))
+    return PrivateEvaluation(**asked, **unknown, estimates=estimates, histograms=(), verdict=verdict, statements={})
+
+
+def _doubted(figure: float) -> str:
+    rule = f"its squared error is measured at about {figure:.2g} of a trivial guess's, not below 0.5"
+    return f"{BELIEVE['doubtful']}: {rule}"
+
+
+ANSWERS = found()
+FAR = {"drawn": (-56.0,)}  # the model's value of today's practice lies 20 above the people's interval
+
+
+@pytest.mark.parametrize(
+    ("changes", "loss", "expected", "says"),
+    [
+        ({}, BETTER, "trial", "-80 [-84, -76]"),
+        ({"gains": (0.9, 40.0)}, BETTER, "keep", "gains 0.9 over a clone of today's practice"),  # two errors are 1
+        ({"gains": (-2.0, 40.0)}, BETTER, "keep", "the policy loses 2 against a clone of today's practice"),
+        # A clone worse than the people would make any policy look good.
+        ({"policy": (-75.5, -60.0)}, BETTER, "keep", "gains 0.5 over the upper end of what people get today"),
+        ({"beyond": 0.14}, BETTER, "trial", ""),
+        (
+            {"beyond": 0.25},
+            BETTER,
+            "keep",
+            "25% more of its steps than of the clone's lie where people hardly ever were",
+        ),
+        ({"doubt": 2.0}, BETTER, "keep", "asks for a gain above 8.6"),
+        (FAR, BETTER, "keep", "asks for a gain above 22.6"),
+        ({"drawn": (-104.0,)}, BETTER, "keep", "asks for a gain above 22.6"),
+        # As it is released a clone may be worth less than the actions that it draws.
+        ({"gains": (0.5, 0.5), "released": (-90.0, -90.0)}, BETTER, "more_data", "-90 for the clone as it would be"),
+        ({"drawn": (-16.0,)}, BETTER, "more_data", "too far away"),
+        (FAR, WORSE, "more_data", "no better than a constant"),
+        ({"drawn": ()}, BETTER, "more_data", "No clone"),
+        ({"today": None}, BETTER, "more_data", "Today's return was not asked"),
+        ({"random": -60.0}, BETTER, "trial", "But in the model random actions are worth more, -60 against -70"),
+        # The public actions alone speak for the clone where the model is not to be believed.
+        ({"verdict": BELIEVE["no"]}, BETTER, "keep", "not to believe the model"),
+        ({"verdict": BELIEVE["no"]}, WORSE, "more_data", "not to believe the model"),
+        ({"verdict": BELIEVE["no"]}, None, "more_data", "no public action tells"),
+        ({"verdict": BELIEVE["doubtful"]}, BETTER, "trial", ""),
+        ({"verdict": _doubted(0.81)}, BETTER, "trial", ""),
+        ({"verdict": _doubted(1.7)}, BETTER, "keep", "measured a trivial guess as better than the model"),
+    ],
+)
+def test_a_gain_must_be_larger_than_what_is_known_to_be_wrong(
+    changes: dict[str, Any], loss: PublicLosses | None, expected: str, says: str
+) -> None:
+    said = of_answers(found(**changes), loss)
+    folder = {"trial": "models/policy", "keep": "models/behaviour", "more_data": None}
+    assert (said.answer, said.policy) == (expected, folder[expected])
+    assert says in said.reason
+
+
+def test_the_rule_is_what_doubts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twins do not look at where the policy goes, or at the misfit. A surer model earns nothing."""
+    assert of_answers(ANSWERS, BETTER).gain == 6.0, "the least that a member says"
+    assert of_answers(found(doubt=-9.0), BETTER).margin == pytest.approx(1.0 + 0.02 * 80)
+    assert of_answers(found(today=(-110.0, -50.0), **FAR), BETTER).misfit == 0.0
+    spread = (answer("behaviour", f"quantile {p:g} of the return", value) for p, value in ((0.1, -400.0), (0.9, 0.0)))
+    wide = replace(found(drawn=(-16.0,)), estimates=(*found(drawn=(-16.0,)).estimates, *spread))
+    assert of_answers(wide, BETTER).answer == "keep", "the scale is the spread of the people's returns"
+    for constant, changes in (("DOUBT_SHARE", {"doubt": 2.0}), ("MISFIT_SHARE", FAR)):
+        monkeypatch.setattr(recommendation, constant, 0.0)
+        assert of_answers(found(**changes), BETTER).answer == "trial"  # type: ignore[arg-type]
+
+
+def test_the_interval_of_the_gain_is_as_wide_as_what_is_not_known() -> None:
+    """It reaches further down where the model is doubtful, and is none where it is not to be believed or unasked."""
+    said = {kind: of_answers(found(verdict=words), BETTER) for kind, words in BELIEVE.items()}
+    expected, scale = -209 / 3 + 77, (-209 / 3 + 77) + 4 + 3
+    assert said["yes"].expected == pytest.approx(expected)
+    assert said["yes"].interval == pytest.approx((expected - 0.75 * scale, expected + 0.75 * scale))
+    assert said["doubtful"].interval == pytest.approx((expected - 1.25 * scale, expected + 0.75 * scale))
+    assert (said["no"].interval, of_answers(ANSWERS, BETTER).interval) == (None, None)
+    for kind in ("yes", "doubtful"):
+        assert (said[kind].answer, "do not adopt it yet" in said[kind].reason) == ("trial", True)
+    sure = found(today=(-80.1, -79.9), drawn=(-80.0,), released=(-80.0,), verdict=BELIEVE["yes"])
+    assert "do not adopt it yet" not in of_answers(sure, BETTER).reason
+
+
+def test_a_gain_that_is_next_to_nothing_is_none() -> None:
+    """Practice near the best: the model is right and sees a gain of 1 of 80, which no error explains. Twin: 4 of 80."""
+    near: dict[str, Any] = {
+        "today": (-80.01, -79.99),
+        "drawn": (-80.0,),
+        "released": (-80.0,),
+        "policy": (-79.0, -79.0),
+    }
+    wide = found(**near, gains=(1.0, 1.0))
+    small = [replace(each, ci95=(0.99, 1.01)) if each.what == GAIN else each for each in wide.estimates]
+    assert of_answers(replace(wide, estimates=tuple(small)), BETTER).answer == "keep"
+    large = found(**near | {"policy": (-76.0, -76.0)}, gains=(4.0, 4.0))
+    assert of_answers(large, BETTER).answer == "trial"

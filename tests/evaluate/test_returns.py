@@ -1,0 +1,160 @@
+"""Returns equal the obvious loop, and the GIF shows the first evaluated episode where it can be drawn."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from PIL import Image
+
+from primorl.base.errors import PipelineError
+from primorl.evaluate import returns
+from primorl.evaluate.returns import episode_returns, log_episode, reset_seeds
+from primorl.policy.exported import DeterministicPolicy
+from tests.evaluate.conftest import Countdown, Vector, random_policy
+from tests.pipeline.fakes import FakeRun
+
+
+def one_by_one(environment: str, policy: DeterministicPolicy, episodes: int, seed: int) -> npt.NDArray[np.float64]:
+    """The obvious way: one environment, one policy, one episode at a time."""
+    env = gymnasium.make(environment)
+    totals = np.zeros((policy.policies, episodes))
+    for p in range(policy.policies):
+        for e, start in enumerate(np.random.SeedSequence(seed).generate_state(episodes).tolist()):
+            observation, _ = env.reset(seed=start)
+            ended = False
+            while not ended:
+                action = policy.act(torch.as_tensor(observation).expand(policy.policies, 1, -1))[p, 0].numpy()
+                chosen = int(action.argmax()) if policy.discrete_actions else action
+                observation, reward, terminated, truncated, _ = env.step(chosen)
+                totals[p, e] += float(reward)
+                ended = terminated or truncated
+    return totals
+
+
+def discrete_policy(policies: int, observation_size: int, actions: int) -> DeterministicPolicy:
+    continuous = random_policy(policies, observation_size, 1.0)
+    last = torch.randn(policies, actions, 8, generator=torch.Generator().manual_seed(3))
+    layers, scale = (
+        (*continuous.layers[:-2], last, torch.zeros(policies, 1, actions)),
+        torch.full((observation_size,), 0.02),
+    )
+    return DeterministicPolicy(layers, 0 * scale, scale, torch.zeros(actions), torch.ones(actions), True)
+
+
+@pytest.mark.parametrize(
+    ("environment", "policy", "tolerance"),
+    [("Pendulum-v1", random_policy(2, 3, 2.0), 1e-3), ("CartPole-v1", discrete_policy(3, 4, 2), 0.0)],
+)
+def test_returns_equal_the_obvious_loop(environment: str, policy: DeterministicPolicy, tolerance: float) -> None:
+    found = episode_returns(environment, policy, 4, seed=5)
+    np.testing.assert_allclose(found, one_by_one(environment, policy, 4, seed=5), rtol=tolerance)
+    assert len(np.unique(found)) > 2
+    same = episode_returns(environment, DeterministicPolicy.stacked([policy.one(0)] * 2), 4, seed=0)
+    np.testing.assert_allclose(same[0], same[1], rtol=1e-6)  # policies meet the same starts
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 256])  # less than one episode of each policy; uneven; everything
+def test_episodes_that_end_early_count_once_however_they_are_batched(
+    countdown: str, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(returns, "_ENVIRONMENTS_AT_ONCE", at_once)
+    policy = random_policy(3, 2, 1.0)
+    found = episode_returns(countdown, policy, 10, seed=4)
+    np.testing.assert_allclose(found, one_by_one(countdown, policy, 10, seed=4), rtol=1e-5)
+    assert len(np.unique(np.round(found[0]))) > 2  # episodes of several lengths took part
+    np.testing.assert_array_equal(episode_returns(countdown, policy, 5, seed=4), found[:, :5])
+    assert not np.array_equal(found, episode_returns(countdown, policy, 10, seed=2))
+
+
+class Endless(Countdown):
+    def step(self, action: Vector) -> tuple[Vector, float, bool, bool, dict[str, Any]]:
+        self.time += 1
+        return self._observation(), 1.0, False, False, {}
+
+
+class Drawn(Countdown):
+    """A bar as long as what is left."""
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 30}
+
+    def __init__(self, render_mode: str | None = None):
+        self.render_mode = render_mode
+
+    def render(self) -> Any:
+        picture = np.zeros((500, 300, 3), np.uint8)
+        picture[:, : 40 * self.left] = 255
+        return picture
+
+
+class Broken(Drawn):
+    def render(self) -> Any:
+        raise RuntimeError("no display")
+
+
+@pytest.fixture
+def registered() -> Iterator[None]:
+    kinds: dict[str, Any] = {"Endless-v0": Endless, "Drawn-v0": Drawn, "Broken-v0": Broken}
+    for name, kind in kinds.items():
+        gymnasium.register(name, kind)
+    yield
+    for name in kinds:
+        del gymnasium.registry[name]
+
+
+@pytest.mark.parametrize(
+    ("environment", "policy", "says"),
+    [
+        ("Pendulums-v1", random_policy(1, 3, 2.0), r"environment 'Pendulums-v1': Gymnasium cannot build it"),
+        ("Pendulum-v1", random_policy(1, 2, 2.0), r"shape \(3,\) and actions of shape \(1,\), the .* shape \(2,\)"),
+        ("CartPole-v1", random_policy(1, 4, 1.0), r"2 discrete actions, the policy .* actions of shape \(1,\)"),
+        ("CartPole-v1", discrete_policy(1, 4, 3), "2 discrete actions, the policy .* 3 discrete actions"),
+        ("Endless-v0", random_policy(1, 2, 1.0), r"'Endless-v0': its episodes have no step limit.*horizon"),
+    ],
+)
+def test_what_does_not_fit_or_never_ends_is_refused(
+    registered: None, environment: str, policy: DeterministicPolicy, says: str
+) -> None:
+    with pytest.raises(PipelineError, match=says):
+        episode_returns(environment, policy, 2, seed=0)
+    assert episode_returns("Endless-v0", random_policy(1, 2, 1.0), 3, seed=0, limit=17).tolist() == [[17.0] * 3]
+
+
+class Kept(FakeRun):
+    """Reads the file while it is there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frames: list[Any] = []
+
+    def artifact(self, path: Path) -> None:
+        with Image.open(path) as picture:
+            for number in range(getattr(picture, "n_frames", 1)):
+                picture.seek(number)
+                self.frames.append(np.asarray(picture.convert("L")))
+
+
+def frames(environment: str, limit: int | None = None) -> list[Any]:
+    log = Kept()
+    log_episode(log, environment, random_policy(3, 2, 1.0), 3, limit)
+    return log.frames
+
+
+def test_the_gif_shows_the_first_evaluated_episode_in_few_frames(
+    registered: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (left, _), _ = gymnasium.make("Drawn-v0").reset(seed=reset_seeds(3, 9)[0])
+    found = frames("Drawn-v0")
+    assert len(found) == left + 1, "after the reset and after each step"
+    assert found[0].shape == (167, 100), "small"
+    shown = [float((frame > 128).mean()) * 300 / 40 for frame in found]
+    np.testing.assert_allclose(shown, np.arange(left, -1, -1), atol=0.15)
+    assert len(frames("Drawn-v0", 1)) == 2, "the declared horizon"
+    monkeypatch.setattr(returns, "_MOST_FRAMES", 3)
+    assert len(frames("Drawn-v0")) == 3
+    monkeypatch.setattr(returns, "_MOST_DRAWN", 2)
+    assert len(frames("Drawn-v0", 5)) == 3, "the first state, that after three steps and the last"

@@ -1,0 +1,129 @@
+"""What is saved is what is loaded; files that lie are refused; a learned end is believed where rows support it."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from primorl.base.errors import PipelineError
+from primorl.model.architecture import Architecture
+from primorl.model.ensemble import Bounds, Evidence, GaussianEnsemble, Normaliser, evidence
+from tests.model.models import CPU, ends_where_positive
+
+
+@pytest.fixture
+def ensemble(shape: Architecture) -> GaussianEnsemble:
+    normaliser = Normaliser(torch.randn(4), torch.rand(4) + 0.5, torch.randn(4), torch.rand(4) + 0.5)
+    low, high = torch.tensor([-1.0, -1.0, -torch.inf]), torch.tensor([1.0, 1.0, torch.inf])
+    bounds = Bounds(low, high, torch.tensor([-2.0]), torch.tensor([2.0]), -16.0, 0.0)
+    return GaussianEnsemble(shape, shape.initial_weights(1), normaliser, bounds)
+
+
+def test_what_is_saved_is_what_is_loaded(ensemble: GaussianEnsemble, tmp_path: Path) -> None:
+    head = replace(ensemble.architecture, learned_termination=True)
+    observation, action = torch.randn(7, 3), torch.randn(7, 1)
+    for made in (
+        ensemble,
+        replace(ensemble, termination="hopper", bounds=replace(ensemble.bounds, discrete_actions=True)),
+        replace(ensemble, architecture=head, weights=head.initial_weights(1), termination="learned"),
+    ):
+        made.save(tmp_path, environment="Pendulum-v1", variant="private", rounds=3)
+        loaded = GaussianEnsemble.load(tmp_path, CPU)
+        assert (loaded.architecture, loaded.termination) == (made.architecture, made.termination)
+        assert loaded.bounds.discrete_actions is made.bounds.discrete_actions
+        assert torch.equal(loaded.bounds.observation_high, made.bounds.observation_high)
+        ours, theirs = loaded.predict(observation, action), made.predict(observation, action)
+        assert torch.equal(ours[0], theirs[0])
+        assert torch.equal(ours[1], theirs[1])
+    assert ours[2] is not None
+    torch.testing.assert_close(ours[2], torch.full((3, 7), 0.01))
+    assert sum(w.numel() for w in loaded.weights) == head.parameters == ensemble.architecture.parameters + 3 * 13
+
+
+def test_prediction_is_in_the_datas_units_and_a_member_predicts_what_it_does_among_others(
+    ensemble: GaussianEnsemble,
+) -> None:
+    observation, action = torch.randn(5, 3), torch.randn(5, 1)
+    flat = replace(ensemble, weights=tuple(torch.zeros_like(w) for w in ensemble.weights))
+    mean, std, _ = flat.predict(observation, action)
+    torch.testing.assert_close(mean, ensemble.normaliser.target_mean.expand(3, 5, 4))
+    assert torch.all((std > 0) & (std <= ensemble.normaliser.target_scale * 1.3))
+    everyone, alone = (model.predict(observation, action) for model in (ensemble, ensemble.member(2)))
+    for all_members, one in zip(everyone[:2], alone[:2], strict=True):
+        torch.testing.assert_close(one, all_members[2:])  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"members": 5}, r"layers.0.weight has shape \(3, 4, 16\), config.json says \(5, 4, 16\)"),
+        ({"hidden": None}, "config.json: not as declared: hidden"),
+        ({"termination": "os.system"}, "not a dynamics model"),
+        ({"termination": "learned"}, r"layers.2.weight has shape \(3, 12, 8\), config.json says \(3, 12, 9\)"),
+        ("cut short", "not a dynamics model"),
+        ("missing", "config.json: not there"),
+        ("not JSON", "config.json: not JSON"),
+    ],
+)
+def test_broken_files_are_refused_in_one_line(
+    ensemble: GaussianEnsemble, tmp_path: Path, change: dict[str, Any] | str, says: str
+) -> None:
+    ensemble.save(tmp_path, environment=None, variant="private", rounds=3)
+    config, weights = tmp_path / "config.json", tmp_path / "model.safetensors"
+    if isinstance(change, dict):
+        config.write_text(json.dumps(json.loads(config.read_text()) | change))
+    elif change == "cut short":
+        weights.write_bytes(weights.read_bytes()[:100])
+    else:
+        config.unlink() if change == "missing" else config.write_text("{")
+    with pytest.raises(PipelineError, match=says) as refused:
+        GaussianEnsemble.load(tmp_path, CPU)
+    assert "\n" not in str(refused.value)
+
+
+def test_target_scales() -> None:
+    generator = torch.Generator().manual_seed(0)
+    inputs, targets = torch.randn(10_000, 3, generator=generator), torch.randn(10_000, 2, generator=generator)
+    targets[::100, 0] *= 100
+    assert 0.9 < float(Normaliser.from_public(inputs, targets).target_scale[0]) < 1.1
+    assert float(targets[:, 0].std()) > 5, "the standard deviation would not have done"
+    sparse = (torch.arange(1000) % 20 == 0).float()[:, None]
+    torch.testing.assert_close(Normaliser.from_public(inputs[:1000], sparse).target_scale, sparse.std(0))
+    constant = Normaliser.from_public(torch.ones(50, 3), torch.zeros(50, 2))
+    assert torch.equal(constant.input_scale, torch.ones(3))
+    torch.testing.assert_close(constant.target_scale, torch.tensor([0.05, 1.0]))
+
+
+def rows(count: int = 400) -> tuple[Tensor, Tensor]:
+    inputs = torch.randn(count, 2, generator=torch.Generator().manual_seed(0))
+    return inputs, inputs[:, 0] > 0
+
+
+def test_a_head_is_believed_where_it_beats_the_rate_of_ends() -> None:
+    inputs, ended = rows()
+    share = ended.float().mean()
+    entropy = -(share * share.log() + (1 - share) * (1 - share).log())
+    for sharpness, believed in ((3.0, True), (0.05, False), (-3.0, False)):
+        found = evidence(ends_where_positive(sharpness), inputs, ended)
+        assert found.constant == pytest.approx(float(entropy), rel=1e-4)
+        assert found.terminations == int(ended.sum())
+        assert found.supports is believed
+    few = ended & (ended.cumsum(0) <= 19)
+    assert not evidence(ends_where_positive(3.0), inputs[few | ~ended], few[few | ~ended]).supports
+    assert not Evidence(0, float("nan"), float("nan")).supports
+
+
+def test_without_its_head_a_model_moves_and_pays_as_before_and_never_ends() -> None:
+    model = ends_where_positive(3.0)
+    bare = model.without_head()
+    inputs, _ = rows(64)
+    with_head, alone = (one.predict(inputs[:, :1], inputs[:, 1:]) for one in (model, bare))
+    torch.testing.assert_close(with_head[:2], alone[:2])
+    assert alone[2] is None
+    assert bare.without_head() is bare
+    assert model.with_ends(None) is model
+    assert model.with_ends("none").termination == "none", "as the policy's rollouts used it"

@@ -1,0 +1,122 @@
+"""The pessimistic MDP: u as the paper defines it, random members, bounded states and rewards."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from primorl.model.architecture import Architecture
+from primorl.model.ensemble import GaussianEnsemble, SeedGenerators
+from primorl.model.pessimism import PessimisticModel, Step, max_aleatoric, max_pairwise_difference
+from primorl.model.termination import RULES, Rule
+from tests.model.models import CPU, box, ends_where_positive, plain_maps
+
+
+def test_uncertainties_by_hand() -> None:
+    """max_{i,j} ‖μ_i - μ_j‖₂ and max_i ‖diag(σ_i²)‖_F, by plain loops."""
+    generator = torch.Generator().manual_seed(0)
+    mean, std = torch.randn(4, 5, 3, generator=generator), torch.rand(4, 5, 3, generator=generator)
+    gaps, spreads = max_pairwise_difference(mean, std), max_aleatoric(mean, std)
+    for b in range(5):
+        gap = max(float((mean[i, b] - mean[j, b]).norm()) for i in range(4) for j in range(4))
+        spread = max(float(torch.linalg.matrix_norm(torch.diag(std[i, b] ** 2))) for i in range(4))
+        assert (float(gaps[b]), float(spreads[b])) == (pytest.approx(gap), pytest.approx(spread))
+
+
+class Announcing(GaussianEnsemble):
+    """Member i predicts a change of 10·i in every state, a reward of i and an end with probability i/2, surely."""
+
+    std = 0.0
+
+    def predict(self, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        member = torch.arange(3.0).view(3, 1, 1)
+        mean = torch.cat((10 * member.expand(3, len(observation), 3), member.expand(3, len(observation), 1)), dim=-1)
+        ends = member.squeeze(-1).expand(3, len(observation)) / 2 if self.architecture.learned_termination else None
+        return mean, torch.full_like(mean, self.std), ends
+
+
+class Unsure(Announcing):
+    std = 50.0
+
+
+def steps(
+    count: int,
+    kind: type[GaussianEnsemble] = Announcing,
+    *,
+    reward_high: float = 100.0,
+    limit: float = 1000.0,
+    penalty: float = 0.0,
+    termination: str = "none",
+    generators: SeedGenerators | None = None,
+) -> Step:
+    """One step of ``count`` rollouts from zeros."""
+    shape = Architecture(3, 1, 3, (8,), -10.0, 0.5, termination == "learned")
+    maps, bounds = plain_maps(4, 4), box(limit, 3, (-1.0, reward_high))
+    model = PessimisticModel(
+        kind(shape, shape.initial_weights(0), maps, bounds, termination),
+        uncertainty="max_pairwise_difference",
+        penalty=penalty,
+    )
+    return model.step(torch.zeros(count, 3), torch.zeros(count, 1), generators or SeedGenerators.of([0], CPU))
+
+
+def test_every_row_follows_one_member_drawn_anew() -> None:
+    step = steps(3000)
+    assert torch.equal(step.next_observation, 10 * step.reward.unsqueeze(1).expand(-1, 3))
+    counts = step.reward.long().bincount(minlength=3)
+    assert torch.all((counts - 1000).abs() < 150)
+
+
+def test_states_are_drawn_within_bounds_and_rewards_are_what_the_member_expects() -> None:
+    step = steps(300, Unsure)
+    assert set(step.reward.tolist()) == {0.0, 1.0, 2.0}
+    assert step.next_observation.std() > 40
+    assert set(steps(64, limit=7.0).next_observation.flatten().tolist()) == {0.0, 7.0}
+
+
+def test_the_penalty_is_taken_off_after_the_bounds() -> None:
+    """r̃ = clamp(r̂) - λu, u = ‖μ_2 - μ_0‖ = √(3·20² + 2²)."""
+    doubt = (3 * 20**2 + 4) ** 0.5
+    step = steps(64, reward_high=0.5, penalty=2.0)
+    torch.testing.assert_close(step.uncertainty, torch.full((64,), doubt))
+    assert set(step.reward.add(2 * doubt).mul(10).round().long().tolist()) == {0, 5}
+
+
+def test_a_prediction_that_is_not_a_number_does_not_spread() -> None:
+    shape = Architecture(3, 1, 3, (8,), -10.0, 0.5)
+    weights = tuple(torch.full_like(w, torch.nan) for w in shape.initial_weights(0))
+    broken = GaussianEnsemble(shape, weights, plain_maps(4, 4), box(1.0, 3, (-1.0, 1.0)))
+    model = PessimisticModel(broken, uncertainty="max_aleatoric", penalty=0.0)
+    step = model.step(torch.full((4, 3), 0.25), torch.zeros(4, 1), SeedGenerators.of([0], CPU))
+    assert torch.equal(step.next_observation, torch.full((4, 3), 0.25))
+
+
+def test_a_learned_termination_is_that_of_the_member_that_gives_the_state() -> None:
+    step = steps(3000, termination="learned")
+    assert step.terminated is not None
+    shares = [step.terminated[step.reward == i].float().mean().item() for i in range(3)]
+    assert shares == [0.0, pytest.approx(0.5, abs=0.06), 1.0]
+
+
+def test_a_rule_ends_rollouts_and_sees_the_state_before_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(RULES, "far", Rule(3, lambda observation, action, following: following[:, 0] > 15))
+    step = steps(300, limit=7.0, termination="far")
+    assert step.terminated is not None
+    assert torch.equal(step.terminated, step.reward == 2)
+    assert step.next_observation.max() == 7
+
+
+def test_the_penalty_without_a_unit_follows_the_rewards_scale() -> None:
+    model = ends_where_positive(3.0).without_head()
+    scale, wide = torch.tensor([7.0, 100.0]), replace(model.bounds, reward_low=-1e6, reward_high=1e6)
+    model = replace(model, bounds=wide, normaliser=replace(model.normaliser, target_scale=scale))
+    state, action = torch.randn(2, 64, 1, generator=torch.Generator().manual_seed(0))
+    rewards = []
+    for penalty in (0.0, 2.0):
+        mdp = PessimisticModel(model, uncertainty="standardised_difference", penalty=penalty)
+        step = mdp.step(state, action, SeedGenerators.of([0], CPU))
+        rewards.append(step.reward)
+    mean = model.predict(state, action)[0] / scale
+    torch.testing.assert_close(step.uncertainty, (mean - mean.mean(0)).square().sum(-1).sqrt().amax(0))
+    torch.testing.assert_close(rewards[0] - rewards[1], 200 * step.uncertainty, rtol=1e-3, atol=1e-3)

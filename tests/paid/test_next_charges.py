@@ -1,0 +1,225 @@
+"""What the next run charges is said beforehand; what it would be refused for is refused before anything is charged."""
+
+import re
+from contextlib import closing
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import pytest
+from dp_accounting import dp_event
+
+from pipeline import clone_behaviour
+from primorl.base.dvc import Status
+from primorl.base.errors import PipelineError
+from primorl.base.paths import PARTITIONS
+from primorl.commands import doctor as command
+from primorl.config import suggestions
+from primorl.config.blocks import EstimatorName
+from primorl.config.params import Params, from_plain, plain
+from primorl.data.storage.schema import Spaces
+from primorl.paid import bill, clone
+from primorl.paid.accounts import project_ledger
+from primorl.paid.answers import estimator, plan_at
+from primorl.paid.bill import beside_model, check_all_fits, check_next, preview
+from primorl.paid.model import make_plan
+from primorl.paid.partitions import Partitions
+from primorl.paid.questions import about, question_event
+from primorl.privacy.accounting.gaussian import gaussian_mean
+from primorl.privacy.accounting.privacy_filter import cost, total
+from primorl.privacy.ledger import refusals
+from primorl.privacy.ledger.history import BudgetExceeded, Request
+from tests.commands.charging import primorl
+from tests.data.builders import INFO, episode
+from tests.evaluate.private import tiny_mdp
+from tests.pipeline.tiny_policy import RememberingRun
+from tests.pipeline.training_project import charged, edited, trained, unopened, with_changes, write_partitions
+from tests.projects import project_settings, write_settings
+
+DELTA = 1e-3
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clone, "ROUNDS", 5)
+    monkeypatch.setattr(clone, "SAMPLING_PROBABILITY", 1.0)
+    monkeypatch.setattr(clone, "noise_for", lambda epsilon, delta: 6 / epsilon)
+
+
+@pytest.fixture
+def here(small: Params) -> Params:
+    write_partitions([episode(3 + i, i) for i in range(9)], [episode(6, 100 + i) for i in range(2)])
+    return replace(small, dataset=INFO.dataset)
+
+
+def limited(params: Params, budget: float | None, **privacy: Any) -> Params:
+    return with_changes(params, privacy={"budget": {"epsilon": budget, "delta": DELTA}} | privacy)
+
+
+def at(here: Params, budget: float | None, epsilon: float) -> Params:
+    """Model, clone and questions that share ``epsilon``."""
+    asked = limited(here, budget, target_epsilon=epsilon, noise_multiplier=None, sampling_probability=1.0)
+    questions = plain(here.evaluation.private) | {"estimators": suggestions.estimators(epsilon)}
+    return edited(asked, behaviour={"target_epsilon": suggestions.clone(epsilon)}, evaluation={"private": questions})
+
+
+def check(params: Params) -> None:
+    partitions = Partitions.open(PARTITIONS, None)
+    check_all_fits(params, make_plan(params, partitions.manifest), partitions)
+
+
+def test_a_model_that_would_leave_nothing_for_its_questions_is_refused_before_it_is_charged(here: Params) -> None:
+    params = at(here, 1.02, 1.0)
+    with pytest.raises(PipelineError, match=r"with the model, clone_behaviour .* and evaluate_private[^\n]*$") as no:
+        trained(params)
+    assert charged(params) == []
+    (found,) = re.findall(
+        r"`dvc exp run -S privacy.total_epsilon=null -S privacy.target_epsilon=([0-9.]+)`", str(no.value)
+    )
+    check(at(here, 1.02, float(found)))
+    assert float(found) > 0.8
+    check(at(here, 1.6, 1.0))
+    with pytest.raises(PipelineError, match="with the model, clone_behaviour"):  # which does not fit alone either
+        check(at(here, 0.9, 1.0))
+
+
+def test_a_total_bounds_model_clone_and_questions(here: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twins: a model that takes all of the total; and a total that nobody set for this run or dataset."""
+    model = suggestions.model_of(1.0, DELTA)
+
+    def of_total(model: float, origin: str = "params.yaml") -> Params:
+        asked = at(here, None, model)
+        privacy = replace(asked.privacy, total_epsilon=1.0)
+        return replace(asked, privacy=privacy, origins={suggestions.TOTAL: origin})
+
+    check(of_total(model))
+    with pytest.raises(ValueError, match=r"found 1.0, and with behaviour.* comes to 1\.1.* target_epsilon to 1.0"):
+        of_total(1.0)
+    monkeypatch.setattr(Params, "_check_total", lambda _: None)  # as for a mechanism of rounds, which costs more
+    with pytest.raises(PipelineError, match=r"privacy.total_epsilon: found 1, .* costs about 1\.1"):
+        check(of_total(1.0))
+    check(of_total(1.0, "datasets/defaults.yaml"))
+
+
+def test_plan_says_what_an_edit_charges(
+    here: Params, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def planned(params: Params) -> str:
+        capsys.readouterr()
+        write_settings(plain(params))
+        (line,) = (line for line in primorl(capsys, "plan")[1].splitlines() if "next `dvc repro`" in line)
+        return line.strip()
+
+    def after(*stages: str) -> None:
+        monkeypatch.setattr(Status, "changed_stages", lambda _: set(stages))
+
+    params, nothing = at(here, None, 1.0), "next `dvc repro`: all of it is paid, nothing is charged"
+    questions = "evaluate_private: behaviour 0.2, evaluate_private: model_check 0.2"
+    assert planned(params).endswith(f"charges ε: train_model 0.9999, clone_behaviour 0.35, {questions}")
+    trained(params)
+    assert planned(params).endswith(f"charges ε: train_model 0 (paid), clone_behaviour 0.35, {questions}")
+    clone_behaviour.body(params, RememberingRun())
+    partitions = Partitions.open(PARTITIONS, None)
+    with closing(project_ledger(params)) as ledger:
+        for each in beside_model(params, None, partitions.manifest)[1:]:
+            asked = Request(partitions.version, INFO.dataset, each.stage, each.stage, each.event, DELTA, None, None)
+            ledger.commit(ledger.reserve(asked, None).id)
+    assert planned(params) == nothing
+    for stage in ("train_model", "clone_behaviour", "optimize_policy", "evaluate_private"):
+        after(stage)
+        found = planned(params)
+        assert found.endswith(f"train_model 0 (paid), clone_behaviour 0 (paid), {questions}"), "others may be asked"
+    after("evaluate")
+    again = planned(replace(params, seed=7))
+    assert "charges ε: train_model 0.9999, clone_behaviour 0.35, evaluate_private: behaviour 0 (paid)" in again
+    assert again.endswith("model_check 0.2"), "it asks about another model"
+    other = replace(params, behaviour=replace(params.behaviour, target_epsilon=0.3))
+    assert planned(other).endswith("clone_behaviour 0.3, " + questions.replace(" 0.2", " 0 (paid)"))
+    for whose, edit, figure in (("policy", {"hidden": (8,)}, "0.35"), ("clone", {"target_epsilon": 0.3}, "0.3")):
+        monkeypatch.setattr("primorl.paid.questions.about", lambda *_, whose=whose, **__: ("model", whose))
+        assert planned(params) == nothing
+        changed = replace(params, behaviour=replace(params.behaviour, **edit))
+        assert planned(changed).endswith(f"clone_behaviour {figure}, {questions}"), "it is asked about another clone"
+    after("partition")
+    write_settings(plain(params))
+    assert "known once the data are partitioned" in primorl(capsys, "plan")[1], "other units may be made of them"
+
+
+def test_a_run_is_refused_before_it_begins_unless_it_is_paid(here: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refusals, "advice", lambda *_: "ask for less")
+    with monkeypatch.context() as watched:
+        unopened(watched)
+        with pytest.raises(BudgetExceeded, match=r"privacy\.budget is ε 0\.01"):
+            check_next(limited(here, 0.01))
+        check_next(limited(here, 1000.0))
+    assert charged(here) == []
+    trained(limited(here, None))
+    check_next(limited(here, 0.01))
+    with pytest.raises(BudgetExceeded):
+        check_next(limited(replace(here, seed=1), 0.01))
+    assert len(charged(here)) == 1
+    monkeypatch.setattr(bill, "changed_stages", lambda: {"partition"})
+    assert preview(limited(here, None)) is None, "of data that will be made anew nothing is known"
+    monkeypatch.setattr(bill, "changed_stages", lambda: {"train_model"})
+    paid = preview(limited(here, None))
+    assert paid is not None
+    assert "nothing: all of it is paid" in paid.line
+    monkeypatch.setattr(bill, "changed_stages", lambda: {"online"})
+    arriving = preview(edited(limited(here, None), online={"users": 5}))
+    assert arriving is not None
+    assert "they are counted apart from the log's units" in arriving.line
+    baseline = edited(here, dynamics={"variant": "mopo"})
+    check_next(limited(baseline, None))
+    with pytest.raises(BudgetExceeded):
+        check_next(limited(baseline, 1e6))
+
+
+def test_a_terminal_is_asked_near_the_budget(
+    here: Params, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for budget, near, refused in ((100.0, False, False), (5.0, True, False), (1.0, True, True)):
+        found = preview(limited(here, budget))
+        assert found is not None
+        assert found.near is near
+        assert f"of a budget of {budget:g}" in found.line
+        assert ("what does not fit is refused" in found.line) is refused
+    terminal, pipe = SimpleNamespace(isatty=lambda: True), SimpleNamespace(isatty=lambda: False)
+    monkeypatch.setattr(command.typer, "confirm", lambda question: False)
+    monkeypatch.setattr(command, "sys", SimpleNamespace(stdin=terminal, stdout=terminal))
+    with pytest.raises(PipelineError, match="stopped as asked"):
+        command._say_charges(limited(here, 5.0))
+    command._say_charges(limited(here, None))
+    monkeypatch.setattr(command, "sys", SimpleNamespace(stdin=pipe, stdout=terminal))
+    command._say_charges(limited(here, 5.0))
+    assert capsys.readouterr().out.count("the next `dvc repro` charges") == 3
+
+
+def manifest(*, discrete: bool) -> Any:
+    spaces = Spaces((0.0,) * 3, (1.0,) * 3, (0.0,) * 2, (1.0,) * 2, discrete)
+    return SimpleNamespace(info=replace(INFO, spaces=spaces, horizon=5, unit="person"), private_units=40)
+
+
+@pytest.mark.parametrize("name", ["lstd", "dptd", "doubly_robust"])
+def test_a_question_is_foretold_at_what_it_is_charged_as(name: EstimatorName) -> None:
+    def filtered(event: dp_event.DpEvent) -> float:
+        return total([cost(dp_event.GaussianDpEvent(5.0)), cost(event)]).epsilon(1e-5)
+
+    params, real, known = from_plain(project_settings()), tiny_mdp.problem(40), manifest(discrete=True)
+    params = replace(params, privacy=replace(params.privacy, delta=real.delta))
+    charged = filtered(plan_at(estimator(name, known.info, cloned=False), real, 1.0).event)
+    assert filtered(question_event(params, name, 1.0, known)) >= charged * (1 - 1e-9)
+    gaussian = dp_event.GaussianDpEvent(1 / gaussian_mean(1.0, real.delta))
+    assert (filtered(gaussian) < 0.99 * charged) is (name != "lstd"), "a Gaussian would not cover these"
+
+
+def test_a_question_that_does_not_fit_the_data_is_refused_before_anything_is_paid() -> None:
+    params = from_plain(project_settings())
+    with pytest.raises(PipelineError, match="doubly_robust: needs discrete actions"):
+        question_event(params, "doubly_robust", 0.5, manifest(discrete=False))
+    question_event(params, "doubly_robust", 0.5, manifest(discrete=True))
+    question_event(params, "doubly_robust", 0.5, None)
+    for name in get_args(EstimatorName):
+        for stated in (False, True):
+            info = replace(INFO, horizon=5, behaviour_probabilities=stated)
+            for cloned in (False, True):
+                assert about(name, info, cloned=cloned) == estimator(name, info, cloned=cloned).about
