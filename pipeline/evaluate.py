@@ -14,7 +14,7 @@ from primorl.evaluate.figures import draw_returns
 from primorl.evaluate.returns import log_episode
 from primorl.evaluate.summary import log_summary, note, write_curve
 from primorl.policy.exported import DeterministicPolicy
-from primorl.run import Evaluated
+from primorl.run import Run, evaluate, summarise
 from primorl.tracking import StageRun, in_sweep
 from primorl.tracking.registry import register
 
@@ -24,12 +24,12 @@ _STAGES = "collect ingest partition train_model clone_behaviour optimize_policy 
 def body(params: Params, run: StageRun) -> None:
     """Evaluate the final policies and those of every epoch; write the summary, the curve and its figure."""
     started = time.perf_counter()
-    found = Evaluated.read(params)
-    evaluation = found.evaluate(params)
+    found = Run.read(params, params.dynamics.variant)
+    evaluation = evaluate(found, params)
     seconds = {stage: read_json(seconds_of(stage))["seconds"] for stage in _STAGES.split()}
     seconds["evaluate"] = round(time.perf_counter() - started, 3)
-    summary = found.summarise(params, evaluation, seconds)
-    said, overall, fingerprint = summary.to_json(), evaluation.overall, found.statement.dataset_fingerprint
+    summary = summarise(found, params, evaluation, seconds)
+    said, overall, fingerprint = summary.to_json(), evaluation.overall, found.policy.dataset_fingerprint
     score = None if params.chosen.score is None else params.chosen.score.of
     with replaced_file(CURVES) as fresh:
         write_curve(fresh, overall.curve, score)
@@ -49,7 +49,7 @@ def body(params: Params, run: StageRun) -> None:
         return
     if params.chosen.environment is not None:
         policy, seed = DeterministicPolicy.load(found.folder), params.evaluation.seed
-        log_episode(run.pipeline, params.chosen.environment, policy, seed, found.horizon)
+        log_episode(run.pipeline, params.chosen.environment, policy, seed, found.manifest.info.horizon)
     register(run.pipeline, found.folder, said, params, fingerprint, note(said))
 
 

@@ -1,150 +1,224 @@
-"""The results of the stage `evaluate`: what its policies earn in the environment, or are worth in the released model.
+"""A finished run: its files, read once and compared with each other. Reads released and public things only.
 
-Reads released and public things only.
+The stage `evaluate` reads a run before there is a summary; the report, releases and everything after it read the
+summary too.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256
-from primorl.base.paths import BEHAVIOUR, MANIFEST, MODEL, MOPO, POLICY, PRIVATE_EVALUATION
-from primorl.config.params import Params
+from primorl.base.paths import BEHAVIOUR, MANIFEST, MODEL, MOPO, POLICY, PRIVATE_EVALUATION, PUBLIC, SUMMARY
+from primorl.config.params import Params, Reading
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.evaluate.private.problem import PublicTrajectories
 from primorl.evaluate.private.results import PrivateEvaluation
 from primorl.evaluate.recommendation import found_in
 from primorl.evaluate.returns import Evaluation, in_environment, in_model
-from primorl.evaluate.summary import Summary
+from primorl.evaluate.summary import Summary, stated
+from primorl.model.config import Variant
 from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.starts import StartModel, asked_of_private, survival_of
 from primorl.model.termination import NONE
 from primorl.paid.accounts import open_public
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import seed_folders
-from primorl.privacy.statement import Statement
-from primorl.release.stated_figures import check_epsilon, check_with_parts
+from primorl.privacy.stated_figures import check_epsilon, check_with_parts
+from primorl.privacy.statement import FILE, Statement
 
 _STARTS = 4096  # drawn from the released first states
+_REMEDY = "run `dvc repro`"
+_OF_ANSWERS = ("spent_on_dataset", "private_evaluation", "model_verdict", "recommendation")  # keys of a summary
 
 
 @dataclass(frozen=True)
-class Evaluated:
-    """The policies that are evaluated, with what is stated of them.
+class Run:
+    """A finished run, verified.
 
     Attributes:
-        folder: of the policy that is used and released.
-        folders: of every seed's policy.
-        statement: of the policies.
-        config: of the policy in ``folder``.
-        answers: of the private units.
-        horizon: the most steps of an episode, as the manifest declares it.
+        folder: of the policy: ``models/policy``, or ``models/mopo`` of variant mopo.
+        manifest: of the partitions.
         public: the public split; it may be empty.
+        model: statement of the model.
+        clone: statement of the clone; None: none was made.
+        policy: statement of the policy.
+        config: ``config.json`` of the policy.
+        answers: of the private units.
+        results: content of ``metrics/summary.json``; None: the run is not evaluated yet.
     """
 
     folder: Path
-    folders: list[Path]
-    statement: Statement
+    manifest: Manifest
+    public: UnitStore
+    model: Statement
+    clone: Statement | None
+    policy: Statement
     config: PolicyConfig
     answers: PrivateEvaluation
-    horizon: int | None
-    public: UnitStore
+    results: Summary | None
 
     @classmethod
-    def read(cls, params: Params) -> "Evaluated":
-        """Read the policies of the variant in params.yaml, and check what is stated of them.
+    def read(cls, params: Params | Reading, variant: Variant | None = None) -> "Run":
+        """Read a run in the working directory, and compare its files with each other.
+
+        Args:
+            params: name the ledger, which knows who must not be public.
+            variant: of a run that is not evaluated yet; None: read the summary, which has it.
 
         Raises:
-            PipelineError: a policy of another variant, a statement that its parts or the accountant contradict, or
-                answers about another model, policy or clone.
+            PipelineError: a file is missing or broken; a statement is contradicted by its parts or by the accountant;
+                or files are of different data, splits, models, policies or answers. One line.
         """
-        folder = MOPO if params.dynamics.variant == "mopo" else POLICY
-        statement, config = Statement.read(folder), PolicyConfig.read(folder)
-        if config.variant != params.dynamics.variant:
-            raise PipelineError(
-                f"{folder / 'config.json'}: found a policy of variant {config.variant!r}, params.yaml asks for "
-                f"{params.dynamics.variant!r}; run `dvc repro`"
-            )
-        if statement.private:
-            parts = [MODEL, *([BEHAVIOUR] if (BEHAVIOUR / "privacy.json").exists() else [])]
-            stated = {str(part): Statement.read(part) for part in parts}
-            check_with_parts(folder, statement, stated, near_clone=config.clone_error is not None)
-        answers = PrivateEvaluation.read(PRIVATE_EVALUATION)
-        for own in answers.statements.values():
-            if own.private:
-                check_epsilon(PRIVATE_EVALUATION, own)
-        answers.refuse_other_files(PRIVATE_EVALUATION, MODEL, POLICY, BEHAVIOUR)
-        manifest = Manifest.load(MANIFEST)
-        simulated = params.chosen.environment is not None
-        return cls(
+        results = Summary.read(SUMMARY) if variant is None else None
+        folder = MOPO if "mopo" in (variant, results and results.variant) else POLICY
+        cloned = (BEHAVIOUR / FILE).exists()
+        run = cls(
             folder=folder,
-            folders=seed_folders(folder, config.seeds or [params.seed]),
-            statement=statement,
-            config=config,
-            answers=answers,
-            horizon=manifest.info.horizon if simulated else manifest.declared_horizon(),
+            manifest=Manifest.load(MANIFEST),
             public=open_public(params),
+            model=Statement.read(MODEL),
+            clone=Statement.read(BEHAVIOUR) if cloned else None,
+            policy=Statement.read(folder),
+            config=PolicyConfig.read(folder),
+            answers=PrivateEvaluation.read(PRIVATE_EVALUATION),
+            results=results,
         )
-
-    def evaluate(self, params: Params) -> Evaluation:
-        """Measure returns in the environment that the dataset names; without one, compute values in the model."""
-        sizes, environment = params.evaluation, params.chosen.environment
-        if environment is not None:
-            return in_environment(
-                environment,
-                self.folders,
-                episodes=sizes.episodes,
-                epoch_episodes=sizes.epoch_episodes,
-                seed=sizes.seed,
-                horizon=self.horizon,
+        if variant is not None and run.config.variant != variant:
+            raise PipelineError(
+                f"{folder / 'config.json'}: found a policy of variant {run.config.variant!r}, params.yaml asks for "
+                f"{variant!r}; {_REMEDY}"
             )
-        assert self.horizon is not None
-        recorded, ends = self._recorded, self.config.ends
-        survival = survival_of(MODEL, by_model=ends != NONE)
-        if recorded is not None and not asked_of_private(MODEL):
-            survival = recorded.in_rollouts(ends).survival(self.horizon)
-        return in_model(
-            GaussianEnsemble.load(MODEL, torch.device("cpu")).with_ends(ends),
-            self.folders,
-            self._first_states(sizes.seed),
-            rollouts=sizes.episodes,
-            epoch_rollouts=sizes.epoch_episodes,
-            seed=sizes.seed,
-            horizon=self.horizon,
-            survival=survival,
-        )
-
-    def summarise(self, params: Params, evaluation: Evaluation, seconds: dict[str, float]) -> Summary:
-        """Summarise an evaluation as ``metrics/summary.json`` has it; ``seconds`` are the stages' wall times."""
-        recorded, environment = self._recorded, params.chosen.environment
-        return Summary.of(
-            evaluation,
-            self.folders,
-            score=None if params.chosen.score is None else params.chosen.score.of,
-            seeds=self.config.seeds,
-            model_sha256=self.config.model_sha256,
-            dataset=params.dataset,
-            env_id=environment,
-            variant=params.dynamics.variant,
-            seed=params.seed,
-            seconds=seconds,
-            statement=self.statement,
-            answers=self.answers,
-            private_evaluation_sha256=file_sha256(PRIVATE_EVALUATION) if environment is None else None,
-            public_returns=np.array([]) if recorded is None else recorded.reward.sum(1).numpy(),
-            recommendation=found_in(self.answers, BEHAVIOUR, environment),
-        )
+        run._check_other_runs()
+        run._check_statements()
+        run._check_data()
+        return run
 
     @property
-    def _recorded(self) -> PublicTrajectories | None:
+    def evaluated(self) -> Summary:
+        """The summary of an evaluated run."""
+        assert self.results is not None, "the run is not evaluated yet"
+        return self.results
+
+    @property
+    def statements(self) -> Mapping[Path, Statement]:
+        """Statements of model, clone and policy, by folder."""
+        clone = {} if self.clone is None else {BEHAVIOUR: self.clone}
+        return {MODEL: self.model, **clone, self.folder: self.policy}
+
+    @property
+    def recorded(self) -> PublicTrajectories | None:
+        """The public trajectories; None: there are none."""
         return PublicTrajectories.of(self.public) if self.public.units > 0 else None
 
-    def _first_states(self, seed: int) -> Tensor:
-        if self.public.units > 0 and not asked_of_private(MODEL):
-            return self.public.first_observations()
-        return StartModel.load(MODEL, torch.device("cpu")).sample(_STARTS, torch.Generator().manual_seed(seed))
+    def _check_other_runs(self) -> None:
+        """Refuse a summary or answers about other files than those that are here."""
+        self.answers.refuse_other_files(PRIVATE_EVALUATION, MODEL, self.folder, BEHAVIOUR)
+        found = self.results
+        if found is None:
+            return
+        if (stale := found.other_files(MODEL, self.folder)) is not None:
+            raise PipelineError(f"{SUMMARY}: {stale}")
+        said = stated(self.policy, self.answers)
+        said["recommendation"] = found_in(self.answers, BEHAVIOUR, found.env_id)
+        for key, value in said.items():
+            if getattr(found, key) != value:
+                of_answers = key == "recommendation" or (self.answers.asked and key in _OF_ANSWERS)
+                source = PRIVATE_EVALUATION if of_answers else self.folder / FILE
+                raise PipelineError(f"{SUMMARY}: {key}: not what {source} says; run `dvc repro evaluate`")
+
+    def _check_statements(self) -> None:
+        """Refuse statements that their parts or the accountant contradict."""
+        if self.policy.private:
+            parts = {str(folder): each for folder, each in self.statements.items() if folder != self.folder}
+            check_with_parts(self.folder, self.policy, parts, near_clone=self.config.clone_error is not None)
+        for statement in self.answers.statements.values():
+            if statement.private:
+                check_epsilon(PRIVATE_EVALUATION, statement)
+
+    def _check_data(self) -> None:
+        """Refuse files that speak of other data, another unit, another split or other numbers of units."""
+        info = self.manifest.info
+        for folder in (MODEL, self.folder):
+            own = self.statements[folder]
+            for key, found, allowed in (
+                ("dataset_fingerprint", own.dataset_fingerprint, info.dataset_fingerprint),
+                ("unit", own.unit, info.unit),
+                ("units", own.units, self.manifest.private_units),
+                ("public_units", own.public_units, self.manifest.public_units),
+            ):
+                if found not in (None, allowed):
+                    raise PipelineError(
+                        f"{folder / FILE}: {key}: found {found!r}, allowed is {allowed!r}, as in {MANIFEST}: of other "
+                        "data or another split; `dvc checkout` brings both of one commit, `dvc repro` makes them again"
+                    )
+        facts: list[tuple[Path, str, object, object]] = [
+            (PUBLIC, "units", self.public.units, self.manifest.public_units),
+            (PRIVATE_EVALUATION, "horizon", self.answers.horizon, info.horizon),
+        ]
+        if self.results is not None:
+            facts.append((SUMMARY, "dataset", self.results.dataset, info.dataset))
+        for file, key, here, declared in facts:
+            if here != declared:
+                said = f"found {here!r}, allowed is {declared!r}, as in {MANIFEST}"
+                raise PipelineError(f"{file}: {key}: {said}; {_REMEDY}")
+
+
+def evaluate(run: Run, params: Params) -> Evaluation:
+    """Measure returns in the environment that the dataset names; without one, compute values in the model."""
+    sizes, environment = params.evaluation, params.chosen.environment
+    folders = seed_folders(run.folder, run.config.seeds or [params.seed])
+    if environment is not None:
+        return in_environment(
+            environment,
+            folders,
+            episodes=sizes.episodes,
+            epoch_episodes=sizes.epoch_episodes,
+            seed=sizes.seed,
+            horizon=run.manifest.info.horizon,
+        )
+    horizon, ends = run.manifest.declared_horizon(), run.config.ends
+    recorded = None if asked_of_private(MODEL) else run.recorded
+    if recorded is None:
+        survival = survival_of(MODEL, by_model=ends != NONE)
+        starts = StartModel.load(MODEL, torch.device("cpu")).sample(_STARTS, torch.Generator().manual_seed(sizes.seed))
+    else:
+        survival = recorded.in_rollouts(ends).survival(horizon)
+        starts = run.public.first_observations()
+    return in_model(
+        GaussianEnsemble.load(MODEL, torch.device("cpu")).with_ends(ends),
+        folders,
+        starts,
+        rollouts=sizes.episodes,
+        epoch_rollouts=sizes.epoch_episodes,
+        seed=sizes.seed,
+        horizon=horizon,
+        survival=survival,
+    )
+
+
+def summarise(run: Run, params: Params, evaluation: Evaluation, seconds: dict[str, float]) -> Summary:
+    """Summarise an evaluation as ``metrics/summary.json`` has it; ``seconds`` are the stages' wall times."""
+    environment = params.chosen.environment
+    return Summary.of(
+        evaluation,
+        seed_folders(run.folder, run.config.seeds or [params.seed]),
+        score=None if params.chosen.score is None else params.chosen.score.of,
+        seeds=run.config.seeds,
+        model_sha256=run.config.model_sha256,
+        dataset=params.dataset,
+        env_id=environment,
+        variant=params.dynamics.variant,
+        seed=params.seed,
+        seconds=seconds,
+        statement=run.policy,
+        answers=run.answers,
+        private_evaluation_sha256=file_sha256(PRIVATE_EVALUATION) if environment is None else None,
+        public_returns=np.array([]) if run.recorded is None else run.recorded.reward.sum(1).numpy(),
+        recommendation=found_in(run.answers, BEHAVIOUR, environment),
+    )

@@ -5,11 +5,12 @@ import traceback
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
-
-from tqdm import tqdm
+from typing import TYPE_CHECKING, Any, Protocol
 
 from primorl.base.errors import PipelineError
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 INTERRUPTED = 130
 
@@ -82,8 +83,6 @@ class StageLog(Log, Protocol):
         """A run inside this one. It ends with the block."""
 
 
-Bar: TypeAlias = "tqdm[Any]"
-
 _LINE = "{desc}: {n_fmt} of {total_fmt} {unit}s, {elapsed} so far, {remaining} left{postfix}"
 
 
@@ -98,8 +97,10 @@ class _Lines:
         sys.stderr.flush()
 
 
-def progress_bar(total: int, description: str, unit: str) -> Bar:
+def progress_bar(total: int, description: str, unit: str) -> "tqdm[Any]":
     """A bar for ``total`` units of long work; use it as a context manager."""
+    from tqdm import tqdm  # an extra of the package
+
     if sys.stderr.isatty():
         return tqdm(total=total, desc=description, unit=unit, mininterval=0.2, maxinterval=0.2)
     return tqdm(

@@ -162,8 +162,8 @@ def _check_figures(folder: Path, stated: "Statement", *, near_clone: bool) -> No
     The project's own policy is compared with the statements of model and clone as well. A policy elsewhere, such as
     that of a bundle, is checked by itself; `primorl release --check` checks all of a bundle.
     """
+    from primorl.privacy.stated_figures import check_alone, check_with_parts
     from primorl.privacy.statement import FILE, Statement
-    from primorl.release.stated_figures import check_alone, check_with_parts
 
     parts = {str(part): Statement.read(part) for part in (MODEL, BEHAVIOUR) if (part / FILE).exists()}
     if folder.resolve() == POLICY.resolve() and str(MODEL) in parts:

@@ -24,19 +24,19 @@ from primorl.base.records import write_record
 from primorl.config.params import Params, Reading, declared_texts
 from primorl.data.storage.schema import Manifest
 from primorl.evaluate.private.results import MEAN_RETURN, PrivateEvaluation
-from primorl.evaluate.recommendation import Released, found_in
-from primorl.evaluate.summary import OnlineSummary, Summary, stated
+from primorl.evaluate.recommendation import Released
+from primorl.evaluate.summary import OnlineSummary, Summary
 from primorl.evaluate.wording import ADVICE
-from primorl.paid.accounts import begun_ledger, dataset_version, open_public, refuse_losses
+from primorl.paid.accounts import begun_ledger, dataset_version, refuse_losses
 from primorl.paid.answers import ROLLOUTS
 from primorl.paid.online import RELEASES
 from primorl.policy.advice import AGAINST, follows
-from primorl.policy.behaviour import BehaviourConfig
 from primorl.policy.config import PolicyConfig
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.composition import mechanism
 from primorl.privacy.ledger.account import fixed_epsilon
 from primorl.privacy.ledger.history import Charge
+from primorl.privacy.stated_figures import OURS
 from primorl.privacy.statement import OnlineProtocol, Statement
 from primorl.release import bundle
 from primorl.release.bundle import check_cards, checked_policy, read_private_key, refuse_void, verify
@@ -67,10 +67,9 @@ from primorl.release.contents import (
     read,
 )
 from primorl.release.recheck import account_figures, check_statement, given, spent
-from primorl.release.stated_figures import OURS
+from primorl.run import Run
 
 CLONE_NOTE = "the mean return of the clone of today's practice in the released model, not measured: wrong where that is"
-_OF_ANSWERS = ("spent_on_dataset", "private_evaluation", "model_verdict")  # in a summary
 _PRIVATE = (paths.RAW, paths.TRAJECTORIES, PARTITIONS, paths.CONSENT, paths.WITHDRAWALS)
 _NO_TIME = 315532800  # 1980-01-01, the earliest time that archives can hold; a file's own would tell when it was made
 _FEWEST_HASH_DIGITS, _FEWEST_COUNT_DIGITS = 12, 4  # shorter ones match by chance
@@ -105,14 +104,15 @@ def release(
     signer = None if sign is None else bundle.read_private_key(sign)
     if read_json(MODELS / MODEL[1]).get("variant") == "mopo":
         raise PipelineError(f"{MODELS / MODEL[1]}: variant mopo holds raw private transitions and is never released")
-    statement, manifest = read(MODELS, MODEL[2], Statement), Manifest.load(paths.MANIFEST)
-    summary, answers = Summary.read(SUMMARY), PrivateEvaluation.read(paths.PRIVATE_EVALUATION)
-    answers.refuse_other_files(paths.PRIVATE_EVALUATION, paths.MODEL, paths.POLICY, BEHAVIOUR)
-    _refuse_other_summary(summary, answers)
-    _refuse_other_data(manifest, statement, summary, answers)
-    open_public(params)
+    run = Run.read(params)
+    statement, clone, manifest, summary, answers = run.model, run.clone, run.manifest, run.evaluated, run.answers
+    if summary.model_sha256 is None:
+        raise PipelineError(
+            f"{SUMMARY}: model_sha256: missing, as an earlier version wrote it; `dvc repro -f -s optimize_policy` and "
+            "`dvc repro evaluate` make policy and summary again, for free"
+        )
     check_outputs((paths.MODEL, paths.POLICY, BEHAVIOUR, paths.PRIVATE_EVALUATION, SUMMARY))
-    source, clone = chosen_policy(summary, answers, policy, against_advice), _clone_statement()
+    source = chosen_policy(summary, answers, policy, against_advice)
     declared = declared_texts(summary.dataset)
     ledger = _ledger_statement(params, statement, clone, answers, manifest)
     asked, evaluation = answers if answers.asked else None, _quoted(summary, answers, source)
@@ -168,42 +168,6 @@ def _refuse_to_overwrite(target: Path) -> None:
         raise PipelineError(f"{target}: in the way; allowed is an empty folder or an earlier bundle")
     if target.is_dir() and any(target.iterdir()) and not is_bundle(target):
         raise PipelineError(f"{target}: holds something else than a bundle; give a new or empty folder")
-
-
-def _refuse_other_summary(summary: Summary, answers: PrivateEvaluation) -> None:
-    """Refuse a summary that repeats another statement than the policy's, or other answers than the private units'."""
-    advice = {"recommendation": found_in(answers, BEHAVIOUR, summary.env_id)}
-    for key, value in (stated(read(MODELS, POLICY[2], Statement), answers) | advice).items():
-        if getattr(summary, key) != value:
-            of_answers = key in advice or (answers.asked and key in _OF_ANSWERS)
-            source = paths.PRIVATE_EVALUATION if of_answers else MODELS / POLICY[2]
-            raise PipelineError(f"{SUMMARY}: {key}: not what {source} says; run `dvc repro evaluate`")
-    if summary.model_sha256 is None:
-        raise PipelineError(
-            f"{SUMMARY}: model_sha256: missing, as an earlier version wrote it; `dvc repro -f -s optimize_policy` and "
-            "`dvc repro evaluate` make policy and summary again, for free"
-        )
-
-
-def _refuse_other_data(manifest: Manifest, statement: Statement, summary: Summary, answers: PrivateEvaluation) -> None:
-    """Refuse files that speak of other data, another unit or another K than the partitions here."""
-    info = manifest.info
-    if info.dataset_fingerprint != statement.dataset_fingerprint:
-        raise PipelineError(
-            f"{paths.MANIFEST}: another version of the data than the model's; `dvc checkout` brings both of one commit"
-        )
-    model, of_one_commit = MODELS / MODEL[2], "`dvc checkout` brings both of one commit"
-    for file, key, found, allowed, remedy in (
-        (model, "unit", statement.unit, info.unit, of_one_commit),
-        (model, "units", statement.units, manifest.private_units, of_one_commit),
-        (model, "public_units", statement.public_units, manifest.public_units, of_one_commit),
-        (paths.PRIVATE_EVALUATION, "horizon", answers.horizon, info.horizon, "run `dvc repro`"),
-        (SUMMARY, "dataset", summary.dataset, info.dataset, "run `dvc repro`"),
-    ):
-        if found != allowed:
-            raise PipelineError(
-                f"{file}: {key}: found {found!r}, allowed is {allowed!r}, as in {paths.MANIFEST}; {remedy}"
-            )
 
 
 def check_outputs(outputs: Sequence[Path]) -> None:
@@ -266,13 +230,6 @@ def chosen_policy(
             "(behaviour.target_epsilon) and the private units were asked (evaluation.private.estimators)"
         )
     return BEHAVIOUR
-
-
-def _clone_statement() -> Statement | None:
-    """The clone's statement; None: no clone was made."""
-    if not BEHAVIOUR.exists() or not BehaviourConfig.read(BEHAVIOUR).made:
-        return None
-    return read(MODELS, CLONE, Statement)
 
 
 def _quoted(summary: Summary, answers: PrivateEvaluation, source: Path) -> Evaluation:

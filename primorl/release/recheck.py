@@ -24,9 +24,9 @@ from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.composition import joint_event
 from primorl.privacy.ledger.account import fixed_epsilon, seen, total_of
 from primorl.privacy.mechanism.queries import GaussianQuery, query_types
+from primorl.privacy.stated_figures import OURS, agrees, misstated
 from primorl.privacy.statement import NOTHING_READ, Accountant, MechanismStatement, SpentOnDataset, Statement
 from primorl.release.contents import LEAST_NOISE, LEDGER, MOST_ROUNDS, LedgerStatement
-from primorl.release.stated_figures import OURS, agrees, misstated
 
 _LARGEST = 1e30  # float32 ends at 3.4e38; sums and squares of what a trained network holds stay far below
 

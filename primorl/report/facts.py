@@ -15,34 +15,25 @@ from torch import Tensor
 
 from primorl.base.errors import PipelineError
 from primorl.base.paths import (
-    BEHAVIOUR,
     CURVES,
-    MANIFEST,
     MODEL,
-    MOPO,
     PARAMS,
     POLICY,
-    PRIVATE_EVALUATION,
-    PUBLIC,
     SUMMARY,
 )
 from primorl.base.records import to_json
 from primorl.config.params import Params
-from primorl.data.storage.schema import Manifest
-from primorl.evaluate.private.problem import PublicTrajectories
-from primorl.evaluate.private.results import Answer, PrivateEvaluation
-from primorl.evaluate.summary import Summary, stated
+from primorl.evaluate.private.results import Answer
+from primorl.evaluate.summary import Summary
 from primorl.evaluate.wording import plural
 from primorl.model.config import ModelConfig
 from primorl.model.ensemble import GaussianEnsemble, SeedGenerators
 from primorl.model.pessimism import PessimisticModel
-from primorl.paid.accounts import open_public
-from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting.privacy_filter import Cost
 from primorl.privacy.statement import Statement
 from primorl.release.card import whole, with_account
-from primorl.release.stated_figures import check_epsilon, check_with_parts
+from primorl.run import Run
 
 _ROLLOUTS, _MOST_ROWS = 256, 16384
 _SEED = 0
@@ -193,19 +184,14 @@ def read_facts(
         PipelineError: a file is missing or broken, or the results are of another dataset, model or policy, or the
             public rows or the curve are of another run; one line.
     """
-    found, answers = Summary.read(SUMMARY), PrivateEvaluation.read(PRIVATE_EVALUATION)
-    folder = MOPO if found.variant == "mopo" else POLICY
-    statement, training = Statement.read(folder), Statement.read(MODEL)
-    clone = Statement.read(BEHAVIOUR) if (BEHAVIOUR / "privacy.json").exists() else None
-    config, points, public = PolicyConfig.read(folder), _curve(CURVES), open_public(params)
-    _refuse_another_run(found, answers, folder, params.dataset)
-    if statement.private:
-        made_from = {str(MODEL): training} | ({} if clone is None else {str(BEHAVIOUR): clone})
-        check_with_parts(folder, statement, made_from, near_clone=config.clone_error is not None)
-    for each in answers.statements.values():
-        if each.private:
-            check_epsilon(PRIVATE_EVALUATION, each)
-    _refuse_other_rows({folder: statement, MODEL: training}, public.units)
+    run, points = Run.read(params), _curve(CURVES)
+    found, answers, training, clone = run.evaluated, run.answers, run.model, run.clone
+    statement, config, folder, public = run.policy, run.config, run.folder, run.public
+    if found.dataset != params.dataset:
+        raise PipelineError(
+            f"{PARAMS}: dataset: found {params.dataset!r}, and {SUMMARY} has the results of {found.dataset!r}; "
+            "run `dvc repro`, or change it back"
+        )
     _refuse_another_curve(found, points)
     released = whole(
         training.to_json(),
@@ -241,7 +227,8 @@ def read_facts(
     categories = [at for first, size in public.info.spaces.one_hot for at in range(first, first + size)]
     rollouts = None
     if found.variant != "mopo":
-        ended, longest = ensemble.with_ends(config.ends), int(PublicTrajectories.of(public).length.max())
+        assert run.recorded is not None
+        ended, longest = ensemble.with_ends(config.ends), int(run.recorded.length.max())
         policy, steps = DeterministicPolicy.load(POLICY), min(found.model_value_horizon or longest, 200)
         plain, penalised = (
             PessimisticModel(ended, uncertainty=params.policy.uncertainty, penalty=penalty)
@@ -258,43 +245,6 @@ def read_facts(
         actions=compared_actions(DeterministicPolicy.load(folder), inputs, config.action_names),
         rollouts=rollouts,
     )
-
-
-def _refuse_another_run(found: Summary, answers: PrivateEvaluation, folder: Path, dataset: str) -> None:
-    """Refuse results of another dataset than the chosen one, or of other files than those that are here."""
-    if found.dataset != dataset:
-        raise PipelineError(
-            f"{PARAMS}: dataset: found {dataset!r}, and {SUMMARY} has the results of {found.dataset!r}; "
-            "run `dvc repro`, or change it back"
-        )
-    if (stale := found.other_files(MODEL, folder)) is not None:
-        raise PipelineError(f"{SUMMARY}: {stale}")
-    answers.refuse_other_files(PRIVATE_EVALUATION, MODEL, folder, BEHAVIOUR)
-    for key, said in stated(Statement.read(folder), answers).items():
-        if getattr(found, key) != said:
-            raise PipelineError(
-                f"{SUMMARY}: {key}: not what {folder / 'privacy.json'} and {PRIVATE_EVALUATION} say; "
-                "run `dvc repro evaluate`"
-            )
-
-
-def _refuse_other_rows(statements: Mapping[Path, Statement], public_units: int) -> None:
-    """Refuse a public partition of another version of the data, or of another split, than model and policy."""
-    manifest = Manifest.load(MANIFEST)
-    for folder, statement in statements.items():
-        here, made = manifest.info.dataset_fingerprint, statement.dataset_fingerprint
-        if here != made:
-            raise PipelineError(
-                f"{MANIFEST}: dataset_fingerprint: found {here[:12]}…, and {folder / 'privacy.json'} says "
-                f"{made[:12]}…: the public rows are of other data; run `dvc repro`"
-            )
-        declared = {MANIFEST: manifest.public_units, folder / "privacy.json": statement.public_units}
-        for file, units in declared.items():
-            if units not in (None, public_units):
-                raise PipelineError(
-                    f"{PUBLIC}: found {public_units} units, and {file} says {units}: the public rows are of another "
-                    "split; run `dvc repro`"
-                )
 
 
 def _refuse_another_curve(summary: Summary, curve: Sequence[Epoch]) -> None:

@@ -15,7 +15,7 @@ ENGINE = (
     "data/storage/*.py",
     "data/private.py",
 )
-SOURCES = "6a157cfb7da2114e9f1edd858e82d021aa068c426d1c6855663c9060f872db10"
+SOURCES = "dd11e5316c69848ab278cd98ec4feb3db47f8c4fda8b371efec9639a752fefdf"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:

@@ -26,19 +26,19 @@ class Fault(NamedTuple):
 MECHANISM, TESTS = "primorl.privacy.mechanism", "tests/privacy/mechanism"
 PLAN, CLIPPING, SAMPLING = f"{MECHANISM}.plan", f"{MECHANISM}.clipping", f"{MECHANISM}.sampling"
 ON_PLAN, ON_CLIP, ON_SAMPLING = f"{TESTS}/test_plan.py", f"{TESTS}/test_clipping.py", f"{TESTS}/test_entropy.py"
-ENTROPY, QUERIES, SELECTION = (f"{MECHANISM}.{name}" for name in ("entropy", "queries", "selection"))
+QUERIES, SELECTION = (f"{MECHANISM}.{name}" for name in ("queries", "selection"))
 DRAW = "draw.view_as(part)"
 ACCOUNTING, TEST_ACCOUNTING = "primorl.privacy.accounting", "tests/privacy/accounting"
-EPSILON, FILTER, GROUPS = (f"{ACCOUNTING}.{name}" for name in ("epsilon", "privacy_filter", "groups"))
+EPSILON, FILTER = (f"{ACCOUNTING}.{name}" for name in ("epsilon", "privacy_filter"))
 LEDGER, ON_LEDGER = "primorl.privacy.ledger", "tests/privacy/ledger"
-ACCOUNT, BOOK, CHAIN, ROSTER = (f"{LEDGER}.{name}" for name in ("account", "ledger", "chain", "roster"))
+ACCOUNT, BOOK, CHAIN = (f"{LEDGER}.{name}" for name in ("account", "ledger", "chain"))
 CHARGES, PROGRESS = f"{LEDGER}.charges", f"{LEDGER}.progress"
 PAYING, INTERRUPTED = f"{ON_LEDGER}/test_paying.py", f"{ON_LEDGER}/test_interruptions.py"
 INDEPENDENCE = "tests/engine/test_independence.py"
-COHORT, LOCAL_UPDATE = "primorl.engine.local_update", "primorl.engine.local_update"
+LOCAL_UPDATE = "primorl.engine.local_update"
 ONLINE = "primorl.online.learning"
 HEAD_QUERIES, ON_LINEAR = "primorl.engine.linear", "tests/engine/test_linear.py"
-TRAINING, FEATURES = "primorl.engine.training", "primorl.model.architecture"
+TRAINING, FEATURES = "primorl.engine.training", "primorl.model.features"
 CLIPPED = "self.contribution.total(torch.stack(means))"
 SCALES = "contribution.total(_means(torch.cat((z, z * z, _powers(share), *categories), -1), own))"
 UNCLIPPED_SCALES = SCALES.replace("contribution.total(", "(2.0**20 * ").replace(
@@ -82,7 +82,9 @@ CATCHERS = {
         )
     ],
     f"{TESTS}/test_entropy.py::test_normals_are_independent_standard_normals": [
-        Fault("noise-replayed", ENTROPY, "SystemEntropy.fill", call("os.urandom", "self.__dict__.setdefault('key', _)"))
+        Fault(
+            "noise-replayed", SAMPLING, "SystemEntropy.fill", call("os.urandom", "self.__dict__.setdefault('key', _)")
+        )
     ],
     f"{TESTS}/test_entropy.py::test_normals_are_the_formula": [
         Fault("noise-of-one-draw", f"{MECHANISM}.noise", "", value_of("_DRAWS", "1"))
@@ -143,7 +145,7 @@ CATCHERS = {
     "tests/engine/test_cohort.py::test_no_two_rounds_share_their_orders": [
         Fault(
             "sampling-seeded-orders",
-            COHORT,
+            LOCAL_UPDATE,
             "_shuffled",
             call("uniforms", "torch.rand(len(lengths), most, generator=torch.Generator().manual_seed(0))"),
         )
@@ -172,7 +174,7 @@ CATCHERS = {
     f"{TEST_ACCOUNTING}/test_epsilon.py::test_a_group_is_what_an_independent_accountant_says": [
         Fault(
             "accounting-group-of-samples",
-            GROUPS,
+            EPSILON,
             "_sampled",
             call("stats.binom.pmf", "stats.binom.pmf(counts, 1, sampling_probability)"),
         )
@@ -207,7 +209,7 @@ CATCHERS = {
     f"{ON_LEDGER}/test_ledger.py::test_a_version_shares_spending_exactly_if_it_shares_a_unit": [
         Fault(
             "ledger-one-shared-unit-passes",
-            ROSTER,
+            ACCOUNT,
             "Roster.shares",
             expression("(mine[segment] & bits).any()", "np.unpackbits(mine[segment] & bits).sum() > 1"),
         )
@@ -233,7 +235,7 @@ CATCHERS = {
         Fault("ledger-order-unchecked", CHAIN, "Chain._checked", condition("previous", "False"))
     ],
     f"{ON_LEDGER}/test_chain.py::test_edited_members_are_found_before_they_let_anyone_through": [
-        Fault("ledger-members-unchecked", ROSTER, "Directory._check", condition("content", "False"))
+        Fault("ledger-members-unchecked", ACCOUNT, "Directory._check", condition("content", "False"))
     ],
     f"{ON_LEDGER}/test_paying.py::test_one_of_many_gets_the_last_of_a_budget": [
         Fault("ledger-decides-on-the-past", BOOK, "Ledger._write", dropped("self._refresh"))
@@ -274,7 +276,7 @@ CATCHERS = {
         Fault("sensitivity-rounded-sum", LOCAL_UPDATE, "Kernel.sum", call(".trunc_", "update.mul_(1 / grid)"))
     ],
     "tests/engine/test_cohort.py::test_every_epoch_takes_each_transition_once": [
-        Fault("sensitivity-weights-of-others", COHORT, "local_batches", call("own.sum", "_.float().mean()"))
+        Fault("sensitivity-weights-of-others", LOCAL_UPDATE, "local_batches", call("own.sum", "_.float().mean()"))
     ],
     f"{TESTS}/test_selection.py::test_a_unit_adds_at_most_one_and_at_least_nothing": [
         Fault(

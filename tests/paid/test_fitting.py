@@ -16,7 +16,7 @@ from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.engine.rehearsal import DryRun, Outcome
-from primorl.paid import fitting, work
+from primorl.paid import fitting, training
 from primorl.paid.fitting import MODEL_TRAINING, Fit, check_verdict
 from primorl.paid.model import TRAINING_KEYS, make_plan, model_identity, training_setup
 from primorl.paid.partitions import Partitions
@@ -168,16 +168,16 @@ def test_without_a_public_split_a_rule_decides(data: Params) -> None:
 def test_processes_agree_on_what_is_fitted(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     params = automatic(data, dynamics__train_anyway=True)
     granted = []
-    monkeypatch.setattr(work, "Group", nullcontext)
-    monkeypatch.setattr(work, "wait_for_grant", lambda group: granted[-1])
-    monkeypatch.setattr(work, "_open_private", lambda *_: (_ for _ in ()).throw(InterruptedError))
+    monkeypatch.setattr(training, "Group", nullcontext)
+    monkeypatch.setattr(training, "wait_for_grant", lambda group: granted[-1])
+    monkeypatch.setattr(training, "_open_private", lambda *_: (_ for _ in ()).throw(InterruptedError))
     setup = setup_of(fit(params)[0])
     other = replace(setup, plan=replace(setup.plan, rounds=setup.plan.rounds + 1))
     for first, error in ((setup, InterruptedError), (other, PipelineError)):
         paid = model_identity(params, Partitions.open(PARTITIONS, None))
-        granted.append(work._agreed(paid, first))
+        granted.append(training._agreed(paid, first))
         with pytest.raises(error):
-            work.work_for_first(params, MODEL_TRAINING, PARTITIONS)
+            training.work_for_first(params, MODEL_TRAINING, PARTITIONS)
 
 
 def test_advice_for_linear_heads_is_followed_and_checked(small: Params) -> None:

@@ -27,19 +27,22 @@ from primorl.policy.exported import DeterministicPolicy, save
 from primorl.privacy.composition import together
 from primorl.privacy.statement import ProfilePoint, SpentOnDataset
 from primorl.tracking import RUN_TAGS, stage_run
-from tests.data.builders import episodes, table
+from tests import statements
+from tests.data.builders import INFO, episodes, table
 from tests.evaluate.conftest import random_policy
 from tests.pipeline.fakes import FakeRun
 from tests.pipeline.tiny_policy import write_model, write_partitions
 from tests.pipeline.training_project import edited
 from tests.projects import project_settings
-from tests.statements import NOT_PRIVATE, OF_TRAINING
-from tests.statements import PRIVATE as STATEMENT
 
 STAGES = (
     *("collect", "ingest", "partition", "train_model", "clone_behaviour", "optimize_policy", "optimize_mopo"),
     "evaluate_private",
 )
+DATA = replace(INFO, dataset="pendulum-replay")
+OF_THESE_DATA = {"units": 9, "dataset_fingerprint": INFO.dataset_fingerprint}
+OF_TRAINING = replace(statements.OF_TRAINING, **OF_THESE_DATA)
+STATEMENT, NOT_PRIVATE = statements.PRIVATE | OF_THESE_DATA, statements.NOT_PRIVATE | OF_THESE_DATA
 EPOCHS = [random_policy(1, 3, 2.0, seed) for seed in range(3)]
 ROWS = table(episodes(3), names=["p0", "p1", "p2"])
 
@@ -52,7 +55,7 @@ def project(folder_with_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place(POLICY, STATEMENT)
     write_json(MODEL / "privacy.json", STATEMENT)
     write_nothing(Path("models/behaviour"))
-    write_partitions(table(episodes(9)), ROWS)
+    write_partitions(table(episodes(9)), ROWS, DATA)
     nothing_asked(chosen()).write(PRIVATE_EVALUATION)
     return folder_with_store
 
@@ -148,7 +151,7 @@ def test_the_summary_and_mlflow_say_what_the_policy_earns(project: Path, monkeyp
     assert summary == run_of | stated | {
         "format": 5,
         "epsilon_rdp": 1.31,
-        "units": 2970,
+        "units": 9,
         "void": [],
         "spent_on_dataset": STATEMENT["spent_on_dataset"],
         "return_mean": pytest.approx(earned, rel=1e-3),

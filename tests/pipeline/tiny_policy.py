@@ -13,7 +13,7 @@ from primorl.config import params
 from primorl.config.params import Params
 from primorl.data.identity.membership import Membership, project_secret, secret_check
 from primorl.data.storage.parquet import PartWriter
-from primorl.data.storage.schema import Manifest
+from primorl.data.storage.schema import DatasetInfo, Manifest
 from primorl.model.architecture import Architecture
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
 from primorl.paid.training import write_nothing
@@ -50,20 +50,20 @@ def write_model(
     return ensemble
 
 
-def write_partitions(private: pa.Table, public: pa.Table) -> None:
+def write_partitions(private: pa.Table, public: pa.Table, info: DatasetInfo = INFO) -> None:
     counts = []
     for content, name, units in ((private, "private", "units.bin"), (public, "public", "public_units.bin")):
-        write_partition(PARTITIONS / name, content)
-        members = Membership(project_secret(), INFO.dataset, by_rows=name == "private" or INFO.duplicates == "refuse")
+        write_partition(PARTITIONS / name, content, info)
+        members = Membership(project_secret(), info.dataset, by_rows=name == "private" or info.duplicates == "refuse")
         members.update(content)
         (PARTITIONS / units).write_bytes(members.to_bytes())
         counts.append(pc.count_distinct(content["unit_id"]).as_py())
-    manifest = Manifest(INFO, *counts, secret_check=secret_check(project_secret()))
+    manifest = Manifest(info, *counts, secret_check=secret_check(project_secret()))
     write_json(PARTITIONS / "manifest.json", manifest.to_json())
 
 
-def write_partition(folder: Path, content: pa.Table) -> None:
+def write_partition(folder: Path, content: pa.Table, info: DatasetInfo = INFO) -> None:
     folder.mkdir(parents=True)
-    with PartWriter(folder, INFO.schema) as writer:
+    with PartWriter(folder, info.schema) as writer:
         writer.write(content)
-        writer.finish(INFO)
+        writer.finish(info)

@@ -12,7 +12,7 @@ from primorl.base.paths import ONLINE_METRICS
 from primorl.config.params import load
 from primorl.evaluate.summary import OnlineSummary
 from primorl.policy.loaded import load_policy
-from primorl.release.build import FILES, check_online, release_online
+from primorl.release.build import _ONLINE_FILES, check_online, release_online
 from tests.pipeline.test_online import write_offline
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.projects import project_settings, write_settings
@@ -46,7 +46,7 @@ def project(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 def test_it_holds_policy_statement_and_cards_alone(project: Path) -> None:
     found = {path.relative_to("out").as_posix() for path in Path("out").rglob("*") if path.is_file()}
-    assert found == FILES | {"MANIFEST.json"}
+    assert found == _ONLINE_FILES | {"MANIFEST.json"}
     stated = check_online(Path("out"), void_ok=False)
     assert stated.sound
     assert load_policy("out/policy").act([0.0, 0.0, 0.0, 0.0]) in (0, 1)

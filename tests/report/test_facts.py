@@ -18,13 +18,13 @@ from primorl.release.card import whole
 from primorl.report.facts import Actions, Facts, Spending, _with_others, compared_actions, read_facts
 from tests.data.builders import INFO, episodes, table
 from tests.pipeline.fakes import FakeRun
-from tests.pipeline.test_evaluate import chosen, project, run, without_simulator
+from tests.pipeline.test_evaluate import DATA, chosen, project, run, without_simulator
 from tests.pipeline.tiny_policy import write_model, write_partitions
 from tests.statements import OF_TRAINING, PRIVATE
 
 __all__ = ["project"]
 
-HERE = PRIVATE | {"dataset_fingerprint": INFO.dataset_fingerprint}
+HERE = PRIVATE | {"dataset_fingerprint": INFO.dataset_fingerprint, "units": 9}
 MANIFEST, CURVES = Path("data/partitions/manifest.json"), Path("plots/curves.csv")
 
 
@@ -91,10 +91,13 @@ def curve_of(change: Callable[[list[str]], list[str]]) -> Callable[[], object]:
 REFUSED: list[tuple[Callable[[], object], str]] = [
     (padded_policy, r"summary\.json: these results are of an earlier run: another models/policy"),
     (keys("metrics/summary.json", epsilon=0.5), r"summary\.json: epsilon: not what models/policy/privacy\.json"),
-    (keys("metrics/summary.json", dataset="ward"), r"params\.yaml: dataset: found 'pendulum-replay', and metrics/summ"),
-    (keys(MANIFEST, dataset_fingerprint="e" * 64), r"dataset_fingerprint: found eeeeeeeeeeee…, and models/policy"),
+    (keys("metrics/summary.json", dataset="ward"), r"summary\.json: dataset: found 'ward', allowed is 'pendulum"),
+    (
+        keys(MANIFEST, dataset_fingerprint="e" * 64),
+        r"dynamics/privacy\.json: dataset_fingerprint: found '0+', allowed is 'e+'",
+    ),
     (keys(MANIFEST, public_units=4), r"public_units\.bin: missing, or not of 4 units as manifest\.json says"),
-    (another_split, r"public: found 3 units, and models/policy/privacy\.json says 2"),
+    (another_split, r"dynamics/privacy\.json: public_units: found 2, allowed is 3, as in data/partitions/manifest"),
     (curve_of(lambda rows: [*rows[:-1], rows[-2].replace("2,", "3,", 1)]), r"plots/curves\.csv: found"),
     (curve_of(lambda rows: rows[:1]), r"plots/curves\.csv: found no epoch"),
     (curve_of(lambda rows: ["epoch", "1"]), r"plots/curves\.csv: not a curve.*run `dvc repro evaluate`"),
@@ -125,7 +128,7 @@ def test_rollouts_end_as_the_policy_s_own_did_and_are_as_long_as_a_trajectory() 
     """Twins: where learned ends were believed, rollouts end by them; a value in the model has a declared horizon."""
     shutil.rmtree("data/partitions")
     four = table(episodes(4), names=["a", "b", "c", "d"])
-    write_partitions(table(episodes(9)), four)
+    write_partitions(table(episodes(9)), four, DATA)
     evaluated(termination="learned")
     config = Path("models/policy/config.json")
     found = {}

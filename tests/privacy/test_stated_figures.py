@@ -12,8 +12,8 @@ from primorl.base.files import write_json
 from primorl.privacy.accounting.epsilon import ACCOUNTANT, training_event
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.accounting.figures import figures
+from primorl.privacy.stated_figures import check_alone, misstated
 from primorl.privacy.statement import Accountant, AttackPoint, GroupPoint, ProfilePoint, Statement
-from primorl.release.stated_figures import check_alone, misstated
 from tests.statements import PRIVATE
 
 EVENT = training_event(0.1, 8.763, 150)
