@@ -18,7 +18,7 @@ from primorl.paid.answers import (
     paid_evaluation,
     write_evaluation,
 )
-from primorl.paid.bill import beside_model, check_total
+from primorl.paid.bill import Bill
 from primorl.paid.partitions import Partitions
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
@@ -37,7 +37,7 @@ def body(params: Params, run: StageRun) -> None:
         return
     partitions = Partitions.open(PARTITIONS, params)
     if params.holds_total:
-        check_total(params, event_from_json(model.event), beside_model(params, model.epsilon, partitions.manifest))
+        Bill.of(params, partitions.manifest, event_from_json(model.event)).refuse_total()
     run.params({"seed": params.seed, "evaluation": {"private": plain(chosen)}})
     clone = clone_of(BEHAVIOUR, params.seed)
     problem = evaluation_problem(

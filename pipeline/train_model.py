@@ -6,10 +6,9 @@ from functools import partial
 from pipeline.runner import run_stage
 from primorl.base.paths import MODEL, PARTITIONS
 from primorl.config.params import Params, plain
-from primorl.paid.bill import check_all_fits
+from primorl.paid.bill import never, next_bill, next_run
 from primorl.paid.compute import is_worker, run_worker
-from primorl.paid.fitting import MODEL_TRAINING, check_verdict, fitted, say_fit
-from primorl.paid.model import make_plan
+from primorl.paid.fitting import MODEL_TRAINING, check_verdict, say_fit
 from primorl.paid.partitions import Partitions
 from primorl.paid.public_checks import check_public
 from primorl.paid.training import paid_training, publish_units, work_for_first, write_model, write_public_model
@@ -22,11 +21,11 @@ def body(params: Params, run: StageRun) -> None:
     on_public = params.privacy.train_on == "public"
     spent = publish_units(params, partitions) if on_public else None
     check_public(params, partitions.manifest, partitions.public)
-    chosen, fit = fitted(params, partitions.manifest, partitions.public)
+    chosen, fit, plan = next_run(params, partitions)
     if not on_public:
         say_fit("train_model", chosen, fit)
         check_verdict(params, fit)
-        check_all_fits(params, make_plan(chosen, partitions.manifest), partitions)
+        next_bill(params, partitions, plan, never).refuse()
     run.params({"seed": params.seed, "privacy": plain(chosen.privacy), "dynamics": plain(chosen.dynamics)})
     run.pipeline.params(chosen.values(params.unfitted - chosen.unfitted))
     if spent is not None:

@@ -22,24 +22,16 @@ from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.engine.heads import LENGTHS
 from primorl.paid.accounts import begun_ledger, check_secret, dataset_version, losses, open_public
-from primorl.paid.bill import (
-    MAKE_DATA,
-    UNKNOWN,
-    PendingCharge,
-    beside_model,
-    check_clone,
-    mark_paid,
-    same_questions,
-    still_fitting,
-)
+from primorl.paid.bill import MAKE_DATA, UNKNOWN, Bill, same_questions
+from primorl.paid.clone import check_clone
 from primorl.paid.fitting import Fit, fitted
-from primorl.paid.model import TRAIN_MODEL, check_choices, make_plan, query_noises
+from primorl.paid.model import check_choices, make_plan, query_noises
 from primorl.paid.partitions import Partitions
 from primorl.paid.public_checks import Objections, objections
 from primorl.privacy.accounting.epsilon import RELATION_NAME, Training
 from primorl.privacy.accounting.rounding import at_least, at_most, left_of
 from primorl.privacy.accounting.solving import solve_noise_multiplier, solve_rounds
-from primorl.privacy.ledger.account import Account, total_of
+from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.ledger import Budget
 from primorl.privacy.ledger.refusals import rounds_that_fit
 
@@ -299,12 +291,11 @@ def _text(settings: Settings, status: Status | None) -> Iterator[str]:
         return
     if params.dynamics.variant != "private":
         yield f"  {PARAMS} has dynamics.variant {params.dynamics.variant}: a run of it has no guarantee at all"
-    others = beside_model(params, spent.epsilon_pld, manifest)
-    if others:
-        yield _with_others(params, training, others)
+    bill = Bill.of(params, manifest, training.event)
+    if len(bill.charges) > 1:
+        yield _with_others(bill)
     if manifest is not None and UNITS.exists():
-        charges = [PendingCharge(TRAIN_MODEL, None, training.event), *others]
-        yield from _ledger_lines(settings, params, manifest, training, spent.epsilon_pld, charges, status)
+        yield from _ledger_lines(settings, bill, training, status)
     if params.online.asked:
         yield _online_line(params)
 
@@ -336,19 +327,23 @@ def _fit_lines(settings: Settings, fit: Fit, manifest: Manifest) -> Iterator[str
         )
 
 
-def _with_others(params: Params, training: Training, others: list[PendingCharge]) -> str:
+def _with_others(bill: Bill) -> str:
     """Say what this run, the clone of the behaviour and the private evaluation of the policy come to together."""
-    budget, words, clone = params.privacy.budget, [], params.behaviour.target_epsilon
-    if clone is not None:
-        words.append(f"a clone of the behaviour ({at_most(clone, 4)})")
-    questions = [f"{each.question} {at_most(each.epsilon or 0, 4)}" for each in others if each.question is not None]
+    words, questions = [], []
+    for each in bill.charges[1:]:
+        epsilon = at_most(each.epsilon or 0, 4)
+        if each.question is None:
+            words.append(f"a clone of the behaviour ({epsilon})")
+        else:
+            questions.append(f"{each.question} {epsilon}")
     if questions:
         words.append(f"the private evaluation of its policy ({', '.join(questions)})")
-    model = [] if params.privacy.train_on == "public" else [training.event]
-    together = total_of([*model, *(each.event for each in others)], budget.delta).epsilon
+    charges = bill.charges[1:] if bill.params.privacy.train_on == "public" else bill.charges
+    together = total_of([each.event for each in charges], bill.params.privacy.budget.delta).epsilon
     line = f"  with {' and '.join(words)}: about ε {at_most(together, 4)} in all"
-    if budget.epsilon is not None and together > budget.epsilon:
-        line += f", which privacy.budget.epsilon {budget.epsilon!r} does not allow"
+    limit = bill.params.privacy.budget.epsilon
+    if limit is not None and together > limit:
+        line += f", which privacy.budget.epsilon {limit!r} does not allow"
     return line
 
 
@@ -361,16 +356,10 @@ def _online_line(params: Params) -> str:
     return f"online: {arrivals.people} users in {len(arrivals.cohorts)} cohorts of {asked.cohort}, {each}; {whose}"
 
 
-def _ledger_lines(
-    settings: Settings,
-    params: Params,
-    manifest: Manifest,
-    training: Training,
-    epsilon: float,
-    charges: list[PendingCharge],
-    status: Status | None,
-) -> Iterator[str]:
-    ledger, account = begun_ledger(params), Account(())
+def _ledger_lines(settings: Settings, bill: Bill, training: Training, status: Status | None) -> Iterator[str]:
+    params, manifest = bill.params, bill.manifest
+    assert manifest is not None
+    ledger = begun_ledger(params)
     lost = losses(ledger)
     for loss in lost:
         yield f"warning: {loss.says}, so more may be spent than is known here; `primorl ledger verify` says more"
@@ -380,8 +369,8 @@ def _ledger_lines(
         with closing(ledger):
             version = dataset_version(manifest, PARTITIONS)
             ledger.check_published(manifest.info.dataset, version)
-            account = ledger.account(version)
-    total = account.total(declared.delta)
+            bill = replace(bill, account=ledger.account(version))
+    total = bill.account.total(declared.delta)
     if ledger is not None:
         spent = f"ε {at_most(total.epsilon, 4)} spent at δ {at_most(declared.delta)}"
         yield f"{manifest.info.dataset}: {spent}, in {total.charges} charge(s)"
@@ -394,61 +383,48 @@ def _ledger_lines(
     if changed & MAKE_DATA:
         yield f"  {UNKNOWN}"
     elif settings.run is not None:
-        if account.entries or params.privacy.train_on == "public":
-            stay = partial(same_questions, changed)
-            charges = mark_paid(params, Partitions.open(PARTITIONS, params), account, charges, questions_stay=stay)
-        yield _next_line(charges, epsilon)
-    if declared.epsilon is None:
+        if bill.account.entries or params.privacy.train_on == "public":
+            bill = bill.mark_paid(Partitions.open(PARTITIONS, params), partial(same_questions, changed))
+        yield _next_line(bill)
+    if bill.budget is None:
         yield "  budget: none (privacy.budget.epsilon is null)"
         return
-    budget = Budget(declared.epsilon, declared.delta)
-    yield f"  budget: ε {at_most(budget.epsilon, 6)}, left {left_of(budget.epsilon, total.epsilon)}"
+    yield f"  budget: ε {at_most(bill.budget.epsilon, 6)}, left {left_of(bill.budget.epsilon, total.epsilon)}"
     if params.dynamics.variant != "private":
         yield f"  a run of variant {params.dynamics.variant} does not fit: it has no guarantee and fits no budget"
     elif not changed & MAKE_DATA:
-        yield from _budget_lines(params, account, budget, training, charges, manifest)
+        yield from _budget_lines(bill, bill.budget, training)
 
 
-def _next_line(charges: list[PendingCharge], epsilon: float) -> str:
-    """Say what `dvc repro` would charge next, by stage; ``epsilon`` is the model's."""
-    if all(each.paid for each in charges):
+def _next_line(bill: Bill) -> str:
+    """Say what `dvc repro` would charge next, by stage."""
+    if not bill.unpaid:
         return "  next `dvc repro`: all of it is paid, nothing is charged"
     words = []
-    for each in charges:
-        words.append(f"{each.stage} {'0 (paid)' if each.paid else at_most(each.epsilon or epsilon, 4)}")
+    for each in bill.charges:
+        words.append(f"{each.stage} {'0 (paid)' if each.paid else at_most(each.epsilon or 0, 4)}")
     return f"  next `dvc repro` charges ε: {', '.join(words)}"
 
 
-def _budget_lines(
-    params: Params,
-    account: Account,
-    budget: Budget,
-    training: Training,
-    charges: list[PendingCharge],
-    manifest: Manifest,
-) -> Iterator[str]:
-    model, *others = charges
-    beside = [each for each in others if not each.paid]
-    events = [each.event for each in beside]
-    wanted = events if model.paid else [model.event, *events]
-    if not wanted:
+def _budget_lines(bill: Bill, budget: Budget, training: Training) -> Iterator[str]:
+    if not bill.unpaid:
         return
-    if account.fits_all(wanted, budget):
-        with_it = account.with_events(wanted, budget.delta)
-        what = "this run fits: with it" if len(wanted) == 1 else "this run fits: with all of it"
-        yield f"  {what} ε {at_most(with_it, 4)} in all (ε compose, they do not add)"
-    elif model.paid:
+    if bill.fits:
+        what = "this run fits: with it" if len(bill.unpaid) == 1 else "this run fits: with all of it"
+        yield f"  {what} ε {at_most(bill.after, 4)} in all (ε compose, they do not add)"
+    elif bill.model.paid:
         yield (
             "  what is not paid yet does not fit; ask for a smaller ε (behaviour.target_epsilon or "
             f"evaluation.private.estimators in {PARAMS})"
         )
     else:
-        yield f"  this run does not fit; {still_fitting(params, account, model.event, beside, budget, manifest)}"
-    if model.paid:
+        yield f"  this run does not fit; {bill.remedy()}"
+    if bill.model.paid:
         return
+    beside = [each.event for each in bill.beside]
 
     def fits(event: dp_event.DpEvent) -> bool:
-        return account.fits_all([event, *events], budget)
+        return bill.account.fits_all([event, *beside], budget)
 
     most = training.rounds
     while most < MOST_ROUNDS and fits(replace(training, rounds=most).event):

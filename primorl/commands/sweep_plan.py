@@ -16,9 +16,7 @@ from primorl.commands.terminal import one_line, rendered
 from primorl.config import params
 from primorl.config.params import Params
 from primorl.paid import accounts
-from primorl.paid.bill import PendingCharge, beside_model, mark_paid
-from primorl.paid.clone import clone_identity
-from primorl.paid.model import TRAIN_MODEL, model_identity
+from primorl.paid.bill import Bill, never
 from primorl.paid.partitions import Partitions
 from primorl.privacy.accounting.epsilon import RELATION_NAME
 from primorl.privacy.accounting.rounding import at_most, left_of
@@ -81,7 +79,7 @@ def _planned(sweep: Sweep, trial: Trial, partitions: Partitions, account: Accoun
         planned.can_learn, why = settings.verdict
         epsilon = training.spent(delta, RELATION_NAME).epsilon_pld
         if not planned.finished:
-            planned.charges = _charges(own, training.event, epsilon, partitions, account, trial)
+            planned.charges = _charges(own, training.event, partitions, account, trial)
     except PipelineError as refused:
         planned.why_not = str(refused)
         return planned
@@ -94,27 +92,14 @@ def _planned(sweep: Sweep, trial: Trial, partitions: Partitions, account: Accoun
 
 
 def _charges(
-    own: Params, event: dp_event.DpEvent, epsilon: float, partitions: Partitions, account: Account, trial: Trial
+    own: Params, event: dp_event.DpEvent, partitions: Partitions, account: Account, trial: Trial
 ) -> dict[str, dp_event.DpEvent]:
     """List what is not paid yet; equal identities are one charge, also of several trials.
 
     Questions are about a trial's own policy, so each trial pays for its own.
     """
-    wanted = [PendingCharge(TRAIN_MODEL, None, event), *beside_model(own, epsilon, partitions.manifest)]
-    if account.entries:
-        wanted = mark_paid(own, partitions, account, wanted, questions_stay=lambda: False)
-    found = {}
-    for each in wanted:
-        if each.paid:
-            continue
-        if each.stage == TRAIN_MODEL:
-            name = model_identity(own, partitions)
-        elif each.question is None:
-            name = clone_identity(own, partitions)
-        else:
-            name = f"{trial.name} {each.stage}"
-        found[name] = each.event
-    return found
+    bill = Bill.of(own, partitions.manifest, event, account).mark_paid(partitions, never)
+    return {each.identity or f"{trial.name} {each.stage}": each.event for each in bill.unpaid}
 
 
 def _table(sweep: Sweep, found: list[_Planned]) -> str:

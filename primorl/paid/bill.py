@@ -1,14 +1,14 @@
-"""What the next `dvc repro` charges: model, clone and questions, and what of them is paid. Reads no private byte.
+"""The bill: what the next `dvc repro` charges, what of it is paid, and whether the budget allows the rest.
 
-The three are paid one after the other by the same people. A budget that allows the first and not all would leave a run
-without its answers, so it is refused before the first.
+Model, clone and questions are paid one after the other by the same people. A budget that allows the first and not all
+would leave a run without its answers, so it is refused before the first. Reads no private byte.
 """
 
 import math
 from collections.abc import Callable, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 
 from dp_accounting import dp_event
 
@@ -20,18 +20,17 @@ from primorl.config.blocks import EstimatorName
 from primorl.config.params import Params
 from primorl.data.storage.schema import Manifest
 from primorl.paid import accounts, questions
-from primorl.paid.clone import CLONE_BEHAVIOUR, check_actions, clone_asked, clone_event, clone_identity
-from primorl.paid.fitting import check_verdict, fitted
+from primorl.paid.clone import CLONE_BEHAVIOUR, check_clone, clone_event, clone_identity
+from primorl.paid.fitting import Fit, check_verdict, fitted
 from primorl.paid.model import TRAIN_MODEL, check_choices, make_plan, model_identity
 from primorl.paid.partitions import Partitions
 from primorl.paid.public_checks import check_public
 from primorl.paid.questions import EVALUATE_PRIVATE, question_event
-from primorl.privacy.accounting.epsilon import Training
+from primorl.privacy.accounting.epsilon import RELATION_NAME, Training
 from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.ledger.account import Account
-from primorl.privacy.ledger.history import BudgetExceeded, Charge
-from primorl.privacy.ledger.ledger import Budget
+from primorl.privacy.ledger.history import Budget, BudgetExceeded
 from primorl.privacy.ledger.refusals import advice
 from primorl.privacy.mechanism.plan import Plan
 
@@ -53,9 +52,10 @@ class PendingCharge:
 
     Attributes:
         stage: as the ledger names it.
-        epsilon: that is asked for; None: the model's, whose mechanism says it.
+        epsilon: of the charge; None: no guarantee.
         event: of the accountant.
         question: the estimator that is asked; None: it is a training.
+        identity: of the paid work; empty: not known before it begins.
         paid: whether a charge pays for it already.
     """
 
@@ -63,7 +63,175 @@ class PendingCharge:
     epsilon: float | None
     event: dp_event.DpEvent
     question: EstimatorName | None = None
+    identity: str = ""
     paid: bool = False
+
+
+@dataclass(frozen=True)
+class Bill:
+    """Charges of the next run of the stages, beside what was spent before.
+
+    Attributes:
+        params: the choices.
+        manifest: of the partitions; None: the data are not here yet.
+        charges: the model's, then those of the clone and the questions.
+        account: everything that was charged to the same units.
+        budget: the limit of all of it; None: there is none.
+    """
+
+    params: Params
+    manifest: Manifest | None
+    charges: tuple[PendingCharge, ...]
+    account: Account
+    budget: Budget | None
+
+    @classmethod
+    def of(
+        cls, params: Params, manifest: Manifest | None, event: dp_event.DpEvent, account: Account | None = None
+    ) -> "Bill":
+        """Make the bill of a model that is charged as ``event``. Nothing of it counts as paid; see `mark_paid`.
+
+        Raises:
+            PipelineError: no noise is enough for the ε of the clone or of a question, or the budget's δ bounds nothing.
+        """
+        training = Training.of(event)
+        epsilon = None if training is None else training.spent(params.privacy.delta, RELATION_NAME).epsilon_pld
+        charges = (PendingCharge(TRAIN_MODEL, epsilon, event), *beside_model(params, epsilon, manifest))
+        budget = None if manifest is None else accounts.budget(params, manifest.private_units)
+        return cls(params, manifest, charges, account or Account(()), budget)
+
+    @property
+    def model(self) -> PendingCharge:
+        """The model's charge."""
+        return self.charges[0]
+
+    @property
+    def unpaid(self) -> list[PendingCharge]:
+        """The charges that no earlier one pays for."""
+        return [each for each in self.charges if not each.paid]
+
+    @property
+    def beside(self) -> list[PendingCharge]:
+        """The unpaid charges beside the model's."""
+        return [each for each in self.charges[1:] if not each.paid]
+
+    @cached_property
+    def spent(self) -> float:
+        """ε of everything before, at the budget's δ."""
+        return self.account.epsilon(self.params.privacy.budget.delta)
+
+    @cached_property
+    def after(self) -> float:
+        """ε of everything before and of all that is unpaid, at the budget's δ."""
+        return self.account.with_events([each.event for each in self.unpaid], self.params.privacy.budget.delta)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the budget allows all that is unpaid."""
+        return self.budget is None or not self.unpaid or self.after <= self.budget.epsilon
+
+    def mark_paid(self, partitions: Partitions, questions_stay: Callable[[], bool]) -> "Bill":
+        """Mark the charges that are paid.
+
+        Model and clone are looked up by the identity of their paid work. The subject of a question is known only when
+        it is asked. So questions are paid only where ``questions_stay``: nothing before them will run again, and they
+        themselves will not. Then those in the ledger with the same name and ε, after the model and the clone that they
+        are about, are meant. Otherwise they count as unpaid, although the same answer may be found after all.
+        """
+        public_alone = self.params.privacy.train_on == "public"
+        known = {charge.identity: charge for charge in self.account.charges if charge.state != "aborted"}
+        info, stay = partitions.manifest.info, cache(questions_stay)
+        cloned = info.spaces.discrete_actions and any(each.stage == CLONE_BEHAVIOUR for each in self.charges)
+        sequences: dict[str, int | None] = {}  # of the charges that paid for model and clone
+        found = []
+        for each in self.charges:
+            if each.question is None:
+                part, identity_of = "model", model_identity
+                if each.stage == CLONE_BEHAVIOUR:
+                    part, identity_of = "clone", clone_identity
+                identity = identity_of(self.params, partitions)
+                charge = known.get(identity)
+                sequences[part] = None if charge is None else charge.sequence
+                paid = charge is not None or (part == "model" and public_alone)
+                found.append(replace(each, identity=identity, paid=paid))
+                continue
+            about: set[str] = set(questions.about(each.question, info, cloned=cloned))
+            if "policy" in about and self.params.behaviour.chosen_network() is not None:
+                about.add("clone")  # its policy begins as the clone
+            needed = [sequences.get(part) for part in about - ({"policy", "model"} if public_alone else {"policy"})]
+            after, most = max((number for number in needed if number is not None), default=0), each.epsilon or 0.0
+            candidates = [c for c in known.values() if c.stage == each.stage and c.sequence > after]
+            answered = any(_CLOSE * most <= (charge.epsilon or 0.0) <= most for charge in candidates)
+            found.append(replace(each, paid=answered and None not in needed and stay()))
+        return replace(self, charges=tuple(found))
+
+    def refuse(self) -> None:
+        """Refuse to pay for a model where the clone or the questions after it could not be paid for any more.
+
+        A model that is paid for is restored at no cost, and is not refused for the budget; a total of the run holds
+        for it too. A model that is charged alone is left to the ledger, whose advice counts nothing else.
+
+        Raises:
+            BudgetExceeded: budget or total do not allow the model and all that is asked with it. Nothing was charged.
+        """
+        if self.params.dynamics.variant != "private":
+            return
+        self.refuse_total()
+        if self.model.paid or not self.beside or self.fits:
+            return
+        assert self.budget is not None
+        raise BudgetExceeded(
+            f"params.yaml: privacy.budget is ε {at_most(self.budget.epsilon, 6)}, of which {at_most(self.spent, 6)} is "
+            f"spent and {left_of(self.budget.epsilon, self.spent, 6)} is left; with the model, {said(self.beside)} it "
+            f"would be about {at_most(self.after, 4)}; {self.remedy()}. Nothing was charged"
+        )
+
+    def refuse_total(self) -> None:
+        """Refuse a model, a clone and questions that cost more than a total that is a limit.
+
+        `Params` has done so already for what is charged as one Gaussian release; here all is counted as the ledger
+        does.
+
+        Raises:
+            BudgetExceeded: they do. Nothing was charged.
+        """
+        total, delta = self.params.privacy.total_epsilon, self.params.privacy.delta
+        if total is None or not self.params.holds_total:
+            return
+        together = Account(()).with_events([each.event for each in self.charges], delta)
+        if together > total:
+            raise BudgetExceeded(
+                f"params.yaml: privacy.total_epsilon: found {at_most(total, 6)}, and the model with "
+                f"{said(self.charges[1:])} costs about {at_most(together, 4)}; ask for less in behaviour and "
+                "evaluation.private; with a larger total the model is another one, which is charged anew. Nothing was "
+                "charged"
+            )
+
+    def remedy(self) -> str:
+        """Advise what fits the budget with everything that is charged beside the model."""
+        assert self.budget is not None
+        beside, run, target = self.beside, Training.of(self.model.event), self.params.privacy.target_epsilon
+        if not beside or run is None or target is None:
+            return advice(self.account, self.model.event, self.budget, [each.event for each in beside])
+        stages, delta, budget = {each.stage for each in beside}, self.params.privacy.delta, self.budget
+
+        def fits(epsilon: float) -> bool:
+            other = _at(self.params, epsilon)
+            try:
+                multiplier = solve_noise_multiplier(epsilon, delta, run.sampling_probability, run.rounds, run.queries)
+                rest = [each.event for each in beside_model(other, epsilon, self.manifest) if each.stage in stages]
+            except (ValueError, PipelineError):
+                return False
+            return self.account.fits_all([replace(run, noise_multiplier=multiplier).event, *rest], budget)
+
+        found = _largest(fits, target)
+        if found is None:
+            return (
+                "nothing fits any more together with them: ask for less (behaviour.target_epsilon, "
+                f"evaluation.private.estimators in {PARAMS}), or raise privacy.budget.epsilon"
+            )
+        words = f"-S privacy.total_epsilon=null -S privacy.target_epsilon={found!r}"
+        return f"still fitting with {said(beside, numbers=False)}: `dvc exp run {words}`"
 
 
 def beside_model(params: Params, epsilon: float | None, manifest: Manifest | None) -> list[PendingCharge]:
@@ -83,122 +251,38 @@ def beside_model(params: Params, epsilon: float | None, manifest: Manifest | Non
     return found
 
 
-def check_clone(params: Params, manifest: Manifest) -> None:
-    """Refuse a clone that is asked for and cannot be made; see `primorl.paid.check_actions`."""
-    if clone_asked(params):
-        check_actions(params, manifest)
+def next_run(params: Params, partitions: Partitions) -> tuple[Params, Fit, Plan]:
+    """Fit the settings that are to be fitted, and plan the mechanism of the next model.
+
+    Returns:
+        The choices with fitted values in place, the fit, and the plan.
+
+    Raises:
+        PipelineError: the choices fit neither each other nor the data, no clone can be made of these actions, or no
+            noise multiplier reaches the target ε.
+    """
+    manifest, public = partitions.manifest, partitions.public
+    chosen, fit = fitted(params, manifest, public)
+    check_choices(chosen, manifest, public)
+    check_clone(params, manifest)
+    return chosen, fit, make_plan(chosen, manifest)
+
+
+def next_bill(params: Params, partitions: Partitions, plan: Plan, questions_stay: Callable[[], bool]) -> Bill:
+    """Make the bill of a planned run on partitions, with the charges marked that are paid; see `Bill.mark_paid`."""
+    account = accounts.account_of(params, partitions.version)
+    return Bill.of(params, partitions.manifest, plan.event, account).mark_paid(partitions, questions_stay)
+
+
+def never() -> bool:
+    """Tell that questions are asked anew, as those after a model that is to be trained."""
+    return False
 
 
 def same_questions(changed: Set[str] | None = None) -> bool:
     """Tell whether `dvc repro` would leave model, clone, policy and what is asked about them as they are."""
     stages = {TRAIN_MODEL, CLONE_BEHAVIOUR, _POLICY_STAGE, EVALUATE_PRIVATE}
     return not (changed_stages() if changed is None else changed) & stages
-
-
-def mark_paid(
-    params: Params,
-    partitions: Partitions,
-    account: Account,
-    wanted: Sequence[PendingCharge],
-    *,
-    questions_stay: Callable[[], bool] = same_questions,
-) -> list[PendingCharge]:
-    """Mark the charges that are paid.
-
-    Model and clone are looked up by the identity of their paid work. What a question is about is known only when it is
-    asked, so questions are paid only where nothing before them will run again and they themselves will not: then those
-    in the ledger with the same name and ε, after the model and the clone that they are about, are meant. Else they
-    count as unpaid, though the same answer may be found after all.
-    """
-    charges = [charge for charge in account.charges if charge.state != "aborted"]
-    known = {charge.identity: charge for charge in charges}
-    info, stay = partitions.manifest.info, cache(questions_stay)
-    public_alone = params.privacy.train_on == "public"
-    cloned = info.spaces.discrete_actions and any(each.stage == CLONE_BEHAVIOUR for each in wanted)
-    trainings: dict[str, Charge | None] = {}
-    found = []
-    for each in wanted:
-        candidates = [charge for charge in charges if charge.stage == each.stage]
-        if each.stage == TRAIN_MODEL and public_alone:
-            paid = True  # there is nothing to pay for
-        elif not candidates:
-            paid = False
-        elif each.question is None:
-            part, identity = ("clone", clone_identity) if each.stage == CLONE_BEHAVIOUR else ("model", model_identity)
-            trainings[part] = known.get(identity(params, partitions))
-            paid = trainings[part] is not None
-        else:
-            about: set[str] = set(questions.about(each.question, info, cloned=cloned))
-            if "policy" in about and params.behaviour.chosen_network() is not None:
-                about.add("clone")  # its policy begins as the clone
-            free = {"policy", "model"} if public_alone else {"policy"}
-            needed = [trainings.get(part) for part in sorted(about - free)]
-            after, most = max((charge.sequence for charge in needed if charge), default=0), each.epsilon or 0.0
-            answered = (c for c in candidates if c.sequence > after and _CLOSE * most <= (c.epsilon or 0.0) <= most)
-            paid = None not in needed and any(answered) and stay()
-        found.append(replace(each, paid=paid))
-    return found
-
-
-def check_all_fits(params: Params, plan: Plan, partitions: Partitions) -> None:
-    """Refuse to pay for a model where the clone or the questions that follow could not be made or paid for any more.
-
-    A model that is paid for is restored at no cost, and is not refused for the budget; a total of the run holds for it
-    too. A model that is charged alone is left to the ledger, whose advice counts nothing else.
-
-    Raises:
-        BudgetExceeded: the budget does not allow the model and all that is asked with it. Nothing was charged.
-        PipelineError: no clone can be made of these actions, or no noise is enough for the ε of a clone or a question.
-    """
-    manifest = partitions.manifest
-    check_clone(params, manifest)
-    if params.dynamics.variant != "private":
-        return
-    epsilon = None
-    if (
-        params.origins.get(suggestions.ESTIMATORS) == suggestions.STATED
-    ):  # questions are a share of what the noise comes to
-        spent = plan.spent()
-        epsilon = None if spent is None else spent.epsilon_pld
-    wanted = [PendingCharge(TRAIN_MODEL, None, plan.event), *beside_model(params, epsilon, manifest)]
-    check_total(params, plan.event, wanted[1:])
-    budget = accounts.budget(params, manifest.private_units)
-    if budget is None:
-        return
-    account = accounts.account_of(params, partitions.version)
-    model, *others = mark_paid(params, partitions, account, wanted, questions_stay=lambda: False)
-    beside = [each for each in others if not each.paid]
-    if model.paid or not beside:
-        return
-    together = account.with_events([model.event, *(each.event for each in beside)], budget.delta)
-    if together > budget.epsilon:
-        before = account.epsilon(budget.delta)
-        raise BudgetExceeded(
-            f"params.yaml: privacy.budget is ε {at_most(budget.epsilon, 6)}, of which {at_most(before, 6)} is spent "
-            f"and {left_of(budget.epsilon, before, 6)} is left; with the model, {said(beside)} it would be about "
-            f"{at_most(together, 4)}; {still_fitting(params, account, model.event, beside, budget, manifest)}. "
-            "Nothing was charged"
-        )
-
-
-def check_total(params: Params, event: dp_event.DpEvent, beside: Sequence[PendingCharge]) -> None:
-    """Refuse a clone and questions that, beside the model of ``event``, cost more than a total that is a limit.
-
-    `Params` has done so already for what is charged as one Gaussian release; here all is counted as the ledger does.
-
-    Raises:
-        BudgetExceeded: they do. Nothing was charged.
-    """
-    total, delta = params.privacy.total_epsilon, params.privacy.delta
-    if total is None or not params.holds_total:
-        return
-    together = Account(()).with_events([event, *(each.event for each in beside)], delta)
-    if together > total:
-        raise BudgetExceeded(
-            f"params.yaml: privacy.total_epsilon: found {at_most(total, 6)}, and the model with {said(beside)} costs "
-            f"about {at_most(together, 4)}; ask for less in behaviour and evaluation.private; with a larger total the "
-            "model is another one, which is charged anew. Nothing was charged"
-        )
 
 
 def check_next(params: Params) -> None:
@@ -212,55 +296,21 @@ def check_next(params: Params) -> None:
         PipelineError: the settings fit neither each other nor the data, or cannot learn.
     """
     partitions = Partitions.open(PARTITIONS, params)
-    manifest, public = partitions.manifest, partitions.public
-    check_public(params, manifest, public)
-    chosen, fit = fitted(params, manifest, public)
+    manifest = partitions.manifest
+    check_public(params, manifest, partitions.public)
+    _, fit, plan = next_run(params, partitions)
     if params.privacy.train_on == "public":
-        check_choices(chosen, manifest, public)
         return
     check_verdict(params, fit)
-    check_choices(chosen, manifest, public)
-    plan, identity = make_plan(chosen, manifest), model_identity(params, partitions)
-    check_all_fits(params, plan, partitions)
+    bill = next_bill(params, partitions, plan, never)
+    bill.refuse()
+    if bill.model.paid:
+        return
     request = accounts.request(
-        params, None, manifest.info.dataset, partitions.version, TRAIN_MODEL, plan.event, identity
+        params, None, manifest.info.dataset, partitions.version, TRAIN_MODEL, plan.event, bill.model.identity
     )
     with closing(accounts.project_ledger(params)) as ledger:
-        if not any(charge.identity == identity and charge.state != "aborted" for charge in ledger.charges()):
-            ledger.dry_run(request, accounts.budget(params, manifest.private_units))
-
-
-def still_fitting(
-    params: Params,
-    account: Account,
-    event: dp_event.DpEvent,
-    beside: Sequence[PendingCharge],
-    budget: Budget,
-    manifest: Manifest | None,
-) -> str:
-    """Advise what fits the budget with everything that is charged beside the model."""
-    events, run, target = [each.event for each in beside], Training.of(event), params.privacy.target_epsilon
-    if not beside or run is None or target is None:
-        return advice(account, event, budget, events)
-
-    def fits(epsilon: float) -> bool:
-        other, delta = _at(params, epsilon), params.privacy.delta
-        stages = {each.stage for each in beside}
-        try:
-            multiplier = solve_noise_multiplier(epsilon, delta, run.sampling_probability, run.rounds, run.queries)
-            rest = [each.event for each in beside_model(other, epsilon, manifest) if each.stage in stages]
-        except (ValueError, PipelineError):
-            return False
-        return account.fits_all([replace(run, noise_multiplier=multiplier).event, *rest], budget)
-
-    found = _largest(fits, target)
-    if found is None:
-        return (
-            "nothing fits any more together with them: ask for less (behaviour.target_epsilon, "
-            f"evaluation.private.estimators in {PARAMS}), or raise privacy.budget.epsilon"
-        )
-    words = f"-S privacy.total_epsilon=null -S privacy.target_epsilon={found!r}"
-    return f"still fitting with {said(beside, numbers=False)}: `dvc exp run {words}`"
+        ledger.dry_run(request, bill.budget)
 
 
 def said(charges: Sequence[PendingCharge], *, numbers: bool = True) -> str:
@@ -327,37 +377,23 @@ def preview(params: Params) -> Preview | None:
     partitions = Partitions.open(PARTITIONS, params)
     if partitions.manifest.info.dataset != params.dataset:
         return None
-    manifest, public = partitions.manifest, partitions.public
-    chosen, _ = fitted(params, manifest, public)
-    check_choices(chosen, manifest, public)
-    check_clone(chosen, manifest)
-    plan = make_plan(chosen, manifest)
-    spent, account = plan.spent(), accounts.account_of(params, partitions.version)
-    epsilon = None if spent is None else spent.epsilon_pld
-    wanted = [PendingCharge(TRAIN_MODEL, epsilon, plan.event), *beside_model(params, epsilon, manifest)]
-    new = [each for each in mark_paid(params, partitions, account, wanted) if not each.paid]
-    budget, near, online = params.privacy.budget, False, ""
-    if params.online.asked and changed:
-        online = _online(params)
-    if not new:
-        line = "the next `dvc repro` charges nothing: all of it is paid"
-    elif spent is None:
+    _, _, plan = next_run(params, partitions)
+    bill = next_bill(params, partitions, plan, lambda: same_questions(changed))
+    online = _online(params) if params.online.asked and changed else ""
+    if not bill.unpaid:
+        return Preview(f"the next `dvc repro` charges nothing: all of it is paid{online}", near=False)
+    if bill.model.epsilon is None:
         line = f"the next `dvc repro` has no guarantee (variant {params.dynamics.variant}): all ε then counts as spent"
-        return Preview(line, near=budget.epsilon is not None)
-    else:
-        before, after = account.epsilon(budget.delta), account.with_events([each.event for each in new], budget.delta)
-        most = "at most " if any(each.question is not None for each in new) else ""
-        line = (
-            f"the next `dvc repro` charges {most}{said(new)}: ε {_shown(before)} is spent, {_shown(after)} afterwards"
-        )
-        if budget.epsilon is None:
-            line += ", without a budget"
-        else:
-            near = after > _NEAR * budget.epsilon
-            line += f", of a budget of {at_most(budget.epsilon, 6)}"
-            if after > budget.epsilon:
-                line += ": what does not fit is refused before it reads a private row"
-    return Preview(line + online, near)
+        return Preview(line, near=bill.budget is not None)
+    most = "at most " if any(each.question is not None for each in bill.unpaid) else ""
+    line = f"the next `dvc repro` charges {most}{said(bill.unpaid)}: ε {_shown(bill.spent)} is spent, "
+    line += f"{_shown(bill.after)} afterwards"
+    if bill.budget is None:
+        return Preview(f"{line}, without a budget{online}", near=False)
+    line += f", of a budget of {at_most(bill.budget.epsilon, 6)}"
+    if not bill.fits:
+        line += ": what does not fit is refused before it reads a private row"
+    return Preview(line + online, near=bill.after > _NEAR * bill.budget.epsilon)
 
 
 def _online(params: Params) -> str:

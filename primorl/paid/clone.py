@@ -99,6 +99,12 @@ def heads_noises(epsilon: float, delta: float, *, discrete: bool) -> tuple[float
     return solved_noise(key, epsilon, delta, 1.0, heads.ROUNDS, queries), *queries
 
 
+def check_clone(params: Params, manifest: Manifest) -> None:
+    """Refuse a clone that is asked for and cannot be made; see `check_actions`."""
+    if clone_asked(params):
+        check_actions(params, manifest)
+
+
 def check_actions(params: Params, manifest: Manifest) -> None:
     """Refuse actions that cannot be scaled to [-1, 1], and a spread of discrete ones.
 

@@ -30,12 +30,12 @@ from primorl.sweeps.file import Trial
 from primorl.tracking import RUN_TAGS, stage_run
 from tests.commands.charging import data
 from tests.commands.conftest import Call
-from tests.data.builders import INFO, episode, episodes, snapshot, table
+from tests.data.builders import episode, episodes, snapshot, table
 from tests.paid.test_selection import FOLDERS, project
 from tests.pipeline.conftest import small
 from tests.pipeline.fakes import FakeRun
 from tests.pipeline.test_audit import project as audited
-from tests.pipeline.test_evaluate import chosen, run
+from tests.pipeline.test_evaluate import DATA, OF_THESE_DATA, chosen, run
 from tests.pipeline.test_evaluate import project as evaluated
 from tests.pipeline.tiny_policy import RememberingRun, write_model, write_partitions
 from tests.pipeline.training_project import charged
@@ -336,9 +336,9 @@ def test_the_bound_counts_every_charge_on_the_people(monkeypatch: pytest.MonkeyP
     write_settings(content)
     shutil.rmtree("data/partitions")
     others = [episode(length, seed=100 + length) for length in (4, 6, 7)]  # the ledger knows rows again
-    write_partitions(table(episodes(9)), table(others, names=["p0", "p1", "p2"]))
+    write_partitions(table(episodes(9)), table(others, names=["p0", "p1", "p2"]), DATA)
     charge = pay(event_from_json(OF_TRAINING.event), "mine")
-    sound = OF_TRAINING.to_json() | {"dataset_fingerprint": INFO.dataset_fingerprint, "charge": charge}
+    sound = OF_TRAINING.to_json() | OF_THESE_DATA | {"charge": charge}
     write_model(sound)
     write_json(Path("models/policy/privacy.json"), sound)
     run(chosen())

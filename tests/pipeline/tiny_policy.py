@@ -50,8 +50,8 @@ def write_model(
     return ensemble
 
 
-def write_partitions(private: pa.Table, public: pa.Table, info: DatasetInfo = INFO) -> None:
-    counts = []
+def write_partitions(private: pa.Table, public: pa.Table, info: DatasetInfo | None = None) -> None:
+    info, counts = info or INFO, []
     for content, name, units in ((private, "private", "units.bin"), (public, "public", "public_units.bin")):
         write_partition(PARTITIONS / name, content, info)
         members = Membership(project_secret(), info.dataset, by_rows=name == "private" or info.duplicates == "refuse")
@@ -62,7 +62,8 @@ def write_partitions(private: pa.Table, public: pa.Table, info: DatasetInfo = IN
     write_json(PARTITIONS / "manifest.json", manifest.to_json())
 
 
-def write_partition(folder: Path, content: pa.Table, info: DatasetInfo = INFO) -> None:
+def write_partition(folder: Path, content: pa.Table, info: DatasetInfo | None = None) -> None:
+    info = info or INFO
     folder.mkdir(parents=True)
     with PartWriter(folder, info.schema) as writer:
         writer.write(content)

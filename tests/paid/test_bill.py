@@ -21,7 +21,7 @@ from primorl.data.storage.schema import Spaces
 from primorl.paid import bill, clone
 from primorl.paid.accounts import project_ledger
 from primorl.paid.answers import estimator, plan_at
-from primorl.paid.bill import beside_model, check_all_fits, check_next, preview
+from primorl.paid.bill import beside_model, check_next, never, next_bill, preview
 from primorl.paid.model import make_plan
 from primorl.paid.partitions import Partitions
 from primorl.paid.questions import about, question_event
@@ -65,7 +65,7 @@ def at(here: Params, budget: float | None, epsilon: float) -> Params:
 
 def check(params: Params) -> None:
     partitions = Partitions.open(PARTITIONS, None)
-    check_all_fits(params, make_plan(params, partitions.manifest), partitions)
+    next_bill(params, partitions, make_plan(params, partitions.manifest), never).refuse()
 
 
 def test_a_model_that_would_leave_nothing_for_its_questions_is_refused_before_it_is_charged(here: Params) -> None:
