@@ -262,17 +262,18 @@ def _public_people() -> Verdict:
 
 def _ledger() -> Verdict:
     from primorl.config.params import load_reading
-    from primorl.paid.accounts import begun_ledger, refuse_losses
+    from primorl.paid.accounts import begun_ledger
+    from primorl.paid.missing_charges import refuse_missing_charges
 
     if not paths.PARAMS.exists():
         return "ok", "no project, no ledger"
     opened = begun_ledger(load_reading())
     if opened is None:
-        refuse_losses(None)
+        refuse_missing_charges(None)
         return "ok", "nothing was charged yet"
     with closing(opened) as ledger:
         records = ledger.verify()
-        refuse_losses(ledger)
+        refuse_missing_charges(ledger)
         return "ok", f"complete: {records} records"
 
 

@@ -115,12 +115,13 @@ def _opened() -> "tuple[Reading, Ledger | None]":
         PipelineError: there is no ledger, and files of the project name charges.
     """
     from primorl.config.params import load_reading
-    from primorl.paid.accounts import begun_ledger, refuse_losses
+    from primorl.paid.accounts import begun_ledger
+    from primorl.paid.missing_charges import refuse_missing_charges
 
     params = load_reading()
     ledger = begun_ledger(params)
     if ledger is None:
-        refuse_losses(None)
+        refuse_missing_charges(None)
     return params, ledger
 
 
@@ -133,9 +134,10 @@ def _check(params: "Reading", ledger: "Ledger") -> str | None:
     """
     from primorl.base.files import home
     from primorl.data.storage.schema import Manifest
-    from primorl.paid.accounts import check_secret, refuse_losses
+    from primorl.paid.accounts import check_secret
+    from primorl.paid.missing_charges import refuse_missing_charges
 
-    refuse_losses(ledger, head=params.ledger.url is None)
+    refuse_missing_charges(ledger, head=params.ledger.url is None)
     if MANIFEST.exists():
         check_secret(Manifest.load(MANIFEST), PARTITIONS)
     if ledger.charges() and not (home() / LEDGER_HEAD).exists():

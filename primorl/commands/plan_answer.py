@@ -14,17 +14,18 @@ from dp_accounting import dp_event
 
 from primorl.base.dvc import Status
 from primorl.base.errors import PipelineError
-from primorl.base.files import finite
-from primorl.base.paths import MANIFEST, PARAMS, PARTITIONS, PUBLIC, UNITS
+from primorl.base.files import finite, home
+from primorl.base.paths import MANIFEST, PARAMS, PARTITIONS, PUBLIC, SECRET, UNITS
 from primorl.commands.plan import MOST_ROUNDS
 from primorl.config.params import Params, load
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.engine.heads import LENGTHS
-from primorl.paid.accounts import begun_ledger, check_secret, dataset_version, losses, open_public
+from primorl.paid.accounts import begun_ledger, dataset_version, open_public
 from primorl.paid.bill import MAKE_DATA, UNKNOWN, Bill, same_questions
 from primorl.paid.clone import check_clone
 from primorl.paid.fitting import Fit, fitted
+from primorl.paid.missing_charges import MissingCharge, missing_charges
 from primorl.paid.model import check_choices, make_plan, query_noises
 from primorl.paid.partitions import Partitions
 from primorl.paid.public_checks import Objections, objections
@@ -52,6 +53,23 @@ class Options:
     units: int | None = None
 
 
+@dataclass(frozen=True)
+class Known:
+    """The ledger and the partitions, read once.
+
+    Attributes:
+        begun: whether there is a ledger.
+        missing: charges that files name and the ledger lacks.
+        account: everything that was charged to the units of the partitions.
+        partitions: None: the public split or the digests of the units are not here.
+    """
+
+    begun: bool
+    missing: list[MissingCharge]
+    account: Account
+    partitions: Partitions | None
+
+
 class Settings:
     """The options, and ``params.yaml`` for those that were not given.
 
@@ -75,9 +93,24 @@ class Settings:
         return Manifest.load(MANIFEST) if MANIFEST.exists() else None
 
     @cached_property
+    def known(self) -> "Known":
+        """The partitions and the ledger; for where there are ``params.yaml`` and a manifest."""
+        assert self.params is not None
+        ledger, partitions, account = begun_ledger(self.params), None, Account(())
+        with nullcontext() if ledger is None else closing(ledger):
+            missing = missing_charges(ledger)
+            if PUBLIC.is_dir() and UNITS.exists() and (ledger is not None or (home() / SECRET).exists()):
+                partitions = Partitions.read(PARTITIONS, ledger)
+                account = partitions.account
+            elif ledger is not None and self.manifest is not None and UNITS.exists():
+                account = ledger.account(dataset_version(self.manifest, PARTITIONS))
+        return Known(ledger is not None, missing, account, partitions)
+
+    @cached_property
     def public(self) -> UnitStore:
         """The public split; for where there is one."""
-        return open_public(self.params)
+        partitions = self.known.partitions
+        return open_public(self.params) if partitions is None else partitions.public
 
     @cached_property
     def run(self) -> tuple[Params, Manifest] | None:
@@ -357,24 +390,16 @@ def _online_line(params: Params) -> str:
 
 
 def _ledger_lines(settings: Settings, bill: Bill, training: Training, status: Status | None) -> Iterator[str]:
-    params, manifest = bill.params, bill.manifest
-    assert manifest is not None
-    ledger = begun_ledger(params)
-    lost = losses(ledger)
-    for loss in lost:
-        yield f"warning: {loss.says}, so more may be spent than is known here; `primorl ledger verify` says more"
+    params, known = bill.params, settings.known
+    for charge in known.missing:
+        yield f"warning: {charge.says}, so more may be spent than is known here; `primorl ledger verify` says more"
+    bill = replace(bill, account=known.account)
     declared = params.privacy.budget
-    if ledger is not None:
-        check_secret(manifest, PARTITIONS)  # under another one the ledger would recognise nobody
-        with closing(ledger):
-            version = dataset_version(manifest, PARTITIONS)
-            ledger.check_published(manifest.info.dataset, version)
-            bill = replace(bill, account=ledger.account(version))
     total = bill.account.total(declared.delta)
-    if ledger is not None:
+    if known.begun and bill.manifest is not None:
         spent = f"ε {at_most(total.epsilon, 4)} spent at δ {at_most(declared.delta)}"
-        yield f"{manifest.info.dataset}: {spent}, in {total.charges} charge(s)"
-    elif not lost:
+        yield f"{bill.manifest.info.dataset}: {spent}, in {total.charges} charge(s)"
+    elif not known.missing:
         yield "nothing was charged to this dataset yet: no ledger was begun"
     if total.charges > 1:
         fixed = at_most(total.epsilon_fixed, 4)
@@ -383,8 +408,8 @@ def _ledger_lines(settings: Settings, bill: Bill, training: Training, status: St
     if changed & MAKE_DATA:
         yield f"  {UNKNOWN}"
     elif settings.run is not None:
-        if bill.account.entries or params.privacy.train_on == "public":
-            bill = bill.mark_paid(Partitions.open(PARTITIONS, params), partial(same_questions, changed))
+        if known.partitions is not None and (bill.account.entries or params.privacy.train_on == "public"):
+            bill = bill.mark_paid(known.partitions, partial(same_questions, changed))
         yield _next_line(bill)
     if bill.budget is None:
         yield "  budget: none (privacy.budget.epsilon is null)"

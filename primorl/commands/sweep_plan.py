@@ -2,7 +2,6 @@
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass, field
 
 from absl import logging
@@ -49,11 +48,8 @@ def lines(sweep: Sweep) -> Iterator[str]:
     logging.set_verbosity(logging.ERROR)  # the RDP accountant names every order that it leaves out
     trials = expand(sweep)
     check_trials(sweep, trials)
-    partitions, account = Partitions.open(PARTITIONS, params.load()), Account(())
-    ledger = accounts.begun_ledger(params.load())
-    if ledger is not None:
-        with closing(ledger):
-            account = ledger.account(partitions.version)
+    partitions = Partitions.open(PARTITIONS, params.load())
+    account = partitions.account
     found = []
     with progress_bar(len(trials), f"{sweep.name}: plan", "trial") as bar:
         for trial in trials:

@@ -3,9 +3,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping
-from contextlib import closing, nullcontext
-from dataclasses import dataclass, field
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,22 +11,16 @@ from dp_accounting.dp_event import DpEvent
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from primorl.base.dvc import REMAKE, is_recorded, recorded_file
+from primorl.base.dvc import REMAKE
 from primorl.base.errors import PipelineError
-from primorl.base.files import home, parse_json, read_json, workspace
+from primorl.base.files import home, workspace
 from primorl.base.paths import (
-    BEHAVIOUR,
     LEDGER,
     LEDGER_HEAD,
-    LOCK,
-    MODEL,
-    MODELS,
     PARTITIONS,
-    PRIVATE_EVALUATION,
     SECRET,
 )
 from primorl.base.processes import git_commit
-from primorl.base.records import printable
 from primorl.config.params import Params, Reading
 from primorl.data.identity.membership import (
     DIGEST_BYTES,
@@ -40,9 +32,9 @@ from primorl.data.identity.membership import (
 )
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import DatasetInfo, Manifest
+from primorl.paid.missing_charges import refuse_missing_charges
 from primorl.paid.questions import check_question
 from primorl.privacy.accounting.solving import solve_noise_multiplier
-from primorl.privacy.ledger.account import Account
 from primorl.privacy.ledger.history import Request, Version
 from primorl.privacy.ledger.ledger import Budget, Ledger
 from primorl.privacy.ledger.store import Store
@@ -61,10 +53,15 @@ def project_ledger(params: Params | Reading) -> Ledger:
         PipelineError: it cannot be used, has lost its head, or lacks a charge that a model or ``dvc.lock`` names; the
             message holds no credentials.
     """
-    begun = begun_ledger(params)
-    with nullcontext() if begun is None else closing(begun):
-        refuse_losses(begun)
-    return open_ledger(params, Ledger, read_only=False)
+    if not is_begun(params):
+        refuse_missing_charges(None)
+    ledger = open_ledger(params, Ledger, read_only=False)
+    try:
+        refuse_missing_charges(ledger)
+    except PipelineError:
+        ledger.close()
+        raise
+    return ledger
 
 
 def begun_ledger(params: Params | Reading) -> Ledger | None:
@@ -78,9 +75,18 @@ def begun(params: Params | Reading, kind: type[_L]) -> _L | None:
     Raises:
         PipelineError: it cannot be used, or the secret that it was written under is gone.
     """
+    return open_ledger(params, kind, read_only=True) if is_begun(params) else None
+
+
+def is_begun(params: Params | Reading) -> bool:
+    """Tell whether the project has a ledger.
+
+    Raises:
+        PipelineError: it cannot be used, or the secret that it was written under is gone.
+    """
     head = home() / LEDGER_HEAD
     if not head.exists() and not Store(ledger_url(params), read_only=True).read():
-        return None
+        return False
     if not (home() / SECRET).exists():
         file = _sqlite_file(params)
         away = "name another database in ledger.url, move" if file is None else f"move {file} and"
@@ -89,7 +95,7 @@ def begun(params: Params | Reading, kind: type[_L]) -> _L | None:
             f"written under. If it is lost for good, so is the ledger: {away} {head} aside, and run `primorl ledger "
             "repair`, which says what is lost"
         )
-    return open_ledger(params, kind, read_only=True)
+    return True
 
 
 def open_ledger(params: Params | Reading, kind: type[_L], *, read_only: bool) -> _L:
@@ -204,6 +210,16 @@ def open_public(params: Params | Reading | None, partitions: Path = PARTITIONS) 
         there = (partitions / "units.bin").exists()  # a remote need not have it
         members = _digests(partitions / "units.bin", manifest.private_units, info) if there else b""
         refuse_published(params, info.dataset, version_of(manifest, members, public))
+    return read_public(manifest, partitions, public)
+
+
+def read_public(manifest: Manifest, partitions: Path, public: bytes) -> UnitStore:
+    """Read the public split, whose units must be those of the digests in ``public_units.bin``.
+
+    Raises:
+        PipelineError: a file is missing or broken, or the rows are of other units.
+    """
+    info = manifest.info
     found = Membership(project_secret(), info.dataset, info.population, by_rows=info.duplicates == "refuse")
     rows = UnitStore.open(partitions / "public", found.update)
     if found.to_bytes() != public:
@@ -293,15 +309,6 @@ def check_evaluation(params: Params, info: DatasetInfo) -> None:
         check_question(name, info)
 
 
-def account_of(params: Params, version: Version) -> Account:
-    """Read what was spent on the same units; empty where no ledger was begun."""
-    ledger = begun_ledger(params)
-    if ledger is None:
-        return Account(())
-    with closing(ledger):
-        return ledger.account(version)
-
-
 def _digests(file: Path, units: int, info: DatasetInfo) -> bytes:
     """The digests of ``units`` units (see `Membership`).
 
@@ -335,108 +342,3 @@ def _sqlite_file(params: Params | Reading) -> Path | None:
         return None  # `Ledger.open` says what is wrong with it
     plain = url.get_backend_name() == "sqlite" and url.database and not url.query
     return home() / str(url.database) if plain and url.database != ":memory:" else None
-
-
-_STATEMENT = "privacy.json"
-_OF_ONE = ("charge", "epsilon", "event")  # of a mechanism by itself; the other facts are those of the whole
-UNKNOWN = "unknown"
-"""Stands for the id of a charge that ``dvc.lock`` tells of without naming it."""
-
-
-@dataclass(frozen=True)
-class Loss:
-    """A charge that the ledger should have and has not.
-
-    Attributes:
-        charge: its id.
-        file: what names it.
-        statement: the privacy statement there, as it stands; empty if there is none to read.
-    """
-
-    charge: str
-    file: str
-    statement: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def says(self) -> str:
-        """One line without an advice."""
-        if self.charge == UNKNOWN:
-            return f"{self.file}: train_model has run, and its charge is not in the ledger, which is empty"
-        return f"{self.file}: charge {self.charge} is not in the ledger"
-
-
-def losses(ledger: Ledger | None) -> list[Loss]:
-    """What models, private answers and ``dvc.lock`` name and the ledger lacks.
-
-    Charges whose loss a repair has recorded are left out.
-
-    Raises:
-        PipelineError: the ledger or a statement cannot be read.
-    """
-    known: set[str] = set()
-    if ledger is not None:
-        known = {charge.id for charge in ledger.charges()} | ledger.lost().keys()
-    named = list(_named())
-    found = {loss.charge: loss for loss in reversed(named) if loss.charge not in known}
-    if not known and not named and is_recorded("train_model"):
-        return [Loss(UNKNOWN, str(LOCK))]
-    return sorted(found.values(), key=lambda loss: (loss.file, loss.charge))
-
-
-def refuse_losses(ledger: Ledger | None, *, head: bool = True) -> None:
-    """Check that the ledger has its head, and every charge that models, private answers and ``dvc.lock`` name.
-
-    Raises:
-        PipelineError: the head or a charge is missing; says what to do.
-    """
-    found = losses(ledger)
-    if found:
-        raise PipelineError(
-            f"{'; '.join(loss.says for loss in found)}: records were cut off, or it is another ledger; put back the "
-            "one that has it (.primorl, or the database of ledger.url) from its backup, or run `primorl ledger "
-            "repair`, which says what is lost"
-        )
-    if ledger is not None and head:
-        ledger.check_head()
-
-
-def _named() -> Iterator[Loss]:
-    """Every charge that a file of the project names: models, and the answers of the private units.
-
-    DVC deletes a stage's outputs before it runs the stage. So the statements of model and clone and the answers are
-    also looked up in DVC's cache.
-    """
-    here = workspace().resolve()
-    for root in dict.fromkeys((here, home())):
-        answers = [root / PRIVATE_EVALUATION] if (root / PRIVATE_EVALUATION).exists() else []
-        for file in (*sorted((root / MODELS).glob(f"*/{_STATEMENT}")), *answers):
-            shown = file.relative_to(root) if root == here else file
-            try:
-                content = read_json(file)
-            except PipelineError as broken:
-                output = shown if file in answers else shown.parent
-                raise PipelineError(
-                    f"{str(broken).partition(';')[0]}, so nobody can tell which charge it names; bring {output} back "
-                    "by `dvc checkout`, or delete it"
-                ) from None
-            yield from _of(content, str(shown))
-    for output, name in ((MODEL, _STATEMENT), (BEHAVIOUR, _STATEMENT), (PRIVATE_EVALUATION, None)):
-        recorded = recorded_file(output, name)
-        if recorded is not None:
-            yield from _of(parse_json(recorded, LOCK), f"{LOCK} ({output / (name or '')})")
-
-
-def _of(statement: Mapping[str, Any], file: str) -> Iterator[Loss]:
-    """The charge of a statement, and those of the mechanisms in it, each with its own event and ε; or of answers."""
-    answers = statement.get("statements")
-    for name, answer in answers.items() if isinstance(answers, dict) else ():
-        if isinstance(answer, dict):
-            yield from _of(answer, f"{file} ({printable(name)})")
-    charge = statement.get("charge")
-    if isinstance(charge, str):
-        yield Loss(charge, file, statement)
-    mechanisms = statement.get("mechanisms")
-    for part in mechanisms if isinstance(mechanisms, list) else ():
-        if isinstance(part, dict):
-            whole = {key: value for key, value in statement.items() if key not in ("mechanisms", *_OF_ONE)}
-            yield from _of({**whole, **part}, f"{file} ({printable(str(part.get('what')))})")

@@ -270,8 +270,7 @@ def next_run(params: Params, partitions: Partitions) -> tuple[Params, Fit, Plan]
 
 def next_bill(params: Params, partitions: Partitions, plan: Plan, questions_stay: Callable[[], bool]) -> Bill:
     """Make the bill of a planned run on partitions, with the charges marked that are paid; see `Bill.mark_paid`."""
-    account = accounts.account_of(params, partitions.version)
-    return Bill.of(params, partitions.manifest, plan.event, account).mark_paid(partitions, questions_stay)
+    return Bill.of(params, partitions.manifest, plan.event, partitions.account).mark_paid(partitions, questions_stay)
 
 
 def never() -> bool:

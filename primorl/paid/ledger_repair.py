@@ -10,7 +10,8 @@ from primorl.base.files import home
 from primorl.base.paths import LEDGER_HEAD, MANIFEST, PARTITIONS
 from primorl.config.params import Params, Reading
 from primorl.data.storage.schema import Manifest
-from primorl.paid.accounts import Loss, begun, check_secret, dataset_version, losses, open_ledger
+from primorl.paid.accounts import begun, check_secret, dataset_version, open_ledger
+from primorl.paid.missing_charges import MissingCharge, missing_charges
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.ledger.history import Request, Version
@@ -41,11 +42,11 @@ def repair(params: Params | Reading, *, accept_loss: bool) -> Iterator[str]:
     found = begun(params, BrokenLedger)
     if found is None:
         yield "no ledger was begun here"
-        missing = losses(None)
+        missing = missing_charges(None)
     else:
         with closing(found) as ledger:
             yield ledger.describe()
-            wrong, missing = ledger.disagreement(), losses(ledger)
+            wrong, missing = ledger.disagreement(), missing_charges(ledger)
             known.update(charge.dataset_fingerprint for charge in ledger.charges())
     if wrong is not None:
         yield f"{head}: {wrong.says}: records that were cut off at the end would go unnoticed"
@@ -95,7 +96,7 @@ def repair(params: Params | Reading, *, accept_loss: bool) -> Iterator[str]:
         yield f"repaired: {ledger.verify()} records, and {head} knows the last of them"
 
 
-def _present(missing: Sequence[Loss]) -> tuple[Manifest, Version] | None:
+def _present(missing: Sequence[MissingCharge]) -> tuple[Manifest, Version] | None:
     """The partitioned data, if they are there.
 
     Raises:
@@ -108,7 +109,9 @@ def _present(missing: Sequence[Loss]) -> tuple[Manifest, Version] | None:
     return manifest, dataset_version(manifest, PARTITIONS)
 
 
-def _again(loss: Loss, present: tuple[Manifest, Version] | None, delta: float, *, by_number: bool) -> Request | None:
+def _again(
+    loss: MissingCharge, present: tuple[Manifest, Version] | None, delta: float, *, by_number: bool
+) -> Request | None:
     """The charge of a lost statement, on the present units; None: it cannot be recorded there.
 
     No run ever has its identity, so none resumes or restores it.
@@ -137,20 +140,20 @@ def _again(loss: Loss, present: tuple[Manifest, Version] | None, delta: float, *
     )
 
 
-def _unnamed(missing: Sequence[Loss], known: Mapping[str, int]) -> int:
+def _unnamed(missing: Sequence[MissingCharge], known: Mapping[str, int]) -> int:
     """How many more charges the statements of lost charges count than are lost by name, or are in the ledger.
 
     Args:
         missing: the lost charges.
         known: how many the ledger has, by the fingerprint of the data.
     """
-    by_data: dict[str, list[Loss]] = {}
+    by_data: dict[str, list[MissingCharge]] = {}
     for loss in missing:
         by_data.setdefault(str(loss.statement.get("dataset_fingerprint")), []).append(loss)
     return sum(max(0, max(map(_counted, group)) - len(group) - known.get(data, 0)) for data, group in by_data.items())
 
 
-def _counted(loss: Loss) -> int:
+def _counted(loss: MissingCharge) -> int:
     spent = loss.statement.get("spent_on_dataset")
     count = spent.get("charges") if isinstance(spent, dict) else 1
     return count if type(count) is int else 1
@@ -173,6 +176,6 @@ def _shown(stated: Mapping[str, Any], nothing: str) -> str:
     return nothing if numbers[0] is None else f"ε {epsilon} at δ {delta}"
 
 
-def _recorded(loss: Loss) -> dict[str, Any]:
+def _recorded(loss: MissingCharge) -> dict[str, Any]:
     kept = ("epsilon", "delta", "event", "unit", "units", "dataset_fingerprint", "spent_on_dataset")
     return {"charge": loss.charge, "file": loss.file, **{key: loss.statement.get(key) for key in kept}}

@@ -1,6 +1,7 @@
 """The partitioned data as a stage knows them before it pays, and the door to their private rows."""
 
 import hashlib
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +15,12 @@ from primorl.data.identity.membership import Membership, project_secret
 from primorl.data.storage.rows import EVERY, UnitStore
 from primorl.data.storage.schema import PUBLIC_BY, Manifest
 from primorl.model.termination import NONE, RULES
-from primorl.paid.accounts import check_secret, dataset_version, open_public
+from primorl.paid.accounts import begun_ledger, check_secret, dataset_version, read_public
 from primorl.privacy.accounting.epsilon import ACCOUNTANT, RELATION_NAME, Spent
 from primorl.privacy.accounting.figures import stated
+from primorl.privacy.ledger.account import Account
 from primorl.privacy.ledger.history import Version
+from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.statement import NO_ROUNDS, Accountant, Statement
 from primorl.tracking import StageRun
@@ -35,12 +38,14 @@ class Partitions:
         manifest: facts and counts that are declared public.
         public: the public split; it may be empty.
         version: the units, as the ledger knows them.
+        account: everything that was charged to the same units when the partitions were opened.
     """
 
     folder: Path
     manifest: Manifest
     public: UnitStore
     version: Version
+    account: Account
 
     @classmethod
     def open(cls, folder: Path, params: Params | None) -> "Partitions":
@@ -51,13 +56,27 @@ class Partitions:
             params: name the ledger, which knows who must not be public; None: another process has asked it.
 
         Raises:
-            PipelineError: a file is missing, broken or of another partition, or was made under another secret; or see
-                `open_public`.
+            PipelineError: see `read`; or the ledger cannot be read.
+        """
+        ledger = None if params is None else begun_ledger(params)
+        with nullcontext() if ledger is None else closing(ledger):
+            return cls.read(folder, ledger)
+
+    @classmethod
+    def read(cls, folder: Path, ledger: Ledger | None) -> "Partitions":
+        """Read and check as `open` does, with the project's ledger open already; None: none was begun.
+
+        Raises:
+            Refused: a public unit was charged for as private.
+            PipelineError: a file is missing, broken or of another partition, or was made under another secret.
         """
         manifest = Manifest.load(folder / "manifest.json")
         check_secret(manifest, folder)
-        version = dataset_version(manifest, folder)
-        return cls(folder, manifest, open_public(params, folder), version)
+        version, account = dataset_version(manifest, folder), Account(())
+        if ledger is not None:
+            ledger.check_published(manifest.info.dataset, version)
+            account = ledger.account(version)
+        return cls(folder, manifest, read_public(manifest, folder, version.public), version, account)
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -27,8 +27,9 @@ from primorl.evaluate.private.results import MEAN_RETURN, PrivateEvaluation
 from primorl.evaluate.recommendation import Released
 from primorl.evaluate.summary import OnlineSummary, Summary
 from primorl.evaluate.wording import ADVICE
-from primorl.paid.accounts import begun_ledger, dataset_version, refuse_losses
+from primorl.paid.accounts import begun_ledger, dataset_version
 from primorl.paid.answers import ROLLOUTS
+from primorl.paid.missing_charges import refuse_missing_charges
 from primorl.paid.online import RELEASES
 from primorl.policy.advice import AGAINST, follows
 from primorl.policy.config import PolicyConfig
@@ -277,7 +278,7 @@ def _ledger_statement(
         )
     with closing(opened) as ledger:
         ledger.verify()
-        refuse_losses(ledger)
+        refuse_missing_charges(ledger)
         account = ledger.account(dataset_version(manifest, PARTITIONS))
     charges = {charge.id: charge for charge in account.charges}
     files = [MODELS / name for name in (*MODEL, STARTS) if (MODELS / name).exists()]

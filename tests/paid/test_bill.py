@@ -64,7 +64,7 @@ def at(here: Params, budget: float | None, epsilon: float) -> Params:
 
 
 def check(params: Params) -> None:
-    partitions = Partitions.open(PARTITIONS, None)
+    partitions = Partitions.open(PARTITIONS, params)
     next_bill(params, partitions, make_plan(params, partitions.manifest), never).refuse()
 
 
