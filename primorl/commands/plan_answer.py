@@ -32,7 +32,7 @@ from primorl.paid.public_checks import Objections, objections
 from primorl.privacy.accounting.epsilon import RELATION_NAME, Training
 from primorl.privacy.accounting.rounding import at_least, at_most, left_of
 from primorl.privacy.accounting.solving import solve_noise_multiplier, solve_rounds
-from primorl.privacy.ledger.account import total_of
+from primorl.privacy.ledger.account import Account, total_of
 from primorl.privacy.ledger.ledger import Budget
 from primorl.privacy.ledger.refusals import rounds_that_fit
 
