@@ -6,6 +6,7 @@ import time
 from pipeline.runner import run_stage
 from primorl.config.params import Params, plain
 from primorl.paid.online import online_run, paid_online, write_nobody, write_online
+from primorl.release.card import online_cards
 from primorl.tracking import StageRun
 
 
@@ -22,7 +23,7 @@ def body(params: Params, run: StageRun) -> None:
     asked = online_run(params)
     run.params({"seed": params.seed, "online": plain(params.online)})
     with paid_online(params, asked, run) as (state, work):
-        write_online(params, asked, state, work, run, time.perf_counter() - started)
+        write_online(params, asked, state, work, run, time.perf_counter() - started, online_cards)
 
 
 if __name__ == "__main__":

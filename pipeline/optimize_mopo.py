@@ -14,6 +14,7 @@ from primorl.model.pessimism import PessimisticModel
 from primorl.paid import accounts
 from primorl.paid.compute import policy_device
 from primorl.paid.partitions import Partitions
+from primorl.paid.private import open_private
 from primorl.policy.config import PolicyPointer
 from primorl.policy.replay import Scaling, real_transitions, with_real
 from primorl.policy.training import Released, write_pointer, write_trained
@@ -37,7 +38,7 @@ def body(params: Params, run: StageRun) -> None:
     )
     with closing(accounts.project_ledger(params)) as ledger:
         charge = ledger.reserve(wanted, accounts.budget(params, manifest.private_units))
-        data = partitions.open_private(sys.maxsize)
+        data = open_private(partitions, charge, sys.maxsize)
         assert isinstance(data, UnitStore)
         inputs, targets, terminated = (part.to(device) for part in (*data.flat(), data.terminated()))
         real = real_transitions(inputs, targets, terminated, Scaling.of(model, chosen.reward_scale))

@@ -5,9 +5,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from primorl.commands.terminal import AsJson, number, option
+from primorl.commands.terminal import MOST_ROUNDS, AsJson, number, option
 
-MOST_ROUNDS = 1_000_000
 _MOST_QUERIES = 8
 _MULTIPLIERS = "a number from 1e-06 to 1e+06"
 

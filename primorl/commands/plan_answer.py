@@ -16,7 +16,7 @@ from primorl.base.dvc import Status
 from primorl.base.errors import PipelineError
 from primorl.base.files import finite, home
 from primorl.base.paths import MANIFEST, PARAMS, PARTITIONS, PUBLIC, SECRET, UNITS
-from primorl.commands.plan import MOST_ROUNDS
+from primorl.commands.terminal import MOST_ROUNDS
 from primorl.config.params import Params, load
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest

@@ -4,9 +4,9 @@ import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 import torch
 from dp_accounting.dp_event import ComposedDpEvent, DpEvent
@@ -30,7 +30,6 @@ from primorl.evaluate.private.model_check import ModelCheck
 from primorl.evaluate.private.model_values import Clone
 from primorl.evaluate.private.problem import (
     Act,
-    EpisodeSource,
     Problem,
     PublicTrajectories,
     check_blocks,
@@ -46,6 +45,7 @@ from primorl.paid import accounts
 from primorl.paid.accounts import digest, plan_identity
 from primorl.paid.compute import chosen_device, kept_bytes
 from primorl.paid.partitions import Partitions, assumptions
+from primorl.paid.private import open_private
 from primorl.paid.questions import EVALUATE_PRIVATE, check_question
 from primorl.paid.work import Work, work_of
 from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy, Drawn, released
@@ -152,6 +152,44 @@ def plan_at(estimator: Estimator, problem: Problem, epsilon: float) -> Plan:
     )
 
 
+def event_of_plan(params: Params, name: EstimatorName, epsilon: float, manifest: Manifest) -> DpEvent:
+    """Build the event of an estimator at an ε before there is a model or a policy: it depends on public numbers alone.
+
+    Raises:
+        PipelineError: no noise is enough.
+    """
+    info = manifest.info
+    cloned = info.spaces.discrete_actions and params.behaviour.target_epsilon is not None
+    return plan_at(estimator(name, info, cloned=cloned), _unasked_problem(params, manifest), epsilon).event
+
+
+def _unasked_problem(params: Params, manifest: Manifest) -> Problem:
+    """The numbers that a mechanism is planned from. Bounds are 0 and 1: noise multipliers do not depend on them."""
+    spaces = manifest.info.spaces
+    states, actions = len(spaces.observation_low), len(spaces.action_low)
+    return Problem(
+        units=manifest.private_units,
+        unit=manifest.info.unit,
+        delta=params.privacy.delta,
+        horizon=manifest.info.horizon,
+        discount=params.evaluation.private.discount,
+        observation_low=torch.zeros(states),
+        observation_high=torch.ones(states),
+        observation_mean=torch.zeros(states),
+        observation_scale=torch.ones(states),
+        action_low=torch.zeros(actions),
+        action_high=torch.ones(actions),
+        discrete_actions=spaces.discrete_actions,
+        reward_low=0.0,
+        reward_high=1.0,
+        return_low=0.0,
+        return_high=1.0,
+        policy=lambda states: states,
+        ensemble=cast("GaussianEnsemble", None),  # no plan looks at it
+        starts=torch.zeros(1, states),
+    )
+
+
 @contextmanager
 def paid_evaluation(
     params: Params, problem: Problem, asked: Sequence[Asked], partitions: Partitions, subject: Subject, log: StageRun
@@ -172,10 +210,6 @@ def paid_evaluation(
     for act in filter(None, (problem.policy, problem.clone)):
         check_blocks(act, size)
 
-    @cache
-    def rows() -> EpisodeSource:
-        return partitions.open_private(kept_bytes(params.compute), episodes=True)
-
     with closing(accounts.project_ledger(params)) as ledger:
         known = {charge.identity for charge in ledger.charges() if charge.state != "aborted"}
         asked = [_as_paid(params, partitions, each, subject, known) for each in asked]
@@ -187,20 +221,22 @@ def paid_evaluation(
                 events += event.events if isinstance(event, ComposedDpEvent) else [event]
             together = replace(pending[0], event=ComposedDpEvent(tuple(events)))
             ledger.dry_run(together, accounts.budget(params, partitions.manifest.private_units))
-        answered = []
+        answered, rows = [], None
         for each, request in zip(asked, requests, strict=True):
             about = _about(each.estimator, problem, subject)
             begin = EvaluationState.begin(each.estimator, problem, each.plan, about)
             with work_of(params, ledger, request, begin, EvaluationState.restore) as work:
                 state = _checked_state(each.estimator.name, work.payment, about)
                 if not work.payment.finished:
+                    if rows is None:
+                        rows = open_private(partitions, work.payment.charge, kept_bytes(params.compute), episodes=True)
                     with progress_bar(each.plan.rounds, f"{EVALUATE_PRIVATE} {each.estimator.name}", "round") as bar:
                         bar.update(state.started)
                         state = run(
                             each.estimator,
                             problem,
                             each.plan,
-                            rows(),
+                            rows,
                             state,
                             save_checkpoint=work.payment.save_checkpoint,
                             on_round=lambda started, bar=bar: bar.update(),  # type: ignore[misc]

@@ -25,8 +25,9 @@ from primorl.paid.fitting import Fit, check_verdict, fitted
 from primorl.paid.model import TRAIN_MODEL, check_choices, make_plan, model_identity
 from primorl.paid.partitions import Partitions
 from primorl.paid.public_checks import check_public
-from primorl.paid.questions import EVALUATE_PRIVATE, question_event
+from primorl.paid.questions import EVALUATE_PRIVATE
 from primorl.privacy.accounting.epsilon import RELATION_NAME, Training
+from primorl.privacy.accounting.gaussian import gaussian_mean
 from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.ledger.account import Account
@@ -249,6 +250,30 @@ def beside_model(params: Params, epsilon: float | None, manifest: Manifest | Non
         event = question_event(params, name, share, manifest)
         found.append(PendingCharge(f"{EVALUATE_PRIVATE}: {name}", share, event, name))
     return found
+
+
+def question_event(params: Params, name: EstimatorName, epsilon: float, manifest: Manifest | None) -> dp_event.DpEvent:
+    """Build the event that an estimator is charged as at an ε, before there is a model or a policy to ask about.
+
+    One with rounds costs more than a Gaussian release of the same ε where the ledger adds it to others, up to half as
+    much again. Its event depends on public numbers alone, and neither on a model nor on a policy.
+
+    Args:
+        params: every choice.
+        name: of the estimator.
+        epsilon: what params.yaml asks for.
+        manifest: of the partitions; None: not known, and the event is that of a Gaussian release.
+
+    Raises:
+        PipelineError: the estimator does not fit the data, or no noise is enough for its ε.
+    """
+    if manifest is not None:
+        questions.check_question(name, manifest.info)
+    if manifest is None or name in questions.ONE_RELEASE:
+        return dp_event.GaussianDpEvent(1 / gaussian_mean(epsilon, params.privacy.delta))
+    from primorl.paid.answers import event_of_plan  # which imports torch
+
+    return event_of_plan(params, name, epsilon, manifest)
 
 
 def next_run(params: Params, partitions: Partitions) -> tuple[Params, Fit, Plan]:

@@ -327,7 +327,7 @@ CLONING = PrivateStage(
     setup=cloning_setup,
     identity=clone_identity,
     asked=clone_asked,
-    pooled=None,
+    baseline=False,
     diverged=(
         "params.yaml: behaviour: cloning diverged (weights that are not finite); raise "
         "behaviour.log_variance_bounds, or set behaviour.target_epsilon to null"

@@ -38,7 +38,6 @@ from primorl.paid.model import (
     check_choices,
     make_plan,
     model_identity,
-    train_baseline,
     training_setup,
 )
 from primorl.privacy.mechanism.plan import Plan
@@ -428,7 +427,7 @@ MODEL_TRAINING = PrivateStage(
     setup=_fitted_setup,
     identity=model_identity,
     asked=lambda params: params.dynamics.variant != "mopo" and params.privacy.train_on == "private",
-    pooled=train_baseline,
+    baseline=True,
     diverged=(
         "params.yaml: dynamics: training diverged (weights that are not finite); lower dynamics.learning_rate or "
         "privacy.clipping_norm"

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from primorl.base.errors import PipelineError
-from primorl.base.reporting import progress_bar
 from primorl.config.params import Params, plain
 from primorl.config.suggestions import FITTED
 from primorl.data.storage.rows import UnitStore
@@ -29,13 +28,10 @@ from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
 
 if TYPE_CHECKING:
-    from primorl.engine.public_evaluation import PublicEvaluation
     from primorl.engine.queries import ObservationColumns
     from primorl.engine.setup import TrainingSetup
-    from primorl.engine.training import Trained
     from primorl.model.ensemble import Bounds
     from primorl.paid.compute import Place
-    from primorl.tracking import StageRun
 
 
 Floats = npt.NDArray[np.float32]
@@ -53,7 +49,7 @@ class PrivateStage:
         identity: a digest of everything that determines the result but chance and code. Equal digests are one piece of
             paid work.
         asked: whether the settings ask for a private training: all processes agree on it without the ledger.
-        pooled: trains the non-private baseline, for variant mopo; None: that variant does not reach this stage.
+        baseline: whether variant mopo trains its model here, which is not private.
         diverged: the error for weights that are not finite: the key, and the remedy.
         must_learn: whether a result that is no better than a constant is refused.
     """
@@ -64,7 +60,7 @@ class PrivateStage:
     setup: "Callable[[Params, Manifest, UnitStore, Place], TrainingSetup]"
     identity: Callable[[Params, Partitions], str]
     asked: Callable[[Params], bool]
-    pooled: "Callable[[Params, TrainingSetup, Partitions, StageRun], Trained] | None"
+    baseline: bool
     diverged: str
     must_learn: bool
 
@@ -496,38 +492,3 @@ def training_setup(
         horizon=manifest.info.horizon,
     ).of_process(place.process, place.processes)
     return from_public(setup, public) if start and params.dynamics.start == "public" else setup
-
-
-def train_baseline(params: Params, setup: "TrainingSetup", partitions: Partitions, run: "StageRun") -> "Trained":
-    """NOT PRIVATE. Train the MOPO baseline's model on the pooled private rows.
-
-    Its charge, without a guarantee, is already in the ledger. Where ``privacy.statistics.normaliser`` is ``private``,
-    the raw private rows make the normaliser.
-    """
-    from primorl.engine.rehearsal import train_pooled
-    from primorl.paid.training import log_evaluation
-
-    rows = partitions.open_private(sys.maxsize)
-    assert isinstance(rows, UnitStore)
-    public = partitions.public.flat() if partitions.public.units else None
-    if setup.normaliser == "private":
-        normaliser = replace(setup, normaliser="public").make_normaliser(rows.flat(), {})
-    else:
-        normaliser = setup.make_normaliser(public, {})
-    with progress_bar(params.dynamics.mopo.max_epochs, "train_model (mopo, not private)", "epoch") as bar:
-
-        def on_epoch(evaluation: "PublicEvaluation | None") -> None:
-            bar.update()
-            if evaluation is not None:
-                log_evaluation(run, setup.architecture, evaluation)
-
-        return train_pooled(
-            setup.ensemble,
-            rows.flat(),
-            public,
-            normaliser=normaliser,
-            pooled=params.dynamics.mopo,
-            seed=setup.seed,
-            device=setup.execution.device,
-            on_epoch=on_epoch,
-        )

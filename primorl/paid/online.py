@@ -3,10 +3,10 @@
 import hashlib
 import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -39,8 +39,6 @@ from primorl.privacy.composition import after_offline
 from primorl.privacy.ledger.charges import Payment
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.statement import OnlineProtocol, Statement
-from primorl.release.card import both_forms, online_card, user_epsilon
-from primorl.release.contents import CARDS, MADE_ONLINE
 from primorl.simulators.batches import batch
 from primorl.simulators.environments import EnvironmentBatch
 from primorl.tracking import StageRun
@@ -56,6 +54,10 @@ _KEY = "params.yaml: online"
 _GONE = {"dppg": {"entropy_coefficient": 0.0, "local_steps": "gradient", "moments": "zero"}}
 """Settings that are gone, each with its only value: they are part of what was paid for, as is that it was strict."""
 _STEPS = 2  # noisy steps of the updates that take several
+MADE_ONLINE = ("policy.safetensors", "epochs.safetensors", "config.json", "privacy.json")
+"""Files of ``models/online`` whose digests the ledger has."""
+Cards: TypeAlias = Callable[[Statement, OnlineSummary], Mapping[str, str]]
+"""Texts of the cards by file name, from the statement and the results."""
 RELEASES: dict[str, int] = {DPPG.name: 1, PolicyGradient.name: 1, NaturalGradientByDescent.name: 2, Rebel.name: 2}
 """Releases of one cohort, by the name of the update."""
 
@@ -376,7 +378,13 @@ def write_nobody(params: Params) -> None:
 
 
 def write_online(
-    params: Params, run: OnlineRun, state: OnlineState, work: Work[OnlineState], log: StageRun, seconds: float
+    params: Params,
+    run: OnlineRun,
+    state: OnlineState,
+    work: Work[OnlineState],
+    log: StageRun,
+    seconds: float,
+    cards: Cards,
 ) -> None:
     """Replace the outputs by those of a finished run, log them, and commit the charge with every file's digest."""
     network, asked, episodes = run.start.network, params.online, params.evaluation.episodes
@@ -432,7 +440,8 @@ def write_online(
             seconds=round(seconds, 3),
         )
         statement.write(fresh)
-        for name, text in both_forms(online_card(statement, summary)).items():
+        texts = cards(statement, summary)
+        for name, text in texts.items():
             (fresh / name).write_text(text, encoding="utf-8")
         made = {file: file_sha256(fresh / file) for file in MADE_ONLINE}
     _write_results(summary, users, returns)
@@ -445,10 +454,17 @@ def write_online(
         log.metric("return_high", each.high, count)
         if summary.epsilon is not None:
             log.metric("epsilon_user", summary.epsilon, count)
-    written = [ONLINE / name for name in ("config.json", "privacy.json", *CARDS)]
+    written = [ONLINE / name for name in ("config.json", "privacy.json", *texts)]
     for file in (*written, ONLINE_METRICS, ONLINE_CURVE, ONLINE_FIGURE):
         log.artifact(file)
     work.commit(made)
+
+
+def user_epsilon(statement: Statement) -> float | None:
+    """ε of somebody who is a user and not in the log; None: nothing may be relied on."""
+    if not statement.sound:
+        return None
+    return statement.mechanisms[-1].epsilon if statement.mechanisms else statement.epsilon
 
 
 def users_statement(params: Params, run: OnlineRun) -> Statement:

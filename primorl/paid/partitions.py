@@ -1,18 +1,15 @@
-"""The partitioned data as a stage knows them before it pays, and the door to their private rows."""
+"""The partitioned data as a stage knows them before it pays, and what is stated of them."""
 
 import hashlib
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dp_accounting import dp_event
 
-from primorl.base.dvc import REMAKE
-from primorl.base.errors import PipelineError
 from primorl.config.params import Params
-from primorl.data.identity.membership import Membership, project_secret
-from primorl.data.storage.rows import EVERY, UnitStore
+from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import PUBLIC_BY, Manifest
 from primorl.model.termination import NONE, RULES
 from primorl.paid.accounts import begun_ledger, check_secret, dataset_version, read_public
@@ -25,13 +22,10 @@ from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.statement import NO_ROUNDS, Accountant, Statement
 from primorl.tracking import StageRun
 
-if TYPE_CHECKING:
-    from primorl.data.private import ShardedStore
-
 
 @dataclass(frozen=True)
 class Partitions:
-    """The partitioned dataset; its private rows are read by `open_private` alone.
+    """The partitioned dataset; `primorl.paid.private.open_private` alone opens its private rows.
 
     Attributes:
         folder: ``data/partitions``.
@@ -94,28 +88,6 @@ class Partitions:
             "spaces": str((spaces.observation_low, spaces.observation_high, spaces.action_low, spaces.action_high)),
             "one_hot": str((spaces.one_hot, spaces.discrete_actions)),
         }
-
-    def open_private(
-        self, keep_bytes: int, own: slice = EVERY, *, episodes: bool = False
-    ) -> "UnitStore | ShardedStore":
-        """Open the private units, which must be those in the account. Call it after the ledger granted the charge.
-
-        Args:
-            keep_bytes: how much of the rows may stay in memory.
-            own: the units of this process; all are read, and compared with the account.
-            episodes: whether the store also tells where trajectories begin and what the log says of its behaviour.
-
-        Raises:
-            PipelineError: a file is missing or broken, or the rows are not of the units in the account.
-        """
-        from primorl.data.private import open_units
-
-        info = self.manifest.info
-        found = Membership(project_secret(), info.dataset, info.population)
-        store = open_units(self.folder / "private", keep_bytes, found.update, own, episodes=episodes)
-        if store.info != info or found.to_bytes() != self.version.members:
-            raise PipelineError(f"{self.folder}: its parts are of different partitions; run {REMAKE}")
-        return store
 
 
 def privacy_statement(plan: Plan | None, manifest: Manifest, params: Params) -> Statement:

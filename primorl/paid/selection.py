@@ -20,6 +20,7 @@ from primorl.paid.accounts import digest
 from primorl.paid.answers import act_of, evaluation_problem
 from primorl.paid.compute import kept_bytes
 from primorl.paid.partitions import Partitions, assumptions
+from primorl.paid.private import open_private
 from primorl.paid.work import paid_work
 from primorl.policy.exported import DeterministicPolicy, seed_folders
 from primorl.policy.loaded import FINAL
@@ -149,7 +150,7 @@ def select(
         chosen = None if payment.state is None else payment.state.chosen
         if chosen is None:
             scorer = score.fitted(problem, [candidate.policy for candidate in candidates])
-            private = partitions.open_private(kept_bytes(params.compute), episodes=True)
+            private = open_private(partitions, payment.charge, kept_bytes(params.compute), episodes=True)
             total = sum_scores(selection, scorer, private)
             payment.save_checkpoint(SelectionState(started=1))
             chosen = selection.choose(total)

@@ -19,13 +19,13 @@ from primorl.base.files import check_writable, file_sha256, home, replaced_direc
 from primorl.base.paths import CHECKPOINTS, FITS, SECRET
 from primorl.base.reporting import progress_bar
 from primorl.config.params import Params
-from primorl.data.private import ShardedStore
 from primorl.data.storage.rows import UnitStore
 from primorl.engine.distributed import Group, announce_grant, check_coverage, serve, wait_for_grant
 from primorl.engine.heads import LENGTHS
 from primorl.engine.linear import distilled
 from primorl.engine.policy_network import Network, PolicyNetwork
 from primorl.engine.public_evaluation import PublicEvaluation, PublicEvaluator
+from primorl.engine.rehearsal import train_pooled
 from primorl.engine.rounds import check_setup
 from primorl.engine.settings import LEAST_UNITS
 from primorl.engine.setup import CloningSetup, TrainingSetup
@@ -36,11 +36,13 @@ from primorl.paid import accounts
 from primorl.paid.compute import ALONE, Place, ThreadChoice, joined, kept_bytes
 from primorl.paid.model import PrivateStage, from_public
 from primorl.paid.partitions import Partitions, log_statement, privacy_statement, public_statement
+from primorl.paid.private import PrivateUnits, open_private
 from primorl.paid.work import Work, paid_work
 from primorl.policy import behaviour
 from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.ledger.charges import Payment, spent_on_dataset
+from primorl.privacy.ledger.history import Charge
 from primorl.privacy.statement import SpentOnDataset
 from primorl.tracking import StageRun
 
@@ -97,8 +99,8 @@ def paid_training(stage: PrivateStage, params: Params, partitions: Partitions, r
     with paid_work(params, run, request, begin, partial(_restored, setup)) as work:
         payment = work.payment
         _say_what_is_restored(stage, payment)
-        if stage.pooled is not None and params.dynamics.variant == "mopo":
-            trained = stage.pooled(params, setup, partitions, run)
+        if stage.baseline and params.dynamics.variant == "mopo":
+            trained = _train_baseline(params, setup, partitions, payment.charge, run)
         else:
             threads = ThreadChoice(params.compute, setup.execution.device)
             started = payment.state.started if payment.state else 0
@@ -140,7 +142,7 @@ def work_for_first(params: Params, stage: PrivateStage, folder: Path) -> None:
             )
         if setup.plan.is_private:
             check_setup(setup)
-        private = _open_private(params, setup, partitions, place)
+        private = _private_units(params, setup, partitions, None, place)
         check_coverage(group, setup.plan.units, private.numbers)
         serve(group, setup, setup.source_of(private))
 
@@ -160,7 +162,7 @@ def _train(
         if not payment.finished:  # the ledger has granted the charge: now all processes open the private units
             if group is not None:
                 announce_grant(group, _agreed(payment.charge.identity, setup))
-            rows = _open_private(params, setup, partitions, place)
+            rows = _private_units(params, setup, partitions, payment.charge, place)
             if group is not None:
                 check_coverage(group, setup.plan.units, rows.numbers)
             private = setup.source_of(rows)
@@ -177,12 +179,46 @@ def _train(
         )
 
 
-def _open_private(
-    params: Params, setup: TrainingSetup, partitions: Partitions, place: Place
-) -> UnitStore | ShardedStore:
+def _train_baseline(
+    params: Params, setup: TrainingSetup, partitions: Partitions, charge: Charge, run: StageRun
+) -> Trained:
+    """NOT PRIVATE. Train the MOPO baseline's model on the pooled private rows.
+
+    Its charge, without a guarantee, is already in the ledger. Where ``privacy.statistics.normaliser`` is ``private``,
+    the raw private rows make the normaliser.
+    """
+    rows = open_private(partitions, charge, sys.maxsize)
+    assert isinstance(rows, UnitStore)
+    public = partitions.public.flat() if partitions.public.units else None
+    if setup.normaliser == "private":
+        normaliser = replace(setup, normaliser="public").make_normaliser(rows.flat(), {})
+    else:
+        normaliser = setup.make_normaliser(public, {})
+    with progress_bar(params.dynamics.mopo.max_epochs, "train_model (mopo, not private)", "epoch") as bar:
+
+        def on_epoch(evaluation: PublicEvaluation | None) -> None:
+            bar.update()
+            if evaluation is not None:
+                log_evaluation(run, setup.architecture, evaluation)
+
+        return train_pooled(
+            setup.ensemble,
+            rows.flat(),
+            public,
+            normaliser=normaliser,
+            pooled=params.dynamics.mopo,
+            seed=setup.seed,
+            device=setup.execution.device,
+            on_epoch=on_epoch,
+        )
+
+
+def _private_units(
+    params: Params, setup: TrainingSetup, partitions: Partitions, charge: Charge | None, place: Place
+) -> PrivateUnits:
     own = slice(setup.plan.process, None, setup.plan.processes)
     asked = any(query.what == LENGTHS for query in setup.plan.queries)
-    return partitions.open_private(kept_bytes(params.compute, place), own, episodes=asked)
+    return open_private(partitions, charge, kept_bytes(params.compute, place), own, episodes=asked)
 
 
 def _restored(setup: TrainingSetup, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> TrainingState:

@@ -30,7 +30,7 @@ from primorl.evaluate.wording import ADVICE
 from primorl.paid.accounts import begun_ledger, dataset_version
 from primorl.paid.answers import ROLLOUTS
 from primorl.paid.missing_charges import refuse_missing_charges
-from primorl.paid.online import RELEASES
+from primorl.paid.online import MADE_ONLINE, RELEASES, user_epsilon
 from primorl.policy.advice import AGAINST, follows
 from primorl.policy.config import PolicyConfig
 from primorl.privacy.accounting.events import event_from_json
@@ -42,7 +42,7 @@ from primorl.privacy.statement import OnlineProtocol, Statement
 from primorl.release import bundle
 from primorl.release.bundle import check_cards, checked_policy, read_private_key, refuse_void, verify
 from primorl.release.bundle import sign as sign_bundle
-from primorl.release.card import both_forms, online_card, render, user_epsilon
+from primorl.release.card import online_cards, render
 from primorl.release.contents import (
     ANSWERS,
     CARDS,
@@ -51,7 +51,6 @@ from primorl.release.contents import (
     EVALUATION,
     FILES,
     LEDGER,
-    MADE_ONLINE,
     MANIFEST,
     MODEL,
     ONLINE,
@@ -424,7 +423,7 @@ def release_online(target: Path, params: Params | Reading, *, void_ok: bool, sig
         for name in POLICY:
             shutil.copyfile(paths.ONLINE / Path(name).name, fresh / name)
         write_record(fresh / ONLINE, replace(summary, seconds=None))
-        finish(fresh, both_forms(online_card(read(fresh, POLICY[2], Statement), summary)))
+        finish(fresh, online_cards(read(fresh, POLICY[2], Statement), summary))
         checked = check_online(fresh, void_ok=void_ok)
         if signer is not None:
             sign_bundle(fresh, signer)
@@ -447,7 +446,7 @@ def check_online(folder: Path, *, void_ok: bool, key: Path | None = None) -> Sta
     _check_protocol(path, statement, protocol)
     check_statement(path, statement)
     _check_summary(folder, config, statement, protocol, summary)
-    check_cards(folder, both_forms(online_card(statement, summary)))
+    check_cards(folder, online_cards(statement, summary))
     return statement
 
 

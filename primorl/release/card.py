@@ -158,8 +158,8 @@ def model_card(
     return _with_attack(card, bundle, sound)
 
 
-def online_card(statement: Statement, summary: OnlineSummary) -> Document:
-    """The card of a policy that learned from users: what each user is promised, and what she is not."""
+def online_cards(statement: Statement, summary: OnlineSummary) -> dict[str, str]:
+    """Write the card of a policy that learned from users, in both forms."""
     content = statement.to_json()
     card = written(
         "online_card",
@@ -171,14 +171,7 @@ def online_card(statement: Statement, summary: OnlineSummary) -> Document:
         studied=_STUDIED,
         units=f"{statement.unit}s",
     )
-    return _with_attack(card, content, statement.sound)
-
-
-def user_epsilon(statement: Statement) -> float | None:
-    """ε of somebody who is a user and not in the log; None: nothing may be relied on."""
-    if not statement.sound:
-        return None
-    return statement.mechanisms[-1].epsilon if statement.mechanisms else statement.epsilon
+    return both_forms(_with_attack(card, content, statement.sound))
 
 
 def _with_attack(card: Document, statement: Content, sound: bool) -> Document:

@@ -31,8 +31,6 @@ FILES = frozenset((*MODEL, *POLICY, *CARDS, LEDGER, EVALUATION))
 """What a bundle holds beside its manifest and the signature of that, if it is signed."""
 ONLINE = "online.json"
 """``metrics/online.json`` in the bundle of a policy that learned from users, which holds no model."""
-MADE_ONLINE = ("policy.safetensors", "epochs.safetensors", "config.json", "privacy.json")
-"""Files of ``models/online`` whose digests the ledger has."""
 STARTS = f"dynamics/{starts.FILE}"
 """In the bundle only if a query for first states was paid for."""
 ANSWERS = "private-evaluation.json"

@@ -21,10 +21,10 @@ from primorl.data.storage.schema import Spaces
 from primorl.paid import bill, clone
 from primorl.paid.accounts import project_ledger
 from primorl.paid.answers import estimator, plan_at
-from primorl.paid.bill import beside_model, check_next, never, next_bill, preview
+from primorl.paid.bill import beside_model, check_next, never, next_bill, preview, question_event
 from primorl.paid.model import make_plan
 from primorl.paid.partitions import Partitions
-from primorl.paid.questions import about, question_event
+from primorl.paid.questions import about
 from primorl.privacy.accounting.gaussian import gaussian_mean
 from primorl.privacy.accounting.privacy_filter import cost, total
 from primorl.privacy.ledger import refusals

@@ -170,7 +170,7 @@ def test_processes_agree_on_what_is_fitted(data: Params, monkeypatch: pytest.Mon
     granted = []
     monkeypatch.setattr(training, "Group", nullcontext)
     monkeypatch.setattr(training, "wait_for_grant", lambda group: granted[-1])
-    monkeypatch.setattr(training, "_open_private", lambda *_: (_ for _ in ()).throw(InterruptedError))
+    monkeypatch.setattr(training, "open_private", lambda *_, **__: (_ for _ in ()).throw(InterruptedError))
     setup = setup_of(fit(params)[0])
     other = replace(setup, plan=replace(setup.plan, rounds=setup.plan.rounds + 1))
     for first, error in ((setup, InterruptedError), (other, PipelineError)):
