@@ -6,9 +6,11 @@ from pipeline.runner import run_stage
 from primorl.base.paths import BEHAVIOUR, EVALUATION_FIGURE, MODEL, PARTITIONS, POLICY, PRIVATE_EVALUATION
 from primorl.config.params import Params, plain
 from primorl.evaluate.private.model_values import values_in_model
-from primorl.paid.answers import (
+from primorl.paid.bill import Bill
+from primorl.paid.partitions import Partitions
+from primorl.paid.private_evaluation import (
     ROLLOUTS,
-    Subject,
+    EvaluatedFiles,
     act_of,
     asked_for,
     clone_of,
@@ -18,8 +20,6 @@ from primorl.paid.answers import (
     paid_evaluation,
     write_evaluation,
 )
-from primorl.paid.bill import Bill
-from primorl.paid.partitions import Partitions
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting.events import event_from_json
@@ -49,7 +49,7 @@ def body(params: Params, run: StageRun) -> None:
         ends=PolicyConfig.read(POLICY).ends,
         clone=clone,
     )
-    subject = Subject.read(cloned=clone is not None)
+    subject = EvaluatedFiles.read(cloned=clone is not None)
     asked = asked_for(estimators, problem, partitions.manifest.info)
     free = values_in_model(problem, ROLLOUTS, clone)
     with paid_evaluation(params, problem, asked, partitions, subject, run) as answered:

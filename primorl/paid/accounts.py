@@ -32,8 +32,8 @@ from primorl.data.identity.membership import (
 )
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import DatasetInfo, Manifest
+from primorl.paid.estimators import check_question
 from primorl.paid.missing_charges import refuse_missing_charges
-from primorl.paid.questions import check_question
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.ledger.history import Request, Version
 from primorl.privacy.ledger.ledger import Budget, Ledger

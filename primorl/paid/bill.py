@@ -19,13 +19,13 @@ from primorl.config import suggestions
 from primorl.config.blocks import EstimatorName
 from primorl.config.params import Params
 from primorl.data.storage.schema import Manifest
-from primorl.paid import accounts, questions
+from primorl.paid import accounts, estimators
 from primorl.paid.clone import CLONE_BEHAVIOUR, check_clone, clone_event, clone_identity
+from primorl.paid.estimators import EVALUATE_PRIVATE
 from primorl.paid.fitting import Fit, check_verdict, fitted
 from primorl.paid.model import TRAIN_MODEL, check_choices, make_plan, model_identity
 from primorl.paid.partitions import Partitions
 from primorl.paid.public_checks import check_public
-from primorl.paid.questions import EVALUATE_PRIVATE
 from primorl.privacy.accounting.epsilon import RELATION_NAME, Training
 from primorl.privacy.accounting.gaussian import gaussian_mean
 from primorl.privacy.accounting.rounding import at_most, left_of
@@ -156,7 +156,7 @@ class Bill:
                 paid = charge is not None or (part == "model" and public_alone)
                 found.append(replace(each, identity=identity, paid=paid))
                 continue
-            about: set[str] = set(questions.about(each.question, info, cloned=cloned))
+            about: set[str] = set(estimators.about(each.question, info, cloned=cloned))
             if "policy" in about and self.params.behaviour.chosen_network() is not None:
                 about.add("clone")  # its policy begins as the clone
             needed = [sequences.get(part) for part in about - ({"policy", "model"} if public_alone else {"policy"})]
@@ -268,10 +268,10 @@ def question_event(params: Params, name: EstimatorName, epsilon: float, manifest
         PipelineError: the estimator does not fit the data, or no noise is enough for its ε.
     """
     if manifest is not None:
-        questions.check_question(name, manifest.info)
-    if manifest is None or name in questions.ONE_RELEASE:
+        estimators.check_question(name, manifest.info)
+    if manifest is None or name in estimators.ONE_RELEASE:
         return dp_event.GaussianDpEvent(1 / gaussian_mean(epsilon, params.privacy.delta))
-    from primorl.paid.answers import event_of_plan  # which imports torch
+    from primorl.paid.private_evaluation import event_of_plan  # which imports torch
 
     return event_of_plan(params, name, epsilon, manifest)
 

@@ -17,10 +17,10 @@ from primorl.evaluate.private.problem import EpisodeSource, Problem, check_block
 from primorl.evaluate.private.scores import CorrectedModel, CorrectedScorer
 from primorl.paid import accounts
 from primorl.paid.accounts import digest
-from primorl.paid.answers import act_of, evaluation_problem
 from primorl.paid.compute import kept_bytes
 from primorl.paid.partitions import Partitions, assumptions
 from primorl.paid.private import open_private
+from primorl.paid.private_evaluation import act_of, evaluation_problem
 from primorl.paid.work import paid_work
 from primorl.policy.exported import DeterministicPolicy, seed_folders
 from primorl.policy.loaded import FINAL

@@ -28,9 +28,9 @@ from primorl.evaluate.recommendation import Released
 from primorl.evaluate.summary import OnlineSummary, Summary
 from primorl.evaluate.wording import ADVICE
 from primorl.paid.accounts import begun_ledger, dataset_version
-from primorl.paid.answers import ROLLOUTS
 from primorl.paid.missing_charges import refuse_missing_charges
 from primorl.paid.online import MADE_ONLINE, RELEASES, user_epsilon
+from primorl.paid.private_evaluation import ROLLOUTS
 from primorl.policy.advice import AGAINST, follows
 from primorl.policy.config import PolicyConfig
 from primorl.privacy.accounting.events import event_from_json

@@ -20,11 +20,11 @@ from primorl.config.params import Params, from_plain, plain
 from primorl.data.storage.schema import Spaces
 from primorl.paid import bill, clone
 from primorl.paid.accounts import project_ledger
-from primorl.paid.answers import estimator, plan_at
 from primorl.paid.bill import beside_model, check_next, never, next_bill, preview, question_event
+from primorl.paid.estimators import about
 from primorl.paid.model import make_plan
 from primorl.paid.partitions import Partitions
-from primorl.paid.questions import about
+from primorl.paid.private_evaluation import estimator, plan_at
 from primorl.privacy.accounting.gaussian import gaussian_mean
 from primorl.privacy.accounting.privacy_filter import cost, total
 from primorl.privacy.ledger import refusals
@@ -136,7 +136,7 @@ def test_plan_says_what_an_edit_charges(
     other = replace(params, behaviour=replace(params.behaviour, target_epsilon=0.3))
     assert planned(other).endswith("clone_behaviour 0.3, " + questions.replace(" 0.2", " 0 (paid)"))
     for whose, edit, figure in (("policy", {"hidden": (8,)}, "0.35"), ("clone", {"target_epsilon": 0.3}, "0.3")):
-        monkeypatch.setattr("primorl.paid.questions.about", lambda *_, whose=whose, **__: ("model", whose))
+        monkeypatch.setattr("primorl.paid.estimators.about", lambda *_, whose=whose, **__: ("model", whose))
         assert planned(params) == nothing
         changed = replace(params, behaviour=replace(params.behaviour, **edit))
         assert planned(changed).endswith(f"clone_behaviour {figure}, {questions}"), "it is asked about another clone"

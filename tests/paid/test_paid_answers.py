@@ -7,8 +7,8 @@ from typing import Any
 from primorl.config.blocks import EstimatorName
 from primorl.config.params import Params, from_plain
 from primorl.config.suggestions import TO_FIT
-from primorl.paid import answers
-from primorl.paid.answers import Asked, Subject, estimator
+from primorl.paid import private_evaluation
+from primorl.paid.private_evaluation import EvaluatedFiles, PlannedEstimator, estimator
 from tests.evaluate.private.conftest import model, problem
 from tests.projects import project_settings
 
@@ -27,8 +27,11 @@ def settings(origins: dict[str, str] | None = None, **blocks: dict[str, Any]) ->
 
 def answered(name: EstimatorName, origins: dict[str, str] | None = None, **blocks: dict[str, Any]) -> str:
     asked = estimator(name, INFO, cloned=False)
-    question, subject = Asked(asked, asked.plan(PROBLEM, 0.1)), Subject("charge", "model", "policy", None, None)
-    return answers._identity(settings(origins, **blocks), DATA, question, subject)
+    question, subject = (
+        PlannedEstimator(asked, asked.plan(PROBLEM, 0.1)),
+        EvaluatedFiles("charge", "model", "policy", None, None),
+    )
+    return private_evaluation._identity(settings(origins, **blocks), DATA, question, subject)
 
 
 def test_another_policy_is_other_work_and_what_stands_in_for_a_fitted_value_is_not() -> None:
@@ -46,17 +49,17 @@ def test_another_policy_is_other_work_and_what_stands_in_for_a_fitted_value_is_n
 
 
 def test_an_answer_with_a_fitted_behaviour_stands_where_it_was_paid_for() -> None:
-    subject = Subject("charge", "model", "policy", "clone's charge", "clone")
+    subject = EvaluatedFiles("charge", "model", "policy", "clone's charge", "clone")
     new, old = (estimator("doubly_robust", INFO, cloned=cloned) for cloned in (True, False))
     question = replace(PROBLEM, discrete_actions=True)
-    earlier = Asked(old, old.plan(question, 0.1))
-    asked = Asked(new, new.plan(question, 0.1), earlier)
+    earlier = PlannedEstimator(old, old.plan(question, 0.1))
+    asked = PlannedEstimator(new, new.plan(question, 0.1), earlier)
 
-    def identity(asked: Asked, subject: Subject = subject) -> str:
-        return answers._identity(settings(), DATA, asked, subject)
+    def identity(asked: PlannedEstimator, subject: EvaluatedFiles = subject) -> str:
+        return private_evaluation._identity(settings(), DATA, asked, subject)
 
-    def stands(known: set[str]) -> Asked:
-        return answers._as_paid(settings(), DATA, asked, subject, known)
+    def stands(known: set[str]) -> PlannedEstimator:
+        return private_evaluation._as_paid(settings(), DATA, asked, subject, known)
 
     assert stands({identity(earlier)}) is earlier
     assert stands(set()) is asked

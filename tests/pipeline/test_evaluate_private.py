@@ -14,7 +14,7 @@ from primorl.data.storage.rows import UnitStore
 from primorl.evaluate.private.behaviour import Behaviour
 from primorl.evaluate.private.problem import BLOCK
 from primorl.evaluate.private.results import PrivateEvaluation
-from primorl.paid import answers
+from primorl.paid import private_evaluation
 from primorl.paid.training import write_nothing
 from primorl.policy.exported import save
 from primorl.privacy.ledger.ledger import Ledger
@@ -96,7 +96,7 @@ def test_a_machine_whose_last_bits_depend_on_a_rows_place_is_not_charged(
 ) -> None:
     unopened(monkeypatch)
     factors = torch.linspace(1, 1 + 1e-12, BLOCK, dtype=torch.float64)[:, None]
-    monkeypatch.setattr(answers, "mean_change", lambda ensemble, rows: rows * factors)
+    monkeypatch.setattr(private_evaluation, "mean_change", lambda ensemble, rows: rows * factors)
     refused(ready, "differ with its place among other rows")
     assert charged(ready) == []
 
@@ -122,7 +122,7 @@ def test_a_stage_killed_at_its_only_release_has_spent_it_and_asks_before_it_pays
 
 def test_an_answer_is_never_read_on_the_scale_of_other_bounds(ready: Params) -> None:
     with pytest.MonkeyPatch.context() as earlier:
-        earlier.setattr(answers, "_about", lambda estimator, problem, subject: "")
+        earlier.setattr(private_evaluation, "_about", lambda estimator, problem, subject: "")
         evaluated(asking(ready, {"behaviour": 3.0}))
     evaluated(ready)
     config = Path("models/dynamics/config.json")

@@ -11,7 +11,7 @@ from torch import Tensor
 import primorl
 from primorl.base.errors import PipelineError
 from primorl.model.ensemble import SeedGenerators, soft_bounded
-from primorl.paid.answers import clone_of
+from primorl.paid.private_evaluation import clone_of
 from primorl.policy import behaviour, exported
 from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy, released
 from primorl.policy.config import PolicyConfig

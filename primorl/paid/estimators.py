@@ -20,7 +20,7 @@ _ABOUT: dict[EstimatorName, tuple[Literal["model", "policy"], ...]] = {"behaviou
 
 
 def about(name: EstimatorName, info: DatasetInfo, *, cloned: bool) -> tuple[Literal["model", "policy", "clone"], ...]:
-    """Name what a question is about beside the data, as `primorl.paid.answers.estimator` answers it."""
+    """Name what a question is about beside the data, as `primorl.paid.private_evaluation.estimator` answers it."""
     found = _ABOUT.get(name, ("model", "policy"))
     weighted = name == _WEIGHTED and cloned and not info.behaviour_probabilities
     return (*found, "clone") if weighted else found
