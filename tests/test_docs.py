@@ -1,6 +1,8 @@
 """The documentation: every page is in the navigation, links lead somewhere, commands parse, nothing comes from afar."""
 
+import ast
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,28 @@ def test_links_lead_to_files_and_headings_and_commands_parse(page: Path) -> None
     assert broken_links(page) == []
     if page.name != "CHANGELOG.md":
         assert wrong_commands(page) == []
+
+
+def test_the_architecture_page_has_the_rooms_as_the_code_has_them() -> None:
+    """Rooms stand in the order of the import contract, with the first lines of their modules; every place is there."""
+    text, contracts = (ROOT / "docs/architecture.md").read_text(), (ROOT / "pyproject.toml").read_text()
+    (layers,) = [
+        found["layers"] for found in tomllib.loads(contracts)["tool"]["importlinter"]["contracts"] if "layers" in found
+    ]
+    rooms = [room.removeprefix("primorl.") for layer in reversed(layers) for room in reversed(layer.split(" | "))]
+    wanted = []
+    for room in rooms[:-1]:
+        files = ROOT / f"primorl/{room}.py", ROOT / f"primorl/{room}/__init__.py"
+        (tree,) = [ast.parse(file.read_text()) for file in files if file.exists()]
+        wanted.append(f"| `{room}` | {(ast.get_docstring(tree) or '').splitlines()[0]} |")
+    assert rooms[-1] == "pipeline"
+    assert "\n".join(wanted) in text
+    assert not [
+        place
+        for place in re.findall(r"`([a-z_/]+\.py)`", text)
+        if not (ROOT / "primorl" / place).exists() and not (ROOT / place).exists()
+    ]
+    assert len(text.splitlines()) <= 100, "two screens"
 
 
 def test_a_broken_link_is_found(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""The environment below everything: errors, files, records, paths, DVC, processes, reports."""
+"""Errors, atomic files, records, paths, DVC, processes, progress."""

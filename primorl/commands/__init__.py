@@ -1,1 +1,1 @@
-"""The subcommands of ``primorl``: ``HELP``, ``EXAMPLES``, ``add_arguments(parser)`` and ``run(arguments)`` each."""
+"""The command `primorl`: one module for each group of subcommands."""

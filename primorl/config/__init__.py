@@ -1,1 +1,1 @@
-"""The typed view of ``params.yaml`` and of a dataset, checked once."""
+"""`params.yaml` and `datasets/<name>.yaml` as typed settings, checked once."""

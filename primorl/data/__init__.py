@@ -1,1 +1,1 @@
-"""What a dataset is: sources, validation, the Parquet parts, the split by privacy unit, the store."""
+"""Sources, schema, Parquet parts, the split by privacy unit, identity of units."""

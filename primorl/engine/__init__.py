@@ -1,1 +1,1 @@
-"""The private engine: set-up, local updates, rounds, checkpoints, several processes."""
+"""The private engine: cohorts, local updates, rounds, checkpoints, several processes."""

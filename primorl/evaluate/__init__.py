@@ -1,1 +1,1 @@
-"""The policy in the true environment: returns, their statistics, their figure."""
+"""Returns, private estimators, the recommendation, the summary."""

@@ -1,1 +1,1 @@
-"""The Gaussian ensemble: its private training, its release, the pessimistic MDP made from it."""
+"""Released models: the ensemble, its pessimistic MDP, start states."""

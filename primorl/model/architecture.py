@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from primorl.model.ensemble import Weights
 
 TERMINATION_GAIN = 10.0
-"""Logits are the last output times this, since a unit has one row of an end (docs/architecture.md compares gains)."""
+"""Logits are the last output times this, since a unit has one row of an end (docs/internals.md compares gains)."""
 _RARE_LOGIT = math.log(0.01 / 0.99)
 
 

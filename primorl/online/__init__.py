@@ -1,1 +1,1 @@
-"""Online private policy optimisation: users arrive, each is used once, and every update is a noised release."""
+"""Online private policy gradient: cohorts of arriving users, one noised release each."""

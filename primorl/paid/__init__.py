@@ -1,1 +1,1 @@
-"""Paid work on private rows: what it is, what it will be charged, what its settings are fitted to."""
+"""Paid work on private rows: fitting, the bill, payment, and the door to the rows."""

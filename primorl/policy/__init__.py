@@ -1,1 +1,1 @@
-"""SAC in the pessimistic model, and the policies it makes. Sees a model and start states, never the data."""
+"""SAC in the pessimistic model, the cloned behaviour, and the policies that they make."""

@@ -1,1 +1,1 @@
-"""The mechanism and its accounting. Imports nothing of the other rooms."""
+"""Mechanism, accounting, ledger, audits, privacy statements."""

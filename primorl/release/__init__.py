@@ -1,1 +1,1 @@
-"""What may leave: the bundle and its model card."""
+"""The bundle of files that may leave: making it, checking it, its cards."""

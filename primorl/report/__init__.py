@@ -1,1 +1,1 @@
-"""The report of a run: one self-contained page for people who decide about a policy."""
+"""The report of a run: one page for people who decide about a policy."""

@@ -1,1 +1,1 @@
-"""Gymnasium environments that a dataset's source and its evaluation share; they know nothing of either."""
+"""Gymnasium environments for sources and for evaluation."""

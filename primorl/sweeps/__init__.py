@@ -1,1 +1,1 @@
-"""Sweeps: many runs of the pipeline on the same partitions, each in a folder of its own."""
+"""Many runs of the pipeline on the same partitions."""

@@ -1,4 +1,4 @@
-"""MLflow: one run per pipeline run, one nested run per stage; see `primorl.tracking.store`."""
+"""MLflow: a run for each run of the pipeline, and the registry of policies."""
 
 import hashlib
 import json

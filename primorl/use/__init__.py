@@ -1,1 +1,1 @@
-"""Using a policy on tables of observations: prediction, ONNX, drafting the entry of a new log."""
+"""Using a policy on tables: prediction, ONNX, drafting the entry of a log."""
