@@ -68,7 +68,7 @@ class Run:
         """Read a run in the working directory, and compare its files with each other.
 
         Args:
-            params: name the ledger, which knows who must not be public.
+            params: name the ledger, which knows the units that must not be public.
             variant: of a run that is not evaluated yet; None: read the summary, which has it.
 
         Raises:

@@ -34,7 +34,7 @@ _INSTALL = "pip install 'primorl[pipeline]'"
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check. Where the state is not ``ok``, ``says`` names what to do."""
+    """The result of one check. Where the state is not ``ok``, ``says`` names the remedy."""
 
     what: str
     state: State
@@ -352,7 +352,7 @@ def _check_keys_of_stages(params: "Params") -> None:
 
 
 def _say_charges(params: "Params") -> None:
-    """Print what the next run charges; on a terminal, ask whether to go on where a budget is nearly used up."""
+    """Print the charges of the next run; on a terminal, ask whether to go on where a budget is nearly used up."""
     from primorl.paid.bill import UNKNOWN, preview
 
     found = preview(params)

@@ -1,6 +1,6 @@
-"""The answer of ``primorl plan``: what a mechanism costs, what was spent before, and whether the budget allows it.
+"""The answer of ``primorl plan``: the cost of a mechanism, the account before it, and whether the budget allows it.
 
-What the options leave open is taken from ``params.yaml``.
+Options that are not given are taken from ``params.yaml``.
 """
 
 import json
@@ -122,7 +122,7 @@ class Settings:
 
     @cached_property
     def fit(self) -> tuple[Params, Fit] | None:
-        """The project's choices fitted to the data, and what is to be expected of them; None: no data are here.
+        """The project's choices fitted to the data, and their expected success; None: no data are here.
 
         They are fitted to a target ε that an option gives, but where the noise is that of ``params.yaml``.
         """
@@ -135,7 +135,7 @@ class Settings:
 
     @cached_property
     def objections(self) -> Objections:
-        """What the public split says against the run; for where there is one."""
+        """Objections to the run that the public split shows; for where there is one."""
         assert self.run is not None
         return objections(*self.run, self.public)
 
@@ -199,7 +199,7 @@ class Settings:
 
 
 def asked_for(settings: Settings) -> tuple[Training, float]:
-    """Complete the mechanism that the options ask about: solve for what is looked for.
+    """Complete the mechanism that the options ask about; solve for the noise or the rounds.
 
     Returns:
         The training run, and δ.
@@ -243,7 +243,7 @@ def asked_for(settings: Settings) -> tuple[Training, float]:
 
 
 def _as_trained(settings: Settings, params: Params, manifest: Manifest) -> tuple[Training, float]:
-    """Return the mechanism that training would run, or raise what training would refuse it with."""
+    """Return the mechanism that training would run, or raise the error that training would."""
     check_choices(params, manifest, settings.public)
     check_clone(params, manifest)
     if settings.fit is None and params.unfitted:
@@ -361,7 +361,7 @@ def _fit_lines(settings: Settings, fit: Fit, manifest: Manifest) -> Iterator[str
 
 
 def _with_others(bill: Bill) -> str:
-    """Say what this run, the clone of the behaviour and the private evaluation of the policy come to together."""
+    """State the ε of this run, the clone of the behaviour and the private evaluation of the policy together."""
     words, questions = [], []
     for each in bill.charges[1:]:
         epsilon = at_most(each.epsilon or 0, 4)
@@ -422,7 +422,7 @@ def _ledger_lines(settings: Settings, bill: Bill, training: Training, status: St
 
 
 def _next_line(bill: Bill) -> str:
-    """Say what `dvc repro` would charge next, by stage."""
+    """List the next charges of `dvc repro`, by stage."""
     if not bill.unpaid:
         return "  next `dvc repro`: all of it is paid, nothing is charged"
     words = []

@@ -1,4 +1,4 @@
-"""``primorl select``, ``predict``, ``export`` and ``release``: what is done with a policy."""
+"""``primorl select``, ``predict``, ``export`` and ``release``: uses of a policy."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""``primorl summary``, ``runs`` and ``report``: what runs came to."""
+"""``primorl summary``, ``runs`` and ``report``: results of runs."""
 
 import json
 import math
@@ -43,7 +43,7 @@ def summary(as_json: AsJson = False) -> None:
 
 
 def _mention_later_charges(charges: int) -> None:
-    """Say what is spent by now where the ledger has more charges than the results, which say what was spent then."""
+    """Print the account by now where the ledger has more charges than the results counted."""
     from primorl.config.params import load_reading
     from primorl.data.storage.schema import Manifest
     from primorl.paid.accounts import begun_ledger, dataset_version
@@ -69,7 +69,7 @@ def _mention_later_charges(charges: int) -> None:
 
 
 def _online_row() -> str:
-    """Write what users who came after training brought, as one more row; empty where nobody was met."""
+    """Write the result of online learning as one more row; empty where no users were met."""
     from primorl.evaluate.summary import OnlineSummary
 
     found = OnlineSummary.read(ONLINE_METRICS) if ONLINE_METRICS.exists() else OnlineSummary(met=False)
@@ -83,7 +83,7 @@ def _online_row() -> str:
 
 
 def other_files(summary: "Summary") -> str | None:
-    """Say in a line why the results are not of what ``models/`` holds; None: they are."""
+    """Say in a line why the results are not of the files in ``models/``; None: they are."""
     return summary.other_files(MODEL, MOPO if summary.variant == "mopo" else POLICY)
 
 

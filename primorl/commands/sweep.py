@@ -53,7 +53,7 @@ def sweep(
 
 
 def _table(sweep: "Sweep", rows: "list[Row]") -> str:
-    """Write a line for every trial: what varies, the result, its ε; below, why trials are not finished."""
+    """Write a line for every trial: varied settings, result, ε; below, why trials are not finished."""
     from primorl.privacy.accounting.rounding import at_most
     from primorl.sweeps.file import column_heads
 

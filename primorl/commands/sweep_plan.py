@@ -1,4 +1,4 @@
-"""What the trials of a sweep would charge, before any of them is run: ``primorl sweep FILE --plan``."""
+"""Charges of the trials of a sweep, before any of them is run: ``primorl sweep FILE --plan``."""
 
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ from primorl.sweeps.trial import read_row, trial_folder, trial_params
 
 @dataclass(kw_only=True)
 class _Planned:
-    """What is known of a trial beforehand; ``charges`` are those that are not paid yet, by identity."""
+    """Facts of a trial known beforehand; ``charges`` are those that are not paid yet, by identity."""
 
     trial: Trial
     finished: bool
@@ -38,7 +38,7 @@ class _Planned:
 
 
 def lines(sweep: Sweep) -> Iterator[str]:
-    """Write the plan of a grid as text: a table, and what all of it comes to. Nothing is charged.
+    """Write the plan of a grid as text: a table, and the total of it. Nothing is charged.
 
     Raises:
         PipelineError: it is a search, which chooses as it goes; or the settings do not fit.
@@ -90,7 +90,7 @@ def _planned(sweep: Sweep, trial: Trial, partitions: Partitions, account: Accoun
 def _charges(
     own: Params, event: dp_event.DpEvent, partitions: Partitions, account: Account, trial: Trial
 ) -> dict[str, dp_event.DpEvent]:
-    """List what is not paid yet; equal identities are one charge, also of several trials.
+    """List the charges that are not paid yet; equal identities are one charge, also of several trials.
 
     Questions are about a trial's own policy, so each trial pays for its own.
     """
@@ -111,7 +111,7 @@ def _table(sweep: Sweep, found: list[_Planned]) -> str:
 
 
 def _total(found: list[_Planned], partitions: Partitions, account: Account) -> Iterator[str]:
-    """Say what the sweep would charge in all, and whether the budget allows it."""
+    """State the charges of the whole sweep, and whether the budget allows them."""
     checked = params.load()
     delta = checked.privacy.budget.delta
     charges = {name: event for each in found for name, event in each.charges.items()}

@@ -1,4 +1,4 @@
-"""What several commands share: their registration, options that they parse alike, and tables for the terminal."""
+"""Helpers of several commands: registration, options that they parse alike, and tables for the terminal."""
 
 import contextlib
 import inspect
@@ -18,7 +18,7 @@ _called_from = Path()
 
 
 def add_command(app: typer.Typer, name: str, function: Callable[..., None], examples: str = "") -> None:
-    """Add a command whose help is the function's docstring and ``examples``; examples are not wrapped."""
+    """Add a command. Its help is the function's docstring and ``examples``; examples are not wrapped."""
     text = f"{inspect.getdoc(function)}\n\n{examples}"
     app.command(name, help=text.replace("Examples:\n", "\b\nExamples:\n").rstrip())(function)
 
@@ -109,7 +109,7 @@ def rendered(
         headers: one for each column.
         rows: cells, one for each column; printed literally.
         right: headers of the columns that are aligned to the right.
-        cut: headers of the columns whose cells are cut to fit the terminal, so that a row stays a line.
+        cut: headers of the columns that are cut to fit the terminal, so that a row stays a line.
     """
     from rich.cells import cell_len
     from rich.console import Console

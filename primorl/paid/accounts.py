@@ -1,4 +1,4 @@
-"""The project's ledger: what a stage asks of it, and what the project's files say it must hold."""
+"""The project's ledger: opening it, requests to it, and the public split, which it must allow to be read."""
 
 import hashlib
 import json
@@ -99,15 +99,15 @@ def is_begun(params: Params | Reading) -> bool:
 
 
 def open_ledger(params: Params | Reading, kind: type[_L], *, read_only: bool) -> _L:
-    """Open the project's ledger as it is; raises what ``kind.open`` raises."""
+    """Open the project's ledger as it is; raises the errors of ``kind.open``."""
     return kind.open(ledger_url(params), secret=project_secret(), anchor=home() / LEDGER_HEAD, read_only=read_only)
 
 
 def check_secret(manifest: Manifest, partitions: Path) -> None:
     """Check that the partitions were made under the project's secret, before anything is charged to their units.
 
-    Under another one the ledger would recognise nobody. Manifests of older versions hold no value to check; there
-    `open_public` tells by the digests of the public units.
+    Under another one the ledger would not recognise the units. Manifests of older versions hold no value to check;
+    there `open_public` tells by the digests of the public units.
 
     Raises:
         PipelineError: the secret is another one, or is not there.
@@ -170,7 +170,7 @@ def refuse_published(params: Params | Reading, dataset: str, version: Version) -
 
 
 def publish(params: Params, dataset: str, version: Version, *, people: bool) -> None:
-    """Ask whether units may be split so and, where they are people, record who is public, be it nobody.
+    """Refuse a split that the ledger does not allow and, of people, record the public units, also where there are none.
 
     Raises:
         Refused: as `refuse_published`; or units become public that were private, and ``partition.publish`` does not
@@ -187,7 +187,7 @@ def open_public(params: Params | Reading | None, partitions: Path = PARTITIONS) 
     """Read the public split, once the ledger knows of no charge for one of its units as private.
 
     Such a split can be there without a charge of its own: made under another ``partition.salt``, or brought back by
-    DVC. Outside the trust boundary, without the project's secret, nobody can tell.
+    DVC. Outside the trust boundary, without the project's secret, this cannot be told.
 
     Args:
         params: name the ledger; None: another process has asked it.
@@ -214,7 +214,7 @@ def open_public(params: Params | Reading | None, partitions: Path = PARTITIONS) 
 
 
 def read_public(manifest: Manifest, partitions: Path, public: bytes) -> UnitStore:
-    """Read the public split, whose units must be those of the digests in ``public_units.bin``.
+    """Read the public split and compare its units with the digests in ``public_units.bin``.
 
     Raises:
         PipelineError: a file is missing or broken, or the rows are of other units.
@@ -267,9 +267,9 @@ def solved_noise(
 
 
 def noise_of_share(key: str, epsilon: float, delta: float, share: float) -> float:
-    """Noise multiplier of a query of everybody that takes a share of the ε of a key of params.yaml.
+    """Compute the noise multiplier of a query of all units that takes a share of the ε of a key of params.yaml.
 
-    The share is of 1/z² of one Gaussian release at the whole ε, which adds up over queries and rounds of everybody.
+    The share is of 1/z² of one Gaussian release at the whole ε, which adds up over queries and rounds of all units.
 
     Raises:
         PipelineError: no noise is enough.
@@ -289,7 +289,7 @@ def plan_identity(plan: Plan) -> list[Any]:
 
 
 def budget(params: Params, units: int) -> Budget | None:
-    """Read what all runs on K ``units`` may spend together; None without a limit.
+    """Read the budget of all runs on K ``units`` together; None without a limit.
 
     Raises:
         PipelineError: its δ is so large that it bounds nothing.

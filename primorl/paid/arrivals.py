@@ -1,4 +1,4 @@
-"""Who comes to an online run, in which cohort each is met, and how the ledger recognises them."""
+"""Users of an online run: their order, their cohorts, and their identity in the ledger."""
 
 import hashlib
 import hmac
@@ -28,9 +28,9 @@ class Arrivals:
 
     Attributes:
         cohorts: numbers of the arrivals that each cohort meets, in their order.
-        met: ids of those who are met, in this order.
+        met: ids of the users, in the order in which they are met.
         populations: names within which ids mean the same; the first is that of these people.
-        unit: what the ledger calls one of them.
+        unit: name of one of them in the ledger.
         trajectories_per_person: as declared of the log, where ids are shared with it.
         turned_away: arrivals that are not met.
     """
@@ -98,12 +98,12 @@ class Arrivals:
 
 
 def share_ids(params: Params) -> bool:
-    """Whether the ids of those who arrive are the log's; see `Arrivals.shared`."""
+    """Tell whether the ids of arriving users are the log's; see `Arrivals.shared`."""
     return _population(params)[1] != ONE_USER
 
 
 def whose_account(*, shared: bool) -> str:
-    """What the charges of those who arrive count against, as commands say it."""
+    """Name the account that charges of arriving users count against, as commands say it."""
     return (
         "they share the log's budget where ids are the same"
         if shared
@@ -116,8 +116,8 @@ def in_cohorts(
 ) -> tuple[tuple[int, ...], ...]:
     """Numbers of the arrivals in cohorts of ``size``.
 
-    Who came ``appearances`` times already is turned away, and an id that is already in the cohort being filled is
-    skipped. Only ids decide, never what anybody did. Who is left over at the end is not met.
+    A user who came ``appearances`` times already is turned away, and an id that is already in the cohort being filled
+    is skipped. Only ids decide, never actions or outcomes. Users left over at the end are not met.
     """
     met: Counter[str] = Counter()
     cohorts: list[tuple[int, ...]] = []
@@ -133,10 +133,10 @@ def in_cohorts(
 
 
 def _population(params: Params) -> tuple[str, str]:
-    """Within which ids mean the same, and what one unit is called.
+    """Name the population within which ids mean the same, and one of its units.
 
     Where the log's unit is a person, users with the same ids are the same people, and their charges add up. Where it is
-    a trajectory, nobody can tell who of the users is in it.
+    a trajectory, it is unknown which users are in it.
     """
     own = params.chosen.population or params.dataset
     if params.online.arrivals is None or params.chosen.unit == _TRAJECTORY:

@@ -84,7 +84,7 @@ def _claiming(params: Params) -> Manifest:
 
 
 def report(found: LowerBound | OneRun) -> dict[str, Any]:
-    """What an audit found, how sure the bounds are, and what they say of the claim, as plain data."""
+    """Return the bounds of an audit, their confidence, and their verdict on the claim, as plain data."""
     content: dict[str, Any] = {}
     if isinstance(found, OneRun):
         content["trained_on"] = "the public split and canaries, taken for private units; the model was dropped"

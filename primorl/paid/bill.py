@@ -1,4 +1,4 @@
-"""The bill: what the next `dvc repro` charges, what of it is paid, and whether the budget allows the rest.
+"""The bill: charges of the next `dvc repro`, those that are paid, and whether the budget allows the rest.
 
 Model, clone and questions are paid one after the other by the same people. A budget that allows the first and not all
 would leave a run without its answers, so it is refused before the first. Reads no private byte.
@@ -70,7 +70,7 @@ class PendingCharge:
 
 @dataclass(frozen=True)
 class Bill:
-    """Charges of the next run of the stages, beside what was spent before.
+    """Charges of the next run of the stages, and the account before them.
 
     Attributes:
         params: the choices.
@@ -170,7 +170,7 @@ class Bill:
         """Refuse to pay for a model where the clone or the questions after it could not be paid for any more.
 
         A model that is paid for is restored at no cost, and is not refused for the budget; a total of the run holds
-        for it too. A model that is charged alone is left to the ledger, whose advice counts nothing else.
+        for it too. A model that is charged alone is left to the ledger, since its advice then holds.
 
         Raises:
             BudgetExceeded: budget or total do not allow the model and all that is asked with it. Nothing was charged.
@@ -190,7 +190,7 @@ class Bill:
     def refuse_total(self) -> None:
         """Refuse a model, a clone and questions that cost more than a total that is a limit.
 
-        `Params` has done so already for what is charged as one Gaussian release; here all is counted as the ledger
+        `Params` counts each as one Gaussian release; here all are counted as the ledger
         does.
 
         Raises:
@@ -209,7 +209,7 @@ class Bill:
             )
 
     def remedy(self) -> str:
-        """Advise what fits the budget with everything that is charged beside the model."""
+        """Advise a model that fits the budget together with the charges beside it."""
         assert self.budget is not None
         beside, run, target = self.beside, Training.of(self.model.event), self.params.privacy.target_epsilon
         if not beside or run is None or target is None:
@@ -261,7 +261,7 @@ def question_event(params: Params, name: EstimatorName, epsilon: float, manifest
     Args:
         params: every choice.
         name: of the estimator.
-        epsilon: what params.yaml asks for.
+        epsilon: as params.yaml asks for it.
         manifest: of the partitions; None: not known, and the event is that of a Gaussian release.
 
     Raises:
@@ -304,16 +304,16 @@ def never() -> bool:
 
 
 def same_questions(changed: Set[str] | None = None) -> bool:
-    """Tell whether `dvc repro` would leave model, clone, policy and what is asked about them as they are."""
+    """Tell whether `dvc repro` would leave model, clone, policy and the questions about them as they are."""
     stages = {TRAIN_MODEL, CLONE_BEHAVIOUR, _POLICY_STAGE, EVALUATE_PRIVATE}
     return not (changed_stages() if changed is None else changed) & stages
 
 
 def check_next(params: Params) -> None:
-    """Refuse what the next run of the stages would be refused for, before any of it is run. Charges and reads nothing.
+    """Refuse the next run of the stages for the reasons they would, before any of it is run. Charges and reads nothing.
 
     Whether the device is there is seen when the stage begins, also before it charges.
-    What `primorl.paid.arrivals` brings has an account of its own and is asked for by the stage ``online``.
+    Users of `primorl.paid.arrivals` have an account of their own, which the stage ``online`` asks.
 
     Raises:
         Refused: by the ledger: the charges that are not paid yet would not be granted.
@@ -359,7 +359,7 @@ def _largest(fits: Callable[[float], bool], target: float) -> float | None:
 
 
 def _at(params: Params, epsilon: float) -> Params:
-    """The same choices at another ε of the model; what is a share of it follows."""
+    """Return the same choices at another ε of the model; shares of it follow."""
     target, own = params.privacy.target_epsilon, str(PARAMS)
     assert target is not None
     behaviour, evaluation = params.behaviour, params.evaluation
@@ -378,7 +378,7 @@ def _at(params: Params, epsilon: float) -> Params:
 
 @dataclass(frozen=True)
 class Preview:
-    """What the next `dvc repro` would charge.
+    """Charges of the next `dvc repro`, in words.
 
     Attributes:
         line: to be printed.

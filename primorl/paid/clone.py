@@ -109,7 +109,7 @@ def check_actions(params: Params, manifest: Manifest) -> None:
     """Refuse actions that cannot be scaled to [-1, 1], and a spread of discrete ones.
 
     Raises:
-        PipelineError: names what was found.
+        PipelineError: names the actions or the bounds.
     """
     spaces, bounds = manifest.info.spaces, params.behaviour.log_variance_bounds
     if spaces.discrete_actions and bounds != FIRST_CLONE[1]:
@@ -131,7 +131,7 @@ def normaliser_of_clone(params: Params) -> Literal["public", "bounds"]:
 
 
 def clone_identity(params: Params, partitions: Partitions) -> str:
-    """Digest all that was asked for. What this module makes of it is left out, as in `model_work.model_identity`.
+    """Digest the settings that were asked for. Constants of this module are left out, as in `model_identity`.
 
     So a version with other constants does not charge the same people again: `TrainingSetup.digest` tells a plan from
     another, and a charge is neither resumed nor restored under another one.
@@ -298,7 +298,7 @@ def _released_scales(params: Params, manifest: Manifest) -> "Normaliser":
 
 
 def _heads_plan(params: Params, manifest: Manifest, network: "PolicyNetwork") -> Plan:
-    """Plan the mechanism of linear heads of the clone: rounds of everybody, and the query of their spread.
+    """Plan the mechanism of linear heads of the clone: rounds of all units, and the query of their spread.
 
     Raises:
         PipelineError: no noise reaches the ε.

@@ -1,4 +1,4 @@
-"""Device, threads and memory of a stage: what the `compute` block of params.yaml asks for."""
+"""Device, threads, memory and processes of a stage, as the `compute` block of params.yaml asks for them."""
 
 import os
 import signal
@@ -123,7 +123,7 @@ class ThreadChoice:
     takes several times as long as with one thread. So a few products of random numbers are timed now and then.
 
     The number of threads changes rounding errors of a sum and nothing else. It is chosen without any data, and only
-    for the private rounds, whose result is random anyway: seeded work keeps its number of threads.
+    for the private rounds, since their result is random anyway: seeded work keeps its number of threads.
 
     Args:
         compute: the settings; with ``threads`` set, that number stays.

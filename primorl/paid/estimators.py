@@ -1,4 +1,4 @@
-"""What the questions of private evaluation are about, and what they are charged as.
+"""The estimators of private evaluation as settings name them: their subjects, and the data that they fit.
 
 Only the plan of an estimator with rounds imports torch, which is slow.
 """
@@ -20,7 +20,7 @@ _ABOUT: dict[EstimatorName, tuple[Literal["model", "policy"], ...]] = {"behaviou
 
 
 def about(name: EstimatorName, info: DatasetInfo, *, cloned: bool) -> tuple[Literal["model", "policy", "clone"], ...]:
-    """Name what a question is about beside the data, as `primorl.paid.private_evaluation.estimator` answers it."""
+    """Name the subjects of an estimator beside the data, as `primorl.paid.private_evaluation.estimator` has them."""
     found = _ABOUT.get(name, ("model", "policy"))
     weighted = name == _WEIGHTED and cloned and not info.behaviour_probabilities
     return (*found, "clone") if weighted else found

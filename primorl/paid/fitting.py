@@ -116,7 +116,7 @@ _INSTEAD = (
 
 @record
 class Fit:
-    """Fitted settings and what is to be expected of them: a file in ``.primorl/fits``."""
+    """Fitted settings and their expected success: a file in ``.primorl/fits``."""
 
     FORMAT: ClassVar[int] = 1
 
@@ -230,7 +230,7 @@ def check_verdict(params: Params, fit: Fit) -> None:
 
 
 def say_fit(stage: str, chosen: Params, fit: Fit) -> None:
-    """Print what was fitted, and what is to be expected of it."""
+    """Print the fitted settings and their expected success."""
     if fit.values:
         said = ", ".join(f"{key} {value}" for key, value in sorted(fit.values.items()))
         print(f"{stage}: fitted to public facts of the data: {said}", file=sys.stderr)
@@ -314,7 +314,7 @@ def _by_rule(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
 
 
 def _of_heads(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
-    """Linear heads on the features of the largest degree whose noise is small enough, or else of degree 1.
+    """Fit linear heads: features of the largest degree at which the noise is small enough, or else of degree 1.
 
     Degree 3 makes members disagree away from the data, which holds policies back: it is tried where no environment can
     tell a wrong policy from a good one.
@@ -356,7 +356,7 @@ def _candidates(params: Params, manifest: Manifest, public: UnitStore) -> list[d
 
 @dataclass(frozen=True)
 class _Candidate:
-    """Values of what is to be fitted, the training that they make, and a dry run of it at a share of the noise."""
+    """Values for the settings to be fitted, their training, and a dry run of it at a share of the noise."""
 
     values: dict[str, Any]
     setup: "TrainingSetup"

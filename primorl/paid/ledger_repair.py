@@ -1,4 +1,4 @@
-"""``primorl ledger repair``: say what the ledger has lost, record again what can be, and begin a new head."""
+"""``primorl ledger repair``: list lost charges, record again those that can be, and begin a new head."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ def repair(params: Params | Reading, *, accept_loss: bool) -> Iterator[str]:
 
     A charge that a model or an answer names, and that the ledger lacks, is recorded again as spent on the units of
     ``data/partitions``: at once if the fingerprint agrees, else only with ``accept_loss`` and if unit and number of
-    units agree. What cannot be recorded again stays in the record of the repair.
+    units agree. Charges that cannot be recorded again stay in the record of the repair.
 
     Args:
         params: names the ledger's place.
@@ -36,7 +36,7 @@ def repair(params: Params | Reading, *, accept_loss: bool) -> Iterator[str]:
 
     Raises:
         PipelineError: the records are broken, something is lost and ``accept_loss`` is false, or the ledger would
-            refuse what is to be recorded again; nothing was written.
+            refuse a charge that is to be recorded again; nothing was written.
     """
     head, wrong, known = home() / LEDGER_HEAD, None, Counter[str]()
     found = begun(params, BrokenLedger)
@@ -100,7 +100,8 @@ def _present(missing: Sequence[MissingCharge]) -> tuple[Manifest, Version] | Non
     """The partitioned data, if they are there.
 
     Raises:
-        PipelineError: they are of another secret. Made anew first, they show on whom a lost charge can be counted.
+        PipelineError: they are of another secret. Made anew first, they show the units that a lost charge can be
+            counted on.
     """
     if not missing or not MANIFEST.exists():
         return None
@@ -160,7 +161,7 @@ def _counted(loss: MissingCharge) -> int:
 
 
 def _spent(said: Mapping[str, Any]) -> str:
-    """What a statement says that it and all charges until then cost, in brackets."""
+    """Return the cost of a statement and of all charges until then, as it states them, in brackets."""
     if not said:
         return ""
     own, whole, spent = _shown(said, "without a guarantee"), "", said.get("spent_on_dataset")

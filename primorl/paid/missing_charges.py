@@ -23,7 +23,7 @@ class MissingCharge:
 
     Attributes:
         charge: its id.
-        file: what names it.
+        file: it names the charge.
         statement: the privacy statement there, as it stands; empty if there is none to read.
     """
 
@@ -40,9 +40,9 @@ class MissingCharge:
 
 
 def missing_charges(ledger: Ledger | None) -> list[MissingCharge]:
-    """What models, private answers and ``dvc.lock`` name and the ledger lacks.
+    """List the charges that models, private answers and ``dvc.lock`` name and that the ledger lacks.
 
-    Charges whose loss a repair has recorded are left out.
+    Charges that a repair has recorded as lost are left out.
 
     Raises:
         PipelineError: the ledger or a statement cannot be read.
@@ -61,7 +61,7 @@ def refuse_missing_charges(ledger: Ledger | None, *, head: bool = True) -> None:
     """Check that the ledger has its head, and every charge that models, private answers and ``dvc.lock`` name.
 
     Raises:
-        PipelineError: the head or a charge is missing; says what to do.
+        PipelineError: the head or a charge is missing.
     """
     found = missing_charges(ledger)
     if found:

@@ -1,4 +1,7 @@
-"""What the trainings of model and clone share as paid work. Reads no private byte; loading it needs no torch."""
+"""The training of the model as paid work: its settings, identity and set-up, and those shared with the clone.
+
+Reads no private byte; everything that can be refused without private data is refused here. Loading it needs no torch.
+"""
 
 import math
 import sys
@@ -39,13 +42,13 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class PrivateStage:
-    """A stage that pays for one private training: what it trains, and the rules of its payment.
+    """A stage that pays for one private training.
 
     Attributes:
         name: of the stage, as the ledger, errors and processes name it.
-        output: folder of what it trains.
-        what: it trains, as errors name it.
-        setup: from params.yaml, the manifest and the public split; refuses what can be refused without private data.
+        output: folder of the trained model or clone.
+        what: name of the result in errors: model or clone.
+        setup: makes the training from params.yaml, the manifest and the public split, or refuses it.
         identity: a digest of everything that determines the result but chance and code. Equal digests are one piece of
             paid work.
         asked: whether the settings ask for a private training: all processes agree on it without the ledger.
@@ -125,7 +128,7 @@ def observation_columns(manifest: Manifest) -> "ObservationColumns":
 
 
 def check_declared(params: Params, manifest: Manifest, public: UnitStore) -> None:
-    """Refuse parts of different datasets, public statistics where nobody is public, and infinite bounds of actions.
+    """Refuse parts of different datasets, public statistics where no unit is public, and infinite bounds of actions.
 
     Raises:
         PipelineError: names the first such choice.
@@ -224,7 +227,7 @@ def make_plan(params: Params, manifest: Manifest) -> Plan:
 
 
 def _queries(params: Params, manifest: Manifest) -> tuple[GaussianQuery, ...]:
-    """What ``privacy.statistics`` asks of the private units; variants without a guarantee add no noise.
+    """Plan the queries of ``privacy.statistics``; variants without a guarantee add no noise.
 
     Raises:
         PipelineError: the noise would leave nothing of the normaliser's answer.
@@ -342,7 +345,7 @@ def check_choices(params: Params, manifest: Manifest, public: UnitStore) -> None
 
 
 def _check_public_start(params: Params, public: UnitStore) -> None:
-    """Refuse weights from a public split that is too small, or whose normaliser is not known beforehand."""
+    """Refuse weights from a public split that is too small, or where the normaliser is not known beforehand."""
     why = None
     if public.units < LEAST_UNITS:
         why = (
@@ -429,7 +432,7 @@ def model_identity(params: Params, partitions: Partitions) -> str:
 
 
 def _asked_of_privacy(params: Params) -> dict[str, Any]:
-    """What params.yaml says of the mechanism, by key, where the mechanism depends on it.
+    """Collect the settings that the mechanism depends on, by key.
 
     δ decides about the noise where an ε is given, and about nothing where the noise is.
     """
@@ -443,9 +446,9 @@ def _asked_of_privacy(params: Params) -> dict[str, Any]:
 
 
 def _asked_of_dynamics(params: Params) -> dict[str, Any]:
-    """What params.yaml says of the ensemble and its training.
+    """Collect the settings of the ensemble and its training.
 
-    Keys that came later are left out where they say what was meant before: the same work keeps its identity.
+    Keys that came later are left out at the value meant before them, so that the same work keeps its identity.
     """
     said = plain(params.dynamics)
     del said["mopo"], said["train_anyway"]

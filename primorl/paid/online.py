@@ -1,4 +1,4 @@
-"""From params.yaml to an online run, its paid learning, and what it writes: policy, statement, cards, curve, figure."""
+"""Online learning as paid work: the run that params.yaml describes, its payment, and its outputs."""
 
 import hashlib
 import math
@@ -83,7 +83,7 @@ class SimulatedUsers:
     """Every user is an environment of her own, which is reset when she arrives. All of a cohort step together.
 
     Args:
-        environments: what they are reset in.
+        environments: that they are reset in.
         steps: T, which a user takes at most.
         episodes: episodes of one user at most; None: as many as fit into her steps.
         seed: of the environments and of the actions, together with the numbers of the users.
@@ -121,7 +121,7 @@ class SimulatedUsers:
 
 
 def _padded(kept: Sequence[tuple[Tensor, ...]], steps: int) -> Trajectories:
-    """Steps of all users ``[U, ..]`` as ``[U, T, ..]``; what a user who has left does there is zero."""
+    """Steps of all users ``[U, ..]`` as ``[U, T, ..]``; steps after a user has left are zero."""
     valid = torch.stack([step[-1] for step in kept], 1)
     tensors = []
     for values in zip(*kept, strict=True):
@@ -160,7 +160,7 @@ class OnlineRun:
         start: the policy to begin with.
         update: that every cohort makes.
         plan: the mechanism.
-        arrivals: who is met when.
+        arrivals: users and cohorts.
         users: how they are met.
         steps: T.
     """
@@ -174,7 +174,7 @@ class OnlineRun:
 
 
 def online_run(params: Params) -> OnlineRun:
-    """Prepare the run that params.yaml describes. Meets nobody.
+    """Prepare the run that params.yaml describes. Meets no user.
 
     Raises:
         PipelineError: the choices fit neither each other nor the environment or the offline policy, or no noise is
@@ -244,7 +244,7 @@ def _from_offline(params: Params, needed: EnvironmentBatch) -> Start:
 
 
 def _from_scratch(params: Params, environments: EnvironmentBatch) -> Start:
-    """A new network. Its observations are standardised by what is public of the environment."""
+    """Make a new network. Its observations are standardised by public facts of the environment."""
     mean, scale = _observation_scales(environments, params.seed)
     network = PolicyNetwork(
         hidden=params.online.hidden,
@@ -277,7 +277,7 @@ def _observation_scales(environments: EnvironmentBatch, seed: int) -> tuple[Tens
 
 
 def _plan(params: Params, update: Update, arrivals: Arrivals) -> Plan:
-    """The mechanism whose ε is what params.yaml asks for."""
+    """Plan the mechanism at the ε that params.yaml asks for."""
     asked, delta = params.online, params.privacy.delta
     multiplier = 0.0
     if asked.target_epsilon is not None:
@@ -296,10 +296,10 @@ def _plan(params: Params, update: Update, arrivals: Arrivals) -> Plan:
 
 @contextmanager
 def paid_online(params: Params, run: OnlineRun, log: StageRun) -> Iterator[tuple[OnlineState, Work[OnlineState]]]:
-    """Pay for all users, meet them, and learn. The block writes what was released and commits the work.
+    """Pay for all users, meet them, and learn. The block writes the released policies and commits the work.
 
-    What was paid for under the same `identity` is resumed or restored at no cost, whatever code made it. A run that
-    was killed goes on with the users after those whom it had met, or may have met.
+    Work that was paid for under the same `identity` is resumed or restored at no cost, after any edit of code. A run
+    that was killed goes on with the users after those that it met, or may have met.
 
     Raises:
         PipelineError: the budget does not allow it.
@@ -371,7 +371,7 @@ def identity(params: Params, run: OnlineRun) -> str:
 
 
 def write_nobody(params: Params) -> None:
-    """Say in all outputs that nobody was met; ``models/online`` points to the offline policy."""
+    """Write outputs that say that no users were met; ``models/online`` points to the offline policy."""
     with replaced_directory(ONLINE) as fresh:
         PolicyPointer(variant=params.dynamics.variant, policy="models/policy").write(fresh)
     _write_results(OnlineSummary(met=False), [], [])
@@ -461,14 +461,14 @@ def write_online(
 
 
 def user_epsilon(statement: Statement) -> float | None:
-    """ε of somebody who is a user and not in the log; None: nothing may be relied on."""
+    """Return the ε of a user who is not in the log; None: the statement may not be relied on."""
     if not statement.sound:
         return None
     return statement.mechanisms[-1].epsilon if statement.mechanisms else statement.epsilon
 
 
 def users_statement(params: Params, run: OnlineRun) -> Statement:
-    """What one user is promised, before payment."""
+    """Make the statement for one user, before payment."""
     asked = params.online
     assumptions = [
         f"how many users come, {run.arrivals.people}, in which order, and that {asked.cohort} make one update",

@@ -1,4 +1,4 @@
-"""The partitioned data as a stage knows them before it pays, and what is stated of them."""
+"""The partitioned data as a stage knows them before it pays, and privacy statements about them."""
 
 import hashlib
 from contextlib import closing, nullcontext
@@ -47,7 +47,7 @@ class Partitions:
 
         Args:
             folder: ``data/partitions``.
-            params: name the ledger, which knows who must not be public; None: another process has asked it.
+            params: name the ledger, which knows the units that must not be public; None: another process has asked it.
 
         Raises:
             PipelineError: see `read`; or the ledger cannot be read.
@@ -137,7 +137,7 @@ def _described(statement: Statement, manifest: Manifest, params: Params) -> Stat
 
 
 def assumptions(manifest: Manifest) -> list[str]:
-    """What the guarantee takes for granted: nothing here may be read off private rows."""
+    """List the public facts that the guarantee assumes; none of them may be read off private rows."""
     info = manifest.info
     simulated = info.environment is not None
     assumptions = [

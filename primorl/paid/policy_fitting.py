@@ -1,4 +1,4 @@
-"""What the policy stage decides by itself: from public rows where there are some, else from what is declared."""
+"""Settings that the policy stage fits: from public rows where there are some, else from declared facts."""
 
 import math
 import sys
@@ -44,13 +44,13 @@ class PublicLog:
 
     @classmethod
     def open(cls, params: Params) -> "PublicLog":
-        """Read what of the public split stands for the private people; raises what `open_public` raises."""
+        """Read the part of the public split that stands for the private units; raises the errors of `open_public`."""
         store = open_public(params)
         return cls(store if store.units > 0 and not asked_of_private(MODEL) else None)
 
     @cached_property
     def recorded(self) -> PublicTrajectories | None:
-        """Every public trajectory, whose unit may have several; each counts once. None: nothing is public."""
+        """Every public trajectory; a unit may have several, and each counts once. None: nothing is public."""
         if self.store is None:
             return None
         found = PublicTrajectories.of(self.store)

@@ -27,7 +27,7 @@ def open_private(
             holds the charge, has announced the grant.
         keep_bytes: how much of the rows may stay in memory.
         own: the units of this process; all are read, and compared with the account.
-        episodes: whether the store also tells where trajectories begin and what the log says of its behaviour.
+        episodes: whether the store also tells where trajectories begin and the probabilities of logged actions.
 
     Raises:
         ValueError: the charge is not of a stage in `DOORS`, or it was aborted.

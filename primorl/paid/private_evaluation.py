@@ -123,11 +123,11 @@ def evaluation_problem(
 
     Args:
         params: δ at which costs are stated, and the seed of features and initial weights.
-        partitions: of whose public split first states and lengths are used where there are any.
+        partitions: first states and lengths come from their public split where there is one.
         policy: the one in question.
         discount: γ.
         return_bounds: declared bounds of a trajectory's return, or from the public returns, if there are any; None:
-            what the rewards' bounds allow.
+            the bounds that follow from those of rewards.
         ends: how rollouts end, as the policy's ``config.json`` says: ``none``, or None for how the model says.
         clone: of the behaviour, if there is one.
 
@@ -235,7 +235,7 @@ class PlannedEstimator:
 
 @dataclass(frozen=True)
 class PaidEstimator:
-    """An estimator's finished work, whose charge is open.
+    """An estimator's finished work; its charge is open.
 
     Attributes:
         estimator: that was asked.
@@ -252,7 +252,7 @@ class PaidEstimator:
 
 @dataclass(frozen=True)
 class EvaluatedFiles:
-    """The model and the policy that the estimators evaluate, and the clone, whose weights some of them use.
+    """The model and the policy that the estimators evaluate, and the clone that some of them use.
 
     Attributes:
         model_charge: id of the charge that paid for the model; None: it has none.
@@ -270,7 +270,7 @@ class EvaluatedFiles:
 
     @classmethod
     def read(cls, *, cloned: bool) -> "EvaluatedFiles":
-        """Read what lies in ``models/``; ``cloned`` tells whether there is a clone."""
+        """Read the files in ``models/``; ``cloned`` tells whether there is a clone."""
         return cls(
             model_charge=Statement.read(MODEL).charge,
             model_sha256=file_sha256(MODEL / "model.safetensors"),
@@ -370,10 +370,10 @@ def paid_evaluation(
 ) -> Iterator[list[PaidEstimator]]:
     """Pay for every estimator and run it. The block writes the results and commits the charges.
 
-    What was paid for under the same identity is resumed or restored at no cost, whatever code made it. If the budget
-    does not allow all that is still to be paid for, nothing is charged. Each charge is reserved before a private row is
-    read for it. The charges stay open until the block commits them, so a kill costs nothing: the next call finds the
-    finished states.
+    Work that was paid for under the same identity is resumed or restored at no cost, after any edit of code. If the
+    budget does not allow all that is still to be paid for, nothing is charged. Each charge is reserved before a private
+    row is read for it. The charges stay open until the block commits them, so a kill costs nothing: the next call finds
+    the finished states.
 
     Raises:
         PipelineError: see `check_blocks`; or the budget does not allow it, or the policy is another one than was paid
@@ -466,7 +466,7 @@ def _request(
 def _identity(params: Params, partitions: Partitions, asked: PlannedEstimator, subject: EvaluatedFiles) -> str:
     """Everything that determines an answer but chance and code, as `model_identity` has it for a model.
 
-    A key that is added charges everybody again, so what the question also depends on stands in `_about`.
+    A key that is added here charges every project again, so other things that matter stand in `_about`.
     """
     estimator, chosen = asked.estimator, params.evaluation.private
     content = {

@@ -1,4 +1,4 @@
-"""Whether the public split fits what is declared of the data, asked before a charge. Reads no private byte."""
+"""Checks of the declared facts against the public split, before a charge. Reads no private byte."""
 
 import sys
 from collections.abc import Iterator
@@ -62,11 +62,11 @@ def cuts_last_rows(dataset: AnyDataset | None) -> bool:
 
 @dataclass(frozen=True)
 class Objections:
-    """Lines about a run, each with what was found in the public split and what to do.
+    """Lines about a run, each with the finding in the public split and the remedy.
 
     Attributes:
         stops: why it is not to be paid for.
-        warnings: what to look at.
+        warnings: to be looked at.
     """
 
     stops: tuple[str, ...]
@@ -74,7 +74,7 @@ class Objections:
 
 
 def objections(params: Params, manifest: Manifest, public: UnitStore) -> Objections:
-    """What the public split says against a run; where nobody is public, what the entry says.
+    """List objections to a run that the public split shows or, where it is empty, the entry.
 
     Returns:
         No stops with ``dynamics.train_anyway``: they are warnings then.

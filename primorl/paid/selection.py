@@ -97,7 +97,7 @@ class SelectionState(DataclassState):
 
 
 def of_folders(folders: Sequence[Path]) -> list[Candidate]:
-    """The final policy of each folder; raises what `DeterministicPolicy.load` raises."""
+    """Load the final policy of each folder; raises the errors of `DeterministicPolicy.load`."""
     return [
         Candidate(
             str(folder), file_sha256(folder / FINAL), DeterministicPolicy.load(folder), Statement.read(folder).sound
@@ -107,7 +107,7 @@ def of_folders(folders: Sequence[Path]) -> list[Candidate]:
 
 
 def of_seeds(params: Params) -> list[Candidate]:
-    """The policies of all seeds in params.yaml; raises what `DeterministicPolicy.load` raises."""
+    """Load the policies of all seeds in params.yaml; raises the errors of `DeterministicPolicy.load`."""
     return of_folders(seed_folders(POLICY, params.policy_seeds))
 
 
@@ -171,7 +171,7 @@ def select(
 
 
 def read(path: Path = SELECTION) -> SelectionRecord:
-    """Read what `select` wrote; raises what `read_record` raises."""
+    """Read the record of a selection; raises the errors of `read_record`."""
     return read_record(path, SelectionRecord, "run `primorl select`, which restores a finished choice at no cost")
 
 
@@ -191,7 +191,7 @@ def _identity(
     problem: Problem,
     epsilon: float,
 ) -> str:
-    """A digest of everything that determines a choice but chance and code; a key that is added charges everybody again.
+    """Digest everything that determines a choice but chance and code; a key that is added charges every project again.
 
     That ``evaluation.private.draw`` pays for another draw of a choice came later, so it has a key where it is not 0.
     """

@@ -1,4 +1,4 @@
-"""Charge the ledger, train in one or several processes, and write what was trained: the model, and the clone."""
+"""Charge the ledger, train in one or several processes, and write the model or the clone."""
 
 import hashlib
 import sys
@@ -57,7 +57,7 @@ OnRound = Callable[[int, PublicEvaluation | None], None]
 
 @dataclass(frozen=True)
 class PaidModel:
-    """A trained model or clone whose charge is open.
+    """A trained model or clone; its charge is open.
 
     Attributes:
         setup: of the training.
@@ -79,7 +79,8 @@ def paid_training(stage: PrivateStage, params: Params, partitions: Partitions, r
     Everything that can be refused without private data is refused before the ledger is asked. The ledger is asked
     before the private partition is opened.
 
-    What was paid for under the same `PrivateStage.identity` is resumed or restored at no cost, whatever code made it.
+    Work that was paid for under the same `PrivateStage.identity` is resumed or restored at no cost, after any edit of
+    code.
 
     Raises:
         PipelineError: the choices or an estimator of private evaluation do not fit the data, the budget does not allow
@@ -156,7 +157,7 @@ def _train(
     place: Place,
     on_round: OnRound,
 ) -> Trained:
-    """Run the rounds that the payment has left, or restore what an earlier run finished."""
+    """Run the rounds that the payment has left, or restore the result of an earlier run."""
     with joined(place, stage.name, needed=not payment.finished) as group:
         private = None
         if not payment.finished:  # the ledger has granted the charge: now all processes open the private units
@@ -222,10 +223,10 @@ def _private_units(
 
 
 def _restored(setup: TrainingSetup, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> TrainingState:
-    """The state of a checkpoint, whose rounds must follow what these do: the charge paid for no others.
+    """Restore the state of a checkpoint. Its settings must be those of this training: the charge paid for no others.
 
     Raises:
-        PipelineError: what is fitted to the data, or set by this version, was otherwise when the charge was reserved.
+        PipelineError: settings that are fitted, or set by this version, were others when the charge was reserved.
         ValueError, KeyError, TypeError: see `TrainingState.restore`.
     """
     if facts.get("settings") not in (None, setup.digest):
@@ -261,7 +262,7 @@ def _say_what_is_restored(stage: PrivateStage, payment: Payment[TrainingState]) 
 
 
 def _refusal(stage: PrivateStage, trained: Trained) -> str | None:
-    """Why weights that are not finite, or whose public loss beats no constant, are refused; None: they are not."""
+    """Say why weights are refused that are not finite, or no better than a constant; None: they are accepted."""
     if not trained.finite:
         return stage.diverged
     loss = trained.public_loss
@@ -327,7 +328,7 @@ def log_evaluation(run: StageRun, architecture: Network, evaluation: PublicEvalu
 def _released(
     folder: Path, params: Params, partitions: Partitions, paid: PaidModel, run: StageRun, logged: Sequence[str]
 ) -> Iterator[Path]:
-    """Replace ``folder`` by what the block writes and its statement, log both, and commit the charge.
+    """Replace ``folder`` by the files that the block writes and their statement, log both, and commit the charge.
 
     The ledger gets the digest of every file. So a statement is bound to the bytes that it speaks of.
     """
@@ -389,7 +390,7 @@ def _save_model(
 
 
 def publish_units(params: Params, partitions: Partitions) -> SpentOnDataset:
-    """Record in the ledger that the public units are public, before they are used; return what was spent on the others.
+    """Record in the ledger that the public units are public, before they are used; return the account of the others.
 
     Raises:
         Refused: an earlier run was charged for one of these units as private.
@@ -403,9 +404,9 @@ def publish_units(params: Params, partitions: Partitions) -> SpentOnDataset:
 def write_public_model(
     stage: PrivateStage, params: Params, partitions: Partitions, spent: SpentOnDataset, run: StageRun
 ) -> None:
-    """Write a model of the public split alone (``privacy.train_on: public``). Reads no private row; charges nobody.
+    """Write a model of the public split alone (``privacy.train_on: public``). Reads no private row; charges nothing.
 
-    ``spent`` is what `publish_units` gave before the units were used, since nothing protects them afterwards.
+    ``spent`` comes from `publish_units`, before the units were used, since nothing protects them afterwards.
 
     Raises:
         PipelineError: the public split is too small, or makes no model that is better than a constant.

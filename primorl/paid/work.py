@@ -1,4 +1,4 @@
-"""A piece of paid work: charged once, run or restored, and committed with what it made."""
+"""A piece of paid work: charged once, run or restored, and committed with the files that it made."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -25,7 +25,7 @@ class Work(Generic[S]):
         ledger: that holds its charge.
         request: that was granted, or that an earlier run was granted.
         payment: the charge, and the state that it pays for.
-        delta: at which it is stated what was spent on the same units.
+        delta: at which the account of the same units is stated.
     """
 
     ledger: Ledger
@@ -35,11 +35,11 @@ class Work(Generic[S]):
 
     @property
     def spent(self) -> SpentOnDataset:
-        """What was spent on the same units so far, this charge included."""
+        """Everything spent on the same units so far, this charge included."""
         return spent_on_dataset(self.ledger, self.request.version, self.delta)
 
     def stated(self, statement: Statement) -> Statement:
-        """Add the charge to the statement of what was made."""
+        """Add the charge to a statement of this work."""
         return statement.with_payment(self.payment.charge.id, self.spent)
 
     def commit(self, made: Mapping[str, str] | None = None) -> None:
@@ -51,7 +51,7 @@ class Work(Generic[S]):
 def paid_work(
     params: Params, run: StageRun, request: Request, begin: S | None, restore: Restore[S]
 ) -> Iterator[Work[S]]:
-    """Resume or restore what was paid for under the same identity, or else reserve a charge; see `pay_or_resume`."""
+    """Resume or restore work that was paid for under this identity, or else reserve a charge; see `pay_or_resume`."""
     with closing(project_ledger(params)) as ledger, work_of(params, ledger, request, begin, restore) as work:
         run.tag("charge", work.payment.charge.id)
         yield work

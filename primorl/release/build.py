@@ -95,7 +95,7 @@ def release(
         against_advice: release the named policy although the recommendation is another one or none.
 
     Returns:
-        What the bundle states.
+        The statement of the bundle.
 
     Raises:
         PipelineError: if a file is missing or contradicts another, the statement is void, or something must not leave.
@@ -211,7 +211,7 @@ def chosen_policy(
 
     Raises:
         PipelineError: none is recommended, another one is named without ``against_advice``, or the clone is wanted and
-            nothing tells what it is worth.
+            nothing tells its value.
     """
     advice = summary.recommendation
     if against_advice and named is None:
@@ -233,7 +233,7 @@ def chosen_policy(
 
 
 def _quoted(summary: Summary, answers: PrivateEvaluation, source: Path) -> Evaluation:
-    """What the cards quote of the summary; of several seeds the first one's own figures, as its policy leaves.
+    """Collect the figures of the summary that the cards quote; of several seeds those of the first.
 
     Of the clone they quote its value in the model, which stands among the answers.
     """
@@ -267,7 +267,7 @@ def _ledger_statement(
     answers: PrivateEvaluation,
     manifest: Manifest,
 ) -> LedgerStatement:
-    """What was spent on the units of this version of the data, without names, times of day or other data."""
+    """Collect the charges on the units of these data, without names, times of day or other data."""
     delta = spent(MODELS / MODEL[2], statement).delta
     opened = begun_ledger(params)
     if opened is None:
@@ -408,7 +408,7 @@ def release_online(target: Path, params: Params | Reading, *, void_ok: bool, sig
     """Make the bundle of ``models/online`` in ``target``; arguments and result are those of `build.release`.
 
     Raises:
-        PipelineError: nobody was met, a file is missing or contradicts another, or the statement is void.
+        PipelineError: no users were met, a file is missing or contradicts another, or the statement is void.
     """
     if target.exists() and not (target.is_dir() and (not any(target.iterdir()) or is_online(target))):
         raise PipelineError(f"{target}: in the way; allowed is an empty folder or an earlier bundle of this kind")
@@ -474,7 +474,7 @@ def _check_policy(folder: Path, config: PolicyConfig) -> None:
 
 
 def _check_protocol(path: Path, statement: Statement, protocol: OnlineProtocol) -> None:
-    """The mechanism of the users must be what `online_plan` makes of the protocol."""
+    """Check that the mechanism of the users is the one that `online_plan` makes of the protocol."""
     own = statement.mechanisms[-1] if statement.mechanisms else mechanism(_WHAT, statement)
     met = protocol.cohorts * protocol.cohort
     contradictions = {
@@ -495,7 +495,7 @@ def _check_protocol(path: Path, statement: Statement, protocol: OnlineProtocol) 
 def _check_summary(
     folder: Path, config: PolicyConfig, statement: Statement, protocol: OnlineProtocol, summary: OnlineSummary
 ) -> None:
-    """What the cards quote must be what the statement says, of this very policy."""
+    """Check that the figures on the cards are those of the statement, and of this policy."""
     expected = {
         "met": True,
         "env_id": config.environment,

@@ -83,10 +83,10 @@ def check(folder: Path, *, void_ok: bool, key: Path | None = None) -> Statement:
         key: file of the public key that must have signed it; None: no signature is needed, and none is verified.
 
     Returns:
-        What the bundle states.
+        The statement of the bundle.
 
     Raises:
-        PipelineError: one line that names the file, what is wrong with it, and what to do.
+        PipelineError: one line that names the file, the fault and the remedy.
     """
     bundle = read_bundle(folder)
     if key is not None:
@@ -183,7 +183,7 @@ def refuse_void(path: Path, statement: Statement) -> None:
 
 
 def as_released(statement: Statement, evaluation: Evaluation, answers: PrivateEvaluation | None) -> Statement:
-    """The policy's statement in a bundle: what it is at home, and `CHOSEN` where the answers had a say."""
+    """Return the policy's statement for a bundle; `CHOSEN` is added where answers of the private units decided."""
     if evaluation.recommendation is None or answers is None:
         return statement
     return replace(statement, public_assumptions=(*statement.public_assumptions, CHOSEN))
@@ -203,7 +203,7 @@ def _as_made(bundle: Bundle) -> Statement:
 
 
 def check_written_again(path: Path, write: Callable[[Path], object]) -> None:
-    """Check that our writer makes the same file of what was loaded from it, so that nothing in it is unseen."""
+    """Check that writing the loaded content gives the same file, so that nothing in it is unseen."""
     with tempfile.TemporaryDirectory(prefix="primorl-check-") as again:
         write(Path(again))
         if (Path(again) / path.name).read_bytes() != path.read_bytes():
@@ -211,7 +211,7 @@ def check_written_again(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def checked_policy(folder: Path, config: PolicyConfig) -> DeterministicPolicy:
-    """Load the policy of a bundle, whose file holds nothing else."""
+    """Load the policy of a bundle; its file may hold nothing else."""
     policy, variant, environment = DeterministicPolicy.load(folder / "policy"), config.variant, config.environment
     check_written_again(
         folder / POLICY[0], lambda again: exported.save(again, [policy], variant=variant, environment=environment)

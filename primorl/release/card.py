@@ -1,8 +1,8 @@
-"""The cards of a bundle: what model, policy and statement say, for people who are not experts.
+"""The cards of a bundle: model, policy and statement explained to people who are not experts.
 
 Every number comes from the files of the bundle, so anybody can make the cards again and compare. ``declared.json`` has
-the texts of people. The words are in ``templates/words``. Here is also what a bundle or a report guarantees as a whole:
-model, clone and the private units' answers, one after another.
+the texts of people. The words are in ``templates/words``. Here is also the guarantee of a bundle or a report as a
+whole: model, clone and the private units' answers, one after another.
 """
 
 import math
@@ -70,7 +70,7 @@ def both_forms(card: Document) -> dict[str, str]:
 
 
 def promised(folder: Path) -> str:
-    """What all of a checked bundle guarantees together, in one line."""
+    """State the guarantee of a whole checked bundle in one line."""
     clone, answers = (read_json(folder / name) if (folder / name).exists() else None for name in (CLONE, ANSWERS))
     ledger = read_json(folder / LEDGER)
     counted = counted_clone(clone, ledger)
@@ -196,12 +196,12 @@ def curve(statement: Content) -> tuple[tuple[float, float], ...]:
 
 
 def meaning(statement: Content, studied: str) -> Section:
-    """The section on what an attack on ``studied`` finds out."""
+    """Write the section on the success of an attack on ``studied``."""
     return written("meaning", bundle=statement, studied=studied, units=plural(statement["unit"])).sections[0]
 
 
 def people(summary: Content, policy: Content, declared: Content) -> list[Section]:
-    """The sections on who answers for a policy, and on the columns of the log."""
+    """Write the sections on the people responsible for a policy, and on the columns of the log."""
     return [
         *written("responsible", summary=summary, declared=declared).sections,
         *written("columns", columns=columns(policy)).sections,
@@ -209,7 +209,7 @@ def people(summary: Content, policy: Content, declared: Content) -> list[Section
 
 
 def columns(policy: Content) -> list[Row]:
-    """The names of what is observed and done, each with its public range; empty where the data name none."""
+    """List the names of observations and actions with their public ranges; empty where the data name none."""
     seen, done = policy.get("observation_names") or (), policy.get("action_names") or ()
     if not _given_names((*seen, *done)):
         return []
@@ -227,7 +227,7 @@ def columns(policy: Content) -> list[Row]:
 def practice(
     summary: Content, estimates: Sequence[Content] = (), discount: float = 1.0, *, cloned: bool = False
 ) -> Section:
-    """The section on what the policy is worth beside what people get today, and the data that each figure rests on.
+    """Write the section that compares the policy's value with today's return, and names the data of each figure.
 
     Args:
         summary: ``evaluation.json`` or ``metrics/summary.json``.
@@ -294,7 +294,7 @@ def counted_clone(clone: Content | None, ledger: Content) -> Content | None:
 
 
 def whole(statement: Content, clone: Content | None, answers: Content | None, delta: float) -> Content:
-    """The guarantee against anyone who has all of a bundle: the keys of a statement that a card explains.
+    """Compute the guarantee against anyone with the whole bundle: the keys of a statement that a card explains.
 
     ε is the privacy filter's, so it holds however the questions were chosen after looking at the model. The attacks are
     bounded by the filter's ε at several δ, which is a little more than the profile of fixed mechanisms would say.
@@ -320,10 +320,10 @@ def whole(statement: Content, clone: Content | None, answers: Content | None, de
 
 
 def with_account(released: Content, own: Sequence[Content], charged: Mapping[str, Cost], delta: float) -> Content:
-    """The guarantee against anyone who has the results of all charges on the same units, beside what `whole` counts.
+    """Compute the guarantee against anyone with the results of all charges on the same units, beside those in `whole`.
 
     Args:
-        released: what `whole` returned.
+        released: the result of `whole`.
         own: the statements that it counted. One that the ledger does not have is counted as well.
         charged: the cost of every charge of the account, by its id.
         delta: δ of all.
@@ -340,7 +340,7 @@ def with_account(released: Content, own: Sequence[Content], charged: Mapping[str
 
 
 def _of_cost(statement: Content, spent: Cost, delta: float) -> Content:
-    """A statement with the figures of what the filter counted, at several δ from ``delta`` on."""
+    """Return a statement with the figures of the privacy filter, at several δ from ``delta`` on."""
     epsilon = spent.epsilon(delta)
     pairs = [(spent.epsilon(d), d) for d in (delta, *(d for d in _DELTAS if d > delta))]
     profile = [(0.0, min(_at_zero(e, d) for e, d in pairs)), *sorted(pair for pair in pairs if pair[0] > 0)]

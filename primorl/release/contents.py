@@ -1,8 +1,8 @@
-"""What a bundle holds: its files, their keys, and how they are read.
+"""The content of a bundle: its files, their keys, and their reading.
 
 Every JSON key is declared: here, in `primorl.privacy.statement`, `primorl.model.config`, `primorl.policy.config` and
 `primorl.evaluate.private.results`. Their values come from the mechanism's output, params.yaml, the environment, the
-public split, what is declared public, or the ledger.
+public split, declared facts, or the ledger.
 """
 
 import json
@@ -110,7 +110,7 @@ class LedgerStatement:
 
 @record
 class Evaluation:
-    """``evaluation.json``: what the cards quote of ``metrics/summary.json``. Optional keys are left out where null.
+    """``evaluation.json``: figures of ``metrics/summary.json`` on the cards. Optional keys are left out where null.
 
     Raises:
         ValueError: neither a return in an environment nor a value in the model, or one without how it was found.
@@ -161,7 +161,7 @@ class Evaluation:
 
 @record
 class Declared:
-    """``declared.json``: texts of people, which nothing checks; what they left out is not in the file.
+    """``declared.json``: texts of people, which nothing checks; a text that is not given has no key.
 
     Raises:
         ValueError: nothing was declared, and then there is no file.
@@ -182,7 +182,7 @@ class Declared:
 
 @record
 class Manifest:
-    """``MANIFEST.json``: SHA-256 of every other file. It tells whether a bundle is complete, not who made it."""
+    """``MANIFEST.json``: SHA-256 of every other file. It tells whether a bundle is complete, not its author."""
 
     FORMAT: ClassVar[int] = 1
 
@@ -248,7 +248,7 @@ def read_bundle(folder: Path) -> Bundle:
 def read(folder: Path, name: str, kind: type[Content]) -> Content:
     """Read one JSON file of a bundle strictly.
 
-    A file is sound when our writer would write exactly these bytes for what our reader finds in it. So there is no room
+    A file is sound when writing the content that was read from it gives exactly the same bytes. So there is no room
     for an extra key, a comment or padding.
 
     Raises:
@@ -354,7 +354,7 @@ def check_names_and_hashes(
 
 
 def _is_signature(content: bytes) -> bool:
-    """Whether these bytes have the size and form of an Ed25519 signature, whoever made it."""
+    """Tell whether these bytes have the size and form of an Ed25519 signature; its author is not checked."""
     return len(content) == _SIGNATURE_BYTES and int.from_bytes(content[32:], "little") < _ED25519_ORDER
 
 

@@ -35,7 +35,7 @@ def check_model(path: Path, model: GaussianEnsemble) -> None:
     """Check the numbers of a dynamics model, read from ``path`` and from ``config.json`` beside it.
 
     Raises:
-        PipelineError: one line; names the tensor or key, what was found, what is allowed.
+        PipelineError: one line; names the tensor or key, the value found and the values allowed.
     """
     shape, scales, bounds = model.architecture, model.normaliser, model.bounds
     for number, weight in enumerate(model.weights):
@@ -237,7 +237,7 @@ def check_ledger(path: Path, ledger: LedgerStatement, of: Path, model: Statement
 def check_payment(
     of: Path, statement: Statement, ledger: LedgerStatement, paid: Statement | MechanismStatement
 ) -> None:
-    """Check that a committed charge paid for a mechanism, and account again what had been spent on the dataset by then.
+    """Check that a committed charge paid for a mechanism, and account again everything spent on the dataset by then.
 
     Args:
         of: file of the statement, for messages.
@@ -263,7 +263,7 @@ def check_payment(
 
 
 def account_figures(events: Sequence[dp_event.DpEvent], delta: float) -> dict[str, float | None]:
-    """Keys of an account's total and what the accountant makes of ``events`` at ``delta``; None: no guarantee."""
+    """Compute the totals of ``events`` at ``delta``, by key of an account; None: no guarantee."""
     total = total_of(events, delta)
     return {key: finite(getattr(total, key)) for key in ("epsilon", "epsilon_fixed", "epsilon_rdp")}
 

@@ -1,4 +1,4 @@
-"""What a report is made from: files of the run that are released or public, and nothing private.
+"""The content of a report, from files of the run that are released or public. Reads nothing private.
 
 The ledger's history and other results are given by `primorl report` alone: they are no part of a stage's inputs.
 """
@@ -111,14 +111,14 @@ class Spending:
 
 @dataclass(frozen=True)
 class Facts:
-    """All that a report says, as plain values. What is not known is empty or None.
+    """The content of a report, as plain values; unknown ones are empty or None.
 
     Attributes:
         summary: content of ``metrics/summary.json``.
         statement: of the policy.
-        training: statement of the model, whose rounds it has.
-        released: keys of a statement of what `counted` says.
-        counted: what the bounds on attacks count, in words: this run's results, or all that the ledger has.
+        training: statement of the model, with its rounds.
+        released: keys of a statement about the results in `counted`.
+        counted: the results that the bounds on attacks count, in words: this run's, or all in the ledger.
         curve: after every epoch.
         model_error: of each target on the public split, in units of its variance.
         rollouts: in the model, if the policy was trained in it.
@@ -130,7 +130,7 @@ class Facts:
         first_shares: of the public first states that are of a category, for each name that is a category.
         mlflow: where the run is found.
         policy: content of ``config.json`` of the policy.
-        declared: what people declared for the card, by key.
+        declared: texts that people declared for the card, by key.
         discount: of the private units' answers.
     """
 
@@ -155,7 +155,7 @@ class Facts:
 
     @property
     def void(self) -> tuple[str, ...]:
-        """Reasons not to rely on what the page counts, or on a part of it."""
+        """Reasons not to rely on the results that the page counts, or on a part of them."""
         return tuple(dict.fromkeys((*self.statement.void, *self.summary["void"], *self.released["void"])))
 
     @property

@@ -1,4 +1,4 @@
-"""The figures of a report as Plotly's specifications, each with the rows of a table of what it shows.
+"""The figures of a report as Plotly's specifications, each with the rows of a table of the same numbers.
 
 Titles, captions and the tables' headers are in the page's template.
 """
@@ -27,7 +27,7 @@ _LISTED_RATES = (0.01, 0.05, 0.1, 0.2, 0.5)
 
 @dataclass(frozen=True)
 class Figure:
-    """`data` and `layout` of Plotly, and the rows of a table of what they show."""
+    """`data` and `layout` of Plotly, and the rows of a table of the same numbers."""
 
     spec: dict[str, Any]
     rows: Sequence[tuple[str, ...]]
@@ -176,7 +176,7 @@ def _checks(facts: Facts) -> Figure | None:
 
 
 def _predicted(answer: Answer) -> str:
-    """What an error is of, whoever predicts."""
+    """Name the subject of an error."""
     return answer.what.partition(", of ")[0]
 
 

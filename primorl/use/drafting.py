@@ -1,8 +1,8 @@
-"""Draft a dataset's file for a log: what `primorl init --csv` writes.
+"""Draft a dataset's file for a log, as `primorl init --csv` writes it.
 
 Of the log, only names and types of columns are known here. Bounds, categories and the horizon are declared public, so
-they come from what is known beforehand and never from a row. What nobody gave is `FILL` in the draft, which no reader
-of the file accepts: nothing trains before it is replaced.
+they come from facts known beforehand and never from a row. A fact that is not given is `FILL` in the draft, which no
+reader of the file accepts: nothing trains before it is replaced.
 """
 
 import glob
@@ -70,7 +70,7 @@ suggested: {suggested}
 
 @dataclass(kw_only=True)
 class Draft:
-    """The dataset's file of a log, and what is known of its columns; None and empty: not given.
+    """The dataset's file of a log, and the facts known of its columns; None and empty: not given.
 
     Attributes:
         columns: of the log.
@@ -84,9 +84,9 @@ class Draft:
         bounds: low and high by column.
         horizon: the most steps of a trajectory.
         per_person: the most trajectories of one person, where the unit is the person.
-        end: what the last row of a trajectory is: `last_row`, or `outcome` where it ends with its reward.
+        end: meaning of the last row of a trajectory: `last_row`, or `outcome` where it ends with its reward.
         elapsed: name, unit and most of the time since the row before, the last dimension of the observation.
-        left: what is to be filled in, once the text is made.
+        left: keys that are to be filled in, once the text is made.
 
     Raises:
         PipelineError: a flag names no column, or one of a wrong type.

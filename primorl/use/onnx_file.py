@@ -1,7 +1,7 @@
 """A policy as one ONNX file, which any ONNX runtime can run without Python.
 
-The graph is what `Policy.act_or_abstain` computes: the network on standardised observations, the environment's bounds,
-and no action outside the answerable range.
+The graph computes the same as `Policy.act_or_abstain`: the network on standardised observations, the environment's
+bounds, and no action outside the answerable range.
 """
 
 import json
@@ -32,7 +32,7 @@ def export(policy: Policy, statement: Statement, out: Path, recommendation: str 
     """Write ``policy`` to ``out``, after ONNX Runtime has run the file and its actions were compared.
 
     Args:
-        policy: one whose actions are not drawn.
+        policy: its actions must not be drawn.
         statement: of the policy; the file's metadata have it.
         out: replaced when the check has passed, and untouched otherwise.
         recommendation: whether to use the policy, in words, for the metadata; None: an environment measured it.
@@ -154,7 +154,7 @@ def _metadata(policy: Policy, statement: Statement) -> dict[str, str]:
 
 
 def _probes(policy: Policy) -> Array:
-    """Observations to compare at: the whole answerable range, the scales of training, and what is not answered."""
+    """Draw observations to compare at: in the answerable range, at the scales of training, and unanswerable ones."""
     generator, S = np.random.default_rng(0), policy.observation_size
     low, high = _float32_bounds(policy)
     mean, scale = policy.observation_mean, policy.observation_scale

@@ -40,7 +40,7 @@ Matrix = npt.NDArray[np.float64]
 
 @contextmanager
 def _readable(says: str | Sequence[str]) -> Iterator[None]:
-    """Report what Arrow cannot read in one line: ``says``, or the last of them, which the block may extend."""
+    """Turn an error of Arrow into one line: the last text in ``says``, which the block may extend."""
     try:
         yield
     except (pa.ArrowMemoryError, MemoryError):
@@ -50,7 +50,7 @@ def _readable(says: str | Sequence[str]) -> Iterator[None]:
 
 
 class Table:
-    """A table in Parquet, or in CSV with a header, whose every field is read as text.
+    """A table in Parquet, or in CSV with a header; every field of a CSV is read as text.
 
     Args:
         path: with an ending that `check_ending` allows.
@@ -154,9 +154,9 @@ class ObservationTable:
         vector: whether a column ``observation`` of vectors of size S may take the place of the named ones.
         keep: other columns to give with every batch.
         decimal_point: of numbers that are text, as all of a CSV are.
-        elapsed: the dimension that is the time since the row before. Its column is cut at what is declared, as
+        elapsed: the dimension that is the time since the row before. Its column is cut at the declared bound, as
             `ingest` does.
-        by: what `elapsed` is computed from; None: a column of its name has it.
+        by: columns that `elapsed` is computed from; None: a column of its name has it.
 
     Attributes:
         table: the file.
