@@ -1,7 +1,7 @@
 """Several processes make every round together: each sums the updates of its own units, the first adds up and releases.
 
 The first process sends released things only (commands, the normaliser, weights) and receives each other process's sum,
-so nobody but the first ever holds a sum over more units than its own. It alone draws noise, once a round, after
+so only the first ever holds a sum over more units than its own. It alone draws noise, once a round, after
 the sums are added up.
 """
 
@@ -40,7 +40,7 @@ class ProcessLostError(PipelineError):
 
 
 class _Do(IntEnum):
-    """What the first process has the others do."""
+    """Commands of the first process to the others."""
 
     STOP = 0
     OPEN = 1  # the ledger has granted what the digest that follows stands for: open the private units
@@ -75,7 +75,7 @@ class Group:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
-        """Leave, all together where this is the first process and nothing failed; else whoever waits learns of it."""
+        """Leave, all together where this is the first process and nothing failed; else tell the waiting processes."""
         try:
             if kind is None and self.process == 0:
                 _tell(self, _Do.STOP)
@@ -138,12 +138,12 @@ class Group:
 
 
 class DistributedRounds:
-    """`Rounds` of the first process whose sums are those of all processes.
+    """`Rounds` of the first process, with the sums of all processes.
 
     Args:
         group: the processes; this is the first.
         own: the rounds on this process's units.
-        normaliser: what ``own`` uses, for the others.
+        normaliser: that of ``own``, for the others.
     """
 
     def __init__(self, group: Group, own: Rounds, normaliser: Normaliser) -> None:
@@ -182,7 +182,7 @@ def distributed_total(
     Args:
         group: the processes; this is the first.
         number: of the query, among those that are asked before the rounds.
-        query: what is summed.
+        query: to be summed.
         own: this process's units.
     """
     _tell(group, _Do.QUERY, number)
@@ -192,7 +192,7 @@ def distributed_total(
 
 
 def announce_grant(group: Group, identity: str) -> None:
-    """Let the other processes open their private units, now that the ledger has granted what ``identity`` names."""
+    """Let the other processes open their private units, now that the ledger has granted this ``identity``."""
     _tell(group, _Do.OPEN)
     group.send(torch.tensor(list(bytes.fromhex(identity)), dtype=torch.uint8))
 
@@ -251,7 +251,7 @@ def check_coverage(group: Group, units: int, numbers: Tensor) -> None:
         numbers: which units are in this process's store, int64.
 
     Raises:
-        PipelineError: a unit is with nobody, or with two (raised at the first process).
+        PipelineError: a unit is with no process, or with two (raised at the first process).
     """
     held = torch.zeros(units, dtype=torch.int32)
     held[numbers] = 1

@@ -1,4 +1,4 @@
-"""Linear heads in numbers: what people are asked beside the rounds, and what the noise costs. Needs no torch."""
+"""Linear heads in numbers: queries beside the rounds, and the loss to noise. Needs no torch."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _USUAL, _USUAL_FINER, _USUAL_CHANGE, _USUAL_RESIDUAL = 0.8, 0.35, 0.25, 0.2  # s
 
 
 def of_scales(observations: int, actions: int, one_hot: OneHot, *, discrete: bool, finer: bool) -> BoundedSum:
-    """What a unit adds to the query of scales.
+    """Contribution of a unit to the query of scales.
 
     Args:
         observations: S.
@@ -55,24 +55,24 @@ def of_scales(observations: int, actions: int, one_hot: OneHot, *, discrete: boo
 
 
 def of_residuals(targets: int) -> BoundedSum:
-    """What a unit adds to the query of residuals."""
+    """Contribution of a unit to the query of residuals."""
     return BoundedSum(2 * targets, math.sqrt(_USUAL_RESIDUAL * targets))
 
 
 def of_first_states(observations: int, one_hot: OneHot) -> BoundedSum:
-    """What a unit adds to the query of first states: each number counts with its usual size, each category with 1."""
+    """Contribution of a unit to the query of first states: numbers count with their usual size, categories with 1."""
     categories = sum(size for _, size in one_hot)
     numbers = observations - categories
     return BoundedSum(2 * numbers + categories, math.sqrt(2 * numbers + len(one_hot)))
 
 
 def of_lengths() -> Fractions:
-    """What a unit adds to the query of lengths: parts of the horizon, of trajectories that are cut, then terminated."""
+    """Contribution of a unit to the query of lengths: parts of the horizon, truncated trajectories first."""
     return Fractions(1, 2 * PARTS)
 
 
 def contributions(observations: int, actions: int, one_hot: OneHot, *, discrete: bool) -> dict[str, Contribution]:
-    """What a unit adds to each query, by name; see `of_scales`."""
+    """Contributions of a unit to each query, by name; see `of_scales`."""
     return {
         SCALES: of_scales(observations, actions, one_hot, discrete=discrete, finer=False),
         FINER_SCALES: of_scales(observations, actions, one_hot, discrete=discrete, finer=True),
@@ -143,7 +143,7 @@ def affords(lost: float, shape: Network) -> bool:
 
 
 def blurred(plan: Plan) -> float | None:
-    """Noise of the variances by which features are scaled, as a share of them; None: nobody is asked for scales.
+    """Noise of the variances by which features are scaled, as a share of them; None: scales are not asked for.
 
     Of numbers that vary by at least some tenth of their declared range: of narrower ones the share is larger, which is
     known after the queries (`primorl.engine.setup.TrainingSetup.hidden_by_noise`).

@@ -1,4 +1,4 @@
-"""Linear heads: the ensemble that is released of noised weights, and the network that is taught what a clone does."""
+"""Linear heads: their queries, the ensemble made of noised weights, and the network distilled from a linear clone."""
 
 import math
 from dataclasses import dataclass, replace
@@ -112,7 +112,7 @@ def distilled(
     hidden: tuple[int, ...],
     seed: int,
 ) -> tuple[PolicyNetwork, Weights, Normaliser]:
-    """Teach a network what a linear clone does, on made-up observations: post-processing.
+    """Distil a linear clone into a network, on made-up observations: post-processing.
 
     So all that is made of a clone stays as it is: its files, ONNX, policies that begin as it does.
 
@@ -178,8 +178,8 @@ class ScalesQuery:
 
     A number is a dimension of the observation, a continuous action or the reward. z is its distance from the middle of
     a window in half widths of it, held within ±1; c the size of a change of the observation in such a width, at most 1.
-    It is asked twice: the windows are the declared ranges at first, then what the first answer makes of them, so that
-    what is much narrower than its range is seen too.
+    It is asked twice: the windows are the declared ranges at first, then those that the first answer gives, so that
+    a column that is much narrower than its range is seen too.
 
     Attributes:
         columns: which dimensions are one-hot.
@@ -345,8 +345,8 @@ def _powers(size: Tensor) -> Tensor:
 def _means(values: Tensor, own: Tensor) -> Tensor:
     """Mean over every unit's own rows, ``[U, M, n]`` to float64 ``[U, n]``; not finite where a row is not.
 
-    Rows are rounded to whole multiples of 2⁻²⁰, whose sum is exact: its last bits cannot depend on how long other
-    units are.
+    Rows are rounded to whole multiples of 2⁻²⁰, so that their sum is exact: its last bits cannot depend on how long
+    other units are.
     """
     whole = (values.double() * ONE).round()
     finite = (whole.isfinite() | ~own.unsqueeze(-1)).all(1)

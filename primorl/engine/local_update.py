@@ -2,10 +2,10 @@
 
 PriMORL, Algorithm 2, lines for one unit k: from the released weights θ, gradient steps on the unit's own batches,
 each followed by ensemble clipping of θ_k - θ. Pairs are the batch of batched matrix products.
-No number of one pair's arithmetic depends on who the others are, how many, or where it stands among them, to the last
+No number of one pair's arithmetic depends on the other pairs, their count, or its place among them, to the last
 bit (docs/privacy-proofs.md, `primorl.engine.rounds`). The backward pass is
 written out by hand, so no graph is built; a layer's bias is the last row of its matrix, so one in-place product moves
-both; and what is kept is the update itself, so a clip need not subtract it first (docs/benchmarks.md).
+both; and the update itself is kept, so a clip need not subtract it first (docs/benchmarks.md).
 """
 
 import math
@@ -69,7 +69,7 @@ class Workspace:
         self._held: dict[tuple[str, int], Tensor] = {}
 
     def take(self, name: str, layer: int, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
-        """A tensor of ``shape`` whose content is whatever was there."""
+        """A tensor of ``shape`` with arbitrary content."""
         size, key = math.prod(shape), (name, layer)
         if key not in self._held or len(self._held[key]) < size:
             self._held[key] = torch.empty(size, device=self._device, dtype=dtype)
@@ -79,7 +79,7 @@ class Workspace:
         """``[pairs, rows, columns]`` with a gap behind every pair, so that no element-wise operation runs across pairs.
 
         Such an operation takes as many numbers at once as the processor's registers hold, and those that are left at
-        the end of a row of numbers by other instructions, whose last bits differ. Where it may run across pairs, the
+        the end of a row of numbers by other instructions, with other last bits. Where it may run across pairs, the
         end falls into one pair or another, depending on how many there are. Behind a gap, every pair has its own end.
         """
         size = rows * columns
@@ -222,7 +222,7 @@ class _Layer:
         self._matrix_turned = self.now[:, :-1].mT
 
     def forward(self, signal: Tensor) -> Tensor:
-        """The output for ``signal [U·N, B, in + 1]``, whose last column is 1 on a unit's own rows."""
+        """The output for ``signal [U·N, B, in + 1]``; its last column is 1 on a unit's own rows."""
         return torch.bmm(signal, self.now, out=self.above)
 
     def carry(self, error: Tensor) -> Tensor:
@@ -311,7 +311,7 @@ class _LossGradient:
 def _clip(layers: list[_Layer], idle: Tensor, clip: EnsembleClip) -> None:
     """Scale every pair's update to the bound and put the weights where it ends.
 
-    float32 throughout: what is promised of an update is settled by `EnsembleClip.finish`, after the last step.
+    float32 throughout: `EnsembleClip.finish` guarantees the sensitivity of an update, after the last step.
 
     Units that are ``idle``, without rows of their own in this step (``[U, 1]``), are left alone to the last bit. How
     many steps of padding a unit sees depends on its neighbours in the chunk: were it clipped again, rounding
@@ -351,8 +351,8 @@ def local_batches(
     """Shuffle every unit's transitions, anew for each epoch, and cut them into its local batches.
 
     The orders (and, with ``max_transitions_per_unit``, the uniform subset used in this round) are secret and
-    independent across units. Drawn from a seed, they would depend on who else is in the cohort, and an adversary who
-    knows the seed would see one person's absence move everybody's update.
+    independent across units. Drawn from a seed, they would depend on the rest of the cohort, and an adversary who
+    knows the seed would see one person's absence move all updates.
 
     Args:
         source: the private units.
@@ -394,7 +394,7 @@ def local_batches(
 
 
 def _shuffled(lengths: Tensor, most: int, entropy: Entropy) -> Tensor:
-    """A uniform order of each unit's first ``lengths[u]`` steps, ``[U, most]``; what follows them is padding.
+    """A uniform order of each unit's first ``lengths[u]`` steps, ``[U, most]``; padding follows.
 
     Padding points at step 0, a row of the unit's own.
     """

@@ -68,7 +68,7 @@ class WithCanaries:
     """The real units of ``source``, then those of ``canaries``, of which only the ``included`` (bool) have rows.
 
     A canary that is left out keeps its number and its coin in every round but has no transitions, so its update is
-    zero: exactly as if it were removed from the sum, while K, the denominator and everybody's numbers stay.
+    zero: exactly as if it were removed from the sum, while K, the denominator and the numbers of all others stay.
     """
 
     source: CohortSource
@@ -112,7 +112,7 @@ class View:
     Attributes:
         guesses: made.
         correct: right ones.
-        epsilon: every ε below it is refuted, whatever the mechanism is.
+        epsilon: every ε below it is refuted, for any mechanism.
         epsilon_fdp: every ε below it is refuted, if the rounds are Gaussian releases of Poisson samples with the
             plan's q; 0 where the plan claims nothing.
     """
@@ -167,10 +167,10 @@ def canary_trajectories(count: int, rows: int, weights: Weights, shape: Architec
     """Trajectories made to leave a trace: far from all data, each pulling its own way, every round the same.
 
     A canary repeats one transition. Its input lies 10 standard deviations from the public mean in a random direction,
-    where gradients are large and nobody else's trajectories have a say, so that its update has the clip's full norm.
-    Its targets lie on random sides of what the public initial weights predict there: far enough to pull for long,
+    where gradients are large and no other trajectories matter, so that its update has the clip's full norm.
+    Its targets lie on random sides of the predictions of the public initial weights: far enough to pull for long,
     near enough that the mean's gradient counts beside the variance's, which pulls all canaries one way. As all
-    rows are equal, no shuffling, subset or batch hides anything: whoever knows the weights knows a canary's update.
+    rows are equal, no shuffling, subset or batch hides anything: the weights alone tell a canary's update.
 
     Args:
         count: m.
@@ -246,11 +246,12 @@ def audit_one_run(
 class Witness:
     """Sees every release as training goes on, and sums up for each canary how likely it seems to be in.
 
-    A round's release times qK is Σ_i b_i v_i + noise + everybody else, where v_i is canary i's clipped update at the
+    A round's release times qK is Σ_i b_i v_i + noise + all others, where v_i is canary i's clipped update at the
     weights before, which the witness computes, and b_i says whether it joined: 1 with probability q if it is in. The
     best linear estimate of b is ridge regression on the v_i; from its error follows a log-likelihood ratio of "in" to
-    "out" for every canary and round. The noise is measured, by what the canaries cannot explain, and not taken from the
-    plan: a plan that lies about it would mislead. Call it with the progress before every round and after the last.
+    "out" for every canary and round. The noise is measured, as the rest that the canaries cannot explain, and not taken
+    from the plan: a plan that lies about it would mislead. Call it with the progress before every round and after the
+    last.
     """
 
     def __init__(self, setup: TrainingSetup, canaries: Units, normaliser: Normaliser) -> None:

@@ -67,7 +67,7 @@ class PublicEvaluator:
 
 
 def constant_loss(shape: Network, targets: Tensor, counted: Tensor | None = None) -> float:
-    """Loss of the best constant prediction: each target's mean and variance, or the rates of what is one-hot or a flag.
+    """Loss of the best constant prediction: each target's mean and variance, or the rates of one-hot columns and flags.
 
     Args:
         shape: sizes of the network; the log-variance keeps to its bounds.

@@ -155,7 +155,7 @@ class NormaliserQuery:
 
 
 def bins_of(values: Tensor) -> Tensor:
-    """Bins of values in units of a bin, 0 … BINS - 1; -1 for what is no number, which counts nowhere."""
+    """Bins of values in units of a bin, 0 … BINS - 1; -1 for NaN, which is not counted."""
     placed = values.floor()
     return torch.where(placed.isnan(), torch.full_like(placed, -1), placed.clamp(0, BINS - 1)).to(torch.int64)
 
@@ -189,7 +189,7 @@ def all_rows(source: CohortSource, unit_bytes: int, row_bytes: int) -> Iterator[
 def likely_fractions(noisy: Tensor, noise: float) -> Tensor | None:
     """Noisy fractions without those that noise alone may have made, up to three standard deviations.
 
-    What is left is scaled to add up to one. Noise in empty bins would otherwise move a quantile far. Where too little
+    The rest is scaled to add up to one. Noise in empty bins would otherwise move a quantile far. Where too little
     is left, bins are taken two by two.
 
     Returns:
@@ -207,13 +207,13 @@ def halved_fractions(noisy: Tensor, noise: float, whole: float = 1.0) -> Tensor:
     """Noisy fractions that are made to agree with their sum, ``whole``, half by half, down to the bins.
 
     Of each half's two halves the noisy sums are made to add up; one that is within two standard deviations of nothing
-    gives all to the other, and if both are, they share alike. So what is spread thinly over many bins is
-    kept, only less precisely where it lies, and noise in what is empty is not: a standard deviation sees both.
+    gives all to the other, and if both are, they share alike. So mass that is spread thinly over many bins is
+    kept, only less precisely where it lies, and noise in empty bins is not: a standard deviation sees both.
 
     Args:
         noisy: ``[n]``, n a power of two.
         noise: standard deviation of each.
-        whole: what they should add up to.
+        whole: their true sum.
     """
     if len(noisy) == 1:
         return noisy.new_tensor([whole])

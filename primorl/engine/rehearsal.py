@@ -177,8 +177,8 @@ _LARGE = 0.9  # quantile; units with large updates often know of rare events, wh
 class Outcome:
     """Mean losses of the transitions that judge; of each, at most `_WORST` more than a constant's mean loss.
 
-    Columns whose change never varies, counters and traits, count in ``in_all`` alone: a constant predicts them without
-    a model, and noise may set them in motion.
+    Columns with a change that never varies, counters and traits, count in ``in_all`` alone: a constant predicts them
+    without a model, and noise may set them in motion.
 
     Attributes:
         start: of the weights that it begins from.

@@ -110,7 +110,7 @@ class Rounds:
         return total
 
     def _pool_of(self, threads: int) -> ThreadPoolExecutor:
-        """Threads whose own tensor operations stay on them."""
+        """Threads that run their tensor operations on themselves alone."""
         if self._pool is not None and self._threads == threads:
             return self._pool
         self.__exit__()

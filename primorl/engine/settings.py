@@ -55,7 +55,7 @@ class EarlyStopping:
 
 @dataclass(frozen=True, kw_only=True)
 class ServerTraining:
-    """What is done with released rounds. All of it is post-processing and costs no privacy.
+    """Use of released rounds. All of it is post-processing and costs no privacy.
 
     Attributes:
         server_momentum: share of the last step in the next one; 0 is the paper's server.

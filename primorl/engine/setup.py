@@ -50,14 +50,14 @@ class TrainingSetup:
     """A private training without its data, built from params.yaml, the manifest and the public split.
 
     Attributes:
-        plan: sampler, clip, noise, queries and what they cost.
+        plan: sampler, clip, noise, queries and their cost.
         architecture: sizes of the network.
         bounds: of model states, actions and rewards.
         columns: how the observation's dimensions are treated.
         normaliser: where the normaliser comes from: ``public`` split, declared ``bounds``, a ``private`` query, or, of
             a clone, the released ``model``.
         local: a unit's local steps.
-        server: what is done with released rounds.
+        server: use of released rounds.
         seed: of the initial weights.
         execution: device, memory and reading ahead.
         start: weights that the rounds begin with, made of the public split; None: the initial weights.
@@ -125,7 +125,7 @@ class TrainingSetup:
     def _told_scales(
         self, answers: Mapping[str, Tensor]
     ) -> tuple[ScalesQuery, tuple[Tensor, float, tuple[ScalesQuery, Tensor, float]]]:
-        """Make the second query of scales, and what its methods take: its answer and noise, and the first query's."""
+        """Make the second query of scales, and the arguments of its methods: answer and noise, and the first query's."""
         first = self._scales({}, finer=False), answers[SCALES], self.noise_of(SCALES)
         return self._scales(answers, finer=True), (answers[FINER_SCALES], self.noise_of(FINER_SCALES), first)
 
@@ -176,7 +176,7 @@ class TrainingSetup:
         return Normaliser.from_public(inputs, targets[:, : self.architecture.columns], flag)
 
     def hidden_by_noise(self, answers: Mapping[str, Tensor], names: Sequence[str]) -> list[str]:
-        """Those of S + A + 1 names, the reward last, whose charged variance is less than its standard error."""
+        """List those of S + A + 1 names, the reward last, with a charged variance below its standard error."""
         if FINER_SCALES not in answers:
             return []
         finer, told = self._told_scales(answers)
@@ -202,7 +202,7 @@ class TrainingSetup:
         return StartQuery(self.columns, self.bounds).model(answers[STARTS]) if STARTS in answers else None
 
     def spread(self, answers: Mapping[str, Tensor]) -> Tensor:
-        """Standard deviations of the residuals of linear heads, in scales of the target; 1 where nobody was asked.
+        """Standard deviations of the residuals of linear heads, in scales of the target; 1 where not asked for.
 
         They are at least those that the noise in the weights causes.
         """
@@ -241,7 +241,7 @@ class TrainingSetup:
 
     @property
     def digest(self) -> str:
-        """Hash what the rounds follow and may be fitted: the same in all processes and after a resumption."""
+        """Hash the settings of the rounds that may be fitted: the same in all processes and after a resumption."""
         plan, local, server = self.plan, self.local, self.server
         content: tuple[object, ...] = (
             *(plan.sampling_probability, plan.noise_multiplier, str(plan.clip), plan.rounds, self.architecture),
@@ -287,7 +287,7 @@ class CloningSetup(TrainingSetup):
         return hashlib.sha256(repr((super().digest, scales)).encode()).hexdigest()
 
     def without_noise(self, weights: Weights) -> Weights:
-        """See `TrainingSetup.without_noise`; logits, whose curvature is not 1, stay as they are."""
+        """See `TrainingSetup.without_noise`; logits, with a curvature other than 1, stay as they are."""
         return weights if self.architecture.discrete_actions else super().without_noise(weights)
 
     def source_of(self, store: CohortSource) -> CohortSource:

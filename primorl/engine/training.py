@@ -43,10 +43,10 @@ class TrainingState:
         velocity: the last step, for the server's momentum.
         average: weighted sum of the iterates.
         mass: sum of the weights in ``average``.
-        best: what would be released if training stopped here.
+        best: the release if training stopped here.
         best_loss: its public loss; infinite before the first evaluation, and without patience.
         since_best: evaluations since ``best``.
-        done: rounds whose releases are in ``weights``.
+        done: rounds with releases in ``weights``.
         started: rounds that began. A round counts as spent from here on, also where its process died.
         finished: no round is left to run.
         evaluations: on the public split.
@@ -55,7 +55,7 @@ class TrainingState:
         answers: to the queries, by name; empty before they are known.
         asked_late: the queries that follow the rounds were asked, or may have been; where their answers are gone, what
             they would tell is not known.
-        settings: digest of what the rounds follow (`TrainingSetup.digest`); None: it was not written down.
+        settings: digest of the settings of the rounds (`TrainingSetup.digest`); None: it was not written down.
     """
 
     weights: Weights
@@ -198,7 +198,7 @@ def train(
 
     A round counts as spent from the moment it is announced to ``save_checkpoint``, before any row of its cohort is
     read. However often a run dies and is resumed, at most ``plan.rounds`` rounds compute on the data. Rounds that died
-    are not repeated. Noise and cohorts are drawn afresh: there is no generator whose state could be replayed.
+    are not repeated. Noise and cohorts are drawn afresh: there is no generator with a state that could be replayed.
 
     Args:
         setup: everything but the data.
@@ -275,7 +275,7 @@ def train(
 
 
 def _shown(setup: TrainingSetup, state: TrainingState, weights: Weights) -> Weights:
-    """Return what is released of averaged ``weights``; engines before 6 released them as they are."""
+    """Return the released form of averaged ``weights``; engines before 6 released them as they are."""
     return setup.without_noise(weights) if state.engine >= _HOLDS_NOISE_BACK else weights
 
 
@@ -291,7 +291,7 @@ def answer_queries(
     read. A process that dies before the answers are saved leaves a state that is `TrainingState.lost`.
 
     Args:
-        plan: whose queries are answered.
+        plan: its queries are answered.
         total: computes the sum of the query of a name, given the answers so far; sensitive, called where there is no
             answer yet.
         state: so far.

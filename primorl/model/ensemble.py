@@ -66,7 +66,7 @@ class Normaliser:
         return standardised if self.features is None or self.basis is None else self.features(standardised, self.basis)
 
     def with_features(self, features: Polynomials, frequencies: Tensor) -> "Normaliser":
-        """Make ``features`` of the inputs, whose categories have these ``frequencies [S + A]``."""
+        """Make ``features`` of the inputs; their categories have these ``frequencies [S + A]``."""
         shares, one_hot = features.centre(frequencies), torch.ones(features.inputs, dtype=torch.bool)
         one_hot[features.continuous] = False
         return replace(
@@ -224,7 +224,7 @@ def soft_bounded(raw: Tensor, low: float, high: float) -> Tensor:
 def negative_log_likelihood(mean: Tensor, log_variance: Tensor, targets: Tensor, beta_nll: float = 0.0) -> Tensor:
     """Gaussian negative log-likelihood, summed over the last axis, without its constant.
 
-    With β = ``beta_nll`` each term counts variance^β, whose gradient is not taken (Seitzer et al. 2022).
+    With β = ``beta_nll`` each term counts variance^β, without its gradient (Seitzer et al. 2022).
     """
     terms = (mean - targets).square() * torch.exp(-log_variance) + log_variance
     if beta_nll > 0:
@@ -234,7 +234,7 @@ def negative_log_likelihood(mean: Tensor, log_variance: Tensor, targets: Tensor,
 
 @dataclass(frozen=True)
 class Bounds:
-    """What model states, actions and rewards may be: declared or public facts.
+    """Bounds of model states, actions and rewards: declared or public facts.
 
     ``observation_*`` are ``[S]``, ``action_*`` are ``[A]``; infinite where nothing is known. Discrete actions are
     one-hot vectors, with bounds 0 and 1.
@@ -418,7 +418,8 @@ def evidence(ensemble: GaussianEnsemble, inputs: Tensor, terminated: Tensor) -> 
 def load_model(folder: str | os.PathLike[str], device: str = "cpu") -> GaussianEnsemble:
     """Read a trained dynamics model: ``models/dynamics``, or ``dynamics`` in a released bundle.
 
-    Nothing in the files runs. ``model.predict(observation [B, S], action [B, A])`` gives what every member predicts.
+    Nothing in the files runs. ``model.predict(observation [B, S], action [B, A])`` gives the prediction of every
+    member.
 
     Raises:
         PipelineError: a file is missing or broken, or the files contradict each other; one line.

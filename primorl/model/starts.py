@@ -33,7 +33,7 @@ class StartModel:
         block: which one-hot part a dimension belongs to, from 0, or -1: int64 ``[S]``.
         probabilities: of the categories, ``[S]``; 0 elsewhere.
         survival: S(t), the share of trajectories of more than t steps, ``[2, horizon]``: of those that do not
-            terminate, and of all; None: nobody was asked.
+            terminate, and of all; None: it was not asked for.
     """
 
     low: Tensor
@@ -110,14 +110,14 @@ class StartModel:
 def asked_of_private(folder: Path) -> bool:
     """Whether the private people told the first states of linear heads in ``folder``.
 
-    Then public people do not stand for them where policies begin and end: those who consented may begin elsewhere, and
+    Then public people do not stand for them where policies begin and end: people who consented may begin elsewhere, and
     fare otherwise, than the others.
     """
     return StartModel.released_in(folder) and ModelConfig.read(folder).degree is not None
 
 
 def survival_of(folder: Path, *, by_model: bool) -> Tensor | None:
-    """S(t) of a released model, float64 ``[horizon]``; None: nobody was asked.
+    """S(t) of a released model, float64 ``[horizon]``; None: it was not asked for.
 
     With ``by_model`` terminations are the model's own business; else they are ends like all others.
 

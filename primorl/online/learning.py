@@ -30,15 +30,15 @@ def online_plan(
     """Plan a run in which every user is in at most ``appearances`` cohorts.
 
     Formal guarantee: a cohort of ``cohort`` users (m, public) makes ``releases`` noisy sums, in which a user's vector
-    has norm at most 1. A user who is replaced by an empty one, who contributes zero, changes no other cohort than her
-    own: the policies under which others act are post-processing of releases. So all cohorts together cost her what her
+    has norm at most 1. Replacing a user by an empty one, with zero contributions, changes no other cohort than her
+    own: the policies of other users are post-processing of releases. So all cohorts together cost her as much as her
     own do (parallel composition), ``releases · appearances`` Gaussian mechanisms of noise multiplier z. ``appearances``
     bounds how often, in whatever cohorts, she comes.
 
     Args:
         users: N, users of the run, at most; public.
-        unit: what one unit of privacy is.
-        cohort: m, what every sum is divided by.
+        unit: of privacy.
+        cohort: m, the divisor of every sum.
         noise_multiplier: z; 0: no noise and no clip, the non-private twin.
         releases: noisy sums that an update makes of one cohort.
         appearances: the most cohorts that one user is in.
@@ -84,7 +84,7 @@ class Cohort:
     def noisy_mean(self, contributions: Tensor | Iterable[Tensor], clipping_norm: float) -> Tensor:
         """(Σ clipped contributions + N(0, (zS)² I)) / m.
 
-        Formal guarantee: whatever a user contributes is scaled to norm at most S; vectors that are not finite become
+        Formal guarantee: every contribution is scaled to norm at most S; vectors that are not finite become
         zero. The release is S times that of vectors of norm at most 1, so z alone decides on ε, and S may differ from
         release to release as long as it is public or follows from earlier releases.
 
@@ -136,12 +136,12 @@ class Trajectories:
     """The steps of U users under one released policy. Sensitive: discard right after the update.
 
     A user may have several episodes, one after the other. T, the number of steps that a user may take, is public, and
-    all tensors have it as their second size, whoever the users are: so what is computed of one user does not depend on
+    all tensors have it as their second size, for any users: so the computation for one user does not depend on
     the others, not even in its last digit.
 
     Attributes:
         observations: before each step, in the environment's units, float32 ``[U, T, S]``.
-        actions: numbers of discrete actions, int64 ``[U, T]``; or what `PolicyNetwork.sample` drew for a box, before it
+        actions: numbers of discrete actions, int64 ``[U, T]``; or draws of `PolicyNetwork.sample` for a box, before it
             was squashed into the bounds, float32 ``[U, T, A]``.
         rewards: float32 ``[U, T]``.
         next_observations: after each step, float32 ``[U, T, S]``.
@@ -178,10 +178,10 @@ class Trajectories:
 
 
 class Users(Protocol):
-    """People who can be met once under a policy: an environment that simulates them, or a service."""
+    """Users that can each be met once under a policy: an environment that simulates them, or a service."""
 
     def meet(self, numbers: Sequence[int], network: PolicyNetwork, parameters: Tensor) -> Trajectories:
-        """Let users act under a policy and bring back what they did, U = len(numbers).
+        """Let users act under a policy and return their trajectories, U = len(numbers).
 
         Args:
             numbers: of the users, in the order of their arrival from 0. Each is met once.
@@ -205,7 +205,7 @@ class Update(Protocol):
         Args:
             network: shape of the policy.
             values: of the cohorts before; released.
-            met: what the cohort's users did; sensitive.
+            met: trajectories of the cohort; sensitive.
             cohort: the mechanism.
             number: of the cohort, from 0.
         """
@@ -218,10 +218,10 @@ class OnlineState:
     Attributes:
         values: tensors by name, see `Update`.
         cohorts: how many the run has.
-        about: a digest of what the run began with, for whoever resumes it.
+        about: a digest of the start of the run, compared on resumption.
         every: after so many cohorts, and after the last one, the parameters are kept for the curve; 0: never.
         started: cohorts that began, or may have begun. Their users are used up.
-        done: cohorts whose updates are in ``values``.
+        done: cohorts with updates in ``values``.
         kept: parameters after cohorts ``kept_after``; the first are those of the start.
         kept_after: numbers of cohorts.
     """
@@ -297,20 +297,20 @@ def learn(
     on_update: Callable[[OnlineState], object] = lambda state: None,
     device: torch.device | None = None,
 ) -> OnlineState:
-    """Meet the cohorts one after the other and update the policy after each, or do what an interrupted run left.
+    """Meet the cohorts one after the other and update the policy after each, or go on where an interrupted run ended.
 
     The one-pass algorithm of He (private policy optimisation, Algorithm 1) and Algorithm 2 of Rio et al. (DPPG): m
     users' trajectories under the current policy, one private update, and their data is discarded.
 
     A cohort counts as used from the moment it is announced to ``save_checkpoint``, before its users are met. A run that
-    was killed goes on with the next cohort, so that nobody is used twice.
+    was killed goes on with the next cohort, so that no user is used twice.
 
     Args:
         update: makes the private update.
         network: shape of the policy.
         plan: of the run (`online_plan`).
-        users: who can be met.
-        cohorts: numbers of the arrivals of every cohort; somebody who comes back has another number.
+        users: that can be met.
+        cohorts: numbers of the arrivals of every cohort; a user who comes back has another number.
         state: where the run stands; at first ``OnlineState.begin({PARAMETERS: parameters}, len(cohorts))``.
         save_checkpoint: must have stored the state durably when it returns.
         on_update: called after every update with the released state.

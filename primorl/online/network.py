@@ -1,4 +1,4 @@
-"""The stochastic policy that is learned: a network whose parameters are one vector, for one user or one each."""
+"""The stochastic policy that is learned: a network with its parameters in one vector, for one user or one each."""
 
 import math
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ class PolicyNetwork:
 
     Parameters are one vector ``[d]``: weights ``[out, in]`` and biases in turn, first layer first, then ℓ.
 
-    Layers may be ``fixed``: those of a released policy, whose last layer alone is learned. Noise grows with √d.
+    Layers may be ``fixed``: those of a released policy, of which the last layer alone is learned. Noise grows with √d.
 
     Attributes:
         hidden: sizes of the hidden layers.
@@ -58,7 +58,7 @@ class PolicyNetwork:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Widths of the layers that are learned, from what enters them to A."""
+        """Widths of the layers that are learned, from their input to A."""
         inputs = self.fixed[-1].shape[-1] if self.fixed else len(self.observation_mean)
         return (inputs, *self.hidden, len(self.action_low))
 
@@ -133,7 +133,7 @@ class PolicyNetwork:
         return outputs + noise * self._log_scales(parameters.unsqueeze(0))[0].exp()
 
     def squashed(self, drawn: Tensor) -> Tensor:
-        """Actions in the environment's units, of what `sample` drew; discrete ones stay as they are."""
+        """Turn draws of `sample` into the environment's units; discrete ones stay as they are."""
         if self.discrete_actions:
             return drawn
         return in_bounds(drawn.tanh(), self.action_low, self.action_high)
@@ -160,7 +160,7 @@ class PolicyNetwork:
 
 
 def drawn(outputs: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw from softmax(outputs): ``[.., A]`` to int64 ``[..]``. What one row draws does not depend on the others.
+    """Draw from softmax(outputs): ``[.., A]`` to int64 ``[..]``. The draw of one row does not depend on the others.
 
     The largest sum of an output and a Gumbel variate has that output's probability.
     """

@@ -37,7 +37,7 @@ def returns_to_go(met: Trajectories, discount: float) -> Tensor:
 def normalised(values: Tensor, valid: Tensor) -> Tensor:
     """Standardise over each user's own valid steps, float32 ``[U, T]``; 0 at padding.
 
-    A user whose values are all equal gets zeros.
+    A user with equal values gets zeros.
     """
     weights = valid.to(values.dtype)
     counts = weights.sum(1, keepdim=True).clamp(min=1)
@@ -53,7 +53,7 @@ def generalised_advantages(met: Trajectories, before: Tensor, after: Tensor, dis
     counts after one at which an episode was cut off.
 
     Args:
-        met: what users did.
+        met: trajectories.
         before: V of the observations, ``[U, T]``.
         after: V of the next observations, ``[U, T]``.
         discount: γ.
@@ -130,8 +130,8 @@ _AT_ONCE = 32  # users whose local updates are computed side by side: more do no
 class DPPG:
     """DPPG of Rio et al.: their Algorithm 2 with the local update of Algorithm 3.
 
-    From the released θ₀, every user makes E epochs over M minibatches of her own steps. A step climbs the mean
-    of (π_θ / π_θ0)(a_t | s_t) Â_t, without a clip of the ratio, and θ - θ₀ is scaled back to norm at most S. What she
+    From the released θ₀, every user makes E epochs over M minibatches of her own steps. A step climbs the mean of (π_θ
+    / π_θ0)(a_t | s_t) Â_t, without a clip of the ratio, and θ - θ₀ is scaled back to norm at most S. What a user
     contributes is the last θ - θ₀; then θ₀ ← θ₀ + η (mean of the contributions + noise). All users are computed side by
     side: their parameters are ``[U, d]``, and a step is one product for all.
 
@@ -189,7 +189,7 @@ class DPPG:
         Args:
             network: shape of the policy.
             start: θ₀.
-            met: what users did.
+            met: trajectories.
             advantages: Â, ``[U, T]``.
             schedule: numbers of the steps of every minibatch, the same for all users.
             bound: S; infinite for the non-private twin.
@@ -222,7 +222,7 @@ class DPPG:
 
 @dataclass(frozen=True, kw_only=True)
 class FromReturns:
-    """Base of updates whose Â is the discounted return, normalised inside a user's data.
+    """Base of updates with the discounted return as Â, normalised inside a user's data.
 
     Attributes:
         discount: γ.

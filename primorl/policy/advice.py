@@ -2,7 +2,7 @@
 
 A recommendation is made where no simulator measured the policy (`primorl.evaluate.recommendation`). It is found in
 ``evaluation.json`` of the bundle that a policy's folder lies in, or in ``metrics/summary.json`` of its project. Of a
-copy of the folder elsewhere nobody can tell, and a warning says so.
+copy of the folder elsewhere this is unknown, and a warning says so.
 """
 
 import warnings
@@ -45,7 +45,7 @@ def follows(folder: str | None, answer: str, recommended: str | None) -> bool:
 
 
 def advice_on(folder: Path) -> Advice | None:
-    """The recommendation about the policy in ``folder``; None where an environment measured it, or nobody says.
+    """The recommendation about the policy in ``folder``; None where an environment measured it, or nothing tells.
 
     Raises:
         PipelineError: the folder lies in a project whose last evaluation was of other weights or answers, or there was
@@ -97,7 +97,7 @@ def refuse_against_advice(folder: Path) -> None:
     """Refuse a policy that was advised against, unless it is the clone of today's practice and a trial is recommended.
 
     Raises:
-        PipelineError: says what is recommended instead.
+        PipelineError: names the policy that is recommended instead.
     """
     advice = advice_on(folder)
     if advice is None or follows(PolicyConfig.read(folder).policy, advice.answer, advice.policy):
@@ -121,7 +121,7 @@ def described(folder: Path) -> str | None:
 
 
 def label(folder: Path) -> str:
-    """A few words behind a policy's name, such as " (recommended for a trial)"; empty where nobody says anything."""
+    """Words behind a policy's name, such as " (recommended for a trial)"; empty without a recommendation."""
     config = PolicyConfig.read(folder)
     try:
         advice = advice_on(folder)

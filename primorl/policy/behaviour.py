@@ -63,7 +63,7 @@ class BehaviourPolicy:
     Actions in a box, scaled to [-1, 1], are independent normals. Discrete actions are one-hot vectors.
 
     Attributes:
-        policy: its mean or likeliest action; one network (P = 1) whose output is the mean before tanh, or the logits.
+        policy: its mean or likeliest action; one network (P = 1); its output is the mean before tanh, or the logits.
         spread: weight ``[1, A, in]`` and bias ``[1, 1, A]`` of the raw log-variance in the last layer; None: discrete.
         log_variance: its bounds.
     """
@@ -202,7 +202,7 @@ class KLConstraint:
     Attributes:
         prior: π_b.
         scaling: of the observations that are asked about.
-        targets: κ of every policy, ``[G]``: what α holds the divergence KL(π‖π_b) at.
+        targets: κ of every policy, ``[G]``: α holds the divergence KL(π‖π_b) at them.
     """
 
     prior: BehaviourPolicy
@@ -298,7 +298,7 @@ def save(
         rounds: in the weights.
         engine_version: of the engine that trained it.
         public_loss: on the public split, if there is one.
-        facts: variant, environment, names and whatever else `exported.save` takes.
+        facts: variant, environment, names and the other arguments of `exported.save`.
     """
     exported.save(folder, [behaviour.policy], policy="models/behaviour", drawn=behaviour.discrete_actions, **facts)
     if behaviour.spread is not None:

@@ -46,7 +46,7 @@ def side_by_side(parts: Sequence[Layers]) -> Layers:
 class DeterministicPolicy:
     """P policies of one shape side by side: low + (high - low)·(tanh MLP(standardised observation) + 1)/2.
 
-    With discrete actions: the one whose output is largest, as a one-hot vector.
+    With discrete actions: the one with the largest output, as a one-hot vector.
 
     Attributes:
         layers: weights ``[P, out, in]`` and biases ``[P, 1, out]`` in turn; ReLU between layers.
@@ -98,7 +98,7 @@ class DeterministicPolicy:
 
     @classmethod
     def load(cls, folder: Path, name: str = FINAL, device: torch.device | None = None) -> "DeterministicPolicy":
-        """Read the final policy (P = 1) that `save` wrote; raises what `read_policy` raises."""
+        """Read the final policy (P = 1) that `save` wrote; raises the errors of `read_policy`."""
         saved = read_policy(folder, name)
         layers = tuple(torch.from_numpy(layer).to(device) for layer in saved.layers)
         scales = {name: torch.from_numpy(getattr(saved, name)).to(device) for name in SCALES}
@@ -106,7 +106,7 @@ class DeterministicPolicy:
 
     @classmethod
     def load_epochs(cls, folder: Path) -> "DeterministicPolicy":
-        """Read the policies at the end of every epoch (P = epochs); raises what `read_policy` raises."""
+        """Read the policies at the end of every epoch (P = epochs); raises the errors of `read_policy`."""
         return cls.load(folder, EPOCHS)
 
 

@@ -96,7 +96,7 @@ class Policy:
 
         Args:
             observation: ``[S]`` or ``[n, S]``, in the environment's units: an array, a list or a tensor. Of a table
-                or a dict of columns, the columns are found by `observation_names`, in whatever order they stand, and
+                or a dict of columns, the columns are found by `observation_names`, in any order, and
                 others are left aside; where the policy has no names, a table's columns are taken in their order.
 
         Returns:
@@ -141,11 +141,11 @@ class Policy:
 
     @property
     def answerable_range(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """The lowest and the highest value of each dimension that `act` answers, ``[S]``; infinite if nobody says.
+        """The lowest and the highest value of each dimension that `act` answers, ``[S]``; infinite if none is stated.
 
         The public range, widened on both sides by one standard deviation of the public data. That of a simulator's
         policy is widened by its own width as well: the public episodes often know a small part of its states, and a
-        wrong action there harms nobody.
+        wrong action there does no harm.
         """
         if self.observation_range is None:
             return np.full(self.observation_size, -np.inf), np.full(self.observation_size, np.inf)
@@ -164,7 +164,7 @@ class Policy:
         return said.tolist()
 
     def _unanswerable(self, values: npt.NDArray[np.float64]) -> dict[str, npt.NDArray[np.bool_]]:
-        """Which of ``values [n, S]`` the policy does not answer, by what is wrong with them."""
+        """Find the ``values [n, S]`` that the policy does not answer, by fault."""
         low, high = self.answerable_range
         with np.errstate(over="ignore"):
             unknown = ~np.isfinite(values.astype(np.float32))
@@ -320,7 +320,7 @@ def matrix(observation: Any, names: Sequence[str], size: int) -> tuple[Floats, b
     """``[n, S]`` with NaN for a missing value, and whether there was one observation and no batch.
 
     Args:
-        observation: ``[S]`` or ``[n, S]``: an array, a list or a tensor; or a table, whose columns are found by name.
+        observation: ``[S]`` or ``[n, S]``: an array, a list or a tensor; or a table with named columns.
         names: of the S dimensions; empty: a table's columns are taken in their order.
         size: S.
 
@@ -365,7 +365,7 @@ def _columns(observation: Any) -> list[Any] | None:
 
 
 def _real(given: Any, what: str) -> Floats:
-    """Float64. Text is not read as numbers, no imaginary part is dropped, and what is masked or None is NaN."""
+    """Float64. Text is not read as numbers, no imaginary part is dropped, and masked values and None become NaN."""
     try:
         if hasattr(given, "detach"):
             given = given.detach().cpu()

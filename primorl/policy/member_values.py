@@ -1,12 +1,12 @@
 """Returns of policies in each member of an ensemble alone, and the choice among candidates that they allow.
 
-A gain is doubted by `DOUBT_SHARE` times what the model is less sure of along the candidate's way than along the
+A gain is lowered by `DOUBT_SHARE` times the excess of the model's uncertainty along the candidate's rollouts over the
 clone's.
 Members that were trained on the same noised rounds are wrong alike, which their spread does not show. So a gain counts
-only if it is larger than half of what the model gets wrong of the clone itself, whose return public episodes tell
+only if it is larger than half of the model's error on the clone itself, whose return public episodes tell
 within their own sampling error.
 
-Candidates, clone and ensemble are released or made from what is released, so that the choice costs no privacy.
+Candidates, clone and ensemble are released or made from released files, so the choice costs no privacy.
 """
 
 import math
@@ -219,7 +219,7 @@ class Verdict:
 
     @property
     def chosen(self) -> list[int]:
-        """Of each seed: the candidate whose smallest gain, less its doubt, is largest.
+        """Choose for each seed the candidate with the largest smallest gain, less its doubt.
 
         If that is not larger than half of ``error``: the nearest to the clone.
         """

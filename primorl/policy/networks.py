@@ -34,7 +34,7 @@ class Networks:
 
     There is no graph: ``forward`` keeps the activations in buffers that are used again, and ``backward`` reads them.
     It makes only the products it is asked for. The first weight lies as [in, out] in memory, the others
-    as [out, in]: products whose narrow side is the rows of the stored matrix are several times as fast.
+    as [out, in]: products are several times as fast where the narrow side is the rows of the stored matrix.
 
     Args:
         layers: weights ``[P, out, in]`` and biases ``[P, 1, out]`` in turn; copied.
@@ -97,7 +97,7 @@ class Networks:
         return torch.bmm(slope, self._parameters[0][:, begin:].mT)
 
     def _slope_before(self, layer: int, slope: Tensor, activation: Tensor) -> Tensor:
-        """The slope on what enters the ReLU before ``layer``."""
+        """Slope with respect to the input of the ReLU before ``layer``."""
         buffer = self._buffers(self._slopes, slope.shape[1])[layer - 1]
         torch.bmm(slope, self._parameters[2 * layer], out=buffer)
         _relu_backward(buffer, activation, 0, grad_input=buffer)

@@ -7,7 +7,7 @@ With a prior, such as a clone of the behaviour in the log, log π(a|s) - log π_
 the temperature α holds the divergence KL(π‖π_b) at a target κ (as in BRAC, Wu et al. 2019).
 
 Several seeds train side by side: G leads every shape, and nothing of one seed enters another. All gradients are written
-out by hand (`tests/policy/reference.py` has the same by autograd), which leaves out those that nobody needs.
+out by hand (`tests/policy/reference.py` has the same by autograd), which leaves out those that are not needed.
 """
 
 import math
@@ -139,8 +139,8 @@ class ActorCritic(ABC):
     def _step(self, rows: Tensor) -> None:
         """See `update`.
 
-        α descends -log α (E log π + H̄), the form whose step does not shrink with α itself. With a constraint it
-        descends log α (κ - KL) by plain steps, whose gradient is held within ±1.
+        α descends -log α (E log π + H̄), a form with steps that do not shrink with α itself. With a constraint it
+        descends log α (κ - KL) by plain steps, with a gradient held within ±1.
         """
         following, current = self._look(rows)
         critic_loss = self._critic_gradient(rows, following)
@@ -188,7 +188,7 @@ class ActorCritic(ABC):
 
 @dataclass(frozen=True)
 class Squashed:
-    """Reparametrised actions tanh(x), x = μ + σ·noise, and what their gradient needs.
+    """Reparametrised actions tanh(x), x = μ + σ·noise, and the terms of their gradient.
 
     log π(a|s) = Σ [log N(x; μ, σ²) - log(1 - tanh² x)] (Haarnoja 2018b, eq. 26), where
     log(1 - tanh² x) = 2 (log 2 - x - softplus(-2x)) keeps its digits for large |x|.
@@ -375,7 +375,7 @@ def train(
     Every ``rollout_every`` updates the current policies are rolled out and their transitions enter the ring.
     Nothing but ``model``, ``starts`` and ``prior`` is seen, so by post-processing the policies, however many, are as
     private as these together, unless ``sampler`` brings rows from elsewhere. The same seeds give the same weights on a
-    CPU, and a seed what it gives alone but for rounding.
+    CPU, and a seed gives the same as alone but for rounding.
 
     Args:
         model: the pessimistic MDP.

@@ -30,7 +30,7 @@ _TAGS = ("private", "epsilon", "delta", "unit", "dataset_fingerprint")
 
 @dataclass(frozen=True)
 class Released:
-    """What ``train_model`` says of its model.
+    """Facts that ``train_model`` states of its model.
 
     Attributes:
         folder: where the model lies.
@@ -81,7 +81,7 @@ class Released:
 
         Raises:
             PipelineError: if a file is missing or broken, or the model is of another variant or environment, so that
-                its statement would not be about what is made here.
+                its statement would not be about this policy.
         """
         config, statement = ModelConfig.read(folder), Statement.read(folder)
         if (config.variant, config.environment) != (variant, environment):
@@ -115,7 +115,7 @@ def write_trained(
     run: StageLog,
     near: Near | None = None,
 ) -> None:
-    """Train a policy for every seed, and write them to ``output`` with the statement of what they are made from.
+    """Train a policy for every seed, and write them to ``output`` with their privacy statement.
 
     The first seed's policy lies in ``output`` itself, the others' in folders below. Each has the statement, which
     covers all of them: policies made from a released model alone are post-processing, and more of them reveal no more.
