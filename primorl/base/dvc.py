@@ -1,4 +1,4 @@
-"""What DVC says and keeps of the project: changed stages, lost outputs, and a push of private ones.
+"""DVC's view of the project: changed stages, lost outputs, and a push of private ones.
 
 DVC deletes a stage's outputs before it runs the stage; otherwise it could not bring an earlier run's outputs back from
 its cache when ``dataset:`` is swapped back. So a stage that fails puts back what ``dvc.lock`` says it made last
@@ -31,7 +31,7 @@ REMAKE = "`dvc repro --force --single-item ingest partition`"
 
 
 def run_dvc(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
-    """Run ``dvc WORDS`` in ``folder`` and keep what it says; whether it failed is the caller's to see."""
+    """Run ``dvc WORDS`` in ``folder`` and keep its output; the caller checks whether it failed."""
     with _started(folder, *words) as process:
         out, err = process.communicate()
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
@@ -45,10 +45,10 @@ def _started(folder: Path, *words: str) -> "subprocess.Popen[str]":
 
 
 class Status:
-    """What ``dvc status`` says of the project in the working directory, asked in a process beside this one.
+    """The answer of ``dvc status`` in the working directory, asked in a process beside this one.
 
     DVC takes a second to start. A command that will need the answer asks early, and does its own work meanwhile. Use it
-    as a context manager, which ends the process where nobody waited for it.
+    as a context manager, which ends the process where its answer was not read.
     """
 
     def __init__(self) -> None:

@@ -2,7 +2,7 @@
 
 
 class PipelineError(Exception):
-    """Bad input, said in one line: what was found where, what is allowed, what to do.
+    """Bad input, said in one line: the place, the value found, the values allowed, the remedy.
 
     The message reaches stderr as ``error: <message>`` and so must never quote a private value.
     Rows may be named by file, unit, trajectory and step inside the trust boundary (``ingest``,

@@ -1,4 +1,4 @@
-"""The project's folders, outputs that are replaced whole or not at all, and what killed processes left behind."""
+"""The project's folders, outputs that are replaced whole or not at all, and leftovers of killed processes."""
 
 import ctypes
 import hashlib
@@ -38,7 +38,7 @@ def workspace() -> Path:
 
 
 def home() -> Path:
-    """The project itself, also from inside DVC's temporary copies. What outlives one experiment is kept here."""
+    """The project itself, also from inside DVC's temporary copies. Files that outlive one experiment are kept here."""
     named = Path(os.environ.get("DVC_ROOT", ".")).resolve()
     root, inside, _ = str(named).partition(_EXPERIMENTS)
     return Path(root) if inside else named
@@ -176,9 +176,9 @@ def _temporary(target: Path) -> str:
 
 
 def sweep_leftovers(root: Path) -> list[Path]:
-    """Delete what killed processes of this machine left below ``root``; return the paths.
+    """Delete leftovers of killed processes of this machine below ``root``; return the paths.
 
-    Left over are temporary outputs, which may hold private rows, and lock files whose checkpoint is gone. Files of
+    Left over are temporary outputs, which may hold private rows, and lock files without their checkpoint. Files of
     living processes and of other machines stay. If a process was killed while it replaced an output in two steps
     (systems other than Linux), the previous output is put back instead.
     """
@@ -247,7 +247,7 @@ def _alive(process: int) -> bool:
 
 
 def _sync(path: Path) -> None:
-    """Wait until the disk holds what was written, so that a power cut after an exchange cannot empty it."""
+    """Wait until the disk holds the written bytes, so that a power cut after an exchange cannot empty it."""
     handle = os.open(path, os.O_RDONLY)
     try:
         flush(handle)
@@ -316,7 +316,7 @@ def parse_json(text: str, path: Path) -> dict[str, Any]:
 
 
 class _RefusedError(ValueError):
-    """What Python's reader would take and JSON does not allow."""
+    """Refuse numbers that Python's reader would take and JSON does not allow."""
 
 
 def _refuse_constant(constant: str) -> None:

@@ -1,4 +1,4 @@
-"""Processes: which one did something, whether it is still there, what it runs on, and its environment."""
+"""Processes: their marks, whether one is alive, cores, environment variables, and git's commit."""
 
 import os
 import platform
@@ -33,7 +33,7 @@ def when_parent_ends(parent: int, then: Callable[[], object], *, every: float = 
 
     Args:
         parent: number of a process.
-        then: what to do, once.
+        then: called once.
         every: seconds between two looks.
     """
 
@@ -47,7 +47,7 @@ def when_parent_ends(parent: int, then: Callable[[], object], *, every: float = 
 
 @contextmanager
 def environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for the block; they are what they were afterwards."""
+    """Set environment variables for the block, and put the former ones back."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

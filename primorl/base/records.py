@@ -149,7 +149,7 @@ def read_record(path: Path, kind: type[R], remedy: str = "run `dvc repro` to mak
     Args:
         path: the file.
         kind: a class made with `record`.
-        remedy: what an error advises.
+        remedy: advice of an error.
 
     Raises:
         PipelineError: the file is missing, is not strict JSON, is of another format version, or has other keys or
@@ -218,7 +218,7 @@ TIME_UNITS: tuple[TimeUnit, ...] = get_args(TimeUnit)
 
 @record
 class ElapsedTime:
-    """What travels with a dataset, a model and a policy, so that the time is counted alike everywhere."""
+    """Definition of the time since the row before. It travels with a dataset, a model and a policy."""
 
     name: Annotated[Line, "What the dimension is called."]
     unit: Annotated[TimeUnit, "What it counts."]

@@ -20,7 +20,7 @@ def exit_status(name: str, work: Callable[[], None], *, debug: bool) -> int:
 
     Args:
         name: of the stage, for messages.
-        work: what to do.
+        work: of the stage.
         debug: show tracebacks as well.
     """
     try:
@@ -40,7 +40,7 @@ def exit_status(name: str, work: Callable[[], None], *, debug: bool) -> int:
 
 
 def explained(name: str, error: Exception) -> str:
-    """Say in a line what went wrong in ``name``; of an exception that nobody foresaw, only its type and place."""
+    """Describe an error in ``name`` in one line; of an unforeseen exception only its type and place."""
     if isinstance(error, PipelineError):
         return str(error)
     if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("primorl"):

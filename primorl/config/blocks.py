@@ -51,7 +51,7 @@ class PublicColumn(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class PublicFile(Block):
-    """Units are public whose ids stand in this file, one a line."""
+    """Units are public if their ids stand in this file, one a line."""
 
     file: InnerPath
 
@@ -93,7 +93,7 @@ class Partition(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class Budget(Block):
-    """What all runs on a dataset may spend together; ``epsilon: null`` sets no limit."""
+    """Budget of all runs on a dataset together; ``epsilon: null`` sets no limit."""
 
     epsilon: Epsilon | None
     delta: Delta
@@ -192,7 +192,8 @@ class Behaviour(Block):
     def chosen_network(self) -> list[list[float]] | None:
         """The network as a part of the identity of paid work.
 
-        None: no clone is made, or its network is as all were before it could be chosen. What was paid for then stays
+        None: no clone is made, or its network is as all were before it could be chosen. Work that was paid for then
+            stays
         paid for.
         """
         network = self.hidden, self.log_variance_bounds
@@ -218,12 +219,12 @@ ReturnBounds = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class PrivateEvaluation(Block):
-    """What is asked of the private units about the policy and the model; every estimator is charged.
+    """Questions to the private units about the policy and the model; every estimator is charged.
 
     Attributes:
         estimators: ε of each, by name; empty: nothing is asked.
         discount: γ of the value.
-        return_bounds: bounds of a trajectory's return, or ``public``: from the public returns; None: what the rewards'
+        return_bounds: bounds of a trajectory's return, or ``public``: from the public returns; None: by the rewards'
             bounds allow.
         draw: numbers the draws of the noise, as `Privacy.draw` does.
     """
@@ -236,7 +237,7 @@ class PrivateEvaluation(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation(Block):
-    """Episodes in the true environment, and what is asked of the private units."""
+    """Episodes in the true environment, and questions to the private units."""
 
     episodes: AtLeastTwo
     epoch_episodes: AtLeastTwo
@@ -246,16 +247,16 @@ class Evaluation(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class Online(Block):
-    """Learning from users who come after training, each of whom is met once; see `primorl.paid.online`.
+    """Learning from users who come after training; each is met once. See `primorl.paid.online`.
 
     Attributes:
-        users: N, how many come at most; None: nobody, or all of ``arrivals``.
+        users: N, how many come at most; None: none, or all of ``arrivals``.
         arrivals: a file in ``data/arrivals`` with the ids of the users in the order of their arrival, one a line;
             None: ``users`` simulated ones, who come once.
         appearances: how often one user is met at most, in different cohorts. All of them are paid for.
         cohort: m, users of one update.
         target_epsilon: ε of one user, at `Privacy.delta`; None: the non-private twin.
-        guarantee: always ``strict``; kept so that an older params.yaml is read and what it paid for is known again.
+        guarantee: always ``strict``; kept so that an older params.yaml is read and its paid work is recognised.
         start: of the policy: ``policy``, the offline one, or ``scratch``.
         algorithm: that makes the updates.
         learning_rate: of an update.
@@ -289,7 +290,7 @@ class Online(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerStore(Block):
-    """Where the ledger keeps what was spent."""
+    """Place of the ledger."""
 
     url: StoreUrl | None
 
@@ -307,7 +308,7 @@ _Parallel = Annotated[int, Within(gt=0, le=1024)]
 
 @dataclass(frozen=True, kw_only=True)
 class Compute(Block):
-    """What changes speed and nothing else."""
+    """Settings that change speed and nothing else."""
 
     device: Literal["auto", "cpu", "cuda"]
     memory_mb: PositiveInt | None

@@ -51,7 +51,7 @@ class Elapsed(Block):
     """A dimension of the observation that no column has: the time since the row before, as ``order`` tells it.
 
     Attributes:
-        elapsed: what the dimension is called.
+        elapsed: name of the dimension.
         unit: of the dimension. An ``order`` of numbers counts in this unit; one of times is converted.
         most: a longer time counts as this; a public bound.
     """
@@ -114,7 +114,7 @@ ActionColumns = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class TabularColumns(Block):
-    """What the columns of a log mean; null: the log has no such column."""
+    """Meaning of the columns of a log; null: the log has no such column."""
 
     unit: Column | None = None
     trajectory: Column
@@ -313,7 +313,7 @@ class Score(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class Ingestion(Block):
-    """What ``ingest`` does with units.
+    """Treatment of units by ``ingest``.
 
     Attributes:
         duplicates: whether two units may have equal rows: ``allow`` for short records of a small state space.
@@ -338,12 +338,12 @@ class Suggested(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class CardTexts(Block):
-    """What people declare for the card and the report. No stage that trains or charges reads it; None: not stated.
+    """Declared texts for the card and the report. No stage that trains or charges reads it; None: not stated.
 
     Attributes:
-        owner: who answers for data and policy.
-        purpose: what they may be used for.
-        contact: whom to ask, or to tell of a mistake.
+        owner: responsible for data and policy.
+        purpose: permitted uses.
+        contact: for questions and mistakes.
         licence: of the data.
     """
 
@@ -354,7 +354,7 @@ class CardTexts(Block):
 
     @property
     def stated(self) -> dict[str, str]:
-        """The texts by key, without what was left out."""
+        """The texts that are given, by key."""
         return {key: text for key, text in vars(self).items() if text is not None}
 
 
@@ -364,13 +364,13 @@ def _or_nothing(block: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetCommon(Block):
-    """What every dataset's file says.
+    """Keys of every dataset's file.
 
     Attributes:
         environment: Gymnasium's id of the simulator; None: there is none.
-        unit: whom the guarantee protects: ``trajectory``, or the source's column that names whose it is.
-        population: who the people are. In files that name the same population, equal ids are one person, and what was
-            spent on a person counts in all of them.
+        unit: of privacy: ``trajectory``, or the source's column that names its person.
+        population: name of the group of people. In files with the same population, equal ids are one person, and
+            charges on a person count in all of them.
         trajectories_per_person: the most trajectories of one person in any version, a public fact; None: not declared.
         horizon: the most steps of an episode, a public fact; None: the environment's limit.
         termination: ``none``, ``learned`` or a rule of primorl/model/termination.py.

@@ -50,7 +50,7 @@ class Params(Block):
 
     Attributes:
         dataset: its name.
-        chosen: what the dataset's file says.
+        chosen: the content of the dataset's file.
         seed: of initial weights, policies and evaluation; never of noise or cohorts.
         origins: the file that decided each key of the blocks that a dataset may suggest values for, by dotted key.
     """
@@ -71,7 +71,7 @@ class Params(Block):
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse what takes from public units where there are none, and rollouts that begin nowhere.
+        """Refuse settings that need public units where there are none, and rollouts that begin nowhere.
 
         Found out after training, another model would have to be paid for.
         """
@@ -134,7 +134,7 @@ class Params(Block):
         return limit and self.dynamics.variant == "private"
 
     def _check_without_public(self) -> None:
-        """Name all keys at once that nobody public asks to be set."""
+        """Name at once all keys that must be set where no unit is public."""
         bounds, statistics, alone = self.chosen.bounds, self.privacy.statistics, self.chosen.environment is None
         taken = "policy.starts" not in self.unfitted and self.policy.starts == "public"
         wanted = {
@@ -151,16 +151,16 @@ class Params(Block):
 
     @property
     def policy_seeds(self) -> tuple[int, ...]:
-        """The seed of every policy that is trained, first the one whose policy is used and released."""
+        """The seed of every policy that is trained, first that of the policy that is used and released."""
         return (self.seed,) if self.policy.seeds is None else self.policy.seeds
 
     @property
     def unfitted(self) -> frozenset[str]:
-        """Keys whose values stand in for those that are still to be fitted to the data."""
+        """Keys with values that stand in for those still to be fitted to the data."""
         return frozenset(key for key, origin in self.origins.items() if origin == suggestions.TO_FIT)
 
     def choices(self) -> dict[str, Any]:
-        """What a run is compared by: values by dotted key, without addresses, speed, and what is still to be fitted."""
+        """Values to compare runs by, by dotted key, without addresses, speed and settings still to be fitted."""
         blocks = {key: value for key, value in plain(self).items() if key not in ("chosen", *_NO_CHOICES)}
         facts = {"environment": self.chosen.environment, "unit": self.chosen.unit}
         return facts | {key: value for key, value in _leaves(blocks) if key not in self.unfitted}
@@ -171,7 +171,7 @@ class Params(Block):
         return {key: found_at(content, key) for key in sorted(keys)}
 
     def fitted(self, values: Mapping[str, Any]) -> "Params":
-        """The same choices with fitted values, by dotted key, in the place of what stood in for them.
+        """The same choices with fitted values, by dotted key, in the place of their stand-ins.
 
         Values of keys that are not to be fitted are left out.
         """
@@ -183,7 +183,7 @@ class Params(Block):
         return from_plain(content, {**self.origins, **dict.fromkeys(taken, suggestions.FIT)})
 
     def estimators(self, epsilon: float | None) -> Estimators:
-        """What is asked of the private units beside a model of this ε; None: it has no guarantee. 0 has no share."""
+        """Estimators and their ε beside a model of this ε; None: it has no guarantee. 0 has no share."""
         if self.origins.get(suggestions.ESTIMATORS) != suggestions.STATED:
             return self.evaluation.private.estimators
         return suggestions.estimators(epsilon) if epsilon else {}
@@ -195,7 +195,7 @@ class Params(Block):
         return {key: value for key, value in taken.items() if value is not None or key not in paired}
 
     def suggestions_line(self) -> str | None:
-        """What the dataset decided, in one line; None: ``params.yaml`` decided everything."""
+        """The values that the dataset decided, in one line; None: ``params.yaml`` decided everything."""
         by_file: dict[str, list[str]] = {}
         for key, value in self.suggested().items():
             by_file.setdefault(self.origins[key], []).append(f"{key} {'null' if value is None else value}")
@@ -214,7 +214,7 @@ class ReadingPrivacy:
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """What commands need that only read the ledger: a subset of `Params` with the same names."""
+    """Settings for commands that only read the ledger: a subset of `Params` with the same names."""
 
     dataset: Name
     ledger: LedgerStore
@@ -237,7 +237,7 @@ def parse(raw: Any, path: Path = PARAMS) -> Params:
     """Check the content of ``params.yaml``; the dataset's file is read beside it.
 
     Raises:
-        PipelineError: one line that names every wrong key, what was found and what is allowed.
+        PipelineError: one line that names every wrong key, the value found and the values allowed.
     """
     raw = _block(raw, path)
     folder = path.parent / DATASETS
@@ -268,7 +268,7 @@ def parse(raw: Any, path: Path = PARAMS) -> Params:
 
 
 def _checked(said: dict[str, Any], path: Path, own: Path, wrong: dict[Path, list[str]]) -> Params:
-    """Make `Params` of decided values; ``wrong`` holds what is known to be wrong, by file."""
+    """Make `Params` of decided values; ``wrong`` holds known mistakes, by file."""
     made: Params | None = None
     try:
         made = checked(Params, said)
@@ -287,7 +287,7 @@ def _checked(said: dict[str, Any], path: Path, own: Path, wrong: dict[Path, list
 
 
 def load_reading(path: Path = PARAMS) -> Reading:
-    """Read what commands need that only read: the dataset's name, the ledger's address and the budget.
+    """Read the settings of commands that only read: the dataset's name, the ledger's address and the budget.
 
     Nothing else is checked, so a run's settings may be wrong.
 
@@ -301,7 +301,7 @@ def load_reading(path: Path = PARAMS) -> Reading:
 
 
 def declared_texts(dataset: str, folder: Path = Path(DATASETS)) -> dict[str, str]:
-    """What people declared for the card of a dataset (``card`` in its file); what they left out is not there.
+    """Read the declared texts for the card of a dataset (``card`` in its file); texts that are not given are left out.
 
     Nothing else of the file is checked, so it may be wrong, or gone.
 

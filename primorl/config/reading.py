@@ -1,4 +1,4 @@
-"""Read YAML as DVC reads it (YAML 1.2, by the library that DVC uses), and refuse what would hang, mislead or execute.
+"""Read YAML as DVC reads it (YAML 1.2, by DVC's library), and refuse content that would hang, mislead or execute.
 
 In YAML 1.1, as PyYAML reads it, ``1:30`` is the number 90, ``yes`` is true and ``1e-5`` is text. A stage must not see
 other values than DVC tracks.
@@ -113,7 +113,7 @@ _MOST = 10
 
 
 def explanations(wrong: ValidationError, raw: Any) -> Iterator[tuple[str, str]]:
-    """Each wrong key, dotted, with what is wrong; at most ten."""
+    """List wrong keys, dotted, with their mistakes; at most ten."""
     errors = [(key_of(error, raw), error) for error in wrong.errors(include_url=False, include_context=True)]
     named = {key for key, _ in errors}
     within = {key[:place] for key in named for place, mark in enumerate(key) if mark == "."}
@@ -131,7 +131,7 @@ def shown_key(key: str) -> str:
 
 
 def found_at(content: Any, key: str) -> Any:
-    """Return what stands at a dotted key of nested dictionaries; None: nothing."""
+    """Return the value at a dotted key of nested dictionaries; None: there is none."""
     for part in key.split("."):
         content = content.get(part) if isinstance(content, dict) else None
     return content
@@ -159,7 +159,7 @@ def unknown_key(key: str) -> str:
 
 
 def explain(key: str, error: Any) -> str:
-    """What is wrong with one key."""
+    """Describe the mistake of one key."""
     kind, found, message = error["type"], error["input"], error["msg"].removeprefix("Value error, ")
     if kind in ("unexpected_keyword_argument", "invalid_key"):
         return unknown_key(key)
@@ -187,7 +187,7 @@ _AUTO, _DEGREE = "auto", "dynamics.degree"
 def decide_derived(content: dict[str, Any], origins: dict[str, str], to_fit: str) -> None:
     """Put values in the place of ``auto``, in ``content``.
 
-    Where nobody is public, or those who consented, who may differ from the others, heads are linear, unless
+    Where no unit is public, or only people who consented and may differ from the others, heads are linear, unless
     ``dynamics.hidden`` asks for a network. Of linear heads the private people tell scales, and first states where no
     environment does. Networks begin with a public split that a hash drew, which tells both for nothing.
 

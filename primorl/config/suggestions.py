@@ -3,7 +3,7 @@
 Such a log has no other way to tell what a policy is worth, so where nobody says what to spend on it, the clone and the
 questions get their shares. With an environment they get nothing.
 
-``privacy.total_epsilon`` is what model, clone and questions cost together. For such a log the model's ε is what the
+``privacy.total_epsilon`` is the cost of model, clone and questions together. For such a log the model's ε is what the
 shares leave of it, whatever is asked: a model that is paid for stays the same when another question is added. With an
 environment it is the total.
 """
@@ -90,7 +90,7 @@ def clone(epsilon: float) -> float:
 
 
 def estimators(epsilon: float) -> Estimators:
-    """What is asked of the private units beside a model of this ε."""
+    """Estimators and their ε beside a model of this ε."""
     return {name: round(share * epsilon, _DIGITS) for name, share in ESTIMATOR_SHARES.items()}
 
 
@@ -185,7 +185,7 @@ def _takes_null(hint: Any) -> bool:
 
 
 def read(content: Any, file: str, prefix: str, wrong: list[str]) -> Source:
-    """Check what one file suggests; what is wrong is added to ``wrong``, one text a key."""
+    """Check the suggestions of one file; mistakes are added to ``wrong``, one text a key."""
     source = Source(file, prefix, {})
     if not isinstance(content, dict):
         wrong.append(f"{prefix.rstrip('.')}: a block of keys is needed".removeprefix(": "))
@@ -236,7 +236,7 @@ def decide(raw: dict[str, Any], sources: list[Source]) -> tuple[dict[str, Any], 
     """Put suggestions in the place of ``auto``.
 
     Returns:
-        The content with values in place; where each came from, by dotted key; and what is wrong, one text a key.
+        The content with values in place; where each came from, by dotted key; and the mistakes, one text a key.
     """
     unused = _unused(raw, sources)
     origins: dict[str, str] = {}

@@ -18,7 +18,7 @@ class KeyOrder:
 
     Attributes:
         unit: of the last trajectory; None before the first.
-        ascending: whether the ids so far ascend, whatever their units: then no two are the same.
+        ascending: whether the ids so far ascend across units: then no two are the same.
     """
 
     def __init__(self) -> None:
@@ -194,7 +194,7 @@ class RowCheck:
 
 
 def unfit_probabilities(values: npt.NDArray[np.float32], *, discrete: bool) -> tuple[npt.NDArray[np.bool_], str]:
-    """Find the logged actions' probabilities [rows] that cannot be; say what is allowed.
+    """Find the logged actions' probabilities [rows] that cannot be; name the values allowed.
 
     Args:
         values: the probabilities, densities where actions are continuous.

@@ -23,14 +23,14 @@ _Item = TypeVar("_Item")
 
 
 def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset, public_column: str | None = None) -> DatasetInfo:
-    """Read what ``collect`` left in ``raw``, check every row and write ``target`` whole or not at all.
+    """Read the files of ``collect`` in ``raw``, check every row and write ``target`` whole or not at all.
 
     Args:
         raw: the folder of raw files.
         target: the folder of Parquet parts to replace.
         name: the dataset's entry in params.yaml.
         dataset: that entry.
-        public_column: the column of the log that says who consented to be public; None: there is none.
+        public_column: the column of the log with the consent to be public; None: there is none.
 
     Returns:
         The facts written into every part.
@@ -93,7 +93,7 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset, public_colum
 def ahead(items: Generator[_Item]) -> Generator[_Item]:
     """Make each item in a thread of its own while the one before it is worked on.
 
-    Closing it closes ``items``: what a source has open, or on disk for a while, goes with an error too.
+    Closing it closes ``items``: open and temporary files of a source go with an error too.
     """
     with closing(items), ThreadPoolExecutor(1) as maker:
         coming = maker.submit(next, items, None)

@@ -43,7 +43,7 @@ def partition(
 
     Raises:
         PipelineError: if the dataset is damaged, out of order or changed since it was ingested, if consent does not fit
-            it, or if a partition would be empty; what was in ``target`` is untouched.
+            it, or if a partition would be empty; the content of ``target`` is untouched.
     """
     rule: PublicRule
     if hasattr(public, "file"):

@@ -98,7 +98,7 @@ class ShardedStore:
         return self._of_episodes(units, steps)[..., 0] > 0
 
     def behaviour_probabilities(self, units: Tensor, steps: Tensor) -> Tensor | None:
-        """See `UnitStore.behaviour_probabilities`, and `begins` for what it raises."""
+        """See `UnitStore.behaviour_probabilities`, and `begins` for its errors."""
         return self._of_episodes(units, steps)[..., 1] if self.info.behaviour_probabilities else None
 
     def _of_episodes(self, units: Tensor, steps: Tensor) -> Tensor:
@@ -166,7 +166,7 @@ class Ring:
         self._next = 0
 
     def place(self, groups: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> list[int]:
-        """Make room for all of ``groups`` at once, ascending; return those whose rows are still to be filled in."""
+        """Make room for all of ``groups`` at once, ascending; return those with rows still to be filled in."""
         wanted = dict(zip(groups.tolist(), rows.tolist(), strict=True))
         missing = {group: n for group, n in wanted.items() if group not in self.held}
         room, needed = len(self.matrices[0]), sum(missing.values())

@@ -125,7 +125,7 @@ class TrainingSetup:
     def _told_scales(
         self, answers: Mapping[str, Tensor]
     ) -> tuple[ScalesQuery, tuple[Tensor, float, tuple[ScalesQuery, Tensor, float]]]:
-        """Make the second query of scales, and the arguments of its methods: answer and noise, and the first query's."""
+        """Make the second query of scales, and the arguments of its methods: answer, noise, and the first query's."""
         first = self._scales({}, finer=False), answers[SCALES], self.noise_of(SCALES)
         return self._scales(answers, finer=True), (answers[FINER_SCALES], self.noise_of(FINER_SCALES), first)
 

@@ -1,7 +1,7 @@
 """Whether to try the policy, to keep today's practice, or to get more data; from released numbers alone.
 
 The rule compares the policy with the clone member by member, where errors that both share cancel, and with the people's
-own return. It asks for a gain that is larger than what is known to be wrong: how far the model is from the people's
+own return. It asks for a gain that is larger than the known error: how far the model is from the people's
 returns when it acts as they do, and how much more uncertain it is where the policy goes. Its constants were fitted on
 logs with a known truth (docs/results.md).
 """
@@ -45,7 +45,7 @@ Released = Literal["models/policy", "models/behaviour"]
 
 @record
 class Recommendation:
-    """What to do with the policy, and why."""
+    """A recommendation about the policy, with its reason."""
 
     answer: Annotated[
         Literal["trial", "keep", "more_data"],
@@ -85,14 +85,14 @@ def found_in(answers: PrivateEvaluation, clone: Path, environment: str | None) -
 def of_answers(
     answers: PrivateEvaluation, clone_loss: PublicLosses | None, least_gain: float = LEAST_GAIN
 ) -> Recommendation:
-    """Recommend by what private evaluation found.
+    """Recommend by the answers of private evaluation.
 
     The scale of returns is the spread of the people's own, 10% to 90%, and at least the size of their mean.
 
     Args:
         answers: of the private units, about the model, the policy and the clone.
         clone_loss: of the clone on the public split; None: there is no public split, or no clone.
-        least_gain: the share of the scale that a gain must exceed, whatever else is known.
+        least_gain: the share of the scale that a gain must exceed in any case.
     """
     people = answers.answer("behaviour", MEAN_RETURN)
     if people is None:

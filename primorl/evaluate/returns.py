@@ -44,7 +44,7 @@ def episode_returns(
     """Undiscounted returns of whole episodes, from reset to termination or truncation.
 
     Episode e starts from the same reset seed for every policy (common random numbers: differences between
-    policies are not differences between starts), and from the same one whatever ``episodes`` is.
+    policies are not differences between starts), and from the same one for any ``episodes``.
 
     Args:
         environment_id: a registered Gymnasium id.
@@ -127,7 +127,7 @@ def log_episode(log: Log, environment: str, policy: DeterministicPolicy, seed: i
     """Log the first of the episodes that `episode_returns` measures, as ``episode.gif``.
 
     It is simulated, and so says no more about the data than the policy does. Where the environment draws nothing, or
-    what it draws with is not installed, nothing is logged.
+    its drawing library is not installed, nothing is logged.
 
     Args:
         log: the run.

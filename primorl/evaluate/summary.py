@@ -170,7 +170,7 @@ class Summary:
 
 
 def stated(statement: Statement, answers: PrivateEvaluation) -> dict[str, Any]:
-    """What a summary repeats of the policy's statement and of the private units' answers."""
+    """Collect the keys that a summary repeats of the policy's statement and of the private units' answers."""
     repeated = {key: getattr(statement, key) for key in _REPEATED} | {"model_verdict": answers.verdict}
     if not answers.asked:
         return repeated | {"private_evaluation": None}
@@ -178,7 +178,7 @@ def stated(statement: Statement, answers: PrivateEvaluation) -> dict[str, Any]:
 
 
 def write_curve(path: Path, curve: Sequence[Estimate], score: Score | None) -> None:
-    """Write one CSV row an epoch. What was not measured stays empty; a value in the model has columns of its own."""
+    """Write one CSV row an epoch. Unmeasured numbers stay empty; a value in the model has columns of its own."""
     measured = ["return_mean", "return_low", "return_high", "normalized_score"]
     of_model = isinstance(curve[0], ModelValue)
     with path.open("w", encoding="utf-8", newline="") as file:
@@ -361,7 +361,7 @@ class OnlineSummary:
 
 
 def write_online_curve(path: Path, users: Sequence[int], returns: Sequence[MeanInterval]) -> None:
-    """Write the return after so many users, with its 95% interval, as CSV; empty of rows where nobody was met."""
+    """Write the return after so many users, with its 95% interval, as CSV; without rows where no users were met."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["users", "return_mean", "return_low", "return_high"])

@@ -74,7 +74,7 @@ def value(number: float, ci95: Sequence[float] | None) -> str:
 
 
 def gain(advice: Mapping[str, Any]) -> str:
-    """State what a policy would change, such as "2.9, between -0.4 and 6.1"; "not known" without an interval."""
+    """State a policy's gain, such as "2.9, between -0.4 and 6.1"; "not known" without an interval."""
     if advice.get("interval") is None:
         return "not known"
     low, high = advice["interval"]
@@ -94,8 +94,8 @@ def believed(summary: Mapping[str, Any]) -> bool:
 def worth(answers: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """Choose the private units' answer that stands for the policy's value, wherever one has to do.
 
-    Of the charged answers about its mean return it is the one whose interval has the least lower end; an answer without
-    an interval counts only where none has one. None: they were not asked.
+    Of the charged answers about its mean return it is the one with the least lower end of its interval; an answer
+    without an interval counts only where none has one. None: they were not asked.
 
     Args:
         answers: ``private_evaluation`` of a summary.
@@ -157,7 +157,7 @@ def _advice(advice: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _private_answers(summary: dict[str, Any]) -> list[tuple[str, str]]:
-    """What the private units get today, and would get; empty where nothing was asked."""
+    """Describe the return of the private units today and under the policy; empty where nothing was asked."""
     rows = []
     hidden = () if believed(summary) else ("model",)
     shown = [each for each in summary.get("private_evaluation", ()) if each["estimator"] not in hidden]

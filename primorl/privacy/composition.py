@@ -1,4 +1,4 @@
-"""The statement of what was made from the releases of several mechanisms: all of them are counted."""
+"""Composition: the statement of a result that was made from the releases of several mechanisms."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -30,7 +30,7 @@ def mechanism(what: str, statement: Statement) -> MechanismStatement:
 
 
 def together(statements: Mapping[str, Statement]) -> Statement:
-    """The statement of what was made from several releases, by folder, and nothing else.
+    """Make the statement of a result of several releases, by folder, and of nothing else.
 
     Post-processing of all outputs is as private as all mechanisms one after another, so ε, profile, groups and attacks
     are those of the composed event. Reasons to distrust one are reasons to distrust the whole.
@@ -59,7 +59,7 @@ def check_parts(path: Path, whole: Statement, parts: Mapping[str, Statement]) ->
     Figures of several together (`FIGURES`) are left to the accountant.
 
     Raises:
-        PipelineError: a release is gone or is another one, or a key is not what these releases make of it.
+        PipelineError: a release is gone or is another one, or a key is not that of these releases together.
         ValueError: an event is not of a kind that this project accounts.
     """
     names = [each.what for each in whole.mechanisms] or list(parts)[:1]

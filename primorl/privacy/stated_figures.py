@@ -63,7 +63,7 @@ def _refuse_misstated(path: Path, statement: Statement) -> None:
 
 
 def check_epsilon(path: Path, statement: Statement) -> None:
-    """Refuse an ε of a private statement below what the accountant makes of the event in the same file."""
+    """Refuse an ε of a private statement below the accountant's ε of the event in the same file."""
     try:
         epsilon = compose([event_from_json(statement.event)], statement.delta or 0.0).epsilon_pld
     except ValueError as broken:
@@ -76,10 +76,10 @@ def check_epsilon(path: Path, statement: Statement) -> None:
 
 
 def misstated(statement: Statement) -> str | None:
-    """The first key of a private statement that is missing, or is not what the accountant finds; None: none.
+    """Name the first key of a private statement that is missing or not as the accountant finds it; None: none.
 
     Args:
-        statement: whose ``event`` and ``epsilon`` were checked before.
+        statement: with ``event`` and ``epsilon`` checked before.
 
     Raises:
         ValueError: the event is not of a kind that this project accounts.
@@ -98,7 +98,7 @@ def misstated(statement: Statement) -> str | None:
 
 
 def agrees(stated: float | None, accounted: float | None, accountant: Accountant, *, least: float = 0.0) -> bool:
-    """Whether a stated number (None: infinite) is what the accountant makes, up to ``least``.
+    """Tell whether a stated number (None: infinite) is the accountant's, up to ``least``.
 
     The same version makes the same number up to rounding. One of another version may be higher, and lower by
     `TOLERANCE`.

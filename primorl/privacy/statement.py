@@ -66,7 +66,7 @@ class ProfilePoint:
 
 @record
 class GroupPoint:
-    """What one person with several units is guaranteed."""
+    """Guarantee for one person with several units."""
 
     units: Annotated[Annotated[int, Within(ge=2)], "Number of units of the same person."]
     epsilon: Annotated[_Epsilon | None, "ε of all of them together, at the same `delta`; `null`: no guarantee."]
@@ -99,7 +99,7 @@ class OnlineProtocol:
 
 @record
 class SpentOnDataset:
-    """What the ledger had recorded for the same units when the statement was written."""
+    """Account of the same units when the statement was written."""
 
     epsilon: Annotated[
         _Epsilon | None,
@@ -117,7 +117,7 @@ class SpentOnDataset:
 
 @record
 class Statement:
-    """What a release guarantees, and under which assumptions (``privacy.json``).
+    """Guarantee of a release, and its assumptions (``privacy.json``).
 
     Every mechanism has the keys up to ``void``. ``clipping`` and ``termination`` describe the dynamics model, and are
     null for other mechanisms. A mechanism without rounds, such as a private selection, has no numbers of rounds; its
@@ -205,7 +205,7 @@ class Statement:
 
     @property
     def public_alone(self) -> bool:
-        """Whether it is of what the public units alone made: no private row was read, and nothing was charged."""
+        """Whether public units alone made the release: no private row was read, and nothing was charged."""
         return self.event == NOTHING_READ
 
     @property

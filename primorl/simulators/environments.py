@@ -57,7 +57,7 @@ class EnvironmentBatch(Protocol):
     def step(self, actions: npt.NDArray[Any]) -> tuple[Floats, Floats, Flags, Flags]:
         """Step all: observations ``[n, S]``, rewards ``[n]``, terminated ``[n]``, truncated ``[n]``.
 
-        An environment whose episode has ended steps on, and what it returns means nothing until it is restarted.
+        An environment steps on after its episode has ended; its results mean nothing until it is restarted.
         """
 
     def restart(self, which: Flags) -> Floats:
@@ -86,7 +86,7 @@ def make(environment: str, render_mode: str | None = None) -> gymnasium.Env[Any,
         render_mode: how its ``render`` draws, ``rgb_array`` for pictures; None: it does not.
 
     Raises:
-        PipelineError: no such id is registered, or what it needs is not installed.
+        PipelineError: no such id is registered, or its package is not installed.
     """
     try:
         if environment.startswith("dm_control/"):

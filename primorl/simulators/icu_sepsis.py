@@ -2,7 +2,7 @@
 
 The package ``icu-sepsis`` ships the MDP as tables, estimated from MIMIC-III: 713 states of a patient, 25 actions (five
 levels of intravenous fluid times five of vasopressor), death, survival. Its own environment observes the number of
-the state and reads 200 MB of tables for every copy; here all copies share them. What happens is the same, that is:
+the state and reads 200 MB of tables for every copy; here all copies share them. The transitions are the same, that is:
 actions that were too rare in a state to be estimated go where the others go on average (its strategy ``mean``), the
 reward is 1 on survival and 0 otherwise, death and survival end an episode, and so do 500 steps.
 
@@ -42,7 +42,7 @@ class Tables:
             its successors so far, so that one search in the whole draws from any rows.
         successors: the state that each of these stands for.
         expert: the clinicians' policy as estimated [S, A]; zeros in states where nothing is done.
-        observations: what each state looks like [S, 50] or [S, S], float32.
+        observations: of each state [S, 50] or [S, S], float32.
     """
 
     first: npt.NDArray[np.float64]

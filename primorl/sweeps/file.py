@@ -65,7 +65,7 @@ Where = Annotated[
 class Search(Block):
     """A search of Optuna over ``space``, until ``trials`` have finished.
 
-    All metrics are keys of metrics/summary.json that are post-processing of what was charged.
+    All metrics are keys of metrics/summary.json that are post-processing of charged releases.
     """
 
     metric: Literal["return_mean", "normalized_score", "model_value"]
@@ -170,7 +170,7 @@ class Trial:
 
     @cached_property
     def name(self) -> str:
-        """Digest of the settings, whatever the order of keys, the case, and whether 1 is written as 1.0."""
+        """Digest the settings; the order of keys, the case, and 1 or 1.0 make no difference."""
         content = json.loads(json.dumps(dict(self.settings)), parse_float=_number)
         content = json.dumps(content, sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:_DIGITS]

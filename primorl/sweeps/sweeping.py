@@ -1,4 +1,4 @@
-"""A search of Optuna whose study lies in the ledger's database."""
+"""Running the trials of a sweep: a grid, or a search of Optuna with its study in the ledger's database."""
 
 import csv
 import hashlib
@@ -270,9 +270,9 @@ def check_trials(sweep: Sweep, trials: list[Trial]) -> None:
 
 
 def check_fresh(params: Params) -> None:
-    """Refuse partitions whose inputs changed after they were made: data, a withdrawal, a consent, or their settings.
+    """Refuse partitions after a change of their inputs: data, a withdrawal, a consent, or their settings.
 
-    Other code is no reason, as nobody's data changed. A project that DVC does not keep has nothing to compare with.
+    Other code is no reason, as no data changed. A project that DVC does not keep has nothing to compare with.
     """
     if not (home() / ".dvc").is_dir():
         return
@@ -293,7 +293,7 @@ def check_fresh(params: Params) -> None:
 
 
 def _changed_inputs(status: dict[str, Any]) -> list[str]:
-    """List paths and keys of ``dvc status --json``, each once, with what DVC says of them."""
+    """List paths and keys of ``dvc status --json``, each once, with their states."""
     entries = [entry for stage in status.values() for entry in stage if isinstance(entry, dict)]
     outs = {path: how for entry in entries for path, how in entry.get("changed outs", {}).items()}
     found = {path: how for path, how in outs.items() if path.startswith("data/")}
@@ -323,7 +323,7 @@ def check_table_name(path: Path) -> None:
 def write_table(path: Path, rows: Sequence[Row], changed: Mapping[str, Sequence[str]]) -> None:
     """Write rows as a table, one line a trial: ``.csv`` or ``.parquet``.
 
-    ``changed`` lists by trial what changed in the project since it ran; it becomes the column ``stale``.
+    ``changed`` lists by trial the changes of the project since it ran; it becomes the column ``stale``.
     """
     lines = [row.flat() | {"stale": ", ".join(changed.get(row.trial, ())) or None} for row in rows]
     columns = list(dict.fromkeys(key for line in lines for key in line))
@@ -437,7 +437,7 @@ def _sweep_run(name: str, params: Params) -> Log:
 
 
 def _tags(run: Log, sweep: Sweep, trial: Trial) -> dict[str, str]:
-    """Return the tags of a trial's pipeline run: the sweep, the case, and what varies."""
+    """Return the tags of a trial's pipeline run: the sweep, the case, and the varied settings."""
     tags = {"sweep": sweep.name, "trial": trial.name}
     if trial.case is not None:
         tags["case"] = trial.case

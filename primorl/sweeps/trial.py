@@ -1,7 +1,7 @@
 """One trial in one process: ``python -m primorl.sweeps.trial JOB``, in the project's folder; JOB is `Job` as JSON.
 
 A trial's folder is a small project of its own. It shares the data, ledger, secret, fits, checkpoints and MLflow store
-of the project it lies in. The stages run there one after the other. A row is left whatever becomes of the trial, unless
+of the project it lies in. The stages run there one after the other. A row is left in any case, unless
 it is interrupted.
 """
 
@@ -167,7 +167,7 @@ def unlink_left() -> None:
 
 
 def changed_since(sweep: str, trial: Trial) -> list[str]:
-    """List what changed since a trial ran: blocks of params.yaml, files of its dataset, the partitions."""
+    """List changes since a trial ran: blocks of params.yaml, files of its dataset, the partitions."""
     then = _ended(trial_folder(sweep, trial)).get("made_by", {})
     try:
         now = _digests(_raw(trial))
@@ -297,7 +297,7 @@ def write_row(job: Job, status: Status, error: str | None) -> Row:
 
 
 def ask_ledger() -> None:
-    """Raise `Refused` if the ledger would not grant what the stages charge, as params.yaml in this folder has it."""
+    """Raise `Refused` if the ledger would not grant the charges of the stages for params.yaml in this folder."""
     from absl import logging
 
     from primorl.paid.bill import check_next
@@ -345,7 +345,7 @@ def _run_stage(words: list[str]) -> int:
 
 @contextlib.contextmanager
 def _inside(folder: Path, job: Job) -> Iterator[None]:
-    """Work in the trial's folder, with the project as home; what the stages print goes to `OUTPUT` there."""
+    """Work in the trial's folder, with the project as home; output of the stages goes to `OUTPUT` there."""
     from primorl.privacy.ledger.charges import WAIT
     from primorl.tracking import RUN_TAGS
 
@@ -386,7 +386,7 @@ def _raw(trial: Trial) -> dict[str, Any]:
 
 
 def _digests(raw: dict[str, Any]) -> dict[str, str]:
-    """Digest what a trial's results depend on: blocks of params.yaml, files of its dataset, the partitions."""
+    """Digest the inputs of a trial's results: blocks of params.yaml, files of its dataset, the partitions."""
     found = {key: _digest(json.dumps(value, sort_keys=True)) for key, value in raw.items() if key not in _SPEED}
     for name in ("defaults", raw.get("dataset")):
         file = paths.DATASETS / f"{name}.yaml"

@@ -103,7 +103,7 @@ def _ended(*runs: Log) -> Iterator[None]:
 
 
 def in_sweep() -> bool:
-    """Whether this is a trial of a sweep, whose run lies in the sweep's."""
+    """Tell whether this is a trial of a sweep; its run lies in the sweep's."""
     return "sweep" in json.loads(os.environ.get(RUN_TAGS, "{}"))
 
 

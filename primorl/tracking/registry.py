@@ -1,4 +1,4 @@
-"""Private policies in MLflow's registry: a version a run, tagged with what it promises, and two aliases.
+"""Private policies in MLflow's registry: a version a run, tagged with its guarantee, and two aliases.
 
 ``latest-private`` is the newest version. ``champion`` is the best of those within ``privacy.budget``, judged as the
 newest of these was. Policies without a guarantee are not registered: a registry is where policies are fetched from.
@@ -82,7 +82,7 @@ def register(
 
 
 def _tags(summary: Mapping[str, Any], params: Params, fingerprint: str) -> dict[str, str]:
-    """Describe the first policy of a run; what is not known has no tag."""
+    """Describe the first policy of a run; unknown facts have no tag."""
     (value, judge), spent, advice = judged(summary), summary["spent_on_dataset"], summary.get("recommendation")
     tags = {key: summary[key] for key in ("epsilon", "delta", "unit", "units", "dataset", "policy_sha256")}
     tags |= {"epsilon_of_weights": tags["epsilon"], "delta_of_weights": tags["delta"]}
@@ -96,7 +96,7 @@ def _tags(summary: Mapping[str, Any], params: Params, fingerprint: str) -> dict[
 
 
 def judged(summary: Mapping[str, Any]) -> tuple[float | None, str | None]:
-    """Return what the first policy of a run is worth, and who says so.
+    """Return the value of the first policy of a run, and its judge.
 
     The mean return in the simulator (of its seed, if there are several); without one, the lower end of the interval
     that the private units gave; without either, nothing.
@@ -109,7 +109,7 @@ def judged(summary: Mapping[str, Any]) -> tuple[float | None, str | None]:
 
 
 def _where(summary: Mapping[str, Any], params: Params) -> str:
-    """Name what a value is a return in: values of other ones do not compare."""
+    """Name the setting of a value: values in other settings do not compare."""
     horizon = "" if params.chosen.horizon is None else f", at most {params.chosen.horizon} steps"
     if summary["env_id"] is not None:
         return f"{summary['env_id']}{horizon}"
@@ -160,7 +160,7 @@ def _number(known: "ModelVersion") -> int:
 
 
 def _stated(tags: Mapping[str, str]) -> tuple[str | bool | None, ...]:
-    """Return what the privacy statement in a version says."""
+    """Return the privacy statement in a version."""
     epsilon, delta = (tags.get(f"{key}_of_weights", tags.get(key)) for key in ("epsilon", "delta"))  # earlier versions
     return (epsilon, delta, tags.get("unit"), tags.get("judged_by") == _ASKED)
 

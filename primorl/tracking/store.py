@@ -1,7 +1,7 @@
-"""The MLflow store, and a run in it to write to. Only what is handed over is logged.
+"""The MLflow store, and a run in it to write to. Only values that are handed over are logged.
 
-A lost log must not cost a training run whose privacy budget is spent. When the store fails in the middle of a stage,
-or a server does not answer, the stage goes on without it after one warning.
+A lost log must not cost a training run after its privacy budget is spent. When the store fails in the middle of a
+stage, or a server does not answer, the stage goes on without it after one warning.
 
 MLflow's own asynchronous logging is not used: its ten threads send batches out of order, log errors with the message of
 the exception (which names the server with its credentials), and wait for a dead server at the end once per batch. Here
@@ -135,7 +135,7 @@ class Log:
         self.send(lambda client: self._move_to(client, "RUNNING"))
 
     def end(self, status: str) -> None:
-        """Send what waits and end the run. A run that has failed stays failed."""
+        """Send waiting entries and end the run. A run that has failed stays failed."""
         self.flush()
         self.send(lambda client: self._move_to(client, status))
 
@@ -181,7 +181,7 @@ def open_store(params: Params, begin: "Callable[[MlflowClient, str], T]") -> tup
     """Open the store and begin runs in it, one process at a time.
 
     ``begin`` creates the runs, with the client and the experiment's id. If the server does not answer, there is a
-    warning, and None in the place of what ``begin`` returns.
+    warning, and None in the place of the result of ``begin``.
 
     Raises:
         PipelineError: the store cannot be used; the message names it without its credentials.
@@ -315,10 +315,10 @@ class Result:
         delta: δ of its ε; None: no guarantee.
         unit: unit of its ε; None: a run of before this was logged.
         spent: ε of all charges on the same units at that time; None: no guarantee was left.
-        value: mean return in the simulator, or what the private units or the model say; None: none of them.
+        value: mean return in the simulator, or by the private units or the model; None: none of them.
         low: lower end of its interval; None: unknown.
         high: upper end.
-        by: judge of the value: `simulator`, `private units`, `model`, or nobody.
+        by: judge of the value: `simulator`, `private units`, `model`, or none.
         finished: when.
         settings: those of ``params.yaml`` that are not the same in all results that were asked for, by dotted key.
     """
@@ -340,7 +340,7 @@ class Result:
 def results(params: Params, *, most_epsilon: float | None, sweeps: bool) -> list[Result]:
     """Results on the dataset that params.yaml names, best first: by the simulator, by the private units; then the rest.
 
-    Those that a model alone judges, or nobody, are not compared: the newest stands first.
+    Those that a model alone judges, or nothing, are not compared: the newest stands first.
 
     Args:
         params: name the store, the experiment and the dataset.

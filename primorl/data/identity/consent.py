@@ -33,7 +33,7 @@ def read_ids(file: str, folder: Path, key: str) -> list[str]:
 
     Args:
         file: a file in ``folder``.
-        folder: the folder that DVC watches, so that an edit of the file makes a new version of what depends on it.
+        folder: that DVC watches, so that an edit of the file makes new versions of the outputs that depend on it.
         key: the file and key of the settings that name it, for errors.
 
     Raises:
@@ -60,7 +60,7 @@ class IdList:
     An id of digits may be written with or without the zeros that the column ``unit_id`` has in front of it.
 
     Args:
-        file: see `read_ids`, which raises what is wrong with it; None: nobody is listed.
+        file: see `read_ids` for its errors; None: no id is listed.
         folder: likewise.
         key: likewise.
     """
@@ -85,7 +85,7 @@ class IdList:
         return table.filter(pa.array(~self.contains(whole(table["unit_id"])))) if len(self._ids) else table
 
     def check_all_met(self) -> None:
-        """Call after the last batch: an id that no unit has may be a misspelt one, whose owner would be passed over.
+        """Call after the last batch: an id that no unit has may be misspelt, and its owner would be passed over.
 
         Raises:
             PipelineError: if there is one. The message names the line and not the id, which is a person's.
@@ -103,7 +103,7 @@ class PublicRule(ABC):
 
     Attributes:
         by: how, for the manifest.
-        repair: what to change where a partition would be empty: a key, what was found and what is allowed.
+        repair: the remedy where a partition would be empty: a key, the value found and the values allowed.
         may_be_none: whether it is in order that no unit is public.
     """
 
@@ -116,7 +116,7 @@ class PublicRule(ABC):
         """Say of each of ``units``, ids that are all different, whether it is public."""
 
     def finish(self) -> None:  # noqa: B027 - drawing has nothing to check
-        """Check after the last batch whether what was named fits the data.
+        """Check after the last batch whether the named units fit the data.
 
         Raises:
             PipelineError: if it does not.
@@ -126,7 +126,7 @@ class PublicRule(ABC):
 class HashDraw(PublicRule):
     """A unit is public where a hash of salt and id, uniform in [0, 1), lies below ``public_fraction``.
 
-    It depends on nothing but the unit's own id, so no unit's presence moves another whose id stays the same.
+    It depends on nothing but the unit's own id, so the presence of a unit moves no other.
 
     Args:
         public_fraction: the expected share of units that are public; 0: none is.
@@ -152,10 +152,10 @@ class HashDraw(PublicRule):
 
 
 class ConsentList(PublicRule):
-    """Units are public whose ids a file names.
+    """Units are public if a file names their ids.
 
     Args:
-        file: in ``data/consent``, one id a line; see `read_ids` for what it raises.
+        file: in ``data/consent``, one id a line; see `read_ids` for its errors.
     """
 
     by: PublicBy = "file"

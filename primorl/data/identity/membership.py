@@ -113,8 +113,8 @@ NOBODY = b"\n"
 class Membership:
     """Keyed digests of every unit that `update` is shown: of its id, and of each trajectory's id and rows.
 
-    Each is ``DIGEST_BYTES`` long; where the trajectory is the unit, there are two of it or three. They say who is in
-    the data to anybody who holds the secret and a guess, so they stay inside the trust boundary.
+    Each is ``DIGEST_BYTES`` long; where the trajectory is the unit, there are two of it or three. They tell the people
+    in the data to anybody who holds the secret and a guess, so they stay inside the trust boundary.
 
     Ids are digested within the population, and where it has another name than the dataset, within the dataset's name
     too: that was the rule before populations were declared, so what older charges spent still counts.

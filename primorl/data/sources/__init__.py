@@ -39,7 +39,7 @@ class Reader(Protocol):
         """Batches of whole units in `arrow_schema`, ascending by (unit_id, trajectory_id, step).
 
         Raises:
-            PipelineError: names the file and the row or key, what was found, what is allowed, what to do.
+            PipelineError: names the file, the row or key, the value found, the values allowed and the remedy.
         """
 
 
@@ -50,11 +50,11 @@ class Source(Protocol):
         """Fill the empty folder ``target`` with raw files: made, fetched or copied.
 
         Raises:
-            PipelineError: if they cannot be had; it says what to do.
+            PipelineError: if they cannot be had; it names the remedy.
         """
 
     def open(self, raw: Path) -> Reader:
-        """Open what ``collect`` left in ``raw``.
+        """Open the files of ``collect`` in ``raw``.
 
         Raises:
             PipelineError: if files are missing or broken, or do not fit the dataset.

@@ -168,7 +168,7 @@ class RecordingEnvs(VecEnv):
 
     Gymnasium's ``SyncVectorEnv`` steps them, 2.5 times as fast as stable-baselines3's own. Recording sits at the
     environment's own boundary, so an episode holds the clipped action that was executed, the raw reward and the true
-    last observation, whatever the learner does with them.
+    last observation, even if the learner changes them.
 
     Args:
         make_one: builds one environment, with observations in a box of one dimension.
@@ -197,7 +197,7 @@ class RecordingEnvs(VecEnv):
         return observations
 
     def step_async(self, actions: Array) -> None:
-        """Keep the actions [N, A], clipped to the space: what is recorded is what is executed."""
+        """Keep the actions [N, A], clipped to the space: recorded actions are those executed."""
         if isinstance(self._space, Box):
             actions = np.clip(actions, self._space.low, self._space.high)
         self._asked = actions.astype(self._space.dtype)

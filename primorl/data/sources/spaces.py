@@ -1,4 +1,4 @@
-"""Checks of stored arrays before memory is taken: their type, their shape, and what they claim to hold."""
+"""Checks of stored arrays before memory is taken: their type, their shape, and their claimed size."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -53,7 +53,7 @@ def whole_numbers(values: Array, most: int) -> npt.NDArray[np.int64]:
 
 
 def claims_too_much(array: h5py.h5d.DatasetID) -> bool:
-    """Say whether an array claims to be larger than what the file holds of it can be.
+    """Tell whether an array claims to be larger than its part of the file can be.
 
     A file of 2 kB can claim 10^12 rows: HDF5 writes only the parts that were filled, and reads others as zeros. To make
     room for such an array would take all memory.
@@ -66,7 +66,7 @@ _SMALLEST_IMAGE = 8  # a smaller matrix of bytes is a board or a grid
 
 
 def needed(name: str, environment: str | None) -> str:
-    """Give the environment of the entry ``name``, whose source needs one.
+    """Return the environment of the entry ``name``, for a source that needs one.
 
     Raises:
         PipelineError: if the dataset names none.

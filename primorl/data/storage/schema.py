@@ -126,7 +126,7 @@ class DatasetInfo:
         duplicates: ``refuse``, or ``allow`` where two units may have equal rows.
         dataset_fingerprint: keyed (HMAC) hash of all rows of the whole dataset, before any partition.
         population: who the people are: within it, equal ids are one person; empty: that of the dataset's own name.
-        trajectories_per_person: the most trajectories of one person; None: nobody declared it.
+        trajectories_per_person: the most trajectories of one person; None: it is not declared.
         behaviour_probabilities: whether every row names the probability of its action.
     """
 
@@ -429,7 +429,7 @@ class Manifest:
         another dataset, and the model would be charged again.
 
         Raises:
-            PipelineError: nobody declared it.
+            PipelineError: it is not declared.
         """
         if self.info.horizon is None:
             raise PipelineError(

@@ -1,1 +1,1 @@
-"""Private evaluation: what people get today, what a policy would give them, and whether the model can be believed."""
+"""Private evaluation: estimators of today's return, of a policy's return, and of the model's error."""

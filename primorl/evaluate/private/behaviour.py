@@ -165,7 +165,7 @@ def _crossing(edges: Tensor, curve: Tensor, p: float) -> float:
 
 @lru_cache(maxsize=4)
 def _haar(levels: int) -> Tensor:
-    """What each of 2^levels bins has in each node, root first: 1 in its lower half, -1 in its upper, ``[B, B - 1]``."""
+    """Matrix of 2^levels bins by nodes, root first: 1 in its lower half, -1 in its upper, ``[B, B - 1]``."""
     bins = 1 << levels
     place = torch.arange(bins)
     table = torch.zeros(bins, bins - 1, dtype=torch.float64)

@@ -51,7 +51,8 @@ class TdBatch(NamedTuple):
 class ValueNetwork:
     """N MLPs of one shape side by side: ``inputs`` numbers to one, ELU between layers.
 
-    The parameters of one network are a vector of d numbers: of each layer in turn the matrix ``[out, in + 1]``, whose
+    The parameters of one network are a vector of d numbers: of each layer in turn the matrix ``[out, in + 1]``, of
+        which the
     last column is the bias.
 
     Attributes:

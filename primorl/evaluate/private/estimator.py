@@ -1,4 +1,4 @@
-"""Estimators: what each asks of the private units at which cost, and noisy means with their intervals.
+"""Estimators of private evaluation: their queries, their cost, and noisy means with their intervals.
 
 There are two kinds of noisy means of bounded numbers over all units. `OneRelease` is the only round of an estimator:
 each number contributes a `pair`, and `Released` makes an interval of its noisy mean. `FirstStateValue` is a query after
@@ -39,7 +39,7 @@ _NORM = 1 + 2.0**-13
 def estimate(
     name: str, of: Of, what: str, value: float, ci95: Interval | None, covers: str, bias: str, members: Members = None
 ) -> Answer:
-    """Make the answer of the estimator of a name, whose cost is not known yet."""
+    """Make the answer of the estimator of a name; its cost is not known yet."""
     said: Any = {"covers": covers, "bias": bias, "epsilon": None, "delta": None, "members": members}
     return Answer(estimator=name, of=of, what=what, value=value, ci95=ci95, **said)
 
@@ -49,14 +49,14 @@ class EvaluationState:
     """State of an estimator between two releases. All of it is released, so it may be written down.
 
     Attributes:
-        values: tensors, by name: public ones at first, then what was made from releases.
+        values: tensors, by name: public ones at first, then those made from releases.
         answers: to the plan's queries, which are asked after the rounds; empty before they are known.
         rounds: T of the plan.
         started: rounds that began, or may have begun. They are spent.
-        done: rounds whose releases are in ``values``.
+        done: rounds with releases in ``values``.
         asked: how many queries were answered, or may have been. They are spent.
         finished: nothing is left to release.
-        about: digests of what the question is about beside the data (`Estimator.about`); empty where it is nothing.
+        about: digests of the files that the question is about (`Estimator.about`); empty where there are none.
     """
 
     values: Values
@@ -112,7 +112,7 @@ class Estimator(ABC):
 
     @property
     def about(self) -> tuple[About, ...]:
-        """Name what the answer depends on beside the data: for another one, the question is charged again."""
+        """Name the files that the answer depends on: with another one, the question is charged again."""
         return ("model", "policy")
 
     @abstractmethod
@@ -194,15 +194,15 @@ def run(
     on_round: Callable[[int], object] = lambda started: None,
     device: torch.device | None = None,
 ) -> EvaluationState:
-    """Run an estimator's rounds and ask its queries, or do what an interrupted run left.
+    """Run an estimator's rounds and ask its queries, or go on where an interrupted run ended.
 
-    A round whose cohort is sampled counts as spent from the moment it is announced to ``save_checkpoint``, before any
+    A round with a sampled cohort counts as spent from the moment it is announced to ``save_checkpoint``, before any
     private row is read for it: otherwise a crash that depends on the cohort would draw another one. A round over all
     units, and a query, have nothing to draw again but the noise. They are announced when their sum is known, before
     the noise is drawn, so that a kill while rows are read costs nothing.
 
     Args:
-        estimator: what to run.
+        estimator: to be run.
         problem: the question.
         plan: of the estimator; draws cohorts and noise.
         source: the private units.
@@ -268,7 +268,7 @@ class NoisyMean:
         low: lower end of the interval.
         high: upper end.
         noise: standard deviation of the noise that this mean has alone.
-        shared: of what it may share with other means of the same release: sampling, and the noise of the share.
+        shared: of the parts it may share with other means of the same release: sampling, and the noise of the share.
     """
 
     value: float
@@ -347,7 +347,7 @@ class FirstStateValue:
     A unit adds x and x², x being its number moved to [-1, 1] by the bounds. Both numbers make one query.
 
     Attributes:
-        problem: whose bounds of a return they are.
+        problem: with the bounds of a return.
     """
 
     problem: Problem

@@ -38,7 +38,7 @@ class Lstd(ModelCorrection):
         ψ_i = Q(s₀, π(s₀)) + Σ w ⟨η, φ⟩ (r + γ Q(s', π(s')) - Q(s, a)),  Q = Q̄ + ⟨θ, φ⟩,
 
     a doubly robust correction whose errors are products of those of θ and of η (Kallus and Uehara 2020). It removes to
-    first order what noise and ridge did to θ, and its spread over units is the sampling error of the estimate.
+    first order the effect of noise and ridge on θ, and its spread over units is the sampling error of the estimate.
 
     Attributes:
         rows: of a unit, at most, evenly spaced.

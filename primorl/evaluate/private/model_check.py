@@ -70,7 +70,7 @@ class ModelCheck(OneRelease):
 
     @property
     def about(self) -> tuple[About, ...]:
-        """The answer depends on the model, whatever the policy."""
+        """The answer depends on the model, not on the policy."""
         return ("model",)
 
     def kept(self, problem: Problem) -> tuple[int, ...]:
@@ -228,7 +228,7 @@ def _factor(kept: tuple[int, ...]) -> float:
 def _difference(own: list[Both], share: float, units: int) -> Interval:
     """The 95% interval of the model's less ``share`` of the trivial squared error, summed over the horizons.
 
-    Independent noise adds up in squares; what means may share adds up as it is.
+    Independent noise adds up in squares; noise that means may share adds up as it is.
     """
     weighted = [(weight, mean) for both in own for weight, mean in zip((1.0, share), both, strict=True)]
     noise = math.hypot(*(weight * mean.noise for weight, mean in weighted))

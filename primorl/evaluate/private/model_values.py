@@ -130,7 +130,7 @@ class ModelQ:
 
     V̂_i is a ridge regression of the policy's Monte Carlo returns in member i, from states that a mixture of the policy
     and uniform actions reaches, on random Fourier features (Rahimi and Recht 2007) of the state and the time left.
-    All of it is made from the released model and a public seed. Whatever errs in it, it is a fixed function, so an
+    All of it is made from the released model and a public seed. Whatever its errors, it is a fixed function, so an
     estimator that corrects it by data stays as sound as before.
 
     Attributes:

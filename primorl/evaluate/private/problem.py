@@ -1,11 +1,11 @@
-"""The question of an evaluation, the logged trajectories that answer it, and what public ones tell beforehand.
+"""The question of an evaluation, the logged trajectories that answer it, and facts of public ones.
 
 A `Problem` holds public facts, declared bounds, the released model and the policy: nothing in it is private. `Episodes`
 are the trajectories of some privacy units, as padded tensors. A unit's own rows alone decide which of them are selected
 and how much each counts.
 
 Recordings end: a patient is discharged, a log is cut. A rollout in the model goes on to the declared horizon, so its
-return has rewards that nobody in the log had. It is weighted by S(t), the chance that a trajectory which did not
+return has rewards that no logged trajectory had. It is weighted by S(t), the chance that a trajectory which did not
 terminate has more than t steps (`PublicTrajectories.survival`). Terminations are the model's own business, so they do
 not count as an end here.
 """
@@ -50,7 +50,7 @@ class Problem:
 
     Attributes:
         units: K, private units.
-        unit: what one unit is.
+        unit: of privacy.
         delta: δ at which costs are stated.
         horizon: most steps of a trajectory; None: not declared (then ``discount`` is below 1).
         discount: γ in (0, 1].
@@ -63,7 +63,7 @@ class Problem:
         discrete_actions: whether actions are one-hot.
         reward_low: least reward.
         reward_high: greatest reward.
-        return_low: least return of a trajectory, as declared; at least what the rewards' bounds allow.
+        return_low: least return of a trajectory, as declared; at least the least sum of rewards.
         return_high: greatest return of a trajectory.
         policy: the policy in question.
         ensemble: the released model.
@@ -141,9 +141,9 @@ class Problem:
         return min(max(number, self.return_low), self.return_high)
 
     def with_return_bounds(self, declared: Sequence[float] | None) -> "Problem":
-        """Bound a trajectory's return by ``declared``; None: by what the rewards allow.
+        """Bound a trajectory's return by ``declared``; None: by the sums of rewards.
 
-        A trajectory may end early, so 0 is among what the rewards allow.
+        A trajectory may end early, so 0 is among the sums of rewards.
         """
         if declared is not None:
             return replace(self, return_low=float(declared[0]), return_high=float(declared[1]))
@@ -393,7 +393,7 @@ class Episodes:
 def portions(
     source: EpisodeSource, units: Tensor, *, row_bytes: int, device: torch.device | None = None
 ) -> Iterator[Episodes]:
-    """Read all rows of some units in portions whose padded rows fit `BYTES_AT_ONCE`. Sensitive.
+    """Read all rows of some units in portions with padded rows that fit `BYTES_AT_ONCE`. Sensitive.
 
     Neighbours in length share a portion, so that there is little padding.
 
@@ -459,7 +459,7 @@ def _taken(episodes: Episodes, places: Tensor, own: Tensor) -> Episodes:
 
 @dataclass(frozen=True)
 class PublicTrajectories:
-    """What public trajectories tell about lengths and returns; n of them.
+    """Lengths and returns of n public trajectories.
 
     Attributes:
         length: steps of each, int64 ``[n]``.
@@ -519,7 +519,7 @@ def public_return_bounds(public: PublicTrajectories, problem: Problem) -> tuple[
 
     Args:
         public: trajectories.
-        problem: whose return bounds are what the bounds of the rewards allow, and are not left.
+        problem: with the return bounds that follow from those of the rewards, which stay the outer limits.
 
     Returns:
         The bounds; None: the returns are all the same, so they tell nothing.

@@ -108,7 +108,7 @@ class PrivateEvaluation:
         return hashlib.sha256(json.dumps([about, own], sort_keys=True).encode()).hexdigest()
 
     def made(self, estimator: str) -> dict[str, str]:
-        """What the ledger records of an estimator's charge: the digest of its answers, under a name of their own."""
+        """Name the digest of an estimator's answers as the ledger records it with the charge."""
         return {f"private_evaluation: {estimator}": self.digest(estimator)}
 
     def refuse_other_files(self, path: Path, model: Path, policy: Path, clone: Path) -> None:

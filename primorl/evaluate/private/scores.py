@@ -19,7 +19,7 @@ _FAR = 0.5  # standardised observations are halved before they meet unit frequen
 
 @dataclass(frozen=True)
 class CorrectedModel:
-    """A policy's value in the released model, corrected by what the model gets wrong on the unit's own rows.
+    """A policy's value in the released model, corrected by the model's errors on the unit's own rows.
 
     ψ = V̂(s_0) + Σ_t γ^t w(s_t, a_t) (r_t + γ V̂(s_t+1) - Q̂(s_t, a_t)), a mean over the unit's trajectories, with Q̂ the
     model's mean reward plus γ V̂ at the states that its members predict. V̂ is a ridge regression on random Fourier

@@ -1,4 +1,4 @@
-"""Groups: what a mechanism guarantees for a person behind several units.
+"""ε of events by PLD and RDP, also for a person behind several units.
 
 (ε, δ) for one unit does not give (kε, δ) for k units. The event of a group is composed by the accountant instead.
 """
@@ -228,7 +228,7 @@ def spent(event: dp_event.DpEvent, delta: float, relation: Relation = RELATION_N
     may contribute. With q the sampling probability and N(μ) a Gaussian of mean μ and standard deviation z, it compares
 
     - zeroed out: (1-q) N(0) + q N(1) with N(0), in both orders. These are the pairs of adding or removing a unit too,
-      since a unit that contributes zero leaves the sum where a missing one leaves it; what differs is K, which is
+      since a unit that contributes zero leaves the sum where a missing one leaves it; the difference is K, which is
       public here and the same for both neighbours (dp-accounting's `REPLACE_SPECIAL`);
     - replaced: (1-q) N(0) + q N(-1) with (1-q) N(0) + q N(1), the old and the new contribution being opposite. At q = 1
       that is a Gaussian mechanism of sensitivity 2C under noise zC (`EnsembleClip.sensitivity_under`).
@@ -241,9 +241,9 @@ def spent(event: dp_event.DpEvent, delta: float, relation: Relation = RELATION_N
     above twice that, for the old unit is zeroed out first.
 
     Args:
-        event: what happened.
+        event: of the mechanism.
         delta: δ at which ε is read.
-        relation: what neighbouring datasets are.
+        relation: of neighbouring datasets.
     """
     loose, sound = rdp_epsilon(event, delta)
     replaced = relation == "replace_one"
@@ -289,7 +289,7 @@ def compose(events: Sequence[dp_event.DpEvent], delta: float, relation: Relation
 
 
 def flat(events: Iterable[dp_event.DpEvent]) -> Iterator[dp_event.DpEvent]:
-    """The events, and in the place of a composed one its parts; what read no private row is left out."""
+    """The events, and in the place of a composed one its parts; events that read no private row are left out."""
     for event in events:
         if not isinstance(event, dp_event.NoOpDpEvent):
             yield from flat(event.events) if isinstance(event, dp_event.ComposedDpEvent) else (event,)

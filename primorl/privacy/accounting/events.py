@@ -70,7 +70,7 @@ def _plain(value: Any) -> Any:
 
 
 def event_from_json(content: dict[str, Any]) -> dp_event.DpEvent:
-    """Rebuild what `event_to_json` wrote.
+    """Rebuild the event of `event_to_json`.
 
     Raises:
         ValueError: it is no event that this project writes; the message names the field, what it holds and what is

@@ -1,4 +1,4 @@
-"""What an event means beside ε at one δ: its privacy profile, groups of units, and the best attack.
+"""Figures of an event beside ε at one δ: its privacy profile, groups of units, and the best attack.
 
 All numbers are upper bounds by the PLD accountant. None is derived from ε and δ alone: the loss exceeds ε with a
 probability that may be far above δ, and k units are guaranteed neither kε nor (kε, kδ).
@@ -30,7 +30,7 @@ _LARGEST_PROFILE = 30.0  # ε; beyond, an attack may be certain and there is not
 
 @dataclass(frozen=True)
 class Figures:
-    """What one event guarantees; None: nothing.
+    """Guarantees of one event; None: nothing.
 
     ``profile`` has pairs (ε, δ) that hold together, ε rising from 0, and is empty where ε is beyond 30; ``groups``
     numbers of units and their ε at the stated δ; ``attacks`` false positive rates, and the largest true positive rate
@@ -123,7 +123,7 @@ def true_positive_rate(profile: Sequence[tuple[float, float]], rate: float) -> f
 
 
 def posterior(prior: float, rate: float, power: float) -> float:
-    """What somebody of prior belief p believes of a unit that her attack names: p β / (p β + (1 - p) α).
+    """Posterior belief of an attacker with prior p in a unit that her attack names: p β / (p β + (1 - p) α).
 
     α is the attack's false positive ``rate``, β its true positive rate, ``power``.
     """

@@ -1,7 +1,7 @@
-"""The privacy filter: what charges come to when each was chosen after looking at the results of the earlier ones.
+"""The privacy filter: the total of charges that were each chosen after looking at the results of the earlier ones.
 
 The PLD of a composition holds for events that were fixed beforehand. A privacy filter holds for any choice: it adds up
-what each event costs in a currency whose sums are proved for adaptive choices, and refuses the event that would exceed
+the cost of each event in a currency with proved sums for adaptive choices, and refuses the event that would exceed
 the budget. Two currencies are added up side by side, each with a share of δ:
 
 - Gaussian differential privacy. Up to a mass of `ESCAPED`, the privacy profile of an event is at most that of one
@@ -42,7 +42,7 @@ _Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Cost:
-    """What events cost in the filter's currencies; costs add up, in whatever order and however events were chosen.
+    """Cost of events in the filter's currencies; costs add up, in any order and however events were chosen.
 
     ``squared_mean`` sums μ², ``escaped`` the masses that the Gaussians do not cover, ``renyi`` the divergences at
     `ORDERS`.
@@ -89,7 +89,7 @@ class Cost:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "Cost | None":
-        """Rebuild what `to_json` wrote; None if it has other orders."""
+        """Rebuild the cost of `to_json`; None if it has other orders."""
         if content["orders"] != list(ORDERS):
             return None
         numbers = [
@@ -104,7 +104,7 @@ UNBOUNDED = Cost(math.inf, 1.0, (math.inf,) * len(ORDERS))
 
 @lru_cache(maxsize=4096)
 def cost(event: dp_event.DpEvent) -> Cost:
-    """What one event costs: a whole run, whose settings were fixed before it began."""
+    """Compute the cost of one event: a whole run with settings that were fixed before it began."""
     if isinstance(event, dp_event.NonPrivateDpEvent):
         return UNBOUNDED
     if isinstance(event, dp_event.NoOpDpEvent):
@@ -114,7 +114,7 @@ def cost(event: dp_event.DpEvent) -> Cost:
 
 
 def gaussian_cost(event: dp_event.DpEvent) -> float:
-    """The smallest μ whose Gaussian covers ``event`` up to a mass of `ESCAPED`; infinite if none up to 60 does.
+    """Find the smallest μ of a Gaussian that covers ``event`` up to a mass of `ESCAPED`; infinite beyond 60.
 
     With h(γ) = sup over sets S of P(S) - γ Q(S), of either order of the event's dominating pair, and g that of N(μ, 1)
     and N(0, 1): h(γ) ≤ g(γ) + `ESCAPED` for all γ ≥ 1, and so for all γ ≥ 0. h is read off a PLD that errs upwards.

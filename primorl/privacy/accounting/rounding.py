@@ -1,6 +1,6 @@
 """Numbers for people, rounded to the safe side: no line may promise more than the accountant.
 
-`at_most` is for what is spent and what an attack may reach, `at_least` for what is left and for
+`at_most` is for spent ε and for bounds on attacks, `at_least` for the rest of a budget and for
 the noise that a plan has. Noise that is needed for an ε, and that people type, is rounded up.
 """
 
@@ -16,21 +16,21 @@ def rounded_up(value: float, digits: int) -> float:
 
 
 def at_most(value: float | None, digits: int = 3) -> str:
-    """``value`` in so many significant digits, rounded up, with commas; 0 as it is, and ∞ for what has no bound."""
+    """``value`` in so many significant digits, rounded up, with commas; 0 as it is, and ∞ without a bound."""
     if value is None or not 0 <= value < math.inf:
         return "∞"
     return _written(_rounded(value, digits, ROUND_CEILING), digits) if value else "0"
 
 
 def at_least(value: float, digits: int = 3) -> str:
-    """``value`` in so many significant digits, rounded down, with commas; 0 for what is negative or no number."""
+    """``value`` in so many significant digits, rounded down, with commas; 0 for negative numbers and NaN."""
     if value == math.inf:
         return "∞"
     return _written(_rounded(value, digits, ROUND_FLOOR), digits) if value > 0 else "0"
 
 
 def left_of(limit: float, spent: float, digits: int = 4) -> str:
-    """What is left of ``limit`` when ``spent`` is gone, rounded down; 0 where nothing is."""
+    """Return the rest of ``limit`` after ``spent``, rounded down; 0 where nothing is left."""
     if not math.isfinite(spent):
         return "0"
     # In decimals: a float's difference could round to more than there is.

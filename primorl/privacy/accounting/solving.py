@@ -30,7 +30,7 @@ _WHOLE_ORDERS = [2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 512]
 def solve_noise_multiplier(
     target_epsilon: float, delta: float, sampling_probability: float, rounds: int, queries: tuple[float, ...] = ()
 ) -> float:
-    """Smallest noise multiplier of the rounds (to four digits, rounded up) whose PLD ε is at most the target.
+    """Find the smallest noise multiplier of the rounds (four digits, rounded up) with a PLD ε of at most the target.
 
     The ε is that of rounds and ``queries`` together; see `Training`.
 
@@ -71,7 +71,7 @@ def solve_rounds(
     noise_multiplier: float,
     queries: tuple[float, ...] = (),
 ) -> int:
-    """Largest number of rounds whose PLD ε is at most the target, at most 1,000,000; beyond 10,000 to one in 10,000.
+    """Find the most rounds with a PLD ε of at most the target, up to 1,000,000; beyond 10,000 to one in 10,000.
 
     The ε is that of rounds and ``queries`` together; see `Training`.
 
@@ -112,7 +112,7 @@ def _rough_epsilon(event: dp_event.DpEvent, delta: float) -> float:
 
 
 def _epsilon_near(target: float, delta: float, rounds: int) -> Callable[[dp_event.DpEvent], float]:
-    """ε of events whose ε is near ``target``, on grids for it so that it moves smoothly."""
+    """ε of events with an ε near ``target``, on grids for it so that it moves smoothly."""
     if target > LARGEST_TIGHT / 2:
         return lambda event: spent(event, delta).epsilon_pld
 

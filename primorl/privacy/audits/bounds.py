@@ -1,4 +1,4 @@
-"""Lower bounds on ε from what the releases show about canaries.
+"""Lower bounds on ε from observations of canaries in the releases.
 
 One report holds several bounds. Together they fail with probability 1 - confidence: each of n is made at
 (1 - confidence)/n (Bonferroni), so that their largest is a bound as well.
@@ -48,7 +48,7 @@ _ORDERS = (2, 3, 4, 6, 8, 12, 16, 32, 64, 128)  # of RDP, which only says how fi
 
 @dataclass(frozen=True)
 class Curve:
-    """What one mechanism allows: δ(ε) on a grid of ε. Fewer points allow more, so the curve errs to the safe side.
+    """Privacy curve of one mechanism: δ(ε) on a grid of ε. Fewer points allow more, so the curve errs to the safe side.
 
     ``factors`` are e^ε of the points, ``[G]``, the first 1; ``deltas`` are δ(ε), ``[G]``.
     """
@@ -66,7 +66,7 @@ class Curve:
         return self.least(hit) <= alarm
 
     def least(self, hit: float) -> float:
-        """The least rate of false alarms of a test whose power is ``hit``: the inverse of 1 - f (Dong et al. 2022).
+        """The least rate of false alarms of a test of power ``hit``: the inverse of 1 - f (Dong et al. 2022).
 
         hit ≤ e^ε·alarm + δ(ε) for every ε, and the same of the guesses withheld, 1 - alarm ≤ e^ε(1 - hit) + δ(ε).
         """
@@ -95,7 +95,7 @@ class Family:
         return cls(plan.sampling_probability, plan.rounds, plan.delta, plan.noise_multiplier)
 
     def curve(self, multiplier: float) -> Curve:
-        """What the member with ``multiplier`` allows."""
+        """Privacy curve of the member with ``multiplier``."""
         return _curve(self, multiplier)
 
     def lower_bound(self, refuted: Callable[[Curve], bool]) -> float:
@@ -114,7 +114,7 @@ class Family:
         return accounting.spent(self.event(high), self.delta).epsilon_pld
 
     def event(self, multiplier: float) -> dp_event.DpEvent:
-        """What the member with ``multiplier`` does, for the accountant."""
+        """Event of the member with ``multiplier``."""
         return accounting.training_event(self.sampling_probability, multiplier, self.rounds)
 
 
@@ -129,7 +129,7 @@ def _curve(family: Family, multiplier: float) -> Curve:
 
 @dataclass(frozen=True)
 class Observations:
-    """What the releases show about every canary. The data are canaries only, so this is not sensitive.
+    """Observations of every canary in the releases. The data are canaries only, so this is not sensitive.
 
     Attributes:
         included: whether the canary was in the data, ``[canaries]`` (those of all runs).
@@ -146,7 +146,7 @@ class Observations:
 
 @dataclass(frozen=True)
 class Bound:
-    """A lower bound on ε: the method's name, and what it takes for granted of the mechanism."""
+    """A lower bound on ε: the method's name, and its assumptions on the mechanism."""
 
     name: str
     epsilon: float
@@ -155,7 +155,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class LowerBound:
-    """What an audit of the mechanism found.
+    """Result of an audit of the mechanism.
 
     ``bounds`` holds, all read at ``delta``:
 
@@ -169,7 +169,7 @@ class LowerBound:
 
     Attributes:
         claimed: the plan's ε at ``delta``.
-        bounds: see above; `ASSUMPTIONS` says what each takes for granted.
+        bounds: see above; `ASSUMPTIONS` has the assumptions of each.
         delta: at which all are read.
         confidence: with which all bounds hold together; each is made at (1 - confidence)/4.
         canaries: in all runs. The first two bounds choose statistic and threshold on one half, and judge the other.
@@ -239,7 +239,7 @@ def _by_one_run(family: Family, included: Booleans, likelihood: Floats, confiden
 def _by_rates(
     plan: Plan, family: Family, seen: Observations, likelihood: Floats, confidence: float
 ) -> tuple[str, float, float]:
-    """Choose on one half of the canaries what to look at, and guess about the other half.
+    """Choose a statistic on one half of the canaries, and guess about the other half.
 
     Returns the statistic of the first bound; the bound by the rates alone; that by the family.
     """

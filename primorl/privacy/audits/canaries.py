@@ -38,7 +38,7 @@ def enough_runs(plan: Plan, canaries: int) -> int:
 def audit_mechanism(
     plan: Plan, *, canaries: int, runs: int, confidence: float, on_round: Callable[[], object] = lambda: None
 ) -> LowerBound:
-    """Bound from below the ε of what ``plan``, of which ``canaries`` among the K units are canaries, really does.
+    """Bound the true ε of ``plan`` from below; ``canaries`` of the K units are canaries.
 
     Each of the ``runs`` has all T rounds and fresh coins: twice the runs tighten the bounds as twice the canaries do.
     ``on_round`` is called after every round; ``confidence`` is that of all bounds together.

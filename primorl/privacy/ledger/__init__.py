@@ -1,1 +1,1 @@
-"""What every run spends on private data."""
+"""The ledger: charges of all runs on private data."""

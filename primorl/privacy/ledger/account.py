@@ -1,4 +1,6 @@
-"""Who is in which dataset version, as keyed digests: every digest is kept once, and each version is a set of bits.
+"""Rosters and accounts: members of dataset versions as keyed digests, and the charges on them.
+
+Every digest is kept once, and each version is a set of bits.
 
 A version's digests are looked up among those of all earlier versions. Those that are new make a *segment*. The version
 itself is one bitmap for each segment that it has digests of, and one more for each side, private and public. So twenty
@@ -54,7 +56,7 @@ class Roster:
         )
 
     def shares_any(self, other: "Roster") -> bool:
-        """Whether this version has a digest in common with ``other``, on whatever sides."""
+        """Tell whether this version has a digest in common with ``other``, on any side."""
         return any(self.shares(side, other, its) for side in SIDES for its in SIDES)
 
     def newly_public(self, earlier: Sequence["Roster"]) -> bool:
@@ -70,7 +72,7 @@ class Roster:
         return False
 
     def packed(self) -> Packed:
-        """What a database holds of it."""
+        """Its rows in a database."""
         bits = {key: zlib.compress(bits.tobytes(), 1) for key, bits in self.bits.items()}
         return Packed(self.segment.tobytes(), bits)
 
@@ -116,7 +118,7 @@ def _bits(at: npt.NDArray[np.intp], size: int) -> Bits:
 
 
 class Directory:
-    """Who is in the versions of a history, which may grow; the store has the digests."""
+    """Members of the versions of a history, which may grow; the store has the digests."""
 
     def __init__(self, store: Store, history: History):
         self._store = store
@@ -184,19 +186,19 @@ _MOST_DIFFERENT = 24
 
 @dataclass(frozen=True)
 class Entry:
-    """A charge as one unit of the account sees it; None of its ``units``: nobody declared how many one may be."""
+    """A charge as one unit of the account sees it; None of its ``units``: it is not declared how many one may be."""
 
     charge: Charge
     units: int | None
 
     @property
     def event(self) -> dp_event.DpEvent:
-        """What happened to so many units together; without a declared bound, nothing is guaranteed."""
+        """Event of so many units together; without a declared bound, nothing is guaranteed."""
         return seen(event_from_json(self.charge.event), self.units)
 
     @property
     def cost(self) -> Cost:
-        """What it costs in the filter's currencies; as the ledger recorded it, where it did."""
+        """The recorded cost in the filter's currencies if present, otherwise the computed one."""
         if self.units is None:
             return UNBOUNDED
         recorded = None if self.units > 1 or self.charge.cost is None else Cost.from_json(self.charge.cost)
@@ -205,7 +207,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Total:
-    """What an account comes to, at one δ; infinite where nothing is guaranteed.
+    """Total of an account at one δ; infinite where nothing is guaranteed.
 
     ``epsilon`` is by the privacy filter (`primorl.privacy.accounting.privacy_filter`): a budget of this size would have
     granted exactly these charges, however each was chosen. ``epsilon_fixed``, by PLD, holds if all settings were fixed
@@ -233,12 +235,12 @@ class Account:
 
     @functools.cached_property
     def cost(self) -> Cost:
-        """What they cost together in the filter's currencies."""
+        """Cost of all together in the filter's currencies."""
         return total([entry.cost for entry in self.entries])
 
     @property
     def events(self) -> list[dp_event.DpEvent]:
-        """What happened to one unit of the account, oldest first."""
+        """Events of one unit of the account, oldest first."""
         return [entry.event for entry in self.entries]
 
     def epsilon(self, delta: float) -> float:
@@ -268,12 +270,12 @@ class Account:
 
 
 def seen(event: dp_event.DpEvent, units: int | None) -> dp_event.DpEvent:
-    """What an event is for so many of its units together; None: nobody knows how many, so nothing is guaranteed."""
+    """Return the event for so many of its units together; None: an unknown number, so nothing is guaranteed."""
     return dp_event.NonPrivateDpEvent() if units is None else grouped(event, units)
 
 
 def total_of(events: Sequence[dp_event.DpEvent], delta: float) -> Total:
-    """What an account of these events comes to, oldest first, as one unit of it sees them (`Entry.event`)."""
+    """Compute the total of these events, oldest first, as one unit sees them (`Entry.event`)."""
     return _total(total([cost(event) for event in events]), events, delta)
 
 
@@ -305,7 +307,7 @@ def _composed(counted: tuple[tuple[dp_event.DpEvent, int], ...], delta: float) -
 class OtherKind:
     """An account on the same people, of a ``unit`` of another kind than that of a request.
 
-    One of its units may be so many ``units`` of the request; None: nobody declared a bound.
+    One of its units may be so many ``units`` of the request; None: no bound is declared.
     """
 
     unit: str
@@ -350,7 +352,7 @@ def _sharing(directory: Directory, version: Version | Registered, roster: Roster
 
 
 def _units(of: Version | Registered, other: Version | Registered | Charge, bounds: list[int | None]) -> int | None:
-    """How many units of ``other`` one unit of ``of`` may be; None: nobody declared it.
+    """How many units of ``other`` one unit of ``of`` may be; None: it is not declared.
 
     A trajectory belongs to one unit of any kind. Units of two kinds meet in trajectories: whoever has at most k of them
     has at most k units of any kind. The bound must be declared for the units of ``of``, which are meant by "one person"

@@ -81,7 +81,7 @@ class Chain:
         return contents
 
     def broken(self, sequence: int, reason: str) -> PipelineError:
-        """What to raise about a record."""
+        """Make the error about a record."""
         return PipelineError(
             f"ledger {self._ledger}: record {sequence}: {reason}; nothing can be charged before the ledger is whole: "
             "restore the database from its backup, or see what `primorl ledger repair` can do"
@@ -149,7 +149,7 @@ class Anchor:
         self.path = path
 
     def read(self) -> Head | None:
-        """What was remembered; None if nothing was yet. It raises if the file is unreadable or damaged."""
+        """Return the remembered head; None if there is none yet. It raises if the file is unreadable or damaged."""
         try:
             text = self.path.read_bytes()
         except FileNotFoundError:

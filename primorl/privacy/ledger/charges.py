@@ -111,7 +111,7 @@ def pay_or_resume(
 
     Args:
         ledger: holds the charges.
-        request: what to reserve.
+        request: to be reserved.
         budget: the limit; None counts without one.
         checkpoints: folder of the checkpoints, one file for each charge.
         begin: state to begin from; None for work without a guarantee, which is neither saved nor resumed.
@@ -152,7 +152,7 @@ def pay_or_resume(
 
 
 def spent_on_dataset(ledger: Ledger, version: Version, delta: float) -> SpentOnDataset:
-    """What was spent on the units of ``version`` so far, read at ``delta``, for the privacy statement."""
+    """Read the account of the units of ``version`` at ``delta``, for the privacy statement."""
     total = total_of(ledger.account(version).events, delta)  # by the accountant that the statement names
     return SpentOnDataset(
         epsilon=finite(total.epsilon),
@@ -164,7 +164,7 @@ def spent_on_dataset(ledger: Ledger, version: Version, delta: float) -> SpentOnD
 
 
 def _restored(ledger: Ledger, identity: str, checkpoints: Path, restore: Restore[S]) -> Payment[S] | None:
-    """What was completed before. It needs no lock, as nobody writes its checkpoint any more."""
+    """Restore completed work. It needs no lock, as its checkpoint is not written any more."""
     for charge in _paid(ledger, identity):
         file = _file(checkpoints, charge.id)
         if charge.state == "committed" and file.exists():
@@ -260,7 +260,7 @@ def _lock_identity(ledger: Ledger, identity: str, checkpoints: Path, locks: Exit
 
 
 def _orphans(ledger: Ledger, checkpoints: Path, locks: ExitStack) -> list[Path]:
-    """The checkpoints of dead processes whose charges the ledger does not hold, locked.
+    """Find and lock the checkpoints of dead processes that have no charge in the ledger.
 
     It raises if something was released under one of them, so that the ledger has lost records.
     """
@@ -284,7 +284,7 @@ def _orphans(ledger: Ledger, checkpoints: Path, locks: ExitStack) -> list[Path]:
 
 
 def _delete_orphans(ledger: Ledger, orphans: list[Path]) -> None:
-    """Delete those whose charge will never be in the ledger; this process has appended to it since it locked them."""
+    """Delete those that will never have a charge; this process has appended to the ledger since it locked them."""
     known = {charge.id for charge in ledger.charges()} if orphans else set()
     for file in orphans:
         if file.stem not in known:

@@ -1,4 +1,4 @@
-"""Checkpoints: what a mechanism carries from one release to the next, on disk, so that a killed run can resume."""
+"""Checkpoints: the state of a mechanism between two releases, on disk, so that a killed run can resume."""
 
 import hashlib
 import json
@@ -102,7 +102,7 @@ def write_checkpoint(
 
 
 def read_checkpoint(path: Path, restore: Restore[S], charge: str) -> Checkpoint[S]:
-    """Read what `write_checkpoint` wrote. Executes nothing from the file.
+    """Read a file of `write_checkpoint`. Executes nothing from the file.
 
     Raises:
         PipelineError: the checkpoint is damaged, belongs to another charge, or does not fit ``restore``.
@@ -133,7 +133,7 @@ def has_begun(path: Path) -> bool:
 
 
 def _content(path: Path) -> tuple[bytes, dict[str, Any]]:
-    """The safetensors file in a checkpoint, and its header. Raises what `read_checkpoint` catches if it is damaged."""
+    """Return the safetensors file in a checkpoint, and its header. A damaged file raises an error."""
     raw = path.read_bytes()
     digest, content = raw[:_DIGEST], raw[_DIGEST:]
     if hashlib.sha256(content).digest() != digest:

@@ -1,4 +1,4 @@
-"""What the ledger is asked for, and what its records amount to: dataset versions and charges."""
+"""Requests to the ledger, and the history of its records: dataset versions and charges."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ class BudgetExceeded(Refused):
 
 @dataclass(frozen=True)
 class Budget:
-    """What all runs on the same units may spend together: ε, read at δ."""
+    """Limit of all runs on the same units together: ε, read at δ."""
 
     epsilon: float
     delta: float
@@ -39,8 +39,8 @@ class Version:
     Attributes:
         members: 16-byte keyed digests of the private units, in any order.
         public: the same of the public units. They are published: never again may one of them be private.
-        trajectories_per_person: the most trajectories that one person has, as declared; None: nobody declared it.
-        population: keyed digest of the name of who the people are; None: nobody named it.
+        trajectories_per_person: the most trajectories that one person has, as declared; None: it is not declared.
+        population: keyed digest of the population's name; None: it has none.
         simulated: whether there is a simulator, which may make other trajectories at any time.
     """
 
@@ -56,7 +56,7 @@ class Version:
 
 @dataclass(frozen=True)
 class Request:
-    """What a run of ``stage`` asks to do to the units of ``version``, of a named dataset; ε is read at ``delta``.
+    """Request of a run of ``stage`` for work on the units of ``version``, of a named dataset; ε is read at ``delta``.
 
     ``identity`` is equal for two runs exactly if they are the same paid work.
     """
@@ -73,7 +73,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Charge:
-    """What a run was granted, and what became of it; spent in every state.
+    """A granted charge and its state; it is spent in every state.
 
     ``version`` is the sequence of the record of its dataset version, ``event`` what `event_from_json` rebuilds,
     ``epsilon`` its ε at ``delta`` as it was accounted then (None: no guarantee), ``time`` when it was reserved (ISO
@@ -139,13 +139,13 @@ class Registered:
     dataset: str | None = None
 
     def same_version(self, other: "Registered") -> bool:
-        """Whether both records say the same of the same digests, wherever these are kept, of whatever entry."""
+        """Tell whether both records say the same of the same digests, wherever these are kept and of any entry."""
         own, its = (replace(each, segment=None, bits=None, dataset=None) for each in (self, other))
         return own == its
 
 
 class History:
-    """What the records of a chain amount to."""
+    """History of the records of a chain."""
 
     def __init__(self, chain: Chain):
         self.chain = chain
@@ -157,7 +157,7 @@ class History:
         self.lost: dict[str, dict[str, Any]] = {}  # charges that a repair could not record again
 
     def extend(self, records: Sequence[Record]) -> None:
-        """Check and take in what a database holds from the known head on (`Chain.extend`)."""
+        """Check and take in the records of a database from the known head on (`Chain.extend`)."""
         for content in self.chain.extend(records):
             self._take_in(content)
 

@@ -1,7 +1,7 @@
-"""The ledger: it records what every run spends on private data before the run begins, and never forgets it.
+"""The ledger: it records the charge of every run on private data before the run begins, and never forgets it.
 
 Append-only and hash-chained (`chain`), in SQLite or PostgreSQL (`store`). The last record is also remembered in a file
-outside the database (`anchor`). Everything that was ever reserved counts as spent, whatever became of the run.
+outside the database (`anchor`). Everything that was ever reserved counts as spent, also if the run failed.
 """
 
 import json
@@ -174,12 +174,12 @@ class Ledger:
         self._write(decide)
 
     def check_published(self, dataset: str, version: Version) -> None:
-        """Raise what `publish` would raise for the units of a version, and write nothing."""
+        """Raise the errors of `publish` for the units of a version, and write nothing."""
         self._refresh()
         refuse_published(dataset, version, self._directory.placed(version), self._directory)
 
     def dry_run(self, request: Request, budget: Budget | None) -> None:
-        """Raise what `reserve` would raise for this request now, and write nothing: for work charged in parts."""
+        """Raise the errors of `reserve` for this request now, and write nothing: for work charged in parts."""
         self._refresh()
         self._refuse(request, budget, self._directory.placed(request.version))
 
@@ -254,7 +254,7 @@ class Ledger:
         Returns the number of records.
 
         Raises:
-            PipelineError: names the first broken record and what is wrong with it.
+            PipelineError: names the first broken record and its fault.
         """
         self._history, self._directory = self._read_again()
         self.progress.check(self._history.charges)
@@ -319,7 +319,7 @@ class Ledger:
         self._write(decide)
 
     def _write(self, decide: Callable[[], _Entries | None]) -> bool:
-        """Append what ``decide`` makes of the history as it is now, anew if another process was first.
+        """Append the decision of ``decide`` on the history as it is now; decide anew if another process was first.
 
         False if it decides to write nothing.
         """
@@ -339,7 +339,7 @@ class Ledger:
     def _append(
         self, contents: Sequence[Mapping[str, Any]], rosters: Mapping[int, Packed], mark: Mark | None = None
     ) -> bool:
-        """Write what was decided on the history as read; False if it has moved on, so that the caller decides again.
+        """Write a decision on the history as read; False if it has moved on, so that the caller decides again.
 
         The first record of all has its head on the disk before it; later ones want it there.
         """
@@ -416,17 +416,17 @@ def _now() -> str:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """What is wrong with a ledger's head, in words, and whether it proves that records are gone."""
+    """Fault of a ledger's head, in words, and whether it proves that records are gone."""
 
     says: str
     records_lost: bool
 
 
 class BrokenLedger(Ledger):
-    """A ledger that is read whatever its head says: it may be missing, damaged, ahead of the records or another's."""
+    """A ledger that is read without regard to its head, which may be missing, damaged, ahead or another's."""
 
     def describe(self) -> str:
-        """Where the ledger is, how many records it has and what the last one is."""
+        """Describe the place of the ledger, its number of records and the last one."""
         count = self.verify()
         if count == 0:
             return f"ledger {self._store.shown}: no records"
@@ -435,7 +435,7 @@ class BrokenLedger(Ledger):
         return f"{whole}; the last is of {last['time']}: {last['kind']}"
 
     def disagreement(self) -> Disagreement | None:
-        """What is wrong with the head; None if it is the last record's, or that of an earlier one."""
+        """Fault of the head; None if it is the last record's, or that of an earlier one."""
         count = self.verify()
         try:
             known = self._anchor.read()

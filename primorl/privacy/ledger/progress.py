@@ -13,7 +13,7 @@ _ATTEMPTS = 20
 
 
 class Progress:
-    """One mark for each charge, outside the chain: who works on it, and how often its state was saved.
+    """One mark for each charge, outside the chain: its owner, and how often its state was saved.
 
     Formal property: whatever copies of its checkpoints are put back, and whatever processes run, die or are killed, no
     save of a charge is followed by two releases. Every save has a number, one more than that of the save which it
@@ -45,7 +45,7 @@ class Progress:
         self._key = hmac.digest(secret, _PROGRESS, hashlib.sha256)
 
     def first(self, charge: str) -> Mark:
-        """The mark of a new charge, to be written with its reservation: nobody works on it yet."""
+        """The mark of a new charge, to be written with its reservation: it has no owner yet."""
         return self._mark(charge, "", 0)
 
     def check(self, charges: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""What the ledger refuses to grant, decided on the history as it was read; nothing is written by any of it."""
+"""Refusals of the ledger, decided on the history as it was read. Nothing here writes."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -84,7 +84,7 @@ def refuse_published(
 
 
 def refuse_unbounded(request: Request, account: Account, others: Sequence[OtherKind]) -> None:
-    """Refuse what composes with charges on another kind of unit, where nobody declared how many one person has."""
+    """Refuse charges beside those on another kind of unit, where it is not declared how many one person has."""
     charges = [entry.charge for entry in account.entries if entry.units is None]
     charges += [other.account.charges[0] for other in others if other.units is None]
     for charge in charges:
@@ -96,7 +96,7 @@ def refuse_unbounded(request: Request, account: Account, others: Sequence[OtherK
 
 
 def refuse_beyond(budget: Budget, request: Request, account: Account, others: Sequence[OtherKind]) -> None:
-    """Refuse what the budget does not allow, on any kind of unit, and say what still fits."""
+    """Refuse a request that the budget does not allow, on any kind of unit, and name one that still fits."""
     if not account.fits_all([request.event], budget):
         tight, event, whose = account, request.event, ""
     else:
@@ -137,10 +137,10 @@ Fits = Callable[[dp_event.DpEvent], bool]
 
 
 def advice(account: Account, event: dp_event.DpEvent, budget: Budget, beside: Sequence[dp_event.DpEvent] = ()) -> str:
-    """What still fits the budget, each as a command to paste.
+    """List runs that still fit the budget, each as a command to paste.
 
     The words set the other ways to give the noise to null, and with them the dataset's suggestions, so that they mean
-    the same for every dataset. The budget must be enough for what is charged ``beside`` the refused event, too.
+    the same for every dataset. The budget must be enough for the charges ``beside`` the refused event, too.
     """
     if isinstance(event, dp_event.NonPrivateDpEvent):
         return "a run without a guarantee fits no budget"

@@ -67,7 +67,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class Mark:
-    """A row of ``ledger_progress``: what `progress` says of a charge. The only table whose rows are replaced."""
+    """A row of ``ledger_progress``: the mark of a charge. The only table whose rows are replaced."""
 
     charge: str
     owner: str
@@ -76,7 +76,7 @@ class Mark:
 
 
 class Store:
-    """Reads and appends rows; what they mean is none of its business.
+    """Reads and appends rows without interpreting them.
 
     Every call opens a connection of its own, so none idles through hours of training or crosses a fork. The tables (and
     a SQLite file, mode 0600) are made where they are missing; with ``read_only`` nothing is made or changed, and what
@@ -107,7 +107,7 @@ class Store:
                     self._schema_number()
 
     def read(self, since: int = 0) -> list[Record]:
-        """The records from sequence ``since`` on (0: all, whatever their sequence), in order."""
+        """The records from sequence ``since`` on (0: all of them), in order."""
         query = sa.select(_records).order_by(_records.c.sequence)
         if since:
             query = query.where(_records.c.sequence >= since)

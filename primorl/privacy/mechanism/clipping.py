@@ -20,9 +20,9 @@ _LEAST_NORM, _LARGEST_NORM = 1e-6, 1e6  # as in params.yaml
 
 
 class Clip(Protocol):
-    """What a plan needs to know about a clip: the bound, the sensitivity, and how to describe both.
+    """A clip as a plan sees it: the bound, the sensitivity, and the description of both.
 
-    The training code applies the clip in whatever way is fastest. The audit (`primorl.privacy.audits.canaries`) applies
+    The training code applies the clip in the fastest way. The audit (`primorl.privacy.audits.canaries`) applies
     it through `clip_pieces`.
     """
 
@@ -50,7 +50,7 @@ class Clip(Protocol):
 
 @dataclass(frozen=True)
 class _NormClip:
-    """A clip whose sensitivity follows from C alone."""
+    """A clip with a sensitivity that follows from C alone."""
 
     clipping_norm: float
 
@@ -79,7 +79,7 @@ class _NormClip:
 class L2Clip(_NormClip):
     """Clip one vector per unit to L2 norm at most C.
 
-    Formal guarantee: after `finish`, the vector of one unit has L2 norm ≤ C, whatever its data. So the sum over
+    Formal guarantee: after `finish`, the vector of one unit has L2 norm ≤ C, for any data. So the sum over
     units moves by at most `sensitivity_under` a relation between neighbouring datasets.
 
     | vector            | after `finish`                                   |
@@ -136,7 +136,7 @@ class EnsembleClip(_NormClip):
     Either way the squares over members (and layers) add up to C², so N members are one Gaussian
     mechanism of sensitivity C and are charged once.
 
-    Formal guarantee: after `finish`, the update of one unit has joint L2 norm ≤ C, whatever its data. So the sum over
+    Formal guarantee: after `finish`, the update of one unit has joint L2 norm ≤ C, for any data. So the sum over
     units moves by at most `sensitivity_under` a relation between neighbouring datasets.
 
     | update            | after `finish`                                   |
@@ -163,7 +163,7 @@ class EnsembleClip(_NormClip):
 
     @property
     def bound(self) -> float:
-        """What each clipped part is clipped to: C/√N or C/√(N·L)."""
+        """Norm of each clipped part: C/√N or C/√(N·L)."""
         parts = self.members * (self.layers if self.mode == "per_layer" else 1)
         return self.clipping_norm / math.sqrt(parts)
 
@@ -213,7 +213,7 @@ class EnsembleClip(_NormClip):
 
 
 def _check_norm(clipping_norm: float) -> None:
-    """Refuse norms (ValueError) at which squares of what is to be clipped leave float32.
+    """Refuse norms (ValueError) at which squares of vectors to be clipped leave float32.
 
     A square below 2⁻¹²⁶ is rounded to a multiple of 2⁻¹⁴⁹ or to 0, so that the squares of d numbers lose at most
     d·2⁻¹⁵⁰ of their sum. What `_MARGIN` leaves for that is 2⁻¹⁵ of the squared bound of a part, C² / (N·L). So

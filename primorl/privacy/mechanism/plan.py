@@ -36,7 +36,7 @@ class Plan:
     Formal guarantee: with ``noise_multiplier`` > 0, C finite and unseeded entropy, the sequence of the answers and
     ``rounds`` releases is (ε, δ)-DP under zero-out adjacency, ε being `spent`. Two datasets of the same K, a public
     constant, are neighbours if one of them has a null record in place of one unit: it takes part in the sampling, and
-    what it contributes to every round and every query is zero.
+    its contribution to every round and every query is zero.
 
     | case                    | what happens                                                            |
     |-------------------------|-------------------------------------------------------------------------|
@@ -53,14 +53,14 @@ class Plan:
 
     Attributes:
         units: K, the number of private units; public.
-        unit: what one unit is, such as ``trajectory`` or ``person``.
+        unit: of privacy, such as ``trajectory`` or ``person``.
         sampler: which units join a round.
-        clip: bounds what one unit contributes to a round, and states the sensitivity of the sum.
+        clip: bounds the contribution of one unit to a round, and states the sensitivity of the sum.
         noise_multiplier: z. The noise of a round has standard deviation z times the clip's sensitivity.
         rounds: T, the most rounds that are run. All of them are paid for.
         delta: δ, at which ε is stated.
         queries: answered beside the rounds, each once.
-        denominator: what the sum of a round is divided by, a public constant; None: qK.
+        denominator: of the sum of a round, a public constant; None: qK.
         entropy: source of the coins and the noise.
         process: number of this process.
         processes: how many processes run the plan together.
@@ -123,7 +123,7 @@ class Plan:
 
     @property
     def grid(self) -> float:
-        """What contributions are to be multiples of: a power of two, at most 2⁻²⁶ C. 0 where C is infinite.
+        """Grid of contributions: a power of two, at most 2⁻²⁶ C. 0 where C is infinite.
 
         A number of one contribution is at most 2²⁷ of these, so the sum of up to `MOST_UNITS` is exact in float64, in
         whatever order. Cut towards zero, no contribution's norm grows.
@@ -137,7 +137,7 @@ class Plan:
 
     @property
     def divisor(self) -> float:
-        """What the sum of a round is divided by."""
+        """Divisor of the sum of a round."""
         return self.expected_cohort if self.denominator is None else self.denominator
 
     @property
@@ -212,7 +212,7 @@ class Plan:
     def statement(
         self, *, dataset_fingerprint: str, public_assumptions: Sequence[str], termination: str | None = None
     ) -> Statement:
-        """What the plan guarantees, for ``privacy.json``; the ledger's part is added when it is paid for.
+        """Make the statement for ``privacy.json``; the ledger's part is added when it is paid for.
 
         ``termination`` says how a dynamics model ends episodes; None for other mechanisms.
         """

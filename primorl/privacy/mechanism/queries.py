@@ -1,8 +1,8 @@
 """Queries: noisy sums over all private units, answered beside the rounds.
 
-A query has three parts. A *contribution* class (`Fractions`, `Moments`, `BoundedSum`) says what one unit adds to the
-sum, and states its sensitivity. A `GaussianQuery` adds the noise. A *query type*, registered under a name with
-`register_query`, computes the sum from the data; the name is what ``privacy.json`` lists.
+A query has three parts. A *contribution* class (`Fractions`, `Moments`, `BoundedSum`) defines the contribution of one
+unit to the sum, and states its sensitivity. A `GaussianQuery` adds the noise. A *query type*, registered under a name
+with `register_query`, computes the sum from the data; ``privacy.json`` lists the name.
 
 Contributions are whole numbers: multiples of 2⁻²⁰. Sums of integers are exact and the same in every order, so a
 sensitivity is exact too.
@@ -57,7 +57,7 @@ def query_types() -> Mapping[str, type]:
 
 
 class Contribution(ABC):
-    """What one unit adds to the sum of a query."""
+    """Contribution of one unit to the sum of a query."""
 
     @property
     def sensitivity(self) -> float:
@@ -225,7 +225,8 @@ class BoundedSum(Contribution):
     """One vector for each unit, clipped to L2 norm ``norm``; divided by K, the answer is a mean.
 
     Formal guarantee: a unit adds its vector, scaled to L2 norm at most ``norm`` and truncated to multiples of 2⁻²⁰
-    towards zero, so the norm of what it adds is at most ``norm``. Replacing a unit moves the sum by at most twice that.
+    towards zero, so the norm of its contribution is at most ``norm``. Replacing a unit moves the sum by at most twice
+    that.
 
     | vector           | what happens                       |
     |------------------|------------------------------------|

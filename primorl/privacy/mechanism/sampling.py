@@ -1,6 +1,6 @@
-"""Random bytes for what protects people: cohorts, local orders, noise.
+"""Randomness that protects people: cohorts, local orders, noise.
 
-Never logged, never saved, never seeded from a config: whoever knows the seed can subtract the noise.
+Never logged, never saved, never seeded from a config: the seed is enough to subtract the noise.
 """
 
 from __future__ import annotations

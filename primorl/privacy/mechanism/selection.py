@@ -22,7 +22,7 @@ ROUNDING = Fraction(1, 1 << 28)
 
 @dataclass(frozen=True)
 class Scores:
-    """What one unit adds to the k sums: for each candidate a score within [0, 1], truncated to a multiple of 2⁻³⁶.
+    """Contribution of one unit to the k sums: a score within [0, 1] for each candidate, truncated to multiples of 2⁻³⁶.
 
     Formal guarantee: zeroing out a unit moves every sum down by between 0 and 1. The direction is the same for all,
     and no sum moves by more, so the sums are *monotone* with sensitivity 1 (see `Selection`).
@@ -90,7 +90,7 @@ class Selection:
 
     Attributes:
         units: K, the number of private units; public.
-        unit: what one unit is.
+        unit: of privacy.
         candidates: k; public.
         epsilon: of the choice.
         delta: δ at which its ε is stated.
@@ -114,7 +114,7 @@ class Selection:
 
     @property
     def scores(self) -> Scores:
-        """What a unit adds to the sums."""
+        """Contribution of a unit to the sums."""
         return Scores(self.candidates)
 
     @property
@@ -146,7 +146,7 @@ class Selection:
         return [reason for reason, holds in reasons.items() if holds]
 
     def statement(self, *, dataset_fingerprint: str, public_assumptions: Sequence[str]) -> Statement:
-        """What the choice guarantees, at ``delta``; the ledger's part is added when it is paid for."""
+        """Make the statement of the choice at ``delta``; the ledger's part is added when it is paid for."""
         return Statement(
             private=True,
             **stated(self.event, spent(self.event, self.delta)),

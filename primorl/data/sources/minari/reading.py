@@ -222,7 +222,7 @@ class MixtureReader:
         parts: the datasets.
         spaces: of the mixture.
         horizon: the step limit that is declared.
-        unit: ``trajectory``, or the episodes' attribute or array of ``infos`` that names whose they are.
+        unit: ``trajectory``, or the episodes' attribute or array of ``infos`` that names their person.
         order: the environment's observation space before it is flattened: the order of a Dict's entries.
 
     Raises:
@@ -369,7 +369,7 @@ class _Files:
         return episode
 
     def unit(self, index: int, key: str) -> str:
-        """Name whose an episode is, by its attribute ``key``, or an array of its ``infos``."""
+        """Name the person of an episode, by its attribute ``key``, or an array of its ``infos``."""
         where = f"{self._path}: episode {index}: unit:"
         try:
             found = self._attribute(index, key)
@@ -433,7 +433,7 @@ def _read_arrow(table: pa.Table, keys: Keys) -> Array:
 
 
 def _passes(wanted: EpisodeFilter, index: int, rewards: Array) -> bool:
-    """Say whether an episode lies in all ranges, whose ends belong to them and may be open."""
+    """Tell whether an episode lies in all ranges; ends belong to them and may be open."""
     total = float(rewards.sum()) if rewards.dtype.kind in "fiu" else math.nan
     for bounds, value in ((wanted.episodes, index), (wanted.lengths, len(rewards)), (wanted.returns, total)):
         low, high = bounds or (None, None)

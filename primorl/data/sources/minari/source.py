@@ -25,7 +25,7 @@ class Minari:
     dataset: MinariDataset
 
     def collect(self, target: Path) -> None:
-        """Copy every part from this machine; fetch first what is not there, where the entry allows it."""
+        """Copy every part from this machine; fetch missing ones first, where the entry allows it."""
         options = self.dataset.options
         root = Path(os.environ.get("MINARI_DATASETS_PATH", Path.home() / ".minari" / "datasets"))
         if options.root is not None:

@@ -109,7 +109,7 @@ def _is_cell(name: str) -> bool:
 
 
 def _types(path: Path, head: str, delimiter: str, decimal_point: str) -> list[Kind]:
-    """Infer the columns' types by Arrow, whose errors quote rows and are not shown."""
+    """Infer the columns' types by Arrow; its errors quote rows and are not shown."""
 
     def skip(row: Any) -> str:
         return "skip"  # another number of fields; `ingest` names the row

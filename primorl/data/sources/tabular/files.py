@@ -1,4 +1,4 @@
-"""Log files in Parquet or CSV, read in batches whose columns have one meaning and one type whatever the file's.
+"""Log files in Parquet or CSV, read in batches with columns of one meaning and one type for all files.
 
 Errors name the file and the row, counted from 1 without a CSV's header. They quote no value, and nothing of the first
 line either: if the header was forgotten, that line is data.
@@ -37,7 +37,7 @@ _UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError, EOFError, csv.Err
 class Field:
     """One thing that a row says, and the log's column that says it.
 
-    ``id`` and ``order`` find a row's place. ``number`` and ``flag`` are what they are called, ``category`` is one of
+    ``id`` and ``order`` find a row's place. ``number`` and ``flag`` are as their names say, ``category`` is one of
     ``categories``, ``whole`` is a whole number below ``count``. A ``label`` is any text; a missing one is empty. What
     ``elapsed`` since the row before is read off no column.
     """
@@ -84,7 +84,7 @@ class Log:
 
     Args:
         folder: where they are, at any depth.
-        fields: what to read of each row; other columns are left aside, and so is a field that no column has.
+        fields: to be read of each row; other columns are left aside, and so is a field that no column has.
         form: of those that are CSV.
         paths: the files; None: all in the folder.
 
@@ -355,7 +355,7 @@ def _refuse_first(path: Path, first: int, field: Field, bad: pa.Array, found: st
 
 
 def refuse_row(path: Path, row: int, found: str, allowed: str) -> NoReturn:
-    """Raise the error about one row, counted from 0 here and from 1 in what is said."""
+    """Raise the error about one row, counted from 0 here and from 1 in the message."""
     raise PipelineError(f"{path}: row {row + 1}: {found}; allowed: {allowed}")
 
 

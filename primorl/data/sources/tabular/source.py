@@ -33,8 +33,8 @@ def sorted_batches(log: Log, unit: str, beside: Path) -> Generator[pa.Table]:
     Each range of units is written to a file of its own in a temporary folder, and each file is sorted by itself. The
     log is read twice and written once. Memory holds one range of about 64 MiB, or one unit where that is larger.
 
-    ``unit`` is the field that says whose a row is. The temporary folder is made ``beside`` a path, on a disk with room
-    for the mapped columns.
+    ``unit`` is the field that names the unit of a row. The temporary folder is made ``beside`` a path, on a disk with
+    room for the mapped columns.
 
     Raises:
         PipelineError: see `Log.batches`.
@@ -51,7 +51,7 @@ def sorted_batches(log: Log, unit: str, beside: Path) -> Generator[pa.Table]:
 def _limits(log: Log, unit: str) -> npt.NDArray[np.object_]:
     """Find unit ids, ascending, that cut the log into ranges of about equal size.
 
-    Memory holds the ids of all units; so do the later checks of who is in the data.
+    Memory holds the ids of all units; so do the later checks of membership.
     """
     counted = pa.table({unit: pa.array([], log.schema().field(unit).type), "rows": pa.array([], pa.int64())})
     waiting = [counted]

@@ -56,7 +56,7 @@ def consent_of_units(rows: pa.Table, unit: str, log: Log) -> pa.Table:
 class Transitions:
     """Turns tables of whole units, in the order of the log, into tables of transitions.
 
-    A row says what was observed, done and rewarded at one time. What came after it is its ``next_observation`` columns
+    A row has the observation, action and reward of one time. The next observation is its ``next_observation`` columns
     or, without them, the next row of its trajectory. The last row of a trajectory has no next one: where it
     terminated, its next observation, on which nothing depends, is its own; else its outcome was not
     recorded, so the transition before is the last one and is truncated. Its action, reward and probability are not
@@ -79,7 +79,7 @@ class Transitions:
         """Transitions of whole units.
 
         Raises:
-            PipelineError: names the file and the row, what was found, what is allowed; it quotes no value.
+            PipelineError: names the file, the row, and the values allowed; it quotes no value.
         """
         rows = rows.combine_chunks()
         starts = np.flatnonzero(changes(rows[self._unit]) | changes(rows["trajectory"]))
