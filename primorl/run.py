@@ -22,7 +22,7 @@ from primorl.evaluate.private.results import PrivateEvaluation
 from primorl.evaluate.recommendation import found_in
 from primorl.evaluate.returns import Evaluation, in_environment, in_model
 from primorl.evaluate.summary import Summary, stated
-from primorl.model.config import Variant
+from primorl.model.architecture import Variant
 from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.starts import StartModel, asked_of_private, survival_of
 from primorl.model.termination import NONE

@@ -29,12 +29,13 @@ from primorl.paid.missing_charges import MissingCharge, missing_charges
 from primorl.paid.model import check_choices, make_plan, query_noises
 from primorl.paid.partitions import Partitions
 from primorl.paid.public_checks import Objections, objections
-from primorl.privacy.accounting.epsilon import RELATION_NAME, Training
+from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.rounding import at_least, at_most, left_of
 from primorl.privacy.accounting.solving import solve_noise_multiplier, solve_rounds
 from primorl.privacy.ledger.account import Account, total_of
 from primorl.privacy.ledger.ledger import Budget
 from primorl.privacy.ledger.refusals import rounds_that_fit
+from primorl.privacy.statement import RELATION_NAME
 
 T = TypeVar("T")
 

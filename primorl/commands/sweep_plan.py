@@ -17,9 +17,9 @@ from primorl.config.params import Params
 from primorl.paid import accounts
 from primorl.paid.bill import Bill, never
 from primorl.paid.partitions import Partitions
-from primorl.privacy.accounting.epsilon import RELATION_NAME
 from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.account import Account
+from primorl.privacy.statement import RELATION_NAME
 from primorl.sweeps.file import Sweep, Trial, column_heads, expand
 from primorl.sweeps.sweeping import check_trials
 from primorl.sweeps.trial import read_row, trial_folder, trial_params

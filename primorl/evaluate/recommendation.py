@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from primorl.base.records import Line, record
 from primorl.evaluate.private.results import AS_DRAWN, BELIEVE, BEYOND, DOUBT, GAIN, MEAN_RETURN, PrivateEvaluation
 from primorl.evaluate.statistics import NORMAL_QUANTILE
-from primorl.model.config import PublicLosses
+from primorl.model.architecture import PublicLosses
 from primorl.policy.behaviour import BehaviourConfig
 from primorl.policy.member_values import DOUBT_SHARE
 

@@ -16,7 +16,7 @@ from primorl.evaluate.recommendation import Recommendation
 from primorl.evaluate.returns import Evaluation, Result
 from primorl.evaluate.statistics import NOTE, Estimate, MeanInterval, ModelValue
 from primorl.evaluate.wording import guarantee, text, worth
-from primorl.model.config import Variant
+from primorl.model.architecture import Variant
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.statement import SpentOnDataset, Statement
 

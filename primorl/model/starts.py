@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from primorl.base.errors import PipelineError
-from primorl.model.config import ModelConfig
+from primorl.model.architecture import ModelConfig
 
 FILE = "starts.safetensors"
 CONTINUOUS = -1

@@ -26,7 +26,7 @@ from primorl.paid.fitting import Fit, check_verdict, fitted
 from primorl.paid.model import TRAIN_MODEL, check_choices, make_plan, model_identity
 from primorl.paid.partitions import Partitions
 from primorl.paid.public_checks import check_public
-from primorl.privacy.accounting.epsilon import RELATION_NAME, Training
+from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.gaussian import gaussian_mean
 from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.accounting.solving import solve_noise_multiplier
@@ -34,6 +34,7 @@ from primorl.privacy.ledger.account import Account
 from primorl.privacy.ledger.history import Budget, BudgetExceeded
 from primorl.privacy.ledger.refusals import advice
 from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.statement import RELATION_NAME
 
 MAKE_DATA = {"collect", "ingest", "partition"}
 UNKNOWN = (

@@ -17,7 +17,7 @@ from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.engine import heads
 from primorl.engine.settings import LEAST_UNITS, EarlyStopping, LocalTraining, ServerTraining
-from primorl.model.config import ModelConfig
+from primorl.model.architecture import ModelConfig
 from primorl.model.features import Polynomials
 from primorl.paid.accounts import digest, noise_of_share, solved_noise
 from primorl.paid.model import (

@@ -27,7 +27,7 @@ from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.engine import heads
 from primorl.engine.settings import LEAST_OF_A_DRY_RUN, LEAST_UNITS
-from primorl.model.config import CanLearn
+from primorl.model.architecture import CanLearn
 from primorl.model.termination import LEARNED
 from primorl.paid.accounts import digest
 from primorl.paid.model import (

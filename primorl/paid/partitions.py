@@ -13,13 +13,13 @@ from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import PUBLIC_BY, Manifest
 from primorl.model.termination import NONE, RULES
 from primorl.paid.accounts import begun_ledger, check_secret, dataset_version, read_public
-from primorl.privacy.accounting.epsilon import ACCOUNTANT, RELATION_NAME, Spent
+from primorl.privacy.accounting.epsilon import Spent
 from primorl.privacy.accounting.figures import stated
 from primorl.privacy.ledger.account import Account
 from primorl.privacy.ledger.history import Version
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.plan import Plan
-from primorl.privacy.statement import NO_ROUNDS, Accountant, Statement
+from primorl.privacy.statement import ACCOUNTANT, NO_ROUNDS, RELATION_NAME, Accountant, Statement
 from primorl.tracking import StageRun
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from primorl.base.errors import PipelineError
 from primorl.base.records import Within, read_record, record, write_record
-from primorl.model.config import PublicLosses
+from primorl.model.architecture import PublicLosses
 from primorl.model.ensemble import SeedGenerators, soft_bounded
 from primorl.policy import exported
 from primorl.policy.exported import DeterministicPolicy, Layers

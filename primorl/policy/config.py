@@ -22,7 +22,7 @@ from primorl.base.records import (
     record,
     write_record,
 )
-from primorl.model.config import Variant
+from primorl.model.architecture import Variant
 
 
 @dataclass(frozen=True, kw_only=True)

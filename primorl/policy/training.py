@@ -13,7 +13,7 @@ from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, replaced_directory
 from primorl.base.records import ElapsedTime
 from primorl.base.reporting import Log, StageLog, progress_bar
-from primorl.model.config import ModelConfig, Variant
+from primorl.model.architecture import ModelConfig, Variant
 from primorl.model.features import OneHot
 from primorl.model.pessimism import PessimisticModel
 from primorl.policy import exported

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from primorl.base.errors import PipelineError
-from primorl.privacy.accounting.epsilon import ACCOUNTANT, compose
+from primorl.privacy.accounting.epsilon import compose
 from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.accounting.figures import deltas, figures
 from primorl.privacy.composition import check_parts, joint_event
-from primorl.privacy.statement import FILE, Accountant, Statement
+from primorl.privacy.statement import ACCOUNTANT, FILE, Accountant, Statement
 
 OURS = Accountant(**ACCOUNTANT)
 ROUNDING = 1e-9  # of each number, between two machines with one version of the accountant

@@ -1,12 +1,16 @@
 """The privacy statement: the content of ``privacy.json``. This class is the file's only writer and reader."""
 
 from dataclasses import field, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from primorl.base.records import Hexadecimal, Line, Matching, Within, read_record, record, to_json, write_record
 
 FILE = "privacy.json"
+Relation = Literal["zero_out_one", "replace_one"]
+RELATION_NAME: Literal["zero_out_one"] = "zero_out_one"
+ACCOUNTANT = {"name": "dp_accounting.pld.PLDAccountant", "version": version("dp-accounting")}
 
 _Epsilon = Annotated[float, Within(ge=0)]
 _Delta = Annotated[float, Within(gt=0, lt=1)]
@@ -216,8 +220,6 @@ class Statement:
     @classmethod
     def no_guarantee(cls, *, unit: str, units: int, dataset_fingerprint: str, reason: str) -> "Statement":
         """State that something was made from private data without any mechanism."""
-        from primorl.privacy.accounting.epsilon import ACCOUNTANT, RELATION_NAME
-
         return cls(
             private=False,
             epsilon=None,

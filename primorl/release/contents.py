@@ -1,6 +1,7 @@
 """The content of a bundle: its files, their keys, and their reading.
 
-Every JSON key is declared: here, in `primorl.privacy.statement`, `primorl.model.config`, `primorl.policy.config` and
+Every JSON key is declared: here, in `primorl.privacy.statement`, `primorl.model.architecture`, `primorl.policy.config`
+    and
 `primorl.evaluate.private.results`. Their values come from the mechanism's output, params.yaml, the environment, the
 public split, declared facts, or the ledger.
 """
@@ -18,7 +19,7 @@ from primorl.base.records import Hexadecimal, Line, Matching, Within, printable,
 from primorl.evaluate.private.results import PrivateEvaluation
 from primorl.evaluate.recommendation import Recommendation
 from primorl.model import starts
-from primorl.model.config import ModelConfig
+from primorl.model.architecture import ModelConfig
 from primorl.policy.config import PolicyConfig
 from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.statement import Accountant, Statement

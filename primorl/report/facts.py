@@ -26,7 +26,7 @@ from primorl.config.params import Params
 from primorl.evaluate.private.results import Answer
 from primorl.evaluate.summary import Summary
 from primorl.evaluate.wording import plural
-from primorl.model.config import ModelConfig
+from primorl.model.architecture import ModelConfig
 from primorl.model.ensemble import GaussianEnsemble, SeedGenerators
 from primorl.model.pessimism import PessimisticModel
 from primorl.policy.exported import DeterministicPolicy

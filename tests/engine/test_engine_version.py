@@ -15,7 +15,7 @@ ENGINE = (
     "data/storage/*.py",
     "data/private.py",
 )
-SOURCES = "dd11e5316c69848ab278cd98ec4feb3db47f8c4fda8b371efec9639a752fefdf"
+SOURCES = "84ba33198a20a91c201c4737b5fffc2ffb77e70ab61b389ffcbf6458fffc3a72"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:

@@ -17,7 +17,7 @@ from primorl.evaluate.private.results import (
     PrivateEvaluation,
 )
 from primorl.evaluate.recommendation import of_answers
-from primorl.model.config import PublicLosses
+from primorl.model.architecture import PublicLosses
 
 BETTER, WORSE = PublicLosses(initial=2.0, constant=1.0, final=0.5), PublicLosses(initial=2.0, constant=1.0, final=1.5)
 ERROR = 0.5  # standard error of the least gain

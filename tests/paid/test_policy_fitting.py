@@ -10,8 +10,7 @@ import torch
 from primorl.config.params import Params, from_plain
 from primorl.config.suggestions import FITTED, TO_FIT
 from primorl.data.storage.rows import UnitStore
-from primorl.model.architecture import Architecture
-from primorl.model.config import ModelConfig
+from primorl.model.architecture import Architecture, ModelConfig
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
 from primorl.model.starts import StartModel
 from primorl.paid.policy_fitting import PublicLog, fitted_policy, unfitted

@@ -6,7 +6,7 @@ import pytest
 from dp_accounting.dp_event import DpEvent
 
 from primorl.config.params import Params
-from primorl.model.config import PublicLosses
+from primorl.model.architecture import PublicLosses
 from primorl.privacy.accounting import figures
 from primorl.privacy.accounting.epsilon import Spent
 from primorl.privacy.mechanism import plan

@@ -19,7 +19,7 @@ from primorl.base.records import ElapsedTime
 from primorl.config.params import Params
 from primorl.config.suggestions import TO_FIT
 from primorl.data.storage.rows import UnitStore
-from primorl.model.config import ModelConfig
+from primorl.model.architecture import ModelConfig
 from primorl.model.termination import RULES, Rule
 from primorl.paid.training import write_nothing
 from primorl.policy import behaviour, member_values

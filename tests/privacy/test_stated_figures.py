@@ -9,11 +9,11 @@ import pytest
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import write_json
-from primorl.privacy.accounting.epsilon import ACCOUNTANT, training_event
+from primorl.privacy.accounting.epsilon import training_event
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.accounting.figures import figures
 from primorl.privacy.stated_figures import check_alone, misstated
-from primorl.privacy.statement import Accountant, AttackPoint, GroupPoint, ProfilePoint, Statement
+from primorl.privacy.statement import ACCOUNTANT, Accountant, AttackPoint, GroupPoint, ProfilePoint, Statement
 from tests.statements import PRIVATE
 
 EVENT = training_event(0.1, 8.763, 150)

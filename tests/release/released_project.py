@@ -11,7 +11,7 @@ from pipeline import clone_behaviour, evaluate, evaluate_private, ingest, optimi
 from primorl.base.files import write_json
 from primorl.config.params import Params
 from primorl.data.sources.minari.writing import Episode
-from primorl.model.config import PublicLosses
+from primorl.model.architecture import PublicLosses
 from primorl.paid import model
 from primorl.paid.training import write_model
 from primorl.privacy.mechanism.plan import Plan

@@ -27,7 +27,7 @@ from primorl.commands import main as cli
 from primorl.config import params
 from primorl.data.identity.consent import HashDraw
 from primorl.data.partitioning import partition
-from primorl.model.config import PublicLosses
+from primorl.model.architecture import PublicLosses
 from primorl.paid.accounts import open_public, project_ledger
 from primorl.privacy.ledger.history import Request, Version
 from primorl.privacy.statement import NO_ROUNDS

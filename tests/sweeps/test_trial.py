@@ -16,7 +16,7 @@ import yaml
 from primorl.base.errors import PipelineError
 from primorl.base.files import home, locked
 from primorl.config.params import Params
-from primorl.model.config import PublicLosses
+from primorl.model.architecture import PublicLosses
 from primorl.privacy.ledger.charges import WAIT
 from primorl.privacy.ledger.history import BudgetExceeded
 from primorl.sweeps import trial as trials

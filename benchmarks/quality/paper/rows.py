@@ -22,9 +22,8 @@ from primorl.base.files import read_json, replaced_file
 from primorl.base.paths import MANIFEST, PARTITIONS, STATE
 from primorl.data.description import describe
 from primorl.data.storage.schema import Manifest
-from primorl.model.architecture import Architecture
-from primorl.model.config import FILE as CONFIG
-from primorl.model.config import ModelConfig
+from primorl.model.architecture import FILE as CONFIG
+from primorl.model.architecture import Architecture, ModelConfig
 
 FOLDER = RESULTS / "paper"
 PARQUET = FOLDER / "rows.parquet"

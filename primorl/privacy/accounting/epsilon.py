@@ -8,8 +8,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.metadata import version
-from typing import Any, Literal
+from typing import Any
 
 import dp_accounting
 import numpy as np
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from primorl.privacy.accounting.events import PureDpEvent, pure_epsilon, pure_rdp
+from primorl.privacy.statement import RELATION_NAME, Relation
 
 _MOST_POINTS = 20_000  # of an integral; an order of RDP that takes more is left out, which is on the safe side
 _ROUNDING = 1e-11  # of an integral, relative
@@ -103,10 +103,7 @@ def _divergence(z: float, shifts: NDArray[Any], logs: NDArray[Any], order: float
     return max(0.0, *(float((integral + _ROUNDING) / (order - 1)) for integral in integrals))
 
 
-Relation = Literal["zero_out_one", "replace_one"]
 RELATION = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
-RELATION_NAME: Literal["zero_out_one"] = "zero_out_one"
-ACCOUNTANT = {"name": "dp_accounting.pld.PLDAccountant", "version": version("dp-accounting")}
 LARGEST_TIGHT = 1000.0  # beyond, a PLD takes minutes and gigabytes to say that nothing is guaranteed
 
 

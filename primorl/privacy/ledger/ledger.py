@@ -16,7 +16,6 @@ from typing import Any, Self
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import finite
-from primorl.privacy.accounting.epsilon import ACCOUNTANT
 from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.accounting.privacy_filter import cost
 from primorl.privacy.ledger.account import (
@@ -48,7 +47,7 @@ from primorl.privacy.ledger.refusals import (
     refuse_unbounded,
 )
 from primorl.privacy.ledger.store import Mark, Packed, Store
-from primorl.privacy.statement import NOTHING_READ
+from primorl.privacy.statement import ACCOUNTANT, NOTHING_READ
 
 __all__ = ["Budget", "BudgetExceeded", "Charge", "Ledger", "Request", "Version"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 if TYPE_CHECKING:  # slow to import: clipping needs no accountant, and what it costs needs no torch
     from torch import Tensor
 
-    from primorl.privacy.accounting.epsilon import Relation
+    from primorl.privacy.statement import Relation
 
 # A row of up to so many numbers is summed in float32: in whatever order, its norm is off by 2^-15 of itself at most.
 _LONGEST_ROW = 1024

@@ -14,7 +14,7 @@ from primorl.privacy.accounting.figures import stated
 from primorl.privacy.mechanism.clipping import Clip
 from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.privacy.mechanism.sampling import Entropy, PoissonSampler, SystemEntropy
-from primorl.privacy.statement import Accountant, Statement
+from primorl.privacy.statement import ACCOUNTANT, RELATION_NAME, Accountant, Statement
 
 if TYPE_CHECKING:  # slow to import, and a plan that is only costed releases nothing
     from torch import Tensor
@@ -221,8 +221,8 @@ class Plan:
             **stated(self.event, self.spent()),
             delta=self.delta,
             unit=self.unit,
-            neighboring_relation=accounting.RELATION_NAME,
-            accountant=Accountant(**accounting.ACCOUNTANT),
+            neighboring_relation=RELATION_NAME,
+            accountant=Accountant(**ACCOUNTANT),
             sampling_probability=self.sampling_probability,
             noise_multiplier=self.noise_multiplier,
             **self.clip.describe(),

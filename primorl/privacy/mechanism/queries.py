@@ -27,7 +27,7 @@ from primorl.privacy.statement import QueryStatement
 if TYPE_CHECKING:  # torch is slow to import, and a query that is only costed sums nothing
     from torch import Tensor
 
-    from primorl.privacy.accounting.epsilon import Relation
+    from primorl.privacy.statement import Relation
 
 ONE = 1 << 20
 """The integer that represents 1 in a contribution."""

@@ -7,12 +7,12 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from primorl.privacy.accounting.epsilon import ACCOUNTANT, RELATION_NAME, spent
+from primorl.privacy.accounting.epsilon import spent
 from primorl.privacy.accounting.events import PureDpEvent
 from primorl.privacy.accounting.figures import stated
 from primorl.privacy.mechanism.plan import MOST_UNITS
 from primorl.privacy.mechanism.sampling import Entropy, SystemEntropy
-from primorl.privacy.statement import NO_ROUNDS, Accountant, Statement
+from primorl.privacy.statement import ACCOUNTANT, NO_ROUNDS, RELATION_NAME, Accountant, Statement
 
 ONE = 1 << 36
 """The integer that represents a score of 1: sums of up to `MOST_UNITS` fit 63 bits."""

@@ -16,7 +16,6 @@ from scipy.special import ndtri
 from scipy.stats import binom
 
 from primorl.privacy.accounting.epsilon import (
-    Relation,
     Spent,
     Training,
     compose,
@@ -30,6 +29,7 @@ from primorl.privacy.accounting.events import PureDpEvent, event_from_json, even
 from primorl.privacy.accounting.figures import FALSE_POSITIVE_RATES, deltas, figures, posterior, true_positive_rate
 from primorl.privacy.accounting.privacy_filter import ORDERS, cost, gaussian_cost
 from primorl.privacy.accounting.solving import solve_noise_multiplier, solve_rounds
+from primorl.privacy.statement import Relation
 from tests.hostile import fft_accountant
 from tests.hostile.fft_accountant import bracket, gaussian_delta, sampled
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from primorl.privacy.accounting.epsilon import Relation
 from primorl.privacy.mechanism import clipping
 from primorl.privacy.mechanism.clipping import EnsembleClip, L2Clip
+from primorl.privacy.statement import Relation
 
 C, MEMBERS, SIZES = 0.5, 3, (6, 4)  # two layers
 AWKWARD = [0.0, 1.0, -1.0, 0.1, 1e-30, 1e-40, -1e6, 3e19, -3e38, math.nan, math.inf, -math.inf]

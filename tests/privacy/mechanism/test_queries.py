@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from primorl.privacy.accounting.epsilon import Relation
 from primorl.privacy.mechanism import queries
 from primorl.privacy.mechanism.queries import ONE, BoundedSum, Fractions, GaussianQuery, Moments
 from primorl.privacy.mechanism.sampling import SystemEntropy
+from primorl.privacy.statement import Relation
 from tests.hostile.fft_accountant import gaussian_delta
 from tests.privacy.mechanism.test_plan import chi_square_tail
 
