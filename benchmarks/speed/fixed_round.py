@@ -8,8 +8,8 @@ from primorl.engine.one_run_audit import Units
 from primorl.engine.rounds import Rounds
 from primorl.engine.settings import CHUNK_BYTES, Execution, LocalTraining
 from primorl.engine.setup import TrainingSetup
-from primorl.model.architecture import Architecture, Weights
-from primorl.model.ensemble import Normaliser
+from primorl.model.architecture import Architecture
+from primorl.model.ensemble import Normaliser, Weights
 from primorl.model.features import Polynomials
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan

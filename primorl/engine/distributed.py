@@ -23,8 +23,7 @@ from primorl.engine.local_update import CohortSource
 from primorl.engine.queries import NormaliserQuery, StartQuery
 from primorl.engine.rounds import Rounds
 from primorl.engine.setup import TrainingSetup
-from primorl.model.architecture import Weights
-from primorl.model.ensemble import Normaliser, flat, shaped
+from primorl.model.ensemble import Normaliser, Weights, flat, shaped
 
 SILENCE = timedelta(minutes=30)
 """How long a process waits for another before it takes it for hung. Equal shares of a round differ by less than a

@@ -30,8 +30,8 @@ from primorl.engine.queries import (
     possible_fractions,
     span_of,
 )
-from primorl.model.architecture import Architecture, Weights
-from primorl.model.ensemble import Bounds, Normaliser, outputs
+from primorl.model.architecture import Architecture
+from primorl.model.ensemble import Bounds, Normaliser, Weights, outputs
 from primorl.model.features import FARTHEST, one_hot_inputs
 from primorl.model.starts import StartModel
 from primorl.privacy.mechanism.queries import ONE, BoundedSum, Fractions, register_query

@@ -19,8 +19,8 @@ from torch.nn.functional import pad
 
 from primorl.engine.policy_network import Network, PolicyNetwork
 from primorl.engine.settings import LocalTraining
-from primorl.model.architecture import TERMINATION_GAIN, Weights
-from primorl.model.ensemble import Normaliser
+from primorl.model.architecture import TERMINATION_GAIN
+from primorl.model.ensemble import Normaliser, Weights
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.sampling import Entropy, uniforms
 

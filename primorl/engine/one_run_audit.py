@@ -20,8 +20,8 @@ from primorl.base.errors import PipelineError
 from primorl.engine.local_update import CohortSource, local_batches
 from primorl.engine.setup import TrainingSetup
 from primorl.engine.training import TrainingState, train
-from primorl.model.architecture import Architecture, Weights
-from primorl.model.ensemble import Normaliser, flat, gaussian, outputs, row_losses
+from primorl.model.architecture import Architecture
+from primorl.model.ensemble import Normaliser, Weights, flat, gaussian, outputs, row_losses
 from primorl.privacy.audits.bounds import ASSUMPTIONS, Bound, Family, f_dp_bound
 from primorl.privacy.audits.one_run import epsilon_lower_bound, guesses
 

@@ -9,7 +9,8 @@ import itertools
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from primorl.model.architecture import Architecture, Weights, uniform_weights
+from primorl.model.architecture import Architecture, uniform_weights
+from primorl.model.ensemble import Weights
 from primorl.model.features import Polynomials
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from primorl.engine.policy_network import Network, PolicyNetwork
-from primorl.model.architecture import PublicLosses, Weights
-from primorl.model.ensemble import Normaliser, negative_log_likelihood, row_losses, soft_bounded
+from primorl.model.architecture import PublicLosses
+from primorl.model.ensemble import Normaliser, Weights, negative_log_likelihood, row_losses, soft_bounded
 
 _MOST_PUBLIC_ROWS = 16384
 

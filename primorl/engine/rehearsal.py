@@ -19,8 +19,8 @@ from primorl.engine.queries import all_rows
 from primorl.engine.settings import LEAST_OF_A_DRY_RUN, LEAST_UNITS, EarlyStopping, Execution, PooledTraining
 from primorl.engine.setup import TrainingSetup
 from primorl.engine.training import Trained, train
-from primorl.model.architecture import Architecture, Weights
-from primorl.model.ensemble import Normaliser, row_losses
+from primorl.model.architecture import Architecture
+from primorl.model.ensemble import Normaliser, Weights, row_losses
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler, SeededEntropy
 

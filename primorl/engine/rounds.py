@@ -18,8 +18,7 @@ from torch import Tensor
 from primorl.base.errors import PipelineError
 from primorl.engine.local_update import CohortSource, Kernel, LocalBatches, local_batches, with_idle_units
 from primorl.engine.setup import TrainingSetup
-from primorl.model.architecture import Weights
-from primorl.model.ensemble import Normaliser
+from primorl.model.ensemble import Normaliser, Weights
 
 _MOST_ON_CPU = 64  # more units at once gain nothing
 

@@ -37,8 +37,8 @@ from primorl.engine.queries import (
     normaliser_of_bounds,
 )
 from primorl.engine.settings import Execution, LocalTraining, ServerTraining
-from primorl.model.architecture import Architecture, Weights
-from primorl.model.ensemble import Bounds, Normaliser
+from primorl.model.architecture import Architecture
+from primorl.model.ensemble import Bounds, Normaliser, Weights
 from primorl.model.starts import StartModel
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan

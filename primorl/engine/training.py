@@ -18,8 +18,8 @@ from primorl.engine.public_evaluation import PublicEvaluation, PublicEvaluator
 from primorl.engine.rounds import Rounds
 from primorl.engine.settings import ServerTraining
 from primorl.engine.setup import TrainingSetup
-from primorl.model.architecture import PublicLosses, Weights
-from primorl.model.ensemble import Normaliser, flat, shaped
+from primorl.model.architecture import PublicLosses
+from primorl.model.ensemble import Normaliser, Weights, flat, shaped
 from primorl.privacy.mechanism.plan import Plan
 
 ENGINE_VERSION = 6

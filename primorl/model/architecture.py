@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from primorl.base.records import ElapsedTime, Line, Within, read_record, record, write_record
 from primorl.model.features import Polynomials
@@ -102,8 +102,6 @@ class ModelConfig:
         return read_record(folder / FILE, cls, "`dvc checkout` brings the last model back; training anew spends ε")
 
 
-Weights: TypeAlias = "tuple[Tensor, ...]"
-"""Alternating ``[N, in, out]`` matrices and ``[N, 1, out]`` biases, first layer first."""
 TERMINATION_GAIN = 10.0
 """Logits are the last output times this, since a unit has one row of an end (docs/internals.md compares gains)."""
 _RARE_LOGIT = math.log(0.01 / 0.99)
@@ -171,10 +169,10 @@ class Architecture:
 
     @property
     def parameters(self) -> int:
-        """Weights of the whole ensemble: the dimension of one noise draw."""
+        """tuple[Tensor, ...] of the whole ensemble: the dimension of one noise draw."""
         return self.members * sum((inputs + 1) * outputs for inputs, outputs in self.layers)
 
-    def initial_weights(self, seed: int) -> Weights:
+    def initial_weights(self, seed: int) -> tuple[Tensor, ...]:
         """Draw weights uniformly within ±1/√in, each member its own, from a public seed; linear heads begin at zero.
 
         The logit of a termination begins as a constant, at a probability of 1%: an episode ends once in many steps, and
@@ -190,7 +188,7 @@ class Architecture:
         return weights
 
 
-def uniform_weights(members: int, layers: Sequence[tuple[int, int]], seed: int) -> Weights:
+def uniform_weights(members: int, layers: Sequence[tuple[int, int]], seed: int) -> tuple[Tensor, ...]:
     """Draw the weights of ``members`` MLPs of these (in, out) layers, uniformly within ±1/√in."""
     import torch
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy, silu, softplus
 
 from primorl.base.errors import PipelineError
-from primorl.model.architecture import TERMINATION_GAIN, Architecture, ModelConfig, Weights
+from primorl.model.architecture import TERMINATION_GAIN, Architecture, ModelConfig
 from primorl.model.features import Polynomials
 from primorl.model.termination import LEARNED, NONE, RULES
 
@@ -137,6 +137,8 @@ def _exponential(size: tuple[int, ...], *, generator: torch.Generator, device: t
 _BROKEN = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, SafetensorError)
 
 FEWEST_ENDS, END_MARGIN = 20, 0.1
+Weights = tuple[Tensor, ...]
+"""Alternating ``[N, in, out]`` matrices and ``[N, 1, out]`` biases, first layer first."""
 
 
 def flat(weights: Sequence[Tensor]) -> Tensor:

@@ -30,8 +30,8 @@ from primorl.engine.rounds import check_setup
 from primorl.engine.settings import LEAST_UNITS
 from primorl.engine.setup import CloningSetup, TrainingSetup
 from primorl.engine.training import ENGINE_VERSION, Trained, TrainingState, train
-from primorl.model.architecture import CanLearn, ModelConfig, Weights
-from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
+from primorl.model.architecture import CanLearn, ModelConfig
+from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser, Weights
 from primorl.paid import accounts
 from primorl.paid.compute import ALONE, Place, ThreadChoice, joined, kept_bytes
 from primorl.paid.model import PrivateStage, from_public

@@ -15,7 +15,7 @@ ENGINE = (
     "data/storage/*.py",
     "data/private.py",
 )
-SOURCES = "84ba33198a20a91c201c4737b5fffc2ffb77e70ab61b389ffcbf6458fffc3a72"
+SOURCES = "7f35b6dd2f2009bb965723c39d0c514a38c4cf6347bd51dab6dfdb866bb11bff"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:
