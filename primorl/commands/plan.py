@@ -1,6 +1,7 @@
 """``primorl plan``."""
 
 import math
+from contextlib import nullcontext
 from typing import Annotated, Any, Literal
 
 import typer
@@ -64,9 +65,11 @@ def plan(
     Options that are not given are taken from params.yaml, and so are the queries that privacy.statistics asks before
     the rounds: ε covers all of them together. Nothing is spent and no private row is read.
     """
-    from primorl.commands import plan_answer
+    from primorl.base.dvc import Status
 
-    options = plan_answer.Options(
-        sampling_probability, noise_multiplier, rounds, delta, queries, target_epsilon, solve, units
-    )
-    plan_answer.show(options, as_json=as_json)
+    given = (sampling_probability, noise_multiplier, rounds, delta, queries, target_epsilon, solve)
+    own = not as_json and all(number is None for number in given)
+    with Status() if own else nullcontext() as status:  # DVC takes as long to start as the accountant to load
+        from primorl.commands import plan_answer
+
+        plan_answer.show(plan_answer.Options(*given, units), as_json=as_json, status=status)

@@ -269,15 +269,14 @@ def _solved(otherwise: str, target: float, solve: Callable[[], T]) -> T:
         raise PipelineError(f"--target-epsilon: found {target:.12g}: {impossible}; raise it, or {otherwise}") from None
 
 
-def show(options: Options, *, as_json: bool) -> None:
-    """Print the answer to the question that the options ask."""
+def show(options: Options, *, as_json: bool, status: Status | None) -> None:
+    """Print the answer to the question that the options ask; ``status`` tells the stages that changed."""
     settings = Settings(options)
     if as_json:
         print(json.dumps(_as_json(settings), indent=2, allow_nan=False))
         return
-    with Status() if settings.run is not None else nullcontext() as status:
-        for line in _text(settings, status):
-            print(line)
+    for line in _text(settings, status if settings.run is not None else None):
+        print(line)
 
 
 def _as_json(settings: Settings) -> dict[str, Any]:

@@ -4,7 +4,9 @@ In YAML 1.1, as PyYAML reads it, ``1:30`` is the number 90, ``yes`` is true and 
 other values than DVC tracks.
 """
 
+import copy
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +65,7 @@ def read_yaml(path: Path, why: str) -> Any:
         size = path.stat().st_size
         if size > _MOST_BYTES:
             raise PipelineError(f"{path}: found {size} bytes; allowed are up to {_MOST_BYTES}")
-        text, reader = path.read_text(encoding="utf-8"), YAML(typ="safe", pure=True)
-        reader.Constructor = _PlainData
-        node = reader.compose(text)
-        if node is None:
-            return None
-        _count(node, {})
-        return reader.load(text)
+        return copy.deepcopy(_content(path.read_text(encoding="utf-8")))
     except (FileNotFoundError, NotADirectoryError):
         raise PipelineError(f"{path}: not there; {why}") from None
     except OSError as refused:
@@ -80,6 +76,17 @@ def read_yaml(path: Path, why: str) -> Any:
         where = getattr(broken, "problem_mark", None)
         line = f", line {where.line + 1}" if where is not None else ""
         raise PipelineError(f"{path}{line}: not valid YAML") from None
+
+
+@lru_cache(maxsize=16)  # a command reads the same files two or three times
+def _content(text: str) -> Any:
+    reader = YAML(typ="safe", pure=True)
+    reader.Constructor = _PlainData
+    node = reader.compose(text)
+    if node is None:
+        return None
+    _count(node, {})
+    return reader.load(text)
 
 
 def _count(node: Node, known: dict[int, int]) -> int:
