@@ -245,14 +245,15 @@ def asked_for(settings: Settings) -> tuple[Training, float]:
 
 def _as_trained(settings: Settings, params: Params, manifest: Manifest) -> tuple[Training, float]:
     """Return the mechanism that training would run, or raise the error that training would."""
-    check_choices(params, manifest, settings.public)
-    check_clone(params, manifest)
     if settings.fit is None and params.unfitted:
         raise PipelineError(
             f"{PARAMS}: dataset: found {params.dataset}, to which settings are to be fitted, and {PARTITIONS} holds "
             f"{manifest.info.dataset}; run `dvc repro partition`"
         )
-    plan = make_plan(params if settings.fit is None else settings.fit[0], manifest)
+    chosen = params if settings.fit is None else settings.fit[0]
+    check_choices(chosen, manifest, settings.public)
+    check_clone(params, manifest)
+    plan = make_plan(chosen, manifest)
     queries = tuple(query.noise_multiplier for query in plan.queries)
     return Training(plan.sampling_probability, plan.noise_multiplier, plan.rounds, queries), plan.delta
 

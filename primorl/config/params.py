@@ -44,6 +44,31 @@ _NO_CHOICES = ("ledger", "tracking", "compute")
 _WHY = "every choice of a run lives in this file"
 
 
+class Unfitted:
+    """The value of a setting that is still to be fitted to the data. It is no number: any use of it raises.
+
+    Args:
+        key: dotted key of the setting.
+        stand_in: a value of its type, which keeps the other settings checkable.
+    """
+
+    def __init__(self, key: str, stand_in: Any) -> None:
+        self.key, self.stand_in = key, stand_in
+
+    def _refuse(self, *_: object) -> Any:
+        raise ValueError(f"{self.key} is still to be fitted to the data, see primorl.paid.fitting")
+
+    __float__ = __int__ = __index__ = __bool__ = __len__ = __iter__ = __getitem__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __neg__ = _refuse
+
+    def __eq__(self, other: object) -> bool:
+        return self.key == other.key if isinstance(other, Unfitted) else bool(self._refuse())
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Params(Block):
     """Every choice of a run.
@@ -283,6 +308,10 @@ def _checked(said: dict[str, Any], path: Path, own: Path, wrong: dict[Path, list
     lines = [f"{file}: {'; '.join(texts)}" for file, texts in wrong.items() if texts]
     if lines or made is None:
         raise PipelineError("; ".join(lines))
+    for key in made.unfitted:
+        block, _, name = key.partition(".")
+        owner = getattr(made, block)
+        object.__setattr__(owner, name, Unfitted(key, getattr(owner, name)))
     return made
 
 
@@ -381,6 +410,8 @@ def _leaves(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 
 def _lists(value: Any) -> Any:
+    if isinstance(value, Unfitted):
+        value = value.stand_in
     if isinstance(value, dict):
         return {key: _lists(inner) for key, inner in value.items()}
     return [_lists(inner) for inner in value] if isinstance(value, tuple | list) else value

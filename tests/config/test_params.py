@@ -57,7 +57,20 @@ def test_every_dataset_can_be_chosen(name: str) -> None:
     raw = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8")) | {"dataset": name}
     raw["partition"]["public_fraction"] = 0.02
     checked = params.parse(raw, ROOT / "params.yaml").fitted({"policy.starts": "public"})
-    assert params.from_plain(params.plain(checked)) == checked
+    assert params.from_plain(params.plain(checked), checked.origins) == checked
+
+
+def test_a_setting_that_is_to_be_fitted_is_no_number() -> None:
+    """Its stand-in keeps the others checkable and is used by nobody. Twin: the fitted value is a number."""
+    raw = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    raw["dynamics"]["learning_rate"] = "auto"
+    checked = params.parse(raw, ROOT / "params.yaml")
+    assert "dynamics.learning_rate" in checked.unfitted
+    for use in (lambda rate: 2 * rate, float, lambda rate: rate < 1, lambda rate: rate == 0.01, bool):
+        with pytest.raises(ValueError, match=r"dynamics\.learning_rate is still to be fitted"):
+            use(checked.dynamics.learning_rate)
+    assert 2 * checked.fitted({"dynamics.learning_rate": 0.25}).dynamics.learning_rate == 0.5
+    assert params.plain(checked)["dynamics"]["learning_rate"] == 0.01
 
 
 def test_no_key_has_a_second_default_in_code_or_takes_any_number() -> None:
