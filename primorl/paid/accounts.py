@@ -3,7 +3,7 @@
 import hashlib
 import json
 import math
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -53,15 +53,10 @@ def project_ledger(params: Params | Reading) -> Ledger:
         PipelineError: it cannot be used, has lost its head, or lacks a charge that a model or ``dvc.lock`` names; the
             message holds no credentials.
     """
-    if not is_begun(params):
-        refuse_missing_charges(None)
-    ledger = open_ledger(params, Ledger, read_only=False)
-    try:
-        refuse_missing_charges(ledger)
-    except PipelineError:
-        ledger.close()
-        raise
-    return ledger
+    begun = begun_ledger(params)
+    with nullcontext() if begun is None else closing(begun):
+        refuse_missing_charges(begun)  # before it is opened to write, which would begin a lost one again
+    return open_ledger(params, Ledger, read_only=False)
 
 
 def begun_ledger(params: Params | Reading) -> Ledger | None:
@@ -75,18 +70,9 @@ def begun(params: Params | Reading, kind: type[_L]) -> _L | None:
     Raises:
         PipelineError: it cannot be used, or the secret that it was written under is gone.
     """
-    return open_ledger(params, kind, read_only=True) if is_begun(params) else None
-
-
-def is_begun(params: Params | Reading) -> bool:
-    """Tell whether the project has a ledger.
-
-    Raises:
-        PipelineError: it cannot be used, or the secret that it was written under is gone.
-    """
     head = home() / LEDGER_HEAD
     if not head.exists() and not Store(ledger_url(params), read_only=True).read():
-        return False
+        return None
     if not (home() / SECRET).exists():
         file = _sqlite_file(params)
         away = "name another database in ledger.url, move" if file is None else f"move {file} and"
@@ -95,7 +81,7 @@ def is_begun(params: Params | Reading) -> bool:
             f"written under. If it is lost for good, so is the ledger: {away} {head} aside, and run `primorl ledger "
             "repair`, which says what is lost"
         )
-    return True
+    return open_ledger(params, kind, read_only=True)
 
 
 def open_ledger(params: Params | Reading, kind: type[_L], *, read_only: bool) -> _L:

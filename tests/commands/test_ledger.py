@@ -203,6 +203,13 @@ def test_a_model_names_what_a_deleted_ledger_lacks(project: Params, primorl: Cal
         project_ledger(project)
 
 
+def test_a_lost_database_is_not_begun_again_where_its_head_is_there(project: Params) -> None:
+    DATABASE.unlink()
+    with pytest.raises(PipelineError, match="record 1: missing"):
+        project_ledger(project)
+    assert not DATABASE.exists()
+
+
 @pytest.mark.parametrize("cached", [True, False])
 def test_the_lock_file_alone_names_it_too(
     project: Params, monkeypatch: pytest.MonkeyPatch, primorl: Call, cached: bool
