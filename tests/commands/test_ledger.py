@@ -204,6 +204,7 @@ def test_a_model_names_what_a_deleted_ledger_lacks(project: Params, primorl: Cal
 
 
 def test_a_lost_database_is_not_begun_again_where_its_head_is_there(project: Params) -> None:
+    charged(project)
     DATABASE.unlink()
     with pytest.raises(PipelineError, match="record 1: missing"):
         project_ledger(project)
