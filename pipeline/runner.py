@@ -57,13 +57,12 @@ def _run(name: str, body: Body) -> None:
     if name != "collect" and (said := changed(checked.dataset, checked.chosen)) is not None:
         print(f"{name}: warning: {said}", file=sys.stderr)
     started, usage = time.perf_counter(), Usage(name)
-    suggested = checked.suggestions_line()
-    if suggested is not None:
-        print(f"{name}: {suggested}", file=sys.stderr)
     with stage_run(name, checked) as run:
         run.params({"suggested": checked.suggested()})
         if run.first:
             run.pipeline.params(checked.choices())
+            if (suggested := checked.suggestions_line()) is not None:
+                print(f"{name}: {suggested}", file=sys.stderr)
         body(checked, run)
         usage.log(run)
     write_json(seconds_of(name), {"seconds": round(time.perf_counter() - started, 3)})
