@@ -3,6 +3,7 @@
 import sys
 from contextlib import closing
 
+import torch
 from dp_accounting import dp_event
 
 from pipeline.runner import run_stage
@@ -14,6 +15,7 @@ from primorl.model.pessimism import PessimisticModel
 from primorl.paid import accounts
 from primorl.paid.compute import policy_device
 from primorl.paid.partitions import Partitions
+from primorl.paid.policy_fitting import PublicLog, fitted_policy, unfitted
 from primorl.paid.private import open_private
 from primorl.policy.config import PolicyPointer
 from primorl.policy.replay import Scaling, real_transitions, with_real
@@ -23,14 +25,18 @@ from primorl.tracking import StageRun
 
 def body(params: Params, run: StageRun) -> None:
     """Train and write ``models/mopo`` for variant mopo; for the others read no data and point to their policy."""
-    chosen, variant = params.policy, params.dynamics.variant
+    variant = params.dynamics.variant
     if variant != "mopo":
         write_pointer(MOPO, PolicyPointer(variant=variant, policy="models/policy"))
         return
     released = Released.read(MODEL, variant=variant, environment=params.chosen.environment)
+    if unfitted(params):
+        public, model = PublicLog.open(params), GaussianEnsemble.load(MODEL, torch.device("cpu"))
+        params = params.fitted(fitted_policy(params, public, model, near_clone=False))
+    chosen = params.policy
     device = policy_device(params.compute, len(params.policy_seeds) * max(chosen.hidden))
     ensemble = GaussianEnsemble.load(MODEL, device)
-    model = PessimisticModel(ensemble, uncertainty=chosen.uncertainty, penalty=chosen.penalty)
+    pessimistic = PessimisticModel(ensemble, uncertainty=chosen.uncertainty, penalty=chosen.penalty)
     partitions = Partitions.open(PARTITIONS, params)
     manifest, version = partitions.manifest, partitions.version
     wanted = accounts.request(
@@ -41,11 +47,11 @@ def body(params: Params, run: StageRun) -> None:
         data = open_private(partitions, charge, sys.maxsize)
         assert isinstance(data, UnitStore)
         inputs, targets, terminated = (part.to(device) for part in (*data.flat(), data.terminated()))
-        real = real_transitions(inputs, targets, terminated, Scaling.of(model, chosen.reward_scale))
+        real = real_transitions(inputs, targets, terminated, Scaling.of(pessimistic, chosen.reward_scale))
         write_trained(
             MOPO,
             released,
-            model,
+            pessimistic,
             chosen,
             starts=inputs[:, : data.observation_size],
             reset_fraction=1.0,

@@ -66,7 +66,7 @@ class Unfitted:
         return self.key == other.key if isinstance(other, Unfitted) else bool(self._refuse())
 
     def __hash__(self) -> int:
-        return hash(self.key)
+        return int(self._refuse())
 
 
 @dataclass(frozen=True, kw_only=True)

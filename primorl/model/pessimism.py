@@ -69,6 +69,7 @@ class PessimisticModel:
 
     def __init__(self, ensemble: GaussianEnsemble, *, uncertainty: str, penalty: float) -> None:
         self._ensemble = ensemble
+        self.uncertainty, self.penalty = uncertainty, penalty
         self._uncertainty = UNCERTAINTIES[uncertainty]
         self._scale = ensemble.normaliser.target_scale if uncertainty == _WITHOUT_UNIT else None
         self._penalty = penalty if self._scale is None else penalty * float(self._scale[-1])

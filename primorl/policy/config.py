@@ -140,6 +140,10 @@ class PolicyConfig:
         "`none`: rollouts did not end by themselves, since public rows do not support the model's learned termination; "
         "`null`: they ended as the model says.",
     ] = None
+    uncertainty: Annotated[
+        Line | None, "Measure u of the penalised reward r - λu that it was trained on; `null`: not stated."
+    ] = None
+    penalty: Annotated[Annotated[float, Within(ge=0)] | None, "λ of that reward; `null`: not stated."] = None
     candidates: Annotated[
         tuple[CandidateRecord, ...],
         "What the policy was chosen from: the one whose smallest gain, less 3 times its doubt, is largest, if that is "

@@ -186,6 +186,8 @@ def write_trained(
                 observation_range=_public_range(model),
                 model_sha256=released.model_sha256,
                 ends=released.ends,
+                uncertainty=model.uncertainty,
+                penalty=model.penalty,
                 candidates=() if verdict is None else verdict.records(number),
                 clone_error=None if verdict is None else verdict.error,
             )

@@ -175,7 +175,7 @@ def read_facts(
     """Read the run's files in the working directory.
 
     Args:
-        params: have the dataset, its declared texts, and how the policy was trained.
+        params: have the dataset and its declared texts.
         spending: see `Facts`.
         others: see `Facts`.
         mlflow: see `Facts`.
@@ -226,17 +226,17 @@ def read_facts(
     names, (inputs, targets), starts = _names(ModelConfig.read(MODEL)), public.flat(), public.first_observations()
     categories = [at for first, size in public.info.spaces.one_hot for at in range(first, first + size)]
     rollouts = None
-    if found.variant != "mopo":
+    if found.variant != "mopo" and config.uncertainty is not None and config.penalty is not None:
         assert run.recorded is not None
         ended, longest = ensemble.with_ends(config.ends), int(run.recorded.length.max())
         policy, steps = DeterministicPolicy.load(POLICY), min(found.model_value_horizon or longest, 200)
         plain, penalised = (
-            PessimisticModel(ended, uncertainty=params.policy.uncertainty, penalty=penalty)
-            for penalty in (0.0, params.policy.penalty)
+            PessimisticModel(ended, uncertainty=config.uncertainty, penalty=penalty)
+            for penalty in (0.0, config.penalty)
         )
         reward, doubt = _rollouts(plain, policy, starts, steps)
         less, _ = _rollouts(penalised, policy, starts, steps)
-        rollouts = Rollouts(reward, doubt, params.policy.uncertainty, less)
+        rollouts = Rollouts(reward, doubt, config.uncertainty, less)
     return replace(
         facts,
         model_error=_errors(ensemble, inputs, targets, names),

@@ -62,7 +62,8 @@ def project(folder_with_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def place(folder: Path, statement: Any, epochs: list[DeterministicPolicy] = EPOCHS, **about: Any) -> None:
     folder.mkdir(parents=True)
-    save(folder, epochs, variant="mopo" if folder.name == "mopo" else "private", environment="Pendulum-v1", **about)
+    about |= {"uncertainty": "max_pairwise_difference", "penalty": 0.5, "environment": "Pendulum-v1"}
+    save(folder, epochs, variant="mopo" if folder.name == "mopo" else "private", **about)
     write_json(folder / "privacy.json", statement)
 
 

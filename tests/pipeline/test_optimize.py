@@ -16,7 +16,7 @@ from primorl.base.errors import PipelineError
 from primorl.base.files import read_json
 from primorl.base.paths import BEHAVIOUR, MODEL, MOPO, POLICY, PRIVATE, PUBLIC
 from primorl.base.records import ElapsedTime
-from primorl.config.params import Params
+from primorl.config.params import Params, from_plain, plain
 from primorl.config.suggestions import TO_FIT
 from primorl.data.storage.rows import UnitStore
 from primorl.model.architecture import ModelConfig
@@ -195,7 +195,7 @@ def test_other_variants_open_nothing_and_point_to_their_policy(small: Params, mo
 
 def test_the_baseline_is_charged_before_it_reads_data_and_marked_as_not_private(small: Params) -> None:
     write_model({key: value for key, value in NOT_PRIVATE.items() if key != "charge"}, variant="mopo")
-    write_partitions(table(episodes(9)), table(episodes(9)[:1], units=["public"], names=["public"]))
+    write_partitions(table(episodes(9)), table([episode(30, 77)], units=["public"], names=["public"]))
     shutil.move(PRIVATE, "aside")
     baseline = tiny(small, variant="mopo", seeds=[1, 2])
     with pytest.raises(PipelineError, match="budget"):
@@ -209,6 +209,9 @@ def test_the_baseline_is_charged_before_it_reads_data_and_marked_as_not_private(
     assert run.logged["private"] == "False"
     (charge,) = charged(baseline)
     assert (charge.stage, charge.state, charge.epsilon) == ("optimize_mopo", "committed", None)
+    assert PolicyConfig.read(MOPO).penalty == baseline.policy.penalty != 1.0
+    trained(from_plain(plain(baseline), {"policy.penalty": TO_FIT}), optimize_mopo)
+    assert PolicyConfig.read(MOPO).penalty == 1.0, "fitted, as for the private policy"
 
 
 def test_real_transitions_keep_their_rewards_and_ends(tmp_path: Path) -> None:

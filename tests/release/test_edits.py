@@ -34,7 +34,8 @@ NEEDS_A_SIGNATURE = {
     *(f"{MODEL[0]}: target_{part}" for part in ("mean", "scale")),
     *(f"{MODEL[1]}: {key}" for key in ("log_variance_low", "log_variance_high", "reward_low", "reward_high")),
     *(f"{MODEL[1]}: {key}" for key in ("engine_version", "public_loss")),
-    f"{POLICY[1]}: epochs",
+    # How the policy was trained, which its weights do not tell.
+    *(f"{POLICY[1]}: {key}" for key in ("epochs", "uncertainty", "penalty")),
     # Public facts of the data, and C, of which neither ε nor the weights depend in a way that could be seen.
     *(f"{MODEL[2]}: {key}" for key in ("units", "public_units", "public_assumptions", "clipping_norm", "clipping")),
     # The accountant's version: an ε that claims another one may be 0.1% lower than ours.

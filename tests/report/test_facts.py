@@ -138,6 +138,11 @@ def test_rollouts_end_as_the_policy_s_own_did_and_are_as_long_as_a_trajectory() 
     assert found["none"] is not None
     assert found[None] != found["none"]
     assert len(found["none"].reward) == 7
+    write_json(config, read_json(config) | {"uncertainty": "max_aleatoric", "penalty": 2.0})
+    own = facts_here().rollouts
+    assert own is not None
+    assert own.measure == "max_aleatoric", "as the policy was trained, which params.yaml need not say"
+    assert own.penalised != found["none"].penalised
     evaluated(simulator=False)
     in_model = facts_here()
     assert in_model.rollouts is not None
