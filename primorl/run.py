@@ -27,6 +27,7 @@ from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.starts import StartModel, asked_of_private, survival_of
 from primorl.model.termination import NONE
 from primorl.paid.accounts import open_public
+from primorl.policy.behaviour import BehaviourConfig
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import seed_folders
 from primorl.privacy.stated_figures import check_epsilon, check_with_parts
@@ -77,7 +78,7 @@ class Run:
         """
         results = Summary.read(SUMMARY) if variant is None else None
         folder = MOPO if "mopo" in (variant, results and results.variant) else POLICY
-        cloned = (BEHAVIOUR / FILE).exists()
+        cloned = (BEHAVIOUR / FILE).exists() or (BEHAVIOUR.exists() and BehaviourConfig.read(BEHAVIOUR).made)
         run = cls(
             folder=folder,
             manifest=Manifest.load(MANIFEST),

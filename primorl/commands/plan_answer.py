@@ -21,7 +21,7 @@ from primorl.config.params import Params, load
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.engine.heads import LENGTHS
-from primorl.paid.accounts import begun_ledger, dataset_version, open_public
+from primorl.paid.accounts import begun_ledger, check_secret, dataset_version, open_public
 from primorl.paid.bill import MAKE_DATA, UNKNOWN, Bill, same_questions
 from primorl.paid.clone import check_clone
 from primorl.paid.fitting import Fit, fitted
@@ -104,7 +104,10 @@ class Settings:
                 partitions = Partitions.read(PARTITIONS, ledger)
                 account = partitions.account
             elif ledger is not None and self.manifest is not None and UNITS.exists():
-                account = ledger.account(dataset_version(self.manifest, PARTITIONS))
+                check_secret(self.manifest, PARTITIONS)  # under another one the ledger would recognise nobody
+                version = dataset_version(self.manifest, PARTITIONS)
+                ledger.check_published(self.manifest.info.dataset, version)
+                account = ledger.account(version)
         return Known(ledger is not None, missing, account, partitions)
 
     @cached_property

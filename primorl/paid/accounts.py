@@ -289,10 +289,18 @@ def budget(params: Params, units: int) -> Budget | None:
     return None if declared.epsilon is None else Budget(declared.epsilon, declared.delta)
 
 
-def check_evaluation(params: Params, info: DatasetInfo) -> None:
+def check_evaluation(params: Params, manifest: Manifest) -> None:
     """Refuse estimators of private evaluation that do not fit the data: before the model is paid for, not after."""
-    for name in params.evaluation.private.estimators:
-        check_question(name, info)
+    names = list(params.evaluation.private.estimators)
+    for name in names:
+        check_question(name, manifest.info)
+    nowhere = not manifest.public_units and not params.privacy.statistics.starts
+    if names and nowhere and params.dynamics.variant != "mopo":
+        raise PipelineError(
+            f"params.yaml: evaluation.private.estimators: found {', '.join(names)}, while no unit is public and "
+            "privacy.statistics.starts is false, so rollouts have no first states; allowed: starts: true (charged), "
+            "public units, or no estimators"
+        )
 
 
 def _digests(file: Path, units: int, info: DatasetInfo) -> bytes:

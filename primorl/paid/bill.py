@@ -291,12 +291,20 @@ def next_run(params: Params, partitions: Partitions) -> tuple[Params, Fit, Plan]
     chosen, fit = fitted(params, manifest, public)
     check_choices(chosen, manifest, public)
     check_clone(params, manifest)
+    accounts.check_evaluation(params, manifest)
     return chosen, fit, make_plan(chosen, manifest)
 
 
 def next_bill(params: Params, partitions: Partitions, plan: Plan, questions_stay: Callable[[], bool]) -> Bill:
-    """Make the bill of a planned run on partitions, with the charges marked that are paid; see `Bill.mark_paid`."""
-    return Bill.of(params, partitions.manifest, plan.event, partitions.account).mark_paid(partitions, questions_stay)
+    """Make the bill of a planned run on partitions, with the charges marked that are paid; see `Bill.mark_paid`.
+
+    The account is read again: another process may have charged since the partitions were opened, as fits take a while.
+    """
+    account, ledger = Account(()), accounts.begun_ledger(params)
+    if ledger is not None:
+        with closing(ledger):
+            account = ledger.account(partitions.version)
+    return Bill.of(params, partitions.manifest, plan.event, account).mark_paid(partitions, questions_stay)
 
 
 def never() -> bool:

@@ -90,7 +90,7 @@ def paid_training(stage: PrivateStage, params: Params, partitions: Partitions, r
     setup = stage.setup(params, partitions.manifest, partitions.public, place)
     if setup.plan.is_private:
         check_setup(setup)
-    accounts.check_evaluation(params, partitions.manifest.info)
+    accounts.check_evaluation(params, partitions.manifest)
     check_writable([stage.output, home() / CHECKPOINTS / "charge"], _COPIES * 4 * setup.architecture.parameters)
     identity = stage.identity(params, partitions)
     request = accounts.request(

@@ -106,6 +106,11 @@ def release(
         raise PipelineError(f"{MODELS / MODEL[1]}: variant mopo holds raw private transitions and is never released")
     run = Run.read(params)
     statement, clone, manifest, summary, answers = run.model, run.clone, run.manifest, run.evaluated, run.answers
+    if statement.public_units is None:
+        raise PipelineError(
+            f"{MODELS / MODEL[2]}: public_units: missing, as an earlier version wrote it; "
+            "`dvc repro -f -s train_model` restores the model for free and states it, then run `dvc repro`"
+        )
     if summary.model_sha256 is None:
         raise PipelineError(
             f"{SUMMARY}: model_sha256: missing, as an earlier version wrote it; `dvc repro -f -s optimize_policy` and "

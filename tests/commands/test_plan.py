@@ -142,6 +142,10 @@ def test_text_says_what_was_spent_and_what_is_left(primorl: Call) -> None:
     assert "rounds left with its noise multiplier: none" in said(primorl, "--noise-multiplier 0.5")
     write_params(budget={"epsilon": None, "delta": 1e-5})
     assert said(primorl).endswith("budget: none (privacy.budget.epsilon is null)\n")
+    other = Manifest(INFO, private_units=40, public_units=2, secret_check="ab" * 16)
+    write_json(Path("data/partitions/manifest.json"), other.to_json())
+    status, _, err = primorl("plan")
+    assert (status, "made under another secret" in err) == (1, True), "the ledger would recognise nobody"
 
 
 def test_queries_that_params_ask_for_are_part_of_what_it_costs(primorl: Call) -> None:

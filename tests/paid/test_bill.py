@@ -25,6 +25,7 @@ from primorl.paid.estimators import about
 from primorl.paid.model import make_plan
 from primorl.paid.partitions import Partitions
 from primorl.paid.private_evaluation import estimator, plan_at
+from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.gaussian import gaussian_mean
 from primorl.privacy.accounting.privacy_filter import cost, total
 from primorl.privacy.ledger import refusals
@@ -81,6 +82,18 @@ def test_a_model_that_would_leave_nothing_for_its_questions_is_refused_before_it
     check(at(here, 1.6, 1.0))
     with pytest.raises(PipelineError, match="with the model, clone_behaviour"):  # which does not fit alone either
         check(at(here, 0.9, 1.0))
+
+
+def test_what_another_process_charges_during_a_fit_counts(here: Params) -> None:
+    params = at(here, 1.5, 1.0)
+    partitions = Partitions.open(PARTITIONS, params)
+    plan = make_plan(params, partitions.manifest)
+    next_bill(params, partitions, plan, never).refuse()
+    with closing(project_ledger(params)) as ledger:
+        event = Training(1.0, 2.9, 1).event
+        ledger.reserve(Request(partitions.version, INFO.dataset, "train_model", "", event, DELTA, None, None), None)
+    with pytest.raises(PipelineError, match="with the model, clone_behaviour"):
+        next_bill(params, partitions, plan, never).refuse()
 
 
 def test_a_total_bounds_model_clone_and_questions(here: Params, monkeypatch: pytest.MonkeyPatch) -> None:

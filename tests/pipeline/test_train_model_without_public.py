@@ -12,7 +12,7 @@ import torch
 
 from pipeline import clone_behaviour
 from primorl.base.errors import PipelineError
-from primorl.config.params import Params
+from primorl.config.params import Params, plain
 from primorl.data.storage.rows import UnitStore
 from primorl.engine.rounds import Rounds
 from primorl.model.architecture import Architecture
@@ -124,7 +124,13 @@ def test_what_needs_public_units_charges_nobody(data: Params, monkeypatch: pytes
     patient = {"early_stopping": {"every": 2, "patience": 3}}
     by_reward = {"bounds": {"observation": "space", "reward": "public"}}
     by_rows = {"bounds": {"observation": "public", "reward": [-17.0, 0.0]}}
+    asked = {"evaluation": {"private": {**plain(data.evaluation.private), "estimators": {"behaviour": 0.5}}}}
     refusals = [
+        (
+            QUIET,
+            asked,
+            r"estimators: found behaviour, while no unit is public and privacy\.statistics\.starts is false",
+        ),
         (QUIET | {"normaliser": "public"}, {}, r"statistics.normaliser: found public, which needs .* allowed: bounds"),
         (QUIET, {"dynamics": patient}, r"patience: found 3, .* allowed: null"),
         (QUIET, {"chosen": by_rows}, r"bounds.observation: found public, .* allowed: space"),
