@@ -12,7 +12,16 @@ from statistics import fmean
 from typing import Annotated, Any, Literal
 
 from primorl.base.records import Line, record
-from primorl.evaluate.private.results import AS_DRAWN, BELIEVE, BEYOND, DOUBT, GAIN, MEAN_RETURN, PrivateEvaluation
+from primorl.evaluate.private.results import (
+    AS_DRAWN,
+    BELIEVE,
+    BEYOND,
+    DOUBT,
+    GAIN,
+    MEAN_RETURN,
+    Answer,
+    PrivateEvaluation,
+)
 from primorl.evaluate.statistics import NORMAL_QUANTILE
 from primorl.model.architecture import PublicLosses
 from primorl.policy.behaviour import BehaviourConfig
@@ -97,20 +106,26 @@ def of_answers(
     people = answers.answer("behaviour", MEAN_RETURN)
     if people is None:
         return _more("today's return was not asked of the people in the data (evaluation.private.estimators)")
-    gain, doubt = answers.answer("policy", GAIN), answers.answer("policy", DOUBT)
     policy = answers.answer("policy", MEAN_RETURN, "model")
-    in_model = (answers.answer("clone", AS_DRAWN), answers.answer("clone", MEAN_RETURN), policy, gain)
-    drawn, released, of_policy, gains = ((each.members if each else None) or () for each in in_model)
+    gain, doubt = answers.answer("policy", GAIN), answers.answer("policy", DOUBT)
+    drawn = _members(answers.answer("clone", AS_DRAWN))
+    released = _members(answers.answer("clone", MEAN_RETURN))
+    of_policy, gains = _members(policy), _members(gain)
     if not (drawn and released and of_policy and gains and gain and gain.ci95 and doubt):
         return _more("no clone of today's practice was made (behaviour.target_epsilon), so there is nothing to compare")
+    # Today's return with its interval, and the scale of returns, which margins are shares of.
     low, high = people.ci95 or (people.value, people.value)
-    ends = [answers.answer("behaviour", f"quantile {p:g} of the return") for p in (0.1, 0.9)]
-    spread = ends[1].value - ends[0].value if ends[0] and ends[1] else 0.0
-    scale, half = max(spread, abs(people.value)), (high - low) / 2
-    today, over_clone, over_people = fmean(drawn), min(gains), min(of_policy) - high
+    half = (high - low) / 2
+    lowest, highest = (answers.answer("behaviour", f"quantile {p:g} of the return") for p in (0.1, 0.9))
+    spread = highest.value - lowest.value if lowest and highest else 0.0
+    scale = max(spread, abs(people.value))
+    # The model's error for a clone that acts as people do, as far as today's interval does not explain it.
+    today = fmean(drawn)
     misfit = max(0.0, abs(today - people.value) - half)
-    error = (gain.ci95[1] - gain.ci95[0]) / 2 / NORMAL_QUANTILE
+    # The gain by the most pessimistic member, over the clone and over today's upper end, and the margin it must exceed.
+    over_clone, over_people = min(gains), min(of_policy) - high
     least = min(over_clone, over_people)
+    error = (gain.ci95[1] - gain.ci95[0]) / 2 / NORMAL_QUANTILE
     margin = MISFIT_SHARE * misfit + ERRORS * error + DOUBT_SHARE * max(0.0, doubt.value) + least_gain * scale
     expected = fmean(of_policy) - fmean(released)
     interval = interval_of_gain(expected, half, fmean(released) - people.value, answers.verdict)
@@ -179,6 +194,11 @@ def interval_of_gain(expected: float, half: float, miss: float, verdict: str | N
         return None
     scale = abs(expected) + half + abs(miss)
     return expected - DOWN[kind] * scale, expected + UP * scale
+
+
+def _members(answer: Answer | None) -> tuple[float, ...]:
+    """Return the values of an answer in the members of the model; empty where it has none."""
+    return () if answer is None or answer.members is None else tuple(answer.members)
 
 
 def _more(reason: str, **figures: Any) -> Recommendation:
