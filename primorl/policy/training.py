@@ -22,7 +22,7 @@ from primorl.policy.config import CandidateRecord, PolicyConfig, PolicyPointer, 
 from primorl.policy.member_values import Contest
 from primorl.policy.replay import Sampler
 from primorl.policy.sac import train
-from primorl.privacy.composition import together
+from primorl.privacy.composition import composed_statement
 from primorl.privacy.statement import Statement
 
 _TAGS = ("private", "epsilon", "delta", "unit", "dataset_fingerprint")
@@ -68,7 +68,8 @@ class Released:
                 f"{folder / 'config.json'}: found variant {config.variant!r}, params.yaml asks for {self.variant!r}; "
                 "run `dvc repro clone_behaviour`"
             )
-        return replace(self, statement=together({"models/dynamics": self.statement, "models/behaviour": statement}))
+        both = {"models/dynamics": self.statement, "models/behaviour": statement}
+        return replace(self, statement=composed_statement(both))
 
     @classmethod
     def read(cls, folder: Path, *, variant: Variant, environment: str | None) -> "Released":

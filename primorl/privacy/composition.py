@@ -29,7 +29,7 @@ def mechanism(what: str, statement: Statement) -> MechanismStatement:
     return MechanismStatement(what=what, **own)
 
 
-def together(statements: Mapping[str, Statement]) -> Statement:
+def composed_statement(statements: Mapping[str, Statement]) -> Statement:
     """Make the statement of a result of several releases, by folder, and of nothing else.
 
     Post-processing of all outputs is as private as all mechanisms one after another, so ε, profile, groups and attacks
@@ -69,7 +69,7 @@ def check_parts(path: Path, whole: Statement, parts: Mapping[str, Statement]) ->
             f"{' and '.join(parts) or 'none'}, and each counts once; run `dvc repro`"
         )
     several = bool(whole.mechanisms)
-    expected = together({name: parts[name] for name in names}) if several else parts[names[0]]
+    expected = composed_statement({name: parts[name] for name in names}) if several else parts[names[0]]
     for key in (each.name for each in fields(Statement)):
         if getattr(whole, key) != getattr(expected, key) and not (several and key in FIGURES):
             of = " and ".join(f"{name}/privacy.json" for name in names)

@@ -24,7 +24,7 @@ from primorl.evaluate.wording import text
 from primorl.paid.private_evaluation import nothing_asked
 from primorl.paid.training import write_nothing
 from primorl.policy.exported import DeterministicPolicy, save
-from primorl.privacy.composition import together
+from primorl.privacy.composition import composed_statement
 from primorl.privacy.statement import ProfilePoint, SpentOnDataset
 from primorl.tracking import RUN_TAGS, stage_run
 from tests import statements
@@ -106,7 +106,7 @@ def test_a_policy_whose_statement_is_not_that_of_what_was_trained_is_refused() -
     refused("found a policy of variant 'private'", chosen("no_privacy"))
 
     model, clone, other = (replace(OF_TRAINING, charge=charge) for charge in ("model", "clone", "other"))
-    both = together({"models/dynamics": model, "models/behaviour": clone})
+    both = composed_statement({"models/dynamics": model, "models/behaviour": clone})
     forged = replace(both, profile=(ProfilePoint(epsilon=0.0, delta=1e-6), *both.profile[1:]))
     twice = replace(both, mechanisms=both.mechanisms[:1] * 2)
     elsewhere = "mechanisms: not that of models/dynamics/privacy.json and models/beh"

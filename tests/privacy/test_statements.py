@@ -10,7 +10,7 @@ from primorl.base.errors import PipelineError
 from primorl.base.files import write_json
 from primorl.privacy.accounting.epsilon import compose, training_event
 from primorl.privacy.accounting.events import event_from_json, event_to_json
-from primorl.privacy.composition import BEFOREHAND, together
+from primorl.privacy.composition import BEFOREHAND, composed_statement
 from primorl.privacy.statement import SpentOnDataset, Statement
 from tests.statements import NOT_PRIVATE, OF_TRAINING, PRIVATE
 
@@ -28,7 +28,7 @@ def statement(multiplier: float, *, queries: tuple[float, ...] = (), charge: str
 
 def test_epsilon_is_that_of_all_releases_one_after_another() -> None:
     model, clone = statement(9.0, queries=(14.0,), charges=1), statement(14.0, charge="b", charges=2)
-    whole = together({"models/dynamics": model, "models/behaviour": clone})
+    whole = composed_statement({"models/dynamics": model, "models/behaviour": clone})
     assert whole.epsilon == compose([event_from_json(each.event) for each in (model, clone)], DELTA).epsilon_pld
     low, high = sorted([model.epsilon or 0.0, clone.epsilon or 0.0])
     assert high < (whole.epsilon or 0) <= low + high
@@ -43,15 +43,15 @@ def test_epsilon_is_that_of_all_releases_one_after_another() -> None:
 
 def test_what_voids_one_voids_the_whole() -> None:
     doubtful = replace(statement(14.0), void=("noise is seeded",), public_assumptions=("the moon",))
-    whole = together({"a": statement(9.0), "b": doubtful})
+    whole = composed_statement({"a": statement(9.0), "b": doubtful})
     assert whole.void == ("noise is seeded",)
     assert set(whole.public_assumptions) == {*statement(9.0).public_assumptions, "the moon", BEFOREHAND}
     bare = replace(statement(14.0), private=False, epsilon=None, epsilon_rdp=None, event=NOT_PRIVATE["event"])
-    whole = together({"a": statement(9.0), "b": bare})
+    whole = composed_statement({"a": statement(9.0), "b": bare})
     assert (whole.private, whole.epsilon, whole.event) == (False, None, {"type": "NonPrivateDpEvent"})
     for change in ({"delta": 1e-6}, {"units": 5}, {"dataset_fingerprint": "e" * 64}, {"unit": "day"}):
         with pytest.raises(PipelineError, match=rf"b/privacy.json: {next(iter(change))}: differs"):
-            together({"a": statement(9.0), "b": replace(statement(14.0), **change)})  # type: ignore[arg-type]
+            composed_statement({"a": statement(9.0), "b": replace(statement(14.0), **change)})  # type: ignore[arg-type]
 
 
 CONTRACT = "private epsilon delta unit neighboring_relation accountant epsilon_rdp event rounds void "

@@ -1,14 +1,13 @@
-"""Rosters and accounts: members of dataset versions as keyed digests, and the charges on them.
+"""Rosters and accounts: members of dataset versions as keyed digests, and the charges on versions that share members.
 
-Every digest is kept once, and each version is a set of bits.
+A roster stores every digest once. A version's digests are looked up among those of all earlier versions; the new ones
+form a *segment*. The version itself is one bitmap for each segment and side, private and public. So twenty versions of
+the same people take hardly more room than one, and two versions share a unit where two bitmaps have a bit in common.
+Only the first eight bytes of a digest are compared. Two digests agree by chance with probability 2^-64; then two
+versions are taken to share a unit, which errs on the safe side.
 
-A version's digests are looked up among those of all earlier versions. Those that are new make a *segment*. The version
-itself is one bitmap for each segment that it has digests of, and one more for each side, private and public. So twenty
-versions of the same people take hardly more room than one, and two versions share a unit where two bitmaps have a bit
-in common.
-
-Of each digest the first eight bytes count. They agree by chance with probability 2^-64 a pair, and then two versions
-are taken to share a unit, which errs on the safe side.
+An account collects the charges on all versions that share a unit with one version, and adds them up by the privacy
+filter. A charge on another kind of unit counts as often as one unit may have units of that kind.
 """
 
 import functools
@@ -30,24 +29,29 @@ from primorl.privacy.ledger.store import Packed, Side, Store
 
 DIGEST_BYTES = 16
 SIDES: tuple[Side, Side] = ("private", "public")
+TRAJECTORY = "trajectory"
+"""Unit of a dataset that does not say which person a trajectory belongs to."""
+_MOST_DIFFERENT = 24  # events that PLD composes
 
 Heads = npt.NDArray[np.uint64]
 Bits = npt.NDArray[np.uint8]
-"""Packed: eight digests of a segment a byte."""
+"""Packed bitmap over the digests of a segment, eight a byte."""
 
 
 @dataclass(frozen=True)
 class Roster:
-    """The digests of one version: in ``segment`` those that no earlier version has, sorted.
+    """Digests of one version.
 
-    ``bits`` says, by side and segment, which digests are in it. A segment is named by the version that began it.
+    Attributes:
+        segment: those that no earlier version has, sorted.
+        bits: which digests are in the version, by side and segment. A segment is named by the version that began it.
     """
 
     segment: Heads
     bits: Mapping[tuple[Side, int], Bits]
 
     def shares(self, side: Side, other: "Roster", its: Side) -> bool:
-        """Whether one side of this version has a digest in common with one of ``other``."""
+        """Tell whether one side of this version has a digest in common with side ``its`` of ``other``."""
         mine = {segment: bits for (of, segment), bits in self.bits.items() if of == side}
         return any(
             bool((mine[segment] & bits).any())
@@ -60,7 +64,7 @@ class Roster:
         return any(self.shares(side, other, its) for side in SIDES for its in SIDES)
 
     def newly_public(self, earlier: Sequence["Roster"]) -> bool:
-        """Whether a public digest of this version is private in one of ``earlier``, and public in none."""
+        """Tell whether a public digest of this version is private in one of ``earlier``, and public in none."""
         for (side, segment), bits in self.bits.items():
             if side == "private":
                 continue
@@ -72,20 +76,25 @@ class Roster:
         return False
 
     def packed(self) -> Packed:
-        """Its rows in a database."""
+        """Compress the roster for the database."""
         bits = {key: zlib.compress(bits.tobytes(), 1) for key, bits in self.bits.items()}
         return Packed(self.segment.tobytes(), bits)
 
 
 def heads(digests: bytes) -> Heads:
-    """The first eight bytes of every digest, sorted, each once."""
+    """Return the first eight bytes of every digest, sorted, each once."""
     return np.unique(np.frombuffer(digests, "<u8").reshape(-1, DIGEST_BYTES // 8)[:, 0])
 
 
 def placed(private: Heads, public: Heads, own: int, segments: Iterable[int], segment: Callable[[int], Heads]) -> Roster:
-    """Lay out a version's private and public heads among the segments that are there, named oldest first.
+    """Build the roster of a version from the heads of its digests.
 
-    It would begin a segment of the name ``own``; ``segment`` gives the digests of earlier ones by name.
+    Args:
+        private: heads of the private units.
+        public: heads of the public units.
+        own: name of the segment that this version would begin.
+        segments: names of the existing segments, oldest first.
+        segment: returns the digests of an existing segment.
     """
     left: dict[Side, Heads] = {"private": private, "public": public}
     bits: dict[tuple[Side, int], Bits] = {}
@@ -104,7 +113,7 @@ def placed(private: Heads, public: Heads, own: int, segments: Iterable[int], seg
 
 
 def _positions(known: Heads, wanted: Heads) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
-    """Where each of ``wanted`` is in ``known``, both sorted, and whether it is there."""
+    """Find the positions of ``wanted`` in ``known``, both sorted, and whether each is there."""
     if known.size == 0:
         return np.zeros(wanted.size, np.intp), np.zeros(wanted.size, bool)
     at = np.minimum(np.searchsorted(known, wanted), known.size - 1)
@@ -118,7 +127,7 @@ def _bits(at: npt.NDArray[np.intp], size: int) -> Bits:
 
 
 class Directory:
-    """Members of the versions of a history, which may grow; the store has the digests."""
+    """Rosters of the versions of a history, which may grow; they are read from the store once and checked."""
 
     def __init__(self, store: Store, history: History):
         self._store = store
@@ -127,18 +136,18 @@ class Directory:
         self._segments: dict[int, Heads] = {}
 
     def check(self) -> None:
-        """Read the digests of every version; raises and names the first version whose digests are gone or edited."""
+        """Read the digests of every version. Raise PipelineError for the first version whose digests changed."""
         for sequence in self.history.versions:
             self.roster(sequence)
             self.segment(sequence)
 
     def placed(self, version: Version) -> Roster:
-        """A version's digests among those of the versions that are there."""
+        """Build the roster of a version, registered or not, on the segments of the registered ones."""
         own, earlier = len(self.history.chain.hashes) + 1, list(self.history.versions)
         return placed(heads(version.members), heads(version.public), own, earlier, self.segment)
 
     def roster(self, version: int) -> Roster:
-        """That of a version that is there, without its segment, checked when it is read first."""
+        """Return the roster of a registered version, without its segment; it is checked when first read."""
         if version not in self._rosters:
             known = self.history.versions[version]
             if known.bits is None:
@@ -151,7 +160,7 @@ class Directory:
         return self._rosters[version]
 
     def _old_roster(self, version: int, known: Registered) -> Roster:
-        """That of a version of schema 1, whose digests are kept whole."""
+        """Build the roster of a version of schema 1, whose digests are stored whole."""
         content = self._check(version, self._store.members(version), known.members)
         earlier = [each for each in self.history.versions if each < version]
         roster = placed(heads(content), heads(b""), version, earlier, self.segment)
@@ -159,7 +168,7 @@ class Directory:
         return roster
 
     def segment(self, version: int) -> Heads:
-        """The digests of the segment that a version began, checked when they are read first."""
+        """Return the digests of the segment that a version began; they are checked when first read."""
         if version not in self._segments:
             digest = self.history.versions[version].segment
             if digest is None:
@@ -176,24 +185,20 @@ class Directory:
 
 
 def one(bits: Mapping[tuple[Side, int], bytes]) -> bytes:
-    """A roster's bitmaps as one string of bytes, which no other bitmaps give."""
+    """Encode a roster's bitmaps as one string of bytes, different for different bitmaps."""
     return b"".join(f"{side} {segment} {len(part)}\n".encode() + part for (side, segment), part in sorted(bits.items()))
-
-
-TRAJECTORY = "trajectory"
-_MOST_DIFFERENT = 24
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A charge as one unit of the account sees it; None of its ``units``: it is not declared how many one may be."""
+    """A charge as one unit of the account sees it: as ``units`` units of the charge; None: no bound is declared."""
 
     charge: Charge
     units: int | None
 
     @property
     def event(self) -> dp_event.DpEvent:
-        """Event of so many units together; without a declared bound, nothing is guaranteed."""
+        """Event of all these units together; without a declared bound, nothing is guaranteed."""
         return seen(event_from_json(self.charge.event), self.units)
 
     @property
@@ -209,10 +214,14 @@ class Entry:
 class Total:
     """Total of an account at one δ; infinite where nothing is guaranteed.
 
-    ``epsilon`` is by the privacy filter (`primorl.privacy.accounting.privacy_filter`): a budget of this size would have
-    granted exactly these charges, however each was chosen. ``epsilon_fixed``, by PLD, holds if all settings were fixed
-    before the first result was seen; beyond 24 different events PLD takes long, and the filter's stands here too.
-    ``epsilon_rdp`` is the same by RDP, at the filter's orders.
+    Attributes:
+        epsilon: by the privacy filter (`primorl.privacy.accounting.privacy_filter`): a budget of this size would have
+            granted exactly these charges, however each was chosen.
+        epsilon_fixed: by PLD; it holds if all settings were fixed before the first result was seen. Beyond 24 different
+            events, where PLD takes long, it is ``epsilon``.
+        epsilon_rdp: by RDP, at the filter's orders.
+        delta: δ of all three.
+        charges: number of charges.
     """
 
     epsilon: float
@@ -224,7 +233,7 @@ class Total:
 
 @dataclass(frozen=True)
 class Account:
-    """The charges on all versions that share a unit with one version, oldest first."""
+    """Charges on all versions that share a unit with one version, oldest first."""
 
     entries: tuple[Entry, ...]
 
@@ -244,33 +253,32 @@ class Account:
         return [entry.event for entry in self.entries]
 
     def epsilon(self, delta: float) -> float:
-        """ε at ``delta`` by the filter; see `Total`."""
+        """Compute ε at ``delta`` by the filter; see `Total`."""
         return _by_filter(self.cost, self.events, delta)
 
     def total(self, delta: float) -> Total:
-        """Everything at ``delta``."""
+        """Compute the total at ``delta``."""
         return _total(self.cost, self.events, delta)
 
     def fits_all(self, events: Sequence[dp_event.DpEvent], budget: Budget) -> bool:
-        """Whether a budget allows these events, one after the other."""
+        """Tell whether a budget allows these events, one after the other."""
         return self.with_events(events, budget.delta) <= budget.epsilon
 
     def with_events(self, events: Sequence[dp_event.DpEvent], delta: float) -> float:
-        """ε at ``delta`` with these events. The first one of all was fixed beforehand, so PLD holds for it too."""
-        by_filter = total([self.cost, *(cost(event) for event in events)]).epsilon(delta)
-        first = len(events) == 1 and not self.entries
-        return min(by_filter, fixed_epsilon(events, delta)) if first else by_filter
+        """Compute ε at ``delta`` after these events as well."""
+        costs = total([self.cost, *(cost(event) for event in events)])
+        return costs.epsilon(delta) if self.entries else _by_filter(costs, events, delta)
 
     def running(self, delta: float) -> Iterator[tuple[Charge, float]]:
-        """Each charge, and ε at ``delta`` right after it."""
-        costs = Cost()
+        """Yield each charge with ε at ``delta`` right after it."""
+        costs, events = Cost(), self.events
         for number, entry in enumerate(self.entries, 1):
             costs += entry.cost
-            yield entry.charge, _by_filter(costs, self.events[:1], delta) if number == 1 else costs.epsilon(delta)
+            yield entry.charge, _by_filter(costs, events[:number], delta)
 
 
 def seen(event: dp_event.DpEvent, units: int | None) -> dp_event.DpEvent:
-    """Return the event for so many of its units together; None: an unknown number, so nothing is guaranteed."""
+    """Return the event of ``units`` units together; None: an unknown number, so nothing is guaranteed."""
     return dp_event.NonPrivateDpEvent() if units is None else grouped(event, units)
 
 
@@ -286,13 +294,14 @@ def _total(costs: Cost, events: Sequence[dp_event.DpEvent], delta: float) -> Tot
 
 
 def _by_filter(costs: Cost, events: Sequence[dp_event.DpEvent], delta: float) -> float:
-    """A single event was chosen before there was any result, so PLD's ε holds for it too."""
     epsilon = costs.epsilon(delta)
-    return min(epsilon, fixed_epsilon(events, delta)) if len(events) == 1 else epsilon
+    if len(events) == 1:  # chosen before there was any result, so PLD's ε holds too
+        epsilon = min(epsilon, fixed_epsilon(events, delta))
+    return epsilon
 
 
 def fixed_epsilon(events: Sequence[dp_event.DpEvent], delta: float) -> float:
-    """ε of all events together by PLD, for settings that were fixed beforehand."""
+    """Compute ε of all events together by PLD, for settings that were fixed beforehand."""
     return _composed(tuple(sorted(Counter(events).items(), key=repr)), delta)
 
 
@@ -305,9 +314,9 @@ def _composed(counted: tuple[tuple[dp_event.DpEvent, int], ...], delta: float) -
 
 @dataclass(frozen=True)
 class OtherKind:
-    """An account on the same people, of a ``unit`` of another kind than that of a request.
+    """Account on the same people under another kind of unit than that of a request.
 
-    One of its units may be so many ``units`` of the request; None: no bound is declared.
+    One ``unit`` of the account may be up to ``units`` units of the request; None: no bound is declared.
     """
 
     unit: str
@@ -316,13 +325,13 @@ class OtherKind:
 
 
 def same_kind(one: Version | Registered | Charge, other: Version | Registered | Charge) -> bool:
-    """Whether units of the two are of one kind. Older records name no population: there the unit's name decides."""
+    """Tell whether both have units of one kind. For older records without a population the unit's name decides."""
     elsewhere = None not in (one.population, other.population) and one.population != other.population
     return one.unit == other.unit and (one.unit == TRAJECTORY or not elsewhere)
 
 
 def account_of(directory: Directory, version: Version | Registered, roster: Roster) -> Account:
-    """Every charge on a version that shares people with this one, oldest first."""
+    """Collect the charges on every version that shares people with this one, oldest first."""
     sharing, history = dict(_sharing(directory, version, roster)), directory.history
     bounds = [known.trajectories_per_person for known in sharing.values()]
     charges = [each for each in history.charges.values() if each.version in sharing]
@@ -330,7 +339,7 @@ def account_of(directory: Directory, version: Version | Registered, roster: Rost
 
 
 def other_kinds(directory: Directory, version: Version, roster: Roster) -> list[OtherKind]:
-    """The accounts of versions that share people with this one and have another kind of unit."""
+    """Collect the accounts of versions that share people with this one and have another kind of unit."""
     found = []
     for sequence, known in _sharing(directory, version, roster):
         if not same_kind(known, version):
@@ -352,13 +361,13 @@ def _sharing(directory: Directory, version: Version | Registered, roster: Roster
 
 
 def _units(of: Version | Registered, other: Version | Registered | Charge, bounds: list[int | None]) -> int | None:
-    """How many units of ``other`` one unit of ``of`` may be; None: it is not declared.
+    """Return how many units of ``other`` one unit of ``of`` may be; None: it is not declared.
 
-    A trajectory belongs to one unit of any kind. Units of two kinds meet in trajectories: whoever has at most k of them
-    has at most k units of any kind. The bound must be declared for the units of ``of``, which are meant by "one person"
-    there; of several declared ones the largest holds.
+    A trajectory belongs to one unit of any kind, so a unit of at most k trajectories is at most k units of any kind.
+    The bound must be declared for ``of``; of several declared bounds the largest holds.
     """
     if same_kind(of, other) or of.unit == TRAJECTORY:
         return 1
-    own = of.trajectories_per_person
-    return None if own is None else max([own, *(bound for bound in bounds if bound is not None)])
+    if of.trajectories_per_person is None:
+        return None
+    return max([of.trajectories_per_person, *(bound for bound in bounds if bound is not None)])

@@ -1,4 +1,8 @@
-"""Records that are bound to one another by keyed hashes: who lacks the secret can break the chain, not forge it."""
+"""The chain of records and its anchor.
+
+Keyed hashes bind each record to the one before: without the secret the chain can be broken, but not forged. A cut at
+the end does not show in the chain; against it the anchor, a file outside the database, remembers the last record.
+"""
 
 import fcntl
 import hashlib
@@ -18,6 +22,7 @@ from primorl.base.files import replaced_file
 _RECORDS = b"primorl ledger records 1"  # the secret keys other things as well
 _MEMBERS = b"primorl ledger members 1"
 _BEFORE_THE_FIRST = "primorl ledger"
+_HASH_DIGITS = 64
 
 
 @dataclass(frozen=True)
@@ -31,11 +36,11 @@ class Record:
 
 
 class Chain:
-    """The records of a ledger that were read and found intact, oldest first; sequences count from 1.
+    """Hashes of the records of a ledger that were read and verified, oldest first; sequences count from 1.
 
-    A record's hash is HMAC-SHA256, under a key made of the project's ``secret``, over the hash before it and its body,
-    which repeats its sequence. So an edit, a removal, an insertion, a duplicate and a change of order all show; only a
-    cut at the end does not, and against that the head is remembered elsewhere (`anchor`).
+    A record's hash is HMAC-SHA256, under a key derived from the project's ``secret``, over the previous hash and the
+    record's body, which repeats its sequence. So an edit, a removal, an insertion, a duplicate and a change of order
+    are all detected. A cut at the end is not; for that see `Anchor`.
     """
 
     def __init__(self, secret: bytes, ledger: str):
@@ -46,11 +51,11 @@ class Chain:
         self.hashes: list[str] = []
 
     def members_digest(self, members: bytes) -> str:
-        """The keyed digest by which a ``version`` record names its members."""
+        """Compute the keyed digest by which a ``version`` record names its members."""
         return hmac.new(self._members_key, members, hashlib.sha256).hexdigest()
 
     def following(self, contents: Sequence[Mapping[str, Any]]) -> list[Record]:
-        """The records that would come next with these contents; the chain itself stays as it is."""
+        """Make the records that would come next with these contents; the chain itself does not change."""
         records: list[Record] = []
         previous = self.hashes[-1] if self.hashes else _BEFORE_THE_FIRST
         for sequence, content in enumerate(contents, len(self.hashes) + 1):
@@ -60,9 +65,9 @@ class Chain:
         return records
 
     def extend(self, records: Sequence[Record]) -> list[dict[str, Any]]:
-        """Check what a database holds from the known head on, ordered by sequence, and take it in.
+        """Verify the records of a database from the known head on, ordered by sequence, and add them to the chain.
 
-        Where there is a head, the first record repeats it. Returns the contents of those that are new.
+        If a head is known, the first record repeats it. Returns the contents of the new records.
 
         Raises:
             PipelineError: names the first broken record.
@@ -118,11 +123,8 @@ class Chain:
 
 
 def canonical(content: Mapping[str, Any]) -> str:
-    """Strict JSON (finite numbers only) that is equal where the content is: sorted keys, no spaces, ASCII."""
+    """Encode as canonical JSON: sorted keys, no spaces, ASCII, finite numbers only."""
     return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
-
-
-_HASH_DIGITS = 64
 
 
 @dataclass(frozen=True)
@@ -134,22 +136,21 @@ class Head:
 
 
 BEGUN = Head(0, "0" * _HASH_DIGITS)
-"""The head before the first record. It is on the disk before the first record is in the database, so records without a
-head have lost it."""
+"""Head of an empty ledger. It is written before the first record, so records without a head have lost it."""
 
 
 class Anchor:
-    """A small file that only ever moves forwards; only `replace` (a repair that was asked for) sets it anew.
+    """File that remembers the head of a chain. It only moves forwards, except by `replace` (a repair).
 
-    It begins before the first record and is written after the database has each later one, so a crash in between leaves
-    it behind, never ahead. Who can put back both an old database and an old anchor is not noticed.
+    It is written before the first record, and after each later record is in the database; so a crash in between leaves
+    it behind, never ahead. Restoring both an old database and an old anchor is not detected.
     """
 
     def __init__(self, path: Path):
         self.path = path
 
     def read(self) -> Head | None:
-        """Return the remembered head; None if there is none yet. It raises if the file is unreadable or damaged."""
+        """Return the remembered head; None if there is none yet. Raise if the file is unreadable or damaged."""
         try:
             text = self.path.read_bytes()
         except FileNotFoundError:
@@ -172,21 +173,22 @@ class Anchor:
         return head
 
     def advance(self, head: Head) -> None:
-        """Remember ``head``, durably, unless something later is remembered already. It raises if it cannot."""
+        """Remember ``head``, durably, unless a later one is remembered. Raise if the file cannot be written."""
         with self._locked():
             known = self.read()
             if known is None or known.sequence < head.sequence:
                 self._write(head)
 
     def replace(self, head: Head) -> Path | None:
-        """Set the head anew, also backwards or over a damaged file; return where the previous file is kept, if any.
+        """Replace the head, also by an earlier one or over a damaged file; return the path of the old file's copy.
 
         Raises:
             PipelineError: the file cannot be written.
         """
         with self._locked():
             kept = self._beside(f"before-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}")
-            if there := self.path.exists():
+            there = self.path.exists()
+            if there:
                 os.link(self.path, kept)  # the head itself stays in its place until the new one takes it
             self._write(head)
             return kept if there else None

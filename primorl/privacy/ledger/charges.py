@@ -46,8 +46,11 @@ _SECONDS_BETWEEN_LOOKS = 1.0
 class Payment(Generic[S]):
     """A charge, and the state of the work that it pays for.
 
-    Work without a guarantee is never written to disk, and has neither ``state`` nor ``file`` (the checkpoint) nor
-    ``save`` (which writes a state). Finished work has nothing to save.
+    Attributes:
+        charge: in the ledger.
+        state: to go on from; None for work without a guarantee, which is never written to disk.
+        file: the checkpoint; None without a guarantee.
+        save: writes a state to the checkpoint; None without a guarantee, and for finished work.
     """
 
     charge: Charge
@@ -63,15 +66,18 @@ class Payment(Generic[S]):
     def save_checkpoint(self, state: S) -> None:
         """Write the checkpoint, durably, and count it in the ledger's database (`Progress`).
 
-        Call it before every release and after the last one. An error means that the release must not be made: the
-        database cannot be used, or another process has resumed the charge from a copy.
+        Call it before every release and after the last one.
+
+        Raises:
+            PipelineError: the release must not be made, because the database cannot be used, or another process has
+                resumed the charge from a copy.
         """
         if self.save is not None:
             self.save(state)
 
 
 def _writer(file: Path, tokens: tuple[str, ...], progress: Progress, mark: Mark) -> Callable[[State], None]:
-    """Saves the states of one charge; ``mark`` is the charge's, as this process wrote it last."""
+    """Make the function that saves the states of a charge; ``mark`` is the one that this process wrote last."""
 
     def save(state: State) -> None:
         nonlocal mark
@@ -89,8 +95,8 @@ def pay_or_resume(
 
     Formal property: a process may die at any line, by any signal, and the next call with the same identity goes on
     with the same charge. For the checkpoint is on the disk before the reservation is asked for, and is deleted only
-    where the ledger is known to hold no such charge: after a refusal (`Refused`), or as an orphan. (One exception: who
-    dies between the questions of a mechanism's queries and their answers has spent the charge, see `State.lost`.)
+    where the ledger is known to hold no such charge: after a refusal (`Refused`), or as an orphan. (One exception: a
+    process that dies between asking its queries and saving the answers has spent the charge, see `State.lost`.)
 
     | case                                               | what happens                                            |
     |----------------------------------------------------|---------------------------------------------------------|
@@ -177,7 +183,7 @@ def _restored(ledger: Ledger, identity: str, checkpoints: Path, restore: Restore
 def _resumed(
     ledger: Ledger, identity: str, checkpoints: Path, restore: Restore[S], locks: ExitStack
 ) -> Payment[S] | None:
-    """The payment to resume; None if there is none. It raises if an open charge cannot be resumed here or now."""
+    """Find the payment to resume; None if there is none. Raise if an open charge cannot be resumed here or now."""
     refusals = []
     for charge in _paid(ledger, identity):
         file = _file(checkpoints, charge.id)
@@ -230,7 +236,7 @@ def _taken(ledger: Ledger, charge: Charge, file: Path, found: Checkpoint[S]) -> 
 def _reserved(
     ledger: Ledger, request: Request, budget: Budget | None, checkpoints: Path, begin: S, locks: ExitStack
 ) -> Payment[S]:
-    """A new charge. Its checkpoint is written first, so that a full disk costs nothing."""
+    """Reserve a new charge. Its checkpoint is written first, so that a full disk costs nothing."""
     name = new_charge_id()
     file = _file(checkpoints, name)
     lock = file.with_suffix(".lock")
@@ -250,11 +256,12 @@ def _reserved(
 
 
 def _lock_identity(ledger: Ledger, identity: str, checkpoints: Path, locks: ExitStack) -> None:
-    """Keep other processes of this machine from the same work (`Busy`), also before either has a charge."""
+    """Keep other processes of this machine from the same work (`Busy`), also before any of them has a charge."""
     file = checkpoints / f"identity-{hashlib.sha256(identity.encode()).hexdigest()[:32]}.lock"
     if not locks.enter_context(locked(file)):
-        for charge in _paid(ledger, identity):
-            raise _busy(charge, _file(checkpoints, charge.id))
+        charges = _paid(ledger, identity)
+        if charges:
+            raise _busy(charges[0], _file(checkpoints, charges[0].id))
         raise Busy(f"{file}: another process is about to pay for exactly this result; wait for it; {_ANOTHER_DRAW}")
     locks.callback(file.unlink, missing_ok=True)
 
@@ -262,17 +269,17 @@ def _lock_identity(ledger: Ledger, identity: str, checkpoints: Path, locks: Exit
 def _orphans(ledger: Ledger, checkpoints: Path, locks: ExitStack) -> list[Path]:
     """Find and lock the checkpoints of dead processes that have no charge in the ledger.
 
-    It raises if something was released under one of them, so that the ledger has lost records.
+    Raises:
+        PipelineError: a release was made under one of them, so the ledger has lost records.
     """
     known = {charge.id for charge in ledger.charges()}
-    files = [file for file in sorted(checkpoints.glob("*.safetensors")) if _CHARGE.fullmatch(file.stem)]
-    free = [
-        file
-        for file in files
-        if file.stem not in known and locks.enter_context(locked(file.with_suffix(".lock"))) and file.exists()
-    ]
-    known = {charge.id for charge in ledger.charges()} if free else known  # their owners may have reserved meanwhile
-    orphans = [file for file in free if file.stem not in known]
+    free = []
+    for file in sorted(checkpoints.glob("*.safetensors")):
+        if not _CHARGE.fullmatch(file.stem) or file.stem in known:
+            continue
+        if locks.enter_context(locked(file.with_suffix(".lock"))) and file.exists():
+            free.append(file)
+    orphans = _without_charge(ledger, free)  # again: their owners may have reserved meanwhile
     for file in orphans:
         if has_begun(file):
             raise PipelineError(
@@ -285,11 +292,15 @@ def _orphans(ledger: Ledger, checkpoints: Path, locks: ExitStack) -> list[Path]:
 
 def _delete_orphans(ledger: Ledger, orphans: list[Path]) -> None:
     """Delete those that will never have a charge; this process has appended to the ledger since it locked them."""
-    known = {charge.id for charge in ledger.charges()} if orphans else set()
-    for file in orphans:
-        if file.stem not in known:
-            file.unlink(missing_ok=True)
-            file.with_suffix(".lock").unlink(missing_ok=True)
+    for file in _without_charge(ledger, orphans):
+        file.unlink(missing_ok=True)
+        file.with_suffix(".lock").unlink(missing_ok=True)
+
+
+def _without_charge(ledger: Ledger, files: list[Path]) -> list[Path]:
+    """Return the checkpoints that have no charge in the ledger as it is now."""
+    known = {charge.id for charge in ledger.charges()} if files else set()
+    return [file for file in files if file.stem not in known]
 
 
 def _paid(ledger: Ledger, identity: str) -> list[Charge]:

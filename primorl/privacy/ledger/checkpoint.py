@@ -21,11 +21,11 @@ _DIGEST = 32
 
 
 class State(Protocol):
-    """State of a mechanism between releases. It holds released things only, so it may be written to disk."""
+    """State of a mechanism between releases. It holds only released values, so it may be written to disk."""
 
     @property
     def started(self) -> int:
-        """Releases that began, or may have begun. They are spent, even if their result was lost."""
+        """Number of releases that began, or may have begun. They are spent, even if their result was lost."""
 
     @property
     def finished(self) -> bool:
@@ -43,10 +43,7 @@ class State(Protocol):
 
 
 class DataclassState:
-    """Base of a `State` that is a frozen dataclass of tensors and plain values: it needs no code to be written.
-
-    The subclass has the fields ``started`` and ``finished``.
-    """
+    """Base of states that are frozen dataclasses of tensors and plain values, with fields ``started``, ``finished``."""
 
     lost: ClassVar[bool] = False
 
@@ -71,10 +68,13 @@ Restore = Callable[[Mapping[str, Tensor], dict[str, Any]], S]
 
 @dataclass(frozen=True)
 class Checkpoint(Generic[S]):
-    """A state on disk, and how often one of this charge was saved (`progress`).
+    """State on disk.
 
-    ``tokens`` are those of resumptions (`Ledger.take`): the last one that the ledger granted to this checkpoint, and
-    one that was asked for and may have been granted.
+    Attributes:
+        state: of the mechanism.
+        tokens: of resumptions (`Ledger.take`): the last one that the ledger granted to this checkpoint, and one that
+            was asked for and may have been granted.
+        saves: number of saves under this charge (`progress`).
     """
 
     state: S
@@ -123,17 +123,19 @@ def read_checkpoint(path: Path, restore: Restore[S], charge: str) -> Checkpoint[
 
 
 def has_begun(path: Path) -> bool:
-    """Whether a release was announced in the checkpoint at ``path``; True if the file cannot be read."""
+    """Tell whether a release was announced in the checkpoint at ``path``; True if the file cannot be read."""
     try:
-        header = _content(path)[1]
+        _, header = _content(path)
         facts = header["facts"]
-        return bool(header["saves"] if "saves" in header else facts.get("started") or facts.get("asked"))
+        if "saves" in header:
+            return bool(header["saves"])
+        return bool(facts.get("started") or facts.get("asked"))  # written before saves were counted
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return True
 
 
 def _content(path: Path) -> tuple[bytes, dict[str, Any]]:
-    """Return the safetensors file in a checkpoint, and its header. A damaged file raises an error."""
+    """Return the safetensors file in a checkpoint, and its header. Raise an error if the file is damaged."""
     raw = path.read_bytes()
     digest, content = raw[:_DIGEST], raw[_DIGEST:]
     if hashlib.sha256(content).digest() != digest:

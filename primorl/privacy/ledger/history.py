@@ -11,7 +11,7 @@ from primorl.base.errors import PipelineError
 from primorl.privacy.ledger.chain import Chain, Record
 
 NEVER_RESUMED = "0"
-"""Stands for the token of the last resumption where there was none."""
+"""Token of the last resumption of a charge that was never resumed."""
 
 
 class Refused(PipelineError):  # noqa: N818 - of an outcome, not of a fault
@@ -24,7 +24,7 @@ class BudgetExceeded(Refused):
 
 @dataclass(frozen=True)
 class Budget:
-    """Limit of all runs on the same units together: ε, read at δ."""
+    """Limit for all runs on the same units together: ε at δ."""
 
     epsilon: float
     delta: float
@@ -32,14 +32,17 @@ class Budget:
 
 @dataclass(frozen=True)
 class Version:
-    """A dataset version as the ledger knows it, by a keyed ``fingerprint`` of its content.
+    """Dataset version as a client describes it to the ledger.
 
-    Two versions *share units* if their members have a digest in common; which versions do is declared public.
+    Two versions *share units* if their members have a digest in common. It is declared public which versions do.
 
     Attributes:
+        fingerprint: keyed, of the content.
+        unit: of privacy.
+        units: number of private units.
         members: 16-byte keyed digests of the private units, in any order.
-        public: the same of the public units. They are published: never again may one of them be private.
-        trajectories_per_person: the most trajectories that one person has, as declared; None: it is not declared.
+        public: the same of the public units. They are published, so none of them may ever be private again.
+        trajectories_per_person: the most trajectories of one person, as declared; None: it is not declared.
         population: keyed digest of the population's name; None: it has none.
         simulated: whether there is a simulator, which may make other trajectories at any time.
     """
@@ -56,9 +59,9 @@ class Version:
 
 @dataclass(frozen=True)
 class Request:
-    """Request of a run of ``stage`` for work on the units of ``version``, of a named dataset; ε is read at ``delta``.
+    """Request of a run of ``stage`` for work on the units of ``version`` of a dataset; ε is read at ``delta``.
 
-    ``identity`` is equal for two runs exactly if they are the same paid work.
+    Two runs have the same ``identity`` exactly if they are the same paid work.
     """
 
     version: Version
@@ -75,10 +78,13 @@ class Request:
 class Charge:
     """A granted charge and its state; it is spent in every state.
 
-    ``version`` is the sequence of the record of its dataset version, ``event`` what `event_from_json` rebuilds,
-    ``epsilon`` its ε at ``delta`` as it was accounted then (None: no guarantee), ``time`` when it was reserved (ISO
-    8601, UTC), ``cost`` what it costs in the privacy filter's currencies (None: older than the filter), ``made`` the
-    files that it made: SHA-256 by name, once for every time that other content was written.
+    Attributes:
+        version: sequence of the record of its dataset version.
+        event: JSON of the accounted event (`event_from_json`).
+        epsilon: ε at ``delta`` as it was accounted then; None: no guarantee.
+        cost: in the privacy filter's currencies; None: the record is older than the filter.
+        time: of the reservation, ISO 8601, UTC.
+        made: files that it made, SHA-256 by name; one entry each time that other content was written.
     """
 
     id: str
@@ -104,10 +110,10 @@ class Charge:
     made: tuple[dict[str, str], ...] = ()
 
     def refuse_another_draw(self, made: Mapping[str, str]) -> None:
-        """A charge pays for one draw of the noise, so its tensors stay those that it made first.
+        """Refuse files of another draw of the noise: a charge pays for one draw only.
 
         Raises:
-            PipelineError: ``made`` has other tensors.
+            PipelineError: ``made`` has other tensors than those that the charge made first.
         """
         for name, digest in made.items():
             first = {earlier.get(name, digest) for earlier in self.made} - {digest}
@@ -120,11 +126,15 @@ class Charge:
 
 @dataclass(frozen=True)
 class Registered:
-    """A version without its members.
+    """Version as its record holds it: without its members.
 
-    ``population`` is a keyed digest of its name. ``members`` and ``public`` are keyed digests of its digests;
-    ``segment`` and ``bits`` of what the database has of its roster. Records that are older than rosters have
-    ``members`` alone. ``dataset`` names the entry that the version was registered for first; None: an older record.
+    Attributes:
+        population: keyed digest of the population's name.
+        members: keyed digest of the digests of the private units.
+        public: the same of the public units; None: the record is older than rosters.
+        segment: keyed digest of the segment in the database; None: the record is older than rosters.
+        bits: keyed digest of the bitmaps in the database; None: the record is older than rosters.
+        dataset: entry that the version was first registered for; None: an older record.
     """
 
     fingerprint: str
@@ -139,13 +149,13 @@ class Registered:
     dataset: str | None = None
 
     def same_version(self, other: "Registered") -> bool:
-        """Tell whether both records say the same of the same digests, wherever these are kept and of any entry."""
+        """Tell whether both records describe the same version, wherever its digests are stored and for any entry."""
         own, its = (replace(each, segment=None, bits=None, dataset=None) for each in (self, other))
         return own == its
 
 
 class History:
-    """History of the records of a chain."""
+    """Dataset versions and charges, as the records of a chain tell them."""
 
     def __init__(self, chain: Chain):
         self.chain = chain
@@ -157,11 +167,11 @@ class History:
         self.lost: dict[str, dict[str, Any]] = {}  # charges that a repair could not record again
 
     def extend(self, records: Sequence[Record]) -> None:
-        """Check and take in the records of a database from the known head on (`Chain.extend`)."""
+        """Verify the records of a database from the known head on (`Chain.extend`), and apply them."""
         for content in self.chain.extend(records):
-            self._take_in(content)
+            self._apply(content)
 
-    def _take_in(self, content: dict[str, Any]) -> None:
+    def _apply(self, content: dict[str, Any]) -> None:
         match content["kind"]:
             case "version":
                 known: dict[str, Any] = {each.name: content.get(each.name) for each in fields(Registered)}

@@ -1,7 +1,8 @@
-"""The ledger: it records the charge of every run on private data before the run begins, and never forgets it.
+"""The ledger: it records the charge of every run on private data before the run begins.
 
-Append-only and hash-chained (`chain`), in SQLite or PostgreSQL (`store`). The last record is also remembered in a file
-outside the database (`anchor`). Everything that was ever reserved counts as spent, also if the run failed.
+The records are append-only and hash-chained (`chain`), in SQLite or PostgreSQL (`store`). A file outside the database,
+the anchor, holds the hash of the last record (`chain.Anchor`). Every reservation counts as spent,
+even if its run failed.
 """
 
 import json
@@ -28,7 +29,7 @@ from primorl.privacy.ledger.account import (
     one,
     other_kinds,
 )
-from primorl.privacy.ledger.chain import BEGUN, Anchor, Chain, Head, canonical
+from primorl.privacy.ledger.chain import BEGUN, Anchor, Chain, Head, Record, canonical
 from primorl.privacy.ledger.history import (
     NEVER_RESUMED,
     Budget,
@@ -105,11 +106,14 @@ class Ledger:
     def reserve(self, request: Request, budget: Budget | None, charge_id: str | None = None) -> Charge:
         """Charge for a run, before it touches anything private.
 
-        ``budget`` None counts without a limit. ``charge_id`` is the charge's, if a checkpoint was written under it
-        already (`new_charge_id`): of work that can be resumed, and so is paid for once.
+        Args:
+            request: of the run.
+            budget: the limit; None counts without one.
+            charge_id: id of the charge (`new_charge_id`), if a checkpoint was already written under it. Such work can
+                be resumed, so it is paid for once.
 
         Raises:
-            BudgetExceeded: the budget would be exceeded; the message says what still fits. Nothing was written.
+            BudgetExceeded: the budget would be exceeded; the message names runs that still fit. Nothing was written.
             Refused: a charge pays for work of the same identity that can be resumed; a unit that was charged for as
                 private is public now, or the other way round; or an earlier charge was on another kind of unit, and
                 nobody declared how many one person has. Nothing was written.
@@ -191,17 +195,19 @@ class Ledger:
             refuse_beyond(budget, request, account, others)
 
     def last_take(self, charge_id: str) -> str:
-        """The token under which a charge was resumed last (`take`); `NEVER_RESUMED` if it was not."""
+        """Return the token under which a charge was resumed last (`take`); `NEVER_RESUMED` if it was not."""
         self._refresh()
         return self._history.last_take.get(charge_id, NEVER_RESUMED)
 
     def take(self, charge_id: str, last: str, token: str) -> bool:
-        """Resume an open charge, if it was last resumed under the token ``last``; from now on that is ``token``.
+        """Resume an open charge under ``token``, if it was last resumed under the token ``last``.
 
-        A process writes a new, random ``token`` into its checkpoint before it asks. So a kill on either side of the
-        answer leaves a checkpoint that knows the charge's last token, and of several copies that know ``last``, on
-        whatever machines, one is granted: the others do not know the token that it brought. It returns False if a copy
-        was resumed before, or the charge has ended.
+        A process writes a new, random ``token`` into its checkpoint before it calls this. So a kill before or after the
+        record leaves a checkpoint that knows the charge's last token. Of several copies that know ``last``, on whatever
+        machines, one is granted: the others do not know its ``token``.
+
+        Returns:
+            False if another copy was resumed before, or the charge has ended.
         """
         taken = {"kind": "taken", "charge": charge_id, "token": token}
 
@@ -222,24 +228,27 @@ class Ledger:
         Raises:
             PipelineError: no such charge, it was aborted, or its tensors are not those that it made first.
         """
-        self._end(charge_id, {"kind": "committed", "charge": charge_id, **({"made": dict(made)} if made else {})})
+        content: dict[str, Any] = {"kind": "committed", "charge": charge_id}
+        if made:
+            content["made"] = dict(made)
+        self._end(charge_id, content)
 
     def abort(self, charge_id: str, note: str) -> None:
-        """Record that a run failed. What it reserved stays spent. It raises if there is no such charge any more."""
+        """Record that a run failed; its charge stays spent. Raise PipelineError if there is no such open charge."""
         self._end(charge_id, {"kind": "aborted", "charge": charge_id, "note": note})
 
     def charges(self) -> list[Charge]:
-        """Every charge, oldest first."""
+        """Return every charge, oldest first."""
         self._refresh()
         return list(self._history.charges.values())
 
     def account(self, version: Version) -> Account:
-        """Every charge on a version that shares a unit with this one (registered or not), oldest first."""
+        """Return the charges on versions that share a unit with this one (registered or not), oldest first."""
         self._refresh()
         return account_of(self._directory, version, self._directory.placed(version))
 
     def accounts(self) -> dict[int, tuple[Registered, Account]]:
-        """The account of every version, charged or only published, by the sequence of its record, oldest first."""
+        """Return the account of every version, charged or only published, by the sequence of its record."""
         self._refresh()
         return {
             sequence: (known, account_of(self._directory, known, self._directory.roster(sequence)))
@@ -250,14 +259,14 @@ class Ledger:
         """Read everything again and check it: hashes, order, the anchor, the members of every version. Write nothing.
 
         A ledger without its head verifies (a project that shares it may have none yet); `check_head` refuses it.
-        Returns the number of records.
+
+        Returns:
+            The number of records.
 
         Raises:
             PipelineError: names the first broken record and its fault.
         """
-        self._history, self._directory = self._read_again()
-        self.progress.check(self._history.charges)
-        return len(self._history.chain.hashes)
+        return len(self._verified())
 
     def check_head(self) -> None:
         """Check that the head is there, if there are records: without it a cut at the end would go unnoticed.
@@ -274,14 +283,16 @@ class Ledger:
             )
 
     def lost(self) -> dict[str, dict[str, Any]]:
-        """The charges that repairs found to be lost, and that count nowhere, by id."""
+        """Return the charges, by id, that repairs found to be lost; they count nowhere."""
         self._refresh()
         return dict(self._history.lost)
 
-    def _read_again(self) -> tuple[History, Directory]:
+    def _verified(self) -> list[Record]:
+        """Read everything again, check it (see `verify`), and return the records that were checked."""
         anchored, holders = self._remembered(), self._store.versions()  # before the records, which only grow
+        records = self._store.read()
         read = History(Chain(self._secret, self._store.shown))
-        read.extend(self._store.read())
+        read.extend(records)
         for sequence, (now, before) in enumerate(zip(read.chain.hashes, self._history.chain.hashes, strict=False), 1):
             if now != before:
                 raise read.chain.broken(sequence, "replaced since it was last read")
@@ -291,12 +302,13 @@ class Ledger:
                 raise read.chain.broken(holder, "has members, but is no dataset version")
         directory = Directory(self._store, read)
         directory.check()
-        return read, directory
+        self._history, self._directory = read, directory
+        self.progress.check(read.charges)
+        return records
 
     def export(self) -> list[dict[str, Any]]:
-        """The records as they stand, oldest first: sequence, body (canonical JSON), previous hash, hash; verified."""
-        verified = self.verify()
-        return [vars(record) for record in self._store.read()[:verified]]
+        """Verify the records and return them, oldest first: sequence, body (canonical JSON), previous hash, hash."""
+        return [vars(record) for record in self._verified()]
 
     def close(self) -> None:
         """Close the database."""
@@ -318,9 +330,9 @@ class Ledger:
         self._write(decide)
 
     def _write(self, decide: Callable[[], _Entries | None]) -> bool:
-        """Append the decision of ``decide`` on the history as it is now; decide anew if another process was first.
+        """Append the decision of ``decide`` on the present history; decide anew if another process was first.
 
-        False if it decides to write nothing.
+        Return False if it decides to write nothing.
         """
         for attempt in range(_ATTEMPTS):
             self._refresh()
@@ -338,9 +350,9 @@ class Ledger:
     def _append(
         self, contents: Sequence[Mapping[str, Any]], rosters: Mapping[int, Packed], mark: Mark | None = None
     ) -> bool:
-        """Write a decision on the history as read; False if it has moved on, so that the caller decides again.
+        """Write a decision on the history as read; return False if other records were appended meanwhile.
 
-        The first record of all has its head on the disk before it; later ones want it there.
+        Before the first record a head is written; before later records there must be one.
         """
         records = self._history.chain.following(contents)
         if self._history.chain.hashes:
@@ -350,7 +362,7 @@ class Ledger:
         if not self._store.append(records, rosters, mark):
             return False
         self._refresh()
-        self._remember()
+        self._anchor.advance(self._last())
         return True
 
     def _refresh(self) -> None:
@@ -360,9 +372,6 @@ class Ledger:
 
     def _remembered(self) -> Head | None:
         return self._anchor.read()
-
-    def _remember(self) -> None:
-        self._anchor.advance(self._last())
 
     def _last(self) -> Head:
         hashes = self._history.chain.hashes
@@ -384,7 +393,7 @@ class Ledger:
         return charge
 
     def _registered(self, dataset: str, version: Version, roster: Roster) -> tuple[int, list[dict[str, Any]]]:
-        """The sequence of a version's record, and the record to append if it is new."""
+        """Return the sequence of a version's record, and the record to append if it is new."""
         digest, packed = self._history.chain.members_digest, roster.packed()
         wanted = Registered(
             fingerprint=version.fingerprint,
@@ -405,7 +414,7 @@ class Ledger:
 
 
 def new_charge_id() -> str:
-    """A random id for a new charge."""
+    """Return a random id for a new charge."""
     return secrets.token_hex(8)
 
 
@@ -415,26 +424,26 @@ def _now() -> str:
 
 @dataclass(frozen=True)
 class Disagreement:
-    """Fault of a ledger's head, in words, and whether it proves that records are gone."""
+    """Fault of a ledger's head, and whether it proves that records are gone."""
 
     says: str
     records_lost: bool
 
 
 class BrokenLedger(Ledger):
-    """A ledger that is read without regard to its head, which may be missing, damaged, ahead or another's."""
+    """A ledger that is read without its head, which may be missing, damaged, ahead or another ledger's."""
 
     def describe(self) -> str:
         """Describe the place of the ledger, its number of records and the last one."""
-        count = self.verify()
-        if count == 0:
+        records = self._verified()
+        if not records:
             return f"ledger {self._store.shown}: no records"
-        last = json.loads(self._store.read(count)[0].body)
-        whole = f"ledger {self._store.shown}: {count} records, each as it was written"
+        last = json.loads(records[-1].body)
+        whole = f"ledger {self._store.shown}: {len(records)} records, each as it was written"
         return f"{whole}; the last is of {last['time']}: {last['kind']}"
 
     def disagreement(self) -> Disagreement | None:
-        """Fault of the head; None if it is the last record's, or that of an earlier one."""
+        """Find the fault of the head; None if it is the head of the last record, or of an earlier one."""
         count = self.verify()
         try:
             known = self._anchor.read()
@@ -455,12 +464,12 @@ class BrokenLedger(Ledger):
         return None
 
     def renew_head(self) -> Path | None:
-        """Begin a new head at the records as they stand; return where the previous one is kept, if there was one."""
+        """Begin a new head at the last record; return the path of the previous head's copy, if there was one."""
         self.verify()
         return self._anchor.replace(self._last())
 
     def record_repair(self, said: Mapping[str, Any]) -> None:
-        """Put a repair on record; its ``lost`` lists charges that count nowhere any more, by their id as ``charge``."""
+        """Record a repair; its ``lost`` lists the charges that count nowhere any more, with their id as ``charge``."""
         self._write(lambda: ([{**said, "kind": "repaired", "time": _now()}], {}, None))
 
     def _remembered(self) -> Head | None:

@@ -1,4 +1,4 @@
-"""How far every charge has come, counted in the ledger's database: an old copy of a checkpoint is known by it."""
+"""Progress of every charge, counted in the ledger's database, so that an old copy of a checkpoint is detected."""
 
 import hashlib
 import hmac
@@ -16,12 +16,12 @@ class Progress:
     """One mark for each charge, outside the chain: its owner, and how often its state was saved.
 
     Formal property: whatever copies of its checkpoints are put back, and whatever processes run, die or are killed, no
-    save of a charge is followed by two releases. Every save has a number, one more than that of the save which it
-    continues. A release follows the mark's step to the number of the save that announced it; the step is a
-    compare-and-swap, so one process makes it. A process begins by putting its own name into the mark (`claim`), which
-    is refused where the mark has a higher number than the checkpoint; the process named before can make no step any
-    more. A mark's number never falls. So no number is reached twice, and rounds compute on private data at most as
-    often as rounds are announced along one line of saves: T times.
+    save of a charge is followed by two releases. Every save has a number, one more than the save that it continues. A
+    process makes a release only after it advanced the mark to the number of the save that announced it. The advance is
+    a compare-and-swap, so one process succeeds. A process begins by writing its own name into the mark (`claim`), which
+    is refused if the mark has a higher number than the checkpoint; the previous owner can advance no more. A mark's
+    number never falls. So no number is reached twice, and rounds compute on private data at most as often as rounds are
+    announced along one line of saves: T times.
 
     | case                                          | what happens                                              |
     |-----------------------------------------------|-----------------------------------------------------------|
@@ -34,9 +34,9 @@ class Progress:
     | same moment                                   |                                                           |
 
     Args:
-        store: has the marks.
-        secret: the project's; the key of the marks is derived from it.
-        marked: whether a charge's mark was written with its reservation, as the chain says. Older charges have none.
+        store: holds the marks.
+        secret: of the project; the key of the marks is derived from it.
+        marked: tells whether a charge's mark was written with its reservation. Older charges have none.
     """
 
     def __init__(self, store: Store, secret: bytes, marked: Callable[[str], bool]):
@@ -45,11 +45,11 @@ class Progress:
         self._key = hmac.digest(secret, _PROGRESS, hashlib.sha256)
 
     def first(self, charge: str) -> Mark:
-        """The mark of a new charge, to be written with its reservation: it has no owner yet."""
+        """Make the mark of a new charge, without an owner, to be written with its reservation."""
         return self._mark(charge, "", 0)
 
     def check(self, charges: Iterable[str]) -> None:
-        """Check the marks of these charges; raises if one was edited or removed."""
+        """Check all marks. Raise PipelineError if one was edited, or the mark of one of ``charges`` was removed."""
         marks = {mark.charge: mark for mark in self._store.marks()}
         for mark in marks.values():
             self._checked(mark)
@@ -58,14 +58,18 @@ class Progress:
                 raise self._broken(charge, "removed")
 
     def behind(self, charge: str, saves: int) -> bool:
-        """Whether a checkpoint with this number of saves is an old copy; raises if the mark was edited."""
+        """Tell whether a checkpoint with this number of saves is an old copy. Raise if the mark was edited."""
         mark = self._read(charge)
         return mark is not None and mark.saves > saves
 
     def claim(self, charge: str, owner: str, saves: int) -> Mark | None:
-        """Put a new owner (a random name) into a charge's mark: who goes on from its checkpoint with so many saves.
+        """Write a new owner (a random name) into a charge's mark, to go on from a checkpoint with ``saves`` saves.
 
-        Returns the mark; None if the checkpoint is an old copy. It raises if the mark was edited or removed.
+        Returns:
+            The mark; None if the checkpoint is an old copy.
+
+        Raises:
+            PipelineError: the mark was edited or removed.
         """
         after = self._mark(charge, owner, saves)
         for _ in range(_ATTEMPTS):
@@ -79,7 +83,7 @@ class Progress:
         raise PipelineError(f"ledger {self._store.shown}: other processes changed charge {charge} meanwhile; try again")
 
     def advance(self, mark: Mark) -> Mark:
-        """Count one more save, durably. Call it when the checkpoint is on the disk, before the release it announces.
+        """Count one more save, durably. Call it after the checkpoint is on the disk and before the release.
 
         Raises:
             PipelineError: another process has resumed the charge from a copy; this one must release nothing more.

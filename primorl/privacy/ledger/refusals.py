@@ -1,4 +1,4 @@
-"""Refusals of the ledger, decided on the history as it was read. Nothing here writes."""
+"""Refusals of the ledger: checks of a request against the history as it was read. Nothing here writes."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,19 +8,20 @@ from dp_accounting import dp_event
 
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.rounding import at_least, at_most, left_of, rounded_up
-from primorl.privacy.ledger.account import Account, Directory, OtherKind, Roster, same_kind, seen
+from primorl.privacy.ledger.account import TRAJECTORY, Account, Directory, OtherKind, Roster, same_kind, seen
 from primorl.privacy.ledger.history import Budget, BudgetExceeded, History, Refused, Request, Version
 
 _OTHERS = ("clone_behaviour", "evaluate_private", "online", "select")
-"""Stages that a smaller ε mends."""
+"""Stages with a target ε of their own, so that a smaller one may fit."""
+_MOST_TRIES = 24  # of each search: a limit on work, not on time, so that a busy machine finds the same figure
+_PRECISION = 1.01
+_DIGITS = 3  # short enough to be typed
 
-
-_TRAJECTORY = "trajectory"
-"""The unit where nobody says whose a trajectory is."""
+Fits = Callable[[dp_event.DpEvent], bool]
 
 
 def refuse_second(request: Request, history: History) -> None:
-    """Refuse work that a charge pays for already. Work without an identity is never the same."""
+    """Refuse work that a charge already pays for. Work without an identity is never the same."""
     for charge in history.charges.values():
         if request.identity and charge.identity == request.identity and charge.state != "aborted":
             raise Refused(
@@ -51,7 +52,7 @@ def refuse_published(
                 f"{known.unit!r}; where some units are public, nobody can tell whose they are under another unit; keep "
                 "the unit, or set partition.public_fraction: 0 from the first run on"
             )
-        if one_population and published and own.unit == _TRAJECTORY and own.fingerprint != known.fingerprint:
+        if one_population and published and own.unit == TRAJECTORY and own.fingerprint != known.fingerprint:
             entries = charged.get(sequence, set()) | ({known.dataset} if known.dataset else set())
             if (entries and dataset not in entries) or not (own.simulated or roster.shares_any(earlier)):
                 raise Refused(
@@ -87,7 +88,8 @@ def refuse_unbounded(request: Request, account: Account, others: Sequence[OtherK
     """Refuse charges beside those on another kind of unit, where it is not declared how many one person has."""
     charges = [entry.charge for entry in account.entries if entry.units is None]
     charges += [other.account.charges[0] for other in others if other.units is None]
-    for charge in charges:
+    if charges:
+        charge = charges[0]
         raise Refused(
             f"dataset {request.dataset!r}: unit: found {request.version.unit!r}, and charge {charge.id} on the same "
             f"people was made on unit {charge.unit!r}; what both reveal can be told only with trajectories_per_person "
@@ -129,18 +131,11 @@ def _shown(epsilon: float) -> str:
     return at_most(epsilon, 6) if epsilon < float("inf") else "∞ (no guarantee)"
 
 
-_MOST_TRIES = 24  # of each search: a limit on work, not on time, so that a busy machine finds the same figure
-_PRECISION = 1.01
-_DIGITS = 3  # short enough to be typed
-
-Fits = Callable[[dp_event.DpEvent], bool]
-
-
 def advice(account: Account, event: dp_event.DpEvent, budget: Budget, beside: Sequence[dp_event.DpEvent] = ()) -> str:
     """List runs that still fit the budget, each as a command to paste.
 
-    The words set the other ways to give the noise to null, and with them the dataset's suggestions, so that they mean
-    the same for every dataset. The budget must be enough for the charges ``beside`` the refused event, too.
+    Each command sets the other settings of the noise to null, so that a dataset's suggestions do not change its
+    meaning. The budget must also be enough for the charges ``beside`` the refused event.
     """
     if isinstance(event, dp_event.NonPrivateDpEvent):
         return "a run without a guarantee fits no budget"
@@ -150,25 +145,24 @@ def advice(account: Account, event: dp_event.DpEvent, budget: Budget, beside: Se
     def fits(other: dp_event.DpEvent) -> bool:
         return account.fits_all([other, *beside], budget)
 
-    run, multiplier, rounds = Training.of(event), multiplier_that_fits(event, fits), rounds_that_fit(event, fits)
     found = []
-    if run is not None and multiplier is not None:
-        command = _command(multiplier)
-        found.append(f"noise_multiplier {multiplier!r} with these {run.rounds} rounds: {command}")
-    if run is not None and rounds is not None:
-        same, command = at_least(run.noise_multiplier, 6), _command(run.noise_multiplier, rounds)
-        found.append(f"{rounds} rounds with this noise_multiplier {same}: {command}")
+    run = Training.of(event)
+    if run is not None:
+        multiplier, rounds = _multiplier_that_fits(run, fits), rounds_that_fit(event, fits)
+        if multiplier is not None:
+            command = _command(multiplier)
+            found.append(f"noise_multiplier {multiplier!r} with these {run.rounds} rounds: {command}")
+        if rounds is not None:
+            same, command = at_least(run.noise_multiplier, 6), _command(run.noise_multiplier, rounds)
+            found.append(f"{rounds} rounds with this noise_multiplier {same}: {command}")
     return f"still fitting: {' or '.join(found)}" if found else "no smaller run was found that fits"
 
 
-def multiplier_that_fits(event: dp_event.DpEvent, fits: Fits) -> float | None:
-    """The smallest noise multiplier, to about 1%, with which the rounds of ``event`` fit (three digits, rounded up).
+def _multiplier_that_fits(run: Training, fits: Fits) -> float | None:
+    """Find the smallest noise multiplier, to about 1%, with which the run fits (three digits, rounded up).
 
-    Queries before the rounds stay as they are. None where none was found, or ``event`` is not that of a training run.
+    Queries before the rounds stay as they are. None where none was found.
     """
-    run = Training.of(event)
-    if run is None:
-        return None
     tries = _MOST_TRIES
 
     def would_fit(multiplier: float) -> bool:
@@ -190,9 +184,9 @@ def multiplier_that_fits(event: dp_event.DpEvent, fits: Fits) -> float | None:
 
 
 def rounds_that_fit(event: dp_event.DpEvent, fits: Fits) -> int | None:
-    """The largest number of rounds of ``event``'s own mechanism that fits, after the same queries.
+    """Find the largest number of rounds of the run of ``event`` that fits, after the same queries.
 
-    None where not even one round fits, or ``event`` is not that of a training run.
+    None where not even one round fits, or ``event`` is not the event of a training run.
     """
     run = Training.of(event)
     if run is None:
@@ -214,5 +208,6 @@ def rounds_that_fit(event: dp_event.DpEvent, fits: Fits) -> int | None:
 
 def _command(multiplier: float, rounds: int | None = None) -> str:
     words = ["privacy.total_epsilon=null", "privacy.target_epsilon=null", f"privacy.noise_multiplier={multiplier!r}"]
-    words += [] if rounds is None else [f"privacy.rounds={rounds}"]
+    if rounds is not None:
+        words.append(f"privacy.rounds={rounds}")
     return f"`dvc exp run {' '.join(f'-S {word}' for word in words)}`"

@@ -54,12 +54,12 @@ _progress = sa.Table(
 )
 _schema = sa.Table("ledger_schema", _tables, _number("number"))
 SCHEMA = 2
-"""Number of the tables above. 1: records and members only. A ledger of it gets the other tables when it is opened."""
+"""Version of the tables above. 1: records and members only; opening such a ledger adds the other tables."""
 
 
 @dataclass(frozen=True)
 class Packed:
-    """A version's roster as the tables hold it: a segment, and bitmaps by side and segment."""
+    """Roster of a version as the tables hold it: a segment, and bitmaps by side and segment."""
 
     segment: bytes
     bits: Mapping[tuple[Side, int], bytes]
@@ -67,7 +67,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class Mark:
-    """A row of ``ledger_progress``: the mark of a charge. The only table whose rows are replaced."""
+    """Row of ``ledger_progress``, the only table with rows that are replaced: the mark of a charge."""
 
     charge: str
     owner: str
@@ -76,11 +76,11 @@ class Mark:
 
 
 class Store:
-    """Reads and appends rows without interpreting them.
+    """Database that reads and appends rows without interpreting them.
 
-    Every call opens a connection of its own, so none idles through hours of training or crosses a fork. The tables (and
-    a SQLite file, mode 0600) are made where they are missing; with ``read_only`` nothing is made or changed, and what
-    was not begun is empty.
+    Every call opens a connection of its own, so none idles through hours of training or crosses a fork. Missing tables
+    (and a SQLite file, mode 0600) are created. With ``read_only`` nothing is created or changed, and a missing ledger
+    is empty.
 
     Raises:
         PipelineError: the database cannot be used; no message holds user or password.
@@ -107,7 +107,7 @@ class Store:
                     self._schema_number()
 
     def read(self, since: int = 0) -> list[Record]:
-        """The records from sequence ``since`` on (0: all of them), in order."""
+        """Read the records from sequence ``since`` on (0: all of them), in order."""
         query = sa.select(_records).order_by(_records.c.sequence)
         if since:
             query = query.where(_records.c.sequence >= since)
@@ -116,7 +116,7 @@ class Store:
     def append(self, records: Sequence[Record], rosters: Mapping[int, Packed], mark: Mark | None = None) -> bool:
         """Add all records, rosters by the sequence of their version's record, and a mark, durably; or nothing.
 
-        It returns False if another process has used one of the sequences first.
+        Return False if another process has used one of the sequences first.
         """
         segments = [{"version": version, "content": roster.segment} for version, roster in rosters.items()]
         bits = [
@@ -138,15 +138,15 @@ class Store:
         return True
 
     def members(self, version: int) -> bytes | None:
-        """The digests of a version of schema 1; None if they are gone or of another type."""
+        """Read the digests of a version of schema 1; None if they are gone or of another type."""
         return self._content(_members, version)
 
     def segment(self, version: int) -> bytes | None:
-        """The segment that a version began; None if it is gone or of another type."""
+        """Read the segment that a version began; None if it is gone or of another type."""
         return self._content(_segments, version)
 
     def bits(self, version: int) -> dict[tuple[Side, int], bytes]:
-        """The bitmaps of a version, by side and segment; those of another type are left out."""
+        """Read the bitmaps of a version, by side and segment; those of another type are left out."""
         query = sa.text(
             "SELECT side, segment, content FROM ledger_bits WHERE version = :version ORDER BY side, segment"
         )
@@ -154,17 +154,19 @@ class Store:
         return {(side, segment): bytes(content) for side, segment, content in rows if not isinstance(content, str)}
 
     def versions(self) -> list[int]:
-        """The versions that have digests, by the sequence of their record."""
-        tables = (_members, _segments, _bits)
-        return sorted({row[0] for table in tables for row in self._rows(table, sa.select(table.c.version))})
+        """List the versions that have digests, by the sequence of their record."""
+        found: set[int] = set()
+        for table in (_members, _segments, _bits):
+            found.update(row[0] for row in self._rows(table, sa.select(table.c.version)))
+        return sorted(found)
 
     def progress(self, charge: str) -> Mark | None:
-        """How far a charge has come; None if nothing is known of it."""
+        """Read the mark of a charge; None if there is none."""
         rows = self._rows(_progress, sa.select(_progress).where(_progress.c.charge == charge))
         return Mark(*rows[0]) if rows else None
 
     def marks(self) -> list[Mark]:
-        """How far every charge has come."""
+        """Read the marks of all charges."""
         return [Mark(*row) for row in self._rows(_progress, sa.select(_progress))]
 
     def _content(self, table: sa.Table, version: int) -> bytes | None:
@@ -176,14 +178,14 @@ class Store:
         return rows[0][0] if rows and isinstance(rows[0][0], bytes) else None
 
     def _rows(self, table: sa.Table, query: sa.Executable) -> Sequence[Any]:
-        """The rows of a query; none where the table is not there."""
+        """Run a query; without rows where the table is missing."""
         if table.name not in self._tables:
             return []
         with self._clear_errors(), self._engine.connect() as connection:
             return connection.execute(query).all()
 
     def replace_progress(self, before: Mark | None, after: Mark) -> bool:
-        """Write ``after`` in the place of ``before`` (None: of nothing), durably; False if something else is there."""
+        """Replace the mark ``before`` (None: no mark) by ``after``, durably; False if another one is there."""
         values = asdict(after)
         change: sa.Executable = sa.insert(_progress).values(values)
         if before is not None:
@@ -197,7 +199,7 @@ class Store:
                 return False
 
     def close(self) -> None:
-        """Let the database go."""
+        """Close the database."""
         self._engine.dispose()
 
     def _create_tables(self) -> None:
@@ -219,7 +221,7 @@ class Store:
         )
 
     def _schema_number(self) -> int | None:
-        """The number that the tables were made under; None if none is written yet. A newer one than ours is refused."""
+        """Read the version of the tables; None if none is written yet. A newer one than `SCHEMA` is refused."""
         with self._engine.connect() as connection:
             number = connection.execute(sa.select(sa.func.max(_schema.c.number))).scalar()
         if number is not None and number > SCHEMA:
@@ -295,10 +297,10 @@ def _engine(url: sa.URL, shown: str, read_only: bool) -> sa.Engine:
 
 
 def _read_sqlite(file: Path) -> sqlite3.Connection:
-    """A connection that creates and changes nothing, so that read access to file and folder is enough.
+    """Open a connection that creates and changes nothing, so that read access to file and folder is enough.
 
-    A process that was killed in the middle of a write leaves a journal, without which the file is not to be read. Only
-    who may write can put things right; for them that happens here.
+    A process that was killed during a write leaves a journal, which must be rolled back before the file can be read.
+    That needs write access; a user who has it rolls it back here.
     """
     place = f"file:{quote(str(file.absolute()))}?mode="
     opened = sqlite3.connect(f"{place}ro", uri=True, timeout=_WAIT_SECONDS)
