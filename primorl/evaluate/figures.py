@@ -178,7 +178,7 @@ def _forest(axes: Axes, values: tuple[Answer, ...]) -> None:
 
 
 def _errors(axes: Axes, errors: list[Answer], verdict: str | None) -> None:
-    """The model's errors, and on the same line those of a trivial prediction (`model_check.TRIVIAL`)."""
+    """Draw the model's errors, and on the same line those of a trivial prediction (`model_check.TRIVIAL`)."""
     bases = [answer.what.partition(", of ")[0] for answer in errors]
     names = list(dict.fromkeys(bases))[::-1]
     labels = {"C1": "the model", "C7": "a trivial prediction"}

@@ -184,7 +184,7 @@ def of_answers(
 
 
 def interval_of_gain(expected: float, half: float, miss: float, verdict: str | None) -> tuple[float, float] | None:
-    """Where the true gain over today's practice lay in nine of ten runs on logs with a known truth.
+    """Compute the interval that held the true gain over today in nine of ten runs on logs with a known truth.
 
     Its scale is the size of the expected gain, half the width of today's interval, and the distance of the clone's
     value in the model from today's return.

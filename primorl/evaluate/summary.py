@@ -152,7 +152,7 @@ class Summary:
         return f"these results are of an earlier run: {', '.join(words)}; {_REMEDY}" if words else None
 
     def to_json(self) -> dict[str, Any]:
-        """The content of the file."""
+        """Return the content of the file."""
         return to_json(self)
 
     def write(self, path: Path) -> None:
@@ -191,7 +191,7 @@ def write_curve(path: Path, curve: Sequence[Estimate], score: Score | None) -> N
 
 
 def _value(final: Estimate, score: Score | None) -> dict[str, Any]:
-    """The summary's keys for the value of a policy: its measured return, or its value in the model."""
+    """Make the summary's keys for the value of a policy: its measured return, or its value in the model."""
     if isinstance(final, ModelValue):
         unmeasured = dict.fromkeys(("return_mean", "return_ci95", "normalized_score"))
         return unmeasured | {"model_value": final.mean, "model_value_range": (final.low, final.high)}
@@ -213,8 +213,8 @@ def log_summary(
 
     The metrics ``epsilon``, ``epsilon_spent_on_dataset``, ``return_mean`` and the like are those of the pipeline's run,
     and of no run of a stage, so that a search finds every result once. A run of one seed of several has its return. A
-    void run has the tag ``void`` and no ``epsilon``: a search by ε must not find it. ``private_value`` is what the
-    private units say, see `primorl.evaluate.wording.worth`.
+    void run has the tag ``void`` and no ``epsilon``: a search by ε must not find it. ``private_value`` is the
+    private units' answer, see `primorl.evaluate.wording.worth`.
 
     Args:
         run: the stage's run.

@@ -87,7 +87,7 @@ def gain_note(advice: Mapping[str, Any]) -> str:
 
 
 def believed(summary: Mapping[str, Any]) -> bool:
-    """Whether values in the model may be shown: the private units did not say that it is not to be believed."""
+    """Tell whether values in the model may be shown: the private units did not say not to believe it."""
     return not (summary.get("model_verdict") or "").startswith(BELIEVE["no"])
 
 
@@ -168,7 +168,7 @@ def _private_answers(summary: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _value(summary: dict[str, Any], over: str) -> list[tuple[str, str]]:
-    """The return in the environment; without one, the value in the model. ``over`` says over how many seeds."""
+    """Make the rows of the return in the environment, or else of the value in the model; ``over`` names the seeds."""
     if summary["return_mean"] is None and not believed(summary):
         return [("return", "not measured: there is no simulator"), ("value", UNBELIEVED)]
     if summary["return_mean"] is None:

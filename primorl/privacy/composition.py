@@ -1,4 +1,4 @@
-"""Composition: the statement of a result that was made from the releases of several mechanisms."""
+"""Composition: the statement of a result of several releases."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
@@ -17,14 +17,14 @@ SHARED = ("unit", "units", "neighboring_relation", "dataset_fingerprint", "accou
 """Keys that are the same in all statements of one version of the data."""
 
 FIGURES = ("epsilon", "epsilon_rdp", "epsilon_replace_one", "profile", "groups", "attacks")
-"""Keys that the accountant makes of the event."""
+"""Keys that the accountant computes from the event."""
 
 BEFOREHAND = "that the settings of all mechanisms were fixed before any result was seen; else spent_on_dataset holds"
-"""What the ε of several mechanisms together takes for granted; `Statement.spent_on_dataset` does not."""
+"""Assumption of the ε of several mechanisms together; `Statement.spent_on_dataset` does without it."""
 
 
 def mechanism(what: str, statement: Statement) -> MechanismStatement:
-    """A mechanism by itself, from its own statement."""
+    """Make the entry of one mechanism from its own statement."""
     own = {each.name: getattr(statement, each.name) for each in fields(MechanismStatement) if each.name != "what"}
     return MechanismStatement(what=what, **own)
 
@@ -45,10 +45,13 @@ def composed_statement(statements: Mapping[str, Statement]) -> Statement:
                 raise PipelineError(
                     f"{what}/privacy.json: {key}: differs from that of the releases it is used with; run `dvc repro`"
                 )
+    origin: dict[str, str] = {}
+    for statement in statements.values():
+        origin |= statement.settings_origin
     spent = [statement.spent_on_dataset for statement in statements.values() if statement.spent_on_dataset is not None]
     return replace(
         _one_after_another(first, statements, BEFOREHAND),
-        settings_origin={key: file for own in statements.values() for key, file in own.settings_origin.items()},
+        settings_origin=origin,
         spent_on_dataset=max(spent, key=lambda account: account.charges, default=None),
     )
 
@@ -77,10 +80,10 @@ def check_parts(path: Path, whole: Statement, parts: Mapping[str, Statement]) ->
 
 
 def after_offline(offline: Statement, online: Statement) -> Statement:
-    """The statement of a policy that was trained offline and went on learning from users.
+    """Make the statement of a policy that was trained offline and went on learning from users.
 
-    Its ε is of somebody who is in the log and among the users: of both mechanisms, one after the other. Who is in one
-    of them only has the ε of that one, which ``mechanisms`` tells.
+    Its ε is of a person in the log and among the users: of both mechanisms, one after the other. For a person in one of
+    them only, the ε of that one holds; ``mechanisms`` has it.
 
     Raises:
         ValueError: they are not at the same δ.
@@ -97,6 +100,9 @@ def _one_after_another(facts: Statement, statements: Mapping[str, Statement], as
     spent = None
     if facts.delta is not None and not isinstance(event, dp_event.NonPrivateDpEvent):
         spent = compose([event], facts.delta)
+    mechanisms: list[MechanismStatement] = []
+    for what, statement in statements.items():
+        mechanisms += statement.mechanisms or (mechanism(what, statement),)
     return replace(
         facts,
         private=all(statement.private for statement in statements.values()),
@@ -106,16 +112,12 @@ def _one_after_another(facts: Statement, statements: Mapping[str, Statement], as
         public_assumptions=(*_united(statement.public_assumptions for statement in statements.values()), assumption),
         void=_united(statement.void for statement in statements.values()),
         charge=None,
-        mechanisms=tuple(
-            each
-            for what, statement in statements.items()
-            for each in statement.mechanisms or (mechanism(what, statement),)
-        ),
+        mechanisms=tuple(mechanisms),
     )
 
 
 def joint_event(events: Sequence[dict[str, Any]]) -> dp_event.DpEvent:
-    """Everything that several accounted events did, one after another."""
+    """Compose several accounted events, one after another."""
     parts = tuple(flat(map(event_from_json, events)))
     if any(isinstance(part, dp_event.NonPrivateDpEvent) for part in parts):
         return dp_event.NonPrivateDpEvent()

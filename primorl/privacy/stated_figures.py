@@ -1,4 +1,4 @@
-"""Whether the figures of a statement (profile, groups, attacks, replace-one) are those of its own event."""
+"""Checks of the figures of a statement (profile, groups, attacks, replace-one) against its own event."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -58,7 +58,8 @@ def _refuse_without_clone(path: Path, statement: Statement, *, near_clone: bool)
 
 
 def _refuse_misstated(path: Path, statement: Statement) -> None:
-    if (wrong := misstated(statement)) is not None:
+    wrong = misstated(statement)
+    if wrong is not None:
         raise PipelineError(f"{path}: {wrong}: not what the accountant makes of the event in the same file; {_EDITED}")
 
 
@@ -119,16 +120,15 @@ def _points_agree(
 
 
 def _profile_holds(statement: Statement, found: Sequence[tuple[float, float]]) -> bool:
-    """Whether the pairs are those that the accountant finds; one of another version makes them on another grid."""
+    """Tell whether the pairs are those that the accountant finds; another version may use another grid."""
     stated = [(point.epsilon, point.delta) for point in statement.profile]
     epsilons = [epsilon for epsilon, _ in stated]
     if len(stated) != len(found) or epsilons != sorted(epsilons) or (epsilons and epsilons[0] != 0):
         return False
     if statement.accountant == OURS:
         return all(
-            agrees(mine, its, OURS)
-            for point, known in zip(stated, found, strict=True)
-            for mine, its in zip(point, known, strict=True)
+            agrees(mine[0], its[0], OURS) and agrees(mine[1], its[1], OURS)
+            for mine, its in zip(stated, found, strict=True)
         )
     assert statement.epsilon is not None
     known = deltas(event_from_json(statement.event), statement.epsilon, epsilons)
@@ -137,5 +137,5 @@ def _profile_holds(statement: Statement, found: Sequence[tuple[float, float]]) -
 
 
 def _covers(stated: float | None, accounted: float | None, tolerance: float) -> bool:
-    """Whether a stated number (None: infinite) is at least the accounted one."""
+    """Tell whether a stated number (None: infinite) is at least the accounted one."""
     return stated is None or (accounted is not None and accounted <= stated * (1 + tolerance))

@@ -237,11 +237,11 @@ class Statement:
         )
 
     def with_payment(self, charge: str, spent: SpentOnDataset) -> "Statement":
-        """The same statement with the ledger's part."""
+        """Return the same statement with the ledger's part."""
         return replace(self, charge=charge, spent_on_dataset=spent)
 
     def to_json(self) -> dict[str, Any]:
-        """The content of ``privacy.json``."""
+        """Return the content of ``privacy.json``."""
         return to_json(self)
 
     def write(self, folder: Path) -> None:

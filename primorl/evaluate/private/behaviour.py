@@ -110,7 +110,7 @@ class Behaviour(OneRelease):
         return torch.linspace(problem.return_low, problem.return_high, (1 << self.levels) + 1, dtype=torch.float64)
 
     def _cdf(self, values: Values) -> Tensor:
-        """The noisy CDF at the edges of the bins, made monotone and held within [0, 1], float64 ``[2^L + 1]``."""
+        """Compute the noisy CDF at the bins' edges, made monotone and held within [0, 1], float64 ``[2^L + 1]``."""
         coefficients = values["released"][2:] * math.sqrt(self.levels / (1 - self.mean_share))
         bins = 1 << self.levels
         raw = _cdf_of_coefficients(self.levels) @ coefficients + torch.arange(bins + 1, dtype=torch.float64) / bins
@@ -156,7 +156,7 @@ def isotonic(values: Tensor) -> Tensor:
 
 
 def _crossing(edges: Tensor, curve: Tensor, p: float) -> float:
-    """Where a non-decreasing curve from 0 to 1, linear between the edges, reaches p."""
+    """Find where a non-decreasing curve from 0 to 1, linear between the edges, reaches p."""
     after = int(torch.searchsorted(curve, p).clamp(1, len(curve) - 1))
     rise = float(curve[after] - curve[after - 1])
     part = (p - float(curve[after - 1])) / rise if rise > 0 else 0.0
@@ -165,7 +165,7 @@ def _crossing(edges: Tensor, curve: Tensor, p: float) -> float:
 
 @lru_cache(maxsize=4)
 def _haar(levels: int) -> Tensor:
-    """Matrix of 2^levels bins by nodes, root first: 1 in its lower half, -1 in its upper, ``[B, B - 1]``."""
+    """Build the matrix of 2^levels bins by nodes, root first: 1 in its lower half, -1 in its upper, ``[B, B - 1]``."""
     bins = 1 << levels
     place = torch.arange(bins)
     table = torch.zeros(bins, bins - 1, dtype=torch.float64)
@@ -177,7 +177,7 @@ def _haar(levels: int) -> Tensor:
 
 @lru_cache(maxsize=4)
 def _cdf_of_coefficients(levels: int) -> Tensor:
-    """The CDF at the edges of the bins, less that of equal bins, from the mean Haar coefficients: ``[B + 1, B - 1]``.
+    """Build the matrix from mean Haar coefficients to the CDF less that of equal bins: ``[B + 1, B - 1]``.
 
     The columns of `_haar` are orthogonal, so shares of the bins are 1/B + Σ_node coefficient · column / width.
     """

@@ -234,11 +234,11 @@ class DoublyRobust(ModelCorrection):
         return torch.where(same, 1 / probability, 0.0)
 
     def _half_range(self, problem: Problem) -> float:
-        """Half of the width of the interval that holds ψ."""
+        """Compute half of the width of the interval that ψ is held within."""
         return problem.return_half * (1 + 2 * self.largest_correction)
 
 
 def _features(problem: Problem, observation: Tensor) -> Tensor:
-    """``[.., S]`` to ``[.., S + 1]``, of norm 5 at most."""
+    """Map observations ``[.., S]`` to features ``[.., S + 1]`` of norm at most 5."""
     standard = problem.standardised(observation)
     return torch.cat((standard, torch.ones_like(standard[..., :1])), -1) / math.sqrt(problem.observation_size + 1)

@@ -51,9 +51,8 @@ class TdBatch(NamedTuple):
 class ValueNetwork:
     """N MLPs of one shape side by side: ``inputs`` numbers to one, ELU between layers.
 
-    The parameters of one network are a vector of d numbers: of each layer in turn the matrix ``[out, in + 1]``, of
-        which the
-    last column is the bias.
+    The parameters of one network are a vector of d numbers: the layers' matrices ``[out, in + 1]``, one after another.
+    The last column of each is the bias.
 
     Attributes:
         inputs: D.
@@ -127,13 +126,13 @@ class ValueNetwork:
         return output[..., 0], tangent[..., 0]
 
     def _layers(self, parameters: Tensor) -> list[Tensor]:
-        """The matrices ``[out, in + 1]`` of ``[d]``."""
+        """Split parameters ``[d]`` into the layers' matrices ``[out, in + 1]``."""
         shapes = [(above, below + 1) for below, above in itertools.pairwise(self.sizes)]
         parts = torch.split(parameters, [above * below for above, below in shapes])
         return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
     def _loss(self, theta: Tensor, omega: Tensor, *transitions: Tensor) -> Tensor:
-        """ℓ of transitions ``[..]``, all parts of a `TdBatch` but the weight, for one network."""
+        """Compute ℓ of transitions ``[..]``, all parts of a `TdBatch` but the weight, for one network."""
         inputs, next_inputs, reward, factor, next_factor = transitions
         value, slope = self._slope(theta, omega, inputs)
         error = reward + next_factor * self._value(theta, next_inputs) - factor * value
@@ -145,8 +144,8 @@ class ValueNetwork:
 class Dptd(Estimator):
     """DPTD (Zhao et al. 2023), Algorithm 1, with enforced clipping.
 
-    It finds the saddle point min_θ max_ω E[ℓ] of ℓ = δ ⟨Ψ(s), ω⟩ - ½ ⟨Ψ(s), ω⟩², Ψ = ∇_θ V_θ, whose value is the mean
-    squared projected Bellman error. Round t releases the gradients g^θ and g^ω, averaged over a cohort. With
+    It finds the saddle point min_θ max_ω E[ℓ] of ℓ = δ ⟨Ψ(s), ω⟩ - ½ ⟨Ψ(s), ω⟩², Ψ = ∇_θ V_θ. Its value is the
+    mean squared projected Bellman error. Round t releases the gradients g^θ and g^ω, averaged over a cohort. With
     ν_t = 1 / (4 √(t + 3)):
 
         p_t = (1 - α ν_{t-1}) p_{t-1} + α ν_{t-1} g^θ_t,    d_t = (1 - β ν_{t-1}) d_{t-1} + β ν_{t-1} g^ω_t,
@@ -276,7 +275,7 @@ class Dptd(Estimator):
         return (estimate(self.name, self.of, what, value, (value - half, value + half), covers, bias),)
 
     def _first_values(self, problem: Problem, values: Values, observation: Tensor) -> Tensor:
-        """Each member's value of ``[.., S]`` at the first step, in units of the return and within its bounds."""
+        """Compute each member's value of ``[.., S]`` at the first step, in units of the return, within its bounds."""
         step = torch.zeros(observation.shape[:-1], dtype=torch.int64, device=observation.device)
         action = problem.actions(observation) if self.of == "policy" else None
         inputs = _inputs(problem, observation, action, step)[None]
@@ -291,7 +290,7 @@ def projected(parameters: Tensor) -> Tensor:
 
 
 def _rate(done: int) -> float:
-    """ν_t."""
+    """Compute ν_t."""
     return 1 / (4 * math.sqrt(done + 3))
 
 
@@ -305,5 +304,5 @@ def _inputs(problem: Problem, observation: Tensor, action: Tensor | None, step: 
 
 
 def _reward_size(problem: Problem) -> float:
-    """ρ, the largest size of a reward; 1 where all rewards are 0."""
+    """Compute ρ, the largest size of a reward; 1 where all rewards are 0."""
     return max(abs(problem.reward_low), abs(problem.reward_high)) or 1.0

@@ -37,7 +37,7 @@ class Lstd(ModelCorrection):
 
         ψ_i = Q(s₀, π(s₀)) + Σ w ⟨η, φ⟩ (r + γ Q(s', π(s')) - Q(s, a)),  Q = Q̄ + ⟨θ, φ⟩,
 
-    a doubly robust correction whose errors are products of those of θ and of η (Kallus and Uehara 2020). It removes to
+    a doubly robust correction; its errors are products of those of θ and of η (Kallus and Uehara 2020). It removes to
     first order the effect of noise and ridge on θ, and its spread over units is the sampling error of the estimate.
 
     Attributes:
@@ -114,7 +114,7 @@ class Lstd(ModelCorrection):
     def _temporal_differences(
         self, problem: Problem, values: Values, episodes: Episodes
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """φ ``[U, M, d]``, φ - γφ' ``[U, M, d]``, and δ in units of the scale, ``[U, M]``."""
+        """Compute φ ``[U, M, d]``, φ - γφ' ``[U, M, d]``, and δ in units of the scale, ``[U, M]``."""
         here, model = self._features(problem, values, episodes.observation, episodes.action, episodes.step)
         following = episodes.following
         then, later = self._features(problem, values, following, problem.actions(following), episodes.step + 1)
@@ -125,7 +125,7 @@ class Lstd(ModelCorrection):
     def _features(
         self, problem: Problem, values: Values, observation: Tensor, action: Tensor, step: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """φ ``[.., d]``, of norm at most 1, and Q̄ ``[..]``."""
+        """Compute φ ``[.., d]``, of norm at most 1, and Q̄ ``[..]``."""
         found = self.model(problem).action_values(values, observation, action, step)
         mean = found.mean(0)
         parts = ((found[:-1] - mean) / values["scale"].to(mean.device)).movedim(0, -1)

@@ -53,7 +53,7 @@ class ModelCheck(OneRelease):
 
     A unit contributes, for each h: four squared errors, mapped to x in [-1, 1], as (x, 1 - x²); and whether it has h
     steps, as ±1 (for h > 1; every unit has one). Units without h steps contribute zero to the first: means are over the
-    units that have them, whose noisy share is the denominator. With n = 4 numbers for each h and one more for each
+    units that have them, and the denominator is their noisy share. With n = 4 numbers for each h and one more for each
     h > 1, the factor √(0.9 / n) holds the joint norm within 1.
 
     Attributes:
@@ -132,7 +132,7 @@ class ModelCheck(OneRelease):
     def _rolled(
         self, problem: Problem, episodes: Episodes, unit: Tensor, row: Tensor, left: Tensor, kept: tuple[int, ...]
     ) -> Tensor:
-        """Squared errors from these starts, ``[B, |h|, 2, 2]``; zero where fewer steps are ``left``."""
+        """Compute squared errors from these starts, ``[B, |h|, 2, 2]``; zero where fewer steps are ``left``."""
         ensemble = in_float64(problem.ensemble, row.device)
         normaliser, bounds = ensemble.normaliser, ensemble.bounds
         low, high = bounds.observation_low, bounds.observation_high
@@ -185,8 +185,8 @@ class ModelCheck(OneRelease):
 
         For rewards and for states, D = model's - c · trivial mean squared error, averaged over the horizons, with its
         95% interval. The model is believable if both are surely below 0 at c = `GOOD_RATIO`, and is not if one is
-        surely above 0 at c = `BAD_RATIO`. In between it is doubtful: it predicts something, and what it does not
-        predict may be noise of the world, which no model predicts, or its own fault.
+        surely above 0 at c = `BAD_RATIO`. In between it is doubtful: it predicts something, and the rest may be
+        noise of the world, which no model predicts, or its own fault.
         """
         means = self._means(problem, plan, state)
         by_quantity = {of: [both for (_, own), both in means.items() if own == of] for of in QUANTITIES}
@@ -204,7 +204,7 @@ class ModelCheck(OneRelease):
         return f"{BELIEVE['doubtful']}: {rule}"
 
     def _means(self, problem: Problem, plan: Plan, state: EvaluationState) -> dict[tuple[int, str], Both]:
-        """Squared errors of the model and of the trivial prediction, mapped from [0, cap²] to [-1, 1]."""
+        """Read the squared errors of the model and of the trivial prediction, mapped from [0, cap²] to [-1, 1]."""
         kept = self.kept(problem)
         noise, released = noise_of(plan) / _factor(kept), state.values["released"] / _factor(kept)
         pairs = released[: 8 * len(kept)].view(len(kept), 2, 2, 2).tolist()
@@ -221,12 +221,12 @@ class ModelCheck(OneRelease):
 
 
 def _factor(kept: tuple[int, ...]) -> float:
-    """Factor that holds the joint norm of a contribution within 1."""
+    """Compute the factor that holds the joint norm of a contribution within 1."""
     return math.sqrt(_SHARE / (4 * len(kept) + sum(h > 1 for h in kept)))
 
 
 def _difference(own: list[Both], share: float, units: int) -> Interval:
-    """The 95% interval of the model's less ``share`` of the trivial squared error, summed over the horizons.
+    """Compute the 95% interval of the model's less ``share`` of the trivial squared error, summed over the horizons.
 
     Independent noise adds up in squares; noise that means may share adds up as it is.
     """
@@ -238,10 +238,10 @@ def _difference(own: list[Both], share: float, units: int) -> Interval:
 
 
 def _sums(own: list[Both]) -> tuple[float, float]:
-    """The model's and the trivial squared errors, summed over the horizons."""
+    """Sum the model's and the trivial squared errors over the horizons."""
     return sum(model.value + 1 for model, _ in own), sum(trivial.value + 1 for _, trivial in own)
 
 
 def _distance(problem: Problem, one: Tensor, other: Tensor) -> Tensor:
-    """Root mean square, over the dimensions, of the difference in scales: ``[B, S]`` twice to ``[B]``."""
+    """Compute the root mean square, over the dimensions, of the difference in scales: ``[B, S]`` twice to ``[B]``."""
     return (problem.standardised(one) - problem.standardised(other)).square().mean(-1).sqrt()

@@ -101,7 +101,7 @@ def _value(problem: Problem, of: Of, returns: Tensor, what: str = MEAN_RETURN) -
 
 
 def _gain(gains: Tensor) -> Answer:
-    """From the differences of the same rollouts, ``[N, rollouts]``: the least that a member says."""
+    """Answer with the least gain of a member, from the differences of the same rollouts, ``[N, rollouts]``."""
     members = gains.mean(1)
     least = int(members.argmin())
     half = NORMAL_QUANTILE * float(gains[least].std()) / math.sqrt(gains.shape[1])
@@ -191,7 +191,7 @@ class ModelQ:
         return (reward + problem.discount * goes_on * self.values(fitted, following, step + 1)).where(left, 0.0)
 
     def _inputs(self, observation: Tensor, step: Tensor) -> Tensor:
-        """One, standardised state, time left, and their random Fourier features: ``[.., F]``."""
+        """Compute the inputs: one, standardised state, time left, and their random Fourier features, ``[.., F]``."""
         problem = self.problem
         state = problem.standardised(observation)
         left = problem.time_left(step).to(state.device).expand(state.shape[:-1])[..., None]

@@ -447,7 +447,7 @@ def mean_over_trajectories(first: Episodes, numbers: Tensor) -> Tensor:
 
 
 def _taken(episodes: Episodes, places: Tensor, own: Tensor) -> Episodes:
-    """The rows at ``places [U, n]``; those that are not ``own`` are padding."""
+    """Select the rows at ``places [U, n]``; those that are not ``own`` are padding."""
     parts = {}
     for name, values in vars(episodes).items():
         if values is not None:
@@ -486,7 +486,7 @@ class PublicTrajectories:
         return cls(length, rows.terminated[unit, last], 1 / rows.trajectories[unit].double(), reward)
 
     def in_rollouts(self, ends: str | None) -> Self:
-        """As rollouts see them: where nothing terminates there, a recorded termination is an end like all others.
+        """Count recorded terminations as ordinary ends where rollouts do not terminate.
 
         Args:
             ends: ``none``: rollouts do not end by themselves; None: they end as the model says.
@@ -494,7 +494,7 @@ class PublicTrajectories:
         return replace(self, terminated=torch.zeros_like(self.terminated)) if ends == NONE else self
 
     def survival(self, horizon: int) -> Tensor:
-        """S(t) for t below the horizon, float64 ``[horizon]``; the product-limit estimate (Kaplan and Meier 1958).
+        """Estimate S(t) for t below the horizon, float64 ``[horizon]``, by the product limit (Kaplan and Meier 1958).
 
         After t steps, the share that ends there of those that have not terminated is taken off. Where nothing public
         is left to tell, S stays as it is.
@@ -515,7 +515,7 @@ class PublicTrajectories:
 
 
 def public_return_bounds(public: PublicTrajectories, problem: Problem) -> tuple[float, float] | None:
-    """Bounds of a return from public ones: as far again beyond the least and the greatest as these are apart.
+    """Bound returns by the public ones: as far again beyond the least and the greatest as these are apart.
 
     Args:
         public: trajectories.

@@ -84,16 +84,16 @@ class PrivateEvaluation:
         return self.total is not None
 
     def values(self) -> tuple[Answer, ...]:
-        """The estimates of a value."""
+        """Return the estimates of a value."""
         return tuple(answer for answer in self.estimates if answer.what == MEAN_RETURN)
 
     def answer(self, of: str, what: str, estimator: str | None = None) -> Answer | None:
-        """The first answer of its kind, or of one estimator; None: there is none."""
+        """Return the first answer of its kind, or of one estimator; None: there is none."""
         found = (answer for answer in self.estimates if (answer.of, answer.what) == (of, what))
         return next((answer for answer in found if estimator in (None, answer.estimator)), None)
 
     def digest(self, estimator: str) -> str:
-        """SHA-256 of one estimator's answers, its statement and their subject; the ledger keeps it.
+        """Hash (SHA-256) one estimator's answers, its statement and their subject; the ledger keeps the digest.
 
         Free answers, which no charge of their own binds, are part of every estimator's.
         """

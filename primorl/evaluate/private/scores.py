@@ -161,13 +161,13 @@ class CorrectedScorer:
 
 
 def _acts(policies: Sequence[DeterministicPolicy], observations: Iterable[Tensor]) -> Tensor:
-    """Actions of each policy in states of its own: ``[k, B, S]`` to float64 ``[k, B, A]``."""
+    """Compute actions of each policy in states of its own: ``[k, B, S]`` to float64 ``[k, B, A]``."""
     return torch.cat([one.act(own[None].double()) for one, own in zip(policies, observations, strict=True)])
 
 
 @torch.no_grad()
 def _fit(problem: Problem, policies: Sequence[DeterministicPolicy], basis: Basis, rollouts: int) -> Tensor:
-    """Ridge regression of returns in the model on features, for every policy: ``[D + 1, k]``.
+    """Regress returns in the model on features (ridge), for every policy: ``[D + 1, k]``.
 
     Without a horizon a rollout has twice as many steps, and only those of the first half are regressed on: the returns
     of later ones would lack rewards that count.

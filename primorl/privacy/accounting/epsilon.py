@@ -1,6 +1,7 @@
-"""ε of events by PLD and RDP, also for a person behind several units.
+"""ε of events by PLD and RDP: of training runs, of compositions, and of a person with several units.
 
-(ε, δ) for one unit does not give (kε, δ) for k units. The event of a group is composed by the accountant instead.
+dp_accounting composes the events. Its two accountants are extended here to pure ε-DP and to the events of groups:
+(ε, δ) for one unit does not give (kε, δ) for k units, so the event of a group is accounted as a whole.
 """
 
 import logging
@@ -23,10 +24,271 @@ from primorl.privacy.statement import RELATION_NAME, Relation
 _MOST_POINTS = 20_000  # of an integral; an order of RDP that takes more is left out, which is on the safe side
 _ROUNDING = 1e-11  # of an integral, relative
 _NEGLIGIBLE = 1e-30  # probability of cohorts that the accountant drops anyhow: they are counted as the largest
+RELATION = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
+LARGEST_TIGHT = 1000.0  # beyond, a PLD takes minutes and gigabytes to say that nothing is guaranteed
+
+
+@dataclass(frozen=True)
+class Spent:
+    """ε at one δ, by both accountants; infinite where an accountant gives no bound."""
+
+    epsilon_pld: float
+    epsilon_rdp: float
+    delta: float
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training run as the accountant sees it: T rounds of PriMORL's Algorithm 2, and the queries before them.
+
+    The multiplier z is the noise over the clipping norm C, under either neighbouring relation (see `spent`);
+    ``queries`` holds those of Gaussian releases of sums over all units (`queries.GaussianQuery`).
+    """
+
+    sampling_probability: float
+    noise_multiplier: float
+    rounds: int
+    queries: tuple[float, ...] = ()
+
+    @property
+    def event(self) -> dp_event.DpEvent:
+        """``rounds`` Poisson-sampled Gaussian releases, after a Gaussian one for each query."""
+        gaussian = dp_event.GaussianDpEvent(self.noise_multiplier)
+        sampled = dp_event.PoissonSampledDpEvent(self.sampling_probability, gaussian)
+        rounds = dp_event.SelfComposedDpEvent(sampled, self.rounds)
+        if not self.queries:
+            return rounds
+        return dp_event.ComposedDpEvent((*map(dp_event.GaussianDpEvent, self.queries), rounds))
+
+    @classmethod
+    def of(cls, event: dp_event.DpEvent) -> "Training | None":
+        """Return the training run of ``event``; None if it is not the event of one."""
+        *queries, rounds = event.events if isinstance(event, dp_event.ComposedDpEvent) else (event,)
+        if not all(isinstance(query, dp_event.GaussianDpEvent) for query in queries):
+            return None
+        match rounds:
+            case dp_event.SelfComposedDpEvent(
+                event=dp_event.PoissonSampledDpEvent(event=dp_event.GaussianDpEvent()) as sampled, count=count
+            ):
+                multipliers = tuple(query.noise_multiplier for query in queries)
+                return cls(sampled.sampling_probability, sampled.event.noise_multiplier, count, multipliers)
+        return None
+
+    def spent(self, delta: float, relation: Relation = RELATION_NAME) -> Spent:
+        """Compute ε at ``delta``."""
+        return spent(self.event, delta, relation)
+
+
+def training_event(
+    sampling_probability: float, noise_multiplier: float, rounds: int, queries: tuple[float, ...] = ()
+) -> dp_event.DpEvent:
+    """See `Training.event`."""
+    return Training(sampling_probability, noise_multiplier, rounds, queries).event
+
+
+@lru_cache(maxsize=256)
+def spent(event: dp_event.DpEvent, delta: float, relation: Relation = RELATION_NAME) -> Spent:
+    """Compute ε of ``event`` at ``delta``.
+
+    The same event serves both relations, since dp-accounting's PLD reads a multiplier z as noise over the contribution
+    of *one* unit. With q the sampling probability and N(μ) a Gaussian of mean μ and standard deviation z, it compares
+
+    - zeroed out: (1-q) N(0) + q N(1) with N(0), in both orders. These are the pairs of adding or removing a unit too,
+      since a unit that contributes zero leaves the sum where a missing one leaves it; the difference is K, which is
+      public here and the same for both neighbours (dp-accounting's `REPLACE_SPECIAL`);
+    - replaced: (1-q) N(0) + q N(-1) with (1-q) N(0) + q N(1), the old and the new contribution being opposite. At q = 1
+      that is a Gaussian mechanism of sensitivity 2C under noise zC (`EnsembleClip.sensitivity_under`).
+
+    dp-accounting's RDP knows no Poisson sampling under replacement, and would take a plain Gaussian's sensitivity for C
+    there too; so ``epsilon_rdp`` is infinite for it, as it is where rounding errors spoil RDP. Where RDP's ε is beyond
+    1000, PLD is not asked: the headline is RDP's (an upper bound too), and infinite under replacement.
+
+    Where every part is of pure ε-DP, neither ε is above the sum of theirs, which holds at δ = 0; under replacement
+    above twice that, for the old unit is zeroed out first.
+
+    Args:
+        event: of the mechanism.
+        delta: δ at which ε is read.
+        relation: of neighbouring datasets.
+    """
+    loose, sound = rdp_epsilon(event, delta)
+    replaced = relation == "replace_one"
+    pure = pure_epsilon(event) * (2 if replaced else 1)
+    stated = min(loose if sound and not replaced else math.inf, pure)
+    if loose > LARGEST_TIGHT:
+        return Spent(stated, stated, delta)
+    neighbours = dp_accounting.NeighboringRelation.REPLACE_ONE if replaced else RELATION
+
+    def tight(guess: float) -> float:
+        return float(accountant_near(event, guess, neighbours).get_epsilon(delta))
+
+    guess, epsilon = loose, tight(loose)
+    while 0 < epsilon < guess / 4:  # a grid for what was guessed is too coarse for what turned out to be far less
+        guess, epsilon = epsilon, tight(epsilon)
+    return Spent(min(epsilon, pure), stated, delta)
+
+
+def compose(events: Sequence[dp_event.DpEvent], delta: float, relation: Relation = RELATION_NAME) -> Spent:
+    """Compute ε at ``delta`` of all ``events`` on the same people, one after another.
+
+    Equal mechanisms are merged before composing, so ten runs of one plan cost as much time as one. Nothing at all costs
+    0; one event without a guarantee makes the whole infinite.
+    """
+    rounds: dict[dp_event.DpEvent, int] = {}
+    for event in flat(events):
+        if isinstance(event, dp_event.NonPrivateDpEvent):
+            return Spent(math.inf, math.inf, delta)
+        inner, count = (event.event, event.count) if isinstance(event, dp_event.SelfComposedDpEvent) else (event, 1)
+        rounds[inner] = rounds.get(inner, 0) + count
+    if not rounds:
+        return Spent(0.0, 0.0, delta)
+    merged = dp_event.ComposedDpEvent(tuple(dp_event.SelfComposedDpEvent(*each) for each in rounds.items()))
+    return spent(merged, delta, relation)
+
+
+def flat(events: Iterable[dp_event.DpEvent]) -> Iterator[dp_event.DpEvent]:
+    """Yield the events, and the parts of composed ones; events that read no private row are left out."""
+    for event in events:
+        if not isinstance(event, dp_event.NoOpDpEvent):
+            yield from flat(event.events) if isinstance(event, dp_event.ComposedDpEvent) else (event,)
+
+
+def releases(event: dp_event.DpEvent) -> int:
+    """Count the releases of an event; their number sets how fine the PLD's grid must be."""
+    if isinstance(event, dp_event.ComposedDpEvent):
+        return sum(map(releases, event.events))
+    return int(event.count) if isinstance(event, dp_event.SelfComposedDpEvent) else 1
+
+
+class PldWithPure(pld.PLDAccountant):  # type: ignore[misc]  # the package has no types
+    """dp-accounting's PLD, which also composes `PureDpEvent`.
+
+    Where a unit is replaced by another, it is zeroed out and the other one put in its place: 2ε.
+    """
+
+    def _maybe_compose(self, event: dp_event.DpEvent, count: int, do_compose: bool) -> Any:
+        if not isinstance(event, PureDpEvent):
+            return super()._maybe_compose(event, count, do_compose)
+        if do_compose:
+            epsilon = float(event.epsilon)
+            if self.neighboring_relation is dp_accounting.NeighboringRelation.REPLACE_ONE:
+                epsilon *= 2
+            likely = -math.log1p(math.exp(-epsilon))
+            rare = likely - epsilon
+            one = pld.privacy_loss_distribution.from_two_probability_mass_functions(
+                {0: rare, 1: likely},
+                {0: likely, 1: rare},
+                pessimistic_estimate=True,
+                value_discretization_interval=self._value_discretization_interval,
+                symmetric=True,
+            )
+            self._pld: Any = self._pld.compose(one.self_compose(count))
+        return None
+
+
+def accountant_near(
+    event: dp_event.DpEvent, epsilon: float, relation: dp_accounting.NeighboringRelation = RELATION
+) -> PldWithPure:
+    """Compose ``event`` in a new PLD accountant, on a grid for ε near ``epsilon``; see `spent`."""
+    accountant: PldWithPure = PldWithPure(relation, grid_interval(event, epsilon, releases(event))).compose(event)
+    return accountant
+
+
+def grid_interval(event: dp_event.DpEvent, epsilon: float, rounds: int) -> float:
+    """Compute the width of the PLD's grid: it over-reports ε by at most 1%, unless that took over 100,000 points."""
+    if epsilon == 0:
+        return 1e-4
+    fine = 0.01 * epsilon / math.sqrt(rounds)
+    affordable = _widest_loss(event) * max(2e-5, 2e-6 * math.sqrt(rounds))
+    # A point of a mixture's PLD is found by bisection, which takes ten times as long.
+    return min(1e-2 if _is_mixed(event) else 1e-3, max(fine, affordable))
+
+
+def _widest_loss(event: dp_event.DpEvent) -> float:
+    """Compute the largest privacy loss of a release that the PLD keeps: up to 10 standard deviations of noise."""
+    match event:
+        case dp_event.ComposedDpEvent():
+            return max(map(_widest_loss, event.events))
+        case dp_event.SelfComposedDpEvent():
+            return _widest_loss(event.event)
+        case dp_event.PoissonSampledDpEvent():
+            return math.log1p(event.sampling_probability * math.expm1(_widest_loss(event.event)))
+        case dp_event.GaussianDpEvent():
+            z = float(event.noise_multiplier)
+            return min(10 / z + 0.5 / z**2, 700.0)
+        case dp_event.MixtureOfGaussiansDpEvent():
+            z, farthest = float(event.standard_deviation), max(event.sensitivities)
+            shares = zip(event.sensitivities, event.sampling_probs, strict=True)
+            joins = min(1.0, math.fsum(p for s, p in shares if s > 0))
+            return math.log1p(joins * math.expm1(min(10 * farthest / z + 0.5 * (farthest / z) ** 2, 700.0)))
+        case PureDpEvent():
+            return float(event.epsilon)
+    return 0.0
+
+
+def _is_mixed(event: dp_event.DpEvent) -> bool:
+    if isinstance(event, dp_event.ComposedDpEvent):
+        return any(map(_is_mixed, event.events))
+    inner = event.event if isinstance(event, dp_event.SelfComposedDpEvent) else event
+    return isinstance(inner, dp_event.MixtureOfGaussiansDpEvent)
+
+
+class RdpWithGroups(rdp.RdpAccountant):  # type: ignore[misc]
+    """dp-accounting's RDP, which also composes `PureDpEvent` and the mixtures of `grouped`."""
+
+    def _maybe_compose(self, event: dp_event.DpEvent, count: int, do_compose: bool) -> Any:
+        match event:
+            case PureDpEvent():
+                own = pure_rdp(event.epsilon, self._orders)
+            case dp_event.MixtureOfGaussiansDpEvent():
+                own = mixture_rdp(event, self._orders)
+            case dp_event.PoissonSampledDpEvent(event=dp_event.GaussianDpEvent()) if do_compose:
+                own = _sampled_gaussian_rdp(event, tuple(self._orders))
+            case _:
+                return super()._maybe_compose(event, count, do_compose)
+        if do_compose:
+            self._rdp += count * own
+        return None
+
+
+@lru_cache(maxsize=256)
+def _sampled_gaussian_rdp(event: dp_event.DpEvent, orders: tuple[float, ...]) -> npt.NDArray[np.float64]:
+    """Compute dp-accounting's divergences of one round once: they take milliseconds and are needed often."""
+    found: npt.NDArray[np.float64] = np.asarray(rdp.RdpAccountant(orders).compose(event).rdp)
+    found.flags.writeable = False
+    return found
+
+
+def rdp_epsilon(event: dp_event.DpEvent, delta: float, orders: Sequence[float] | None = None) -> tuple[float, bool]:
+    """Compute RDP's ε, and tell whether it is valid: where a divergence is rounded below zero, dp-accounting answers 0.
+
+    It warns of negative divergences and, at large q, of every fractional order it leaves out, dozens of lines a call.
+    The first is acted upon and the second is harmless, so both are kept from stderr; its other warnings pass. Nothing
+    depends on a warning being heard: other libraries disable loggers.
+    """
+
+    def wanted(record: logging.LogRecord) -> bool:
+        known = ("Negative Renyi divergence", "_compute_log_a_frac failed to converge")
+        return not str(record.msg).startswith(known)
+
+    logger = logging.getLogger("absl")
+    logger.addFilter(wanted)
+    try:
+        accountant = RdpWithGroups(orders).compose(event)
+        sound = all(float(value) >= 0 for value in accountant.rdp)
+        return float(accountant.get_epsilon(delta)), sound
+    finally:
+        logger.removeFilter(wanted)
+
+
+def rdp_values(event: dp_event.DpEvent, orders: Sequence[int]) -> tuple[float, ...]:
+    """Compute the Rényi divergences of an event at ``orders``; infinite where rounding leaves one below zero."""
+    values = [float(value) for value in RdpWithGroups(orders).compose(event).rdp]
+    return tuple(value if value >= 0 else math.inf for value in values)
 
 
 def grouped(event: dp_event.DpEvent, units: int) -> dp_event.DpEvent:
-    """The event that ``event`` is for one person with at most ``units`` units, all of which are zeroed out together.
+    """Return the event of one person with at most ``units`` units, all of which are zeroed out together.
 
     A Gaussian release of multiplier z becomes one of z/k, as k contributions of norm C are at most kC long together.
     Under Poisson sampling the number of the person's units in a round is binomial, and so is the length of the
@@ -78,7 +340,7 @@ def _sampled(sampling_probability: float, noise_multiplier: float, units: int) -
 
 
 def mixture_rdp(event: dp_event.MixtureOfGaussiansDpEvent, orders: Sequence[float]) -> NDArray[np.float64]:
-    """Rényi divergences of a mixture P = Σ p_i N(s_i, z²) and Q = N(0, z²), the larger one of both directions.
+    """Compute Rényi divergences of a mixture P = Σ p_i N(s_i, z²) and Q = N(0, z²), the larger one of both directions.
 
     ∫ P^α Q^(1-α) and ∫ Q^α P^(1-α) by the trapezoidal rule, which for such integrands is exact up to rounding. Infinite
     at an order where the integral would take too many points.
@@ -101,266 +363,3 @@ def _divergence(z: float, shifts: NDArray[Any], logs: NDArray[Any], order: float
     ratio = special.logsumexp(logs + (np.outer(x, shifts) - shifts**2 / 2) / z**2, axis=1)
     integrals = (special.logsumexp(absent + power * ratio) + math.log(step) for power in (order, 1 - order))
     return max(0.0, *(float((integral + _ROUNDING) / (order - 1)) for integral in integrals))
-
-
-RELATION = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
-LARGEST_TIGHT = 1000.0  # beyond, a PLD takes minutes and gigabytes to say that nothing is guaranteed
-
-
-class PldWithPure(pld.PLDAccountant):  # type: ignore[misc]  # the package has no types
-    """dp-accounting's PLD, which also composes `PureDpEvent`.
-
-    Where a unit is replaced by another, it is zeroed out and the other one put in its place: 2ε.
-    """
-
-    def _maybe_compose(self, event: dp_event.DpEvent, count: int, do_compose: bool) -> Any:
-        if not isinstance(event, PureDpEvent):
-            return super()._maybe_compose(event, count, do_compose)
-        if do_compose:
-            epsilon = float(event.epsilon)
-            if self.neighboring_relation is dp_accounting.NeighboringRelation.REPLACE_ONE:
-                epsilon *= 2
-            likely = -math.log1p(math.exp(-epsilon))
-            rare = likely - epsilon
-            one = pld.privacy_loss_distribution.from_two_probability_mass_functions(
-                {0: rare, 1: likely},
-                {0: likely, 1: rare},
-                pessimistic_estimate=True,
-                value_discretization_interval=self._value_discretization_interval,
-                symmetric=True,
-            )
-            self._pld: Any = self._pld.compose(one.self_compose(count))
-        return None
-
-
-class RdpWithGroups(rdp.RdpAccountant):  # type: ignore[misc]
-    """dp-accounting's RDP, which also composes `PureDpEvent` and the mixtures of `groups.grouped`."""
-
-    def _maybe_compose(self, event: dp_event.DpEvent, count: int, do_compose: bool) -> Any:
-        match event:
-            case PureDpEvent():
-                own = pure_rdp(event.epsilon, self._orders)
-            case dp_event.MixtureOfGaussiansDpEvent():
-                own = mixture_rdp(event, self._orders)
-            case dp_event.PoissonSampledDpEvent(event=dp_event.GaussianDpEvent()) if do_compose:
-                own = _sampled_gaussian_rdp(event, tuple(self._orders))
-            case _:
-                return super()._maybe_compose(event, count, do_compose)
-        if do_compose:
-            self._rdp += count * own
-        return None
-
-
-@lru_cache(maxsize=256)
-def _sampled_gaussian_rdp(event: dp_event.DpEvent, orders: tuple[float, ...]) -> npt.NDArray[np.float64]:
-    """dp-accounting's divergences of one round, which take milliseconds and are asked for again and again."""
-    found: npt.NDArray[np.float64] = np.asarray(rdp.RdpAccountant(orders).compose(event).rdp)
-    found.flags.writeable = False
-    return found
-
-
-@dataclass(frozen=True)
-class Spent:
-    """ε at one δ, by both accountants; infinite where an accountant gives no bound."""
-
-    epsilon_pld: float
-    epsilon_rdp: float
-    delta: float
-
-
-@dataclass(frozen=True)
-class Training:
-    """A training run as the accountant sees it: T rounds of PriMORL's Algorithm 2, and the queries before them.
-
-    The multiplier z is the noise over the clipping norm C, under either neighbouring relation (see `spent`);
-    ``queries`` holds those of Gaussian releases of sums over all units (`queries.GaussianQuery`).
-    """
-
-    sampling_probability: float
-    noise_multiplier: float
-    rounds: int
-    queries: tuple[float, ...] = ()
-
-    @property
-    def event(self) -> dp_event.DpEvent:
-        """``rounds`` Poisson-sampled Gaussian releases, after a Gaussian one for each query."""
-        gaussian = dp_event.GaussianDpEvent(self.noise_multiplier)
-        sampled = dp_event.PoissonSampledDpEvent(self.sampling_probability, gaussian)
-        rounds = dp_event.SelfComposedDpEvent(sampled, self.rounds)
-        if not self.queries:
-            return rounds
-        return dp_event.ComposedDpEvent((*map(dp_event.GaussianDpEvent, self.queries), rounds))
-
-    @classmethod
-    def of(cls, event: dp_event.DpEvent) -> "Training | None":
-        """The run that ``event`` is of; None if it is of none."""
-        *queries, rounds = event.events if isinstance(event, dp_event.ComposedDpEvent) else (event,)
-        if not all(isinstance(query, dp_event.GaussianDpEvent) for query in queries):
-            return None
-        match rounds:
-            case dp_event.SelfComposedDpEvent(
-                event=dp_event.PoissonSampledDpEvent(event=dp_event.GaussianDpEvent()) as sampled, count=count
-            ):
-                multipliers = tuple(query.noise_multiplier for query in queries)
-                return cls(sampled.sampling_probability, sampled.event.noise_multiplier, count, multipliers)
-        return None
-
-    def spent(self, delta: float, relation: "Relation" = RELATION_NAME) -> "Spent":
-        """ε at ``delta``."""
-        return spent(self.event, delta, relation)
-
-
-def training_event(
-    sampling_probability: float, noise_multiplier: float, rounds: int, queries: tuple[float, ...] = ()
-) -> dp_event.DpEvent:
-    """See `Training.event`."""
-    return Training(sampling_probability, noise_multiplier, rounds, queries).event
-
-
-@lru_cache(maxsize=256)
-def spent(event: dp_event.DpEvent, delta: float, relation: Relation = RELATION_NAME) -> Spent:
-    """ε of ``event`` at ``delta``.
-
-    The same event serves both relations, since dp-accounting's PLD reads a multiplier z as noise over what *one* unit
-    may contribute. With q the sampling probability and N(μ) a Gaussian of mean μ and standard deviation z, it compares
-
-    - zeroed out: (1-q) N(0) + q N(1) with N(0), in both orders. These are the pairs of adding or removing a unit too,
-      since a unit that contributes zero leaves the sum where a missing one leaves it; the difference is K, which is
-      public here and the same for both neighbours (dp-accounting's `REPLACE_SPECIAL`);
-    - replaced: (1-q) N(0) + q N(-1) with (1-q) N(0) + q N(1), the old and the new contribution being opposite. At q = 1
-      that is a Gaussian mechanism of sensitivity 2C under noise zC (`EnsembleClip.sensitivity_under`).
-
-    dp-accounting's RDP knows no Poisson sampling under replacement, and would take a plain Gaussian's sensitivity for C
-    there too; so ``epsilon_rdp`` is infinite for it, as it is where rounding errors spoil RDP. Where RDP's ε is beyond
-    1000, PLD is not asked: the headline is RDP's (an upper bound too), and infinite under replacement.
-
-    Where every part is of pure ε-DP, neither ε is above the sum of theirs, which holds at δ = 0; under replacement
-    above twice that, for the old unit is zeroed out first.
-
-    Args:
-        event: of the mechanism.
-        delta: δ at which ε is read.
-        relation: of neighbouring datasets.
-    """
-    loose, sound = rdp_epsilon(event, delta)
-    replaced = relation == "replace_one"
-    pure = pure_epsilon(event) * (2 if replaced else 1)
-    stated = min(loose if sound and not replaced else math.inf, pure)
-    if loose > LARGEST_TIGHT:
-        return Spent(stated, stated, delta)
-    neighbours = dp_accounting.NeighboringRelation.REPLACE_ONE if replaced else RELATION
-
-    def tight(guess: float) -> float:
-        return float(accountant_near(event, guess, neighbours).get_epsilon(delta))
-
-    guess, epsilon = loose, tight(loose)
-    while 0 < epsilon < guess / 4:  # a grid for what was guessed is too coarse for what turned out to be far less
-        guess, epsilon = epsilon, tight(epsilon)
-    return Spent(min(epsilon, pure), stated, delta)
-
-
-def accountant_near(
-    event: dp_event.DpEvent, epsilon: float, relation: dp_accounting.NeighboringRelation = RELATION
-) -> PldWithPure:
-    """A PLD accountant that has composed ``event``, on a grid for ε near ``epsilon``; see `spent`."""
-    accountant: PldWithPure = PldWithPure(relation, grid_interval(event, epsilon, releases(event))).compose(event)
-    return accountant
-
-
-def compose(events: Sequence[dp_event.DpEvent], delta: float, relation: Relation = RELATION_NAME) -> Spent:
-    """ε at ``delta`` of everything that ``events`` did to the same people, one after another.
-
-    Equal mechanisms are merged before composing, so ten runs of one plan cost as much time as one. Nothing at all costs
-    0; one event without a guarantee makes the whole infinite.
-    """
-    rounds: dict[dp_event.DpEvent, int] = {}
-    for event in flat(events):
-        if isinstance(event, dp_event.NonPrivateDpEvent):
-            return Spent(math.inf, math.inf, delta)
-        inner, count = (event.event, event.count) if isinstance(event, dp_event.SelfComposedDpEvent) else (event, 1)
-        rounds[inner] = rounds.get(inner, 0) + count
-    if not rounds:
-        return Spent(0.0, 0.0, delta)
-    merged = dp_event.ComposedDpEvent(tuple(dp_event.SelfComposedDpEvent(*each) for each in rounds.items()))
-    return spent(merged, delta, relation)
-
-
-def flat(events: Iterable[dp_event.DpEvent]) -> Iterator[dp_event.DpEvent]:
-    """The events, and in the place of a composed one its parts; events that read no private row are left out."""
-    for event in events:
-        if not isinstance(event, dp_event.NoOpDpEvent):
-            yield from flat(event.events) if isinstance(event, dp_event.ComposedDpEvent) else (event,)
-
-
-def releases(event: dp_event.DpEvent) -> int:
-    """How many releases an event consists of; it sets how fine the PLD's grid must be."""
-    if isinstance(event, dp_event.ComposedDpEvent):
-        return sum(map(releases, event.events))
-    return int(event.count) if isinstance(event, dp_event.SelfComposedDpEvent) else 1
-
-
-def grid_interval(event: dp_event.DpEvent, epsilon: float, rounds: int) -> float:
-    """Width of the PLD's grid: over-reports ε by 1% at most, unless that took more than some 100,000 points."""
-    if epsilon == 0:
-        return 1e-4
-    fine = 0.01 * epsilon / math.sqrt(rounds)
-    affordable = _widest_loss(event) * max(2e-5, 2e-6 * math.sqrt(rounds))
-    # A point of a mixture's PLD is found by bisection, which takes ten times as long.
-    return min(1e-2 if _is_mixed(event) else 1e-3, max(fine, affordable))
-
-
-def _widest_loss(event: dp_event.DpEvent) -> float:
-    """Largest privacy loss of one release that the PLD keeps: up to 10 standard deviations of noise beyond the mean."""
-    match event:
-        case dp_event.ComposedDpEvent():
-            return max(map(_widest_loss, event.events))
-        case dp_event.SelfComposedDpEvent():
-            return _widest_loss(event.event)
-        case dp_event.PoissonSampledDpEvent():
-            return math.log1p(event.sampling_probability * math.expm1(_widest_loss(event.event)))
-        case dp_event.GaussianDpEvent():
-            z = float(event.noise_multiplier)
-            return min(10 / z + 0.5 / z**2, 700.0)
-        case dp_event.MixtureOfGaussiansDpEvent():
-            z, farthest = float(event.standard_deviation), max(event.sensitivities)
-            shares = zip(event.sensitivities, event.sampling_probs, strict=True)
-            joins = min(1.0, math.fsum(p for s, p in shares if s > 0))
-            return math.log1p(joins * math.expm1(min(10 * farthest / z + 0.5 * (farthest / z) ** 2, 700.0)))
-        case PureDpEvent():
-            return float(event.epsilon)
-    return 0.0
-
-
-def _is_mixed(event: dp_event.DpEvent) -> bool:
-    if isinstance(event, dp_event.ComposedDpEvent):
-        return any(map(_is_mixed, event.events))
-    inner = event.event if isinstance(event, dp_event.SelfComposedDpEvent) else event
-    return isinstance(inner, dp_event.MixtureOfGaussiansDpEvent)
-
-
-def rdp_epsilon(event: dp_event.DpEvent, delta: float, orders: Sequence[float] | None = None) -> tuple[float, bool]:
-    """RDP's ε and whether it is one: where rounding leaves a divergence below zero, dp-accounting answers 0.
-
-    It warns of negative divergences and, at large q, of every fractional order it leaves out, dozens of lines a call.
-    The first is acted upon and the second is harmless, so both are kept from stderr; its other warnings pass. Nothing
-    depends on a warning being heard: other libraries disable loggers.
-    """
-
-    def wanted(record: logging.LogRecord) -> bool:
-        known = ("Negative Renyi divergence", "_compute_log_a_frac failed to converge")
-        return not str(record.msg).startswith(known)
-
-    logger = logging.getLogger("absl")
-    logger.addFilter(wanted)
-    try:
-        accountant = RdpWithGroups(orders).compose(event)
-        sound = all(float(value) >= 0 for value in accountant.rdp)
-        return float(accountant.get_epsilon(delta)), sound
-    finally:
-        logger.removeFilter(wanted)
-
-
-def rdp_values(event: dp_event.DpEvent, orders: Sequence[int]) -> tuple[float, ...]:
-    """The Rényi divergences of an event at ``orders``; infinite where rounding leaves one that is no divergence."""
-    values = [float(value) for value in RdpWithGroups(orders).compose(event).rdp]
-    return tuple(value if value >= 0 else math.inf for value in values)

@@ -31,7 +31,7 @@ class PureDpEvent(dp_event.DpEvent):  # type: ignore[misc]  # the package has no
 
 
 def pure_epsilon(event: dp_event.DpEvent) -> float:
-    """ε at δ = 0 by basic composition; infinite if a part is not of pure ε-DP."""
+    """Compute ε at δ = 0 by basic composition; infinite if a part is not of pure ε-DP."""
     if isinstance(event, PureDpEvent):
         return float(event.epsilon)
     if isinstance(event, dp_event.SelfComposedDpEvent):
@@ -42,7 +42,7 @@ def pure_epsilon(event: dp_event.DpEvent) -> float:
 
 
 def pure_rdp(epsilon: float, orders: Sequence[float]) -> NDArray[np.float64]:
-    """log((e^(αε) + e^((1-α)ε)) / (1 + e^ε)) / (α - 1) at each order α: the Rényi divergence of the pair."""
+    """Compute the pair's Rényi divergence at each order α: log((e^(αε) + e^((1-α)ε)) / (1 + e^ε)) / (α - 1)."""
     alphas = np.asarray(orders, dtype=np.float64)
     logs = np.logaddexp(alphas * epsilon, (1 - alphas) * epsilon) - np.logaddexp(0.0, epsilon)
     divergences: NDArray[np.float64] = np.clip(logs / (alphas - 1), 0.0, epsilon)
@@ -53,7 +53,7 @@ _MOST_PARTS = 256  # of a composed event: all clones of a sweep, and no more tha
 
 
 def event_to_json(event: dp_event.DpEvent) -> dict[str, Any]:
-    """A training event as plain data: each class's name and fields, the inner event likewise.
+    """Convert an event to plain data: the name of each class and its fields, inner events likewise.
 
     Raises:
         ValueError: this project does not account such an event.
@@ -73,8 +73,8 @@ def event_from_json(content: dict[str, Any]) -> dp_event.DpEvent:
     """Rebuild the event of `event_to_json`.
 
     Raises:
-        ValueError: it is no event that this project writes; the message names the field, what it holds and what is
-            allowed.
+        ValueError: it is no event that this project writes; the message names the field, its content and the allowed
+            ones.
     """
     if not isinstance(content, dict):
         raise ValueError(f"found {type(content).__name__} for an event; a JSON object is needed")

@@ -45,7 +45,7 @@ class Figures:
 
 @lru_cache(maxsize=64)
 def figures(event: dp_event.DpEvent, delta: float) -> Figures:
-    """The figures of ``event`` around ε at ``delta``.
+    """Compute the figures of ``event`` around ε at ``delta``.
 
     Raises:
         ValueError: the event is not of a kind that this project accounts.
@@ -67,7 +67,7 @@ def figures(event: dp_event.DpEvent, delta: float) -> Figures:
 
 
 def stated(event: dp_event.DpEvent, spent: Spent | None) -> dict[str, Any]:
-    """The keys of a privacy statement that the accountant makes of an event; ``spent`` None: nothing is guaranteed.
+    """Compute the keys of a privacy statement that follow from an event; ``spent`` None: nothing is guaranteed.
 
     Raises:
         ValueError: the event is not of a kind that this project accounts.
@@ -88,7 +88,7 @@ def stated(event: dp_event.DpEvent, spent: Spent | None) -> dict[str, Any]:
 
 
 def deltas(event: dp_event.DpEvent, near: float, epsilons: Sequence[float]) -> list[float]:
-    """δ of ``event`` at each of ``epsilons``, which rise from 0, on a grid for ε near ``near``.
+    """Compute δ of ``event`` at each of ``epsilons``, which rise from 0, on a grid for ε near ``near``.
 
     It is the larger one of both directions: a unit in the data against zeros, and zeros against the unit. Values below
     1e-10 are raised to it, since rounding in the accountant's convolution could carry them below the truth.
@@ -99,7 +99,7 @@ def deltas(event: dp_event.DpEvent, near: float, epsilons: Sequence[float]) -> l
 
 
 def true_positive_rates(event: dp_event.DpEvent, near: float, rates: Sequence[float]) -> list[float]:
-    """The largest true positive rate of any membership attack, for each false positive rate α.
+    """Bound the true positive rate of any membership attack, for each false positive rate α.
 
     Every (ε, δ) that holds bounds it by δ + e^ε α and, read from the other side, by 1 - e^-ε (1 - δ - α) (Dong, Roth
     and Su 2022, "Gaussian differential privacy", Proposition 2.5). The least of these lines over the whole profile is
@@ -112,7 +112,7 @@ def true_positive_rates(event: dp_event.DpEvent, near: float, rates: Sequence[fl
 
 
 def true_positive_rate(profile: Sequence[tuple[float, float]], rate: float) -> float:
-    """The bound that the points of a profile alone give at one false positive rate; see `true_positive_rates`."""
+    """Compute the bound at one false positive rate from the points of a profile alone; see `true_positive_rates`."""
     bounds = (
         bound
         for epsilon, delta in profile
@@ -123,7 +123,7 @@ def true_positive_rate(profile: Sequence[tuple[float, float]], rate: float) -> f
 
 
 def posterior(prior: float, rate: float, power: float) -> float:
-    """Posterior belief of an attacker with prior p in a unit that her attack names: p β / (p β + (1 - p) α).
+    """Compute an attacker's posterior belief, from prior p, in a unit that the attack names: p β / (p β + (1 - p) α).
 
     α is the attack's false positive ``rate``, β its true positive rate, ``power``.
     """

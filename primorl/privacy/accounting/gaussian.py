@@ -9,7 +9,7 @@ _PRECISION = 1e-7
 
 
 def gaussian_epsilon(mean: float, delta: float) -> float:
-    """The ε of N(μ, 1) against N(0, 1) at ``delta`` (Balle and Wang 2018, Theorem 8), rounded up."""
+    """Compute ε of N(μ, 1) against N(0, 1) at ``delta`` (Balle and Wang 2018, Theorem 8), rounded up."""
 
     def exceeds(epsilon: float) -> bool:
         lower = math.exp(epsilon + float(log_ndtr(-mean / 2 - epsilon / mean)))

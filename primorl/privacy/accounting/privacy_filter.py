@@ -60,11 +60,11 @@ class Cost:
         )
 
     def epsilon(self, delta: float) -> float:
-        """The smallest ε of a budget (ε, ``delta``) under which these costs are granted; infinite if there is none."""
+        """Compute the smallest ε of a budget (ε, ``delta``) that grants these costs; infinite if there is none."""
         return min(self._gaussian_epsilon(delta), self.renyi_epsilon(delta * _SHARES["renyi"] / len(ORDERS)))
 
     def renyi_epsilon(self, delta: float) -> float:
-        """ε at ``delta`` by the best of `ORDERS` (Canonne, Kamath and Steinke 2020, Proposition 12)."""
+        """Compute ε at ``delta`` by the best of `ORDERS` (Canonne, Kamath and Steinke 2020, Proposition 12)."""
         if not any(self.renyi):
             return 0.0
         return max(
@@ -83,7 +83,7 @@ class Cost:
         return gaussian_epsilon(math.sqrt(self.squared_mean), _SHARES["gaussian"] * delta)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON, as the ledger's records hold it; an infinite number is null."""
+        """Convert to plain JSON, as the ledger's records hold it; an infinite number is null."""
         finite = [value if math.isfinite(value) else None for value in (self.squared_mean, *self.renyi)]
         return {"squared_mean": finite[0], "escaped": self.escaped, "orders": list(ORDERS), "renyi": finite[1:]}
 
@@ -99,7 +99,7 @@ class Cost:
 
 
 UNBOUNDED = Cost(math.inf, 1.0, (math.inf,) * len(ORDERS))
-"""Of an event without a guarantee: no budget allows it."""
+"""Cost of an event without a guarantee: no budget allows it."""
 
 
 @lru_cache(maxsize=4096)
@@ -151,7 +151,7 @@ class _Profile:
 
     @classmethod
     def of(cls, pmf: Any) -> "_Profile":
-        """That of a PLD's probabilities, a `PLDPmf` of dp_accounting."""
+        """Build the profile of a PLD's probabilities, a `PLDPmf` of dp_accounting."""
         dense = pmf.to_dense_pmf()
         losses = (np.arange(dense.size) + dense._lower_loss) * dense._discretization
         masses = np.maximum(dense._probs, 0.0)
@@ -164,7 +164,7 @@ class _Profile:
         return cls(np.append(ends, np.inf), np.append(upper, dense._infinity_mass), np.append(lower, 0.0))
 
     def excess(self, mean: float) -> float:
-        """The largest h - g. g is convex, so on each piece it is where their slopes agree, or at an end."""
+        """Compute the largest h - g. g is convex, so on each piece it is where their slopes agree, or at an end."""
         with np.errstate(divide="ignore", over="ignore"):
             equal = np.exp(-mean * (ndtri(np.minimum(self.lower, 1.0)) + mean / 2))
         at = np.clip(equal, self.ends[:-1], self.ends[1:])
@@ -176,10 +176,10 @@ class _Profile:
 
 
 def _rough_epsilon(event: dp_event.DpEvent) -> float:
-    """About ε at `_ROUGH_DELTA`: it sets how fine the PLD's grid must be."""
+    """Estimate ε at `_ROUGH_DELTA`, which sets how fine the PLD's grid must be."""
     return Cost(renyi=rdp_values(event, ORDERS)).renyi_epsilon(_ROUGH_DELTA)
 
 
 def total(costs: Sequence[Cost]) -> Cost:
-    """The sum."""
+    """Add up costs."""
     return sum(costs, Cost())

@@ -1,4 +1,4 @@
-"""Numbers for people, rounded to the safe side: no line may promise more than the accountant.
+"""Numbers for people, rounded to the safe side, so that no line promises more than the accountant.
 
 `at_most` is for spent ε and for bounds on attacks, `at_least` for the rest of a budget and for
 the noise that a plan has. Noise that is needed for an ε, and that people type, is rounded up.
@@ -11,19 +11,19 @@ _LEAST, _MOST = -5, 12  # powers of ten between which a number is written out
 
 
 def rounded_up(value: float, digits: int) -> float:
-    """The smallest number of so many significant digits that is at least ``value``, which is positive and finite."""
+    """Round a positive, finite ``value`` up to so many significant digits."""
     return float(_rounded(value, digits, ROUND_CEILING))
 
 
 def at_most(value: float | None, digits: int = 3) -> str:
-    """``value`` in so many significant digits, rounded up, with commas; 0 as it is, and ∞ without a bound."""
+    """Format ``value`` in so many significant digits, rounded up, with commas; 0 as it is, and ∞ without a bound."""
     if value is None or not 0 <= value < math.inf:
         return "∞"
     return _written(_rounded(value, digits, ROUND_CEILING), digits) if value else "0"
 
 
 def at_least(value: float, digits: int = 3) -> str:
-    """``value`` in so many significant digits, rounded down, with commas; 0 for negative numbers and NaN."""
+    """Format ``value`` in so many significant digits, rounded down, with commas; 0 for negative numbers and NaN."""
     if value == math.inf:
         return "∞"
     return _written(_rounded(value, digits, ROUND_FLOOR), digits) if value > 0 else "0"
@@ -39,7 +39,7 @@ def left_of(limit: float, spent: float, digits: int = 4) -> str:
 
 
 def percent_at_most(share: float, digits: int = 3) -> str:
-    """A share, from 0 to 1, in percent, rounded up and never above 100%."""
+    """Format a share, from 0 to 1, in percent, rounded up and never above 100%."""
     # In decimals: a product by 100 in floats could fall below the share.
     return f"{_plain(min(Decimal(100), 100 * _rounded(share, digits, ROUND_CEILING)))}%" if share > 0 else "0%"
 
@@ -53,5 +53,5 @@ def _plain(value: Decimal) -> str:
 
 
 def _rounded(value: float, digits: int, rounding: str) -> Decimal:
-    # From its shortest decimal form: what has few digits already is not moved by its own rounding error.
+    # From its shortest decimal form, so that a number of few digits is not moved by its own rounding error.
     return Decimal(repr(float(value))).normalize(Context(prec=digits, rounding=rounding))

@@ -107,12 +107,12 @@ def _refuse_costly(target_epsilon: float, delta: float, queries: tuple[float, ..
 
 
 def _rough_epsilon(event: dp_event.DpEvent, delta: float) -> float:
-    """ε by RDP at whole orders only, which takes milliseconds and is somewhat too large."""
+    """Compute ε by RDP at whole orders only, which takes milliseconds and is somewhat too large."""
     return rdp_epsilon(event, delta, _WHOLE_ORDERS)[0]
 
 
 def _epsilon_near(target: float, delta: float, rounds: int) -> Callable[[dp_event.DpEvent], float]:
-    """ε of events with an ε near ``target``, on grids for it so that it moves smoothly."""
+    """Make a function for ε of events near ``target``, on a grid for it, so that ε changes smoothly."""
     if target > LARGEST_TIGHT / 2:
         return lambda event: spent(event, delta).epsilon_pld
 
@@ -154,7 +154,7 @@ def _crossing(
     *,
     rising: bool,
 ) -> float:
-    """The parameter at which ε, rising or falling in it, meets ``target``; the nearer bound if there is none.
+    """Find the parameter at which ε, rising or falling in it, meets ``target``; the nearer bound if there is none.
 
     `calibrate_dp_mechanism` finds it, in the parameter's logarithm, within a bracket. The bracket is found here, from
     ``start`` outwards in steps that stay short: dp_accounting's own search evaluates the far ends, and ε far on the
@@ -186,7 +186,7 @@ def _crossing(
 
 
 def _last(holds: Callable[[int], bool], near: int, lowest: int, highest: int, resolution: int) -> int:
-    """Last number for which ``holds`` is true, to ``resolution``, in longer and longer steps from ``near``.
+    """Find the last number for which ``holds`` is true, to ``resolution``, in longer and longer steps from ``near``.
 
     It is true at ``lowest``, which is not asked, and stays so up to some number.
     """

@@ -62,11 +62,11 @@ class Curve:
         return float(self.deltas[0])
 
     def allows(self, hit: float, alarm: float) -> bool:
-        """Whether a guess may be right with probability ``hit`` and a false alarm with probability ``alarm``."""
+        """Tell whether a guess may be right with probability ``hit`` and a false alarm with probability ``alarm``."""
         return self.least(hit) <= alarm
 
     def least(self, hit: float) -> float:
-        """The least rate of false alarms of a test of power ``hit``: the inverse of 1 - f (Dong et al. 2022).
+        """Compute the least rate of false alarms of a test of power ``hit``: the inverse of 1 - f (Dong et al. 2022).
 
         hit ≤ e^ε·alarm + δ(ε) for every ε, and the same of the guesses withheld, 1 - alarm ≤ e^ε(1 - hit) + δ(ε).
         """
@@ -91,36 +91,32 @@ class Family:
 
     @classmethod
     def of(cls, plan: Plan) -> "Family":
-        """That which the plan says it is of."""
+        """Return the family of a plan."""
         return cls(plan.sampling_probability, plan.rounds, plan.delta, plan.noise_multiplier)
 
-    def curve(self, multiplier: float) -> Curve:
-        """Privacy curve of the member with ``multiplier``."""
-        return _curve(self, multiplier)
-
     def lower_bound(self, refuted: Callable[[Curve], bool]) -> float:
-        """ε of the largest multiplier whose curve is ``refuted``, at least a quarter of the stated one; 0 if none is.
+        """Compute ε of the largest multiplier with a ``refuted`` curve, at least a quarter of the stated; 0 if none is.
 
         Curves fall as the multiplier grows.
         """
         low, high = self.stated / _WIDEST, self.stated * _WIDEST
-        if not refuted(self.curve(high)):
+        if not refuted(privacy_curve(self, high)):
             return 0.0
-        if refuted(self.curve(low)):
+        if refuted(privacy_curve(self, low)):
             high = low
         for _ in range(_HALVINGS if low < high else 0):
             middle = math.sqrt(low * high)
-            low, high = (low, middle) if refuted(self.curve(middle)) else (middle, high)
+            low, high = (low, middle) if refuted(privacy_curve(self, middle)) else (middle, high)
         return accounting.spent(self.event(high), self.delta).epsilon_pld
 
     def event(self, multiplier: float) -> dp_event.DpEvent:
-        """Event of the member with ``multiplier``."""
+        """Return the event of the member with ``multiplier``."""
         return accounting.training_event(self.sampling_probability, multiplier, self.rounds)
 
 
-@lru_cache(256)
-def _curve(family: Family, multiplier: float) -> Curve:
-    """Several bounds search the same multipliers."""
+@lru_cache(256)  # several bounds search the same multipliers
+def privacy_curve(family: Family, multiplier: float) -> Curve:
+    """Compute the privacy curve of the member of ``family`` with ``multiplier``."""
     event = family.event(multiplier)
     loose, _ = accounting.rdp_epsilon(event, family.delta, _ORDERS)
     accountant = pld.PLDAccountant(accounting.RELATION, accounting.grid_interval(event, loose, family.rounds))
@@ -194,12 +190,12 @@ class LowerBound:
         return self.epsilon > self.claimed
 
     def of(self, name: Name) -> float:
-        """One of the bounds."""
+        """Return one of the bounds."""
         return next(bound.epsilon for bound in self.bounds if bound.name == name)
 
 
 def lower_bound(plan: Plan, seen: Observations, claimed: float, confidence: float) -> LowerBound:
-    """All lower bounds on the ε of a mechanism; see `LowerBound`."""
+    """Compute all lower bounds on the ε of a mechanism; see `LowerBound`."""
     family, each = Family.of(plan), 1 - (1 - confidence) / len(ASSUMPTIONS)
     likelihood = _likelihood_ratios(plan, seen)
     statistic, *rates = _by_rates(plan, family, seen, likelihood, each)
@@ -214,12 +210,12 @@ def lower_bound(plan: Plan, seen: Observations, claimed: float, confidence: floa
 
 
 def f_dp_bound(family: Family, canaries: int, made: int, right: int, confidence: float) -> float:
-    """ε that ``right`` of ``made`` guesses about ``canaries`` prove of a member of ``family`` (`refutes_trade_off`)."""
+    """Compute the ε that ``right`` of ``made`` guesses prove of a member of ``family`` (`refutes_trade_off`)."""
     return family.lower_bound(lambda curve: refutes_trade_off(curve.least, canaries, made, right, 1 - confidence))
 
 
 def _by_accuracy(family: Family, included: Booleans, likelihood: Floats, confidence: float) -> float:
-    """From the right guesses of "in" where the ratio is above the median of all.
+    """Bound ε by the accuracy of guessing "in" where the ratio is above the median of all.
 
     The best guess, by the posterior, is right with probability (1 + δ(0))/2, independently for each canary. Given the
     releases, no other guess is right more probably, whatever it makes of them; so the number of right ones is at most
@@ -270,11 +266,12 @@ def _by_rates(
 
     statistic, hit, alarm = judged(log_ratio)
     _, gaussian_hit, gaussian_alarm = judged(separation)
-    return (statistic, max(0.0, float(log_ratio(np.array(hit), np.array(alarm)))), family.lower_bound(refuted))
+    by_rates = max(0.0, float(log_ratio(np.array(hit), np.array(alarm))))
+    return statistic, by_rates, family.lower_bound(refuted)
 
 
 def _likelihood_ratios(plan: Plan, seen: Observations) -> Floats:
-    """Log-likelihood of the rounds with the canary over that without, by the plan as stated: ``[canaries]``.
+    """Compute each canary's log-likelihood ratio, with it over without it, by the plan as stated: ``[canaries]``.
 
     Σ_t log(1 - q + q·exp((2x_t - 1)/(2z²))). No statistic is better against that plan (Neyman and Pearson).
     """
@@ -289,7 +286,7 @@ def _likelihood_ratios(plan: Plan, seen: Observations) -> Floats:
 
 
 def _discriminants(plan: Plan, seen: Observations, learning: NDArray[np.int64]) -> dict[str, Floats]:
-    """Fisher's linear discriminants over blocks and over rounds, ``[canaries]``, high where a canary seems to be in.
+    """Compute Fisher's linear discriminants over blocks and over rounds, ``[canaries]``; high values say "in".
 
     They use the covariance that the noise is found to have: where it lacks a direction (none on one member, one draw
     for two, one round's again in another) they find it.
@@ -299,13 +296,13 @@ def _discriminants(plan: Plan, seen: Observations, learning: NDArray[np.int64]) 
     edges = np.linspace(0, plan.rounds, min(plan.rounds, most) + 1).astype(int)[:-1]
     rounds = np.add.reduceat(seen.by_round, edges, axis=1, dtype=np.float64)
     return {
-        name: _discriminant(features, seen.included, learning)
-        for name, features in (("layers", seen.by_block), ("rounds", rounds))
+        "layers": _discriminant(seen.by_block, seen.included, learning),
+        "rounds": _discriminant(rounds, seen.included, learning),
     }
 
 
 def _discriminant(features: Floats, included: NDArray[np.bool_], learning: NDArray[np.int64]) -> Floats:
-    """Σ⁻¹(mean in - mean out) of the learning half, Σ that of the canaries that are out: pure noise."""
+    """Project on Σ⁻¹(mean in - mean out) of the learning half; Σ is that of the canaries that are out: pure noise."""
     known, inside = features[learning], included[learning]
     out = known[~inside]
     covariance = np.atleast_2d(np.cov(out, rowvar=False))
@@ -315,7 +312,7 @@ def _discriminant(features: Floats, included: NDArray[np.bool_], learning: NDArr
 
 
 def _rates(scores: Floats, included: NDArray[np.bool_], thresholds: Floats, confidence: float) -> tuple[Floats, Floats]:
-    """Bounds on the rates of right and wrong guesses at every threshold, ``[2, thresholds]`` each.
+    """Bound the rates of right and wrong guesses at every threshold, ``[2, thresholds]`` each.
 
     Row 0 guesses "in" above it: at least that share of those that are in, at most that share of those that are out. Row
     1 guesses "out" at or below it, the other way round. Both hold together with the confidence.
@@ -325,4 +322,4 @@ def _rates(scores: Floats, included: NDArray[np.bool_], thresholds: Floats, conf
     right = np.stack((len(inside) - low_in, low_out))
     wrong = np.stack((len(outside) - low_out, low_in))
     sizes = np.array([[len(inside)], [len(outside)]])
-    return (clopper_pearson(right, sizes, confidence)[0], clopper_pearson(wrong, sizes[::-1], confidence)[1])
+    return clopper_pearson(right, sizes, confidence)[0], clopper_pearson(wrong, sizes[::-1], confidence)[1]

@@ -1,11 +1,11 @@
 """White-box audit of the mechanism: does it leak more than the plan states?
 
 Canary units contribute vectors of norm exactly C, orthogonal to each other and to all others. A fair coin decides
-whether each canary is in the data. An adversary who sees the released rounds, and knows everything but the coins,
+whether each canary is in the data. An adversary that sees the released rounds, and knows everything but the coins,
 guesses them; the success of the guesses bounds ε from below (`primorl.privacy.audits.bounds`). The audit runs the
 plan's own parts: `Plan.cohort`, `Clip.clip_pieces` and `Plan.release`, so it works for every plan.
 
-The audit does not see what happens outside the plan (local steps, chunks, what a stage writes): `tests/engine` and
+The audit does not cover the code outside the plan (local steps, chunks, files that a stage writes): `tests/engine` and
 the one-run audit do. Nor does it see weaknesses that hardly change ε (fixed partitions in place of Poisson cohorts, the
 realised cohort size in the denominator): the tests compare `Observations` with their stated law instead.
 """
@@ -31,7 +31,7 @@ _MOST_SEEN = 40_000_000  # numbers kept, canaries times rounds
 
 
 def enough_runs(plan: Plan, canaries: int) -> int:
-    """Runs after which 131,072 canaries were seen, or as many as fit in memory (160 MB)."""
+    """Compute the runs after which 131,072 canaries were seen, or as many as fit in memory (160 MB)."""
     return max(1, -(-min(_ENOUGH, _MOST_SEEN // plan.rounds) // canaries))
 
 
@@ -57,8 +57,8 @@ def audit_mechanism(
 def observe(plan: Plan, *, canaries: int, runs: int, on_round: Callable[[], object] = lambda: None) -> Observations:
     """Run the plan's rounds ``runs`` times on data full of canaries.
 
-    A canary that is out keeps its place among the K, which are declared public, and adds nothing to the sum: what is
-    released is what a dataset without it would release. Its update alternates in sign from round to round and
+    A canary that is out keeps its place among the K, which are declared public, and adds nothing to the sum: the
+    release is that of a dataset without it. Its update alternates in sign from round to round and
     from block to block, as an update may: noise used twice then cancels where the canary does not.
 
     Raises:
@@ -75,7 +75,7 @@ def observe(plan: Plan, *, canaries: int, runs: int, on_round: Callable[[], obje
     blocks, width = math.prod(pieces), canaries + _SPARE
     signs = _checkerboard(pieces)
     tables = [_clipped(plan, signs * sign) for sign in (1, -1)]
-    # Which unit is whom: canaries are numbered from 0 and spread over the units, first and last among them; behind them
+    # Kind of each unit: canaries are numbered from 0 and spread over the units, first and last among them; behind them
     # come the kinds of ordinary units, and last the number of a canary that is out.
     ordinary = len(tables[0]) - 1
     absent = canaries + ordinary
@@ -106,7 +106,7 @@ def observe(plan: Plan, *, canaries: int, runs: int, on_round: Callable[[], obje
 
 
 def _checkerboard(pieces: tuple[int, ...]) -> Tensor:
-    """Signs for the pieces of a contribution, such that neighbours differ along every dimension."""
+    """Make signs for the pieces of a contribution, such that neighbours differ along every dimension."""
     signs = torch.ones(())
     for size in pieces:
         signs = signs.unsqueeze(-1) * torch.where(torch.arange(size) % 2 == 1, -1.0, 1.0)
@@ -114,10 +114,10 @@ def _checkerboard(pieces: tuple[int, ...]) -> Tensor:
 
 
 def _clipped(plan: Plan, signs: Tensor) -> Tensor:
-    """Clipped contributions of a canary and of some ordinary units, one a row: ``[P, blocks, 1 + spare]``.
+    """Clip contributions of a canary and of some ordinary units, one a row: ``[P, blocks, 1 + spare]``.
 
     The first coordinate of every piece is the canary's own. The ordinary units use the spare coordinates: random ones,
-    far above, about and below the bound; one that contributes zero; and one whose contribution is NaN.
+    far above, about and below the bound; one that contributes zero; and one that contributes NaN.
     """
     pieces, blocks = plan.clip.pieces, signs.numel()
     scales = torch.tensor([_EXCESS, 1.0, 1.0, 0.1, 0.01, 0.0, math.nan])
@@ -131,7 +131,7 @@ def _clipped(plan: Plan, signs: Tensor) -> Tensor:
 
 
 def _sum(table: Tensor, joined: Tensor, ordinary: Tensor) -> Tensor:
-    """The sum of a cohort, ``[blocks, canaries + spare]``: canary i in coordinate i of every piece.
+    """Sum a cohort's contributions, ``[blocks, canaries + spare]``: canary i in coordinate i of every piece.
 
     ``table`` is `_clipped`'s; ``joined`` and ``ordinary`` say how often each canary and each kind of unit joined.
     """

@@ -1,6 +1,6 @@
 """Auditing with one training run (Steinke, Nasr and Jagielski 2023, arXiv 2305.08846).
 
-m canaries enter the data by fair coins; after one run somebody guesses, for as many of them as they like, who is in.
+m canaries enter the data by fair coins; after one run a guesser says, for as many of them as it likes, which are in.
 Too many right guesses disprove (ε, δ). Nothing is assumed of the mechanism, and the canaries need not be independent
 of each other given the output; only the coins must be fair, independent and unknown to the guesser.
 """
@@ -35,7 +35,7 @@ def guesses(scores: NDArray[np.float64], included: NDArray[np.bool_], k_in: int,
 
 
 def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
-    """Most probability with which an (ε, δ)-DP mechanism lets so many guesses be right (theorem 5.2).
+    """Compute the largest probability with which an (ε, δ)-DP mechanism lets so many guesses be right (theorem 5.2).
 
     With δ = 0 the right guesses are stochastically below W ~ Binomial(r, 1/(1 + e^-ε)): each is no better than
     randomised response. δ adds F ≥ 0 further right guesses with E[F] ≤ 2mδ, so
@@ -59,7 +59,7 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
 
 
 def epsilon_lower_bound(canaries: int, guesses: int, correct: int, delta: float, confidence: float) -> float:
-    """Largest ε (to 1e-6, rounded down) for which (ε, δ)-DP is refuted (`p_value`); 0 if none is.
+    """Find the largest ε (to 1e-6, rounded down) for which (ε, δ)-DP is refuted (`p_value`); 0 if none is.
 
     It exceeds the ε of the mechanism with probability at most 1 - ``confidence``.
 
@@ -86,7 +86,7 @@ def epsilon_lower_bound(canaries: int, guesses: int, correct: int, delta: float,
 def refutes_trade_off(
     least: Callable[[float], float], canaries: int, guesses: int, correct: int, significance: float
 ) -> bool:
-    """Whether so many right guesses refute f-DP (Mahloujifar, Melis and Chaudhuri 2024, arXiv 2410.22235).
+    """Tell whether so many right guesses refute f-DP (Mahloujifar, Melis and Chaudhuri 2024, arXiv 2410.22235).
 
     If they were as probable as ``significance``: let r_i be the probability that a random canary is guessed right and
     at least i guesses are right, and h_i that it is guessed wrong and at least i are right. With its coin turned, a
@@ -117,7 +117,7 @@ def refutes_trade_off(
 def clopper_pearson(
     successes: ArrayLike, trials: ArrayLike, confidence: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Exact two-sided intervals for probabilities from counts (Clopper and Pearson 1934); the arguments broadcast.
+    """Compute exact two-sided intervals of probabilities from counts (Clopper and Pearson 1934); arguments broadcast.
 
     Each end alone fails with probability at most (1 - confidence)/2. P[Binomial(n, p) ≥ k] is the distribution function
     of Beta(k, n - k + 1) at p, so the bounds are its quantiles. Without trials they are 0 and 1.

@@ -126,6 +126,11 @@ def _bits(at: npt.NDArray[np.intp], size: int) -> Bits:
     return np.packbits(chosen)
 
 
+def one(bits: Mapping[tuple[Side, int], bytes]) -> bytes:
+    """Encode a roster's bitmaps as one string of bytes, different for different bitmaps."""
+    return b"".join(f"{side} {segment} {len(part)}\n".encode() + part for (side, segment), part in sorted(bits.items()))
+
+
 class Directory:
     """Rosters of the versions of a history, which may grow; they are read from the store once and checked."""
 
@@ -136,7 +141,7 @@ class Directory:
         self._segments: dict[int, Heads] = {}
 
     def check(self) -> None:
-        """Read the digests of every version. Raise PipelineError for the first version whose digests changed."""
+        """Read the digests of every version. Raise PipelineError for the first version with changed digests."""
         for sequence in self.history.versions:
             self.roster(sequence)
             self.segment(sequence)
@@ -160,7 +165,7 @@ class Directory:
         return self._rosters[version]
 
     def _old_roster(self, version: int, known: Registered) -> Roster:
-        """Build the roster of a version of schema 1, whose digests are stored whole."""
+        """Build the roster of a version of schema 1; its digests are stored whole."""
         content = self._check(version, self._store.members(version), known.members)
         earlier = [each for each in self.history.versions if each < version]
         roster = placed(heads(content), heads(b""), version, earlier, self.segment)
@@ -182,11 +187,6 @@ class Directory:
         if content is None or self.history.chain.members_digest(content) != digest:
             raise self.history.chain.broken(version, "the members of this dataset version were removed or edited")
         return content
-
-
-def one(bits: Mapping[tuple[Side, int], bytes]) -> bytes:
-    """Encode a roster's bitmaps as one string of bytes, different for different bitmaps."""
-    return b"".join(f"{side} {segment} {len(part)}\n".encode() + part for (side, segment), part in sorted(bits.items()))
 
 
 @dataclass(frozen=True)

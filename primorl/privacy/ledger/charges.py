@@ -110,7 +110,7 @@ def pay_or_resume(
 
     *Orphans.* A process that died before its reservation was written leaves a checkpoint of a charge that is not in the
     ledger. Its lock is taken first, so its owner is dead and asks for nothing more. Then this process appends a record.
-    What the owner had asked for, and a server may still be about to commit, was meant for this record's place or an
+    Whatever the owner had asked for, and a server may still be about to commit, was meant for this record's place or an
     earlier one, and each place is used once. So a charge that the ledger does not hold now will never be in it, and the
     checkpoint is deleted. A checkpoint under which something may have been released is never deleted: the ledger has
     lost records.

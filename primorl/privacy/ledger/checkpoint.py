@@ -36,10 +36,10 @@ class State(Protocol):
         """Whether the state lacks a release that the charge pays for only once, so that the run cannot resume."""
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """The tensors to write, by name."""
+        """Return the tensors to write, by name."""
 
     def facts(self) -> Mapping[str, Any]:
-        """Everything else, as strict JSON."""
+        """Return everything else, as strict JSON."""
 
 
 class DataclassState:
@@ -48,11 +48,11 @@ class DataclassState:
     lost: ClassVar[bool] = False
 
     def tensors(self) -> dict[str, Tensor]:
-        """The fields that are tensors."""
+        """Return the fields that are tensors."""
         return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
 
     def facts(self) -> dict[str, Any]:
-        """The other fields."""
+        """Return the other fields."""
         return {name: value for name, value in vars(self).items() if not isinstance(value, Tensor)}
 
     @classmethod

@@ -59,7 +59,7 @@ _LONGEST_PAUSE = 0.25  # seconds
 
 
 class Ledger:
-    """Grants charges and records them.
+    """Ledger of charges: it grants them and records them.
 
     Formal property: let a unit belong to some versions. Whatever processes run at once, die or are killed, and however
     each run was chosen after looking at the results of the earlier ones, all charges on these versions together are
@@ -95,8 +95,9 @@ class Ledger:
     def open(cls, url: str, *, secret: bytes, anchor: Path, read_only: bool = False) -> Self:
         """Open a ledger at SQLAlchemy's ``url``, or begin one.
 
-        ``secret`` is the project's; another one cannot read what this one wrote. ``anchor`` is the file that remembers
-        the chain's head. With ``read_only`` nothing is created or changed; a ledger that was not begun is empty.
+        ``secret`` is the project's; records written under one secret cannot be read under another. ``anchor`` is the
+        file that remembers the chain's head. With ``read_only`` nothing is created or changed, and a missing ledger is
+        empty.
 
         Raises:
             PipelineError: the database cannot be used; it is named without credentials.

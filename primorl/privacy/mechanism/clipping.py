@@ -1,4 +1,4 @@
-"""Clips: bounds on what one unit may contribute. Each clip states the sensitivity of the sum it makes."""
+"""Clips: bounds on the contribution of one unit. Each clip states the sensitivity of the sum it makes."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class Clip(Protocol):
         """Shape of the equal pieces that one contribution consists of, for the audit; ``(1,)`` for one vector."""
 
     def sensitivity_under(self, relation: Relation) -> float:
-        """L2 sensitivity of the sum between neighbouring datasets."""
+        """Return the L2 sensitivity of the sum between neighbouring datasets."""
 
     def clip_pieces(self, contributions: Tensor) -> Tensor:
         """Clip float32 ``[P, *pieces, n]``, the contributions of P units. Returns the same shape."""
 
     def describe(self) -> dict[str, Any]:
-        """The keys of the privacy statement that describe the clip: ``clipping_norm`` and ``clipping``."""
+        """Return the keys of the privacy statement that describe the clip: ``clipping_norm`` and ``clipping``."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class _NormClip:
         return self.sensitivity_under("zero_out_one")
 
     def sensitivity_under(self, relation: Relation) -> float:
-        """L2 sensitivity of the sum between neighbouring datasets.
+        """Return the L2 sensitivity of the sum between neighbouring datasets.
 
         C where one unit is zeroed out: its contribution becomes zero. 2C where one is replaced: one contribution goes
         and another comes, and the two may point in opposite directions.
@@ -185,7 +185,7 @@ class EnsembleClip(_NormClip):
         return self._described(self.mode)
 
     def factors(self, squares: Tensor) -> Tensor:
-        """Scaling factor, at most 1, of every layer of P updates, by their squared norms; both ``[P, L]``.
+        """Compute the scaling factor, at most 1, of every layer of P updates, by their squared norms; both ``[P, L]``.
 
         NaN where the norm is NaN, 0 where it is infinite.
         """
@@ -216,7 +216,7 @@ def _check_norm(clipping_norm: float) -> None:
     """Refuse norms (ValueError) at which squares of vectors to be clipped leave float32.
 
     A square below 2⁻¹²⁶ is rounded to a multiple of 2⁻¹⁴⁹ or to 0, so that the squares of d numbers lose at most
-    d·2⁻¹⁵⁰ of their sum. What `_MARGIN` leaves for that is 2⁻¹⁵ of the squared bound of a part, C² / (N·L). So
+    d·2⁻¹⁵⁰ of their sum. `_MARGIN` leaves for that 2⁻¹⁵ of the squared bound of a part, C² / (N·L). So
     C ≥ 2⁻⁶⁷ √(d N L) is enough: 2e-16 for a million numbers and N·L = 1000.
     """
     if not (_LEAST_NORM <= clipping_norm <= _LARGEST_NORM or clipping_norm == math.inf):
@@ -226,7 +226,7 @@ def _check_norm(clipping_norm: float) -> None:
 
 
 def _squares(update: Tensor) -> Tensor:
-    """``[P, .., n]`` to the squared norms of the P updates, float64."""
+    """Compute the squared norms of P updates ``[P, .., n]``, float64 ``[P]``."""
     import torch
 
     dtype = None if update.shape[-1] <= _LONGEST_ROW else torch.float64

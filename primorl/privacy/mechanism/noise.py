@@ -16,16 +16,16 @@ _BLOCK = 8
 
 
 def normals(entropy: Entropy, count: int) -> Tensor:
-    """``count`` independent standard normals, float64.
+    """Draw ``count`` independent standard normals, float64.
 
     Each is half the sum of four independent Box-Muller draws, √(-2 ln u) cos 2πv; the sines of the same four
     make a second one, of which it is independent. Every u and v has 53 bits of its own.
 
-    Why four: the floating-point values that one draw can take are so few that an observer may tell what it was added to
+    Why four: one draw can take so few floating-point values that an observer may infer the value it was added to
     (Mironov 2012 for Laplace's, Jin et al. 2022 for Gaussian noise). A sum of several has too many pre-images to
     search (Holohan and Braghin 2021). No step rejects or branches on a value, so the time does not follow the noise.
 
-    What this does not cover:
+    Limits:
 
     - It makes the known attacks infeasible, which is not a proof: the sum, adding it to the private total, and rounding
       the release to float32 are floating-point arithmetic, so the release is Gaussian up to about 1e-16 of the noise,

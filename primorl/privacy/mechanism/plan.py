@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # slow to import, and a plan that is only costed releases not
     from torch import Tensor
 
 MOST_UNITS = 1 << 26
-"""So many units' contributions are summed exactly (`Plan.grid`)."""
+"""Largest number of units with an exact sum of contributions (`Plan.grid`)."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Plan:
             raise ValueError("from one seed, units of several processes would share their coins")
 
     def of_process(self, process: int, processes: int) -> Plan:
-        """The same plan for one of several processes that make every round together."""
+        """Return the same plan for one of several processes that make every round together."""
         return replace(self, process=process, processes=processes)
 
     @property
@@ -152,7 +152,7 @@ class Plan:
         return self.sampler.sample(len(self.local_units), self.entropy)
 
     def release(self, total: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """(sum of clipped contributions + N(0, (zC)² I)) / (qK), float32: all that ever leaves a round.
+        """Compute (sum of clipped contributions + N(0, (zC)² I)) / (qK), float32: the only release of a round.
 
         ``total`` holds float64 tensors that together are the sum of the cohort's clipped contributions; sensitive,
         discard right after use.
@@ -174,7 +174,7 @@ class Plan:
         return tuple((part / self.divisor).to(torch.float32) for part in total)
 
     def answer(self, query: GaussianQuery, total: Tensor) -> Tensor:
-        """(sum of the units' contributions + noise) / K, float64: all that ever leaves a query.
+        """Compute (sum of the units' contributions + noise) / K, float64: the only release of a query.
 
         ``total`` is as `GaussianQuery.release` takes it; sensitive, discard right after use. Each of ``queries`` may be
         answered once.
@@ -190,7 +190,7 @@ class Plan:
             raise ValueError(f"process {self.process} holds only a part of the sum: the first process releases")
 
     def spent(self, rounds: int | None = None) -> accounting.Spent | None:
-        """ε after the queries and ``rounds`` (default: the whole reservation); None without noise."""
+        """Compute ε after the queries and ``rounds`` (default: the whole reservation); None without noise."""
         count = self.rounds if rounds is None else rounds
         return self._accounted(count).spent(self.delta) if self.is_private else None
 
@@ -199,7 +199,7 @@ class Plan:
         return accounting.Training(self.sampling_probability, self.noise_multiplier, rounds, queries)
 
     def void(self) -> list[str]:
-        """Reasons why the statement of a run of this plan must not be relied on."""
+        """List reasons not to rely on the statement of a run of this plan."""
         reasons = {
             "noise is seeded": self.entropy.seeded,
             f"delta is not below one over the number of units, {self.units}": self.is_private

@@ -38,7 +38,7 @@ Kind = TypeVar("Kind", bound=type)
 
 
 def register_query(name: str) -> Callable[[Kind], Kind]:
-    """Class decorator: register a query type under its name in ``privacy.json``, lower-case and not taken."""
+    """Register a query type (class decorator) under its name in ``privacy.json``, lower-case and not taken."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"query name {name!r}: allowed are up to 40 lower-case letters, digits and underscores")
 
@@ -52,7 +52,7 @@ def register_query(name: str) -> Callable[[Kind], Kind]:
 
 
 def query_types() -> Mapping[str, type]:
-    """Every registered query type, by name. A type is registered when its module is imported."""
+    """Return every registered query type, by name. A type is registered when its module is imported."""
     return MappingProxyType(_TYPES)
 
 
@@ -66,7 +66,7 @@ class Contribution(ABC):
 
     @abstractmethod
     def sensitivity_under(self, relation: Relation) -> float:
-        """L2 sensitivity of the sum between neighbouring datasets."""
+        """Return the L2 sensitivity of the sum between neighbouring datasets."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class GaussianQuery:
 
     @classmethod
     def of(cls, what: str, contribution: Contribution, noise_multiplier: float) -> GaussianQuery:
-        """The query of a registered name (else ValueError), with the sensitivity that its contribution states."""
+        """Make the query of a registered name (else ValueError), with the sensitivity that its contribution states."""
         if what not in _TYPES:
             raise ValueError(f"query {what!r}: not registered; registered are {sorted(_TYPES)} (`register_query`)")
         return cls(what, contribution.sensitivity, noise_multiplier)
@@ -101,7 +101,7 @@ class GaussianQuery:
         return dp_event.GaussianDpEvent(self.noise_multiplier)
 
     def release(self, total: Tensor, entropy: Entropy) -> Tensor:
-        """The sum + N(0, (z · sensitivity)² I), float64 in units of 1: the only thing that is released.
+        """Compute the sum + N(0, (z · sensitivity)² I), float64 in units of 1: the only value that is released.
 
         ``total`` is the sum of the units' contributions, int64 (in multiples of 1 / ONE), of any shape; sensitive,
         discard right after use.
@@ -115,7 +115,7 @@ class GaussianQuery:
         return exact + noise.to(exact.device)
 
     def statement(self, delta: float) -> QueryStatement:
-        """The entry in ``privacy.json``; its ε is that of this query alone."""
+        """Make the entry in ``privacy.json``; its ε is that of this query alone."""
         alone = accounting.spent(self.event, delta) if self.noise_multiplier else None
         return QueryStatement(
             what=self.what,
@@ -132,7 +132,7 @@ class Fractions(Contribution):
     Formal guarantee: a unit of n rows, c_b of them in bin b of a column, adds ⌊2²⁰ c_b / n⌋ to that bin. These are not
     negative and add up to at most 2²⁰, so their L2 norm, at most their sum, is at most one; over the columns it is at
     most √columns, which is reached when each column has all its rows in one bin. The bins are public. Replacing a unit
-    exchanges two such vectors, whose difference has norm at most √(2 · columns).
+    exchanges two such vectors; their difference has norm at most √(2 · columns).
 
     | a unit's row            | what happens                          |
     |-------------------------|---------------------------------------|

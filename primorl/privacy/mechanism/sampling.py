@@ -1,6 +1,6 @@
-"""Randomness that protects people: cohorts, local orders, noise.
+"""Sources of randomness for cohorts, local orders and noise, and the Poisson sampler of cohorts.
 
-Never logged, never saved, never seeded from a config: the seed is enough to subtract the noise.
+Seeds are never logged, saved or taken from a config: a seed is enough to subtract the noise.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CELL = 2.0**-53
 
 
 class Entropy(Protocol):
-    """A source of random bytes; ``seeded`` says that somebody could predict it, which voids a guarantee."""
+    """Source of random bytes; a ``seeded`` one can be predicted, which voids a guarantee."""
 
     @property
     def seeded(self) -> bool:
@@ -35,7 +35,7 @@ class Entropy(Protocol):
 
 
 class SystemEntropy:
-    """A ChaCha20 keystream under a key that the operating system draws anew for every call.
+    """ChaCha20 keystream under a key that the operating system draws anew for every call.
 
     Nothing is kept between calls, so there is no state to save, to fork or to replay on resume.
     """
@@ -64,19 +64,19 @@ class SeededEntropy:
 
 
 def integers(entropy: Entropy, count: int) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    """``count`` independent uniform 64-bit integers."""
+    """Draw ``count`` independent uniform 64-bit integers."""
     words = np.empty(count, np.uint64)
     entropy.fill(words.view(np.uint8).data)
     return words
 
 
 def uniforms(entropy: Entropy, shape: tuple[int, ...]) -> Tensor:
-    """Independent uniforms in (0, 1), float64, 53 random bits each; never exactly 0 or 1."""
+    """Draw independent uniforms in (0, 1), float64, 53 random bits each; never exactly 0 or 1."""
     return cells(integers(entropy, math.prod(shape))).mul_(CELL).reshape(shape)
 
 
 def cells(words: NDArray[np.uint64]) -> Tensor:
-    """The upper 53 bits k of each word as k + ¼, float64, in the words' own memory: from ¼ to 2⁵³ - 1.
+    """Convert the upper 53 bits k of each word to k + ¼, float64, in the words' own memory: from ¼ to 2⁵³ - 1.
 
     A quarter, for the largest k plus a half would round to 2⁵³, and times 2⁻⁵³ be a one.
     """
@@ -88,16 +88,16 @@ def cells(words: NDArray[np.uint64]) -> Tensor:
 
 @dataclass(frozen=True)
 class PoissonSampler:
-    """Every unit tosses its own coin of probability q, independently of all others and of all rounds.
+    """Poisson sampler: every unit joins with probability q, independently of all others and of all rounds.
 
-    Formal guarantee: zeroing out a unit changes no other unit's coin, which is what
-    `PoissonSampledDpEvent` accounts. The realised cohort may be empty; its size is private.
+    Formal guarantee: zeroing out a unit changes no other unit's coin, as `PoissonSampledDpEvent` accounts it. The
+    realised cohort may be empty; its size is private.
     """
 
     sampling_probability: float
 
     def sample(self, units: int, entropy: Entropy) -> Tensor:
-        """Indices of this round's cohort, int64 ``[U]``, ascending. Sensitive: never log it or its size."""
+        """Draw the indices of this round's cohort, int64 ``[U]``, ascending. Sensitive: never log it or its size."""
         import torch
 
         if self.sampling_probability >= 1:

@@ -51,7 +51,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class Selection:
-    """Chooses one of k candidates by their sums of scores, once. Only the number of the winner leaves.
+    """Private choice of one of k candidates by their sums of scores, once. Only the number of the winner is released.
 
     The mechanism is permute-and-flip (McKenna and Sheldon 2020, "Permute-and-flip: a new mechanism for differentially
     private selection"), without their factor 2, as the sums are monotone: candidate j is admitted with probability
@@ -123,7 +123,7 @@ class Selection:
         return PureDpEvent(self.epsilon)
 
     def choose(self, total: Tensor) -> int:
-        """The number of the winner: all that ever leaves.
+        """Return the number of the winner, the only value that is released.
 
         ``total`` has the sums over all units as `Scores.total` makes them; sensitive, discard right after use.
 
@@ -138,7 +138,7 @@ class Selection:
         return admitted[below(self.entropy, len(admitted))]
 
     def void(self) -> list[str]:
-        """Reasons why the statement of a choice must not be relied on."""
+        """List reasons not to rely on the statement of a choice."""
         reasons = {
             "noise is seeded": self.entropy.seeded,
             f"delta is not below one over the number of units, {self.units}": self.delta >= 1 / self.units,
@@ -163,7 +163,7 @@ class Selection:
 
 
 def below(entropy: Entropy, limit: int) -> int:
-    """A uniform whole number from 0 to ``limit`` - 1, exactly: bits are drawn until they are one."""
+    """Draw a uniform whole number from 0 to ``limit`` - 1, exactly, by rejection of random bits."""
     bits = (limit - 1).bit_length()
     buffer = bytearray(-(-bits // 8))
     while True:
@@ -174,7 +174,7 @@ def below(entropy: Entropy, limit: int) -> int:
 
 
 def flip(entropy: Entropy, exponent: Fraction) -> bool:
-    """True with probability exp(-``exponent``), exactly, for an exponent of at least 0.
+    """Draw True with probability exp(-``exponent``), exactly, for an exponent of at least 0.
 
     Canonne, Kamath and Steinke 2020, Algorithm 1: in a row of coins of probability γ/1, γ/2, γ/3, …, γ ≤ 1, the number
     of those that fall before the first that does not is even with probability exp(-γ).
