@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from primorl.base.files import file_sha256, write_json
+from primorl.base.files import file_sha256
 from primorl.base.records import Hexadecimal, Line, Within, read_record, record, to_json, write_record
 from primorl.base.reporting import Log, StageLog
 from primorl.evaluate.private.results import Answer, PrivateEvaluation
@@ -157,7 +157,7 @@ class Summary:
 
     def write(self, path: Path) -> None:
         """Write the file, atomically."""
-        write_json(path, self.to_json())
+        write_record(path, self)
 
     @classmethod
     def read(cls, path: Path) -> "Summary":
@@ -179,15 +179,18 @@ def stated(statement: Statement, answers: PrivateEvaluation) -> dict[str, Any]:
 
 def write_curve(path: Path, curve: Sequence[Estimate], score: Score | None) -> None:
     """Write one CSV row an epoch. Unmeasured numbers stay empty; a value in the model has columns of its own."""
-    measured = ["return_mean", "return_low", "return_high", "normalized_score"]
+    header = ["epoch", "return_mean", "return_low", "return_high", "normalized_score"]
     of_model = isinstance(curve[0], ModelValue)
+    if of_model:
+        header += ["model_value", "model_low", "model_high"]
     with path.open("w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file, lineterminator="\n")
-        rows.writerow(["epoch", *measured, *(["model_value", "model_low", "model_high"] if of_model else [])])
+        rows.writerow(header)
         for epoch, point in enumerate(curve, start=1):
-            numbers = [point.mean, point.low, point.high]
-            scored = [*numbers, score(point.mean) if score else None]
-            rows.writerow([epoch, *([None] * len(measured) + numbers if of_model else scored)])
+            if of_model:
+                rows.writerow([epoch, None, None, None, None, point.mean, point.low, point.high])
+            else:
+                rows.writerow([epoch, point.mean, point.low, point.high, score(point.mean) if score else None])
 
 
 def _value(final: Estimate, score: Score | None) -> dict[str, Any]:

@@ -132,28 +132,25 @@ def text(summary: dict[str, Any]) -> str:
     """
     score, seconds, seeds = summary["normalized_score"], summary["seconds"], summary.get("seeds", [summary["seed"]])
     advice = summary.get("recommendation")
+    several = len(seeds) > 1
     rows = [
         ("dataset", f"{summary['dataset']} ({summary['env_id'] or 'no simulator'}), {summary['units']} private units"),
-        ("variant", f"{summary['variant']}, " + (f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}")),
+        ("variant", f"{summary['variant']}, " + (f"{len(seeds)} seeds" if several else f"seed {seeds[0]}")),
         ("privacy", f"{'of the policy: ' if summary['private'] else ''}{guarantee(summary)}"),
         ("spent", f"{'' if summary['spent_on_dataset']['epsilon'] is None else 'in all: '}{account(summary)}"),
-        *_private_answers(summary),
-        *_value(summary, f" over {len(seeds)} seeds" if len(seeds) > 1 else ""),
-        *([] if advice is None else _advice(advice)),
-        ("score", ("none declared" if summary["env_id"] else "not measured") if score is None else f"{score:.1f}"),
-        (
-            "time",
-            f"{sum(seconds.values()):.0f} s: " + ", ".join(f"{name} {took:.0f}" for name, took in seconds.items()),
-        ),
     ]
+    rows += _private_answers(summary)
+    rows += _value(summary, f" over {len(seeds)} seeds" if several else "")
+    if advice is not None:
+        rows.append(("gain", f"{gain(advice)}: {gain_note(advice)}"))
+        rows.append(("advice", f"{ADVICE[advice['answer']]}. {advice['reason']}"))
+    if score is not None:
+        rows.append(("score", f"{score:.1f}"))
+    else:
+        rows.append(("score", "none declared" if summary["env_id"] else "not measured"))
+    stages = ", ".join(f"{name} {took:.0f}" for name, took in seconds.items())
+    rows.append(("time", f"{sum(seconds.values()):.0f} s: {stages}"))
     return "\n".join(f"{name:<8} {value}" for name, value in rows)
-
-
-def _advice(advice: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [
-        ("gain", f"{gain(advice)}: {gain_note(advice)}"),
-        ("advice", f"{ADVICE[advice['answer']]}. {advice['reason']}"),
-    ]
 
 
 def _private_answers(summary: dict[str, Any]) -> list[tuple[str, str]]:
@@ -164,7 +161,9 @@ def _private_answers(summary: dict[str, Any]) -> list[tuple[str, str]]:
     for each in sorted(shown, key=lambda answer: list(_WHOSE).index(answer["of"])):
         note = ", as it would be released" if each["of"] == "clone" else ""  # drawn actions may be worth something else
         rows.append((_WHOSE[each["of"]], f"{value(each['value'], each['ci95'])} by {source(each)}{note}"))
-    return rows + ([("model", summary["model_verdict"])] if "model_verdict" in summary else [])
+    if "model_verdict" in summary:
+        rows.append(("model", summary["model_verdict"]))
+    return rows
 
 
 def _value(summary: dict[str, Any], over: str) -> list[tuple[str, str]]:

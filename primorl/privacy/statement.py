@@ -24,7 +24,7 @@ _ROUNDS = ("sampling_probability", "noise_multiplier", "clipping_norm", "rounds"
 _WITHOUT_ROUNDS = "PureDpEvent", "NoOpDpEvent"
 NOTHING_READ: dict[str, Any] = {"type": "NoOpDpEvent"}
 NO_ROUNDS: dict[str, Any] = {**dict.fromkeys(_ROUNDS), "queries": ()}
-"""The keys of a statement that only rounds have."""
+"""Keys of a statement that only rounds have."""
 
 
 @record
@@ -86,11 +86,11 @@ class AttackPoint:
 
 @record
 class OnlineProtocol:
-    """How users were met who came after training. Every policy of the run may be seen by all who come later.
+    """Protocol of online learning. All later users may see every policy of the run.
 
-    The guarantee is also a joint one: what all other users receive, in whatever coalition, is (ε, δ)-private in one
-    user's data, by the billboard lemma (Hsu et al. 2016). What she receives herself follows her own data and is not
-    covered.
+    The guarantee is also a joint one: the outputs to all other users, in any coalition, are (ε, δ)-private in one
+    user's data, by the billboard lemma (Hsu et al. 2016). The outputs to that user depend on the user's own data and
+    are not covered.
     """
 
     algorithm: Annotated[Line, "Name of the update."]
@@ -124,10 +124,9 @@ class Statement:
     """Guarantee of a release, and its assumptions (``privacy.json``).
 
     Every mechanism has the keys up to ``void``. ``clipping`` and ``termination`` describe the dynamics model, and are
-    null for other mechanisms. A mechanism without rounds, such as a private selection, has no numbers of rounds; its
-    event is of pure ε-DP. What was made from the releases of several mechanisms has no numbers of rounds either: its
-    event is theirs together, and ``mechanisms`` has each by itself. The ledger adds ``charge`` and
-    ``spent_on_dataset``.
+    null for other mechanisms. A mechanism without rounds, such as a private selection, has null for the keys of rounds;
+    its event is of pure ε-DP. A result of several releases has null for these keys, too: its event is the composed one,
+    and ``mechanisms`` lists each by itself. The ledger adds ``charge`` and ``spent_on_dataset``.
 
     Raises:
         ValueError: private, yet a number that a guarantee needs is null.

@@ -217,21 +217,24 @@ class DoublyRobust(ModelCorrection):
         A probability below 1 / ``largest_weight``, or one that is zero, changes nothing beside that bound; NaN counts
         as 1.
         """
-        if self.behaviour is None:
-            if episodes.probability is None:
-                raise ValueError("the log names no probabilities of actions: give a clone or a fit")
-            probability = episodes.probability
-        else:
-            if isinstance(self.behaviour, BehaviourFit):
-                chances = self.behaviour.probabilities(problem, values, episodes.observation)
-            else:
-                if problem.clone is None:
-                    raise ValueError("there is no clone of the behaviour: give a fit")
-                chances = problem.asked(problem.clone, episodes.observation)
-            probability = chances.gather(-1, episodes.action.argmax(-1, keepdim=True))[..., 0]
+        probability = self._logged_probability(problem, values, episodes)
         probability = probability.nan_to_num(nan=1.0).clamp(1 / self.largest_weight, 1.0)
         same = problem.actions(episodes.observation).argmax(-1) == episodes.action.argmax(-1)
         return torch.where(same, 1 / probability, 0.0)
+
+    def _logged_probability(self, problem: Problem, values: Values, episodes: Episodes) -> Tensor:
+        """Compute b(a_t | s_t) of every row, ``[U, M]``: of the log, of the fit or of the clone; sensitive."""
+        if self.behaviour is None:
+            if episodes.probability is None:
+                raise ValueError("the log names no probabilities of actions: give a clone or a fit")
+            return episodes.probability
+        if isinstance(self.behaviour, BehaviourFit):
+            chances = self.behaviour.probabilities(problem, values, episodes.observation)
+        elif problem.clone is None:
+            raise ValueError("there is no clone of the behaviour: give a fit")
+        else:
+            chances = problem.asked(problem.clone, episodes.observation)
+        return chances.gather(-1, episodes.action.argmax(-1, keepdim=True))[..., 0]
 
     def _half_range(self, problem: Problem) -> float:
         """Compute half of the width of the interval that ψ is held within."""

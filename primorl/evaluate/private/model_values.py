@@ -146,16 +146,13 @@ class ModelQ:
     @property
     def row_bytes(self) -> int:
         """Bound the memory of `action_values` for a logged row and the one after it."""
-        return (
-            16 * self.problem.ensemble.architecture.members * (self.features + 4 * self.problem.observation_size + 200)
-        )
+        members, size = self.problem.ensemble.architecture.members, self.problem.observation_size
+        return 16 * members * (self.features + 4 * size + 200)
 
     def fit(self) -> dict[str, Tensor]:
         """Fit the regressions; their weights are public values of an estimator."""
-        weights = torch.stack(
-            [self._fit_member(number) for number in range(self.problem.ensemble.architecture.members)]
-        )
-        return {_WEIGHTS: weights}
+        members = range(self.problem.ensemble.architecture.members)
+        return {_WEIGHTS: torch.stack([self._fit_member(number) for number in members])}
 
     def values(self, fitted: Values, observation: Tensor, step: Tensor) -> Tensor:
         """Compute V̂_i ``[N, B]``, for ``[N, B, S]`` or ``[B, S]`` and steps ``[B]``, in the rewards' bounds."""

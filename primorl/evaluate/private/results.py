@@ -97,14 +97,10 @@ class PrivateEvaluation:
 
         Free answers, which no charge of their own binds, are part of every estimator's.
         """
-        content, free = to_json(self), {answer.estimator for answer in self.estimates} - self.statements.keys()
-        own = [
-            [each for each in content[key] if each["estimator"] in (estimator, *free)]
-            for key in ("estimates", "histograms")
-        ]
+        content = to_json(self)
+        bound = {answer.estimator for answer in self.estimates} - self.statements.keys() | {estimator}
+        own = [[each for each in content[key] if each["estimator"] in bound] for key in ("estimates", "histograms")]
         about = {key: content[key] for key in _ABOUT} | {"statement": content["statements"].get(estimator)}
-        if estimator == "model_check":
-            about |= {"verdict": content["verdict"]}
         return hashlib.sha256(json.dumps([about, own], sort_keys=True).encode()).hexdigest()
 
     def made(self, estimator: str) -> dict[str, str]:
@@ -121,12 +117,14 @@ class PrivateEvaluation:
         """
         if not self.asked:
             return
-        for key, file in (
-            ("model_sha256", model / "model.safetensors"),
-            ("policy_sha256", policy / "policy.safetensors"),
-            ("clone_sha256", clone / "policy.safetensors"),
-        ):
-            if getattr(self, key) != (file_sha256(file) if key != "clone_sha256" or file.exists() else None):
+        files = {
+            "model_sha256": model / "model.safetensors",
+            "policy_sha256": policy / "policy.safetensors",
+            "clone_sha256": clone / "policy.safetensors",
+        }
+        for key, file in files.items():
+            missing = key == "clone_sha256" and not file.exists()
+            if getattr(self, key) != (None if missing else file_sha256(file)):
                 raise PipelineError(f"{path}: {key}: the answers are not about {file}, which is here; run `dvc repro`")
 
     def write(self, path: Path) -> None:

@@ -38,18 +38,17 @@ def left_of(limit: float, spent: float, digits: int = 4) -> str:
     return _written(left.normalize(Context(prec=digits, rounding=ROUND_FLOOR)), digits) if left > 0 else "0"
 
 
-def percent_at_most(share: float, digits: int = 3) -> str:
-    """Format a share, from 0 to 1, in percent, rounded up and never above 100%."""
+def percent_at_most(share: float) -> str:
+    """Format a share, from 0 to 1, in percent of three digits, rounded up and never above 100%."""
+    if share <= 0 or math.isnan(share):
+        return "0%"
     # In decimals: a product by 100 in floats could fall below the share.
-    return f"{_plain(min(Decimal(100), 100 * _rounded(share, digits, ROUND_CEILING)))}%" if share > 0 else "0%"
+    percent = min(Decimal(100), 100 * _rounded(share, 3, ROUND_CEILING))
+    return f"{percent.normalize():f}%"
 
 
 def _written(value: Decimal, digits: int) -> str:
     return f"{value:,f}" if _LEAST < value.adjusted() < _MOST else f"{float(value):.{digits}g}"
-
-
-def _plain(value: Decimal) -> str:
-    return f"{value.normalize():f}"
 
 
 def _rounded(value: float, digits: int, rounding: str) -> Decimal:

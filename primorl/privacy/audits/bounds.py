@@ -61,10 +61,6 @@ class Curve:
         """δ(0): at most this lie apart the probabilities of anything with and without a unit."""
         return float(self.deltas[0])
 
-    def allows(self, hit: float, alarm: float) -> bool:
-        """Tell whether a guess may be right with probability ``hit`` and a false alarm with probability ``alarm``."""
-        return self.least(hit) <= alarm
-
     def least(self, hit: float) -> float:
         """Compute the least rate of false alarms of a test of power ``hit``: the inverse of 1 - f (Dong et al. 2022).
 
@@ -262,7 +258,7 @@ def _by_rates(
         return np.asarray(ndtri(np.clip(hits, 1e-12, None)) - ndtri(np.clip(alarms, None, 1 - 1e-12)))
 
     def refuted(curve: Curve) -> bool:
-        return not curve.allows(gaussian_hit, gaussian_alarm)
+        return curve.least(gaussian_hit) > gaussian_alarm
 
     statistic, hit, alarm = judged(log_ratio)
     _, gaussian_hit, gaussian_alarm = judged(separation)

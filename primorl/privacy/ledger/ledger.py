@@ -41,12 +41,7 @@ from primorl.privacy.ledger.history import (
     Version,
 )
 from primorl.privacy.ledger.progress import Progress
-from primorl.privacy.ledger.refusals import (
-    refuse_beyond,
-    refuse_published,
-    refuse_second,
-    refuse_unbounded,
-)
+from primorl.privacy.ledger.refusals import refuse_beyond, refuse_published, refuse_second, refuse_unbounded
 from primorl.privacy.ledger.store import Mark, Packed, Store
 from primorl.privacy.statement import ACCOUNTANT, NOTHING_READ
 
