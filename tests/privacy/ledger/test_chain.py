@@ -14,6 +14,7 @@ import pytest
 from primorl.base.errors import PipelineError
 from primorl.privacy.ledger.chain import Anchor, Chain, Head, Record
 from primorl.privacy.ledger.ledger import BrokenLedger, Budget, Disagreement, Ledger
+from primorl.privacy.ledger.store import Store
 from tests.privacy.ledger.ledgers import DELTA, INSERT, SECRET, at_once, execute, opened, request, version
 
 KINDS = ["version", "reserved", "reserved", "committed", "version", "reserved", "aborted", "reserved"]
@@ -249,3 +250,17 @@ def test_a_repair_names_what_the_head_knows_and_keeps_it(url: str, path: Path) -
     execute(url, "UPDATE ledger_records SET body = '{}' WHERE sequence = 2")
     with pytest.raises(PipelineError, match="record 2: its content"):
         BrokenLedger.open(url, secret=SECRET, anchor=path).renew_head()
+
+
+def test_an_export_holds_the_very_records_that_were_verified(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+    verified, ledger, read = list(book.records), book.opened(), Store.read
+
+    def read_and_edit(store: Store, since: int = 0) -> list[Record]:
+        found = read(store, since)
+        book.set(8, body="{}")
+        return found
+
+    monkeypatch.setattr(Store, "read", read_and_edit)
+    assert [Record(**record) for record in ledger.export()] == verified
+    with pytest.raises(PipelineError, match=f"record 8: {EDITED}"):
+        ledger.export()
