@@ -141,11 +141,10 @@ class PromptUpdate:
         self, network: LanguagePolicy, values: Values, met: Answers, cohort: Cohort, number: int
     ) -> dict[str, Tensor]:
         """See `primorl.online.learning.Update.updated`."""
-        bound = self.clipping_norm if cohort.noise_multiplier > 0 else math.inf
-        step = cohort.noisy_mean(self._contributions(network, values, met, bound), self.clipping_norm)
+        step = cohort.noisy_mean(self._contributions(network, values, met), self.clipping_norm)
         return {**values, PARAMETERS: values[PARAMETERS] + self.learning_rate * step}
 
-    def _contributions(self, policy: LanguagePolicy, values: Values, met: Answers, bound: float) -> Iterator[Tensor]:
+    def _contributions(self, policy: LanguagePolicy, values: Values, met: Answers) -> Iterator[Tensor]:
         """One row ``[u, d]`` for each prompt, piece after piece. Sensitive."""
         now = values[PARAMETERS]
         yield now.new_zeros(0, len(now))  # a cohort of nobody releases noise as well
@@ -157,7 +156,7 @@ class PromptUpdate:
             gradients = prompt_gradients(policy, part, beside_the_others(rewards))
             change = torch.zeros_like(now) if self.local_steps else gradients(now)
             for _ in range(self.local_steps):
-                change = within(change + self.local_rate * gradients(now + change), bound)
+                change = within(change + self.local_rate * gradients(now + change), self.clipping_norm)
             yield change
 
 

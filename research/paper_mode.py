@@ -30,6 +30,7 @@ from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.audits.one_run import clopper_pearson
 from primorl.privacy.mechanism.plan import Plan
 from primorl.simulators.batches import batch
+from primorl.simulators.environments import Floats
 
 _CRITIC, _FIRST, _SECOND, _STEPS = "critic", "critic_first_moment", "critic_second_moment", "critic_steps"
 _FIRST_DECAY, _SECOND_DECAY, _LEAST = 0.9, 0.999, 1e-8  # of Adam
@@ -123,6 +124,23 @@ class CarriedCritic(AdamDPPG):
             parameters = parameters + self.local_learning_rate * adam.direction(gradient)
         moments = {_FIRST: adam.first[0], _SECOND: adam.second[0], _STEPS: torch.tensor(adam.steps)}
         return {_CRITIC: parameters.detach()[0], **moments}
+
+
+class CarriedUsers(SimulatedUsers):
+    """Users who go on in the environments of the cohort before, at the states in which its users left them.
+
+    So CleanRL, which the paper builds on, collects steps. It voids the guarantee: a user's actions decide on the states
+    that a later user begins with, without any noise.
+    """
+
+    _begun = False
+
+    def first_observations(self, count: int, seed: int) -> Floats:
+        """See `SimulatedUsers.first_observations`."""
+        if not self._begun:
+            self._begun = True
+            return self.batch.reset(count, seed)
+        return self.batch.restart(np.zeros(count, bool))
 
 
 def critic_of(network: PolicyNetwork) -> PolicyNetwork:

@@ -39,7 +39,7 @@ def online_plan(
         users: N, users of the run, at most; public.
         unit: of privacy.
         cohort: m, the divisor of every sum.
-        noise_multiplier: z; 0: no noise and no clip, the non-private twin.
+        noise_multiplier: z; 0: no noise, the non-private twin, which keeps the clip.
         releases: noisy sums that an update makes of one cohort.
         appearances: the most cohorts that one user is in.
         delta: at which ε is stated.
@@ -49,7 +49,7 @@ def online_plan(
         units=users,
         unit=unit,
         sampler=PoissonSampler(1.0),
-        clip=L2Clip(1.0 if noise_multiplier > 0 else float("inf")),
+        clip=L2Clip(1.0),
         noise_multiplier=noise_multiplier,
         rounds=releases * appearances,
         delta=delta,
@@ -106,13 +106,12 @@ class Cohort:
         plan = self._plan
         clip, grid = plan.clip, plan.grid
         assert isinstance(clip, L2Clip)
-        scale = clipping_norm if plan.is_private else 1.0
         total, users = None, 0
         for rows in (contributions,) if isinstance(contributions, Tensor) else contributions:
             users += len(rows)
             if users > self.users:
                 raise ValueError(f"{users} users in a cohort of {self.users}")
-            clipped = clip.finish(rows.detach().to(torch.float64) / scale)
+            clipped = clip.finish(rows.detach().to(torch.float64) / clipping_norm)
             if grid > 0:  # the sum is then exact, so that nobody's presence moves the rounding of the others
                 clipped = clipped.div_(grid).trunc_().mul_(grid)
             own = clipped.sum(0)
@@ -120,7 +119,7 @@ class Cohort:
         if total is None:
             raise ValueError("no contributions: an empty cohort is a piece of no rows, [0, n]")
         (unit,) = plan.release((total,))
-        return unit * scale
+        return unit * clipping_norm
 
 
 PARAMETERS = "parameters"

@@ -165,9 +165,8 @@ class DPPG:
         """See `Update.updated`."""
         start, advantages = values[PARAMETERS], self.advantages(network, values, met)
         schedule = self.schedule(met.steps, number)
-        bound = self.clipping_norm if cohort.noise_multiplier > 0 else float("inf")
         pieces = (slice(at, at + _AT_ONCE) for at in range(0, met.users, _AT_ONCE))
-        deltas = (self.local_updates(network, start, met.of(own), advantages[own], schedule, bound) for own in pieces)
+        deltas = (self.local_updates(network, start, met.of(own), advantages[own], schedule) for own in pieces)
         return {PARAMETERS: start + self.learning_rate * cohort.noisy_mean(deltas, self.clipping_norm)}
 
     def advantages(self, network: PolicyNetwork, values: Values, met: Trajectories) -> Tensor:
@@ -176,13 +175,7 @@ class DPPG:
         return normalised(generalised_advantages(met, before, after, self.discount, self.decay), met.valid)
 
     def local_updates(
-        self,
-        network: PolicyNetwork,
-        start: Tensor,
-        met: Trajectories,
-        advantages: Tensor,
-        schedule: list[Tensor],
-        bound: float,
+        self, network: PolicyNetwork, start: Tensor, met: Trajectories, advantages: Tensor, schedule: list[Tensor]
     ) -> Tensor:
         """Compute θ - θ₀ of every user, ``[U, d]``; zero for one without steps. Sensitive.
 
@@ -192,7 +185,6 @@ class DPPG:
             met: trajectories.
             advantages: Â, ``[U, T]``.
             schedule: numbers of the steps of every minibatch, the same for all users.
-            bound: S; infinite for the non-private twin.
         """
         begin = start.expand(met.users, -1)
         with torch.no_grad():
@@ -206,7 +198,7 @@ class DPPG:
             gains = (logs - old[:, steps]).exp() * advantages[:, steps]
             (gradients,) = torch.autograd.grad((torch.where(valid, gains, 0.0) / counts.clamp(min=1)).sum(), own)
             moved = deltas + self.local_learning_rate * climb(gradients)
-            deltas = within(torch.where(counts > 0, moved, deltas), bound)
+            deltas = within(torch.where(counts > 0, moved, deltas), self.clipping_norm)
         return deltas
 
     def rule(self, parameters: Tensor) -> Callable[[Tensor], Tensor]:

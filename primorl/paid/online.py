@@ -40,7 +40,7 @@ from primorl.privacy.ledger.charges import Payment
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.statement import OnlineProtocol, Statement
 from primorl.simulators.batches import batch
-from primorl.simulators.environments import EnvironmentBatch
+from primorl.simulators.environments import EnvironmentBatch, Floats
 from primorl.tracking import StageRun
 
 STAGE = "online"
@@ -99,7 +99,7 @@ class SimulatedUsers:
         seed = int(np.random.SeedSequence([self._seed, *numbers]).generate_state(1, np.uint64)[0] >> 1)
         generator = torch.Generator().manual_seed(seed)
         network, parameters = network.to(torch.device("cpu")), parameters.cpu()
-        observations = torch.from_numpy(self.batch.reset(count, seed))
+        observations = torch.from_numpy(self.first_observations(count, seed))
         present = torch.ones(count, dtype=torch.bool)
         left = torch.full((count,), self._episodes or T + 1)
         kept: list[tuple[Tensor, ...]] = []
@@ -118,6 +118,10 @@ class SimulatedUsers:
             restart = self._episodes != 1 or bool(over.any())
             observations = torch.from_numpy(self.batch.restart(over.numpy())) if restart else after
         return _padded(kept, T)
+
+    def first_observations(self, count: int, seed: int) -> Floats:
+        """Reset every user's environment; observations ``[count, S]``."""
+        return self.batch.reset(count, seed)
 
 
 def _padded(kept: Sequence[tuple[Tensor, ...]], steps: int) -> Trajectories:

@@ -108,7 +108,7 @@ def plan_of(noise_multiplier: float, releases: int = 1) -> Plan:
     )
 
 
-def unprotected(update: Update, shape: PolicyNetwork, data: Trajectories) -> Tensor:
-    """The step of an update without noise and clip."""
+def without_noise(update: Update, shape: PolicyNetwork, data: Trajectories) -> Tensor:
+    """Make the step of an update without noise; the clip is kept."""
     cohort = Cohort(plan_of(0.0, update.releases), update.releases)
     return update.updated(shape, begun(shape), data, cohort, 3)[PARAMETERS] - begun(shape)[PARAMETERS]

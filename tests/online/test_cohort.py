@@ -37,8 +37,8 @@ def test_noise_is_z_times_s_over_m() -> None:
     assert is_noise_of(noise, Z * NORM / COHORT)
     for wrong in (2 / 3, 3 / 2, COHORT / len(rows)):
         assert not is_noise_of(noise, Z * NORM / COHORT * wrong)
-    twin = Cohort(plan(0.0), 1).noisy_mean(torch.ones(4, 2), NORM)
-    torch.testing.assert_close(twin, torch.full((2,), 4 / COHORT), msg="the mean is over the public size")
+    twin = Cohort(plan(0.0), 1).noisy_mean(torch.tensor([[9.0, 0.0]] * 4), NORM)
+    torch.testing.assert_close(twin, torch.tensor([4 * NORM / COHORT, 0.0]), msg="clip and public size are kept")
 
 
 def test_no_release_is_made_that_was_not_paid_for() -> None:

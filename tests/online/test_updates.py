@@ -21,10 +21,10 @@ from primorl.online.updates import (
 )
 from research.natural_gradient import gain, step_scores
 from research.paper_mode import AdamDPPG
-from tests.online.cohorts import USERS, begun, met, network, recorded, unprotected
+from tests.online.cohorts import USERS, begun, met, network, recorded, without_noise
 
 SHAPE, LINEAR = network((5,)), network()
-DESCENT = NaturalGradientByDescent(learning_rate=1.0, clipping_norm=1.0, steps=150, step_size=1.0, ball=100.0)
+DESCENT = NaturalGradientByDescent(learning_rate=1.0, clipping_norm=1e6, steps=150, step_size=1.0, ball=100.0)
 REBEL = Rebel(temperature=0.7, step_size=0.5, steps=2, clipping_norm=0.3)
 
 
@@ -73,11 +73,11 @@ def test_the_baseline_is_each_users_own_regression() -> None:
 def test_all_users_at_once_are_one_after_the_other(update: type[DPPG], bound: float) -> None:
     """Against torch's own optimisers; every user stays within S at every step."""
     adam = update is AdamDPPG
-    asked = update(clipping_norm=0.05, local_learning_rate=0.02 if adam else 0.5, epochs=2, minibatches=3)
+    asked = update(clipping_norm=bound, local_learning_rate=0.02 if adam else 0.5, epochs=2, minibatches=3)
     data, start = met(SHAPE), begun(SHAPE)[PARAMETERS]
     advantages = normalised(torch.randn(USERS, data.steps, generator=torch.Generator().manual_seed(0)), data.valid)
     schedule = asked.schedule(data.steps, 3)
-    found = asked.local_updates(SHAPE, start, data, advantages, schedule, bound)
+    found = asked.local_updates(SHAPE, start, data, advantages, schedule)
     for user in range(USERS):
         own = start[None].clone().requires_grad_()
         kind = torch.optim.Adam if adam else torch.optim.SGD
@@ -101,16 +101,18 @@ def test_all_users_at_once_are_one_after_the_other(update: type[DPPG], bound: fl
     assert not torch.equal(torch.cat(schedules[0]), torch.cat(schedules[2]))
 
 
-def test_without_noise_there_is_no_clip() -> None:
+def test_without_noise_the_clip_is_kept() -> None:
     update = DPPG(clipping_norm=0.05, local_learning_rate=0.5, epochs=2, minibatches=3)
-    assert torch.linalg.vector_norm(unprotected(update, SHAPE, met(SHAPE))) > 2 * update.clipping_norm
+    assert torch.linalg.vector_norm(without_noise(update, SHAPE, met(SHAPE))) <= update.clipping_norm
+    wide = replace(update, clipping_norm=1e6)
+    assert torch.linalg.vector_norm(without_noise(wide, SHAPE, met(SHAPE))) > 2 * update.clipping_norm
 
 
 def test_many_descent_steps_come_near_least_squares_and_stay_in_the_ball() -> None:
     data = met(LINEAR)
-    assert gain(LINEAR, begun(LINEAR)[PARAMETERS], data, DESCENT, unprotected(DESCENT, LINEAR, data)) > 0.9
+    assert gain(LINEAR, begun(LINEAR)[PARAMETERS], data, DESCENT, without_noise(DESCENT, LINEAR, data)) > 0.9
     far = replace(DESCENT, steps=3, step_size=100.0, ball=0.2)
-    torch.testing.assert_close(torch.linalg.vector_norm(unprotected(far, SHAPE, met(SHAPE))), torch.tensor(0.2))
+    torch.testing.assert_close(torch.linalg.vector_norm(without_noise(far, SHAPE, met(SHAPE))), torch.tensor(0.2))
     parameters, direction = torch.randn(2, SHAPE.parameters, generator=torch.Generator().manual_seed(0))
     found = predictions(SHAPE, parameters, data, direction) * data.valid
     torch.testing.assert_close(found, step_scores(SHAPE, parameters, data) @ direction, atol=1e-5, rtol=1e-4)

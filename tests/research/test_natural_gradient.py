@@ -9,15 +9,15 @@ from primorl.online.learning import PARAMETERS
 from primorl.privacy.accounting.events import PureDpEvent
 from primorl.privacy.mechanism.selection import ONE, Scores
 from research.natural_gradient import ChoiceCohort, NaturalGradientByChoice, NaturalGradientByStatistics, gain
-from tests.online.cohorts import OTHERS, begun, hostile, met, network, recorded, unprotected, with_user
+from tests.online.cohorts import OTHERS, begun, hostile, met, network, recorded, without_noise, with_user
 
 SHAPE = network()
 STATISTICS, CHOICE = NaturalGradientByStatistics(1.0, 0.5, 0.1, 2.0), NaturalGradientByChoice(1.0, 5, 1.0, 2.0)
 
 
 def test_statistics_are_least_squares_and_one_user_moves_them_by_at_most_their_bound() -> None:
-    exact, data = NaturalGradientByStatistics(1.0, 1.0, 1e-6, 100.0), met(SHAPE)
-    step, theta = unprotected(exact, SHAPE, data), begun(SHAPE)[PARAMETERS]
+    exact, data = NaturalGradientByStatistics(1.0, 1e6, 1e-6, 100.0), met(SHAPE)
+    step, theta = without_noise(exact, SHAPE, data), begun(SHAPE)[PARAMETERS]
     assert gain(SHAPE, theta, data, exact, step) == pytest.approx(1.0, abs=1e-3)
     assert gain(SHAPE, theta, data, exact, -step) < 0
     without = recorded(STATISTICS, SHAPE, with_user(data, None))
