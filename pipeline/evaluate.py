@@ -12,11 +12,10 @@ from primorl.base.paths import CURVES, FIGURE, SUMMARY, seconds_of
 from primorl.config.params import Params
 from primorl.evaluate.figures import draw_returns
 from primorl.evaluate.returns import log_episode
-from primorl.evaluate.summary import log_summary, note, write_curve
+from primorl.evaluate.summary import log_summary, write_curve
 from primorl.policy.exported import DeterministicPolicy
 from primorl.run import Run, evaluate, summarise
 from primorl.tracking import StageRun, in_sweep
-from primorl.tracking.registry import register
 
 _STAGES = "collect ingest partition train_model clone_behaviour optimize_policy optimize_mopo evaluate_private"
 
@@ -45,12 +44,9 @@ def body(params: Params, run: StageRun) -> None:
         score=score,
         files=(found.folder / "privacy.json", SUMMARY, CURVES, FIGURE),
     )
-    if in_sweep():
-        return
-    if params.chosen.environment is not None:
+    if params.chosen.environment is not None and not in_sweep():
         policy, seed = DeterministicPolicy.load(found.folder), params.evaluation.seed
         log_episode(run.pipeline, params.chosen.environment, policy, seed, found.manifest.info.horizon)
-    register(run.pipeline, found.folder, said, params, fingerprint, note(said))
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ def main() -> None:
     with sync_playwright() as started, mlflow(project) as address:
         browser = started.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": _WIDTH, "height": _HEIGHT})
-        waits = {"mlflow-run": "text=Description", "mlflow-models": "text=champion"}
+        waits = {"mlflow-run": "text=Description"}
         for picture, place, wait in (
             ("report", (project / "reports" / "latest.html").as_uri(), ".plot .main-svg"),
             *((picture, f"{address}/#/{path}", waits[picture]) for picture, path in places(project).items()),
@@ -72,14 +72,13 @@ def mlflow(project: Path) -> Iterator[str]:
 
 
 def places(project: Path) -> dict[str, str]:
-    """Paths in MLflow of the newest result and of the registered policy."""
+    """Return the path in MLflow of the newest result."""
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(f"sqlite:///{project}/mlflow.db")
     (experiment,) = [each.experiment_id for each in client.search_experiments() if each.name != "Default"]
     run = client.search_runs([experiment], "metrics.epsilon >= 0", max_results=1)[0].info.run_id
-    (policy,) = client.search_registered_models()
-    return {"mlflow-run": f"experiments/{experiment}/runs/{run}", "mlflow-models": f"models/{policy.name}"}
+    return {"mlflow-run": f"experiments/{experiment}/runs/{run}"}
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ def sweep(
     plan: Annotated[bool, flag("--plan", "Say what it would charge; run nothing.")] = False,
     rows: Annotated[Path | None, path_option("OUT", "Write finished trials to OUT.csv or OUT.parquet.")] = None,
     workers: Annotated[int | None, option("N", "Trials at a time.  [default: cores / compute.threads]", min=1)] = None,
-    slurm: Annotated[str | None, option("PARTITION", "Run each trial as a job of Slurm, by srun.")] = None,
 ) -> None:
     """Run the stages after partition for many settings, each in a folder of its own.
 
@@ -26,7 +25,6 @@ def sweep(
       primorl sweep sweeps/pendulum-epsilon.yaml --plan       what it would charge; runs nothing
       primorl sweep sweeps/pendulum-epsilon.yaml --rows out.csv       write all finished trials; runs nothing
       primorl sweep sweeps/pendulum-epsilon.yaml --workers 4  four trials at a time, which share the cores
-      primorl sweep sweeps/pendulum-epsilon.yaml --slurm gpu  each trial is a job of Slurm's partition gpu
 
     Trials lie in .primorl/sweeps/NAME. The same command goes on after a kill, and runs again what failed. The ledger is
     asked before each trial; what it refuses is not begun. Every trial with new settings of the model is charged.
@@ -46,7 +44,7 @@ def sweep(
         print(f"{rows}: {sweeping.write_finished(rows, sweep)} finished trials of {sweep.name}")
     if plan or rows is not None:
         return
-    found = sweeping.run_sweep(sweep, workers=workers, slurm=slurm)
+    found = sweeping.run_sweep(sweep, workers=workers)
     print(_table(sweep, found))
     if any(not row.finished for row in found):
         raise typer.Exit(1)

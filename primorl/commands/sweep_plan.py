@@ -41,10 +41,8 @@ def lines(sweep: Sweep) -> Iterator[str]:
     """Write the plan of a grid as text: a table, and the total of it. Nothing is charged.
 
     Raises:
-        PipelineError: it is a search, which chooses as it goes; or the settings do not fit.
+        PipelineError: the settings do not fit.
     """
-    if sweep.content.search is not None:
-        raise PipelineError(f"{sweep.path}: search: chooses its trials as it goes; --plan is for a grid")
     logging.set_verbosity(logging.ERROR)  # the RDP accountant names every order that it leaves out
     trials = expand(sweep)
     check_trials(sweep, trials)

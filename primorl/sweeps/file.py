@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, Discriminator, Field, JsonValue, StrictInt, Tag, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, JsonValue, TypeAdapter, ValidationError
 
 from primorl.base.errors import PipelineError
-from primorl.base.records import Finite
 from primorl.config.reading import explanations, read_yaml, shown
 from primorl.config.texts import Block
 
@@ -32,46 +31,6 @@ Key = Annotated[str, Field(pattern=r"^[a-z_]+(\.[a-z_]+)*$", max_length=100)]
 CaseName = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=100)]
 Settings = dict[Key, Value]
 """Values by dotted key of params.yaml."""
-_Number = StrictInt | Finite
-
-
-@dataclass(frozen=True, kw_only=True)
-class Between(Block):
-    """Range of numbers to search, whole numbers if both ends are; with ``log``, evenly in the logarithm."""
-
-    low: _Number
-    high: _Number
-    log: bool = False
-
-    def __post_init__(self) -> None:
-        if self.low >= self.high or (self.log and self.low <= 0):
-            raise ValueError("must be low < high, and with log: true above 0")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Choices(Block):
-    """Values to choose among."""
-
-    choices: Annotated[list[Value], Field(min_length=1)]
-
-
-Where = Annotated[
-    Annotated[Between, Tag("between")] | Annotated[Choices, Tag("choices")],
-    Discriminator(lambda where: "choices" if isinstance(where, dict) and "choices" in where else "between"),
-]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Search(Block):
-    """A search of Optuna over ``space``, until ``trials`` have finished.
-
-    All metrics are keys of metrics/summary.json that are post-processing of charged releases.
-    """
-
-    metric: Literal["return_mean", "normalized_score", "model_value"]
-    direction: Literal["maximize", "minimize"]
-    trials: Annotated[int, Field(ge=1)]
-    space: Annotated[dict[Key, Where], Field(min_length=1)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,22 +42,18 @@ class SweepFile(Block):
         settings: of all trials.
         cases: named groups of settings, which override the shared ones.
         grid: values by key; every combination is run, for every case.
-        search: instead of a grid.
     """
 
     partition: dict[str, Value] = field(default_factory=dict)
     settings: Settings = field(default_factory=dict)
     cases: dict[CaseName, Settings] = field(default_factory=dict)
     grid: dict[Key, Annotated[list[Value], Field(min_length=1)]] = field(default_factory=dict)
-    search: Search | None = None
 
     def __post_init__(self) -> None:
-        if self.search is not None and (self.grid or self.cases):
-            raise ValueError("search: found beside grid or cases; a search has shared settings and a space only")
-        varied = {*self.grid, *(self.search.space if self.search else ())}
+        varied = set(self.grid)
         given = {*self.settings, *(key for case in self.cases.values() for key in case)}
         for key in sorted(varied & given):
-            raise ValueError(f"{key}: given in {'grid' if self.grid else 'search.space'} and elsewhere; keep one")
+            raise ValueError(f"{key}: given in grid and elsewhere; keep one")
         keys = sorted(varied | given)
         for key, shared in itertools.product(keys, _SHARED):
             if f"{key}.".startswith(f"{shared}.") or f"{shared}.".startswith(f"{key}."):
@@ -122,7 +77,7 @@ class Sweep:
     @property
     def keys(self) -> list[str]:
         """Settings that tell trials of one case apart."""
-        return list(self.content.grid if self.content.search is None else self.content.search.space)
+        return list(self.content.grid)
 
 
 def read_sweep(path: Path) -> Sweep:
@@ -161,12 +116,10 @@ class Trial:
     Attributes:
         settings: by dotted key of params.yaml.
         case: name of its group of settings; None: the sweep has no cases.
-        number: Optuna's; None: it is not of a search.
     """
 
     settings: Mapping[str, Any]
     case: str | None = None
-    number: int | None = None
 
     @cached_property
     def name(self) -> str:

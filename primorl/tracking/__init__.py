@@ -1,4 +1,4 @@
-"""MLflow: a run for each run of the pipeline, and the registry of policies."""
+"""MLflow: a run for each run of the pipeline."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""What `evaluate` measures, writes, logs and registers, and the statements that it refuses."""
+"""What `evaluate` measures, writes and logs, and the statements that it refuses."""
 
 import csv
 import json
@@ -177,8 +177,6 @@ def test_the_summary_and_mlflow_say_what_the_policy_earns(project: Path, monkeyp
     assert "ε = 1.19" in pipeline.data.tags["mlflow.note.content"]
     (used,) = pipeline.inputs.dataset_inputs
     assert STATEMENT["dataset_fingerprint"].startswith(used.dataset.digest)
-    (version,) = store.search_model_versions("name = 'pendulum-replay'")
-    assert version.tags["policy_sha256"] == summary["policy_sha256"]
 
 
 def logged_runs(project: Path) -> tuple[MlflowClient, list[Any]]:
@@ -189,7 +187,7 @@ def logged_runs(project: Path) -> tuple[MlflowClient, list[Any]]:
     return store, [found for each in filters for found in store.search_runs([experiment.experiment_id], each)]
 
 
-def test_the_baseline_and_trials_of_a_sweep_are_not_registered(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_baseline_is_not_private_and_a_trial_is_not_filmed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evaluate, "log_episode", lambda run, *_: pytest.fail("a film of a trial") if trial else None)
     baseline, trial = [random_policy(1, 3, 2.0, seed=77)], True
     with monkeypatch.context() as patched:
@@ -204,7 +202,6 @@ def test_the_baseline_and_trials_of_a_sweep_are_not_registered(project: Path, mo
     expected = episode_returns("Pendulum-v1", baseline[0], 5, seed=9).mean()
     assert summary["return_mean"] == pytest.approx(expected, rel=1e-3)
     assert "not private" in text(summary)
-    assert MlflowClient(f"sqlite:///{project}/mlflow.db").search_registered_models() == []
 
 
 SEEDS = {4: EPOCHS, 7: [random_policy(1, 3, 2.0, seed) for seed in range(20, 23)]}

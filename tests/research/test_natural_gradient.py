@@ -9,7 +9,7 @@ from primorl.online.learning import PARAMETERS
 from primorl.privacy.accounting.events import PureDpEvent
 from primorl.privacy.mechanism.selection import ONE, Scores
 from research.natural_gradient import ChoiceCohort, NaturalGradientByChoice, NaturalGradientByStatistics, gain
-from tests.online.cohorts import OTHERS, begun, hostile, met, network, recorded, without_noise, with_user
+from tests.online.cohorts import OTHERS, begun, hostile, met, network, recorded, with_user, without_noise
 
 SHAPE = network()
 STATISTICS, CHOICE = NaturalGradientByStatistics(1.0, 0.5, 0.1, 2.0), NaturalGradientByChoice(1.0, 5, 1.0, 2.0)

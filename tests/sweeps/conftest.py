@@ -65,7 +65,7 @@ class NoRun:
 class Forked:
     """A trial in a forked process: it has imported everything already."""
 
-    def __init__(self, job: Job, slurm: str | None = None) -> None:
+    def __init__(self, job: Job) -> None:
         self.process = get_context("fork").Process(target=lambda: os._exit(run(job)))
         self.process.start()
         self.terminate, self.kill = self.process.terminate, self.process.kill

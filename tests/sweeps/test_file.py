@@ -7,11 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from primorl.base.errors import PipelineError
-from primorl.sweeps.file import Between, Choices, Sweep, SweepFile, Trial, expand, with_settings
+from primorl.sweeps.file import Sweep, SweepFile, Trial, expand, with_settings
 from tests.sweeps.conftest import sweep_of
 
-SPACE = {"seed": {"low": 0, "high": 3}, "policy.penalty": {"low": 0.1, "high": 1}, "b": {"choices": [[1], None]}}
-SEARCH = {"metric": "return_mean", "direction": "maximize", "trials": 3, "space": SPACE}
 VALUES = st.lists(st.one_of(st.integers(0, 50), st.booleans(), st.text("xyz", max_size=3)), min_size=1, max_size=3)
 NAMED = st.dictionaries(st.sampled_from(["seed", "policy.epochs", "privacy.rounds"]), VALUES, max_size=3)
 WRONG: list[tuple[dict[str, Any], str]] = [
@@ -21,10 +19,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"settings": {"privacy.budget.epsilon": 9}}, "privacy.budget.epsilon: all trials share the project's"),
     ({"settings": {"privacy": {"budget": None}}}, "privacy: all trials share the project's privacy.budget"),
     ({"settings": {"policy": {"epochs": 1}}, "grid": {"policy.epochs": [2]}}, "policy: found beside policy.epochs"),
-    ({"search": SEARCH, "grid": {"seed": [1]}}, "search: found beside grid or cases"),
-    ({"search": SEARCH | {"metric": "public_loss"}}, "search.metric"),
-    ({"search": SEARCH | {"space": {"seed": {"low": 3, "high": 0}}}}, "low < high"),
-    ({"search": SEARCH | {"space": {"seed": {"low": 0, "high": 3, "log": True}}}}, "above 0"),
     ({"grid": {"policy.penalty": [1.0, float("nan")]}}, "grid.policy.penalty"),
     ({"settings": {"policy.hidden": {1: 2, "a": 3}}}, "settings.policy.hidden.1: found 1"),
 ]
@@ -36,12 +30,6 @@ def sweep(**content: Any) -> Sweep:
 
 def test_a_file_is_read_whole_or_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    found = sweep_of({"search": SEARCH}).content.search
-    assert found is not None
-    seed, penalty, choices = found.space.values()
-    assert isinstance(seed, Between)
-    assert isinstance(penalty, Between)
-    assert (type(seed.low), type(penalty.low), choices) == (int, float, Choices(choices=[[1], None]))
     for content, said in WRONG:
         with pytest.raises(PipelineError, match=r"^tiny\.yaml: [^\n]+$") as refused:
             sweep_of(content)

@@ -27,8 +27,8 @@ FOLDER = Path(".primorl/sweeps/tiny")
 SWEEP_RUN, START = sweeping._sweep_run, sweeping.start_trial
 
 
-def swept(*seeds: int, workers: int = 2, slurm: str | None = None) -> list[Row]:
-    return run_sweep(sweep_of({"grid": {"seed": list(seeds)}}), workers=workers, slurm=slurm)
+def swept(*seeds: int, workers: int = 2) -> list[Row]:
+    return run_sweep(sweep_of({"grid": {"seed": list(seeds)}}), workers=workers)
 
 
 def until(there: str) -> None:
@@ -70,7 +70,7 @@ def test_a_killed_trial_is_kept_as_failed_and_an_interrupt_ends_all_processes(
     HOLD.touch()
     begun: list[Forked] = []
 
-    def start(job: Job, slurm: str | None) -> Forked:
+    def start(job: Job) -> Forked:
         if begun:
             raise KeyboardInterrupt
         begun.append(Forked(job))
@@ -81,7 +81,7 @@ def test_a_killed_trial_is_kept_as_failed_and_an_interrupt_ends_all_processes(
         swept(1, 2)
     assert begun[0].poll() in (-signal.SIGTERM, -signal.SIGKILL)
 
-    def kill(job: Job, slurm: str | None) -> Forked:
+    def kill(job: Job) -> Forked:
         process = Forked(job)
         process.kill()
         return process
@@ -155,24 +155,6 @@ def test_partitions_of_data_that_changed_are_not_trained_on(project: Params, mon
     Path("params.yaml").write_text(text.replace("dataset: small", "dataset: other"))
     with pytest.raises(PipelineError, match=r"params\.yaml: dataset: found 'other'.* set dataset: small"):
         run_sweep(sweep_of({"settings": {"dataset": "small"}}), workers=1)
-
-
-def test_a_job_of_slurm_is_a_trial_in_the_projects_folder(project: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stand-in for ``srun`` notes what it was asked for. Twin: a partition without a name starts nothing."""
-    monkeypatch.setattr(sweeping, "start_trial", START)
-    path = os.environ["PATH"]
-    monkeypatch.setenv("PATH", "nowhere")
-    for partition in ("gpu", " "):
-        with pytest.raises(PipelineError, match=r"^--slurm: found partition"):
-            swept(0, slurm=partition)
-        monkeypatch.setenv("PATH", f"{Path.cwd()}:{path}")
-        Path("srun").write_text('#!/bin/sh\nfor last; do :; done\necho "$@" > asked\necho "$last" > job\nexit 70\n')
-        Path("srun").chmod(0o700)
-    (row,) = swept(3, slurm="gpu")
-    assert (row.status, row.error) == ("failed", "its process ended with status 70")
-    assert Path("asked").read_text().startswith("--partition=gpu --cpus-per-task=1 --output=")
-    assert Job.from_json(Path("job").read_text()).trial == Trial({"seed": 3})
-    assert (FOLDER / "slurm").is_dir()
 
 
 def test_trials_are_nested_in_one_run_that_the_same_command_resumes(
