@@ -6,7 +6,9 @@ Tables go between their marks in docs/results.md, figures to docs/figures.
 """
 
 import argparse
+import json
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -74,15 +76,23 @@ def _of_task(rows: Sequence[Row], task: Task) -> Iterator[Sequence[str]]:
 
 
 def left(rows: Sequence[Row]) -> str:
-    """Sweeps whose runs are not all there; tuning left out."""
-    done: dict[str, int] = {}
-    for row in rows:
-        done[row["sweep"]] = done.get(row["sweep"], 0) + 1
-    planned = {name: sum(1 for _ in sheets.trials(name)) for name in sheets.names() if not name.startswith(TUNING)}
-    missing = [
-        f"`{name}` {done.get(name, 0)} of {count}" for name, count in planned.items() if done.get(name, 0) < count
-    ]
-    return f"Runs that are there, where some are missing: {', '.join(missing)}." if missing else "All runs are there."
+    """List the sweeps with missing runs; tuning and seeds beyond those that a sweep names are left out."""
+    done = {(row["sweep"], _settings(json.loads(row["settings"]))) for row in rows}
+    missing, named, there = [], 0, 0
+    for name in sheets.names():
+        planned = [(name, _settings(settings)) for _, settings in sheets.trials(name)]
+        found = sum(key in done for key in planned)
+        if name.startswith(TUNING):
+            continue
+        named, there = named + len(planned), there + found
+        if found < len(planned):
+            missing.append(f"`{name}` {found} of {len(planned)}")
+    return f"Of {named} runs that the sweeps name, {there} are there. Missing: {', '.join(missing) or 'none'}."
+
+
+def _settings(settings: dict[str, Any]) -> str:
+    """The same for 8 and 8.0."""
+    return json.dumps(json.loads(json.dumps(settings), parse_int=float), sort_keys=True)
 
 
 def targets(rows: Sequence[Row]) -> str:
@@ -97,7 +107,7 @@ def _target(rows: Sequence[Row], target: Target) -> Sequence[str]:
     mopo = results.estimate(results.finals(results.of(rows, target.mopo, MOPO)))
     alone = _interval(results.estimate(results.finals(results.of(rows, target.sweep, PUBLIC_ALONE))))
     planned = sum(case == OURS for case, _ in sheets.trials(target.sweep))
-    runs = f"{_runs(same)[0]} of {planned}"
+    runs = _runs(same)[0]
     if final is None or (mopo is None and target.least is None):
         return (target.says, _epsilon(same, "epsilon"), _interval(final), _value(mopo), _NOTHING, runs, _NOTHING, alone)
     share = None if mopo is None else final.value / mopo.value

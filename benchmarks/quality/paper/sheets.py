@@ -44,7 +44,7 @@ def trials(name: str) -> Iterator[tuple[str | None, dict[str, Any]]]:
 
 
 def divided(rows: Iterable[Row]) -> tuple[list[Row], list[Row]]:
-    """Results, which are of settings that a sweep has today, and all other rows: those were tuning."""
+    """Results, which are of settings that a sweep has today with any seed, and all other rows: those were tuning."""
     planned = {
         (name, _key(settings)): case
         for name in names()
@@ -62,7 +62,8 @@ def divided(rows: Iterable[Row]) -> tuple[list[Row], list[Row]]:
 
 
 def _key(settings: dict[str, Any]) -> str:
-    """The same for 8 and 8.0."""
+    """The same for 8 and 8.0, and for all seeds: a sweep names the least number of them."""
+    settings = {key: value for key, value in settings.items() if key != "seed"}
     return json.dumps(json.loads(json.dumps(settings), parse_int=float), sort_keys=True)
 
 
