@@ -1,8 +1,10 @@
 """Tables of DPPG (Rio et al.) and of private policy optimisation (He), with the nulls that could explain each figure.
 
 python -m research.online [--only Acrobot] [--rows strict "no noise"] [--seeds 10]
+python -m research.online --report
 
-Makes the rows of research/results/online.jsonl that are missing, and prints the tables of docs/results.md. Rows:
+The first makes the rows of research/results/online.jsonl that are missing, the second writes their tables into
+docs/results.md. Kinds of rows:
 
 - strict: what the pipeline does. ε is that of one user by the exact Gaussian mechanism at δ = 1e-5.
 - no noise: the same with z = 0. The clip is kept.
@@ -23,10 +25,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
+from benchmarks.machine import ROOT, put
 from primorl.online.learning import PARAMETERS, OnlineState, Trajectories, Update, learn, online_plan
 from primorl.online.network import PolicyNetwork
 from primorl.online.updates import DPPG, NaturalGradientByDescent, PolicyGradient, Rebel
@@ -35,7 +39,7 @@ from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.simulators import environments
 from primorl.simulators.batches import batch
 from research.paper_mode import AdamDPPG, CarriedUsers, loose
-from research.rows import Row, completed
+from research.rows import FIGURES, Row, completed, read
 
 Act = Callable[[NDArray[np.float32]], NDArray[Any]]
 """Actions of observations ``[n, S]``, as the environment takes them."""
@@ -272,7 +276,7 @@ def lines(base: Run, budgets: Sequence[str], nulls_at: str, **free: float) -> It
     for budget in budgets:
         yield replace(base, budget=budget, noise_multiplier=multiplier(budget, releases))
     yield replace(base, row="no noise", noise_multiplier=0.0)
-    plain = replace(base.update, clipping_norm=NO_CLIP, **free)  # type: ignore[type-var, arg-type]
+    plain = replace(base.update, clipping_norm=NO_CLIP, **free)  # type: ignore[type-var]
     yield replace(base, row="no clip", noise_multiplier=0.0, update=plain)
     yield replace(base, row="noise alone", budget=nulls_at, noise_multiplier=multiplier(nulls_at, releases))
     yield replace(base, row="untrained", noise_multiplier=0.0, cohorts=0)
@@ -303,11 +307,12 @@ def cartpole() -> Iterator[Run]:
         yield from published(replace(base, cohort=10, cohorts=100, hidden=(64,)), paper, ("ε 1", "ε 3", "ε 5"))
     local = DPPG(clipping_norm=0.1, local_learning_rate=1.0, epochs=4, minibatches=1, decay=0.97, learning_rate=20.0)
     base = Run("CartPole", "DPPG", "strict", "", local, 0.0, 125, 8, 500, 1)
-    yield from lines(base, ("z 1", "z 3", "ε 1", "ε 0.5"), "ε 1", learning_rate=1.0)
+    yield from lines(base, BUDGETS, "ε 1", learning_rate=1.0)
     yield from published(Run("CartPole", "DPPG", "paper", "", CONTROL, 0.0, 8, 976, 64, None, (64, 64)), CONTROL, Z)
 
 
 Z = ("z 1", "z 3")
+BUDGETS = (*Z, "ε 1", "ε 0.5", "ε 0.25", "ε 0.1")
 CONTROL = AdamDPPG(clipping_norm=0.05, local_learning_rate=7.26e-4, epochs=8, minibatches=2, decay=0.85)
 MUJOCO = AdamDPPG(clipping_norm=1.8, local_learning_rate=2.04e-4, epochs=8, minibatches=64, decay=0.91)
 DOSING = AdamDPPG(clipping_norm=0.08, local_learning_rate=9.25e-4, epochs=4, minibatches=2, decay=0.97)
@@ -317,7 +322,7 @@ def acrobot() -> Iterator[Run]:
     """Acrobot: a user has four episodes, for within one all rewards are equal until the goal."""
     update = DPPG(clipping_norm=0.1, local_learning_rate=1.0, epochs=1, minibatches=1, decay=0.97, learning_rate=40.0)
     base = Run("Acrobot", "DPPG", "strict", "", update, 0.0, 300, 12, 2000, 4)
-    yield from lines(base, ("z 1", "z 3", "ε 1", "ε 0.5"), "ε 1", learning_rate=1.0)
+    yield from lines(base, BUDGETS, "ε 1", learning_rate=1.0)
     yield from published(Run("Acrobot", "DPPG", "paper", "", CONTROL, 0.0, 8, 976, 64, None, (64, 64)), CONTROL, Z)
 
 
@@ -365,41 +370,103 @@ PUBLISHED = {
 """The papers' means and standard deviations (private policy optimisation, Table 1; DPPG, Table 1)."""
 
 
-def interval(values: Sequence[float]) -> str:
-    """Write the mean and half of its 95% interval by Student's t."""
+def table(rows: Sequence[Row]) -> str:
+    """Write a line for each budget, beside the paper's figure."""
+    head = ("task", "method", "budget", "ε", "the paper's", "our mode of the papers, drawn; greedy", "drawn", "greedy")
+    lines = [f"| {' | '.join(head)} | users |", "|---" * (len(head) + 1) + "|"]
+    for one in cases():
+        if one.row not in ("strict", "peer") or not (own := _of(rows, one)):
+            continue
+        paper = [each for each in cases() if _place(each) == _place(one) and each.row == "paper"]
+        loose_rows = _of(rows, paper[0]) if paper else []
+        cells = [
+            "∞" if own[0].get("epsilon") is None else f"{own[0]['epsilon']:.3g}",
+            PUBLISHED.get(_place(one), "–"),
+            "; ".join(interval(loose_rows, how) for how in _HOW) if loose_rows else "–",
+            *(interval(own, how) for how in _HOW),
+            f"{own[0]['users']:,}" if "users" in own[0] else "–",
+        ]
+        lines.append(f"| {one.task} | {one.method} | {one.budget or '–'} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def nulls(rows: Sequence[Row]) -> str:
+    """Write a line for each method: returns of drawn actions, and of everything that could explain them."""
+    kinds = ("no noise", "no clip", "noise alone", "untrained")
+    lines = [f"| task | method | strict | {' | '.join(kinds)} |", "|---" * (3 + len(kinds)) + "|"]
+    for null in (one for one in cases() if one.row == "noise alone"):
+        same = [one for one in cases() if (one.task, one.method) == (null.task, null.method)]
+        strict = [one for one in same if one.row == "strict" and one.budget == null.budget]
+        found = [_of(rows, one) for kind in kinds for one in same if one.row == kind]
+        cells = [interval(own, "drawn") if own else "–" for own in found]
+        lines.append(
+            f"| {null.task} | {null.method} | {null.budget}: {interval(_of(rows, strict[0]), 'drawn')} "
+            f"| {' | '.join(cells)} |"
+        )
+    return "\n".join(lines)
+
+
+def interval(rows: Sequence[Row], how: str) -> str:
+    """Write the mean return and half of its 95% interval by Student's t, with the number of seeds."""
+    values = [row[how] for row in rows]
     if len(values) < 2:
-        return f"{values[0]:.1f}"
+        return f"{values[0]:.1f} (1)" if values else "–"
     half = stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / len(values) ** 0.5
-    return f"{np.mean(values):.1f} ± {half:.1f}"
+    return f"{np.mean(values):.1f} ± {half:.1f} ({len(values)})"
+
+
+def _of(rows: Sequence[Row], one: Run | Peer) -> list[Row]:
+    return [row for row in rows if row.items() >= one.key.items()]
+
+
+def _place(one: Run | Peer) -> tuple[str, str, str]:
+    return one.task, one.method, one.budget
+
+
+def draw(rows: Sequence[Row]) -> None:
+    """Draw the return of drawn actions against ε, a panel for each task, with the rows of noise alone and no noise."""
+    panels = ("CartPole", "Acrobot")
+    figure = Figure(figsize=(10, 4), dpi=120, layout="constrained")
+    for axes, task in zip(figure.subplots(1, len(panels)), panels, strict=True):
+        own = [row for row in rows if row["task"] == task and row["method"] == "DPPG"]
+        by_epsilon: dict[float, list[float]] = {}
+        for row in own:
+            if row["row"] == "strict":
+                by_epsilon.setdefault(row["epsilon"], []).append(row["drawn"])
+        shown = sorted(by_epsilon)
+        means = [np.mean(by_epsilon[epsilon]) for epsilon in shown]
+        spread = [np.std(by_epsilon[epsilon], ddof=1) for epsilon in shown]
+        axes.errorbar(shown, means, spread, marker="o", capsize=3, label="DPPG, mean and standard deviation")
+        for kind, style in (("no noise", ":"), ("noise alone", "--")):
+            level = np.mean([row["drawn"] for row in own if row["row"] == kind])
+            axes.axhline(level, color="0.4", linestyle=style, label=kind)
+        axes.set(title=task, xscale="log", xlabel="ε of a user (δ 1e-5)", ylabel="return of the last policy")
+        axes.legend(frameon=False)
+    figure.savefig(FIGURES / "online-return-by-epsilon.png")
 
 
 def main() -> None:
-    """Make what is missing, and print the tables."""
+    """Make what is missing, or write the tables and the figure of what is there."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", default=list(TASKS), help="tasks")
     parser.add_argument("--rows", nargs="+", help="kinds of rows; all, if none is named")
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--report", action="store_true", help="write the tables of docs/results.md and the figure")
     asked = parser.parse_args()
+    if asked.report:
+        rows = [row for one in cases() for row in _of(read("online"), one)]
+        for name, write in (("online", table), ("online nulls", nulls)):
+            put(ROOT / "docs" / "results.md", name, write(rows))
+        draw(rows)
+        return
     chosen = [one for one in cases() if one.task in asked.only and (not asked.rows or one.row in asked.rows)]
-    keys = [one.key | {"seed": seed} for seed in range(asked.seeds) for one in chosen]
-    by_setting = {one.key["setting"] + str(one.key): one for one in chosen}
+    by_key = {str(one.key): one for one in chosen}
 
     def made(key: Row) -> Row:
         own = {name: value for name, value in key.items() if name != "seed"}
-        return by_setting[own["setting"] + str(own)].made(key["seed"])
+        return by_key[str(own)].made(key["seed"])
 
-    rows = completed("online", keys, made)
-    print("| task | method | row | budget | ε | the paper's | drawn | greedy | seeds | s a run |")
-    print("|---" * 10 + "|")
-    for one in chosen:
-        own = [row for row in rows if row.items() >= one.key.items()]
-        epsilon = own[0].get("epsilon") if one.row in ("strict", "noise alone") else None
-        paper = PUBLISHED.get((one.task, one.method, one.budget), "–") if one.row in ("strict", "peer") else "–"
-        figures = " | ".join(interval([row[how] for row in own]) for how in _HOW)
-        said = "∞" if epsilon is None else f"{epsilon:.3g}"
-        seconds = np.median([row["seconds"] for row in own])
-        place = f"{one.task} | {one.method} | {one.row} | {one.budget or '–'} | {said} | {paper}"
-        print(f"| {place} | {figures} | {len(own)} | {seconds:.0f} |")
+    completed("online", [one.key | {"seed": seed} for seed in range(asked.seeds) for one in chosen], made)
 
 
 if __name__ == "__main__":
