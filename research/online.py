@@ -337,10 +337,17 @@ def dosing() -> Iterator[Run]:
         )
 
 
+def halfcheetah() -> Iterator[Run]:
+    """HalfCheetah: an episode of each of 1,952 users, and a log-linear policy of 114 numbers."""
+    update = replace(MUJOCO, clipping_norm=0.5, local_learning_rate=2e-3, minibatches=32)
+    base = Run("HalfCheetah", "DPPG", "strict", "", update, 0.0, 32, 61, 1000, 1)
+    yield from lines(base, ("z 0.05", "z 0.1", "ε 8"), "ε 8")
+
+
 def cases() -> list[Run | Peer]:
     """All lines of the tables."""
     peers = [Peer(task, method) for task in TASKS for method in ("PPO", "A2C")]
-    return [*cartpole(), *acrobot(), *dosing(), *peers]
+    return [*cartpole(), *acrobot(), *dosing(), *halfcheetah(), *peers]
 
 
 PUBLISHED = {
