@@ -16,7 +16,7 @@ Row = dict[str, Any]
 
 
 def completed(name: str, keys: Iterable[Row], make: Callable[[Row], Row]) -> list[Row]:
-    """Make the rows of ``results/NAME.json`` that are missing, one a line, on one thread, and return all that were asked for.
+    """Make the rows of ``results/NAME.json`` that are missing, on one thread, and return all that were asked for.
 
     Args:
         name: of the file, and of the module in this package.

@@ -291,9 +291,9 @@ class Learner:
 
 
 def backward_induction(rewards: Floats, probabilities: Floats, random: np.random.Generator) -> tuple[Floats, Whole]:
-    """Find optimal values ``[R, H, S]`` and actions ``[R, H, S]`` of R tasks of a finite horizon; a step brings at most 1.
+    """Find optimal values ``[R, H, S]`` and actions ``[R, H, S]`` of R tasks of a finite horizon, H.
 
-    Values are held within 0 and the number of steps that are left, which only matters where rewards are optimistic.
+    A step brings at most 1, so values are held within 0 and the number of steps that are left.
     Between actions of equal value one is drawn.
 
     Args:
