@@ -14,7 +14,7 @@ import argparse
 import hmac
 import math
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -29,7 +29,7 @@ from primorl.online.learning import PARAMETERS, Cohort, OnlineState, Values, lea
 from primorl.online.network import drawn
 from primorl.online.updates import within
 from primorl.privacy.accounting.solving import solve_noise_multiplier
-from research.paper_mode import Noiseless
+from research.paper_mode import NoiseAlone, Noiseless
 from research.rows import Row, completed
 
 REFERENCE = "reference"
@@ -348,14 +348,6 @@ def with_trained(model: Any, part: str) -> Any:
     for name, parameter in model.named_parameters():  # the output layer is the embedding of words, transposed
         parameter.requires_grad_(part == "all" or ("wte" in name) == (part == "output"))
     return model
-
-
-class NoiseAlone(Cohort):
-    """Cohort in which nobody contributes: the release is noise."""
-
-    def noisy_mean(self, contributions: Tensor | Iterable[Tensor], clipping_norm: float) -> Tensor:
-        """See `Cohort.noisy_mean`."""
-        return super().noisy_mean((torch.zeros_like(rows) for rows in contributions), clipping_norm)
 
 
 def measured(key: Row) -> Row:
