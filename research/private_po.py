@@ -53,12 +53,12 @@ class EpisodeRegression(Regression):
     ball: float
 
     def step(
-        self, network: PolicyNetwork, theta: Tensor, base: Trajectories, own: Trajectories, cohort: Cohort
+        self, network: PolicyNetwork, theta: Tensor, base: Trajectories, current: Trajectories, cohort: Cohort
     ) -> Tensor:
-        """Compute η w from the users' episodes y of the base policy and others of the current one."""
-        weights = self.discount ** torch.arange(y.steps)
-        gained = ((y.rewards - other.rewards) * weights).sum(1) * (1 - self.discount)
-        scores = policy_gradients(network, theta, y, y.valid.float())
+        """Compute η w from the users' episodes under the base policy and under the current one."""
+        weights = self.discount ** torch.arange(base.steps)
+        gained = ((base.rewards - current.rewards) * weights).sum(1) * (1 - self.discount)
+        scores = policy_gradients(network, theta, base, base.valid.float())
 
         def gradients(direction: Tensor) -> Tensor:
             return (gained - scores @ direction).unsqueeze(1) * scores
