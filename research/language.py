@@ -2,7 +2,7 @@
 
 python -m research.language                                     # offline: invented reviews and a tiny model
 python -m research.language --model lvwerra/gpt2-imdb --prompts stanfordnlp/imdb --reward lvwerra/distilbert-imdb
-    --rank 4 --cohort 256 --piece 8 --prompt-length 8 --answer-length 24        # GPT-2; downloads about 1 GB once
+    --rank 4 --learning-rate 1 --cohort 256 --piece 8 --prompt-length 8 --answer-length 24    # GPT-2; loads 1 GB once
 python -m research.language --table                             # the rows of docs/rlhf.md, by the tiny model
 
 The update is DP-PG (private policy optimisation, Algorithm 2) or, with --local-steps, DPPG (Algorithms 2 and 3). Prints

@@ -30,6 +30,8 @@ from research.paper_mode import NoiseAlone, Noiseless
 from research.rows import Row, completed
 
 USERS, COHORT, STEPS, SEEDS, EPISODES, DELTA = 1000, 125, 500, 10, 100, 1e-5
+BOX = torch.tensor([2.4, 2.0, 0.2, 2.0])
+"""Half the widths of the box of states."""
 
 
 def barrier_gradient(network: PolicyNetwork, parameters: Tensor, states: Tensor) -> Tensor:
@@ -72,12 +74,12 @@ EPISODE = EpisodeRegression(clipping_norm=0.1, steps=2, step_size=0.5, learning_
 
 def learned(key: Row, seed: int) -> float:
     """Learn from 1,000 users, and return the mean return of the last policy."""
-    cartpole, scale, barrier = batch("CartPole-v1"), torch.tensor([2.4, 2.0, 0.2, 2.0]), key["barrier"]
+    cartpole, barrier = batch("CartPole-v1"), key["barrier"]
     low, high = torch.from_numpy(cartpole.action_low), torch.from_numpy(cartpole.action_high)
-    network = PolicyNetwork((), torch.zeros(4), scale, low, high, discrete_actions=True)
+    network = PolicyNetwork((), torch.zeros(4), torch.tensor([1.0, 1.0, 0.1, 0.5]), low, high, discrete_actions=True)
     first = theta = network.initial(seed)
     users, again, judges = (SimulatedUsers(cartpole, STEPS, 1, seed + at) for at in (0, 10_000, 20_000))
-    states = (2 * torch.rand(1000, 4, generator=torch.Generator().manual_seed(seed)) - 1) * scale
+    states = (2 * torch.rand(1000, 4, generator=torch.Generator().manual_seed(seed)) - 1) * BOX
     releases = GRADIENT.releases if key["base"] == "none" else EPISODE.releases
     z = solve_noise_multiplier(float(key["epsilon"]), DELTA, 1.0, releases)
     plan = online_plan(users=USERS, cohort=COHORT, noise_multiplier=z, releases=releases, appearances=1, delta=DELTA)
