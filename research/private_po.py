@@ -103,7 +103,7 @@ def made(key: Row) -> Row:
 
 def main() -> None:
     """Make the rows that are missing and print them: mean ± 95% interval (Student's t)."""
-    methods = [("none", 0.0), ("none", 0.1), ("none", 1.0), ("current", 0.0), ("first", 0.0)]
+    methods = [("none", 0.0), ("none", 0.01), ("none", 0.1), ("current", 0.0), ("first", 0.0)]
     cases = [(*method, "learning", epsilon) for method, epsilon in product(methods, (0.1, 0.25, 1.0))]
     cases += [(*method, "clip alone", 1.0) for method in methods]
     cases += [(base, 0.0, "noise alone", epsilon) for base, epsilon in product(("none", "current"), (0.1, 1.0))]
