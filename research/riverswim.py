@@ -210,7 +210,7 @@ def dppg(key: Row, settings: Settings) -> Floats:
     z = 0.0 if mode == "neither" else solve_noise_multiplier(float(key["epsilon"]), DELTA, 1.0, 1)
     plan = online_plan(users=USERS, cohort=m, noise_multiplier=z, releases=1, appearances=1, delta=DELTA)
     random, theta, totals = np.random.default_rng(0), np.zeros((RUNS, FEATURES.shape[-1])), []
-    met_returns = met_counts = np.zeros((RUNS, S))  # of all users before: the paper's baseline
+    past = visits = np.zeros((RUNS, S))  # sums over all users before, for the paper's baseline
     for number in range(USERS // m):
         policies, scores = policies_and_scores(theta)
         met = played(p, policies, m, random)
@@ -222,10 +222,12 @@ def dppg(key: Row, settings: Settings) -> Floats:
             norms = step.kl_norm(region, fisher_matrices(scores, public.counts))[:, None]
         elif mode != "neither":
             norms = step.l2_norm(region, theta.shape[1])
-        in_state = {"none": 0 * met.returns.sum(-1), "user": met.returns.sum(-1), "carried": met_returns[:, None]}
-        visits = met_counts[:, None] if key["baseline"] == "carried" else met.counts.sum(-1)
-        values = in_state[key["baseline"]] / np.maximum(visits, 1)
-        met_returns, met_counts = met_returns + met.returns.sum((1, 3)), met_counts + met.counts.sum((1, 3))
+        values: Floats = np.zeros((RUNS, 1, S))
+        if key["baseline"] == "user":
+            values = met.returns.sum(-1) / np.maximum(met.counts.sum(-1), 1)
+        elif key["baseline"] == "carried":
+            values = (past / np.maximum(visits, 1))[:, None]
+            past, visits = past + met.returns.sum((1, 3)), visits + met.counts.sum((1, 3))
         advantages = met.returns - met.counts * values[..., None]
         gradients = np.einsum("rusa,rsad->urd", advantages, scores, optimize=True)
         if mode == "noise alone":
