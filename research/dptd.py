@@ -9,7 +9,7 @@ have the same loss, networks, clip and accounting, and cost the same ε at δ = 
 protect single transitions (Theorem 5.1), with cohorts of as many transitions as 5 trajectories have. Atari Pong,
 Figure 1 (c), is not run: it needs a DQN player, about half a day on a GPU.
 
-Rows: research/results/dptd.json. Draws docs/figures/dptd_figure1.png and dptd_figure2.png.
+Rows: research/results/dptd.jsonl. Draws docs/figures/dptd_figure1.png and dptd_figure2.png.
 """
 
 from dataclasses import dataclass

@@ -2,7 +2,8 @@
 
 python -m research.language                                     # offline: invented reviews and a tiny model
 python -m research.language --model lvwerra/gpt2-imdb --prompts stanfordnlp/imdb --reward lvwerra/distilbert-imdb
-    --rank 4 --cohort 256 --piece 8 --prompt-length 8 --answer-length 24        # GPT-2; downloads about 1 GB once
+    --rank 4 --learning-rate 1 --cohort 256 --piece 8 --prompt-length 8 --answer-length 24    # GPT-2; loads 1 GB once
+python -m research.language --table                             # the rows of docs/rlhf.md, by the tiny model
 
 The update is DP-PG (private policy optimisation, Algorithm 2) or, with --local-steps, DPPG (Algorithms 2 and 3). Prints
 the mean reward on held-out prompts, which count as public, before and after. Writes the trained weights and
@@ -15,6 +16,7 @@ import math
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,10 +29,14 @@ from primorl.online.learning import PARAMETERS, Cohort, OnlineState, Values, lea
 from primorl.online.network import drawn
 from primorl.online.updates import within
 from primorl.privacy.accounting.solving import solve_noise_multiplier
+from research.paper_mode import NoiseAlone
+from research.rows import Row, completed
 
 REFERENCE = "reference"
 """Among the values: the parameters that the KL penalty pulls to, ``[d]``."""
 DELTA = 1e-5
+PARTS = {"all": 0.3, "output": 0.3, "hidden": 0.3, "adapter of the output": 1.0, "adapters of the hidden": 3.0}
+"""Learning rate for each part of the tiny model that `table` trains."""
 
 
 @dataclass(frozen=True)
@@ -322,6 +328,74 @@ def named_task(options: argparse.Namespace) -> tuple[Any, Any, list[str], Callab
     return model, tokenizer, prompts, reward
 
 
+def with_adapters(model: Any, rank: int, layers: Any = ("lm_head",)) -> Any:
+    """Freeze a model and add trained low-rank adapters to some layers.
+
+    Their first values are public. Adapters of the hidden layers alone hardly learn: see docs/rlhf.md.
+    """
+    from peft import LoraConfig, TaskType, get_peft_model
+
+    torch.manual_seed(0)
+    shape = {"r": rank, "lora_alpha": 2 * rank, "target_modules": layers}
+    return get_peft_model(model, LoraConfig(task_type=TaskType.CAUSAL_LM, **shape))
+
+
+def with_trained(model: Any, part: str) -> Any:
+    """Choose what is trained of the tiny model, by a name of `PARTS`."""
+    if "adapter" in part:
+        return with_adapters(model, 4, ["lm_head"] if part == "adapter of the output" else "all-linear")
+    for name, parameter in model.named_parameters():  # the output layer is the embedding of words, transposed
+        parameter.requires_grad_(part == "all" or ("wte" in name) == (part == "output"))
+    return model
+
+
+def measured(key: Row) -> Row:
+    """Teach the tiny model in one mode: mean reward of held-out prompts before and after, and the divergence.
+
+    Modes: learning; noise alone, with gradients of zero; clip alone, without noise; neither. The divergence is the mean
+    log-ratio of held-out answers to the model before, in nats an answer.
+    """
+    m, cohorts, held_out, epsilon, seed = 512, 20, 512, float(key["epsilon"]), key["seed"]
+    model, tokenizer, prompts, reward = tiny_task((cohorts + 1) * m, seed)
+    policy = LanguagePolicy(Transformer(with_trained(model, key["part"])))
+    users = PromptedUsers(prompts, tokenizer, reward, (3, 8, 2), seed)
+    without_noise = key["mode"] in ("neither", "clip alone")
+    z = 0.0 if without_noise else solve_noise_multiplier(epsilon, DELTA, 1.0, 1)
+    plan = online_plan(users=cohorts * m, cohort=m, noise_multiplier=z, releases=1, appearances=1, delta=DELTA)
+    norm = 1e3 if key["mode"] == "neither" else 1.0  # beyond all gradients
+    update = PromptUpdate(PARTS[key["part"]], clipping_norm=norm, kl_weight=0.01, piece=256)
+    values: Values = update.begin(policy, policy.initial())
+    reference, judges = values[REFERENCE], range(cohorts * m, cohorts * m + held_out)
+    before = users.meet(judges, policy, reference).rewards
+    for number in range(cohorts):
+        met = users.meet(range(number * m, (number + 1) * m), policy, values[PARAMETERS])
+        cohort = NoiseAlone(plan, 1) if key["mode"] == "noise alone" else Cohort(plan, 1)
+        values = update.updated(policy, values, met, cohort, number)
+    judged = users.meet(judges, policy, values[PARAMETERS])
+    return {
+        "parameters": policy.parameters,
+        "noise_multiplier": z,
+        "before": round(float(before.mean()), 3),
+        "after": round(float(judged.rewards.mean()), 3),
+        "divergence": round(float(log_ratios(policy, reference, judged).mean()), 2),
+    }
+
+
+def table() -> None:
+    """Make the rows of the tiny model that are missing, and print them."""
+    modes = ("neither", math.inf), ("clip alone", 1.0), *product(("learning", "noise alone"), (8.0, 1.0))
+    cases = [(part, *case) for part in ("all", "adapter of the output") for case in modes]
+    cases += [(part, "neither", math.inf) for part in PARTS if part not in ("all", "adapter of the output")]
+    keys = [
+        {"part": part, "mode": mode, "epsilon": str(epsilon), "seed": seed}
+        for part, mode, epsilon in cases
+        for seed in range(3)
+    ]
+    for row in completed("language", keys, measured):
+        named = f"{row['part']:24} {row['mode']:11} ε {row['epsilon']:3} seed {row['seed']}"
+        print(f"{named}  {row['before']:.3f} -> {row['after']:.3f}, divergence {row['divergence']:.2f}")
+
+
 def options() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -329,7 +403,8 @@ def options() -> argparse.Namespace:
     parser.add_argument("--prompts", help="name or folder of texts; default: invented reviews")
     parser.add_argument("--reward", help="name or folder of a sentiment classifier; default: words are counted")
     parser.add_argument("--epsilon", type=float, default=8.0, help="ε of the run, at δ = 1e-5; inf: not private")
-    parser.add_argument("--rank", type=int, default=0, help="of a low-rank adapter; 0: train all parameters")
+    parser.add_argument("--rank", type=int, default=0, help="of the output layer's adapter; 0: train all parameters")
+    parser.add_argument("--table", action="store_true", help="make the rows of docs/rlhf.md and nothing else")
     for name, default, text in (
         ("cohorts", 20, "updates"),
         ("cohort", 512, "prompts of one update"),
@@ -352,6 +427,8 @@ def options() -> argparse.Namespace:
 def main() -> None:
     """Learn from the prompts, print the rewards, and write the weights with their statement."""
     asked = options()
+    if asked.table:
+        return table()
     needed = asked.cohorts * asked.cohort
     if asked.model:
         model, tokenizer, prompts, reward = named_task(asked)
@@ -360,11 +437,7 @@ def main() -> None:
     if len(prompts) < needed + asked.held_out:
         raise SystemExit(f"error: found {len(prompts)} prompts, --cohorts, --cohort and --held-out ask for more")
     if asked.rank:
-        from peft import LoraConfig, TaskType, get_peft_model
-
-        torch.manual_seed(0)  # the adapter's first values are public
-        adapter = {"r": asked.rank, "lora_alpha": 2 * asked.rank, "target_modules": "all-linear"}
-        model = get_peft_model(model, LoraConfig(task_type=TaskType.CAUSAL_LM, **adapter))
+        model = with_adapters(model, asked.rank)
     policy = LanguagePolicy(Transformer(model))
     lengths = asked.prompt_length, asked.answer_length, asked.answers
     users = PromptedUsers(prompts[:needed], tokenizer, reward, lengths, asked.seed)

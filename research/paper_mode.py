@@ -174,6 +174,15 @@ class Noiseless(Cohort):
         return self.mean
 
 
+class NoiseAlone(Cohort):
+    """Cohort in which nobody contributes: the release is noise."""
+
+    def noisy_mean(self, contributions: Tensor | Iterable[Tensor], clipping_norm: float) -> Tensor:
+        """See `Cohort.noisy_mean`."""
+        pieces = (contributions,) if isinstance(contributions, Tensor) else contributions
+        return super().noisy_mean((torch.zeros_like(rows) for rows in pieces), clipping_norm)
+
+
 def epsilon(z: float) -> float:
     """Account one Gaussian release."""
     return Training(1.0, z, 1).spent(DELTA).epsilon_pld

@@ -2,19 +2,28 @@
 
 python -m research.riverswim
 
-Each of 1,000 users acts for one episode of 20 steps. DPPG learns with noise of ε at δ = 1e-5 by the exact accountant;
-UCB-VI is of pure ε. ε inf is the non-private twin: without clip and noise. Regret is the optimal value, by dynamic
-programming, less the rewards of each user. Settings:
+Each of 1,000 users acts for one episode of 20 steps, in 100 runs. DPPG learns with noise of ε at δ = 1e-5 by the exact
+accountant; UCB-VI is of pure ε. Regret is the optimal value, by dynamic programming, less the rewards of each user.
+Settings:
 
 - paper: those of the DPPG paper, Appendix C: one user for each update, η from 12, divided by 5 every 50 users, at least
-  0.06, α 3.5, 1 - β 0.6, γ 0.99, 25 public episodes for the Fisher matrix and its regulariser 0.001. The paper's
-  features are one-hot(state) beside the action; those of the state cancel in the softmax, so the policy is the same in
-  all states. Here that is a scale of the observations that is infinite. UCB-VI: the bonus of its proof.
-- own: five users for each update, η 1, and for DPPG-KL α 30; chosen in a few trials at ε 1, p 0.6. UCB-VI:
-  0.03 times the bonus.
+  0.06, α 3.5, 1 - β 0.6, γ 0.99, 25 public episodes for the Fisher matrix and its regulariser 0.001. The policy is
+  log-linear in the paper's features, one-hot(state) beside one-hot(action). Those of the state cancel in the softmax,
+  so the policy is the same in all states. UCB-VI: the bonus of its proof.
+- own: ten users for each update, η 1, and for DPPG-KL α 100; chosen among 45 settings with other transitions than those
+  of the rows. UCB-VI: 0.03 times the bonus.
 
-Unlike in the paper, no baseline is carried from user to user. Rows: research/results/riverswim.json. Draws
-docs/figures/riverswim.png.
+Modes of DPPG, to tell what makes the rewards:
+
+- learning: gradients are clipped to S, and noise is added.
+- noise alone: the gradient is zero, and the noise stays.
+- clip alone: S stays, and no noise is added.
+- neither: no clip and no noise.
+
+Baselines: none (the return is the advantage), user (the mean return in a state within the user's own episode), carried
+(that over all users before, without noise: as in the paper, and ε is void). Random: uniformly random actions.
+
+Rows: research/results/riverswim.jsonl. Draws docs/figures/riverswim.png.
 
 Riverswim is a chain of six states, in which the large reward is up the river (Strehl and Littman 2008). Transitions are
 those of Osband, Van Roy and Russo (2013, "(More) efficient reinforcement learning via posterior sampling", Figure 1).
@@ -25,7 +34,7 @@ et al. (DPPG, Section 6) also have p = 0.9.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
@@ -33,56 +42,71 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
-from torch import Tensor
 
-from primorl.online.learning import PARAMETERS, Cohort, Trajectories, online_plan
-from primorl.online.network import PolicyNetwork, drawn
+from primorl.online.learning import online_plan
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from research.rows import FIGURES, Row, completed
-from research.trust_region import Schedule, TrustRegion
+from research.trust_region import Step
 from research.ucbvi import UCBVI, Learner, backward_induction
 
 S, A, H = 6, 2, 20  # states, actions, horizon
-USERS, SEEDS, EVERY, DELTA, PUBLIC = 1000, 10, 20, 1e-5, 25
-EPSILONS, PROBABILITIES = (1.0, 5.0, math.inf), (0.6, 0.9)
-ALGORITHMS = {"dppg-kl": "DPPG-KL", "dppg-l2": "DPPG-L2", "ucb-vi": "UCB-VI"}
-Floats = NDArray[np.float64]
+USERS, RUNS, EVERY, DELTA, PUBLIC, DISCOUNT, FAILURE, REGULARISER = 1000, 100, 50, 1e-5, 25, 0.99, 0.4, 1e-3
+EPSILONS, PROBABILITIES = (1.0, 5.0), (0.6, 0.9)
+ALGORITHMS = {"dppg-kl": "DPPG-KL", "dppg-l2": "DPPG-L2", "ucb-vi": "UCB-VI", "random": "random actions"}
+MODES = ("learning", "noise alone", "clip alone")
+Floats, Whole = NDArray[np.float64], NDArray[np.int64]
+
+FEATURES: Floats = np.zeros((S, A, S + A))  # one-hot(state) beside one-hot(action)
+FEATURES[:, :, :S] = np.eye(S)[:, None]
+FEATURES[:, :, S:] = np.eye(A)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings that differ between the two."""
+    """Settings that differ between the two.
 
-    rate: Schedule
+    Attributes:
+        rate: η of the first cohort, its divisor after every 50 cohorts, and the least η.
+        cohort: m.
+        regions: α.
+        optimism: of UCB-VI.
+    """
+
+    rate: tuple[float, float, float]
     cohort: int
     regions: dict[str, float]
     optimism: float
 
+    def learning_rate(self, number: int) -> float:
+        """Compute η of a cohort, numbered from 0."""
+        first, factor, least = self.rate
+        return max(first / factor ** (number // 50), least)
+
 
 SETTINGS = {
-    "paper": Settings(Schedule(12.0, 5.0, 50, 0.06), 1, {"dppg-l2": 3.5, "dppg-kl": 3.5}, optimism=1.0),
-    "own": Settings(Schedule(1.0, 1.0, 1, 0.0), 5, {"dppg-l2": 3.5, "dppg-kl": 30.0}, optimism=0.03),
+    "paper": Settings((12.0, 5.0, 0.06), 1, {"dppg-l2": 3.5, "dppg-kl": 3.5}, optimism=1.0),
+    "own": Settings((1.0, 1.0, 1.0), 10, {"dppg-l2": 3.5, "dppg-kl": 100.0}, optimism=0.03),
 }
 
 
 class Riverswim:
-    """n rivers that step together; everybody begins at the left bank.
+    """Rivers that step together; everybody begins at the left bank.
 
     Args:
         p: probability of the large reward at the right bank.
-        count: n.
-        seed: of the transitions.
+        shape: of the rivers.
+        random: source of the transitions.
     """
 
-    def __init__(self, p: float, count: int, seed: int):
+    def __init__(self, p: float, shape: tuple[int, ...], random: np.random.Generator):
         self._cumulated = transition_probabilities(p).cumsum(-1)[..., :-1]
-        self._random = np.random.default_rng(seed)
-        self.states = np.zeros(count, np.int64)
+        self._random = random
+        self.states = np.zeros(shape, np.int64)
 
-    def step(self, actions: NDArray[np.int64]) -> Floats:
+    def step(self, actions: Whole) -> Floats:
         """Move all, and return their rewards."""
-        uniform = self._random.random((len(actions), 1))
-        after = (uniform >= self._cumulated[self.states, actions]).sum(1)
+        uniform = self._random.random((*actions.shape, 1))
+        after = (uniform >= self._cumulated[self.states, actions]).sum(-1)
         found: Floats = rewards()[self.states, actions, after]
         self.states = after
         return found
@@ -111,122 +135,189 @@ def rewards() -> Floats:
 def optimal_value(p: float) -> float:
     """Compute the best mean reward of an episode."""
     moves = transition_probabilities(p)
-    table = np.broadcast_to((moves * rewards()).sum(-1), (H, S, A)), np.broadcast_to(moves, (H, S, A, S))
-    return float(backward_induction(*table, np.random.default_rng(0))[0][0, 0])
+    table = np.broadcast_to((moves * rewards()).sum(-1), (1, H, S, A)), np.broadcast_to(moves, (1, H, S, A, S))
+    return float(backward_induction(*table, np.random.default_rng(0))[0][0, 0, 0])
 
 
-def ucbvi(p: float, epsilon: float, optimism: float, seed: int) -> Floats:
-    """Run one seed of UCB-VI: rewards of each user, ``[USERS]``."""
-    learner = Learner(UCBVI(S, A, H, USERS, epsilon, failure=0.1, optimism=optimism, seed=seed))
-    totals = np.zeros(USERS)
-    for user, own in enumerate(np.random.SeedSequence(seed).generate_state(USERS).tolist()):
-        river = Riverswim(p, 1, own)
-        states, actions, paid = np.zeros(H + 1, np.int64), np.zeros(H, np.int64), np.zeros(H)
+def ucbvi(p: float, epsilon: float, optimism: float) -> Floats:
+    """Run UCB-VI: rewards of each user, ``[USERS, RUNS]``."""
+    learner = Learner(UCBVI(S, A, H, USERS, epsilon, failure=0.1, optimism=optimism, seed=0), RUNS)
+    random, totals, all_runs = np.random.default_rng(1), np.zeros((USERS, RUNS)), np.arange(RUNS)
+    for user in range(USERS):
+        river, states = Riverswim(p, (RUNS,), random), np.zeros((RUNS, H + 1), np.int64)
+        actions, paid = np.zeros((RUNS, H), np.int64), np.zeros((RUNS, H))
         for step in range(H):
-            action = learner.policy[step, river.states]
-            actions[step], paid[step] = action[0], river.step(action)[0]
-            states[step + 1] = river.states[0]
+            actions[:, step] = learner.policy[all_runs, step, river.states]
+            paid[:, step] = river.step(actions[:, step])
+            states[:, step + 1] = river.states
         learner.learn(states, actions, paid)
-        totals[user] = paid.sum()
+        totals[user] = paid.sum(1)
     return totals
 
 
-def dppg(algorithm: str, p: float, epsilon: float, settings: Settings) -> Floats:
-    """Run all seeds of DPPG, which act at once, each under its own policy: rewards ``[USERS, SEEDS]``."""
-    scale = torch.full((S,), math.inf)
-    network = PolicyNetwork((), torch.zeros(S), scale, torch.zeros(A), torch.ones(A), discrete_actions=True)
-    m = settings.cohort
-    z = solve_noise_multiplier(epsilon, DELTA, 1.0, 1) if math.isfinite(epsilon) else 0.0
+@dataclass(frozen=True)
+class Episodes:
+    """Episodes under R policies, n each. Sensitive, where they are not public.
+
+    Attributes:
+        totals: sums of rewards, ``[R, n]``.
+        counts: how often each action was taken in each state, ``[R, n, S, A]``.
+        returns: sums of the discounted rewards that followed, ``[R, n, S, A]``.
+    """
+
+    totals: Floats
+    counts: Floats
+    returns: Floats
+
+
+def played(p: float, policies: Floats, each: int, random: np.random.Generator) -> Episodes:
+    """Play ``each`` episodes under policies: probabilities ``[R, S, A]``."""
+    runs = len(policies)
+    shape = runs, each, S, A
+    river, run, cells, paid = Riverswim(p, (runs, each), random), np.arange(runs)[:, None], [], []
+    episode = np.arange(runs * each).reshape(runs, each)
+    for _ in range(H):
+        actions = (random.random((runs, each)) < policies[run, river.states, 1]).astype(np.int64)
+        cells.append((episode * S + river.states) * A + actions)
+        paid.append(river.step(actions))
+    following, returns = np.zeros((runs, each)), np.zeros(math.prod(shape))
+    for cell, own in zip(reversed(cells), reversed(paid), strict=True):
+        following = own + DISCOUNT * following
+        returns[cell] += following  # the cells of one step differ
+    counts = np.bincount(np.concatenate(cells, None), minlength=math.prod(shape)).astype(np.float64)
+    return Episodes(np.sum(paid, axis=0), counts.reshape(shape), returns.reshape(shape))
+
+
+def policies_and_scores(theta: Floats) -> tuple[Floats, Floats]:
+    """Compute π ``[R, S, A]`` and ∇ log π ``[R, S, A, d]`` of parameters ``[R, d]``."""
+    logits = np.einsum("sad,rd->rsa", FEATURES, theta)
+    odds = np.exp(logits - logits.max(-1, keepdims=True))
+    policies = odds / odds.sum(-1, keepdims=True)
+    return policies, FEATURES - np.einsum("rsa,sad->rsd", policies, FEATURES)[:, :, None]
+
+
+def fisher_matrices(scores: Floats, counts: Floats) -> Floats:
+    """Average ∇ log π ∇ log πᵀ over the steps of episodes, plus the regulariser: ``[R, d, d]``."""
+    shares = counts.sum(1) / counts.sum((1, 2, 3))[:, None, None]
+    spread = np.einsum("rsa,rsad,rsae->rde", shares, scores, scores, optimize=True)
+    found: Floats = spread + REGULARISER * np.eye(scores.shape[-1])
+    return found
+
+
+def dppg(key: Row, settings: Settings) -> Floats:
+    """Run DPPG: rewards of each user, ``[USERS, RUNS]``."""
+    p, m, region, mode = key["p"], settings.cohort, settings.regions[key["algorithm"]], key["mode"]
+    z = 0.0 if mode == "neither" else solve_noise_multiplier(float(key["epsilon"]), DELTA, 1.0, 1)
     plan = online_plan(users=USERS, cohort=m, noise_multiplier=z, releases=1, appearances=1, delta=DELTA)
-    update = TrustRegion(settings.rate, settings.regions[algorithm], failure=0.4, discount=0.99)
-    theta = torch.zeros(SEEDS, network.parameters)
-    generator, totals = torch.Generator().manual_seed(0), []
+    random, theta, totals = np.random.default_rng(0), np.zeros((RUNS, FEATURES.shape[-1])), []
+    past = visits = np.zeros((RUNS, S))  # sums over all users before, for the paper's baseline
     for number in range(USERS // m):
-        met = episodes(p, network, theta, m, generator)
-        totals.append(met.rewards.sum(1).reshape(SEEDS, m).T.numpy())
-        public = episodes(p, network, theta, PUBLIC, generator) if algorithm == "dppg-kl" and z else None
-        updated = []
-        for seed in range(SEEDS):
-            shown = None if public is None else public.of(slice(seed * PUBLIC, (seed + 1) * PUBLIC))
-            own, mine = replace(update, public=shown), met.of(slice(seed * m, (seed + 1) * m))
-            values = {PARAMETERS: theta[seed]}
-            updated.append(own.updated(network, values, mine, Cohort(plan, own.releases), number)[PARAMETERS])
-        theta = torch.stack(updated)
-    return np.concatenate(totals).astype(np.float64)
-
-
-def episodes(p: float, network: PolicyNetwork, theta: Tensor, each: int, generator: torch.Generator) -> Trajectories:
-    """Play ``each`` episodes under each of the policies ``[P, d]``, those of one policy side by side."""
-    count = len(theta) * each
-    river, eye = Riverswim(p, count, int(torch.randint(2**62, (), generator=generator))), torch.eye(S)
-    never, ones = torch.zeros(count, dtype=torch.bool), torch.ones(count, dtype=torch.bool)
-    kept = []
-    for step in range(H):
-        seen = eye[torch.from_numpy(river.states)]
-        outputs = network.outputs(theta, seen.view(len(theta), each, S)).reshape(count, A)
-        actions = drawn(outputs, generator)
-        paid = torch.from_numpy(river.step(actions.numpy())).float()
-        after = eye[torch.from_numpy(river.states)]
-        kept.append((seen, actions, paid, after, never, ones if step == H - 1 else never, ones))
-    return Trajectories(*(torch.stack(values, 1) for values in zip(*kept, strict=True)))
+        policies, scores = policies_and_scores(theta)
+        met = played(p, policies, m, random)
+        totals.append(met.totals.T)
+        step = Step(settings.learning_rate(number), z / m, FAILURE)
+        norms: float | Floats = math.inf
+        if mode != "neither" and key["algorithm"] == "dppg-kl":
+            public = played(p, policies, PUBLIC, random)
+            norms = step.kl_norm(region, fisher_matrices(scores, public.counts))[:, None]
+        elif mode != "neither":
+            norms = step.l2_norm(region, theta.shape[1])
+        values: Floats = np.zeros((RUNS, 1, S))
+        if key["baseline"] == "user":
+            values = met.returns.sum(-1) / np.maximum(met.counts.sum(-1), 1)
+        elif key["baseline"] == "carried":
+            values = (past / np.maximum(visits, 1))[:, None]
+            past, visits = past + met.returns.sum((1, 3)), visits + met.counts.sum((1, 3))
+        advantages = met.returns - met.counts * values[..., None]
+        gradients = np.einsum("rusa,rsad->urd", advantages, scores, optimize=True)
+        if mode == "noise alone":
+            gradients *= 0
+        lengths = np.linalg.norm(gradients, axis=-1, keepdims=True)
+        total = (gradients * np.minimum(1, norms / np.maximum(lengths, 1e-12))).sum(0)
+        if mode in ("learning", "noise alone"):  # the plan adds the noise to sums of vectors of norm at most 1
+            moved = plan.release((torch.from_numpy(total / norms),))[0].numpy() * norms
+        else:
+            moved = total / m
+        theta = theta + step.learning_rate * moved
+    return np.concatenate(totals)
 
 
 def made(key: Row) -> Row:
-    """Run the algorithm of a row: its regret at the end and on the way, with standard errors over the seeds."""
-    settings, epsilon, p = SETTINGS[key["settings"]], float(key["epsilon"]), key["p"]
+    """Run the algorithm of a row: its regret at the end and on the way, with standard errors over the runs."""
+    settings, p = SETTINGS[key["settings"]], key["p"]
     if key["algorithm"] == "ucb-vi":
-        returns = np.stack([ucbvi(p, epsilon, settings.optimism, seed) for seed in range(SEEDS)], 1)
+        returns = ucbvi(p, float(key["epsilon"]), settings.optimism)
+    elif key["algorithm"] == "random":
+        uniform = np.full((RUNS, S, A), 1 / A)
+        returns = played(p, uniform, USERS, np.random.default_rng(0)).totals.T
     else:
-        returns = dppg(key["algorithm"], p, epsilon, settings)
+        returns = dppg(key, settings)
     best = optimal_value(p)
     curves = (best - returns).cumsum(0)[EVERY - 1 :: EVERY]
-    errors = curves.std(1, ddof=1) / math.sqrt(SEEDS)
+    errors = curves.std(1, ddof=1) / math.sqrt(RUNS)
     return {
-        "users": USERS,
-        "seeds": SEEDS,
-        "regret": float(curves[-1].mean()),
-        "error": float(errors[-1]),
-        "regrets": curves[-1].round(1).tolist(),
-        "last": float(returns[-USERS // 10 :].mean()),
-        "optimal": best,
-        "every": EVERY,
-        "curve": curves.mean(1).round(1).tolist(),
-        "errors": errors.round(1).tolist(),
+        "runs": RUNS,
+        "regret": round(float(curves[-1].mean()), 1),
+        "error": round(float(errors[-1]), 1),
+        "last": round(float(returns[-USERS // 10 :].mean()), 3),
+        "regrets": np.sort(curves[-1].round().astype(int)).tolist(),
+        "curve": curves.mean(1).round().tolist(),
+        "errors": errors.round().tolist(),
     }
 
 
 def draw(path: Path, rows: list[Row]) -> None:
-    """Draw cumulative regrets with their standard errors: p side by side, settings below each other."""
+    """Draw cumulative regrets with 95% intervals: p side by side, settings below each other, without a baseline."""
     figure = Figure(figsize=(10, 7.5), dpi=120, layout="constrained")
     axes = figure.subplots(len(SETTINGS), len(PROBABILITIES), sharex=True, squeeze=False)
-    styles = {"1.0": ("--", "o", 2, "ε 1"), "5.0": ("-", "s", 7, "ε 5"), "inf": (":", "x", 12, "no noise")}
+    styles = {("learning", "1.0"): "-", ("learning", "5.0"): "--", ("noise alone", "1.0"): ":"}
+    users = np.arange(EVERY, USERS + 1, EVERY)
     for row in rows:
+        style = styles.get((row["mode"], row["epsilon"]))
+        if style is None or row["baseline"] != "none":
+            continue
         here = axes[list(SETTINGS).index(row["settings"]), PROBABILITIES.index(row["p"])]
-        style, mark, first, what = styles[row["epsilon"]]  # marks at other users each: lines may lie on each other
-        algorithm = row["algorithm"]
-        name = "DPPG" if row["epsilon"] == "inf" and algorithm != "ucb-vi" else ALGORITHMS[algorithm]
-        users = np.arange(1, len(row["curve"]) + 1) * row["every"]
-        curve, errors = np.array(row["curve"]), np.array(row["errors"])
-        color = f"C{list(ALGORITHMS).index(algorithm)}"
-        here.plot(users, curve, style, color=color, label=f"{name}, {what}", marker=mark, markevery=(first, 15))
-        here.fill_between(users, curve - errors, curve + errors, color=color, alpha=0.12, linewidth=0)
+        curve, errors = np.array(row["curve"]), 1.96 * np.array(row["errors"])
+        color = f"C{list(ALGORITHMS).index(row['algorithm'])}"
+        name = f"{ALGORITHMS[row['algorithm']]}, {row['mode']}, ε {float(row['epsilon']):g}"
+        here.plot(users, curve, style, color=color, label=name)
+        here.fill_between(users, curve - errors, curve + errors, color=color, alpha=0.1, linewidth=0)
         here.set(title=f"p = {row['p']}, {row['settings']} settings", xlabel="users", ylabel="cumulative regret")
     lines, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(lines, labels, loc="outside lower center", ncols=4, frameon=False)
+    figure.legend(lines, labels, loc="outside lower center", ncols=3, frameon=False)
     figure.savefig(path)
 
 
-def main() -> None:
-    """Make the rows that are missing, print the table and draw the figure."""
-    keys = [
-        {"algorithm": algorithm, "settings": settings, "epsilon": str(epsilon), "p": p}
-        for settings, algorithm, epsilon, p in product(SETTINGS, ALGORITHMS, EPSILONS, PROBABILITIES)
-        if (algorithm, epsilon) != ("dppg-kl", math.inf)  # without a clip it is DPPG-L2
+def row_keys() -> list[Row]:
+    """List the rows."""
+    cases: list[tuple[str, str, str, str, float]] = [("paper", "random", "none", "learning", math.inf)]
+    for settings in SETTINGS:
+        cases += [(settings, "ucb-vi", "none", "learning", epsilon) for epsilon in (*EPSILONS, math.inf)]
+        cases += [
+            (settings, algorithm, "none", mode, epsilon)
+            for algorithm, mode, epsilon in product(("dppg-kl", "dppg-l2"), MODES, EPSILONS)
+        ]
+        cases.append((settings, "dppg-l2", "none", "neither", math.inf))  # without a clip DPPG-KL is the same
+    for algorithm, baseline, epsilon in product(("dppg-kl", "dppg-l2"), ("user", "carried"), EPSILONS):
+        cases.append(("paper", algorithm, baseline, "learning", epsilon))
+    names = "settings", "algorithm", "baseline", "mode", "epsilon"
+    return [
+        dict(zip(names, (*case[:-1], str(case[-1])), strict=True)) | {"p": p} for case in cases for p in PROBABILITIES
     ]
-    rows = completed("riverswim", keys, made)
+
+
+def main() -> None:
+    """Make the rows that are missing, print the table with what learning gains over noise alone, and draw."""
+    rows = completed("riverswim", row_keys(), made)
     for row in rows:
-        print(f"{row['settings']:5} {row['algorithm']:8} ε {row['epsilon']:3} p {row['p']}", end="  ")
-        print(f"regret {row['regret']:.0f} ± {row['error']:.0f}")
+        named = " ".join(str(row[name]) for name in ("settings", "algorithm", "baseline", "mode"))
+        line = f"{named:40} ε {row['epsilon']:3} p {row['p']}  regret {row['regret']:.0f} ± {1.96 * row['error']:.0f}"
+        if row["mode"] == "learning" and row["algorithm"].startswith("dppg"):
+            same = {name: row[name] for name in ("settings", "algorithm", "epsilon", "p")} | {"mode": "noise alone"}
+            noise = next(other for other in rows if other.items() >= same.items())
+            error = 1.96 * math.hypot(row["error"], noise["error"])
+            line += f", less than noise alone by {noise['regret'] - row['regret']:.0f} ± {error:.0f}"
+        print(line)
     draw(FIGURES / "riverswim.png", rows)
 
 

@@ -85,20 +85,21 @@ class TreeCounter:
 
 
 class Stream:
-    """One stream that a `TreeCounter` counts. Holds sensitive sums: discard it with the data.
+    """R streams side by side, each counted by a `TreeCounter`. Holds sensitive sums: discard it with the data.
 
     Args:
-        counter: the mechanism.
+        counter: the mechanism of each stream.
+        streams: R.
         size: n.
     """
 
-    def __init__(self, counter: TreeCounter, size: int):
-        self.counter, self.size, self.arrived = counter, size, 0
-        self.sums, self.noisy = np.zeros((2, counter.levels, size), np.int64)
-        self._noise = np.zeros((0, size), np.int64)
+    def __init__(self, counter: TreeCounter, streams: int, size: int):
+        self.counter, self.arrived = counter, 0
+        self.sums, self.noisy = np.zeros((2, counter.levels, streams, size), np.int64)
+        self._noise = np.zeros((0, streams, size), np.int64)
 
-    def add(self, vector: Whole) -> Whole:
-        """Count one person's int64 ``[n]``, which is sensitive, and release the sums over all so far.
+    def add(self, vectors: Whole) -> Whole:
+        """Count one person of each stream, int64 ``[R, n]``, sensitive, and release the sums over all so far.
 
         Raises:
             ValueError: T people have been counted.
@@ -108,19 +109,20 @@ class Stream:
             raise ValueError(f"{counter.people} people were counted, as many as are paid for")
         self.arrived += 1
         level = (self.arrived & -self.arrived).bit_length() - 1
-        fits = np.abs(vector.astype(np.float64)).sum() <= counter.sensitivity
-        node = self.sums[:level].sum(0) + (vector if fits else 0)
+        fits = np.abs(vectors.astype(np.float64)).sum(-1, keepdims=True) <= counter.sensitivity
+        node = self.sums[:level].sum(0) + np.where(fits, vectors, 0)
         self.sums[:level] = self.noisy[:level] = 0
         self.sums[level] = node
         self.noisy[level] = node + self._fresh() if counter.private else node
         return self.noisy.sum(0)
 
     def _fresh(self) -> Whole:
-        """Noise of one node, used once."""
+        """Noise of one node of each stream, used once."""
         if not len(self._noise):
-            rows = min(_AHEAD // self.size + 1, self.counter.people)
-            drawn = discrete_laplace(self.counter.entropy, rows * self.size, self.counter.scale)
-            self._noise = drawn.reshape(rows, self.size)
+            each = self._noise.shape[1:]
+            rows = min(_AHEAD // math.prod(each) + 1, self.counter.people)
+            drawn = discrete_laplace(self.counter.entropy, rows * math.prod(each), self.counter.scale)
+            self._noise = drawn.reshape(rows, *each)
         row, self._noise = self._noise[0], self._noise[1:]
         return row
 
@@ -169,8 +171,9 @@ def _below(entropy: Entropy, limits: NDArray[np.uint64]) -> NDArray[np.uint64]:
     going = np.arange(len(limits))
     while len(going):
         own, words = limits[going], integers(entropy, len(going))
-        kept = words < most - most % own
-        found[going[kept]] = words[kept] % own[kept]
+        rest = words % own
+        kept = words - rest <= most - own
+        found[going[kept]] = rest[kept]
         going = going[~kept]
     return found
 
@@ -228,52 +231,57 @@ class UCBVI:
 
 
 class Learner:
-    """One run of `UCBVI`. Holds sensitive sums; ``policy``, the action in each state at each step, alone is released.
+    """R runs of `UCBVI` side by side. Holds sensitive sums; ``policy`` alone is released.
+
+    Attributes:
+        policy: the action in each state at each step, ``[R, H, S]``.
 
     Args:
-        settings: of the run.
+        settings: of each run.
+        runs: R.
     """
 
-    def __init__(self, settings: UCBVI):
+    def __init__(self, settings: UCBVI, runs: int):
         self._settings = settings
         self._random = np.random.default_rng(settings.seed)
         H, S, A = settings.horizon, settings.states, settings.actions
-        self._table, self._cells = (H, S, A), H * S * A
+        self._table, cells = (runs, H, S, A), H * S * A
         visits, rewards = settings.counter(1), settings.counter(REWARD_UNIT)
-        self.streams = Stream(visits, self._cells), Stream(rewards, self._cells), Stream(visits, self._cells * S)
+        self.streams = Stream(visits, runs, cells), Stream(rewards, runs, cells), Stream(visits, runs, cells * S)
         each = settings.failure / (3 * S * A * settings.users * H)
         self._errors = visits.error(each), rewards.error(each) / REWARD_UNIT, visits.error(each / S)
         zeros = np.zeros(self._table)
         self.policy = self._planned(zeros, zeros, np.zeros((*self._table, S)))
 
     def learn(self, states: Whole, actions: Whole, rewards: Floats) -> None:
-        """Count one user's episode, which is sensitive, and plan the next policy.
+        """Count one user's episode in each run, which is sensitive, and plan the next policies.
 
         An episode with a state or action that does not exist counts as an empty one. NaN rewards count as 0.
 
         Args:
-            states: visited, ``[H + 1]``.
-            actions: ``[H]``.
-            rewards: within [0, 1], ``[H]``.
+            states: visited, ``[R, H + 1]``.
+            actions: ``[R, H]``.
+            rewards: within [0, 1], ``[R, H]``.
         """
-        (_, S, A), steps = self._table, np.arange(self._settings.horizon)
-        there = bool(((states >= 0) & (states < S)).all() and ((actions >= 0) & (actions < A)).all())
-        at = np.ravel_multi_index((steps, states[:-1], actions), self._table) if there else np.zeros(0, np.int64)
-        after, paid = (states[1:], np.nan_to_num(rewards, nan=0.0)) if there else (at, at)
-        thousandths = np.rint(paid.clip(0, 1) * REWARD_UNIT)
-        counted = [np.bincount(at, minlength=self._cells), np.bincount(at, thousandths, self._cells)]
-        counted.append(np.bincount(at * S + after, minlength=self._cells * S))
+        R, H, S, A = self._table
+        there = ((states >= 0) & (states < S)).all(1) & ((actions >= 0) & (actions < A)).all(1)
+        run, step = np.nonzero(np.broadcast_to(there[:, None], (R, H)))
+        at = np.ravel_multi_index((run, step, states[run, step], actions[run, step]), self._table)
+        thousandths = np.rint(np.nan_to_num(rewards[run, step], nan=0.0).clip(0, 1) * REWARD_UNIT)
+        cells = R * H * S * A
+        counted = [np.bincount(at, minlength=cells), np.bincount(at, thousandths, cells)]
+        counted.append(np.bincount(at * S + states[run, step + 1], minlength=cells * S))
         visits, sums, moves = (
-            stream.add(own.astype(np.int64)) for stream, own in zip(self.streams, counted, strict=True)
+            stream.add(own.astype(np.int64).reshape(R, -1)) for stream, own in zip(self.streams, counted, strict=True)
         )
         self.policy = self._planned(
             visits.reshape(self._table), sums.reshape(self._table) / REWARD_UNIT, moves.reshape(*self._table, S)
         )
 
     def _planned(self, visits: Floats | Whole, rewards: Floats, moves: Floats | Whole) -> Whole:
-        """The greedy policy ``[H, S]`` of released counts."""
+        """Plan greedily for released counts."""
         settings, (first, second, third) = self._settings, self._errors
-        H, S, A = self._table
+        _, H, S, A = self._table
         n = np.maximum(visits + first, 1)
         logarithm = math.log(4 * S * A * settings.users * H / settings.failure)
         bonus = (1 + H) * math.sqrt(2 * logarithm) / np.sqrt(n)
@@ -283,20 +291,22 @@ class Learner:
 
 
 def backward_induction(rewards: Floats, probabilities: Floats, random: np.random.Generator) -> tuple[Floats, Whole]:
-    """Find optimal values ``[H, S]`` and actions ``[H, S]`` of a finite horizon, where a step brings at most 1.
+    """Find optimal values ``[R, H, S]`` and actions ``[R, H, S]`` of R tasks of a finite horizon, H.
 
-    Values are held within 0 and the number of steps that are left, which only matters where rewards are optimistic.
+    A step brings at most 1, so values are held within 0 and the number of steps that are left.
     Between actions of equal value one is drawn.
 
     Args:
-        rewards: mean reward of each step, ``[H, S, A]``.
-        probabilities: of the next states, ``[H, S, A, S]``; where noise made them, they need not be probabilities.
+        rewards: mean reward of each step, ``[R, H, S, A]``.
+        probabilities: of the next states, ``[R, H, S, A, S]``; where noise made them, they need not be probabilities.
         random: of the draws.
     """
-    horizon, states, actions = rewards.shape
-    values, policy = np.zeros((horizon + 1, states)), np.zeros((horizon, states), np.int64)
+    runs, horizon, states, actions = rewards.shape
+    values, policy = np.zeros((runs, horizon + 1, states)), np.zeros((runs, horizon, states), np.int64)
     for step in reversed(range(horizon)):
-        q = (rewards[step] + probabilities[step] @ values[step + 1]).clip(0, horizon - step)
-        values[step] = q.max(1)
-        policy[step] = np.where(q == values[step][:, None], random.random((states, actions)), -1).argmax(1)
-    return values[:-1], policy
+        after = (probabilities[:, step].reshape(runs, -1, states) @ values[:, step + 1, :, None])[..., 0]
+        q = (rewards[:, step] + after.reshape(runs, states, actions)).clip(0, horizon - step)
+        best = q.max(-1, keepdims=True)
+        values[:, step] = best[..., 0]
+        policy[:, step] = np.where(q == best, random.random(q.shape), -1).argmax(-1)
+    return values[:, :-1], policy

@@ -8,7 +8,13 @@ import torch
 from primorl.online.learning import PARAMETERS
 from primorl.privacy.accounting.events import PureDpEvent
 from primorl.privacy.mechanism.selection import ONE, Scores
-from research.natural_gradient import ChoiceCohort, NaturalGradientByChoice, NaturalGradientByStatistics, gain
+from research.natural_gradient import (
+    ChoiceCohort,
+    ExponentialCohort,
+    NaturalGradientByChoice,
+    NaturalGradientByStatistics,
+    gain,
+)
 from tests.online.cohorts import OTHERS, begun, hostile, met, network, recorded, with_user, without_noise
 
 SHAPE = network()
@@ -16,7 +22,7 @@ STATISTICS, CHOICE = NaturalGradientByStatistics(1.0, 0.5, 0.1, 2.0), NaturalGra
 
 
 def test_statistics_are_least_squares_and_one_user_moves_them_by_at_most_their_bound() -> None:
-    exact, data = NaturalGradientByStatistics(1.0, 1e6, 1e-6, 100.0), met(SHAPE)
+    exact, data = NaturalGradientByStatistics(1.0, 10.0, 1e-6, 100.0), met(SHAPE)
     step, theta = without_noise(exact, SHAPE, data), begun(SHAPE)[PARAMETERS]
     assert gain(SHAPE, theta, data, exact, step) == pytest.approx(1.0, abs=1e-3)
     assert gain(SHAPE, theta, data, exact, -step) < 0
@@ -42,7 +48,7 @@ def test_a_choice_without_noise_has_the_least_loss_and_scores_are_bounded() -> N
 
 
 def test_choices_of_one_user_share_epsilon_and_have_its_odds() -> None:
-    """Sums 1 apart: the worse one is chosen with probability exp(-ε)/2, at most."""
+    """One user scores one of three candidates: both mechanisms choose it as often as their odds say."""
     cohort = ChoiceCohort(1000, "user", 3, 1.2, 1e-5, cohort=10, choices=2)
     assert cohort.event == PureDpEvent(1.2)
     assert cohort.one_choice.epsilon == pytest.approx(0.6)
@@ -58,3 +64,6 @@ def test_choices_of_one_user_share_epsilon_and_have_its_odds() -> None:
         return (1 - odds) ** 2 + odds * (1 - odds) + odds**2 / 3
 
     assert abs(share - expected(0.6)) < 0.05 < abs(share - expected(1.2))
+    papers = ExponentialCohort(1000, "user", 3, 1.2, 1e-5, cohort=10, choices=2)
+    share = sum(papers.chosen(scores) == 1 for _ in range(2000)) / 2000
+    assert abs(share - 1 / (1 + 2 * math.exp(-0.6))) < 0.05 < abs(share - 1 / (1 + 2 * math.exp(-1.2)))

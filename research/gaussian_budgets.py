@@ -1,0 +1,69 @@
+"""DPPG's Figure 3: ε of one update for each noise multiplier z, by the paper's two formulas and exactly.
+
+python -m research.gaussian_budgets
+
+Prints ε of the z that the paper uses and draws docs/figures/dppg_figure3.png.
+"""
+
+import math
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from scipy.optimize import brentq
+from scipy.special import log_ndtr
+
+from research.rows import FIGURES
+
+DELTAS = 1e-5, 1e-3
+STATED = {0.1: 38.0, 0.5: 8.0}
+"""ε that the paper states for the z of its dosing task."""
+
+
+def closed_form(z: float, delta: float) -> float:
+    """Compute √(2 ln(1.25/δ)) / z; it holds for ε < 1 only (Dwork and Roth 2014, Theorem A.1)."""
+    return math.sqrt(2 * math.log(1.25 / delta)) / z
+
+
+def zhao(z: float, delta: float) -> float:
+    """Compute ε of Zhao et al. 2019 (arXiv 1911.12060, Theorem 5), which the paper takes where ε ≥ 1."""
+    constant = math.sqrt(math.log(2 / (math.sqrt(16 * delta + 1) - 1)))
+    return (1 + 2 * math.sqrt(2) * constant * z) / (2 * z * z)
+
+
+def exact(z: float, delta: float) -> float:
+    """Solve δ = Φ(1/(2z) - εz) - exp(ε) Φ(-1/(2z) - εz) for ε (Balle and Wang 2018, Theorem 8)."""
+
+    def excess(epsilon: float) -> float:
+        first, second = (float(log_ndtr(sign / (2 * z) - epsilon * z)) for sign in (1, -1))
+        return math.exp(first) - math.exp(min(epsilon + second, 0.0)) - delta
+
+    return 0.0 if excess(0.0) <= 0 else float(brentq(excess, 0.0, zhao(z, delta), xtol=1e-9))
+
+
+def draw(path: Path) -> None:
+    """Draw ε against z, on logarithmic axes."""
+    figure = Figure(figsize=(6.5, 4.5), dpi=120, layout="constrained")
+    axes, multipliers = figure.subplots(), np.geomspace(0.05, 8, 80).tolist()
+    for delta, color in zip(DELTAS, ("C0", "C1"), strict=True):
+        for formula, style in ((exact, "-"), (zhao, "--"), (closed_form, ":")):
+            label = f"{formula.__name__.replace('_', ' ')}, δ = {delta:g}"
+            axes.plot(multipliers, [formula(z, delta) for z in multipliers], style, color=color, label=label)
+    axes.plot(list(STATED), list(STATED.values()), "kx", label="stated in the paper")
+    axes.axhline(1, color="grey", linewidth=0.8)
+    axes.set(xscale="log", yscale="log", xlabel="noise multiplier z", ylabel="ε of one update")
+    axes.legend(frameon=False)
+    figure.savefig(path)
+
+
+def main() -> None:
+    """Print the table and draw the figure."""
+    for delta in DELTAS:
+        for z in (0.01, 0.05, 0.1, 0.5, 1.0, 3.0):
+            found = ", ".join(f"{formula.__name__} {formula(z, delta):.3g}" for formula in (closed_form, zhao, exact))
+            print(f"δ {delta:g} z {z:<4g} {found}, stated {STATED.get(z, '-')}")
+    draw(FIGURES / "dppg_figure3.png")
+
+
+if __name__ == "__main__":
+    main()
