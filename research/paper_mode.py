@@ -83,6 +83,22 @@ class AdamDPPG(DPPG):
         return Adam(torch.zeros_like(parameters), torch.zeros_like(parameters)).direction
 
 
+@dataclass(frozen=True, kw_only=True)
+class AnnealedDPPG(AdamDPPG):
+    """The same with a learning rate that falls to zero along a line, as in CleanRL.
+
+    Attributes:
+        cohorts: of the run.
+    """
+
+    cohorts: int
+
+    def updated(self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int) -> Values:
+        """See `primorl.online.learning.Update.updated`."""
+        moved = super().updated(network, values, met, cohort, number)[PARAMETERS] - values[PARAMETERS]
+        return {PARAMETERS: values[PARAMETERS] + (1 - number / self.cohorts) * moved}
+
+
 class CarriedCritic(AdamDPPG):
     """DPPG with a critic that is carried from user to user without clip and noise, and coupled advantages."""
 
