@@ -48,7 +48,7 @@ from primorl.paid.estimators import EVALUATE_PRIVATE, check_question
 from primorl.paid.partitions import Partitions, assumptions
 from primorl.paid.private import open_private
 from primorl.paid.work import Work, work_of
-from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy, Drawn, released
+from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy, SampledClone, released
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting.gaussian import gaussian_mean
 from primorl.privacy.ledger.charges import Payment
@@ -194,12 +194,12 @@ def clone_of(folder: Path, seed: int) -> Clone | None:
     behaviour, generators = BehaviourPolicy.load(folder, cpu), SeedGenerators.of([seed], cpu)
     return Clone(
         released=act_of(released(behaviour, generators)),
-        drawn=act_of(Drawn(behaviour, generators)),
+        drawn=act_of(SampledClone(behaviour, generators)),
         probabilities=_probabilities(behaviour) if behaviour.discrete_actions else None,
     )
 
 
-def act_of(policy: DeterministicPolicy | Drawn) -> Act:
+def act_of(policy: DeterministicPolicy | SampledClone) -> Act:
     """One policy as estimators ask it; an exported one in float64."""
     exact = in_float64(policy) if isinstance(policy, DeterministicPolicy) else policy
     return lambda observation: exact.act(observation.double()[None])[0]

@@ -161,8 +161,8 @@ def _rolled_out(
 
 
 @dataclass(frozen=True)
-class Contest:
-    """The comparison of candidates.
+class CandidateComparison:
+    """Compare candidate policies with the clone in every member of the released model.
 
     Attributes:
         ensemble: the released one, on the CPU.
@@ -182,27 +182,29 @@ class Contest:
     observed: tuple[float, float] | None
     divergences: Sequence[float] = DIVERGENCES
 
-    def judge(self, candidates: DeterministicPolicy) -> "Verdict":
+    def compare(self, candidates: DeterministicPolicy) -> "CandidateChoice":
         """Roll the clone and all candidates out in every member: ``G = seeds · candidates`` policies side by side."""
-        of_clone = self._rolled_out(returns_by_member, self.clone)
-        gains = (self._rolled_out(returns_by_member, candidates) - of_clone).mean(-1)
+        clone_returns = self._measure(returns_by_member, self.clone)
+        gains = (self._measure(returns_by_member, candidates) - clone_returns).mean(-1)
         error = 0.0
         if self.observed is not None:
-            mean, sampling = self.observed
-            error = max(0.0, abs(float(of_clone.mean()) - mean) - _SAMPLING_ERRORS * sampling)
-        doubt, usual = (self._rolled_out(uncertainty_of, policy).mean(-1) for policy in (candidates, self.clone))
-        doubts = doubt - usual
+            mean, standard_error = self.observed
+            error = max(0.0, abs(float(clone_returns.mean()) - mean) - _SAMPLING_ERRORS * standard_error)
+        uncertainty = self._measure(uncertainty_of, candidates).mean(-1)
+        doubts = uncertainty - self._measure(uncertainty_of, self.clone).mean(-1)
         count = len(self.divergences)
-        return Verdict(gains.view(-1, count, gains.shape[1]), doubts.view(-1, count), tuple(self.divergences), error)
+        return CandidateChoice(
+            gains.view(-1, count, gains.shape[1]), doubts.view(-1, count), tuple(self.divergences), error
+        )
 
-    def _rolled_out(self, measure: Callable[..., Tensor], policy: Policies) -> Tensor:
+    def _measure(self, measure: Callable[..., Tensor], policy: Policies) -> Tensor:
         shared = {"rollouts": _ROLLOUTS, "weights": self.weights, "seed": self.seed}
         return measure(self.ensemble, policy, self.starts, **shared)
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Every candidate's gain over the clone, and the choice.
+class CandidateChoice:
+    """Gain of every candidate over the clone, and the candidate that is chosen.
 
     Attributes:
         gains: mean return less the clone's, in each member: ``[seeds, candidates, N]``.
@@ -221,7 +223,7 @@ class Verdict:
     def chosen(self) -> list[int]:
         """Choose for each seed the candidate with the largest smallest gain, less its doubt.
 
-        If that is not larger than half of ``error``: the nearest to the clone.
+        If that is not larger than half of ``error``, choose the candidate with the smallest κ.
         """
         doubted = self.gains.amin(-1) - DOUBT_SHARE * self.doubts.clamp(min=0)
         smallest = torch.nan_to_num(doubted, nan=-torch.inf)
@@ -229,11 +231,11 @@ class Verdict:
         return [int(place) for place in torch.where(largest > _SHARE_OF_ERROR * self.error, best, 0)]
 
     def policy(self, seed: int) -> int:
-        """The place of the chosen candidate of seed number ``seed`` among all policies."""
+        """Return the index, among all policies, of the candidate chosen for seed number ``seed``."""
         return seed * len(self.divergences) + self.chosen[seed]
 
     def records(self, seed: int) -> tuple[CandidateRecord, ...]:
-        """Records for ``config.json`` of the candidates of seed number ``seed``."""
+        """Make the records in ``config.json`` of the candidates of seed number ``seed``."""
         return tuple(
             CandidateRecord(divergence=divergence, gains=tuple(gains), doubt=doubt, chosen=place == self.chosen[seed])
             for place, (divergence, gains, doubt) in enumerate(
