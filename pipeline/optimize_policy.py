@@ -1,4 +1,4 @@
-"""Stage: SAC on the pessimistic model, near the clone of the behaviour if there is one. Opens nothing private."""
+"""Stage: SAC in the pessimistic model, regularised towards the clone if there is one. Opens nothing private."""
 
 import sys
 from dataclasses import replace

@@ -390,7 +390,7 @@ def write_online(
     network, asked, episodes = run.start.network, params.online, params.evaluation.episodes
     environment = str(params.chosen.environment)
     users = [after * asked.cohort for after in state.kept_after]
-    own = work.stated(users_statement(params, run))
+    own = work.add_charge_to(users_statement(params, run))
     statement = own if run.start.statement is None else after_offline(run.start.statement, own)
     policies = [network.exported(parameters) for parameters in state.kept]
 

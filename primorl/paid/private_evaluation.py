@@ -47,7 +47,7 @@ from primorl.paid.compute import chosen_device, kept_bytes
 from primorl.paid.estimators import EVALUATE_PRIVATE, check_question
 from primorl.paid.partitions import Partitions, assumptions
 from primorl.paid.private import open_private
-from primorl.paid.work import Work, work_of
+from primorl.paid.work import Work, paid_work_in
 from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy, SampledClone, released
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting.gaussian import gaussian_mean
@@ -399,7 +399,7 @@ def paid_evaluation(
         for each, request in zip(asked, requests, strict=True):
             about = _about(each.estimator, problem, subject)
             begin = EvaluationState.begin(each.estimator, problem, each.plan, about)
-            with work_of(params, ledger, request, begin, EvaluationState.restore) as work:
+            with paid_work_in(params, ledger, request, begin, EvaluationState.restore) as work:
                 state = _checked_state(each.estimator.name, work.payment, about)
                 if not work.payment.finished:
                     if rows is None:
