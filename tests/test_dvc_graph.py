@@ -1,4 +1,4 @@
-"""What dvc.yaml must say: private data has one door, and every stage names what its results depend on."""
+"""Check dvc.yaml: only stages that pay read private data, and every stage names what its results depend on."""
 
 import ast
 from collections.abc import Collection, Iterator

@@ -41,7 +41,7 @@ UNKNOWN = (
     "what `dvc repro` charges is known once the data are partitioned with these settings: `dvc repro partition` "
     "charges nothing"
 )
-"""What is said where one of `MAKE_DATA` will run: it may make other units or another horizon."""
+"""Message if one of `MAKE_DATA` will run, which may make other units or another horizon."""
 _POLICY_STAGE = "optimize_policy"  # charges nothing, but questions are about what it makes
 _CLOSE = 0.98  # an estimator's ε over what is asked for, at least
 _TRIES, _LEAST = 6, 0.1  # steps of the search for a smaller ε, and the least share of the ε asked for that is tried
@@ -191,8 +191,7 @@ class Bill:
     def refuse_total(self) -> None:
         """Refuse a model, a clone and questions that cost more than a total that is a limit.
 
-        `Params` counts each as one Gaussian release; here all are counted as the ledger
-        does.
+        `Params` counts each as one Gaussian release; here all are counted as the ledger does.
 
         Raises:
             BudgetExceeded: they do. Nothing was charged.
@@ -308,7 +307,7 @@ def next_bill(params: Params, partitions: Partitions, plan: Plan, questions_stay
 
 
 def never() -> bool:
-    """Tell that questions are asked anew, as those after a model that is to be trained."""
+    """Tell `mark_paid` that all questions will be asked again, as after a new model."""
     return False
 
 
@@ -319,9 +318,9 @@ def same_questions(changed: Set[str] | None = None) -> bool:
 
 
 def check_next(params: Params) -> None:
-    """Refuse the next run of the stages for the reasons they would, before any of it is run. Charges and reads nothing.
+    """Refuse the next run, before it begins, for the reasons that its stages have. Charges and reads nothing private.
 
-    Whether the device is there is seen when the stage begins, also before it charges.
+    The stage itself checks the device when it begins, also before it charges.
     Users of `primorl.paid.arrivals` have an account of their own, which the stage ``online`` asks.
 
     Raises:
@@ -355,7 +354,7 @@ def said(charges: Sequence[PendingCharge], *, numbers: bool = True) -> str:
 
 
 def _largest(fits: Callable[[float], bool], target: float) -> float | None:
-    """The largest ε below the target, to about 4% and two digits, that fits."""
+    """Find the largest ε below the target that fits, to about 4% and two digits."""
     low, high = float(f"{_LEAST * target:.2g}"), target
     if not fits(low):
         return None

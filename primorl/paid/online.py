@@ -47,7 +47,7 @@ STAGE = "online"
 STANDARD_DEVIATION = 1.0
 """Of the first actions in a box, before they are squashed into its bounds."""
 _POINTS = 20  # of the curve
-_MOST_NOISE = 0.4  # at 0.6, good policies got worse (docs/online-results.md)
+_MOST_NOISE = 0.4  # at 0.6, good policies got worse (docs/online.md)
 _EPISODES, _LONGEST = 64, 200  # public episodes with random actions, and their steps
 _PUBLIC = 2**32 - 1
 _KEY = "params.yaml: online"
@@ -63,7 +63,7 @@ RELEASES: dict[str, int] = {DPPG.name: 1, PolicyGradient.name: 1, NaturalGradien
 
 
 def update_of(asked: Online, discount: float) -> Update:
-    """The update that ``online.algorithm`` names (`dppg` is measured in docs/online-results.md).
+    """Make the update that ``online.algorithm`` names (`dppg` is measured in docs/results.md).
 
     Args:
         asked: the block ``online``.
