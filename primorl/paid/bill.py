@@ -184,8 +184,9 @@ class Bill:
         assert self.budget is not None
         raise BudgetExceeded(
             f"params.yaml: privacy.budget is ε {at_most(self.budget.epsilon, 6)}, of which {at_most(self.spent, 6)} is "
-            f"spent and {left_of(self.budget.epsilon, self.spent, 6)} is left; with the model, {said(self.beside)} it "
-            f"would be about {at_most(self.after, 4)}; {self.remedy()}. Nothing was charged"
+            f"spent and {left_of(self.budget.epsilon, self.spent, 6)} is left; with the model, "
+            f"{list_charges(self.beside)} it would be about {at_most(self.after, 4)}; {self.remedy()}. "
+            "Nothing was charged"
         )
 
     def refuse_total(self) -> None:
@@ -203,7 +204,7 @@ class Bill:
         if together > total:
             raise BudgetExceeded(
                 f"params.yaml: privacy.total_epsilon: found {at_most(total, 6)}, and the model with "
-                f"{said(self.charges[1:])} costs about {at_most(together, 4)}; ask for less in behaviour and "
+                f"{list_charges(self.charges[1:])} costs about {at_most(together, 4)}; ask for less in behaviour and "
                 "evaluation.private; with a larger total the model is another one, which is charged anew. Nothing was "
                 "charged"
             )
@@ -217,7 +218,7 @@ class Bill:
         stages, delta, budget = {each.stage for each in beside}, self.params.privacy.delta, self.budget
 
         def fits(epsilon: float) -> bool:
-            other = _at(self.params, epsilon)
+            other = _with_model_epsilon(self.params, epsilon)
             try:
                 multiplier = solve_noise_multiplier(epsilon, delta, run.sampling_probability, run.rounds, run.queries)
                 rest = [each.event for each in beside_model(other, epsilon, self.manifest) if each.stage in stages]
@@ -225,14 +226,14 @@ class Bill:
                 return False
             return self.account.fits_all([replace(run, noise_multiplier=multiplier).event, *rest], budget)
 
-        found = _largest(fits, target)
+        found = _largest_fitting(fits, target)
         if found is None:
             return (
                 "nothing fits any more together with them: ask for less (behaviour.target_epsilon, "
                 f"evaluation.private.estimators in {PARAMS}), or raise privacy.budget.epsilon"
             )
         words = f"-S privacy.total_epsilon=null -S privacy.target_epsilon={found!r}"
-        return f"still fitting with {said(beside, numbers=False)}: `dvc exp run {words}`"
+        return f"still fitting with {list_charges(beside, numbers=False)}: `dvc exp run {words}`"
 
 
 def beside_model(params: Params, epsilon: float | None, manifest: Manifest | None) -> list[PendingCharge]:
@@ -345,7 +346,7 @@ def check_next(params: Params) -> None:
         ledger.dry_run(request, bill.budget)
 
 
-def said(charges: Sequence[PendingCharge], *, numbers: bool = True) -> str:
+def list_charges(charges: Sequence[PendingCharge], *, numbers: bool = True) -> str:
     """List names of charges, with their ε."""
     names = []
     for each in charges:
@@ -353,7 +354,7 @@ def said(charges: Sequence[PendingCharge], *, numbers: bool = True) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def _largest(fits: Callable[[float], bool], target: float) -> float | None:
+def _largest_fitting(fits: Callable[[float], bool], target: float) -> float | None:
     """Find the largest ε below the target that fits, to about 4% and two digits."""
     low, high = float(f"{_LEAST * target:.2g}"), target
     if not fits(low):
@@ -366,7 +367,7 @@ def _largest(fits: Callable[[float], bool], target: float) -> float | None:
     return low
 
 
-def _at(params: Params, epsilon: float) -> Params:
+def _with_model_epsilon(params: Params, epsilon: float) -> Params:
     """Return the same choices at another ε of the model; shares of it follow."""
     target, own = params.privacy.target_epsilon, str(PARAMS)
     assert target is not None
@@ -418,7 +419,7 @@ def preview(params: Params) -> Preview | None:
         line = f"the next `dvc repro` has no guarantee (variant {params.dynamics.variant}): all ε then counts as spent"
         return Preview(line, near=bill.budget is not None)
     most = "at most " if any(each.question is not None for each in bill.unpaid) else ""
-    line = f"the next `dvc repro` charges {most}{said(bill.unpaid)}: ε {_shown(bill.spent)} is spent, "
+    line = f"the next `dvc repro` charges {most}{list_charges(bill.unpaid)}: ε {_shown(bill.spent)} is spent, "
     line += f"{_shown(bill.after)} afterwards"
     if bill.budget is None:
         return Preview(f"{line}, without a budget{online}", near=False)
