@@ -1,4 +1,4 @@
-"""Stage: SAC on the pessimistic model, near the clone of the behaviour if there is one. Opens nothing private."""
+"""Stage: SAC in the pessimistic model, regularised towards the clone if there is one. Opens nothing private."""
 
 import sys
 from dataclasses import replace
@@ -13,7 +13,7 @@ from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.pessimism import PessimisticModel
 from primorl.model.termination import NONE
 from primorl.paid.compute import policy_device
-from primorl.paid.policy_fitting import PublicLog, fitted_policy, near_the_clone, needs_public, unfitted
+from primorl.paid.policy_fitting import PublicLog, clone_reference, fitted_policy, needs_public, unfitted
 from primorl.policy.behaviour import BehaviourConfig
 from primorl.policy.config import PolicyPointer
 from primorl.policy.replay import ReplayBuffer
@@ -35,12 +35,12 @@ def body(params: Params, run: StageRun) -> None:
         found = params.fitted(fitted_policy(params, public, model, near_clone=near_clone))
         run.pipeline.params(found.values(params.unfitted - found.unfitted))
         params = found
-    chosen, near = params.policy, None
+    chosen, reference = params.policy, None
     one_hot = Manifest.load(MANIFEST).info.spaces.one_hot if MANIFEST.exists() else ()
     device = policy_device(params.compute, len(params.policy_seeds) * max(chosen.hidden))
     if near_clone:
         released = released.with_clone(BEHAVIOUR)
-        near = near_the_clone(params, public, model if believed else model.without_head(), device)
+        reference = clone_reference(params, public, model if believed else model.without_head(), device)
     model = GaussianEnsemble.load(MODEL, device)
     model = model if believed else model.without_head()
     write_trained(
@@ -55,7 +55,7 @@ def body(params: Params, run: StageRun) -> None:
         seeds=chosen.seeds,
         settings=plain(chosen),
         run=run,
-        near=near,
+        reference=reference,
     )
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from primorl.online.learning import PARAMETERS, Cohort, Trajectories, Values, online_plan
 from primorl.online.network import PolicyNetwork
-from primorl.online.updates import FromReturns, NaturalGradientByDescent, own_weights, within
+from primorl.online.updates import NaturalGradientByDescent, ReturnBasedUpdate, own_weights, within
 from primorl.paid.online import SimulatedUsers
 from primorl.privacy.accounting.epsilon import Training, spent
 from primorl.privacy.accounting.solving import solve_noise_multiplier
@@ -29,7 +29,7 @@ from primorl.simulators.batches import batch
 
 
 @dataclass(frozen=True)
-class NaturalGradientByStatistics(FromReturns):
+class NaturalGradientByStatistics(ReturnBasedUpdate):
     """DP-NPG (private policy optimisation, Algorithm 3) by noisy sufficient statistics, for few parameters.
 
     w ≈ argmin_w E[(Â - wᵀψ)²], ψ = ∇ log π(a | s), and θ ← θ + η w. A user's vector is the upper triangle of the mean
@@ -125,7 +125,7 @@ class ExponentialCohort(ChoiceCohort):
 
 
 @dataclass(frozen=True)
-class NaturalGradientByChoice(FromReturns):
+class NaturalGradientByChoice(ReturnBasedUpdate):
     """DP-NPG (private policy optimisation, Algorithm 4): a private choice from a finite class of directions.
 
     The class is w = 0 and k - 1 directions of norm B, drawn anew for every cohort from a public seed. A user scores
@@ -190,7 +190,9 @@ def _upper(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
     return both[0], both[1]
 
 
-def gain(network: PolicyNetwork, theta: Tensor, met: Trajectories, update: FromReturns, direction: Tensor) -> float:
+def gain(
+    network: PolicyNetwork, theta: Tensor, met: Trajectories, update: ReturnBasedUpdate, direction: Tensor
+) -> float:
     """Measure how much less loss a direction leaves than none does, as a share of what least squares takes away."""
     weights = own_weights(met.valid).sqrt().flatten().double().unsqueeze(1)
     rows = step_scores(network, theta, met).flatten(0, 1).double() * weights

@@ -43,6 +43,15 @@ def test_the_architecture_page_has_the_rooms_as_the_code_has_them() -> None:
     assert len(text.splitlines()) <= 100, "two screens"
 
 
+def test_pages_that_the_code_names_exist() -> None:
+    named: set[str] = set()
+    for room in ("primorl", "pipeline", "research"):
+        for file in (ROOT / room).rglob("*.py"):
+            named |= set(re.findall(r"docs/[a-z/_-]+\.md", file.read_text(encoding="utf-8")))
+    assert "docs/results.md" in named
+    assert sorted(page for page in named if not (ROOT / page).is_file()) == []
+
+
 def test_a_broken_link_is_found(tmp_path: Path) -> None:
     """The twin that must fail: a file that is gone, a figure that was never made, a heading that was renamed."""
     (tmp_path / "other.md").write_text("# Title: `x` (twice)\n\n```\n# in code\n```\n\n# Title: `x` (twice)\n")

@@ -1,4 +1,4 @@
-"""What dvc.yaml must say: private data has one door, and every stage names what its results depend on."""
+"""Check dvc.yaml: only stages that pay read private data, and every stage names what its results depend on."""
 
 import ast
 from collections.abc import Collection, Iterator
@@ -12,7 +12,7 @@ import yaml
 
 from primorl.config.params import Params, names
 from primorl.config.suggestions import leaves
-from primorl.paid.private import DOORS
+from primorl.paid.private import ALLOWED_STAGES
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -29,7 +29,8 @@ PRIVATE = (
     *("data/partitions/units.bin", "data/partitions/public_units.bin"),
 )
 BEFORE_THE_SPLIT = {"collect", "ingest", "partition"}
-PAYING = {*DOORS, "online"} - {"select"}  # `online` meets people instead of reading the partition; select is no stage
+# `online` meets people instead of reading the partition; select is no stage
+PAYING = {*ALLOWED_STAGES, "online"} - {"select"}
 RELEASED = (
     *("models/dynamics", "models/behaviour", "models/policy"),
     *("data/partitions/public", "data/partitions/manifest.json", "plots/curves.csv"),

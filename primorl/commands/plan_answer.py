@@ -55,7 +55,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Known:
+class LedgerAndPartitions:
     """The ledger and the partitions, read once.
 
     Attributes:
@@ -94,7 +94,7 @@ class Settings:
         return Manifest.load(MANIFEST) if MANIFEST.exists() else None
 
     @cached_property
-    def known(self) -> "Known":
+    def known(self) -> "LedgerAndPartitions":
         """The partitions and the ledger; for where there are ``params.yaml`` and a manifest."""
         assert self.params is not None
         ledger, partitions, account = begun_ledger(self.params), None, Account(())
@@ -108,7 +108,7 @@ class Settings:
                 version = dataset_version(self.manifest, PARTITIONS)
                 ledger.check_published(self.manifest.info.dataset, version)
                 account = ledger.account(version)
-        return Known(ledger is not None, missing, account, partitions)
+        return LedgerAndPartitions(ledger is not None, missing, account, partitions)
 
     @cached_property
     def public(self) -> UnitStore:

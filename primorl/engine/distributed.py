@@ -75,7 +75,7 @@ class Group:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
-        """Leave, all together where this is the first process and nothing failed; else tell the waiting processes."""
+        """Leave the group. The first process tells the others to stop if nothing failed."""
         try:
             if kind is None and self.process == 0:
                 _tell(self, _Do.STOP)
@@ -83,11 +83,11 @@ class Group:
             dist.destroy_process_group()
 
     def send(self, tensor: Tensor) -> None:
-        """Give every other process ``tensor``: a released thing, or a command. Only the first process may."""
+        """Send ``tensor``, a released tensor or a command, to every other process. Only the first process may."""
         self.receive(tensor)
 
     def settle(self) -> None:
-        """Called by all when the first process has heard of all that they are ready: from now on, silence is short."""
+        """Wait until every process is ready; from now on the limit of a wait is ``silence``. All processes call it."""
         self.receive(torch.zeros(1, dtype=torch.int64))
         self._limit = self._silence.total_seconds()
 
@@ -161,14 +161,14 @@ class DistributedRounds:
         self._own.__exit__(*exception)
 
     def sum(self, weights: Weights) -> list[Tensor]:
-        """See `Rounds.sum`; over the cohorts of all processes, which begin with ``weights``, a release."""
+        """Sum as `Rounds.sum`, over the cohorts of all processes. ``weights`` are released, so they may be sent."""
         _tell(self._group, _Do.ROUND)
         self._group.send(flat(weights))
         own = self._own.sum(weights)
         return list(shaped(_total(self._group, flat(own)), own))
 
     def late(self, number: int, weights: Weights) -> Tensor:
-        """See `Rounds.late`; over the units of all processes."""
+        """Sum as `Rounds.late`, over the units of all processes."""
         _tell(self._group, _Do.LATE, number)
         self._group.send(flat(weights))
         return _total(self._group, self._own.late(number, weights))
@@ -177,7 +177,7 @@ class DistributedRounds:
 def distributed_total(
     group: Group, number: int, query: NormaliserQuery | StartQuery | ScalesQuery, own: CohortSource
 ) -> Tensor:
-    """The sum of a query over the units of all processes, exact: these are whole numbers.
+    """Sum a query over the units of all processes; exact, since its terms are whole numbers.
 
     Args:
         group: the processes; this is the first.
@@ -205,7 +205,7 @@ def wait_for_grant(group: Group) -> str | None:
 
 
 def serve(group: Group, setup: TrainingSetup, source: CohortSource) -> None:
-    """Follow the first process's commands until it says stop. Every other process runs this.
+    """Follow the first process's commands until `STOP`. Every other process runs this.
 
     Args:
         group: the processes.

@@ -1,11 +1,13 @@
-"""The private engine's kernel: every (unit, member) pair's local training, all pairs at once.
+"""Train all (unit, member) pairs of a chunk at once: the kernel of the private engine.
 
 PriMORL, Algorithm 2, lines for one unit k: from the released weights θ, gradient steps on the unit's own batches,
-each followed by ensemble clipping of θ_k - θ. Pairs are the batch of batched matrix products.
-No number of one pair's arithmetic depends on the other pairs, their count, or its place among them, to the last
-bit (docs/privacy-proofs.md, `primorl.engine.rounds`). The backward pass is
-written out by hand, so no graph is built; a layer's bias is the last row of its matrix, so one in-place product moves
-both; and the update itself is kept, so a clip need not subtract it first (docs/benchmarks.md).
+each followed by ensemble clipping of θ_k - θ. Pairs are the batch dimension of batched matrix products. The result of
+one pair does not depend on the other pairs, their number, or its place among them, to the last bit
+(docs/privacy-proofs.md, `primorl.engine.rounds.check_setup`).
+
+Three choices make it fast (docs/performance.md). The backward pass is written by hand, so no graph is built. A layer's
+bias is the last row of its matrix, so one in-place product updates both. The kernel stores the update θ_k - θ, so
+clipping need not subtract.
 """
 
 import math

@@ -106,7 +106,7 @@ class WithCanaries:
 
 
 @dataclass(frozen=True)
-class View:
+class AttackResult:
     """Guesses of one attacker, and the bounds that follow.
 
     Attributes:
@@ -138,8 +138,8 @@ class OneRun:
     """
 
     claimed: float | None
-    model: View
-    rounds: View
+    model: AttackResult
+    rounds: AttackResult
     delta: float
     confidence: float
     canaries: int
@@ -232,11 +232,11 @@ def audit_one_run(
     likelihood = _likelihood(weights, planted, architecture, normaliser)
     each = 1 - (1 - confidence) / 4
 
-    def view(scores: Floats) -> View:
+    def view(scores: Floats) -> AttackResult:
         count = int(_GUESSED * canaries)
         made, right = guesses(scores, included, count, count)
         by_family = f_dp_bound(Family.of(plan), canaries, made, right, each) if plan.is_private else 0.0
-        return View(made, right, epsilon_lower_bound(canaries, made, right, plan.delta, each), by_family)
+        return AttackResult(made, right, epsilon_lower_bound(canaries, made, right, plan.delta, each), by_family)
 
     spent = plan.spent()
     claimed = spent.epsilon_pld if spent else None

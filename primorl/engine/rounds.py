@@ -1,8 +1,9 @@
-"""One round's sum of clipped updates: a fresh cohort, read and trained chunk by chunk under a memory bound.
+"""Sum the clipped updates of a round: draw a cohort, and read and train it in chunks under a memory bound.
 
-Chunks have few sizes, so that `primorl.engine.rounds` can try out each. On a CPU a unit's update does not
-depend on its chunk's size. On a GPU it may, where a library picks another kernel for another number of matrices. There,
-the size follows from the unit's own length and from public numbers.
+The guarantee needs a unit's update to be independent of the units beside it, to the last bit. On a CPU it does not
+depend on the chunk's size. On a GPU it may, where a library picks another kernel for another number of matrices; there,
+the size follows from the unit's own length and from public numbers. Chunks have few sizes, and `check_setup` tests each
+of them before a training.
 """
 
 import math
@@ -21,17 +22,17 @@ from primorl.engine.setup import TrainingSetup
 from primorl.model.ensemble import Normaliser, Weights
 
 _MOST_ON_CPU = 64  # more units at once gain nothing
-
+_TEST_STEPS = 2  # of the made-up unit in `check_setup`
 
 Chunk = tuple[Tensor, int]
-"""Part of a cohort: indices of units, ``[U]``, sensitive, and how many units the chunk is filled up to."""
+"""Part of a cohort: indices of units, ``[U]``, sensitive, and the number of units that padding fills it up to."""
 
 
 class Rounds:
-    """Sums of a training's rounds, one after the other. Use it in a ``with`` block, which ends its threads.
+    """Compute the sums of a training's rounds, one after the other. A ``with`` block ends its threads.
 
-    On a CPU each of torch's threads works on chunks of its own: an operation that two threads share is cut somewhere,
-    and where decides the last bits of the unit that is cut. So the sum does not depend on the number of threads.
+    On a CPU each thread works on whole chunks. Where two threads share one operation, the place where torch splits it
+    changes the last bits of a unit's update. Whole chunks make the sum independent of the number of threads.
 
     Args:
         setup: the plan, which draws the cohorts and bounds the updates; the local steps; device and memory.
@@ -43,7 +44,7 @@ class Rounds:
         self._setup, self._source, self._normaliser = setup, source, normaliser
         self._threads = 0
         self._pool: ThreadPoolExecutor | None = None
-        self._own = threading.local()
+        self._of_thread = threading.local()  # a kernel for each thread of the pool
 
     def __enter__(self) -> Self:
         return self
@@ -54,7 +55,7 @@ class Rounds:
             self._pool, self._threads = None, 0
 
     def sum(self, weights: Weights) -> list[Tensor]:
-        """Sum of the clipped updates of a fresh cohort, chunk by chunk, in float64. Sensitive.
+        """Sum the clipped updates of a fresh cohort, in float64, shaped like ``weights``. Sensitive.
 
         Args:
             weights: the released weights that every unit starts from.
@@ -63,73 +64,76 @@ class Rounds:
             PipelineError: rows of this cohort could not be read.
         """
         threads = torch.get_num_threads() if self._setup.execution.device.type == "cpu" else 1
-        pool = self._pool_of(threads)
+        pool = self._thread_pool(threads)
         total = [torch.zeros(w.shape, dtype=torch.float64, device=w.device) for w in weights]
-        begun: deque[Future[list[Tensor]]] = deque()
+        running: deque[Future[list[Tensor]]] = deque()
 
-        def add_first() -> None:
-            for whole, part in zip(total, begun.popleft().result(), strict=True):
+        def add_oldest() -> None:
+            for whole, part in zip(total, running.popleft().result(), strict=True):
                 whole += part
 
         before = torch.get_num_threads()
-        torch.set_num_threads(1)  # for the library of products, which counts threads for the whole process
+        torch.set_num_threads(1)  # the BLAS library counts threads for the whole process
         try:
-            for units, size in self._chunks(threads):
-                begun.append(pool.submit(self._sum, weights, self._read(units, size)))
-                if len(begun) == threads:
-                    add_first()
-            while begun:
-                add_first()
+            # Chunks are read here, one after the other, while the threads train those that were read before.
+            for units, size in self._draw_chunks(threads):
+                running.append(pool.submit(self._sum_chunk, weights, self._read_chunk(units, size)))
+                if len(running) == threads:
+                    add_oldest()
+            while running:
+                add_oldest()
         finally:
             torch.set_num_threads(before)
         return total
 
     def late(self, number: int, weights: Weights) -> Tensor:
-        """Sum of a query of this number, which is asked after the rounds, over all units; whole numbers. Sensitive."""
+        """Sum late query ``number`` over all units; whole numbers. Late queries follow the last round. Sensitive."""
         query = list(self._setup.late_queries().values())[number]
         return query.total(self._source, self._normaliser, weights)
 
-    def _chunks(self, threads: int) -> list[Chunk]:
+    def _draw_chunks(self, threads: int) -> list[Chunk]:
+        """Draw a cohort, and cut it into chunks."""
         cohort = self._setup.plan.cohort()
-        # Neighbours in length share a chunk: little padding. The sum does not care about the order.
+        # Units of about equal length share a chunk, which needs little padding then. The order does not change the sum.
         lengths, by_length = self._source.lengths(cohort).sort()
         most = self._setup.local.max_transitions_per_unit
         if most is not None:
             lengths = lengths.clamp(max=most)
         return chunks(self._setup, cohort[by_length.to(cohort.device)], lengths, threads)
 
-    def _read(self, units: Tensor, size: int) -> LocalBatches:
+    def _read_chunk(self, units: Tensor, size: int) -> LocalBatches:
+        """Read the units' rows as batches, and add idle units up to ``size``."""
         local, entropy = self._setup.local, self._setup.plan.entropy
         return with_idle_units(local_batches(self._source, units, self._normaliser, local, entropy), size)
 
-    def _sum(self, weights: Weights, batches: LocalBatches) -> list[Tensor]:
-        """Sum up one chunk on a thread of the pool, which has a kernel of its own."""
-        if not hasattr(self._own, "kernel"):
-            self._own.kernel = self._setup.kernel()
-        total: list[Tensor] = self._own.kernel.sum(weights, batches, self._setup.plan.grid)
+    def _sum_chunk(self, weights: Weights, batches: LocalBatches) -> list[Tensor]:
+        """Sum the clipped updates of one chunk on a thread of the pool, which has a kernel of its own."""
+        if not hasattr(self._of_thread, "kernel"):
+            self._of_thread.kernel = self._setup.kernel()
+        total: list[Tensor] = self._of_thread.kernel.sum(weights, batches, self._setup.plan.grid)
         return total
 
-    def _pool_of(self, threads: int) -> ThreadPoolExecutor:
-        """Threads that run their tensor operations on themselves alone."""
+    def _thread_pool(self, threads: int) -> ThreadPoolExecutor:
+        """Return a pool of threads that run tensor operations without further threads."""
         if self._pool is not None and self._threads == threads:
             return self._pool
         self.__exit__()
-        all_there = threading.Barrier(threads)
+        all_started = threading.Barrier(threads)
 
-        def keep_to_itself() -> None:
-            torch.get_num_threads()  # the first call takes over the number for all; from then on it is the thread's own
+        def use_one_thread() -> None:
+            torch.get_num_threads()  # the first call copies the process's number; later changes are the thread's own
             torch.set_num_threads(1)
 
         before = torch.get_num_threads()
-        self._pool, self._threads = ThreadPoolExecutor(threads, "chunk", keep_to_itself), threads
-        for there in [self._pool.submit(all_there.wait) for _ in range(threads)]:
-            there.result()
-        torch.set_num_threads(before)  # for threads to come
+        self._pool, self._threads = ThreadPoolExecutor(threads, "chunk", use_one_thread), threads
+        for started in [self._pool.submit(all_started.wait) for _ in range(threads)]:
+            started.result()
+        torch.set_num_threads(before)  # for threads that start later
         return self._pool
 
 
 def chunk_sizes(setup: TrainingSetup) -> list[list[int]]:
-    """Sizes of all chunks that the rounds of ``setup`` can have; within one list a unit's update must not differ."""
+    """List all sizes that chunks of ``setup`` can have; within one list a unit's update must not differ."""
     if setup.execution.device.type == "cpu":
         return [_cpu_sizes(setup, 1)]
     return [[size] for size in {_gpu_size(setup, 1 << doublings) for doublings in range(31)}]
@@ -138,7 +142,7 @@ def chunk_sizes(setup: TrainingSetup) -> list[list[int]]:
 def chunks(setup: TrainingSetup, cohort: Tensor, lengths: Tensor, threads: int) -> list[Chunk]:
     """Cut a cohort into chunks that fit the bound on memory.
 
-    On a CPU they are equally large, as many for each of the ``threads``.
+    On a CPU they are equally large, and each thread gets the same number. On a GPU the size follows from the length.
 
     Args:
         setup: with the bound, the device and the plan.
@@ -149,49 +153,49 @@ def chunks(setup: TrainingSetup, cohort: Tensor, lengths: Tensor, threads: int) 
     if not len(cohort):
         return []
     if setup.execution.device.type != "cpu":
-        found, of_length = lengths.unique(return_inverse=True)  # type: ignore[no-untyped-call]
-        sizes = torch.tensor([_gpu_size(setup, length) for length in found.tolist()])[of_length]
+        distinct, index = lengths.unique(return_inverse=True)  # type: ignore[no-untyped-call]
+        sizes = torch.tensor([_gpu_size(setup, length) for length in distinct.tolist()])[index]
         parts = []
         for size in sorted(set(sizes.tolist())):
-            same = cohort[(sizes == size).to(cohort.device)]
-            parts += [(part, size) for part in torch.split(same, size)]
+            same_size = cohort[(sizes == size).to(cohort.device)]
+            parts += [(part, size) for part in torch.split(same_size, size)]
         return parts
-    most = _cpu_sizes(setup, int(lengths[-1]))[-1]
-    turns = math.ceil(len(cohort) / (most * threads))
-    units = math.ceil(len(cohort) / (turns * threads))
-    if threads == 1 or units > most - most // 4:
-        units = most  # what is left over makes one smaller chunk
-    return [(part, _filled_up(len(part))) for part in torch.split(cohort, units)]
+    largest = _cpu_sizes(setup, int(lengths[-1]))[-1]
+    chunks_per_thread = math.ceil(len(cohort) / (largest * threads))
+    units = math.ceil(len(cohort) / (chunks_per_thread * threads))
+    if threads == 1 or units > largest - largest // 4:
+        units = largest  # the remainder makes one smaller chunk
+    return [(part, _padded_size(len(part))) for part in torch.split(cohort, units)]
 
 
 def _cpu_sizes(setup: TrainingSetup, transitions: int) -> list[int]:
-    """Sizes of chunks on a CPU, ascending, of units with so many transitions."""
-    most = min(_MOST_ON_CPU, _fitting(setup, transitions))
-    return [size for size in range(1, most + 1) if _filled_up(size) == size]
+    """List the sizes of chunks on a CPU, ascending, of units with at most ``transitions`` transitions."""
+    largest = min(_MOST_ON_CPU, _units_that_fit(setup, transitions))
+    return [size for size in range(1, largest + 1) if _padded_size(size) == size]
 
 
-def _filled_up(units: int) -> int:
-    """The least of 1 … 8, 12, 16, 20 … that is at least ``units``."""
+def _padded_size(units: int) -> int:
+    """Round ``units`` up to the next of 1, 2, …, 8, 12, 16, 20, …."""
     return units if units <= 8 else -(-units // 4) * 4
 
 
 def _gpu_size(setup: TrainingSetup, length: int) -> int:
-    """Size of a GPU's chunk of units of one length, rounded up to a power of two.
+    """Compute the size of a GPU's chunk from the units' length, rounded up to a power of two.
 
     A usual cohort of this process fits into one chunk, if memory allows.
     """
     plan = setup.plan
     expected = plan.sampling_probability * len(plan.local_units)
-    usual = math.ceil(expected + 3 * math.sqrt(expected))
-    fitting = _fitting(setup, 1 << max(0, length - 1).bit_length())
-    return usual if usual <= fitting else 1 << (fitting.bit_length() - 1)
+    usual_cohort = math.ceil(expected + 3 * math.sqrt(expected))
+    limit = _units_that_fit(setup, 1 << max(0, length - 1).bit_length())
+    return usual_cohort if usual_cohort <= limit else 1 << (limit.bit_length() - 1)
 
 
-def _fitting(setup: TrainingSetup, transitions: int) -> int:
-    """Units of so many transitions that fit the bound on memory, at least one.
+def _units_that_fit(setup: TrainingSetup, transitions: int) -> int:
+    """Compute how many units of so many transitions fit the bound on memory, at least one.
 
-    Counted are the buffers of a unit: its weights, its update, also in float64, the activations of one step; its rows,
-    raw and normalised, with the random keys that made their order, and those of the next chunk.
+    A unit needs memory for its weights, its update (float32 and float64) and the activations of one step. Its rows need
+    memory raw, normalised, with the random keys of their order, and once more for the next chunk, which is read ahead.
     """
     shape, local = setup.architecture, setup.local
     activations = 3 * sum(shape.hidden) + 8 * shape.targets + shape.inputs
@@ -199,9 +203,6 @@ def _fitting(setup: TrainingSetup, transitions: int) -> int:
     row = shape.inputs + shape.targets + 1
     rows = local.local_epochs * transitions * (row + 2 * row + 6)
     return max(1, setup.execution.chunk_bytes // (4 * (members + rows)))
-
-
-_STEPS = 2
 
 
 def check_setup(setup: TrainingSetup) -> None:
@@ -233,8 +234,8 @@ def check_independence(kernel: Kernel, sizes: Sequence[int]) -> None:
     start = tuple(w.to(device) for w in kernel.shape.initial_weights(0))
     expected: list[Tensor] = []
     for units in sizes:
-        # How many steps follow a unit's last one depends on the longest unit of a chunk.
-        updates = kernel.updates(start, _of_one_unit(kernel, units, _STEPS + units % 2))
+        # The longest unit of a chunk decides how many steps of padding the others have: try none and one.
+        updates = kernel.updates(start, _equal_units(kernel, units, _TEST_STEPS + units % 2))
         expected = expected or [update[0].clone() for update in updates]
         if not all(torch.equal(update, one.expand_as(update)) for update, one in zip(updates, expected, strict=True)):
             raise PipelineError(
@@ -244,16 +245,16 @@ def check_independence(kernel: Kernel, sizes: Sequence[int]) -> None:
             )
 
 
-def _of_one_unit(kernel: Kernel, units: int, steps: int) -> LocalBatches:
-    """Make the batches of ``units`` equal units: `_STEPS` steps, the last of half as many rows, and padding."""
+def _equal_units(kernel: Kernel, units: int, steps: int) -> LocalBatches:
+    """Make batches of ``units`` equal units: `_TEST_STEPS` steps, the last with half the rows, then padding."""
     generator, rows = torch.Generator().manual_seed(0), kernel.local.batch_size
-    inputs = torch.randn(_STEPS, 1, rows, kernel.shape.inputs, generator=generator)
-    targets = torch.randn(_STEPS, 1, rows, kernel.shape.columns, generator=generator)
-    weights = torch.full((_STEPS, 1, rows), 1 / rows)
+    inputs = torch.randn(_TEST_STEPS, 1, rows, kernel.shape.inputs, generator=generator)
+    targets = torch.randn(_TEST_STEPS, 1, rows, kernel.shape.columns, generator=generator)
+    weights = torch.full((_TEST_STEPS, 1, rows), 1 / rows)
     held = (rows + 1) // 2
     weights[-1] = (torch.arange(rows) < held) / held
     parts = []
     for values in (inputs, targets, weights):
-        padding = values.new_zeros(steps - _STEPS, *values.shape[1:])
+        padding = values.new_zeros(steps - _TEST_STEPS, *values.shape[1:])
         parts.append(torch.cat((values, padding)).expand(-1, units, *values.shape[2:]).contiguous().to(kernel.device))
     return LocalBatches(*parts)

@@ -1,4 +1,4 @@
-"""Whether to try the policy, to keep today's practice, or to get more data; from released numbers alone.
+"""Recommend to try the policy, to keep today's practice, or to get more data; from released numbers alone.
 
 The rule compares the policy with the clone member by member, where errors that both share cancel, and with the people's
 own return. It asks for a gain that is larger than the known error: how far the model is from the people's
@@ -7,6 +7,7 @@ logs with a known truth (docs/results.md).
 """
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any, Literal
@@ -96,91 +97,171 @@ def of_answers(
 ) -> Recommendation:
     """Recommend by the answers of private evaluation.
 
-    The scale of returns is the spread of the people's own, 10% to 90%, and at least the size of their mean.
+    The rule has three steps:
+
+    1. The model check says not to believe the model: keep today's practice if the clone learned, else more data.
+    2. The policy gains more than the margin: a trial.
+    3. Else: keep today's practice if the clone can be trusted, else more data.
 
     Args:
         answers: of the private units, about the model, the policy and the clone.
         clone_loss: of the clone on the public split; None: there is no public split, or no clone.
-        least_gain: the share of the scale that a gain must exceed in any case.
+        least_gain: the share of the scale of returns that a gain must exceed in any case.
     """
-    people = answers.answer("behaviour", MEAN_RETURN)
-    if people is None:
-        return _more("today's return was not asked of the people in the data (evaluation.private.estimators)")
-    policy = answers.answer("policy", MEAN_RETURN, "model")
-    gain, doubt = answers.answer("policy", GAIN), answers.answer("policy", DOUBT)
-    drawn = _members(answers.answer("clone", AS_DRAWN))
-    released = _members(answers.answer("clone", MEAN_RETURN))
-    of_policy, gains = _members(policy), _members(gain)
-    if not (drawn and released and of_policy and gains and gain and gain.ci95 and doubt):
-        return _more("no clone of today's practice was made (behaviour.target_epsilon), so there is nothing to compare")
-    # Today's return with its interval, and the scale of returns, which margins are shares of.
-    low, high = people.ci95 or (people.value, people.value)
-    half = (high - low) / 2
-    lowest, highest = (answers.answer("behaviour", f"quantile {p:g} of the return") for p in (0.1, 0.9))
-    spread = highest.value - lowest.value if lowest and highest else 0.0
-    scale = max(spread, abs(people.value))
-    # The model's error for a clone that acts as people do, as far as today's interval does not explain it.
-    today = fmean(drawn)
-    misfit = max(0.0, abs(today - people.value) - half)
-    # The gain by the most pessimistic member, over the clone and over today's upper end, and the margin it must exceed.
-    over_clone, over_people = min(gains), min(of_policy) - high
-    least = min(over_clone, over_people)
-    error = (gain.ci95[1] - gain.ci95[0]) / 2 / NORMAL_QUANTILE
-    margin = MISFIT_SHARE * misfit + ERRORS * error + DOUBT_SHARE * max(0.0, doubt.value) + least_gain * scale
-    expected = fmean(of_policy) - fmean(released)
-    interval = interval_of_gain(expected, half, fmean(released) - people.value, answers.verdict)
-    figures: dict[str, Any] = {
-        "gain": least,
-        "margin": margin,
-        "misfit": misfit,
-        "expected": expected,
-        "interval": interval,
-    }
-    learned = None if clone_loss is None else clone_loss.final < clone_loss.constant
-    told = (
-        f"people get {people.value:.4g} [{low:.4g}, {high:.4g}] today, and the model says {today:.4g} for a clone that "
-        "acts as they do"
-    )
+    compared = _compare(answers, least_gain)
+    if isinstance(compared, str):
+        return _more_data(compared)
+    clone_learned = None if clone_loss is None else clone_loss.final < clone_loss.constant
     if answers.verdict is not None and answers.verdict.startswith(BELIEVE["no"]):
         why = "the model check says not to believe the model, so it can judge no policy"
-        if not learned:
-            return _more(f"{why}, and no public action tells whether the clone acts as people do; {told}", **figures)
-        reason = f"{why}; the clone predicts public actions better than a constant; {told}"
-        return Recommendation(answer="keep", policy="models/behaviour", reason=_sentence(reason), **figures)
-    moved = f"gains {least:.3g} over" if least >= 0 else f"loses {-least:.3g} against"
-    other = "a clone of today's practice" if over_clone <= over_people else "the upper end of what people get today"
-    compared = f"in the member of the model that likes it least the policy {moved} {other}"
+        if not clone_learned:
+            why += ", and no public action tells whether the clone acts as people do"
+            return _more_data(f"{why}; {compared.today}", compared)
+        return _keep(f"{why}; the clone predicts public actions better than a constant; {compared.today}", compared)
+
     doubtful = _DOUBTFUL.search(answers.verdict or "")
-    outdone = doubtful is not None and float(doubtful[1]) >= 1
+    guess_is_better = doubtful is not None and float(doubtful[1]) >= 1
     beyond = answers.answer("policy", BEYOND)
-    far = beyond is not None and beyond.value > MOST_BEYOND
-    if least > margin and not outdone and not far:
-        reason = _sentence(f"{compared}, more than the {margin:.3g} that the model's known error asks for; {told}")
-        chance = answers.answer("random", MEAN_RETURN)
-        if policy is not None and chance is not None and chance.value > policy.value:
-            reason += (
-                f" But in the model random actions are worth more, {chance.value:.4g} against {policy.value:.4g}: the "
-                "policy is far from the best one there, or the model is wrong where nobody acted."
-            )
-        if interval is not None and interval[0] <= 0:
-            reason += (
-                " The gain is not certain: its interval reaches below 0. So test the policy where people watch it, and "
-                "do not adopt it yet."
-            )
-        return Recommendation(answer="trial", policy="models/policy", reason=reason, **figures)
-    why = f"{compared}, and the model's known error asks for a gain above {margin:.3g}"
-    why += "; the model check measured a trivial guess as better than the model" if outdone and least > margin else ""
-    if beyond is not None and far:
+    too_far = beyond is not None and beyond.value > MOST_BEYOND
+    if compared.gain > compared.margin and not guess_is_better and not too_far:
+        return _trial(answers, compared)
+
+    why = f"{compared.statement}, and the model's known error asks for a gain above {compared.margin:.3g}"
+    if guess_is_better and compared.gain > compared.margin:
+        why += "; the model check measured a trivial guess as better than the model"
+    if beyond is not None and too_far:
         why += f"; {beyond.value:.0%} more of its steps than of the clone's lie where people hardly ever were"
-    if learned is False and misfit > MOST_MISFIT_OF_A_CONSTANT * scale:
-        return _more(f"{why}; the clone is no better than a constant; {told}", **figures)
-    if fmean(released) < people.value - half - MOST_LOSS * scale:
-        return _more(f"{why}; {told}, but {fmean(released):.4g} for the clone as it would be released", **figures)
-    if misfit > MOST_MISFIT * scale:
-        return _more(f"{why}; {told}, too far away to believe the clone", **figures)
-    if half > MOST_WIDTH * scale:
-        return _more(f"{why}; {told}, too uncertain to tell whether the clone acts as people do", **figures)
-    return Recommendation(answer="keep", policy="models/behaviour", reason=_sentence(f"{why}; {told}"), **figures)
+    distrust = _distrust(compared, clone_learned)
+    if distrust is not None:
+        return _more_data(why + distrust, compared)
+    return _keep(f"{why}; {compared.today}", compared)
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """The policy beside the clone and the people, in units of the return.
+
+    Attributes:
+        people: mean return of the people in the data.
+        low: lower end of its 95% interval.
+        high: upper end of its 95% interval.
+        scale: spread of the people's returns, 10% to 90%, and at least the size of their mean.
+        sampled_clone: the model's value of the clone that draws actions, as people do.
+        released_clone: the model's value of the clone as it would be released.
+        policy: the model's value of the policy.
+        gain_over_clone: by the most pessimistic member of the model.
+        gain_over_people: over ``high``, by the most pessimistic member.
+        misfit: the distance of ``sampled_clone`` from ``people``, beyond half the interval's width.
+        margin: the gain must exceed it.
+        interval: of the true gain over today; None: the model is not to be believed, or nobody asked.
+    """
+
+    people: float
+    low: float
+    high: float
+    scale: float
+    sampled_clone: float
+    released_clone: float
+    policy: float
+    gain_over_clone: float
+    gain_over_people: float
+    misfit: float
+    margin: float
+    interval: tuple[float, float] | None
+
+    @property
+    def half_width(self) -> float:
+        """Half the width of the interval of the people's return."""
+        return (self.high - self.low) / 2
+
+    @property
+    def gain(self) -> float:
+        """The smaller gain by the most pessimistic member."""
+        return min(self.gain_over_clone, self.gain_over_people)
+
+    @property
+    def today(self) -> str:
+        """State today's return, and the model's value of the clone."""
+        return (
+            f"people get {self.people:.4g} [{self.low:.4g}, {self.high:.4g}] today, and the model says "
+            f"{self.sampled_clone:.4g} for a clone that acts as they do"
+        )
+
+    @property
+    def statement(self) -> str:
+        """State the gain."""
+        moved = f"gains {self.gain:.3g} over" if self.gain >= 0 else f"loses {-self.gain:.3g} against"
+        other = "the upper end of what people get today"
+        if self.gain_over_clone <= self.gain_over_people:
+            other = "a clone of today's practice"
+        return f"in the member of the model that likes it least the policy {moved} {other}"
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """Return the figures of `Recommendation`."""
+        return {
+            "gain": self.gain,
+            "margin": self.margin,
+            "misfit": self.misfit,
+            "expected": self.policy - self.released_clone,
+            "interval": self.interval,
+        }
+
+
+def _compare(answers: PrivateEvaluation, least_gain: float) -> _Comparison | str:
+    """Compare the policy with the clone and the people; return the reason if an answer is missing."""
+    people = answers.answer("behaviour", MEAN_RETURN)
+    if people is None:
+        return "today's return was not asked of the people in the data (evaluation.private.estimators)"
+    gain, doubt = answers.answer("policy", GAIN), answers.answer("policy", DOUBT)
+    policy_members = _members(answers.answer("policy", MEAN_RETURN, "model"))
+    gain_members = _members(gain)
+    sampled_members = _members(answers.answer("clone", AS_DRAWN))
+    released_members = _members(answers.answer("clone", MEAN_RETURN))
+    members = sampled_members and released_members and policy_members and gain_members
+    if not (members and gain and gain.ci95 and doubt):
+        return "no clone of today's practice was made (behaviour.target_epsilon), so there is nothing to compare"
+
+    low, high = people.ci95 or (people.value, people.value)
+    half_width = (high - low) / 2
+    lowest = answers.answer("behaviour", "quantile 0.1 of the return")
+    highest = answers.answer("behaviour", "quantile 0.9 of the return")
+    spread = highest.value - lowest.value if lowest and highest else 0.0
+    scale = max(spread, abs(people.value))
+
+    # The model's error for a clone that acts as people do, as far as the interval does not explain it.
+    sampled_clone, released_clone, policy = fmean(sampled_members), fmean(released_members), fmean(policy_members)
+    misfit = max(0.0, abs(sampled_clone - people.value) - half_width)
+    standard_error = (gain.ci95[1] - gain.ci95[0]) / 2 / NORMAL_QUANTILE
+    margin = MISFIT_SHARE * misfit + ERRORS * standard_error + DOUBT_SHARE * max(0.0, doubt.value) + least_gain * scale
+    return _Comparison(
+        people=people.value,
+        low=low,
+        high=high,
+        scale=scale,
+        sampled_clone=sampled_clone,
+        released_clone=released_clone,
+        policy=policy,
+        gain_over_clone=min(gain_members),
+        gain_over_people=min(policy_members) - high,
+        misfit=misfit,
+        margin=margin,
+        interval=interval_of_gain(policy - released_clone, half_width, released_clone - people.value, answers.verdict),
+    )
+
+
+def _distrust(compared: _Comparison, clone_learned: bool | None) -> str | None:
+    """Find a reason not to keep today's practice by its clone, as the end of a sentence; None: there is none."""
+    today, scale = compared.today, compared.scale
+    if clone_learned is False and compared.misfit > MOST_MISFIT_OF_A_CONSTANT * scale:
+        return f"; the clone is no better than a constant; {today}"
+    if compared.released_clone < compared.people - compared.half_width - MOST_LOSS * scale:
+        return f"; {today}, but {compared.released_clone:.4g} for the clone as it would be released"
+    if compared.misfit > MOST_MISFIT * scale:
+        return f"; {today}, too far away to believe the clone"
+    if compared.half_width > MOST_WIDTH * scale:
+        return f"; {today}, too uncertain to tell whether the clone acts as people do"
+    return None
 
 
 def interval_of_gain(expected: float, half: float, miss: float, verdict: str | None) -> tuple[float, float] | None:
@@ -201,9 +282,31 @@ def _members(answer: Answer | None) -> tuple[float, ...]:
     return () if answer is None or answer.members is None else tuple(answer.members)
 
 
-def _more(reason: str, **figures: Any) -> Recommendation:
-    known = {"gain": None, "margin": None, "misfit": None} | figures
-    return Recommendation(answer="more_data", policy=None, reason=_sentence(reason), **known)
+def _trial(answers: PrivateEvaluation, compared: _Comparison) -> Recommendation:
+    """Recommend a trial of the policy, with warnings that its value is not the best or not certain."""
+    needed = f"more than the {compared.margin:.3g} that the model's known error asks for"
+    reason = _sentence(f"{compared.statement}, {needed}; {compared.today}")
+    policy, chance = answers.answer("policy", MEAN_RETURN, "model"), answers.answer("random", MEAN_RETURN)
+    if policy is not None and chance is not None and chance.value > policy.value:
+        reason += (
+            f" But in the model random actions are worth more, {chance.value:.4g} against {policy.value:.4g}: the "
+            "policy is far from the best one there, or the model is wrong where nobody acted."
+        )
+    if compared.interval is not None and compared.interval[0] <= 0:
+        reason += (
+            " The gain is not certain: its interval reaches below 0. So test the policy where people watch it, and "
+            "do not adopt it yet."
+        )
+    return Recommendation(answer="trial", policy="models/policy", reason=reason, **compared.figures)
+
+
+def _keep(reason: str, compared: _Comparison) -> Recommendation:
+    return Recommendation(answer="keep", policy="models/behaviour", reason=_sentence(reason), **compared.figures)
+
+
+def _more_data(reason: str, compared: _Comparison | None = None) -> Recommendation:
+    figures = {"gain": None, "margin": None, "misfit": None} if compared is None else compared.figures
+    return Recommendation(answer="more_data", policy=None, reason=_sentence(reason), **figures)
 
 
 def _sentence(text: str) -> str:

@@ -213,7 +213,7 @@ class DPPG:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FromReturns:
+class ReturnBasedUpdate:
     """Base of updates with the discounted return as Â, normalised inside a user's data.
 
     Attributes:
@@ -228,7 +228,7 @@ class FromReturns:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PolicyGradient(FromReturns):
+class PolicyGradient(ReturnBasedUpdate):
     """DP-PG (private policy optimisation, Algorithm 2): θ ← θ + η (mean of clipped gradients + noise).
 
     A user's gradient is that of her whole data, Σ_t ∇ log π(a_t | s_t) Â_t with Â normalised inside her data, clipped
@@ -253,7 +253,7 @@ class PolicyGradient(FromReturns):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Regression(FromReturns):
+class Regression(ReturnBasedUpdate):
     """Base of updates that take K noisy steps on one cohort. A user is in each: the plan composes K releases.
 
     Attributes:

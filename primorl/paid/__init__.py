@@ -1,1 +1,1 @@
-"""Paid work on private rows: fitting, the bill, payment, and the door to the rows."""
+"""Paid work on private rows: fitting, the bill, payment, and opening the rows."""

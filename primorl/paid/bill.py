@@ -41,7 +41,7 @@ UNKNOWN = (
     "what `dvc repro` charges is known once the data are partitioned with these settings: `dvc repro partition` "
     "charges nothing"
 )
-"""What is said where one of `MAKE_DATA` will run: it may make other units or another horizon."""
+"""Message if one of `MAKE_DATA` will run, which may make other units or another horizon."""
 _POLICY_STAGE = "optimize_policy"  # charges nothing, but questions are about what it makes
 _CLOSE = 0.98  # an estimator's ε over what is asked for, at least
 _TRIES, _LEAST = 6, 0.1  # steps of the search for a smaller ε, and the least share of the ε asked for that is tried
@@ -184,15 +184,15 @@ class Bill:
         assert self.budget is not None
         raise BudgetExceeded(
             f"params.yaml: privacy.budget is ε {at_most(self.budget.epsilon, 6)}, of which {at_most(self.spent, 6)} is "
-            f"spent and {left_of(self.budget.epsilon, self.spent, 6)} is left; with the model, {said(self.beside)} it "
-            f"would be about {at_most(self.after, 4)}; {self.remedy()}. Nothing was charged"
+            f"spent and {left_of(self.budget.epsilon, self.spent, 6)} is left; with the model, "
+            f"{list_charges(self.beside)} it would be about {at_most(self.after, 4)}; {self.remedy()}. "
+            "Nothing was charged"
         )
 
     def refuse_total(self) -> None:
         """Refuse a model, a clone and questions that cost more than a total that is a limit.
 
-        `Params` counts each as one Gaussian release; here all are counted as the ledger
-        does.
+        `Params` counts each as one Gaussian release; here all are counted as the ledger does.
 
         Raises:
             BudgetExceeded: they do. Nothing was charged.
@@ -204,7 +204,7 @@ class Bill:
         if together > total:
             raise BudgetExceeded(
                 f"params.yaml: privacy.total_epsilon: found {at_most(total, 6)}, and the model with "
-                f"{said(self.charges[1:])} costs about {at_most(together, 4)}; ask for less in behaviour and "
+                f"{list_charges(self.charges[1:])} costs about {at_most(together, 4)}; ask for less in behaviour and "
                 "evaluation.private; with a larger total the model is another one, which is charged anew. Nothing was "
                 "charged"
             )
@@ -218,7 +218,7 @@ class Bill:
         stages, delta, budget = {each.stage for each in beside}, self.params.privacy.delta, self.budget
 
         def fits(epsilon: float) -> bool:
-            other = _at(self.params, epsilon)
+            other = _with_model_epsilon(self.params, epsilon)
             try:
                 multiplier = solve_noise_multiplier(epsilon, delta, run.sampling_probability, run.rounds, run.queries)
                 rest = [each.event for each in beside_model(other, epsilon, self.manifest) if each.stage in stages]
@@ -226,14 +226,14 @@ class Bill:
                 return False
             return self.account.fits_all([replace(run, noise_multiplier=multiplier).event, *rest], budget)
 
-        found = _largest(fits, target)
+        found = _largest_fitting(fits, target)
         if found is None:
             return (
                 "nothing fits any more together with them: ask for less (behaviour.target_epsilon, "
                 f"evaluation.private.estimators in {PARAMS}), or raise privacy.budget.epsilon"
             )
         words = f"-S privacy.total_epsilon=null -S privacy.target_epsilon={found!r}"
-        return f"still fitting with {said(beside, numbers=False)}: `dvc exp run {words}`"
+        return f"still fitting with {list_charges(beside, numbers=False)}: `dvc exp run {words}`"
 
 
 def beside_model(params: Params, epsilon: float | None, manifest: Manifest | None) -> list[PendingCharge]:
@@ -308,7 +308,7 @@ def next_bill(params: Params, partitions: Partitions, plan: Plan, questions_stay
 
 
 def never() -> bool:
-    """Tell that questions are asked anew, as those after a model that is to be trained."""
+    """Tell `mark_paid` that all questions will be asked again, as after a new model."""
     return False
 
 
@@ -319,9 +319,9 @@ def same_questions(changed: Set[str] | None = None) -> bool:
 
 
 def check_next(params: Params) -> None:
-    """Refuse the next run of the stages for the reasons they would, before any of it is run. Charges and reads nothing.
+    """Refuse the next run, before it begins, for the reasons that its stages have. Charges and reads nothing private.
 
-    Whether the device is there is seen when the stage begins, also before it charges.
+    The stage itself checks the device when it begins, also before it charges.
     Users of `primorl.paid.arrivals` have an account of their own, which the stage ``online`` asks.
 
     Raises:
@@ -346,7 +346,7 @@ def check_next(params: Params) -> None:
         ledger.dry_run(request, bill.budget)
 
 
-def said(charges: Sequence[PendingCharge], *, numbers: bool = True) -> str:
+def list_charges(charges: Sequence[PendingCharge], *, numbers: bool = True) -> str:
     """List names of charges, with their ε."""
     names = []
     for each in charges:
@@ -354,8 +354,8 @@ def said(charges: Sequence[PendingCharge], *, numbers: bool = True) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def _largest(fits: Callable[[float], bool], target: float) -> float | None:
-    """The largest ε below the target, to about 4% and two digits, that fits."""
+def _largest_fitting(fits: Callable[[float], bool], target: float) -> float | None:
+    """Find the largest ε below the target that fits, to about 4% and two digits."""
     low, high = float(f"{_LEAST * target:.2g}"), target
     if not fits(low):
         return None
@@ -367,7 +367,7 @@ def _largest(fits: Callable[[float], bool], target: float) -> float | None:
     return low
 
 
-def _at(params: Params, epsilon: float) -> Params:
+def _with_model_epsilon(params: Params, epsilon: float) -> Params:
     """Return the same choices at another ε of the model; shares of it follow."""
     target, own = params.privacy.target_epsilon, str(PARAMS)
     assert target is not None
@@ -419,7 +419,7 @@ def preview(params: Params) -> Preview | None:
         line = f"the next `dvc repro` has no guarantee (variant {params.dynamics.variant}): all ε then counts as spent"
         return Preview(line, near=bill.budget is not None)
     most = "at most " if any(each.question is not None for each in bill.unpaid) else ""
-    line = f"the next `dvc repro` charges {most}{said(bill.unpaid)}: ε {_shown(bill.spent)} is spent, "
+    line = f"the next `dvc repro` charges {most}{list_charges(bill.unpaid)}: ε {_shown(bill.spent)} is spent, "
     line += f"{_shown(bill.after)} afterwards"
     if bill.budget is None:
         return Preview(f"{line}, without a budget{online}", near=False)

@@ -3,24 +3,21 @@
 Only the plan of an estimator with rounds imports torch, which is slow.
 """
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from primorl.base.errors import PipelineError
 from primorl.config.blocks import EstimatorName
 from primorl.data.storage.schema import DatasetInfo
 
-if TYPE_CHECKING:
-    pass
-
 EVALUATE_PRIVATE = "evaluate_private"
 _WEIGHTED: EstimatorName = "doubly_robust"
 ONE_RELEASE: frozenset[EstimatorName] = frozenset({"behaviour", "model_check", "lstd"})
-"""Estimators without rounds: what they cost is what one Gaussian release costs."""
+"""Estimators without rounds, which cost as much as one Gaussian release."""
 _ABOUT: dict[EstimatorName, tuple[Literal["model", "policy"], ...]] = {"behaviour": (), "model_check": ("model",)}
 
 
 def about(name: EstimatorName, info: DatasetInfo, *, cloned: bool) -> tuple[Literal["model", "policy", "clone"], ...]:
-    """Name the subjects of an estimator beside the data, as `primorl.paid.private_evaluation.estimator` has them."""
+    """Name the released artifacts that an estimator asks about; see `Estimator.about`."""
     found = _ABOUT.get(name, ("model", "policy"))
     weighted = name == _WEIGHTED and cloned and not info.behaviour_probabilities
     return (*found, "clone") if weighted else found

@@ -47,7 +47,7 @@ STAGE = "online"
 STANDARD_DEVIATION = 1.0
 """Of the first actions in a box, before they are squashed into its bounds."""
 _POINTS = 20  # of the curve
-_MOST_NOISE = 0.4  # at 0.6, good policies got worse (docs/results.md)
+_MOST_NOISE = 0.4  # at 0.6, good policies got worse (docs/online.md)
 _EPISODES, _LONGEST = 64, 200  # public episodes with random actions, and their steps
 _PUBLIC = 2**32 - 1
 _KEY = "params.yaml: online"
@@ -63,7 +63,7 @@ RELEASES: dict[str, int] = {DPPG.name: 1, PolicyGradient.name: 1, NaturalGradien
 
 
 def update_of(asked: Online, discount: float) -> Update:
-    """The update that ``online.algorithm`` names (`dppg` is measured in docs/results.md).
+    """Make the update that ``online.algorithm`` names (`dppg` is measured in docs/results.md).
 
     Args:
         asked: the block ``online``.
@@ -394,7 +394,7 @@ def write_online(
     network, asked, episodes = run.start.network, params.online, params.evaluation.episodes
     environment = str(params.chosen.environment)
     users = [after * asked.cohort for after in state.kept_after]
-    own = work.stated(users_statement(params, run))
+    own = work.add_charge_to(users_statement(params, run))
     statement = own if run.start.statement is None else after_offline(run.start.statement, own)
     policies = [network.exported(parameters) for parameters in state.kept]
 

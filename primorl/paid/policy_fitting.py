@@ -20,8 +20,8 @@ from primorl.model.starts import StartModel, asked_of_private, survival_of
 from primorl.model.termination import LEARNED, NONE
 from primorl.paid.accounts import open_public
 from primorl.policy.behaviour import BehaviourPolicy, released
-from primorl.policy.member_values import DIVERGENCES, DIVERGENCES_OF_HEADS, Contest
-from primorl.policy.training import Near
+from primorl.policy.member_values import DIVERGENCES, DIVERGENCES_OF_HEADS, CandidateComparison
+from primorl.policy.training import CloneReference
 from primorl.simulators.environments import reset_states
 
 RESETS = 4096
@@ -147,8 +147,8 @@ class PublicLog:
         return found.supports
 
 
-def near_the_clone(params: Params, public: PublicLog, model: GaussianEnsemble, device: torch.device) -> Near:
-    """The clone as what holds policies, and the contest of those.
+def clone_reference(params: Params, public: PublicLog, model: GaussianEnsemble, device: torch.device) -> CloneReference:
+    """Load the clone that policies are regularised towards, and set up the comparison of candidates.
 
     Raises:
         PipelineError: the clone's files are missing or broken, or it is of other actions than the model.
@@ -162,7 +162,7 @@ def near_the_clone(params: Params, public: PublicLog, model: GaussianEnsemble, d
     )
     if not same or clone.observation_size != model.architecture.observation_size:
         raise PipelineError(f"{BEHAVIOUR}: of other observations or actions than {MODEL}; run `dvc repro`")
-    contest = Contest(
+    comparison = CandidateComparison(
         ensemble=model,
         clone=released(behaviour, SeedGenerators.of([params.seed], cpu)),
         starts=public.first_states(params),
@@ -171,7 +171,7 @@ def near_the_clone(params: Params, public: PublicLog, model: GaussianEnsemble, d
         observed=public.mean_return,
         divergences=DIVERGENCES if model.architecture.features is None else DIVERGENCES_OF_HEADS,
     )
-    return BehaviourPolicy.load(BEHAVIOUR, device), contest
+    return BehaviourPolicy.load(BEHAVIOUR, device), comparison
 
 
 def unfitted(params: Params) -> bool:

@@ -1,4 +1,4 @@
-"""The door to private rows. No other module opens them, and it opens them for a granted charge only."""
+"""Open private rows, for a granted charge only. No other module may: see the import contracts in pyproject.toml."""
 
 from typing import TypeAlias
 
@@ -10,8 +10,8 @@ from primorl.data.storage.rows import EVERY, UnitStore
 from primorl.paid.partitions import Partitions
 from primorl.privacy.ledger.history import Charge
 
-DOORS = ("train_model", "clone_behaviour", "optimize_mopo", "evaluate_private", "select")
-"""Stages, and the command ``primorl select``, that open private rows, each for a charge of its own."""
+ALLOWED_STAGES = ("train_model", "clone_behaviour", "optimize_mopo", "evaluate_private", "select")
+"""Stages, and the command ``primorl select``, that may open private rows, each for a charge of its own."""
 
 PrivateUnits: TypeAlias = UnitStore | ShardedStore
 
@@ -30,10 +30,10 @@ def open_private(
         episodes: whether the store also tells where trajectories begin and the probabilities of logged actions.
 
     Raises:
-        ValueError: the charge is not of a stage in `DOORS`, or it was aborted.
+        ValueError: the charge is not of a stage in `ALLOWED_STAGES`, or it was aborted.
         PipelineError: a file is missing or broken, or the rows are not of the units in the account.
     """
-    if charge is not None and (charge.stage.partition(":")[0] not in DOORS or charge.state == "aborted"):
+    if charge is not None and (charge.stage.partition(":")[0] not in ALLOWED_STAGES or charge.state == "aborted"):
         raise ValueError(f"charge {charge.id} of {charge.stage} ({charge.state}) opens no private rows")
     info = partitions.manifest.info
     found = Membership(project_secret(), info.dataset, info.population)

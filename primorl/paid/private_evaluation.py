@@ -47,8 +47,8 @@ from primorl.paid.compute import chosen_device, kept_bytes
 from primorl.paid.estimators import EVALUATE_PRIVATE, check_question
 from primorl.paid.partitions import Partitions, assumptions
 from primorl.paid.private import open_private
-from primorl.paid.work import Work, work_of
-from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy, Drawn, released
+from primorl.paid.work import Work, paid_work_in
+from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy, SampledClone, released
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting.gaussian import gaussian_mean
 from primorl.privacy.ledger.charges import Payment
@@ -77,9 +77,9 @@ _FIT = BehaviourFit(sampling_probability=0.02, rounds=40, clipping_norm=0.5, lea
 
 
 def estimator(name: EstimatorName, info: DatasetInfo, *, cloned: bool) -> Estimator:
-    """The estimator of a name, for a dataset.
+    """Make the estimator of a name, for a dataset.
 
-    The behaviour's probabilities are the log's, where it names them, or else the clone's, or else they are fitted.
+    Probabilities of the behaviour's actions come from the log if it has them, else from the clone, else from a fit.
     """
     behaviour = None if info.behaviour_probabilities else Cloned() if cloned else _FIT
     match name:
@@ -119,7 +119,7 @@ def evaluation_problem(
     ends: str | None = None,
     clone: Clone | None = None,
 ) -> Problem:
-    """The question that the estimators answer about a policy and the released model. Reads no private byte.
+    """Set up the problem that the estimators solve for a policy and the released model. Reads no private byte.
 
     Args:
         params: δ at which costs are stated, and the seed of features and initial weights.
@@ -179,7 +179,7 @@ def evaluation_problem(
 
 
 def clone_of(folder: Path, seed: int) -> Clone | None:
-    """The clone of the behaviour in ``folder``; None: none was made.
+    """Load the clone of the behaviour from ``folder``; None: none was made.
 
     Args:
         folder: ``models/behaviour``.
@@ -194,13 +194,13 @@ def clone_of(folder: Path, seed: int) -> Clone | None:
     behaviour, generators = BehaviourPolicy.load(folder, cpu), SeedGenerators.of([seed], cpu)
     return Clone(
         released=act_of(released(behaviour, generators)),
-        drawn=act_of(Drawn(behaviour, generators)),
+        drawn=act_of(SampledClone(behaviour, generators)),
         probabilities=_probabilities(behaviour) if behaviour.discrete_actions else None,
     )
 
 
-def act_of(policy: DeterministicPolicy | Drawn) -> Act:
-    """One policy as estimators ask it; an exported one in float64."""
+def act_of(policy: DeterministicPolicy | SampledClone) -> Act:
+    """Wrap one policy as a function of observations; an exported one computes in float64."""
     exact = in_float64(policy) if isinstance(policy, DeterministicPolicy) else policy
     return lambda observation: exact.act(observation.double()[None])[0]
 
@@ -211,7 +211,7 @@ def _probabilities(behaviour: BehaviourPolicy) -> Act:
 
 
 def first_states(public: UnitStore, seed: int) -> Tensor:
-    """``[n, S]``: where public trajectories begin, or draws from the released start model where none stands for all."""
+    """Collect first states ``[n, S]`` of public trajectories, or draw them from the released model of first states."""
     if public.units > 0 and not asked_of_private(MODEL):
         return public.first_observations()
     return StartModel.load(MODEL, torch.device("cpu")).sample(_STARTS, torch.Generator().manual_seed(seed))
@@ -281,7 +281,7 @@ class EvaluatedFiles:
 
 
 def plan_at(estimator: Estimator, problem: Problem, epsilon: float) -> Plan:
-    """The estimator's mechanism at the largest cost that is at most ε, to 1%.
+    """Plan the estimator's mechanism at the largest cost that is at most ε, to 1%.
 
     Raises:
         PipelineError: no noise is enough.
@@ -313,7 +313,7 @@ def event_of_plan(params: Params, name: EstimatorName, epsilon: float, manifest:
 
 
 def _unasked_problem(params: Params, manifest: Manifest) -> Problem:
-    """The numbers that a mechanism is planned from. Bounds are 0 and 1: noise multipliers do not depend on them."""
+    """Set up a problem for planning a mechanism. Bounds are 0 and 1: noise multipliers do not depend on them."""
     spaces = manifest.info.spaces
     states, actions = len(spaces.observation_low), len(spaces.action_low)
     return Problem(
@@ -342,7 +342,7 @@ def _unasked_problem(params: Params, manifest: Manifest) -> Problem:
 def asked_for(
     epsilons: Mapping[EstimatorName, float], problem: Problem, info: DatasetInfo
 ) -> tuple[PlannedEstimator, ...]:
-    """The estimators that params.yaml names, each at its ε.
+    """Plan the estimators that params.yaml names, each at its ε.
 
     Raises:
         PipelineError: an estimator does not fit the data, or no noise is enough for its ε.
@@ -399,7 +399,7 @@ def paid_evaluation(
         for each, request in zip(asked, requests, strict=True):
             about = _about(each.estimator, problem, subject)
             begin = EvaluationState.begin(each.estimator, problem, each.plan, about)
-            with work_of(params, ledger, request, begin, EvaluationState.restore) as work:
+            with paid_work_in(params, ledger, request, begin, EvaluationState.restore) as work:
                 state = _checked_state(each.estimator.name, work.payment, about)
                 if not work.payment.finished:
                     if rows is None:
@@ -421,7 +421,7 @@ def paid_evaluation(
 
 
 def _checked_state(name: str, payment: Payment[EvaluationState], about: str) -> EvaluationState:
-    """The state to begin, to resume or to restore.
+    """Check the state that is begun, resumed or restored, and return it.
 
     Raises:
         PipelineError: it is about another policy, model or clone, or its answer is lost.
@@ -464,7 +464,7 @@ def _request(
 
 
 def _identity(params: Params, partitions: Partitions, asked: PlannedEstimator, subject: EvaluatedFiles) -> str:
-    """Everything that determines an answer but chance and code, as `model_identity` has it for a model.
+    """Hash everything that determines an answer except chance and code, like `model_identity` for a model.
 
     A key that is added here charges every project again, so other things that matter stand in `_about`.
     """
@@ -581,7 +581,7 @@ def _statement(partitions: Partitions, each: PaidEstimator) -> Statement:
 
 
 def _answer(problem: Problem, found: Answer, statement: Statement | None) -> Answer:
-    """An answer with its cost; a mean return and its interval are held within the return's bounds."""
+    """Add its cost to an answer, and clamp a mean return and its interval to the return's bounds."""
     value, ends = found.value, found.ci95
     if found.what == MEAN_RETURN:
         value = problem.held_return(value)

@@ -156,7 +156,7 @@ def select(
             chosen = selection.choose(total)
             payment.save_checkpoint(SelectionState(started=1, chosen=chosen))
         work.commit()
-        statement = work.stated(statement)
+        statement = work.add_charge_to(statement)
     unsound = [f"{c.name}: its own statement may not be relied on" for c in candidates if not c.sound]
     found = SelectionRecord(
         chosen=candidates[chosen].name,

@@ -333,7 +333,7 @@ def _released(
     The ledger gets the digest of every file. So a statement is bound to the bytes that it speaks of.
     """
     plan = None if params.dynamics.variant == "mopo" else paid.setup.plan
-    statement = paid.work.stated(privacy_statement(plan, partitions.manifest, params))
+    statement = paid.work.add_charge_to(privacy_statement(plan, partitions.manifest, params))
     with replaced_directory(folder) as fresh:
         yield fresh
         statement.write(fresh)

@@ -245,7 +245,7 @@ class KLConstraint:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class SampledClone:
     """The clone as a policy that draws its actions (`primorl.policy.member_values.Policies`)."""
 
     behaviour: BehaviourPolicy
@@ -257,12 +257,12 @@ class Drawn:
         return self.behaviour.act(observation[0].float(), self.generators)[None]
 
 
-def released(behaviour: BehaviourPolicy, generators: SeedGenerators) -> Drawn | DeterministicPolicy:
+def released(behaviour: BehaviourPolicy, generators: SeedGenerators) -> SampledClone | DeterministicPolicy:
     """Make the clone as it is released: discrete actions are drawn, of actions in a box the mean is taken.
 
     The likeliest of discrete actions may leave out rare and timely ones, such as a repair.
     """
-    return Drawn(behaviour, generators) if behaviour.discrete_actions else behaviour.policy
+    return SampledClone(behaviour, generators) if behaviour.discrete_actions else behaviour.policy
 
 
 def _spread(folder: Path, policy: DeterministicPolicy) -> tuple[Tensor, Tensor]:

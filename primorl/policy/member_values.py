@@ -1,7 +1,6 @@
-"""Returns of policies in each member of an ensemble alone, and the choice among candidates that they allow.
+"""Compute returns of policies in each member of an ensemble, and choose among candidates by them.
 
-A gain is lowered by `DOUBT_SHARE` times the excess of the model's uncertainty along the candidate's rollouts over the
-clone's.
+A candidate's gain is reduced by `DOUBT_SHARE` times its doubt: the uncertainty along its rollouts less the clone's.
 Members that were trained on the same noised rounds are wrong alike, which their spread does not show. So a gain counts
 only if it is larger than half of the model's error on the clone itself, whose return public episodes tell
 within their own sampling error.
@@ -23,7 +22,7 @@ from primorl.policy.config import CandidateRecord
 from primorl.policy.exported import DeterministicPolicy
 
 DIVERGENCES = (0.3, 1.0, 3.0)
-"""Targets κ of the candidates: from nearly the clone to where the clone hardly holds (docs/benchmarks.md)."""
+"""Targets κ of the candidates: from nearly the clone to where the clone hardly holds."""
 DIVERGENCES_OF_HEADS = (0.1, 0.3, 1.0)
 """Targets in a model of linear heads, smaller: away from the data, polynomials extrapolate badly."""
 DOUBT_SHARE = 3.0
@@ -45,7 +44,7 @@ class Policies(Protocol):
 
 
 def step_weights(horizon: int, *, discount: float = 1.0, survival: Tensor | None = None) -> Tensor:
-    """How much the reward of every step counts: S(t) γ^t, float64 ``[horizon]``.
+    """Compute the weight of every step's reward: S(t) γ^t, float64 ``[horizon]``.
 
     Args:
         horizon: steps of a rollout that does not terminate.
@@ -60,7 +59,7 @@ def step_weights(horizon: int, *, discount: float = 1.0, survival: Tensor | None
 def returns_by_member(
     ensemble: GaussianEnsemble, policy: Policies, starts: Tensor, *, rollouts: int, weights: Tensor, seed: int
 ) -> Tensor:
-    """Weighted return Σ_t w_t r_t of rollouts, each in one member alone.
+    """Compute the weighted return Σ_t w_t r_t of rollouts, each in one member alone.
 
     States and rewards are held within the ensemble's bounds, and rollouts end where the model says that the episode
     terminates. Members and policies share their start states, and policies the model's draws.
@@ -87,7 +86,7 @@ def returns_by_member(
 def uncertainty_of(
     ensemble: GaussianEnsemble, policy: Policies, starts: Tensor, *, rollouts: int, weights: Tensor, seed: int
 ) -> Tensor:
-    """Summed uncertainty σ_r Σ_t w_t u_t of rollouts, in units of rewards; σ_r is the rewards' public scale.
+    """Compute the uncertainty σ_r Σ_t w_t u_t of rollouts, in units of rewards; σ_r is the rewards' public scale.
 
     The uncertainty is `primorl.model.pessimism.standardised_difference`, 0 of one member. A member is drawn anew
     at every step. The arguments are those of `returns_by_member`; gives float64 ``[P, rollouts]``.
@@ -109,7 +108,7 @@ def share_beyond(
     weights: Tensor,
     seed: int,
 ) -> tuple[float, float]:
-    """Shares of the steps of a policy, and of another one, that lie beyond the range of the other's steps.
+    """Compute the shares of the steps of a policy, and of another, that lie beyond the range of the other's steps.
 
     Beyond is a step after which some dimension of the state is below the 1% quantile, or above the 99% quantile, of the
     other's. Members that were trained on the same rows are wrong alike there, so that their spread does not show it.
@@ -143,7 +142,7 @@ def _drawn(starts: Tensor, rollouts: int, seed: int) -> Tensor:
 def _rolled_out(
     model: PessimisticModel, policy: Policies, begin: Tensor, weights: Tensor, seed: int, term: Callable[[Step], Tensor]
 ) -> Tensor:
-    """Σ_t w_t x_t of rollouts until they terminate, where ``term`` takes x from a step; float64 ``[P, rollouts]``."""
+    """Compute Σ_t w_t x_t of rollouts until they terminate; ``term`` takes x from a step; float64 ``[P, rollouts]``."""
     generators = SeedGenerators.of([seed] * policy.policies, begin.device)
     observation = begin.repeat(policy.policies, 1)
     alive = torch.ones(len(observation), dtype=torch.bool)
@@ -161,8 +160,8 @@ def _rolled_out(
 
 
 @dataclass(frozen=True)
-class Contest:
-    """The comparison of candidates.
+class CandidateComparison:
+    """Compare candidate policies with the clone in every member of the released model.
 
     Attributes:
         ensemble: the released one, on the CPU.
@@ -182,27 +181,29 @@ class Contest:
     observed: tuple[float, float] | None
     divergences: Sequence[float] = DIVERGENCES
 
-    def judge(self, candidates: DeterministicPolicy) -> "Verdict":
+    def compare(self, candidates: DeterministicPolicy) -> "CandidateChoice":
         """Roll the clone and all candidates out in every member: ``G = seeds · candidates`` policies side by side."""
-        of_clone = self._rolled_out(returns_by_member, self.clone)
-        gains = (self._rolled_out(returns_by_member, candidates) - of_clone).mean(-1)
+        clone_returns = self._measure(returns_by_member, self.clone)
+        gains = (self._measure(returns_by_member, candidates) - clone_returns).mean(-1)
         error = 0.0
         if self.observed is not None:
-            mean, sampling = self.observed
-            error = max(0.0, abs(float(of_clone.mean()) - mean) - _SAMPLING_ERRORS * sampling)
-        doubt, usual = (self._rolled_out(uncertainty_of, policy).mean(-1) for policy in (candidates, self.clone))
-        doubts = doubt - usual
+            mean, standard_error = self.observed
+            error = max(0.0, abs(float(clone_returns.mean()) - mean) - _SAMPLING_ERRORS * standard_error)
+        uncertainty = self._measure(uncertainty_of, candidates).mean(-1)
+        doubts = uncertainty - self._measure(uncertainty_of, self.clone).mean(-1)
         count = len(self.divergences)
-        return Verdict(gains.view(-1, count, gains.shape[1]), doubts.view(-1, count), tuple(self.divergences), error)
+        return CandidateChoice(
+            gains.view(-1, count, gains.shape[1]), doubts.view(-1, count), tuple(self.divergences), error
+        )
 
-    def _rolled_out(self, measure: Callable[..., Tensor], policy: Policies) -> Tensor:
+    def _measure(self, measure: Callable[..., Tensor], policy: Policies) -> Tensor:
         shared = {"rollouts": _ROLLOUTS, "weights": self.weights, "seed": self.seed}
         return measure(self.ensemble, policy, self.starts, **shared)
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Every candidate's gain over the clone, and the choice.
+class CandidateChoice:
+    """Gain of every candidate over the clone, and the candidate that is chosen.
 
     Attributes:
         gains: mean return less the clone's, in each member: ``[seeds, candidates, N]``.
@@ -221,7 +222,7 @@ class Verdict:
     def chosen(self) -> list[int]:
         """Choose for each seed the candidate with the largest smallest gain, less its doubt.
 
-        If that is not larger than half of ``error``: the nearest to the clone.
+        If that is not larger than half of ``error``, choose the candidate with the smallest κ.
         """
         doubted = self.gains.amin(-1) - DOUBT_SHARE * self.doubts.clamp(min=0)
         smallest = torch.nan_to_num(doubted, nan=-torch.inf)
@@ -229,11 +230,11 @@ class Verdict:
         return [int(place) for place in torch.where(largest > _SHARE_OF_ERROR * self.error, best, 0)]
 
     def policy(self, seed: int) -> int:
-        """The place of the chosen candidate of seed number ``seed`` among all policies."""
+        """Return the index, among all policies, of the candidate chosen for seed number ``seed``."""
         return seed * len(self.divergences) + self.chosen[seed]
 
     def records(self, seed: int) -> tuple[CandidateRecord, ...]:
-        """Records for ``config.json`` of the candidates of seed number ``seed``."""
+        """Make the records in ``config.json`` of the candidates of seed number ``seed``."""
         return tuple(
             CandidateRecord(divergence=divergence, gains=tuple(gains), doubt=doubt, chosen=place == self.chosen[seed])
             for place, (divergence, gains, doubt) in enumerate(

@@ -225,7 +225,7 @@ class Squashed:
         return torch.cat((of_x, (of_x * self.spread - density_slope) * self.free), dim=-1)
 
 
-class _Drawn(NamedTuple):
+class _SampledAction(NamedTuple):
     sample: Squashed
     cost: Tensor  # what α multiplies, [G, B]: log π(a|s), less the prior's if there is one
     pull: Tensor | None  # the slope of -log π_b(a|s) in the action, [G, B, A]
@@ -251,7 +251,7 @@ class Sac(ActorCritic):
         """Sample actions in [-1, 1]."""
         return Squashed.of(self.actor.forward(observation), self._noise(observation)).action
 
-    def _look(self, rows: Tensor) -> tuple[_Drawn, _Drawn]:
+    def _look(self, rows: Tensor) -> tuple[_SampledAction, _SampledAction]:
         states = self._both_states(rows)
         output = self.actor.forward(states)
         both, B = Squashed.of(output, self._noise(output)), rows.shape[1]
@@ -263,10 +263,10 @@ class Sac(ActorCritic):
         halves = []
         for which in (slice(0, B), slice(B, None)):
             own = Squashed(*(part[:, which] for part in vars(both).values()))
-            halves.append(_Drawn(own, cost[:, which], None if pull is None else pull[:, which]))
+            halves.append(_SampledAction(own, cost[:, which], None if pull is None else pull[:, which]))
         return halves[0], halves[1]
 
-    def _critic_gradient(self, rows: Tensor, following: _Drawn) -> Tensor:
+    def _critic_gradient(self, rows: Tensor, following: _SampledAction) -> Tensor:
         columns, S, B = self._columns, self._columns.observation_size, rows.shape[1]
         self._pairs[..., :S] = rows[:, None, :, columns.next_observation]
         self._pairs[..., S:] = following.sample.action[:, None]
@@ -278,7 +278,7 @@ class Sac(ActorCritic):
         self.critic.backward((error * (2 / B)).view(-1, B, 1))
         return error.square().sum((1, 2)) / B
 
-    def _actor_gradient(self, rows: Tensor, current: _Drawn) -> tuple[Tensor, Tensor, Tensor]:
+    def _actor_gradient(self, rows: Tensor, current: _SampledAction) -> tuple[Tensor, Tensor, Tensor]:
         S, B = self._columns.observation_size, rows.shape[1]
         self._pairs[..., S:] = current.sample.action[:, None]
         first, second = self._values(self.critic)

@@ -19,7 +19,7 @@ from primorl.model.pessimism import PessimisticModel
 from primorl.policy import exported
 from primorl.policy.behaviour import BehaviourPolicy
 from primorl.policy.config import CandidateRecord, PolicyConfig, PolicyPointer, SacConfig
-from primorl.policy.member_values import Contest
+from primorl.policy.member_values import CandidateComparison
 from primorl.policy.replay import Sampler
 from primorl.policy.sac import train
 from primorl.privacy.composition import composed_statement
@@ -97,8 +97,8 @@ class Released:
         return cls(folder, variant, environment, statement, names, config.elapsed, file_sha256(file))
 
 
-Near = tuple[BehaviourPolicy, Contest]
-"""A clone of the behaviour, on the device of the start states, and the comparison that chooses among candidates."""
+CloneReference = tuple[BehaviourPolicy, CandidateComparison]
+"""A clone that policies are regularised towards, on the device of the start states, and the comparison that chooses."""
 
 
 def write_trained(
@@ -114,13 +114,13 @@ def write_trained(
     seeds: Sequence[int] | None,
     settings: Mapping[str, Any],
     run: StageLog,
-    near: Near | None = None,
+    reference: CloneReference | None = None,
 ) -> None:
     """Train a policy for every seed, and write them to ``output`` with their privacy statement.
 
     The first seed's policy lies in ``output`` itself, the others' in folders below. Each has the statement, which
     covers all of them: policies made from a released model alone are post-processing, and more of them reveal no more.
-    No policy is selected by its return on data. Near a clone, each seed has several candidates, of which the released
+    No policy is selected by its return on data. With a clone, each seed has several candidates, of which the released
     model chooses one.
 
     Args:
@@ -136,7 +136,7 @@ def write_trained(
         settings: all settings, for the log.
         run: gets settings, the statement as tags and every epoch's metrics: the mean over seeds. Each of several
             seeds has a run of its own inside it.
-        near: a clone of the behaviour that the policies are held near; None: there is none.
+        reference: a clone of the behaviour that policies are regularised towards; None: there is none.
 
     Raises:
         PipelineError: if the start states do not fit the model, or training diverged.
@@ -146,8 +146,8 @@ def write_trained(
             f"{released.folder}: found observations of size {model.observation_size}, the start states "
             f"(params.yaml: policy.starts) have shape {tuple(starts.shape[1:])}; run `dvc repro`"
         )
-    prior, contest = near or (None, None)
-    trained, divergences = tuple(seeds or (seed,)), tuple(contest.divergences) if contest else ()
+    prior, comparison = reference or (None, None)
+    trained, divergences = tuple(seeds or (seed,)), tuple(comparison.divergences) if comparison else ()
     each = max(1, len(divergences))
     policies = []
     with ExitStack() as open_runs, progress_bar(config.epochs, output.name, "epoch") as bar:
@@ -166,18 +166,18 @@ def write_trained(
             policies.append(epoch.policies)
             bar.set_postfix(model_reward=f"{means['model_reward']:.3f}", refresh=False)
             bar.update()
-        verdict = contest.judge(policies[-1]) if contest else None
-        if verdict is not None:
-            run.metric("clone_error", verdict.error)
+        choice = comparison.compare(policies[-1]) if comparison else None
+        if choice is not None:
+            run.metric("clone_error", choice.error)
             for own, log in enumerate(of_seeds or [run]):
-                _log_candidates(log, verdict.records(own))
+                _log_candidates(log, choice.records(own))
 
     with replaced_directory(output) as fresh:
         for number, folder in enumerate(exported.seed_folders(fresh, trained)):
             folder.mkdir(parents=True, exist_ok=True)
             exported.save(
                 folder,
-                [epoch.one(number if verdict is None else verdict.policy(number)) for epoch in policies],
+                [epoch.one(number if choice is None else choice.policy(number)) for epoch in policies],
                 variant=released.variant,
                 environment=released.environment,
                 seeds=trained if seeds and folder == fresh else None,
@@ -189,8 +189,8 @@ def write_trained(
                 ends=released.ends,
                 uncertainty=model.uncertainty,
                 penalty=model.penalty,
-                candidates=() if verdict is None else verdict.records(number),
-                clone_error=None if verdict is None else verdict.error,
+                candidates=() if choice is None else choice.records(number),
+                clone_error=None if choice is None else choice.error,
             )
             released.statement.write(folder)
         for name in ("config.json", "privacy.json"):

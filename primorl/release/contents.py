@@ -1,8 +1,7 @@
-"""The content of a bundle: its files, their keys, and their reading.
+"""The content of a bundle: its files (`FILES`, `OPTIONAL`), their keys, and their reading.
 
 Every JSON key is declared: here, in `primorl.privacy.statement`, `primorl.model.architecture`, `primorl.policy.config`
-    and
-`primorl.evaluate.private.results`. Their values come from the mechanism's output, params.yaml, the environment, the
+and `primorl.evaluate.private.results`. Their values come from the mechanism's output, params.yaml, the environment, the
 public split, declared facts, or the ledger.
 """
 

@@ -15,7 +15,7 @@ ENGINE = (
     "data/storage/*.py",
     "data/private.py",
 )
-SOURCES = "7f35b6dd2f2009bb965723c39d0c514a38c4cf6347bd51dab6dfdb866bb11bff"
+SOURCES = "e1c4a89d7dffbe5f746a0fbfca90621b7c31141028cfd0a908ab30a272501034"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from primorl.engine.local_update import CohortSource
-from primorl.engine.one_run_audit import OneRun, Units, View, WithCanaries, audit_one_run
+from primorl.engine.one_run_audit import AttackResult, OneRun, Units, WithCanaries, audit_one_run
 from primorl.engine.rounds import Rounds
 from primorl.model.architecture import Architecture
 from primorl.model.ensemble import Normaliser, flat
@@ -52,7 +52,7 @@ def test_the_true_plan_is_not_refuted_and_no_model_leaves(tmp_path: Path, monkey
     assert 0.4 < found.claimed < 0.8
     assert not found.refutes_the_claim
     assert list(tmp_path.iterdir()) == []
-    assert {type(getattr(found, field.name)) for field in fields(found)} <= {int, float, View}
+    assert {type(getattr(found, field.name)) for field in fields(found)} <= {int, float, AttackResult}
 
 
 def test_a_plan_that_forgets_its_noise_is_refuted() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from primorl.model.architecture import Architecture
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
 from primorl.policy.exported import DeterministicPolicy
-from primorl.policy.member_values import Contest, Verdict
+from primorl.policy.member_values import CandidateChoice, CandidateComparison
 
 SURE = -40.0
 
@@ -37,10 +37,12 @@ def constant(*actions: float) -> DeterministicPolicy:
     return DeterministicPolicy(layers, torch.zeros(1), torch.ones(1), -box, box)
 
 
-def judged(slopes: list[float], weights: Tensor, *actions: float, observed: float | None = None) -> Verdict:
+def judged(slopes: list[float], weights: Tensor, *actions: float, observed: float | None = None) -> CandidateChoice:
     asked: Any = {"clone": constant(1.0), "starts": torch.zeros(4, 1), "divergences": (0.3, 1.0, 3.0), "seed": 0}
     known = None if observed is None else (observed, 0.25)
-    return Contest(ensemble=ensemble(slopes), weights=weights, observed=known, **asked).judge(constant(*actions))
+    return CandidateComparison(ensemble=ensemble(slopes), weights=weights, observed=known, **asked).compare(
+        constant(*actions)
+    )
 
 
 WEIGHTS = torch.tensor([1.0, 0.5, 0.25], dtype=torch.float64)

@@ -1,4 +1,8 @@
-"""Sources of trajectories: one module a kind, found by ``source:`` of a dataset's file."""
+"""Sources of trajectories: one module for each kind, found by ``source:`` of a dataset's file.
+
+To add one, write its module, name its class in `_CLASSES`, and declare its options in `primorl.config.datasets`
+(docs/datasets/adding-a-source.md).
+"""
 
 from collections.abc import Generator
 from importlib import import_module

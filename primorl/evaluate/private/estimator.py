@@ -104,6 +104,9 @@ class EvaluationState:
 class Estimator(ABC):
     """One way to evaluate. Its settings are its fields; everything random but noise and cohorts follows the seed.
 
+    To add one, write a subclass here, add its name to `EstimatorName` in `primorl.config.blocks`, its subjects to
+    `primorl.paid.estimators`, and its construction to `primorl.paid.private_evaluation.estimator`.
+
     The privacy argument is the plan's alone: `contributions` is a function of one unit's own rows and of released
     values, the plan's clip bounds its result as one vector, and nothing else of it is released.
     """

@@ -24,7 +24,7 @@ _ROWS_AT_ONCE = 1 << 15
 
 
 @dataclass(frozen=True)
-class _One:
+class _SinglePolicy:
     """One policy as `returns_by_member` takes it."""
 
     one: Act
@@ -68,10 +68,10 @@ def values_in_model(problem: Problem, rollouts: int, clone: Clone | None = None)
 
     def returns(act: Act) -> Tensor:
         """Roll one policy out, ``[N, rollouts]``."""
-        return returns_by_member(problem.ensemble, _One(act), starts, **asked)[0]
+        return returns_by_member(problem.ensemble, _SinglePolicy(act), starts, **asked)[0]
 
     def uncertainty(act: Act) -> float:
-        return float(uncertainty_of(problem.ensemble, _One(act), starts, **asked).mean())
+        return float(uncertainty_of(problem.ensemble, _SinglePolicy(act), starts, **asked).mean())
 
     policy = returns(problem.policy)
     found = [_value(problem, "policy", policy)]
@@ -82,7 +82,11 @@ def values_in_model(problem: Problem, rollouts: int, clone: Clone | None = None)
             _value(problem, "clone", returns(clone.drawn), AS_DRAWN),
             _gain(policy - released),
             _doubt(uncertainty(problem.policy), uncertainty(clone.released)),
-            _beyond(*share_beyond(problem.ensemble, _One(problem.policy), _One(clone.drawn), starts, **asked)),
+            _beyond(
+                *share_beyond(
+                    problem.ensemble, _SinglePolicy(problem.policy), _SinglePolicy(clone.drawn), starts, **asked
+                )
+            ),
         ]
     generator = torch.Generator().manual_seed(problem.seed)
     uniform = returns(lambda observation: problem.uniform_actions(len(observation), generator))

@@ -313,7 +313,7 @@ def _composed(counted: tuple[tuple[dp_event.DpEvent, int], ...], delta: float) -
 
 
 @dataclass(frozen=True)
-class OtherKind:
+class OtherUnitAccount:
     """Account on the same people under another kind of unit than that of a request.
 
     One ``unit`` of the account may be up to ``units`` units of the request; None: no bound is declared.
@@ -338,7 +338,7 @@ def account_of(directory: Directory, version: Version | Registered, roster: Rost
     return Account(tuple(Entry(charge, _units(version, charge, bounds)) for charge in charges))
 
 
-def other_kinds(directory: Directory, version: Version, roster: Roster) -> list[OtherKind]:
+def other_kinds(directory: Directory, version: Version, roster: Roster) -> list[OtherUnitAccount]:
     """Collect the accounts of versions that share people with this one and have another kind of unit."""
     found = []
     for sequence, known in _sharing(directory, version, roster):
@@ -348,7 +348,7 @@ def other_kinds(directory: Directory, version: Version, roster: Roster) -> list[
             units = _units(known, version, [*bounds, version.trajectories_per_person])
             account = account_of(directory, known, theirs)
             if account.entries:  # none: public units alone were used
-                found.append(OtherKind(known.unit, account, units))
+                found.append(OtherUnitAccount(known.unit, account, units))
     return found
 
 

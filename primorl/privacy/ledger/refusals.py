@@ -8,7 +8,7 @@ from dp_accounting import dp_event
 
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.rounding import at_least, at_most, left_of, rounded_up
-from primorl.privacy.ledger.account import TRAJECTORY, Account, Directory, OtherKind, Roster, same_kind, seen
+from primorl.privacy.ledger.account import TRAJECTORY, Account, Directory, OtherUnitAccount, Roster, same_kind, seen
 from primorl.privacy.ledger.history import Budget, BudgetExceeded, History, Refused, Request, Version
 
 _OTHERS = ("clone_behaviour", "evaluate_private", "online", "select")
@@ -84,7 +84,7 @@ def refuse_published(
             )
 
 
-def refuse_unbounded(request: Request, account: Account, others: Sequence[OtherKind]) -> None:
+def refuse_unbounded(request: Request, account: Account, others: Sequence[OtherUnitAccount]) -> None:
     """Refuse charges beside those on another kind of unit, where it is not declared how many one person has."""
     charges = [entry.charge for entry in account.entries if entry.units is None]
     charges += [other.account.charges[0] for other in others if other.units is None]
@@ -97,7 +97,7 @@ def refuse_unbounded(request: Request, account: Account, others: Sequence[OtherK
         )
 
 
-def refuse_beyond(budget: Budget, request: Request, account: Account, others: Sequence[OtherKind]) -> None:
+def refuse_beyond(budget: Budget, request: Request, account: Account, others: Sequence[OtherUnitAccount]) -> None:
     """Refuse a request that the budget does not allow, on any kind of unit, and name one that still fits."""
     if not account.fits_all([request.event], budget):
         tight, event, whose = account, request.event, ""

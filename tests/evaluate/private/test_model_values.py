@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from primorl.evaluate.private.model_values import Clone, ModelQ, _One, values_in_model
+from primorl.evaluate.private.model_values import Clone, ModelQ, _SinglePolicy, values_in_model
 from primorl.evaluate.private.problem import PublicTrajectories, public_return_bounds
 from primorl.evaluate.private.results import GAIN
 from primorl.evaluate.statistics import ModelValue
@@ -89,7 +89,7 @@ def test_a_policy_that_leaves_the_states_of_another_is_seen_to(monkeypatch: pyte
     asked: dict[str, Any] = {"rollouts": 400, "weights": step_weights(10), "seed": 0}
     for act, expected in ((noise, 0.04), (late, 0.136), (lambda state: torch.full_like(state, 9.0), 1.0)):
         starts = torch.zeros(5, 2)
-        own, other = share_beyond(model([1.0], [0.0]), _One(act), _One(noise), starts, **asked)
+        own, other = share_beyond(model([1.0], [0.0]), _SinglePolicy(act), _SinglePolicy(noise), starts, **asked)
         assert (own, other) == pytest.approx((expected, 0.04), abs=0.01)
 
 
