@@ -10,8 +10,9 @@ docs/results.md. Kinds of rows:
 - no noise: the same with z = 0. The clip is kept.
 - no clip: neither noise nor clip.
 - noise alone: the same noise, but nobody contributes.
-- paper: the papers' mode, which guarantees nothing: a critic carried from user to user, advantages normalised over the
-  cohort, Adam inside a user, environments that are not reset between users (CleanRL, which DPPG's authors build on).
+- paper: the papers' mode, which guarantees nothing: advantages normalised over the cohort and, for DPPG, a critic
+  carried from user to user and Adam inside a user. Where a user has steps and not episodes, environments are not reset
+  between users (CleanRL, which DPPG's authors build on).
 - PPO, A2C: stable-baselines3, with the settings of RL Baselines3 Zoo (Raffin 2020) and as many steps.
 - untrained: the first policy.
 """
@@ -171,6 +172,13 @@ class Run:
         setting = f"{users}, hidden {list(self.hidden)}, deviation {self.deviation}, {self.update}"
         return {"task": self.task, "method": self.method, "row": self.row, "budget": self.budget, "setting": setting}
 
+    def simulated(self, seed: int) -> SimulatedUsers:
+        """Make the users."""
+        kind = NobodyThere if self.row == "noise alone" else SimulatedUsers
+        if self.row == "paper" and self.episodes is None:  # else the users before leave finished episodes
+            kind = CarriedUsers
+        return kind(batch(TASKS[self.task].environment), self.steps, self.episodes, seed)
+
     def made(self, seed: int) -> Row:
         """Learn, look at released policies on the way, and judge the last one."""
         task = TASKS[self.task]
@@ -183,12 +191,10 @@ class Run:
             appearances=1,
             delta=DELTA,
         )
-        kind = {"paper": CarriedUsers, "noise alone": NobodyThere}.get(self.row, SimulatedUsers)
-        simulated = kind(batch(task.environment), self.steps, self.episodes, seed)
         first = {PARAMETERS: network.initial(seed, self.deviation)}
         state = OnlineState.begin(first, self.cohorts, max(1, self.cohorts // LOOKS))
         numbers = [range(at, at + m) for at in range(0, users, m)]
-        last = learn(self.update, network, plan, simulated, numbers, state)
+        last = learn(self.update, network, plan, self.simulated(seed), numbers, state)
         looks = zip(last.kept_after[1:-1], last.kept[1:-1], strict=True)
         curve = [[after * m, task.returns(drawn(network, one), task.judged // 4).mean()] for after, one in looks]
         spent = plan.spent()

@@ -24,6 +24,16 @@ def test_carried_environments_go_on_where_the_users_before_left_them(carried: bo
     assert torch.equal(first.next_observations[:, -1], second.observations[:, 0]) == carried
 
 
+def test_no_user_begins_where_an_episode_has_ended() -> None:
+    for one in cases():
+        if isinstance(one, Run) and one.row == "paper":
+            users, network, m = one.simulated(0), TASKS[one.task].network(()), one.cohort
+            assert isinstance(users, CarriedUsers) == (one.episodes is None)
+            for at in (0, m):
+                met = users.meet(range(at, at + m), network, network.initial(0))
+                assert met.valid[:, 1].all(), "an episode of one step"
+
+
 def test_nobody_there_contributes_nothing() -> None:
     network = TASKS["CartPole"].network(())
     for kind, there in ((NobodyThere, False), (SimulatedUsers, True)):
