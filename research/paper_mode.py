@@ -99,8 +99,25 @@ class AnnealedDPPG(AdamDPPG):
         return {PARAMETERS: values[PARAMETERS] + (1 - number / self.cohorts) * moved}
 
 
+@dataclass(frozen=True, kw_only=True)
 class CarriedCritic(AdamDPPG):
-    """DPPG with a critic that is carried from user to user without clip and noise, and coupled advantages."""
+    """DPPG with a critic that is carried from user to user without clip and noise, and coupled advantages.
+
+    Attributes:
+        entropy_coefficient: of the entropy of the policy, which is added to what the local steps climb.
+    """
+
+    entropy_coefficient: float = 0.0
+
+    def gains(
+        self, network: PolicyNetwork, parameters: Tensor, seen: Tensor, done: Tensor, old: Tensor, advantages: Tensor
+    ) -> Tensor:
+        """See `DPPG.gains`."""
+        gains = super().gains(network, parameters, seen, done, old, advantages)
+        if not self.entropy_coefficient or not network.discrete_actions:
+            return gains
+        logs = network.outputs(parameters, seen).log_softmax(-1)
+        return gains - self.entropy_coefficient * (logs.exp() * logs).sum(-1)
 
     def updated(self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int) -> Values:
         """See `primorl.online.learning.Update.updated`; the first cohort begins a new critic."""

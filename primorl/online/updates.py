@@ -194,12 +194,27 @@ class DPPG:
             valid = met.valid[:, steps]
             counts = valid.sum(1, keepdim=True)
             own = (begin + deltas).requires_grad_()
-            logs = network.log_probabilities(own, met.observations[:, steps], met.actions[:, steps])
-            gains = (logs - old[:, steps]).exp() * advantages[:, steps]
+            seen, done = met.observations[:, steps], met.actions[:, steps]
+            gains = self.gains(network, own, seen, done, old[:, steps], advantages[:, steps])
             (gradients,) = torch.autograd.grad((torch.where(valid, gains, 0.0) / counts.clamp(min=1)).sum(), own)
             moved = deltas + self.local_learning_rate * climb(gradients)
             deltas = within(torch.where(counts > 0, moved, deltas), self.clipping_norm)
         return deltas
+
+    def gains(
+        self, network: PolicyNetwork, parameters: Tensor, seen: Tensor, done: Tensor, old: Tensor, advantages: Tensor
+    ) -> Tensor:
+        """Compute (π_θ / π_θ0)(a_t | s_t) Â_t, which the local steps climb, ``[U, t]``.
+
+        Args:
+            network: shape of the policy.
+            parameters: θ of every user, ``[U, d]``.
+            seen: observations, ``[U, t, S]``.
+            done: actions.
+            old: log π_θ0(a_t | s_t), ``[U, t]``.
+            advantages: Â, ``[U, t]``.
+        """
+        return (network.log_probabilities(parameters, seen, done) - old).exp() * advantages
 
     def rule(self, parameters: Tensor) -> Callable[[Tensor], Tensor]:
         """Make the rule from users' gradients ``[U, d]`` to uphill steps, for parameters of this shape."""
