@@ -36,6 +36,7 @@ from primorl.online.learning import PARAMETERS, OnlineState, Trajectories, Updat
 from primorl.online.network import PolicyNetwork
 from primorl.online.updates import DPPG, NaturalGradientByDescent, PolicyGradient, Rebel
 from primorl.paid.online import SimulatedUsers
+from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.simulators import environments
 from primorl.simulators.batches import batch
@@ -396,7 +397,7 @@ def table(rows: Sequence[Row]) -> str:
         paper = [each for each in cases() if _place(each) == _place(one) and each.row == "paper"]
         loose_rows = _of(rows, paper[0]) if paper else []
         cells = [
-            "∞" if own[0].get("epsilon") is None else f"{own[0]['epsilon']:.3g}",
+            "∞" if own[0].get("epsilon") is None else at_most(own[0]["epsilon"], 3),
             PUBLISHED.get(_place(one), "–"),
             "; ".join(interval(loose_rows, how) for how in _HOW) if loose_rows else "–",
             *(interval(own, how) for how in _HOW),
