@@ -37,7 +37,8 @@ def completed(name: str, keys: Iterable[Row], make: Callable[[Row], Row]) -> lis
             row |= {"seconds": round(time.perf_counter() - started, 1), "commit": commit, "machine": machine}
             row |= {"command": f"python -m research.{name}"}
             rows.append(row)
-            file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+            lines = ",\n".join(json.dumps(row) for row in rows)
+            file.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
             print(", ".join(f"{name} {value}" for name, value in key.items()), f"({row['seconds']} s)", flush=True)
         found.append(row)
     return found
