@@ -217,8 +217,10 @@ def made(key: Row) -> Row:
         if done == UPDATES:
             break
         kept = 1 - MOMENTUM if method == "dpsrm" and done else 0.0
-        total = contributed(plan, network, values, whole, kept)
-        (released,) = plan.release((total.zero_() if method == "noise" else total,))
+        total = torch.zeros(2 * values["theta"].numel(), dtype=torch.float64)
+        if method != "noise":
+            total = contributed(plan, network, values, whole, kept)
+        (released,) = plan.release((total,))
         if method in ("td", "clip", "noise", "dptd"):
             values = ESTIMATOR.stepped(problem, values, released, done)
         else:
@@ -284,9 +286,9 @@ def draw(path: Path, rows: list[Row]) -> None:
 def main() -> None:
     """Make the rows that are missing, print the table and draw the figures."""
     cases: list[tuple[str, float | None]] = [("td", None), ("dptd", 1.0)]
-    others: list[tuple[str, float | None]] = [("clip", None), ("noise", 1.0), ("sgd_plain", None)]
-    others += [(method, 1.0) for method in ("dpgld", "dpsrm", "sgd")]
+    others: list[tuple[str, float | None]] = [("sgd_plain", None), ("dpgld", 1.0), ("dpsrm", 1.0)]
     others += [("dptd", epsilon) for epsilon in EPSILONS if epsilon != 1.0]
+    others += [("clip", None), ("sgd", 1.0), ("noise", 1.0)]
     asked = [*product(cases, TASKS), *product(others, DRAWN)]
     size = {"units": UNITS, "updates": UPDATES, "runs": RUNS}
     rows = completed("dptd", [{"task": task, "method": name, "epsilon": e} | size for (name, e), task in asked], made)
