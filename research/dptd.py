@@ -13,7 +13,7 @@ DQN player, about half a day on a GPU.
 Rows: research/results/dptd.json. Draws docs/figures/dptd_figure1.png and dptd_figure2.png.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -29,6 +29,8 @@ from torch.nn.utils.rnn import pad_sequence
 from primorl.evaluate.private.dptd import Dptd, TdBatch, ValueNetwork, projected
 from primorl.evaluate.private.estimator import noise_of
 from primorl.evaluate.private.problem import Episodes, Problem
+from primorl.paid.private_evaluation import DPTD
+from primorl.privacy.accounting.gaussian import gaussian_mean
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.plan import Plan
@@ -36,6 +38,7 @@ from primorl.privacy.mechanism.sampling import PoissonSampler
 from research.rows import FIGURES, Row, completed
 
 UNITS, UPDATES, RUNS = 1000, 15_000, 10
+MORE_UNITS = 4000  # of one more row, of Acrobot
 COHORT, ROWS, CLIPPING_NORM = 5, 10, 0.5
 STEP, MOMENTUM = 1e-3, 0.3  # of SGD and DPSRM
 LARGE_STEP, INVERSE_TEMPERATURE = 1e-2, 1e4  # of DPGLD, and of SGD at a step as large as DPTD's
@@ -51,6 +54,7 @@ NAMES = {
     "dpgld": "DPGLD",
     "dpsrm": "DPSRM",
     "sgd": "SGD, private, step 0.01",
+    "pipeline": "as the pipeline has it",
 }
 
 
@@ -190,9 +194,9 @@ def descent_ascent(values: dict[str, Tensor], p: Tensor, d: Tensor, step: float)
 
 
 @cache
-def log_of(task: str) -> tuple[Problem, TdBatch, float]:
+def log_of(task: str, units: int) -> tuple[Problem, TdBatch, float]:
     """Make the question, the transitions with their own rewards, and the log's mean discounted return, in float32."""
-    episodes, problem = logs(task, UNITS), question(task, UNITS)
+    episodes, problem = logs(task, units), question(task, units)
     value = float((DISCOUNT ** episodes.step.double() * episodes.reward * episodes.own).sum(1).mean())
     batch = ESTIMATOR.batch(problem, episodes)._replace(reward=episodes.reward[None])
     return problem, TdBatch(*(part.float() for part in batch)), value
@@ -200,10 +204,13 @@ def log_of(task: str) -> tuple[Problem, TdBatch, float]:
 
 def made(key: Row) -> Row:
     """Run one line of a figure: the objective over the epochs, and the value at the end."""
-    (problem, whole, true_value), method, epsilon = log_of(key["task"]), key["method"], key["epsilon"]
-    noise = 0.0 if epsilon is None else solve_noise_multiplier(epsilon, problem.delta, COHORT / UNITS, UPDATES)
+    method, epsilon, units = key["method"], key["epsilon"], key["units"]
+    problem, whole, true_value = log_of(key["task"], units)
+    if method == "pipeline":
+        return {"value": in_the_pipeline(problem, whole, epsilon), "true_value": round(true_value, 2)}
+    noise = 0.0 if epsilon is None else solve_noise_multiplier(epsilon, problem.delta, COHORT / units, UPDATES)
     clip = L2Clip(float("inf") if method in ("td", "sgd_plain") else CLIPPING_NORM)
-    plan = Plan(UNITS, "trajectory", PoissonSampler(COHORT / UNITS), clip, noise, UPDATES, problem.delta)
+    plan = Plan(units, "trajectory", PoissonSampler(COHORT / units), clip, noise, UPDATES, problem.delta)
     step = LARGE_STEP if method == "sgd" else STEP
     if method == "dpgld":
         step = langevin_step(INVERSE_TEMPERATURE, noise_of(plan), LARGE_STEP)
@@ -240,6 +247,28 @@ def made(key: Row) -> Row:
     }
 
 
+def in_the_pipeline(problem: Problem, whole: TdBatch, epsilon: float | None) -> list[float]:
+    """Find the value by the estimator ``dptd`` with the pipeline's settings; without ε: without noise and clip."""
+    estimator, found = replace(DPTD, of="behaviour"), []
+    plan = estimator.plan(problem, gaussian_mean(epsilon or 1.0, problem.delta))
+    if epsilon is None:
+        plan = replace(plan, noise_multiplier=0.0, clip=L2Clip(float("inf")), queries=())
+    assert isinstance(plan.clip, L2Clip)
+    batch = whole._replace(reward=whole.reward / problem.effective_horizon)
+    batch = TdBatch(*(part.double() for part in batch))
+    for seed in range(RUNS):
+        network, values = estimator.network(problem), estimator.begin(replace(problem, seed=seed))
+        for done in range(estimator.rounds):
+            cohort = plan.cohort()
+            chosen = TdBatch(*(part[:, cohort] for part in batch))
+            gradients = network.gradients(values["theta"], values["omega"], chosen).flatten(1)
+            (released,) = plan.release((plan.clip.finish(gradients).sum(0),))
+            values = estimator.stepped(problem, values, released, done)
+        first = network.values(values["output"], batch.inputs[:, :, 0])
+        found.append(round(problem.effective_horizon * float(first.mean()), 2))
+    return found
+
+
 def rounded(number: float) -> float:
     """Keep three digits."""
     return float(f"{number:.3g}")
@@ -265,7 +294,7 @@ def contributed(plan: Plan, network: ValueNetwork, values: dict[str, Tensor], wh
     if kept:
         found = found - kept * gradients(values["earlier_theta"], values["earlier_omega"])
     assert isinstance(plan.clip, L2Clip)
-    return plan.clip.finish(found.contiguous()).view(RUNS, units.shape[1], -1).sum(1).flatten()
+    return plan.clip.finish(found.contiguous()).unflatten(0, units.shape[:2]).sum(1).flatten()
 
 
 def draw(path: Path, rows: list[Row]) -> None:
@@ -291,14 +320,26 @@ def main() -> None:
     others += [("clip", None), ("sgd", 1.0), ("noise", 1.0)]
     asked = [*product(cases, TASKS), *product(others, DRAWN)]
     size = {"units": UNITS, "updates": UPDATES, "runs": RUNS}
-    rows = completed("dptd", [{"task": task, "method": name, "epsilon": e} | size for (name, e), task in asked], made)
+    keys: list[Row] = [{"task": task, "method": name, "epsilon": epsilon} | size for (name, epsilon), task in asked]
+    keys += [keys[4] | {"units": MORE_UNITS}]
+    more: list[Row] = [
+        {"task": task, "method": "pipeline", "epsilon": epsilon, "units": UNITS, "updates": DPTD.rounds, "runs": RUNS}
+        for epsilon, task in product((None, 1.0), TASKS)
+    ]
+    rows = completed("dptd", [*keys, *more], made)
     for row in rows:
-        last, value = torch.tensor(row["objective"]).abs(), torch.tensor(row["value"])
+        value = torch.tensor(row["value"])
         error = float((value / row["true_value"] - 1).abs().mean())
-        print(f"{row['task']:25} {NAMES[row['method']]:24} ε {row['epsilon'] or '-':5}", end=" ")
-        print(f"|L| {float(last.mean()):.1e} ± {float(last.std()):.0e}", end="  ")
-        print(f"value {float(value.mean()):6.2f} ± {float(value.std()):.2f} of {row['true_value']}, error {error:.1%}")
-    figure_1 = [r for r in rows if r["method"] not in ("clip", "noise", "sgd") and r["epsilon"] in (None, 1.0)]
+        print(f"{row['task']:25} {NAMES[row['method']]:24} ε {row['epsilon'] or '-':5} K {row['units']}", end="  ")
+        print(
+            f"value {float(value.mean()):6.2f} ± {float(value.std()):.2f} of {row['true_value']}, {error:.1%}", end="  "
+        )
+        last = torch.tensor(row.get("objective", [])).abs()
+        print(f"|L| {float(last.mean()):.1e} ± {float(last.std()):.0e}" if len(last) else "")
+    rows = [row for row in rows if row["units"] == UNITS]
+    figure_1 = [
+        r for r in rows if r["method"] not in ("clip", "noise", "sgd", "pipeline") and r["epsilon"] in (None, 1.0)
+    ]
     draw(FIGURES / "dptd_figure1.png", figure_1)
     order = [*EPSILONS, None]
     figure_2 = sorted((r for r in rows if r["method"] in ("td", "dptd")), key=lambda row: order.index(row["epsilon"]))

@@ -128,13 +128,12 @@ class ValueNetwork:
         self, theta: Tensor, omega: Tensor, kept: list["_Layer"], of_value: Tensor, of_slope: Tensor
     ) -> Tensor:
         """Go back through `_slope`, from a loss's derivatives ``[N, U, M]`` to sums over M, ``[N, U, 2, d]``."""
-        networks, units, rows = of_value.shape
-        of_output, of_along = of_value.view(networks, -1, 1), of_slope.view(networks, -1, 1)
+        of_output, of_along = of_value.flatten(1)[..., None], of_slope.flatten(1)[..., None]
         parts: list[Tensor] = []
         layers = zip(self._layers(theta), self._layers(omega), kept, strict=True)
         for layer, direction, (below, tangent) in reversed(list(layers)):
             output, along, values, tangents = (
-                part.reshape(networks, units, rows, -1) for part in (of_output, of_along, below, tangent)
+                part.reshape(*of_value.shape, part.shape[-1]) for part in (of_output, of_along, below, tangent)
             )
             of_layer = output.mT @ values
             if len(kept) - len(parts) > 1:  # the inputs have no tangents
