@@ -175,6 +175,9 @@ class Dptd(Estimator):
     over its own transitions, clipped jointly to C. The paper assumes that gradients are bounded by G, charges both
     sides apart, and adds noise of constant size to p_t; here the noise is part of g_t and shrinks with α ν_t.
 
+    The rounds that are needed grow about with the square of the effective horizon: a TD error sees 1/h(0) of a constant
+    error of the value, which therefore falls at the rate κ ν_t |∇g|² / h(0)².
+
     The value is V_θ(s) = ρ h g_θ(x): g is an MLP of the standardised observation (for a policy: and of the action) and
     of the share of the horizon that is left, ρ is the largest size of a reward, and h the discounted number of steps
     that are left. Values and rewards are divided by ρ h(0), a public constant, so that values are of order one. With a
