@@ -2,17 +2,18 @@
 
 python -m research.dptd
 
-CartPole-v1 and Acrobot-v1, logs of 1,000 trajectories of Sarsa players. An epoch is one round with a Poisson cohort of
-5 trajectories on average. Ten runs with their own initial weights, cohorts and noise go side by side; ω begins at 0.
-Values and rewards are divided by the largest discounted return, and so the objective by its square. All private methods
-have the same loss, networks, clip and accounting, and cost the same ε at δ = 1/(10 K). Lines named ``per transition``
-protect single transitions (Theorem 5.1), with cohorts of as many transitions as 5 trajectories have. Atari Pong,
-Figure 1 (c), is not run: it needs a DQN player, about half a day on a GPU.
+CartPole-v1 and Acrobot-v1, logs of 1,000 trajectories of Sarsa players. Rewards are not scaled, and the network has one
+hidden layer of 50 units. An update takes a Poisson cohort of 5 trajectories on average, and 10 transitions of each,
+drawn at random. An epoch has 500 updates: the paper's has 5 trajectories of up to 100 transitions, and an update for
+each of them. Ten runs with their own initial weights, cohorts and noise go side by side; ω begins at 0. All private
+methods have the same loss, network, clip and accounting, and cost the same ε for a trajectory at δ = 1/(10 K). Clip and
+cohort were chosen on the logs of other players (seed 1), after first tries on these. Not run: ε = 10 and 100 of
+Figure 2, and Atari Pong, which needs a DQN player, about half a day on a GPU.
 
 Rows: research/results/dptd.jsonl. Draws docs/figures/dptd_figure1.png and dptd_figure2.png.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -23,30 +24,35 @@ import torch
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from primorl.evaluate.private.dptd import Dptd, TdBatch, projected
+from primorl.evaluate.private.dptd import Dptd, TdBatch, ValueNetwork, projected
 from primorl.evaluate.private.estimator import noise_of
 from primorl.evaluate.private.problem import Episodes, Problem
+from primorl.paid.private_evaluation import DPTD
+from primorl.privacy.accounting.gaussian import gaussian_mean
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from research.rows import FIGURES, Row, completed
 
-UNITS, EPOCHS, RUNS = 1000, 150, 10
-COHORT, CLIPPING_NORM = 5, 0.1
-STEP, INVERSE_TEMPERATURE, MOMENTUM = 1e-2, 1e4, 0.3  # of the baselines
-EVERY = 5  # epochs between two looks at the objective
-JUDGED = 10  # trajectories over which the objective is taken
-EPSILONS = (1.0, 100.0, 10.0, 0.1)
+UNITS, UPDATES, RUNS = 1000, 15_000, 10
+MORE_UNITS = 4000  # of one more row, of Acrobot
+COHORT, ROWS, CLIPPING_NORM = 5, 10, 0.5
+STEP, MOMENTUM = 1e-3, 0.3  # of SGD and DPSRM
+LARGE_STEP, INVERSE_TEMPERATURE = 1e-2, 1e4  # of DPGLD
+EPOCH = 500  # updates; the objective is taken after each
+JUDGED = 50  # trajectories over which the objective is taken
 NAMES = {
     "td": "TD, no privacy",
-    "sgd_plain": "SGD, no privacy",
     "dptd": "DPTD",
+    "clip": "TD, clipped, no noise",
+    "noise": "noise alone",
+    "sgd_plain": "SGD, no privacy",
     "dpgld": "DPGLD",
     "dpsrm": "DPSRM",
-    "sgd": "SGD, private",
-    "dptd_transition": "DPTD, per transition",
+    "pipeline": "as the pipeline has it",
 }
 
 
@@ -62,7 +68,9 @@ class Task:
 TASKS = {
     "CartPole-v1": Task((2.4, 3.0, 0.21, 3.0), (0.0, 1.0), 150),
     "Acrobot-v1": Task((1.0, 1.0, 1.0, 1.0, 12.6, 28.3), (-1.0, 0.0), 40),
+    "CartPole-v1, poor player": Task((2.4, 3.0, 0.21, 3.0), (0.0, 1.0), 140),
 }
+DRAWN = ("CartPole-v1", "Acrobot-v1")
 DISCOUNT = 0.95
 _FEATURES = 200
 
@@ -70,10 +78,10 @@ _FEATURES = 200
 class Sarsa:
     """Semi-gradient Sarsa (Sutton and Barto 2018, section 10.1) with random Fourier features."""
 
-    def __init__(self, environment: str, seed: int) -> None:
-        self.env = gymnasium.make(environment)
+    def __init__(self, task: str, seed: int) -> None:
+        self.env = gymnasium.make(task.split(",")[0])
         self.rng = np.random.default_rng(seed)
-        self.scale = np.array(TASKS[environment].scales)
+        self.scale = np.array(TASKS[task].scales)
         self.frequencies = self.rng.normal(size=(_FEATURES, len(self.scale)))
         self.phases = self.rng.uniform(0, 2 * np.pi, _FEATURES)
         self.weights = np.zeros((int(self.env.action_space.n), _FEATURES))
@@ -106,10 +114,10 @@ class Sarsa:
         return np.cos(self.frequencies @ (observation / self.scale) + self.phases) * np.sqrt(2 / _FEATURES)
 
 
-def logs(environment: str, units: int) -> Episodes:
+def logs(task: str, units: int) -> Episodes:
     """Log ``units`` trajectories of at most 100 steps of a trained player that explores in 5% of its steps."""
-    player = Sarsa(environment, seed=0)
-    for _ in range(TASKS[environment].learning):
+    player = Sarsa(task, seed=0)
+    for _ in range(TASKS[task].learning):
         player.episode(500, 0.1, 0.1)
     played = [player.episode(100, 0.05, 0.0) for _ in range(units)]
     shape = (units, max(map(len, played)))
@@ -126,10 +134,9 @@ def logs(environment: str, units: int) -> Episodes:
     return Episodes(states[0], no_action, reward, states[1], ended, place, own & (place == 0), ends, own)
 
 
-def question(environment: str, units: int) -> Problem:
+def question(task: str, units: int) -> Problem:
     """Ask for the discounted value of the player's own states, without a horizon."""
-    task = TASKS[environment]
-    scale, (low, high) = torch.tensor(task.scales), task.rewards
+    scale, (low, high) = torch.tensor(TASKS[task].scales), TASKS[task].rewards
     return Problem(
         units=units,
         unit="trajectory",
@@ -155,9 +162,9 @@ def question(environment: str, units: int) -> Problem:
 
 ESTIMATOR = Dptd(
     of="behaviour",
-    hidden=(50, 50),
+    hidden=(50,),
     members=RUNS,
-    rounds=EPOCHS,
+    rounds=UPDATES,
     sampling_probability=COHORT / UNITS,
     clipping_norm=CLIPPING_NORM,
     alpha=3.0,
@@ -185,109 +192,151 @@ def descent_ascent(values: dict[str, Tensor], p: Tensor, d: Tensor, step: float)
 
 
 @cache
-def log_of(environment: str) -> tuple[Problem, TdBatch, float]:
-    """The question, the transitions, and the log's mean discounted return, which is the value to be found."""
-    episodes, problem = logs(environment, UNITS), question(environment, UNITS)
+def log_of(task: str, units: int) -> tuple[Problem, TdBatch, float]:
+    """Make the question, the transitions with their own rewards, and the log's mean discounted return, in float32."""
+    episodes, problem = logs(task, units), question(task, units)
     value = float((DISCOUNT ** episodes.step.double() * episodes.reward * episodes.own).sum(1).mean())
-    return problem, ESTIMATOR.batch(problem, episodes), value
+    batch = ESTIMATOR.batch(problem, episodes)._replace(reward=episodes.reward[None])
+    return problem, TdBatch(*(part.float() for part in batch)), value
 
 
 def made(key: Row) -> Row:
     """Run one line of a figure: the objective over the epochs, and the value at the end."""
-    (problem, whole, true_value), method, epsilon = log_of(key["environment"]), key["method"], key["epsilon"]
-    batch = flat(whole) if method == "dptd_transition" else whole
-    units, q = batch.weight.shape[1], COHORT / UNITS
-    noise = 0.0 if epsilon is None else solve_noise_multiplier(epsilon, 1 / (10 * units), q, EPOCHS)
-    unit = "transition" if method == "dptd_transition" else "trajectory"
-    clip = L2Clip(float("inf") if epsilon is None else CLIPPING_NORM)
-    plan = Plan(units, unit, PoissonSampler(q), clip, noise, EPOCHS, 1 / (10 * units))
-    step = langevin_step(INVERSE_TEMPERATURE, noise_of(plan), STEP) if method == "dpgld" else STEP
+    method, epsilon, units = key["method"], key["epsilon"], key["units"]
+    problem, whole, true_value = log_of(key["task"], units)
+    if method == "pipeline":
+        return {"value": in_the_pipeline(problem, whole, epsilon), "true_value": round(true_value, 2)}
+    noise = 0.0 if epsilon is None else solve_noise_multiplier(epsilon, problem.delta, COHORT / units, UPDATES)
+    clip = L2Clip(float("inf") if method in ("td", "sgd_plain") else CLIPPING_NORM)
+    plan = Plan(units, "trajectory", PoissonSampler(COHORT / units), clip, noise, UPDATES, problem.delta)
+    step = STEP
+    if method == "dpgld":
+        step = langevin_step(INVERSE_TEMPERATURE, noise_of(plan), LARGE_STEP)
     network, values = ESTIMATOR.network(problem), ESTIMATOR.begin(problem)
-    judged = part(whole, slice(JUDGED))
+    judged = TdBatch(*(part[:, :JUDGED] for part in whole))
     objective = []
-    for done in range(EPOCHS + 1):
-        if done % EVERY == 0:
-            losses = network.losses(values["theta"], values["omega"], judged)
+    for done in range(UPDATES + 1):
+        if done % EPOCH == 0:
+            losses = network.losses(values["theta"].float(), values["omega"].float(), judged)
             objective.append((losses * judged.weight).sum((1, 2)) / JUDGED)
-        if done == EPOCHS:
+        if done == UPDATES:
             break
         kept = 1 - MOMENTUM if method == "dpsrm" and done else 0.0
-        released = torch.stack([round_of(plan, batch, values, run, problem, kept) for run in range(RUNS)])
-        if method in ("td", "dptd", "dptd_transition"):
-            values = ESTIMATOR.stepped(problem, values, released.flatten(), done)
+        total = torch.zeros(2 * values["theta"].numel(), dtype=torch.float64)
+        if method != "noise":
+            total = contributed(plan, network, values, whole, kept)
+        (released,) = plan.release((total,))
+        if method in ("td", "clip", "noise", "dptd"):
+            values = ESTIMATOR.stepped(problem, values, released, done)
         else:
             p, d = released.double().view(RUNS, 2, -1).unbind(1)
             values = descent_ascent(values, kept * values["p"] + p, kept * values["d"] + d, step)
-    found = problem.effective_horizon * network.values(values["theta"], whole.inputs[:, :, 0]).mean(1)
+    curves = torch.stack(objective)
+    found = network.values(values["theta"].float(), whole.inputs[:, :, 0]).mean(1)
     return {
         "noise_multiplier": noise,
-        "delta": plan.delta,
-        "unit": unit,
-        "objective": torch.stack(objective).T.tolist(),
-        "value": found.tolist(),
-        "true_value": true_value,
+        "delta": problem.delta,
+        "step": None if method in ("td", "clip", "noise", "dptd") else rounded(step),
+        "objective_mean": [rounded(number) for number in curves.mean(1).tolist()],
+        "objective_std": [rounded(number) for number in curves.std(1).tolist()],
+        "objective": [rounded(number) for number in curves[-1].tolist()],
+        "value": [round(number, 2) for number in found.tolist()],
+        "true_value": round(true_value, 2),
     }
 
 
-def round_of(plan: Plan, batch: TdBatch, values: dict[str, Tensor], run: int, problem: Problem, kept: float) -> Tensor:
-    """Release one run's gradients on a cohort of its own, ``[2d]``.
-
-    With ``kept`` (DPSRM, stochastic recursive momentum; Wang, Jayaraman, Evans and Gu 2019) a unit contributes
-    g(θ_t) - kept g(θ_{t-1}), and the difference is clipped.
-    """
-    chosen, network, one = part(batch, plan.cohort()), ESTIMATOR.network(problem), slice(run, run + 1)
-    gradients = network.gradients(values["theta"][one], values["omega"][one], chosen).flatten(1)
-    if kept:
-        earlier = network.gradients(values["earlier_theta"][one], values["earlier_omega"][one], chosen)
-        gradients = gradients - kept * earlier.flatten(1)
+def in_the_pipeline(problem: Problem, whole: TdBatch, epsilon: float | None) -> list[float]:
+    """Find the value by the estimator ``dptd`` with the pipeline's settings; without ε: without noise and clip."""
+    estimator, found = replace(DPTD, of="behaviour"), []
+    plan = estimator.plan(problem, gaussian_mean(epsilon or 1.0, problem.delta))
+    if epsilon is None:
+        plan = replace(plan, noise_multiplier=0.0, clip=L2Clip(float("inf")), queries=())
     assert isinstance(plan.clip, L2Clip)
-    return plan.release((plan.clip.finish(gradients.contiguous()).sum(0),))[0]
+    batch = whole._replace(reward=whole.reward / problem.effective_horizon)
+    batch = TdBatch(*(part.double() for part in batch))
+    for seed in range(RUNS):
+        network, values = estimator.network(problem), estimator.begin(replace(problem, seed=seed))
+        for done in range(estimator.rounds):
+            cohort = plan.cohort()
+            chosen = TdBatch(*(part[:, cohort] for part in batch))
+            gradients = network.gradients(values["theta"], values["omega"], chosen).flatten(1)
+            (released,) = plan.release((plan.clip.finish(gradients).sum(0),))
+            values = estimator.stepped(problem, values, released, done)
+        first = network.values(values["output"], batch.inputs[:, :, 0])
+        found.append(round(problem.effective_horizon * float(first.mean()), 2))
+    return found
 
 
-def part(batch: TdBatch, units: slice | Tensor) -> TdBatch:
-    """Take some of the units."""
-    return TdBatch(*(each[:, units] for each in batch))
+def rounded(number: float) -> float:
+    """Keep three digits."""
+    return float(f"{number:.3g}")
 
 
-def flat(batch: TdBatch) -> TdBatch:
-    """Make every transition, and every place of padding, a unit of its own."""
-    *parts, weight = (each.flatten(1, 2)[:, :, None] for each in batch)
-    return TdBatch(*parts, weight=(weight > 0).double())
+def contributed(plan: Plan, network: ValueNetwork, values: dict[str, Tensor], whole: TdBatch, kept: float) -> Tensor:
+    """Sum the clipped gradients of each run's own cohort, ``[RUNS 2d]``. Sensitive.
+
+    A unit contributes the mean over ``ROWS`` of its transitions. With ``kept`` (DPSRM, stochastic recursive momentum;
+    Wang, Jayaraman, Evans and Gu 2019) it contributes g(θ_t) - kept g(θ_{t-1}), and the difference is clipped.
+    """
+    units = pad_sequence([plan.cohort() for _ in range(RUNS)], batch_first=True, padding_value=-1)[..., None]
+    lengths = (whole.weight[0] > 0).sum(1)[units]
+    rows = (torch.rand(*units.shape[:2], ROWS) * lengths).long()
+    batch = TdBatch(*(part[0][units, rows] for part in whole))
+    batch = batch._replace(weight=((units >= 0) / ROWS).expand(rows.shape))
+
+    def gradients(theta: Tensor, omega: Tensor) -> Tensor:
+        found = network.gradients(theta.float(), omega.float(), batch)
+        return found.transpose(0, 1).flatten(0, 1).flatten(1).double()
+
+    found = gradients(values["theta"], values["omega"])
+    if kept:
+        found = found - kept * gradients(values["earlier_theta"], values["earlier_omega"])
+    assert isinstance(plan.clip, L2Clip)
+    return plan.clip.finish(found.contiguous()).unflatten(0, units.shape[:2]).sum(1).flatten()
 
 
 def draw(path: Path, rows: list[Row]) -> None:
     """Draw the mean over runs and one standard deviation, a panel for each environment."""
     figure = Figure(figsize=(10, 4.5), dpi=120, layout="constrained")
-    for axes, environment in zip(figure.subplots(1, len(TASKS)), TASKS, strict=True):
-        for row in [row for row in rows if row["environment"] == environment]:
-            curves = torch.tensor(row["objective"])
-            epochs = [EVERY * point for point in range(curves.shape[1])]
+    for axes, task in zip(figure.subplots(1, len(DRAWN)), DRAWN, strict=True):
+        for row in [row for row in rows if row["task"] == task]:
+            mean, std = torch.tensor(row["objective_mean"]), torch.tensor(row["objective_std"])
             label = NAMES[row["method"]] + ("" if row["epsilon"] is None else f", ε = {row['epsilon']:g}")
-            (line,) = axes.plot(epochs, curves.mean(0), "--" if "transition" in label else "-", label=label)
-            low, high = curves.mean(0) - curves.std(0), curves.mean(0) + curves.std(0)
-            axes.fill_between(epochs, low, high, color=line.get_color(), alpha=0.15, linewidth=0)
-        axes.set(title=environment, xlabel="epoch (5 trajectories)", ylabel="L(θ, ω)")
-        axes.ticklabel_format(axis="y", style="sci", scilimits=(0, 0), useMathText=True)
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+            (line,) = axes.plot(range(len(mean)), mean, label=label)
+            axes.fill_between(range(len(mean)), mean - std, mean + std, color=line.get_color(), alpha=0.15, linewidth=0)
+        axes.set(title=task, xlabel=f"epoch ({EPOCH} updates)", ylabel="L(θ, ω)")
+        axes.set_yscale("symlog", linthresh=1e-2)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     figure.savefig(path)
 
 
 def main() -> None:
     """Make the rows that are missing, print the table and draw the figures."""
-    private = [(method, epsilon) for method, epsilon in product(list(NAMES)[2:], EPSILONS)]
-    cases = [("td", None), ("sgd_plain", None), *private]
-    size = {"units": UNITS, "epochs": EPOCHS, "runs": RUNS}
-    keys = [
-        {"environment": environment, "method": method, "epsilon": epsilon} | size
-        for (method, epsilon), environment in product(cases, TASKS)
+    cases: list[tuple[str, float | None]] = [("td", None), ("dptd", 1.0)]
+    others: list[tuple[str, float | None]] = [("sgd_plain", None), ("dpgld", 1.0), ("dpsrm", 1.0), ("dptd", 0.1)]
+    others += [("clip", None), ("noise", 1.0), ("dptd", 10.0), ("dptd", 100.0)]
+    asked = [*product(cases, TASKS), *product(others, DRAWN)]
+    size = {"units": UNITS, "updates": UPDATES, "runs": RUNS}
+    keys: list[Row] = [{"task": task, "method": name, "epsilon": epsilon} | size for (name, epsilon), task in asked]
+    keys.insert(12, keys[4] | {"units": MORE_UNITS})
+    more: list[Row] = [
+        {"task": task, "method": "pipeline", "epsilon": epsilon, "units": UNITS, "updates": DPTD.rounds, "runs": RUNS}
+        for epsilon, task in product((None, 1.0), TASKS)
     ]
-    rows = completed("dptd", keys, made)
+    rows = completed("dptd", [*more, *keys], made)
     for row in rows:
-        last, error = torch.tensor(row["objective"])[:, -1].abs(), torch.tensor(row["value"]) - row["true_value"]
-        print(f"{row['environment']:12} {NAMES[row['method']]:21} ε {row['epsilon']}", end="  ")
-        print(f"|L| {float(last.mean()):.2e} ± {float(last.std()):.1e}  value error {float(error.abs().mean()):.2f}")
-    draw(FIGURES / "dptd_figure1.png", [r for r in rows if r["epsilon"] in (None, 1.0) and "tran" not in r["method"]])
-    draw(FIGURES / "dptd_figure2.png", [r for r in rows if "dptd" in r["method"]])
+        value = torch.tensor(row["value"])
+        error = float((value / row["true_value"] - 1).abs().mean())
+        print(f"{row['task']:25} {NAMES[row['method']]:24} ε {row['epsilon'] or '-':5} K {row['units']}", end="  ")
+        print(
+            f"value {float(value.mean()):6.2f} ± {float(value.std()):.2f} of {row['true_value']}, {error:.1%}", end="  "
+        )
+        last = torch.tensor(row.get("objective", [])).abs()
+        print(f"|L| {float(last.mean()):.1e} ± {float(last.std()):.0e}" if len(last) else "")
+    rows = [row for row in rows if row["units"] == UNITS]
+    figure_1 = [r for r in rows if r["method"] not in ("clip", "noise", "pipeline") and r["epsilon"] in (None, 1.0)]
+    draw(FIGURES / "dptd_figure1.png", figure_1)
+    draw(FIGURES / "dptd_figure2.png", [row for row in rows if row["method"] in ("td", "dptd")])
 
 
 if __name__ == "__main__":

@@ -72,6 +72,19 @@ BEHAVIOUR_RETURNS = Behaviour(levels=9, mean_share=0.5)
 ROLLOUTS = 512
 """In each member of the model, of every policy whose value there is free."""
 MODEL_CHECK = ModelCheck(horizons=(1, 5, 20), starts=8, cap=1.5)
+DPTD = Dptd(
+    of="policy",
+    hidden=(16,),
+    members=4,
+    rounds=300,
+    sampling_probability=0.01,
+    clipping_norm=0.01,
+    alpha=3.0,
+    beta=3.0,
+    kappa=2.0,
+    eta=20.0,
+    query_share=0.1,
+)
 _STARTS = 4096  # drawn from the released first states
 _FIT = BehaviourFit(sampling_probability=0.02, rounds=40, clipping_norm=0.5, learning_rate=0.1, budget_share=0.5)
 
@@ -90,19 +103,7 @@ def estimator(name: EstimatorName, info: DatasetInfo, *, cloned: bool) -> Estima
         case "lstd":
             return Lstd(model_features=64, rollouts=512, rows=8, clipping_norm=0.05, query_share=0.3)
         case "dptd":
-            return Dptd(
-                of="policy",
-                hidden=(16,),
-                members=4,
-                rounds=300,
-                sampling_probability=0.01,
-                clipping_norm=0.01,
-                alpha=3.0,
-                beta=3.0,
-                kappa=2.0,
-                eta=20.0,
-                query_share=0.1,
-            )
+            return DPTD
         case "doubly_robust":
             return DoublyRobust(
                 largest_weight=50.0, behaviour=behaviour, model_features=64, rollouts=512, largest_correction=20.0

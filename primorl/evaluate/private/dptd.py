@@ -8,8 +8,7 @@ from typing import Annotated, ClassVar, Literal, NamedTuple
 import torch
 from scipy.special import stdtrit
 from torch import Tensor
-from torch.func import grad, vmap
-from torch.nn.functional import elu
+from torch.nn.functional import elu, pad
 
 from primorl.base.records import ClippingNorm, HiddenSizes, Members, Positive, Probability, Share, Steps, Within
 from primorl.evaluate.private.estimator import Estimator, EvaluationState, FirstStateValue, Values, estimate
@@ -77,67 +76,85 @@ class ValueNetwork:
 
     def values(self, theta: Tensor, inputs: Tensor) -> Tensor:
         """Compute g: parameters ``[N, d]`` and inputs ``[P, .., D]`` to ``[N, ..]``, P being N or 1."""
-        found: Tensor = vmap(self._value)(theta, inputs.expand(len(theta), *inputs.shape[1:]))
-        return found
+        value, _ = self._slope(theta, torch.zeros_like(theta), inputs, [])
+        return value.view(len(theta), *inputs.shape[1:-1])
 
     def losses(self, theta: Tensor, omega: Tensor, batch: TdBatch) -> Tensor:
         """Compute ℓ of every transition, ``[N, U, M]``."""
-        found: Tensor = vmap(self._loss)(
-            theta, omega, *(part.expand(len(theta), *part.shape[1:]) for part in batch[:-1])
-        )
-        return found
+        value, slope = self._slope(theta, omega, batch.inputs, [])
+        shape = (len(theta), *batch.inputs.shape[1:3])
+        error = batch.reward - batch.factor * value.view(shape)
+        error = error + batch.next_factor * self.values(theta, batch.next_inputs)
+        advantage = batch.factor * slope.view(shape)
+        return error * advantage - advantage.square() / 2
 
     def gradients(self, theta: Tensor, omega: Tensor, batch: TdBatch) -> Tensor:
         """Compute ∇_θ and ∇_ω of every unit's weighted loss Σ_m weight·ℓ.
 
         Args:
-            theta: θ of the N networks, float64 ``[N, d]``.
+            theta: θ of the N networks, ``[N, d]``, of the batch's type.
             omega: ω, ``[N, d]``.
             batch: the transitions.
 
         Returns:
             ``[U, N, 2, d]``: for each unit and network, θ's gradient, then ω's. Sensitive.
         """
+        shape, here, following = (len(theta), *batch.inputs.shape[1:3]), list[_Layer](), list[_Layer]()
+        value, slope = (found.view(shape) for found in self._slope(theta, omega, batch.inputs, here))
+        next_value, _ = self._slope(theta, omega, batch.next_inputs, following)
+        error = batch.reward + batch.next_factor * next_value.view(shape) - batch.factor * value
+        advantage = batch.factor * slope
+        of_slope = batch.weight * batch.factor * (error - advantage)
+        found = self._backward(theta, omega, here, -batch.weight * batch.factor * advantage, of_slope)
+        of_next = batch.weight * batch.next_factor * advantage
+        found += self._backward(theta, omega, following, of_next, torch.zeros_like(of_next))
+        return found.transpose(0, 1)
 
-        def unit_loss(theta: Tensor, omega: Tensor, weight: Tensor, *parts: Tensor) -> Tensor:
-            return (weight * self._loss(theta, omega, *parts)).sum()
+    def _slope(self, theta: Tensor, omega: Tensor, inputs: Tensor, kept: list["_Layer"]) -> tuple[Tensor, Tensor]:
+        """Compute g and the slope ⟨∇g, ω⟩, ``[N, B]``: a forward pass that carries the tangent along ω.
 
-        per_unit = vmap(grad(unit_loss, argnums=(0, 1)), in_dims=(None, None, *[0] * 6))
-        *parts, weight = (part.expand(len(theta), *part.shape[1:]) for part in batch)
-        return torch.stack(vmap(per_unit)(theta, omega, weight, *parts), 2).transpose(0, 1)
+        ``kept`` receives the numbers below each layer, and their tangents, ``[N, B, in + 1]``.
+        """
+        below = inputs.flatten(1, -2).expand(len(theta), -1, -1)
+        tangent = torch.zeros_like(below)
+        for layer, direction in zip(self._layers(theta), self._layers(omega), strict=True):
+            below, tangent = pad(below, (0, 1), value=1.0), pad(tangent, (0, 1))
+            kept.append((below, tangent))
+            output, along = below @ layer.mT, below @ direction.mT + tangent @ layer.mT
+            below, tangent = elu(output), along * output.clamp(max=0).exp()  # ELU' is 1 above 0
+        return output[..., 0], along[..., 0]
 
-    def _value(self, theta: Tensor, inputs: Tensor) -> Tensor:
-        """Value g of one network: ``[d]`` and ``[.., D]`` to ``[..]``."""
-        first, *others = self._layers(theta)
-        output = inputs @ first[:, :-1].T + first[:, -1]
-        for layer in others:
-            output = elu(output) @ layer[:, :-1].T + layer[:, -1]
-        return output[..., 0]
-
-    def _slope(self, theta: Tensor, omega: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Value g and slope ⟨∇g, ω⟩, by a forward pass that carries the tangent along ω."""
-        (first, *others), (along, *directions) = self._layers(theta), self._layers(omega)
-        output = inputs @ first[:, :-1].T + first[:, -1]
-        tangent = inputs @ along[:, :-1].T + along[:, -1]
-        for layer, direction in zip(others, directions, strict=True):
-            hidden, tangent = elu(output), tangent * output.clamp(max=0).exp()  # ELU' is 1 above 0
-            output = hidden @ layer[:, :-1].T + layer[:, -1]
-            tangent = tangent @ layer[:, :-1].T + hidden @ direction[:, :-1].T + direction[:, -1]
-        return output[..., 0], tangent[..., 0]
+    def _backward(
+        self, theta: Tensor, omega: Tensor, kept: list["_Layer"], of_value: Tensor, of_slope: Tensor
+    ) -> Tensor:
+        """Go back through `_slope`, from a loss's derivatives ``[N, U, M]`` to sums over M, ``[N, U, 2, d]``."""
+        of_output, of_along = of_value.flatten(1)[..., None], of_slope.flatten(1)[..., None]
+        parts: list[Tensor] = []
+        layers = zip(self._layers(theta), self._layers(omega), kept, strict=True)
+        for layer, direction, (below, tangent) in reversed(list(layers)):
+            output, along, values, tangents = (
+                part.reshape(*of_value.shape, part.shape[-1]) for part in (of_output, of_along, below, tangent)
+            )
+            of_layer = output.mT @ values
+            if len(kept) - len(parts) > 1:  # the inputs have no tangents
+                of_layer += along.mT @ tangents
+            parts.insert(0, torch.stack((of_layer, along.mT @ values), 2).flatten(3))
+            if len(parts) == len(kept):
+                break
+            of_below, of_tangent = of_output @ layer + of_along @ direction, of_along @ layer
+            growth = below.clamp(max=0) + 1  # ELU' at the layer below; its derivative is the same below 0
+            of_output = (of_below * growth + of_tangent * tangent * (below < 0))[..., :-1]
+            of_along = (of_tangent * growth)[..., :-1]
+        return torch.cat(parts, -1)
 
     def _layers(self, parameters: Tensor) -> list[Tensor]:
-        """Split parameters ``[d]`` into the layers' matrices ``[out, in + 1]``."""
+        """Split parameters ``[N, d]`` into the layers' matrices ``[N, out, in + 1]``."""
         shapes = [(above, below + 1) for below, above in itertools.pairwise(self.sizes)]
-        parts = torch.split(parameters, [above * below for above, below in shapes])
-        return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+        parts = torch.split(parameters, [above * below for above, below in shapes], -1)
+        return [part.view(-1, *shape) for part, shape in zip(parts, shapes, strict=True)]
 
-    def _loss(self, theta: Tensor, omega: Tensor, *transitions: Tensor) -> Tensor:
-        """Compute ℓ of transitions ``[..]``, all parts of a `TdBatch` but the weight, for one network."""
-        inputs, next_inputs, reward, factor, next_factor = transitions
-        value, slope = self._slope(theta, omega, inputs)
-        error = reward + next_factor * self._value(theta, next_inputs) - factor * value
-        advantage = factor * slope
-        return error * advantage - advantage.square() / 2
+
+_Layer = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +174,9 @@ class Dptd(Estimator):
     Formal guarantee: the plan's. A unit contributes one vector, the gradients of both sides and of all members averaged
     over its own transitions, clipped jointly to C. The paper assumes that gradients are bounded by G, charges both
     sides apart, and adds noise of constant size to p_t; here the noise is part of g_t and shrinks with α ν_t.
+
+    The rounds that are needed grow about with the square of the effective horizon: a TD error sees 1/h(0) of a constant
+    error of the value, which therefore falls at the rate κ ν_t |∇g|² / h(0)².
 
     The value is V_θ(s) = ρ h g_θ(x): g is an MLP of the standardised observation (for a policy: and of the action) and
     of the share of the horizon that is left, ρ is the largest size of a reward, and h the discounted number of steps
