@@ -7,8 +7,8 @@ hidden layer of 50 units. An update takes a Poisson cohort of 5 trajectories on 
 drawn at random. An epoch has 500 updates: the paper's has 5 trajectories of up to 100 transitions, and an update for
 each of them. Ten runs with their own initial weights, cohorts and noise go side by side; ω begins at 0. All private
 methods have the same loss, network, clip and accounting, and cost the same ε for a trajectory at δ = 1/(10 K). Clip and
-cohort were chosen on the logs of other players (seed 1), after first tries on these. Not run: ε = 10 and 100 of
-Figure 2, and Atari Pong, which needs a DQN player, about half a day on a GPU.
+cohort were chosen on the logs of other players (seed 1), after first tries on these. Not run: Atari Pong, which needs a
+DQN player, about half a day on a GPU.
 
 Rows: research/results/dptd.jsonl. Draws docs/figures/dptd_figure1.png and dptd_figure2.png.
 """
