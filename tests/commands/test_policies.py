@@ -191,13 +191,10 @@ def test_a_sweep_runs_prints_and_ends_with_one_where_a_trial_failed(primorl: Cal
     assert primorl("sweep", "tiny.yaml")[0] == 0
     before = ran()
     assert primorl("sweep", "tiny.yaml", "--rows", "out.csv")[:2] == (0, "out.csv: 1 finished trials of tiny\n")
-    search = {"metric": "return_mean", "direction": "maximize", "trials": 1, "space": {"seed": {"choices": [1]}}}
-    sweep_of({"search": search}, "search")
     for words, said in (
         ("missing.yaml", "missing.yaml: not there"),
         ("tiny.yaml --rows a.txt", "allowed are .csv and .parquet"),
         ("tiny.yaml --workers 0", "workers"),
-        ("search.yaml --plan", "--plan is for a grid"),
     ):
         assert said in primorl("sweep", *words.split())[2]
     assert ran() == before
