@@ -318,7 +318,7 @@ def main() -> None:
     asked = [*product(cases, TASKS), *product(others, DRAWN)]
     size = {"units": UNITS, "updates": UPDATES, "runs": RUNS}
     keys: list[Row] = [{"task": task, "method": name, "epsilon": epsilon} | size for (name, epsilon), task in asked]
-    keys.insert(12, keys[4] | {"units": MORE_UNITS})
+    keys.append({"task": "Acrobot-v1", "method": "dptd", "epsilon": 1.0} | size | {"units": MORE_UNITS})
     more: list[Row] = [
         {"task": task, "method": "pipeline", "epsilon": epsilon, "units": UNITS, "updates": DPTD.rounds, "runs": RUNS}
         for epsilon, task in product((None, 1.0), TASKS)

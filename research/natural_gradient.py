@@ -11,12 +11,14 @@ accountant, at δ = 1e-5.
 import math
 from dataclasses import dataclass, replace
 from itertools import product
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any, ClassVar, Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from primorl.evaluate.statistics import MeanInterval
 from primorl.online.learning import PARAMETERS, Cohort, Trajectories, Values, online_plan
 from primorl.online.network import PolicyNetwork
 from primorl.online.updates import NaturalGradientByDescent, ReturnBasedUpdate, own_weights, within
@@ -237,8 +239,8 @@ def main() -> None:
                 event = mechanism.event
             moved = update.updated(network, {PARAMETERS: theta}, met, mechanism, number)[PARAMETERS] - theta
             gains.append(gain(network, theta, met, update, moved))
-        interval = 2.093 * stdev(gains) / math.sqrt(len(gains))  # Student's t of 19 degrees
-        print(f"ε {spent(event, delta).epsilon_pld:.3g} {name:27} {fmean(gains):.2f} ± {interval:.2f}")
+        found = MeanInterval.of(np.array(gains))
+        print(f"ε {spent(event, delta).epsilon_pld:.3g} {name:27} {found.mean:.2f} ± {found.high - found.mean:.2f}")
 
 
 if __name__ == "__main__":

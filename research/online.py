@@ -27,11 +27,12 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
 from numpy.typing import NDArray
-from scipy import stats
 from torch import Tensor
 
 from benchmarks.machine import ROOT, put
+from primorl.evaluate.statistics import MeanInterval
 from primorl.online.learning import PARAMETERS, OnlineState, Trajectories, Update, learn, online_plan
 from primorl.online.network import PolicyNetwork
 from primorl.online.updates import DPPG, NaturalGradientByDescent, PolicyGradient, Rebel
@@ -130,7 +131,7 @@ class NobodyThere(SimulatedUsers):
 
     def meet(self, numbers: Sequence[int], network: PolicyNetwork, parameters: Tensor) -> Trajectories:
         """See `Users.meet`."""
-        met = super().meet(numbers, network, parameters)
+        met = super().meet(numbers[:1], network, parameters)  # those who are not met contribute zero, too
         return replace(met, valid=torch.zeros_like(met.valid))
 
 
@@ -196,14 +197,15 @@ class Run:
         state = OnlineState.begin(first, self.cohorts, max(1, self.cohorts // LOOKS))
         numbers = [range(at, at + m) for at in range(0, users, m)]
         last = learn(self.update, network, plan, self.simulated(seed), numbers, state)
-        looks = zip(last.kept_after[1:-1], last.kept[1:-1], strict=True)
-        curve = [[after * m, task.returns(drawn(network, one), task.judged // 4).mean()] for after, one in looks]
+        curve = []
+        for after, one in zip(last.kept_after[1:-1], last.kept[1:-1], strict=True):
+            curve.append([after * m, round(float(task.returns(drawn(network, one), task.judged // 4).mean()), 1)])
         spent = plan.spent()
         return {
             "users": users,
             "parameters": network.parameters,
             "epsilon": None if spent is None or self.row == "paper" else spent.epsilon_pld,
-            "curve": [[after, round(value, 1)] for after, value in curve],
+            "curve": curve,
             "drawn": float(task.returns(drawn(network, last.parameters), task.judged).mean()),
             "greedy": float(task.returns(greedy(network, last.parameters), task.judged).mean()),
         }
@@ -289,13 +291,13 @@ def lines(base: Run, budgets: Sequence[str], nulls_at: str, **free: float) -> It
     yield replace(base, row="untrained", noise_multiplier=0.0, cohorts=0)
 
 
-def published(base: Run, update: Update, budgets: Sequence[str]) -> Iterator[Run]:
+def published(base: Run, budgets: Sequence[str]) -> Iterator[Run]:
     """Make rows in the papers' mode, whose z of ε is that of the classical formula and composition."""
+    k = base.update.releases
     for budget in budgets:
         kind, value = budget.split()
-        k = update.releases
         z = float(value) if kind == "z" else math.sqrt(2 * math.log(1.25 * k / DELTA)) * k / float(value)
-        yield replace(base, row="paper", budget=budget, update=update, noise_multiplier=z)
+        yield replace(base, row="paper", budget=budget, noise_multiplier=z)
 
 
 def cartpole() -> Iterator[Run]:
@@ -311,11 +313,12 @@ def cartpole() -> Iterator[Run]:
     for method, own, free, paper in theirs:
         base = Run("CartPole", method, "strict", "", own, 0.0, 125, 8, 500, 1)
         yield from lines(base, ("ε 1", "ε 3", "ε 5"), "ε 1", **free)
-        yield from published(replace(base, cohort=10, cohorts=100, hidden=(64,)), loose(paper), ("ε 1", "ε 3", "ε 5"))
+        base = replace(base, update=loose(paper), cohort=10, cohorts=100, hidden=(64,))
+        yield from published(base, ("ε 1", "ε 3", "ε 5"))
     local = DPPG(clipping_norm=0.1, local_learning_rate=1.0, epochs=4, minibatches=1, decay=0.97, learning_rate=20.0)
     base = Run("CartPole", "DPPG", "strict", "", local, 0.0, 125, 8, 500, 1)
     yield from lines(base, BUDGETS, "ε 1", learning_rate=1.0)
-    yield from published(Run("CartPole", "DPPG", "paper", "", CONTROL, 0.0, 8, 976, 64, None, (64, 64)), CONTROL, Z)
+    yield from published(Run("CartPole", "DPPG", "paper", "", CONTROL, 0.0, 8, 976, 64, None, (64, 64)), Z)
 
 
 Z = ("z 1", "z 3")
@@ -331,7 +334,7 @@ def acrobot() -> Iterator[Run]:
     update = DPPG(clipping_norm=0.1, local_learning_rate=1.0, epochs=1, minibatches=1, decay=0.97, learning_rate=40.0)
     base = Run("Acrobot", "DPPG", "strict", "", update, 0.0, 300, 12, 2000, 4)
     yield from lines(base, BUDGETS, "ε 1", learning_rate=1.0)
-    yield from published(Run("Acrobot", "DPPG", "paper", "", CONTROL, 0.0, 8, 976, 64, None, (64, 64)), CONTROL, Z)
+    yield from published(Run("Acrobot", "DPPG", "paper", "", CONTROL, 0.0, 8, 976, 64, None, (64, 64)), Z)
 
 
 def dosing() -> Iterator[Run]:
@@ -339,10 +342,8 @@ def dosing() -> Iterator[Run]:
     update = DPPG(clipping_norm=0.1, local_learning_rate=1.0, epochs=1, minibatches=1, decay=1.0, learning_rate=8.0)
     for task in ("Dosing-0", "Dosing-1"):
         base = Run(task, "DPPG", "strict", "", update, 0.0, 250, 24, 96, 1, deviation=0.7)
-        yield from lines(base, ("z 0.1", "z 0.5", "ε 1"), "ε 1")
-        yield from published(
-            Run(task, "DPPG", "", "", DOSING, 0.0, 8, 250, 96, 1, (64, 64)), DOSING, ("z 0.1", "z 0.5")
-        )
+        yield from lines(base, ("z 0.1", "z 0.5", "ε 1"), "ε 1", learning_rate=1.0)
+        yield from published(Run(task, "DPPG", "paper", "", DOSING, 0.0, 8, 250, 96, 1, (64, 64)), ("z 0.1", "z 0.5"))
 
 
 def mujoco() -> Iterator[Run]:
@@ -390,11 +391,11 @@ PUBLISHED = {
 def table(rows: Sequence[Row]) -> str:
     """Write a line for each budget, beside the paper's figure."""
     head = ("task", "method", "budget", "ε", "the paper's", "our mode of the papers, drawn; greedy", "drawn", "greedy")
-    lines = [f"| {' | '.join(head)} | users |", "|---" * (len(head) + 1) + "|"]
-    for one in cases():
+    lines, all_lines = [f"| {' | '.join(head)} | users |", "|---" * (len(head) + 1) + "|"], cases()
+    for one in all_lines:
         if one.row not in ("strict", "peer") or not (own := _of(rows, one)):
             continue
-        paper = [each for each in cases() if _place(each) == _place(one) and each.row == "paper"]
+        paper = [each for each in all_lines if _place(each) == _place(one) and each.row == "paper"]
         loose_rows = _of(rows, paper[0]) if paper else []
         cells = [
             "∞" if own[0].get("epsilon") is None else at_most(own[0]["epsilon"], 3),
@@ -410,9 +411,9 @@ def table(rows: Sequence[Row]) -> str:
 def nulls(rows: Sequence[Row]) -> str:
     """Write a line for each method: returns of drawn actions, and of everything that could explain them."""
     kinds = ("no noise", "no clip", "noise alone", "untrained")
-    lines = [f"| task | method | strict | {' | '.join(kinds)} |", "|---" * (3 + len(kinds)) + "|"]
-    for null in (one for one in cases() if one.row == "noise alone"):
-        same = [one for one in cases() if (one.task, one.method) == (null.task, null.method)]
+    lines, all_lines = [f"| task | method | strict | {' | '.join(kinds)} |", "|---" * (3 + len(kinds)) + "|"], cases()
+    for null in (one for one in all_lines if one.row == "noise alone"):
+        same = [one for one in all_lines if (one.task, one.method) == (null.task, null.method)]
         strict = [one for one in same if one.row == "strict" and one.budget == null.budget]
         found = [_of(rows, one) for kind in kinds for one in same if one.row == kind]
         cells = [interval(own, "drawn") if own else "–" for own in found]
@@ -428,8 +429,8 @@ def interval(rows: Sequence[Row], how: str) -> str:
     values = [row[how] for row in rows]
     if len(values) < 2:
         return f"{values[0]:.1f} (1)" if values else "–"
-    half = stats.t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / len(values) ** 0.5
-    return f"{np.mean(values):.1f} ± {half:.1f} ({len(values)})"
+    found = MeanInterval.of(np.array(values))
+    return f"{found.mean:.1f} ± {found.high - found.mean:.1f} ({len(values)})"
 
 
 def _of(rows: Sequence[Row], one: Run | Peer) -> list[Row]:
@@ -458,6 +459,8 @@ def draw(rows: Sequence[Row]) -> None:
             level = np.mean([row["drawn"] for row in own if row["row"] == kind])
             axes.axhline(level, color="0.4", linestyle=style, label=kind)
         axes.set(title=task, xscale="log", xlabel="ε of a user (δ 1e-5)", ylabel="return of the last policy")
+        axes.set_xticks(shown, [f"{epsilon:.2g}" for epsilon in shown])
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.legend(frameon=False)
     figure.savefig(FIGURES / "online-return-by-epsilon.png")
 
@@ -471,7 +474,8 @@ def main() -> None:
     parser.add_argument("--report", action="store_true", help="write the tables of docs/results.md and the figure")
     asked = parser.parse_args()
     if asked.report:
-        rows = [row for one in cases() for row in _of(read("online"), one)]
+        found = read("online")
+        rows = [row for one in cases() for row in _of(found, one)]
         for name, write in (("online", table), ("online nulls", nulls)):
             put(ROOT / "docs" / "results.md", name, write(rows))
         draw(rows)

@@ -12,21 +12,21 @@ python -m research.private_po
 Prints returns of the last policy, mean of 100 episodes with drawn actions. Rows: research/results/private_po.jsonl.
 """
 
-import math
 from dataclasses import dataclass
 from itertools import product
-from statistics import fmean, stdev
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from primorl.evaluate.statistics import MeanInterval
 from primorl.online.learning import PARAMETERS, Cohort, Trajectories, online_plan
 from primorl.online.network import PolicyNetwork
 from primorl.online.updates import PolicyGradient, Regression, policy_gradients
 from primorl.paid.online import SimulatedUsers
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.simulators.batches import batch
-from research.paper_mode import NoiseAlone, Noiseless
+from research.paper_mode import NoiseAlone
 from research.rows import Row, completed
 
 USERS, COHORT, STEPS, SEEDS, EPISODES, DELTA = 1000, 125, 500, 10, 100, 1e-5
@@ -81,12 +81,11 @@ def learned(key: Row, seed: int) -> float:
     users, again, judges = (SimulatedUsers(cartpole, STEPS, 1, seed + at) for at in (0, 10_000, 20_000))
     states = (2 * torch.rand(1000, 4, generator=torch.Generator().manual_seed(seed)) - 1) * BOX
     releases = GRADIENT.releases if key["base"] == "none" else EPISODE.releases
-    z = solve_noise_multiplier(float(key["epsilon"]), DELTA, 1.0, releases)
+    z = 0.0 if key["mode"] == "clip alone" else solve_noise_multiplier(float(key["epsilon"]), DELTA, 1.0, releases)
     plan = online_plan(users=USERS, cohort=COHORT, noise_multiplier=z, releases=releases, appearances=1, delta=DELTA)
     for number in range(USERS // COHORT):
         numbers = range(number * COHORT, (number + 1) * COHORT)
-        cohort = {"clip alone": Noiseless(plan), "noise alone": NoiseAlone(plan, releases)}.get(key["mode"])
-        cohort = cohort or Cohort(plan, releases)
+        cohort = (NoiseAlone if key["mode"] == "noise alone" else Cohort)(plan, releases)
         met = users.meet(numbers, network, first if key["base"] == "first" else theta)
         if key["base"] == "none":
             moved = GRADIENT.updated(network, {PARAMETERS: theta}, met, cohort, number)[PARAMETERS]
@@ -109,10 +108,10 @@ def main() -> None:
     cases += [(base, 0.0, "noise alone", epsilon) for base, epsilon in product(("none", "current"), (0.1, 1.0))]
     keys = [dict(zip(("base", "barrier", "mode", "epsilon"), case, strict=True)) for case in cases]
     for row in completed("private_po", keys, made):
-        interval = 2.262 * stdev(row["returns"]) / math.sqrt(SEEDS)
+        found = MeanInterval.of(np.array(row["returns"]))
         named = "DP-PG" if row["base"] == "none" else f"DP-NPG of episodes, base {row['base']}"
         print(f"{named}, λ {row['barrier']:g}, {row['mode']}, ε {row['epsilon']:g}", end="  ")
-        print(f"{fmean(row['returns']):.1f} ± {interval:.1f}")
+        print(f"{found.mean:.1f} ± {found.high - found.mean:.1f}")
 
 
 if __name__ == "__main__":

@@ -311,7 +311,8 @@ def main() -> None:
     rows = completed("riverswim", row_keys(), made)
     for row in rows:
         named = " ".join(str(row[name]) for name in ("settings", "algorithm", "baseline", "mode"))
-        line = f"{named:40} ε {row['epsilon']:3} p {row['p']}  regret {row['regret']:.0f} ± {1.96 * row['error']:.0f}"
+        epsilon = "void" if row["baseline"] == "carried" else f"ε {row['epsilon']}"
+        line = f"{named:40} {epsilon:5} p {row['p']}  regret {row['regret']:.0f} ± {1.96 * row['error']:.0f}"
         if row["mode"] == "learning" and row["algorithm"].startswith("dppg"):
             same = {name: row[name] for name in ("settings", "algorithm", "epsilon", "p")} | {"mode": "noise alone"}
             noise = next(other for other in rows if other.items() >= same.items())

@@ -33,10 +33,9 @@ def main() -> None:
     with sync_playwright() as started, mlflow(project) as address:
         browser = started.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": _WIDTH, "height": _HEIGHT})
-        waits = {"mlflow-run": "text=Description"}
         for picture, place, wait in (
             ("report", (project / "reports" / "latest.html").as_uri(), ".plot .main-svg"),
-            *((picture, f"{address}/#/{path}", waits[picture]) for picture, path in places(project).items()),
+            ("mlflow-run", f"{address}/#/{newest_run(project)}", "text=Description"),
         ):
             page.set_viewport_size({"width": _WIDE if picture.startswith("mlflow") else _WIDTH, "height": _HEIGHT})
             page.goto(place)
@@ -71,14 +70,14 @@ def mlflow(project: Path) -> Iterator[str]:
             server.terminate()
 
 
-def places(project: Path) -> dict[str, str]:
+def newest_run(project: Path) -> str:
     """Return the path in MLflow of the newest result."""
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(f"sqlite:///{project}/mlflow.db")
     (experiment,) = [each.experiment_id for each in client.search_experiments() if each.name != "Default"]
     run = client.search_runs([experiment], "metrics.epsilon >= 0", max_results=1)[0].info.run_id
-    return {"mlflow-run": f"experiments/{experiment}/runs/{run}"}
+    return f"experiments/{experiment}/runs/{run}"
 
 
 if __name__ == "__main__":

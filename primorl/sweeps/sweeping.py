@@ -68,13 +68,10 @@ def run_sweep(sweep: Sweep, *, workers: int | None) -> list[Row]:
     count, threads = share_cores(workers, params.compute.threads, len(missing))
     run, commit = _sweep_run(sweep.name, params), git_commit()
     file = sweep.path.name if sweep.path.is_absolute() else sweep.path
-
-    def jobs() -> Iterator[Job]:
-        for trial in missing:
-            yield Job(sweep.name, trial, threads, commit, f"primorl sweep {file}", _tags(run, sweep, trial))
-
+    command = f"primorl sweep {file}"
+    jobs = [Job(sweep.name, trial, threads, commit, command, _tags(run, sweep, trial)) for trial in missing]
     try:
-        with progress_bar(len(trials), sweep.name, "trial") as bar, closing(run_trials(jobs(), count)) as ended:
+        with progress_bar(len(trials), sweep.name, "trial") as bar, closing(run_trials(iter(jobs), count)) as ended:
             bar.initial = bar.n = len(rows)
             for trial, row in ended:
                 rows[trial.name] = row

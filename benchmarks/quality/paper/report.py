@@ -8,7 +8,6 @@ Tables go between their marks in docs/results.md, figures to docs/figures.
 import argparse
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -77,22 +76,17 @@ def _of_task(rows: Sequence[Row], task: Task) -> Iterator[Sequence[str]]:
 
 def left(rows: Sequence[Row]) -> str:
     """List the sweeps with missing runs; tuning and seeds beyond those that a sweep names are left out."""
-    done = {(row["sweep"], _settings(json.loads(row["settings"]))) for row in rows}
+    done = {(row["sweep"], sheets.canonical(json.loads(row["settings"]))) for row in rows}
     missing, named, there = [], 0, 0
     for name in sheets.names():
-        planned = [(name, _settings(settings)) for _, settings in sheets.trials(name)]
-        found = sum(key in done for key in planned)
         if name.startswith(TUNING):
             continue
+        planned = [(name, sheets.canonical(settings)) for _, settings in sheets.trials(name)]
+        found = sum(key in done for key in planned)
         named, there = named + len(planned), there + found
         if found < len(planned):
             missing.append(f"`{name}` {found} of {len(planned)}")
     return f"Of {named} runs that the sweeps name, {there} are there. Missing: {', '.join(missing) or 'none'}."
-
-
-def _settings(settings: dict[str, Any]) -> str:
-    """The same for 8 and 8.0."""
-    return json.dumps(json.loads(json.dumps(settings), parse_int=float), sort_keys=True)
 
 
 def targets(rows: Sequence[Row]) -> str:

@@ -46,14 +46,14 @@ def trials(name: str) -> Iterator[tuple[str | None, dict[str, Any]]]:
 def divided(rows: Iterable[Row]) -> tuple[list[Row], list[Row]]:
     """Results, which are of settings that a sweep has today with any seed, and all other rows: those were tuning."""
     planned = {
-        (name, _key(settings)): case
+        (name, any_seed(settings)): case
         for name in names()
         if not name.startswith(TUNING)
         for case, settings in trials(name)
     }
     results, tuning = [], []
     for row in rows:
-        key = row["sweep"], _key(json.loads(row["settings"]))
+        key = row["sweep"], any_seed(json.loads(row["settings"]))
         if key in planned:
             results.append(row | {"case": planned[key]})
         else:
@@ -61,10 +61,14 @@ def divided(rows: Iterable[Row]) -> tuple[list[Row], list[Row]]:
     return results, tuning
 
 
-def _key(settings: dict[str, Any]) -> str:
-    """The same for 8 and 8.0, and for all seeds: a sweep names the least number of them."""
-    settings = {key: value for key, value in settings.items() if key != "seed"}
+def canonical(settings: dict[str, Any]) -> str:
+    """Write settings as text that is the same for 8 and 8.0, and for any order of keys."""
     return json.dumps(json.loads(json.dumps(settings), parse_int=float), sort_keys=True)
+
+
+def any_seed(settings: dict[str, Any]) -> str:
+    """Write settings as `canonical` does, without the seed: a sweep names the least number of seeds."""
+    return canonical({key: value for key, value in settings.items() if key != "seed"})
 
 
 @cache

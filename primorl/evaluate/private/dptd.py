@@ -20,6 +20,7 @@ from primorl.privacy.mechanism.plan import Plan
 Averaging = Annotated[float, Within(gt=0, le=6.9)]  # α ν_0 must not exceed 1
 
 _BOX = 1.0  # Θ = Ω = [-1, 1]^d
+_Layer = tuple[Tensor, Tensor]  # the numbers below a layer, and their tangents
 
 
 class TdBatch(NamedTuple):
@@ -110,7 +111,7 @@ class ValueNetwork:
         found += self._backward(theta, omega, following, of_next, torch.zeros_like(of_next))
         return found.transpose(0, 1)
 
-    def _slope(self, theta: Tensor, omega: Tensor, inputs: Tensor, kept: list["_Layer"]) -> tuple[Tensor, Tensor]:
+    def _slope(self, theta: Tensor, omega: Tensor, inputs: Tensor, kept: list[_Layer]) -> tuple[Tensor, Tensor]:
         """Compute g and the slope ⟨∇g, ω⟩, ``[N, B]``: a forward pass that carries the tangent along ω.
 
         ``kept`` receives the numbers below each layer, and their tangents, ``[N, B, in + 1]``.
@@ -124,9 +125,7 @@ class ValueNetwork:
             below, tangent = elu(output), along * output.clamp(max=0).exp()  # ELU' is 1 above 0
         return output[..., 0], along[..., 0]
 
-    def _backward(
-        self, theta: Tensor, omega: Tensor, kept: list["_Layer"], of_value: Tensor, of_slope: Tensor
-    ) -> Tensor:
+    def _backward(self, theta: Tensor, omega: Tensor, kept: list[_Layer], of_value: Tensor, of_slope: Tensor) -> Tensor:
         """Go back through `_slope`, from a loss's derivatives ``[N, U, M]`` to sums over M, ``[N, U, 2, d]``."""
         of_output, of_along = of_value.flatten(1)[..., None], of_slope.flatten(1)[..., None]
         parts: list[Tensor] = []
@@ -152,9 +151,6 @@ class ValueNetwork:
         shapes = [(above, below + 1) for below, above in itertools.pairwise(self.sizes)]
         parts = torch.split(parameters, [above * below for above, below in shapes], -1)
         return [part.view(-1, *shape) for part, shape in zip(parts, shapes, strict=True)]
-
-
-_Layer = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True, kw_only=True)
