@@ -4,8 +4,8 @@ The public names load what they need when they are first used, so that ``import 
 
     import primorl
 
-    policy = primorl.load_policy("models/policy")
-    action = policy.act(observation)
+    run = primorl.Project(".").run(epsilon=1.0)
+    action = run.policy.act(observation)
 """
 
 import os
@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from primorl.model.ensemble import load_model
     from primorl.policy.loaded import load_policy
+    from primorl.privacy.mechanism.plan import Plan
     from primorl.privacy.statement import Statement
+    from primorl.project import Project
 
 __version__ = "0.1.0"
-__all__ = ["Statement", "__version__", "load_model", "load_policy"]
+__all__ = ["Plan", "Project", "Statement", "__version__", "load_model", "load_policy"]
 
 # OpenMP reads these when torch is loaded. Threads that wait for each other spin for a fraction of a millisecond and
 # then give the core back. Longer spinning (the default) gains nothing on an idle machine and multiplies the time on a
@@ -33,9 +35,11 @@ os.environ.setdefault("MKL_CBWR", "AUTO")
 _HOMES = {
     "load_policy": "primorl.policy.loaded",
     "load_model": "primorl.model.ensemble",
+    "Plan": "primorl.privacy.mechanism.plan",
+    "Project": "primorl.project",
     "Statement": "primorl.privacy.statement",
 }
-_EXTRAS = {"load_model": "model"}
+_EXTRAS = {"load_model": "model", "Plan": "pipeline", "Project": "pipeline"}
 
 
 def __getattr__(name: str) -> Any:

@@ -4,9 +4,11 @@ import ast
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import primorl
 from docs.tools import reference, site
 from docs.tools.commands import Command, commands, problems, wrong_commands
 from docs.tools.markdown import ROOT, broken_links
@@ -84,6 +86,13 @@ def test_a_command_that_does_not_parse_is_found() -> None:
 def test_the_site_has_the_reference_and_its_links_stay_inside() -> None:
     """README is the first page there; files that are not on the site are named instead."""
     text, first = reference.page(), site.for_site(ROOT / "README.md", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert {f"primorl.{name}" for name in primorl.__all__ if name != "__version__"} <= set(
+        re.findall(r"^### `([\w.]+)`$", text, re.MULTILINE)
+    )
+    assert set(reference.EXAMPLES) == set(primorl.__all__) - {"__version__"}
+    namespace: dict[str, Any] = {"primorl": primorl}
+    exec(reference.EXAMPLES["Plan"], namespace)
+    assert 0 < namespace["plan"].spent().epsilon_pld < 4
     for needed in ("`primorl.load_policy`", "`Policy.act`", "`Statement.read`", "--target-epsilon E", "| `event` |"):
         assert needed in text
     assert "](docs/" not in first

@@ -14,10 +14,43 @@ import primorl
 from primorl.base.errors import PipelineError
 from primorl.commands.main import app
 from primorl.model.ensemble import GaussianEnsemble
+from primorl.paid.bill import Bill
 from primorl.policy.loaded import ObservationError, Policy
+from primorl.project import Run
 
 FUNCTIONS = ("load_policy", "load_model")
-CLASSES = (Policy, GaussianEnsemble, primorl.Statement, PipelineError, ObservationError)
+CLASSES = (Policy, GaussianEnsemble, primorl.Project, Run, Bill, primorl.Statement, primorl.Plan)
+ERRORS = (PipelineError, ObservationError)
+EXAMPLES = {
+    "load_policy": """\
+policy = primorl.load_policy("models/policy")  # or the folder `policy` of a bundle
+policy.act({"glucose": 8.2, "meal=none": 0, "meal=snack": 1})
+policy.act(table)  # a pandas table with these columns: an action a row""",
+    "load_model": """\
+model = primorl.load_model("models/dynamics")
+state = torch.tensor([[8.2, 0.0, 1.0]])
+mean, deviation, _ = model.predict(state, torch.tensor([[0.5]]))  # by member: change of the state, then reward""",
+    "Project": """\
+project = primorl.Project("visits")
+project.bill()  # the next run's charges
+run = project.run(epsilon=1.0, policy={"epochs": 20})
+run  # a short table
+run.policy.act({"glucose": 8.2, "meal=none": 0, "meal=snack": 1})
+run.report("for-the-board.html")
+project.runs(max_epsilon=1.0)  # the best policy at ε ≤ 1 stands first""",
+    "Statement": """\
+from pathlib import Path
+
+statement = primorl.Statement.read(Path("models/policy"))
+print(statement.epsilon, statement.delta, statement.unit, statement.void)""",
+    "Plan": """\
+from primorl.privacy.mechanism.clipping import L2Clip
+from primorl.privacy.mechanism.sampling import PoissonSampler
+
+plan = primorl.Plan(400, "patient", PoissonSampler(0.25), L2Clip(1.0), noise_multiplier=4.0, rounds=8, delta=1e-5)
+plan.spent().epsilon_pld  # before anybody's data are read""",
+}
+"""Code by public name."""
 _WIDTH = 100
 _SECTION = re.compile(r"^(Args|Returns|Raises|Attributes|Yields):\n((?:(?: {4}.*)?\n)+)", re.MULTILINE)
 _ENTRY = re.compile(r"^(\w+): ", re.MULTILINE)
@@ -39,14 +72,14 @@ def page() -> str:
     """Write the page as Markdown."""
     functions = [_function(getattr(primorl, name), f"primorl.{name}", "###") for name in FUNCTIONS]
     commands = "\n".join(_commands(typer.main.get_command(app), "primorl", None))
-    python = "\n".join([*functions, *map(_class, CLASSES)])
+    python = "\n".join([*functions, *map(_class, (*CLASSES, *ERRORS))])
     keys = "\n".join(f"| `{key}` | {text} |" for key, text in _keys(primorl.Statement))
     table = f"| Key | Meaning |\n|---|---|\n{keys}\n"
     return f"{_INTRODUCTION}{python}\n## Commands\n\n{commands}\n## privacy.json\n\n{table}"
 
 
 def _class(cls: type) -> str:
-    name = "primorl.Statement" if cls is primorl.Statement else cls.__name__
+    name = f"primorl.{cls.__name__}" if cls.__name__ in primorl.__all__ else cls.__name__
     public = {attribute: member for attribute, member in vars(cls).items() if not attribute.startswith("_")}
     properties = [
         f"- `{attribute}`: {_documented(member.__doc__ or '').strip()}\n"
@@ -58,7 +91,7 @@ def _class(cls: type) -> str:
         for attribute, member in public.items()
         if inspect.isfunction(member) or isinstance(member, classmethod)
     ]
-    heading = f"### `{name}`\n\n{_documented(cls.__doc__ or '')}"
+    heading = f"### `{name}`\n\n{_documented(cls.__doc__ or '')}{_example(name)}"
     return "\n".join([heading, *(["".join(["**Properties**\n\n", *properties])] if properties else []), *methods])
 
 
@@ -66,7 +99,12 @@ def _function(function: Callable[..., object], name: str, level: str) -> str:
     signature = re.sub(r"(?<=: )'([^']*)'|(?<=> )'([^']*)'", r"\1\2", str(inspect.signature(function)))  # annotations
     signature = re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Z])|pathlib\._local\.", "", signature)
     shown = textwrap.fill(f"{name}{signature}", _WIDTH, subsequent_indent="    ", break_long_words=False)
-    return f"{level} `{name}`\n\n```\n{shown}\n```\n\n{_documented(inspect.getdoc(function) or '')}"
+    return f"{level} `{name}`\n\n```\n{shown}\n```\n\n{_documented(inspect.getdoc(function) or '')}{_example(name)}"
+
+
+def _example(name: str) -> str:
+    code = EXAMPLES.get(name.removeprefix("primorl."))
+    return "" if code is None else f"\n```python\n{code}\n```\n"
 
 
 def _documented(doc: str) -> str:

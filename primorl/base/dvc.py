@@ -37,6 +37,37 @@ def run_dvc(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
+def show_dvc(*words: str) -> None:
+    """Run ``dvc WORDS`` in the working directory, and print what it prints as it comes.
+
+    Stages run with the Python of this process, which need not be the first on PATH.
+
+    Raises:
+        PipelineError: it failed: the line of the stage that did, or DVC's own.
+    """
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    command = [sys.executable, "-m", "dvc", *words]
+    errors: list[str] = []
+    with subprocess.Popen(
+        command,
+        env=os.environ | {"PATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            for line in process.stdout or ():
+                print(line, end="", flush=True)
+                if line.lower().startswith("error: "):
+                    errors.append(line[len("error: ") :].strip())
+        except KeyboardInterrupt:  # a notebook interrupts its own process alone
+            os.killpg(process.pid, signal.SIGINT)
+            raise
+    if process.returncode != 0:
+        raise PipelineError(errors[0] if errors else f"`dvc {words[0]}` failed")
+
+
 def _started(folder: Path, *words: str) -> "subprocess.Popen[str]":
     wide = os.environ | {"COLUMNS": "10000"}  # DVC breaks lines to fit a terminal, also where there is none
     command = [sys.executable, "-m", "dvc", *words]

@@ -9,6 +9,10 @@ class PipelineError(Exception):
     ``partition``); no later stage names any.
     """
 
+    def _render_traceback_(self) -> list[str]:
+        """Show the line alone in a notebook, as a command does; IPython asks for it."""
+        return [f"error: {self}"]
+
 
 class Busy(PipelineError):  # noqa: N818 - as `Refused`, of an outcome
     """Another living process does exactly this work; the same call succeeds when it has ended."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from primorl.base.errors import PipelineError
-from primorl.base.paths import CHECKPOINTS, PARENTS
+from primorl.base.paths import CHECKPOINTS, PARAMS, PARENTS, PIPELINE
 
 _EXPERIMENTS = "/.dvc/tmp/exps/"
 HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
@@ -42,6 +42,21 @@ def home() -> Path:
     named = Path(os.environ.get("DVC_ROOT", ".")).resolve()
     root, inside, _ = str(named).partition(_EXPERIMENTS)
     return Path(root) if inside else named
+
+
+def project_folder(start: Path) -> Path:
+    """Find the project that ``start`` lies in.
+
+    Returns:
+        ``start`` if it has a ``params.yaml``; else the nearest folder above that has both ``params.yaml`` and
+        ``dvc.yaml``; else ``start``, as there is no project.
+    """
+    if (start / PARAMS).exists():
+        return start
+    for folder in start.parents:
+        if (folder / PARAMS).exists() and (folder / PIPELINE).exists():
+            return folder
+    return start
 
 
 def leaves_project(path: str) -> bool:

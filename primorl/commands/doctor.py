@@ -359,6 +359,6 @@ def _say_charges(params: "Params") -> None:
     if found is None:
         print(UNKNOWN)
         return
-    print(found.line)
+    print(found)
     if found.near and sys.stdin.isatty() and sys.stdout.isatty() and not typer.confirm("Go on?"):
         raise PipelineError("stopped as asked: nothing was run, nothing was charged")

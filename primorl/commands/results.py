@@ -7,7 +7,6 @@ from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-from urllib.parse import urlsplit
 
 import typer
 
@@ -16,9 +15,7 @@ from primorl.base.paths import LATEST_REPORT, MANIFEST, MODEL, MOPO, ONLINE_METR
 from primorl.commands.terminal import AsJson, flag, path_option, rendered
 
 if TYPE_CHECKING:
-    from primorl.config.params import Params
     from primorl.evaluate.summary import Summary
-    from primorl.report.facts import Spending
     from primorl.tracking.store import Result
 
 
@@ -145,61 +142,9 @@ def report(
       primorl report                       reports/latest.html
       primorl report --out for-the-board.html
     """
-    from primorl.base.files import replaced_file
     from primorl.config import params
-    from primorl.report.facts import read_facts
-    from primorl.report.page import page
-    from primorl.tracking.store import results
+    from primorl.project import write_report
 
-    chosen, target = params.load(), out or LATEST_REPORT
-    if target.suffix != ".html":
-        raise PipelineError(f"--out: found {str(target)!r}; allowed is a name that ends in .html")
-    try:
-        found = results(chosen, most_epsilon=None, sweeps=True)
-    except PipelineError as missing:  # the files may have come from a remote
-        print(f"note: without other results: {missing}", file=sys.stderr)
-        found = []
-    facts = read_facts(
-        chosen,
-        spending=_spending(chosen),
-        others=[(each.name, each.epsilon, each.value, each.by) for each in found],
-        mlflow=_where(chosen),
-    )
-    with replaced_file(target) as fresh:
-        fresh.write_text(page(facts), encoding="utf-8")
+    target = out or LATEST_REPORT
+    write_report(params.load(), target)
     print(target)
-
-
-def _where(chosen: "Params") -> str:
-    """Say where the runs are found, without credentials."""
-    from primorl.tracking.store import without_credentials
-
-    uri = chosen.tracking.uri or "sqlite:///mlflow.db"
-    name = without_credentials(uri)
-    if urlsplit(uri).hostname is not None:
-        return f"MLflow's store is {name}."
-    if Path("Makefile").exists():
-        return "`make ui` shows MLflow."
-    if uri.startswith("sqlite"):
-        return f"`mlflow ui --backend-store-uri {name}` shows MLflow."
-    return "MLflow's store is the one that tracking.uri in params.yaml names."
-
-
-def _spending(chosen: "Params") -> "Spending | None":
-    """Read the ledger's history of the units that are here; None: nothing was charged to them."""
-    from primorl.data.storage.schema import Manifest
-    from primorl.paid.accounts import begun_ledger, budget, dataset_version
-    from primorl.report.facts import Spending
-
-    opened = begun_ledger(chosen)
-    if opened is None:
-        return None
-    manifest = Manifest.load(MANIFEST)
-    with closing(opened) as ledger:
-        account = ledger.account(dataset_version(manifest, PARTITIONS))
-    if not account.entries:
-        return None
-    limit, delta = budget(chosen, manifest.private_units), chosen.privacy.budget.delta
-    charges = tuple((charge.stage, charge.time[:10], total) for charge, total in account.running(delta))
-    costs = {entry.charge.id: entry.cost for entry in account.entries}
-    return Spending(charges, None if limit is None else limit.epsilon, delta, costs)

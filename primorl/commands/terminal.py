@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from primorl.base.paths import PARAMS, PIPELINE
+from primorl.base.files import project_folder as project_folder  # `init` takes it from here
 
 _UNLIMITED = 10_000  # columns of a pipe or a file, where lines are never wrapped
 _GAP, _LEAST = 2, 3  # columns between cells, and of a cell that is cut
@@ -50,21 +50,6 @@ MOST_ROUNDS = 1_000_000
 """Rounds that `primorl plan` accounts at most."""
 AsJson: TypeAlias = Annotated[bool, flag("--json", "Print JSON.")]
 VoidOk: TypeAlias = Annotated[bool, flag("--void-ok", "Go on although the statement says not to rely on it.")]
-
-
-def project_folder(start: Path) -> Path:
-    """Find the project that ``start`` lies in.
-
-    Returns:
-        ``start`` if it has a ``params.yaml``; else the nearest folder above that has both ``params.yaml`` and
-        ``dvc.yaml``; else ``start``, as there is no project.
-    """
-    if (start / PARAMS).exists():
-        return start
-    for folder in start.parents:
-        if (folder / PARAMS).exists() and (folder / PIPELINE).exists():
-            return folder
-    return start
 
 
 @contextlib.contextmanager

@@ -69,9 +69,9 @@ class PendingCharge:
     paid: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Bill:
-    """Charges of the next run of the stages, and the account before them.
+    """Charges of the next run of the stages, and the account before them. As text, it is one line.
 
     Attributes:
         params: the choices.
@@ -79,6 +79,7 @@ class Bill:
         charges: the model's, then those of the clone and the questions.
         account: everything that was charged to the same units.
         budget: the limit of all of it; None: there is none.
+        online: words about users of the stage ``online``, who have an account of their own.
     """
 
     params: Params
@@ -86,6 +87,33 @@ class Bill:
     charges: tuple[PendingCharge, ...]
     account: Account
     budget: Budget | None
+    online: str = ""
+
+    def __str__(self) -> str:
+        """List the unpaid charges, and ε before and after them."""
+        if not self.unpaid:
+            return f"the next `dvc repro` charges nothing: all of it is paid{self.online}"
+        if self.model.epsilon is None:
+            variant = self.params.dynamics.variant
+            return f"the next `dvc repro` has no guarantee (variant {variant}): all ε then counts as spent"
+        most = "at most " if any(each.question is not None for each in self.unpaid) else ""
+        line = f"the next `dvc repro` charges {most}{list_charges(self.unpaid)}: ε {_shown(self.spent)} is spent, "
+        line += f"{_shown(self.after)} afterwards"
+        if self.budget is None:
+            return f"{line}, without a budget{self.online}"
+        line += f", of a budget of {at_most(self.budget.epsilon, 6)}"
+        if not self.fits:
+            line += ": what does not fit is refused before it reads a private row"
+        return line + self.online
+
+    __repr__ = __str__
+
+    @property
+    def near(self) -> bool:
+        """Whether more than 80% of the budget would be spent afterwards, or no guarantee would be left."""
+        if self.budget is None or not self.unpaid:
+            return False
+        return self.model.epsilon is None or self.after > _NEAR * self.budget.epsilon
 
     @classmethod
     def of(
@@ -385,21 +413,8 @@ def _with_model_epsilon(params: Params, epsilon: float) -> Params:
     return replace(params, privacy=privacy, behaviour=behaviour, evaluation=evaluation)
 
 
-@dataclass(frozen=True)
-class Preview:
-    """Charges of the next `dvc repro`, in words.
-
-    Attributes:
-        line: to be printed.
-        near: whether more than 80% of the budget would be spent afterwards.
-    """
-
-    line: str
-    near: bool
-
-
-def preview(params: Params) -> Preview | None:
-    """Preview the most that the next run charges to the partitioned units; None: they will be made, or made anew.
+def preview(params: Params) -> Bill | None:
+    """Make the bill of the next run on the partitioned units; None: they will be made, or made anew.
 
     Raises:
         PipelineError: the settings do not fit the data, or `dvc status` fails.
@@ -412,21 +427,7 @@ def preview(params: Params) -> Preview | None:
         return None
     _, _, plan = next_run(params, partitions)
     bill = next_bill(params, partitions, plan, lambda: same_questions(changed))
-    online = _online(params) if params.online.asked and changed else ""
-    if not bill.unpaid:
-        return Preview(f"the next `dvc repro` charges nothing: all of it is paid{online}", near=False)
-    if bill.model.epsilon is None:
-        line = f"the next `dvc repro` has no guarantee (variant {params.dynamics.variant}): all ε then counts as spent"
-        return Preview(line, near=bill.budget is not None)
-    most = "at most " if any(each.question is not None for each in bill.unpaid) else ""
-    line = f"the next `dvc repro` charges {most}{list_charges(bill.unpaid)}: ε {_shown(bill.spent)} is spent, "
-    line += f"{_shown(bill.after)} afterwards"
-    if bill.budget is None:
-        return Preview(f"{line}, without a budget{online}", near=False)
-    line += f", of a budget of {at_most(bill.budget.epsilon, 6)}"
-    if not bill.fits:
-        line += ": what does not fit is refused before it reads a private row"
-    return Preview(line + online, near=bill.after > _NEAR * bill.budget.epsilon)
+    return replace(bill, online=_online(params)) if params.online.asked and changed else bill
 
 
 def _online(params: Params) -> str:

@@ -176,11 +176,11 @@ def test_a_run_is_refused_before_it_begins_unless_it_is_paid(here: Params, monke
     monkeypatch.setattr(bill, "changed_stages", lambda: {"train_model"})
     paid = preview(limited(here, None))
     assert paid is not None
-    assert "nothing: all of it is paid" in paid.line
+    assert "nothing: all of it is paid" in str(paid)
     monkeypatch.setattr(bill, "changed_stages", lambda: {"online"})
     arriving = preview(edited(limited(here, None), online={"users": 5}))
     assert arriving is not None
-    assert "they are counted apart from the log's units" in arriving.line
+    assert "they are counted apart from the log's units" in str(arriving)
     baseline = edited(here, dynamics={"variant": "mopo"})
     check_next(limited(baseline, None))
     with pytest.raises(BudgetExceeded):
@@ -194,8 +194,8 @@ def test_a_terminal_is_asked_near_the_budget(
         found = preview(limited(here, budget))
         assert found is not None
         assert found.near is near
-        assert f"of a budget of {budget:g}" in found.line
-        assert ("what does not fit is refused" in found.line) is refused
+        assert f"of a budget of {budget:g}" in str(found)
+        assert ("what does not fit is refused" in str(found)) is refused
     terminal, pipe = SimpleNamespace(isatty=lambda: True), SimpleNamespace(isatty=lambda: False)
     monkeypatch.setattr(command.typer, "confirm", lambda question: False)
     monkeypatch.setattr(command, "sys", SimpleNamespace(stdin=terminal, stdout=terminal))

@@ -1,0 +1,251 @@
+"""A project in Python: its bill, its runs and their results, by the stages that `dvc repro` runs.
+
+Settings are those of ``params.yaml``, and a run writes them there, as ``dvc exp run -S`` does.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import chdir, closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pandas as pd
+
+import primorl
+from primorl.base.dvc import show_dvc
+from primorl.base.errors import PipelineError
+from primorl.base.files import project_folder, replaced_file
+from primorl.base.paths import CURVES, LATEST_REPORT, MANIFEST, PARAMS, PARTITIONS, PIPELINE, SUMMARY
+from primorl.base.processes import git_commit
+from primorl.base.template import check_version
+from primorl.config.params import Params, load, parse
+from primorl.config.reading import found_at, read_yaml
+from primorl.data.storage.schema import Manifest
+from primorl.evaluate.summary import Summary
+from primorl.evaluate.wording import text
+from primorl.paid.accounts import begun_ledger, budget, dataset_version
+from primorl.paid.bill import UNKNOWN, Bill, preview
+from primorl.policy.loaded import Policy, load_policy
+from primorl.privacy.statement import Statement
+from primorl.report.facts import Spending, read_facts
+from primorl.report.page import page
+from primorl.run import Run as VerifiedRun
+from primorl.tracking.store import results, without_credentials
+
+
+class Project:
+    """A project: a folder with ``params.yaml`` and ``dvc.yaml``.
+
+    Its methods do what the commands do, from any working directory, and raise the same errors of one line.
+
+    Args:
+        folder: the project's, or one inside it.
+
+    Attributes:
+        folder: of the project.
+
+    Raises:
+        PipelineError: neither the folder nor one above it is a project.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str] = ".") -> None:
+        place = Path(folder).resolve()
+        self.folder = project_folder(place)
+        if not ((self.folder / PARAMS).exists() and (self.folder / PIPELINE).exists()):
+            raise PipelineError(
+                f"{place}: no project; allowed is a folder with {PARAMS} and {PIPELINE}, or one inside it; "
+                "`primorl init DIR` makes a project"
+            )
+
+    def __repr__(self) -> str:
+        return f"Project({str(self.folder)!r})"
+
+    def bill(self) -> Bill:
+        """Tell what the next run charges. Nothing is charged, and no private row is read.
+
+        Data that are not there yet, or are out of date, are made first: `dvc repro partition`.
+
+        Raises:
+            PipelineError: the settings are wrong, or a stage fails.
+        """
+        with chdir(self.folder):
+            params = load()
+            found = preview(params)
+            if found is None:
+                show_dvc("repro", "--quiet", "partition")
+                found = preview(params)
+            if found is None:
+                raise PipelineError(UNKNOWN)
+            return found
+
+    def run(self, *, dataset: str | None = None, epsilon: float | None = None, **settings: Any) -> "Run":
+        """Run the stages whose inputs changed, and show what they print. Without any, nothing is trained or charged.
+
+        Args:
+            dataset: name of a file in ``datasets/``.
+            epsilon: ``privacy.total_epsilon``, of model, clone and questions together.
+            settings: others, as ``params.yaml`` has them: ``seed=1``, ``policy={"epochs": 20, "seeds": [0, 1]}``. All
+                settings are written to that file; the next run has them too.
+
+        Raises:
+            PipelineError: a setting is unknown or wrong, the budget does not allow the run, or a stage fails.
+        """
+        given = settings | ({"dataset": dataset} if dataset is not None else {})
+        with chdir(self.folder):
+            check_version(primorl.__version__)
+            raw = read_yaml(PARAMS, "")
+            changes = dict(_leaves(given, raw)) | ({"privacy.total_epsilon": epsilon} if epsilon is not None else {})
+            _check(changes, raw)
+            if changes and git_commit() is None:
+                raise PipelineError(
+                    f"{self.folder}: no commit yet, which an experiment of DVC begins from; run `git add --all` and "
+                    "`git commit` there"
+                )
+            words = [f"-S{key}={json.dumps(value)}" for key, value in changes.items()]
+            show_dvc(*(("exp", "run", *words) if words else ("repro",)))
+            return Run.read(self)
+
+    def runs(self, *, max_epsilon: float | None = None, sweeps: bool = False) -> pd.DataFrame:
+        """List the results on the dataset of ``params.yaml``, best first, as `primorl runs` does.
+
+        Args:
+            max_epsilon: only private results with at most this ε; None: all.
+            sweeps: also the trials of sweeps.
+
+        Returns:
+            One row a result, with a column for every setting that differs among them.
+        """
+        with chdir(self.folder):
+            found = results(load(), most_epsilon=max_epsilon, sweeps=sweeps)
+        rows = [{key: value for key, value in asdict(each).items() if key != "settings"} for each in found]
+        return pd.DataFrame([row | each.settings for row, each in zip(rows, found, strict=True)])
+
+
+@dataclass(frozen=True, repr=False)
+class Run:
+    """A finished run. Its results stay the same when the project runs again; as text, they are a short table.
+
+    Attributes:
+        project: it is of.
+        summary: content of ``metrics/summary.json``, such as ``summary.epsilon`` and ``summary.return_mean``.
+        statement: the policy's privacy statement.
+        curve: value of the policy after every epoch, and its interval.
+    """
+
+    project: Project
+    summary: Summary
+    statement: Statement
+    curve: pd.DataFrame
+    _policy: Policy | PipelineError
+
+    @classmethod
+    def read(cls, project: Project) -> "Run":
+        """Read the run in the working directory, and compare its files with each other."""
+        found = VerifiedRun.read(load())
+        policy: Policy | PipelineError
+        try:
+            policy = load_policy(found.folder)
+        except PipelineError as advised_against:
+            policy = advised_against
+        curve = pd.read_csv(CURVES, index_col="epoch").dropna(axis="columns", how="all")
+        return cls(project, found.evaluated, found.policy, curve, policy)
+
+    def __repr__(self) -> str:
+        return text(self.summary.to_json())
+
+    @property
+    def policy(self) -> Policy:
+        """The trained policy.
+
+        Raises:
+            PipelineError: the run advises against it; the message names the policy to use instead.
+        """
+        if isinstance(self._policy, PipelineError):
+            raise self._policy
+        return self._policy
+
+    def report(self, out: str | os.PathLike[str] | None = None) -> Path:
+        """Write the report, with what was spent since and the other results; return the path.
+
+        Args:
+            out: a name that ends in ``.html``; None: ``reports/latest.html`` of the project.
+
+        Raises:
+            PipelineError: the project has run again since, or a file is missing or contradicts another.
+        """
+        target = self.project.folder / LATEST_REPORT if out is None else Path(out).resolve()
+        with chdir(self.project.folder):
+            if Summary.read(SUMMARY) != self.summary:
+                raise PipelineError(f"{SUMMARY}: found the results of another run; report on a run before the next one")
+            write_report(load(), target)
+        return target
+
+
+def _leaves(given: Mapping[str, Any], there: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield settings by dotted key. A mapping is a block where ``params.yaml`` has one, and a value elsewhere."""
+    for key, value in given.items():
+        below = there.get(key) if isinstance(there, dict) else None
+        if isinstance(value, Mapping) and isinstance(below, dict) and below:
+            yield from _leaves(value, below, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _check(changes: Mapping[str, Any], raw: Any) -> None:
+    """Check settings with these changes; DVC would remove outputs before a stage finds a mistake."""
+    for key, value in changes.items():
+        block, _, last = key.rpartition(".")
+        (found_at(raw, block) if block else raw)[last] = value
+    parse(raw)
+
+
+def write_report(params: Params, target: Path) -> None:
+    """Write the report of the run in the working directory, with the ledger's history and other results.
+
+    Raises:
+        PipelineError: a file is missing or contradicts another, or the target is no ``.html`` file.
+    """
+    if target.suffix != ".html":
+        raise PipelineError(f"--out: found {str(target)!r}; allowed is a name that ends in .html")
+    try:
+        found = results(params, most_epsilon=None, sweeps=True)
+    except PipelineError as missing:  # the files may have come from a remote
+        print(f"note: without other results: {missing}", file=sys.stderr)
+        found = []
+    others = [(each.name, each.epsilon, each.value, each.by) for each in found]
+    facts = read_facts(params, spending=_spending(params), others=others, mlflow=_where(params))
+    with replaced_file(target) as fresh:
+        fresh.write_text(page(facts), encoding="utf-8")
+
+
+def _where(params: Params) -> str:
+    """Say where the runs are found, without credentials."""
+    uri = params.tracking.uri or "sqlite:///mlflow.db"
+    name = without_credentials(uri)
+    if urlsplit(uri).hostname is not None:
+        return f"MLflow's store is {name}."
+    if Path("Makefile").exists():
+        return "`make ui` shows MLflow."
+    if uri.startswith("sqlite"):
+        return f"`mlflow ui --backend-store-uri {name}` shows MLflow."
+    return "MLflow's store is the one that tracking.uri in params.yaml names."
+
+
+def _spending(params: Params) -> Spending | None:
+    """Read the ledger's history of the units that are here; None: nothing was charged to them."""
+    opened = begun_ledger(params)
+    if opened is None:
+        return None
+    manifest = Manifest.load(MANIFEST)
+    with closing(opened) as ledger:
+        account = ledger.account(dataset_version(manifest, PARTITIONS))
+    if not account.entries:
+        return None
+    limit, delta = budget(params, manifest.private_units), params.privacy.budget.delta
+    charges = tuple((charge.stage, charge.time[:10], total) for charge, total in account.running(delta))
+    costs = {entry.charge.id: entry.cost for entry in account.entries}
+    return Spending(charges, None if limit is None else limit.epsilon, delta, costs)

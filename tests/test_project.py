@@ -1,0 +1,87 @@
+"""A project in Python runs the stages that `dvc repro` runs, from any folder, and hands out what a run left."""
+
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import primorl
+from primorl.base.dvc import show_dvc
+from primorl.base.errors import PipelineError
+from primorl.config.params import plain
+from primorl.project import Project
+from tests.pipeline.test_evaluate import chosen, project
+from tests.projects import write_settings
+from tests.report.test_facts import evaluated
+
+__all__ = ["project"]
+
+
+@pytest.fixture
+def words(project: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, ...]]:
+    """Arguments of DVC, which runs nothing here; the working directory is beside the project."""
+    evaluated()
+    content = plain(chosen())
+    content["privacy"] |= {"total_epsilon": 2.0, "target_epsilon": None, "noise_multiplier": None}
+    write_settings(content)
+    Path("dvc.yaml").touch()
+    found: list[tuple[str, ...]] = []
+    monkeypatch.setattr("primorl.project.show_dvc", lambda *given: found.append(given))
+    monkeypatch.setattr("primorl.project.git_commit", lambda: "0123")
+    monkeypatch.chdir(tmp_path.parent)
+    return found
+
+
+def test_settings_reach_dvc_and_the_results_stay(words: list[tuple[str, ...]], tmp_path: Path) -> None:
+    here = Project(tmp_path)
+    run = here.run()
+    here.run(epsilon=1.0, seed=3, policy={"epochs": 2, "seeds": [0, 1]})
+    changed = ("-Sseed=3", "-Spolicy.epochs=2", "-Spolicy.seeds=[0, 1]", "-Sprivacy.total_epsilon=1.0")
+    assert words == [("repro",), ("exp", "run", *changed)]
+    assert run.summary.return_mean == pytest.approx(float(run.curve["return_mean"].iloc[-1]))
+    assert run.policy.act([1.0, 0.0, 0.0]).shape == (1,)  # type: ignore[union-attr]
+    assert run.statement.private
+    assert repr(run).startswith("dataset ")
+    assert run.report("page.html") == tmp_path.parent / "page.html"
+    assert "page.html" not in {file.name for file in tmp_path.iterdir()}
+    found = here.runs()
+    assert isinstance(found, pd.DataFrame)
+    summary = tmp_path / "metrics/summary.json"
+    summary.write_text(summary.read_text().replace('"seed": 0', '"seed": 1'))
+    with pytest.raises(PipelineError, match=r"^metrics/summary\.json: found the results of another run"):
+        run.report()
+
+
+def test_what_cannot_run_is_one_line_before_dvc_begins(
+    words: list[tuple[str, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = primorl.Project(tmp_path / "models")
+    for given, says in (
+        ({"policy": {"epoch": 2}}, "params.yaml: policy.epoch: unknown key"),
+        ({"sed": 1}, "params.yaml: sed: unknown key"),
+        ({"epsilon": "much"}, "params.yaml: privacy.total_epsilon: found 'much'"),
+        ({"dataset": "gone"}, "params.yaml: dataset: found 'gone'"),
+    ):
+        with pytest.raises(PipelineError, match=says):
+            here.run(**given)  # type: ignore[arg-type]
+    monkeypatch.setattr("primorl.project.git_commit", lambda: None)
+    with pytest.raises(PipelineError, match="no commit yet"):
+        here.run(seed=1)
+    with pytest.raises(PipelineError, match=r"^\S+: no project; allowed is a folder with params\.yaml and dvc\.yaml"):
+        Project(tmp_path.parent)
+    assert words == []
+
+
+def test_a_stage_that_fails_is_told_in_its_own_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Twin: one that succeeds. What it prints is seen either way."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho said; [ $4 = well ] && exit\necho 'error: params.yaml: odd' >&2; exit 1\n")
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+    show_dvc("repro", "well")
+    with pytest.raises(PipelineError, match=r"^params\.yaml: odd$"):
+        show_dvc("repro", "badly")
+    assert capfd.readouterr().out == "said\nsaid\nerror: params.yaml: odd\n"
