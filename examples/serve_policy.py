@@ -4,10 +4,10 @@ python examples/serve_policy.py --policy models/policy --port 8000
 curl -d '{"observation": [1.0, 0.0, 0.0]}' http://127.0.0.1:8000/act
 curl -d '{"observation": {"age": 61, "pressure": 80, "dose before": 0}}' http://127.0.0.1:8000/act   (of a log)
 
-The answer is {"action": [0.3]}, or {"action": 2} where actions are discrete. Where a value lies far outside the public
-range, or a column is two categories or none, it is {"abstained": true, "reason": "..."}, also with status 200: the
-policy was asked and gives no action. An observation of another width, or with something else than numbers, is status
-422. No value is logged or sent back.
+The answer is {"action": [0.3]}, or {"action": 2, "action_name": "high"} where actions are discrete. Where a value lies
+far outside the public range, or a column is two categories or none, it is {"abstained": true, "reason": "..."}, also
+with status 200: the policy was asked and gives no action. An observation of another width, or with something else than
+numbers and names of categories, is status 422. No value is logged or sent back.
 
 Other machines cannot reach it by default. It has no encryption and asks nobody who they are. Put a server that does
 both in front of it before you name another address with --host.
@@ -68,9 +68,10 @@ class Handler(BaseHTTPRequestHandler):
             return HTTPStatus.BAD_REQUEST, {"error": "found no JSON; allowed is an object with a key observation"}
         observation = asked.get("observation") if isinstance(asked, dict) else None
         if isinstance(observation, dict):
-            observation = self._by_name(observation)
-        given = list(observation.values()) if isinstance(observation, dict) else observation
-        if not isinstance(given, list) or any(type(value) not in (int, float) for value in given):
+            fits = not any(isinstance(value, list | dict) for value in observation.values())
+        else:
+            fits = isinstance(observation, list) and all(type(value) in (int, float) for value in observation)
+        if not fits:
             names = ", ".join(self.policy.observation_names) or "no names"
             allowed = (
                 f"allowed is a list of {self.policy.observation_size} numbers, or an object with numbers by {names}"
@@ -78,22 +79,14 @@ class Handler(BaseHTTPRequestHandler):
             return HTTPStatus.UNPROCESSABLE_ENTITY, {"error": f"observation: found no list of numbers; {allowed}"}
         try:
             action = self.policy.act(observation)
+            answer: dict[str, Any] = {"action": action if isinstance(action, int) else action.tolist()}
+            if self.policy.action_names and isinstance(action, int):
+                answer["action_name"] = self.policy.action_names[action]
         except OutsideRangeError as outside:
             return HTTPStatus.OK, {"abstained": True, "reason": str(outside)}
         except ObservationError as wrong:
             return HTTPStatus.UNPROCESSABLE_ENTITY, {"error": str(wrong)}
-        return HTTPStatus.OK, {"action": action if isinstance(action, int) else action.tolist()}
-
-    def _by_name(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Add the dimensions ``meal=snack`` of a category that is given as ``meal``: 1 where it is `snack`, else 0."""
-        added = {}
-        for own in self.policy.categories:
-            for name in (self.policy.observation_names[column] for column in own):
-                column, _, category = name.partition("=")
-                if name not in given and column in given:
-                    added[name] = float(str(given[column]) == category)
-        names = self.policy.observation_names
-        return {name: value for name, value in (given | added).items() if name in names}
+        return HTTPStatus.OK, answer
 
 
 def server(policy: Policy, host: str, port: int) -> ThreadingHTTPServer:

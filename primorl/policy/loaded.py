@@ -6,7 +6,7 @@ Needs numpy, safetensors and pydantic, and no torch. Runs nothing from the files
 import itertools
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -97,7 +97,8 @@ class Policy:
         Args:
             observation: ``[S]`` or ``[n, S]``, in the environment's units: an array, a list or a tensor. Of a table
                 or a dict of columns, the columns are found by `observation_names`, in any order, and
-                others are left aside; where the policy has no names, a table's columns are taken in their order.
+                others are left aside. A category ``meal=snack`` is also read from a column ``meal``. Where the policy
+                has no names, a table's columns are taken in their order.
 
         Returns:
             In a box: float32 ``[A]`` or ``[n, A]`` within its bounds. Discrete: an int, or int64 ``[n]``.
@@ -107,13 +108,30 @@ class Policy:
             ObservationError: the width is wrong, a column is missing, or a value is missing, masked or not a finite
                 real number. Text is never read as a number.
         """
-        values, single = matrix(observation, self.observation_names, self.observation_size)
+        values, single = self._matrix(observation)
         for what, wrong in self._unanswerable(values).items():
             self._refuse(wrong, what, single)
         actions = self._actions(values.astype(np.float32))
         if not single:
             return actions
         return int(actions[0]) if self.discrete_actions else actions[0]
+
+    def act_named(self, observation: Any) -> "str | dict[str, float] | list[str] | list[dict[str, float]]":
+        """Give the actions of `act` by their names.
+
+        Returns:
+            Discrete: the action's name, ``"high"``. In a box: its numbers by name, ``{"dose": 0.3}``. Of a batch: a
+            list of these. Where actions have no names: the number as text, and ``action_0`` and so on.
+        """
+        actions = np.atleast_1d(self.act(observation))
+        discrete, names = self.discrete_actions, self.action_names
+        if discrete:
+            named: list[Any] = [names[number] if names else str(number) for number in actions]
+        else:
+            names = names or tuple(f"action_{number}" for number in range(self.action_size))
+            named = [dict(zip(names, row, strict=True)) for row in np.atleast_2d(actions).tolist()]
+        single = self._matrix(observation)[1]
+        return named[0] if single else named
 
     def act_or_abstain(self, observations: Any) -> "tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]":
         """The environment's actions for the rows that `act` would answer; no action for the others.
@@ -129,7 +147,7 @@ class Policy:
         Raises:
             ObservationError: not real numbers, a column is missing, or not of shape ``[n, S]``.
         """
-        values, single = matrix(observations, self.observation_names, self.observation_size)
+        values, single = self._matrix(observations)
         if single:
             size = self.observation_size
             raise ObservationError(f"observations: found shape {size}; allowed: [n, {size}]")
@@ -145,17 +163,32 @@ class Policy:
 
         The public range, widened on both sides by one standard deviation of the public data. That of a simulator's
         policy is widened by its own width as well: the public episodes often know a small part of its states, and a
-        wrong action there does no harm.
+        wrong action there does no harm. A time that counts as `elapsed.most` where it is longer has no highest value.
         """
         if self.observation_range is None:
             return np.full(self.observation_size, -np.inf), np.full(self.observation_size, np.inf)
         low, high = (side.astype(np.float64) for side in self.observation_range)
         margin = self.observation_scale + (high - low if self.simulated else 0.0)
-        return low - margin, high + margin
+        longest = self.longest
+        return low - margin, np.where(longest <= high + margin, np.inf, high + margin)
+
+    @property
+    def longest(self) -> Floats:
+        """The most that each dimension counts, ``[S]``: infinite, but for the time since the row before."""
+        longest = np.full(self.observation_size, np.inf)
+        if self.elapsed is not None:
+            longest[self.observation_names.index(self.elapsed.name)] = self.elapsed.most
+        return longest
+
+    def _matrix(self, observation: Any) -> tuple[Floats, bool]:
+        one_hot = {
+            self.observation_names[column] for own in self.categories for column in own if self.observation_names
+        }
+        return matrix(observation, self.observation_names, self.observation_size, one_hot)
 
     def reasons(self, observations: Any) -> list[str]:
         """Why `act_or_abstain` abstains on each row, in words that quote no value; empty where it does not."""
-        values, _ = matrix(observations, self.observation_names, self.observation_size)
+        values, _ = self._matrix(observations)
         said = np.full(len(values), "", dtype=object)
         for what, wrong in reversed(self._unanswerable(values).items()):
             rows = wrong.any(axis=1)
@@ -197,6 +230,7 @@ class Policy:
         raise kind(f"{where}: {what}{hint}; check units and the order of columns")
 
     def _actions(self, rows: Array) -> npt.NDArray[Any]:
+        rows = np.minimum(rows, self.longest.astype(np.float32))
         hidden = (rows - self.observation_mean) / self.observation_scale
         *inner, weight, bias = (layer[0] for layer in self.layers)
         for inner_weight, inner_bias in zip(inner[::2], inner[1::2], strict=True):
@@ -316,13 +350,14 @@ def _names(names: tuple[str, ...] | None, size: int) -> tuple[str, ...]:
     return names or ()
 
 
-def matrix(observation: Any, names: Sequence[str], size: int) -> tuple[Floats, bool]:
+def matrix(observation: Any, names: Sequence[str], size: int, one_hot: Collection[str] = ()) -> tuple[Floats, bool]:
     """``[n, S]`` with NaN for a missing value, and whether there was one observation and no batch.
 
     Args:
         observation: ``[S]`` or ``[n, S]``: an array, a list or a tensor; or a table with named columns.
         names: of the S dimensions; empty: a table's columns are taken in their order.
         size: S.
+        one_hot: names of the form ``meal=snack``, which may be read from a column ``meal``.
 
     Raises:
         ObservationError: the width is wrong, a column is missing, or there is something else than real numbers.
@@ -333,13 +368,23 @@ def matrix(observation: Any, names: Sequence[str], size: int) -> tuple[Floats, b
     if there is None:
         values = _real(observation, "observation")
     else:
-        if missing := [name for name in names if name not in there]:
+        found = {name: _places(name, there, category=name in one_hot) for name in names}
+        if missing := [name for name, places in found.items() if not places]:
             raise ObservationError(
                 f"observation: found no column {', '.join(missing)}; needed are {', '.join(names)}; or give an array "
                 "with its columns in this order"
             )
+        if twice := next((places for places in found.values() if len(places) > 1), None):
+            raise ObservationError(
+                f"observation: found columns {' and '.join(map(repr, twice))}, which tell the same; give one of them"
+            )
         try:
-            columns = [_real(observation[name], f"observation: column {name!r}") for name in names]
+            columns = []
+            for name, (place,) in found.items():
+                what, given = f"observation: column {place!r}", observation[place]
+                columns.append(
+                    _real(given, what) if place == name else _is_category(given, name[len(place) + 1 :], what)
+                )
         except KeyError:  # Arrow, of a name that is there twice
             columns = []
         if len({column.shape for column in columns}) != 1:
@@ -352,6 +397,26 @@ def matrix(observation: Any, names: Sequence[str], size: int) -> tuple[Floats, b
         shape = "x".join(map(str, values.shape)) or "a single number"
         raise ObservationError(f"observation: found shape {shape}; allowed: [{size}] or [n, {size}]")
     return values[None] if single else values, single
+
+
+def _places(name: str, there: Collection[str], *, category: bool) -> list[str]:
+    """Find the columns that tell a dimension: that of its name, and those that it may be a category of."""
+    found = [name] if name in there else []
+    if category:
+        found += [name[:index] for index, letter in enumerate(name) if letter == "=" and name[:index] in there]
+    return found
+
+
+def _is_category(given: Any, category: str, what: str) -> Floats:
+    """1 where a value is the category, else 0: text, a whole number or a truth value; a missing one is no category."""
+    values = np.asarray(np.ma.filled(given.astype(object), None) if np.ma.isMaskedArray(given) else given, dtype=object)
+    found = np.zeros(values.shape)
+    for place, value in np.ndenumerate(values):
+        if isinstance(value, float | np.floating) and not np.isnan(value):
+            raise ObservationError(f"{what}: found a decimal number; allowed: text, whole numbers or truth values")
+        text = str(value).lower() if isinstance(value, bool | np.bool_) else str(value)  # as Arrow writes them
+        found[place] = value is not None and text == category
+    return found
 
 
 def _columns(observation: Any) -> list[Any] | None:

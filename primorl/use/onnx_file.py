@@ -109,7 +109,10 @@ def graph(policy: Policy) -> "onnx.ModelProto":
     least = node("ReduceMin", [fine], "all_fine", axes=[1], keepdims=int(keep))
     answered = node("Cast", [least], "answered", to=TensorProto.BOOL)
 
-    centred = node("Sub", [OBSERVATION, constant("mean", policy.observation_mean)], "centred")
+    given, longest = OBSERVATION, policy.longest
+    if np.isfinite(longest).any():  # a longer time counts as this
+        given = node("Min", [OBSERVATION, constant("longest", longest.astype(np.float32))], "counted")
+    centred = node("Sub", [given, constant("mean", policy.observation_mean)], "centred")
     hidden = node("Div", [centred, constant("scale", policy.observation_scale)], "standardised")
     layers = [layer[0] for layer in policy.layers]
     for number, (weight, bias) in enumerate(zip(layers[::2], layers[1::2], strict=True)):
@@ -160,10 +163,12 @@ def _probes(policy: Policy) -> Array:
     mean, scale = policy.observation_mean, policy.observation_scale
     rows = (mean + 2 * scale * generator.standard_normal((_CHECKED_ROWS, S))).astype(np.float32)
     if policy.observation_range is not None:
-        rows[::2] = generator.uniform(low, high, (len(rows[::2]), S))
+        rows[::2] = generator.uniform(low, np.minimum(high, 2 * policy.longest), (len(rows[::2]), S))
         rows = np.clip(rows, low, high)
         rows[0], rows[1] = low, high
-        rows[2, 0], rows[3, -1] = np.nextafter(low[0], np.float32(-np.inf)), np.nextafter(high[-1], np.float32(np.inf))
+        with np.errstate(over="ignore"):  # beyond the largest number
+            rows[2, 0] = np.nextafter(low[0], np.float32(-np.inf))
+            rows[3, -1] = np.nextafter(high[-1], np.float32(np.inf))
     rows[4, -1], rows[5, 0] = np.nan, np.inf
     for own in policy.categories:  # one of each column, but for one row with two or none
         rows[:, own] = np.eye(len(own))[generator.integers(len(own), size=len(rows))]

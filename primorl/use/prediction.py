@@ -154,8 +154,7 @@ class ObservationTable:
         vector: whether a column ``observation`` of vectors of size S may take the place of the named ones.
         keep: other columns to give with every batch.
         decimal_point: of numbers that are text, as all of a CSV are.
-        elapsed: the dimension that is the time since the row before. Its column is cut at the declared bound, as
-            `ingest` does.
+        elapsed: the dimension that is the time since the row before.
         by: columns that `elapsed` is computed from; None: a column of its name has it.
 
     Attributes:
@@ -283,8 +282,6 @@ class ObservationTable:
                 continue
             self._refuse_marks(column, columns[column], before)
             turned[index] = _numbers(columns[column], self._decimal_point)
-            if self._elapsed is not None and column == self._elapsed.name:
-                turned[index] = turned[index].clip(max=self._elapsed.most)
         for column, indices in of.items():
             declared = pa.array([self._dimensions[index][1] for index in indices])
             found = pc.index_in(columns[column].cast(pa.string()), value_set=declared)

@@ -1,0 +1,93 @@
+"""Python, `primorl predict`, the ONNX file and the service give the same action for the same row, by name, or none."""
+
+import csv
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from primorl.base.records import ElapsedTime
+from primorl.policy.loaded import ObservationError
+from primorl.use.onnx_file import export
+from primorl.use.prediction import predict
+from tests.examples.test_serve_policy import asked, serving
+from tests.policy.test_exported import policy as network
+from tests.policy.test_loaded import loaded
+from tests.statements import OF_TRAINING
+
+onnx = pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
+
+NAMES = ("meal=none", "meal=snack", "hours")
+ANSWERED: list[dict[str, Any]] = [
+    {"meal": "none", "hours": 5},
+    {"hours": 5.25, "meal": "snack", "patient": "A"},
+    {"meal=none": 0, "meal=snack": 1, "hours": 4.9},
+    {"meal": "snack", "hours": 400},
+]
+"""The last one counts as the most hours."""
+REFUSED: list[dict[str, Any]] = [
+    {"meal=none": 1, "meal=snack": 1, "hours": 5},
+    {"meal=none": 0, "meal=snack": 0, "hours": 5},
+    {"meal=none": 0.5, "meal=snack": 0.5, "hours": 5},
+    {"meal": "dinner", "hours": 5},
+    {"meal": None, "hours": 5},
+    {"meal": "none", "hours": None},
+    {"meal": "none", "hours": float("nan")},
+    {"meal": "none", "hours": -99},
+    {"meal": "none", "hours": math.inf},
+    {"meal=none": None, "meal=snack": 1, "hours": 5},
+]
+
+
+def encoded(row: dict[str, Any]) -> list[float]:
+    """The row as a caller of ONNX gives it."""
+    given = {f"meal={name}": float(row["meal"] == name) for name in ("none", "snack")} if "meal" in row else row
+    return [float("nan") if value is None else float(value) for value in ({**row, **given}[name] for name in NAMES)]
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+def test_four_ways_to_use_a_policy_agree_on_every_row(tmp_path: Path, discrete: bool) -> None:
+    low, high = (network(0).observation_mean * 0, network(0).observation_mean * 0 + 6)
+    policy = loaded(
+        tmp_path / "policy",
+        discrete=discrete,
+        observation_range=(low, high),
+        names=(NAMES, ("low", "high")),
+        one_hot=((0, 2),),
+        elapsed=ElapsedTime(name="hours", unit="hours", most=6.0),
+    )
+    export(policy, OF_TRAINING, tmp_path / "policy.onnx")
+    session = onnx.InferenceSession(str(tmp_path / "policy.onnx"), providers=["CPUExecutionProvider"])
+    with serving(policy) as port:
+        for row in (*ANSWERED, *REFUSED):
+            file, out = tmp_path / "in.csv", tmp_path / "out.csv"
+            with file.open("w", newline="") as written:
+                csv.writer(written).writerows([row.keys(), row.values()])
+            predict(policy, file, out)
+            (found,) = csv.DictReader(out.read_text().splitlines())
+            (by_onnx,) = session.run(None, {"observation": np.array([encoded(row)], np.float32)})[0]
+            _, served = asked(port, row)
+            if row in REFUSED:
+                with pytest.raises(ObservationError):
+                    policy.act(row)
+                assert (found["abstained"], found["reason"] != "") == ("true", True), row
+                assert by_onnx == -1 if discrete else np.isnan(by_onnx).all(), row
+                assert "action" not in served, row
+                continue
+            action: Any = policy.act(row)
+            named: Any = policy.act_named(row)
+            np.testing.assert_allclose(by_onnx, action, rtol=1e-5)
+            if discrete:
+                assert served == {"action": action, "action_name": named}
+                assert (found["action"], found["action_name"]) == (str(action), named)
+            else:
+                assert served == {"action": action.tolist()}
+                assert list(named) == ["low", "high"]
+                np.testing.assert_allclose([float(found[name]) for name in named], action, rtol=1e-6)
+    expected: Any = policy.act(np.array([encoded(row) for row in ANSWERED]))
+    assert policy.act_named(np.array([encoded(row) for row in ANSWERED])) == [policy.act_named(row) for row in ANSWERED]
+    np.testing.assert_allclose(expected[3], policy.act([0, 1, 6]), rtol=1e-6)
+    with pytest.raises(ObservationError, match="found columns 'meal=none' and 'meal', which tell the same"):
+        policy.act({"meal": "none", "meal=none": 1, "meal=snack": 0, "hours": 5})
