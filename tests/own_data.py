@@ -1,4 +1,4 @@
-"""docs/own-data.md: its commands lead from an empty folder and the wheel to a released policy."""
+"""docs/own-data.md and examples/own_log.ipynb lead from an empty folder and the wheel to a released policy."""
 
 import json
 import re
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from docs.tools.notebooks import script
 from tests.wheels import ROOT, build, environment
 
 COMMANDS = "\n".join(
@@ -50,3 +51,7 @@ def test_the_commands_of_the_page_lead_to_a_released_policy(tmp_path: Path) -> N
     assert all("primorl.version" in [dep["path"] for dep in stage["deps"]] for stage in stages.values())
     tracked = subprocess.run(["git", "ls-files"], cwd=project, capture_output=True, text=True, check=True).stdout
     assert not re.search(r"\.csv$|\.parquet$", tracked, re.M), "git has no row"
+    notebook = ["python", "-c", script(ROOT / "examples/own_log.ipynb")]
+    done = subprocess.run(notebook, cwd=place, env=shell, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Running stage" not in done.stdout, "it has the page's settings, so nothing is trained twice"
