@@ -107,7 +107,7 @@ class Project:
                 )
             words = [f"-S{key}={json.dumps(value)}" for key, value in changes.items()]
             show_dvc(*(("exp", "run", *words) if words else ("repro",)))
-            return Run.read(self)
+            return Run._read(self)
 
     def runs(self, *, max_epsilon: float | None = None, sweeps: bool = False) -> pd.DataFrame:
         """List the results on the dataset of ``params.yaml``, best first, as `primorl runs` does.
@@ -143,7 +143,7 @@ class Run:
     _policy: Policy | PipelineError
 
     @classmethod
-    def read(cls, project: Project) -> "Run":
+    def _read(cls, project: Project) -> "Run":
         """Read the run in the working directory, and compare its files with each other."""
         found = VerifiedRun.read(load())
         policy: Policy | PipelineError

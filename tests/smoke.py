@@ -54,9 +54,11 @@ def main() -> None:
         run(clone, "dvc", "repro")
         check_outputs(clone)
         before = store_size(clone)
-        again = run(clone, "dvc", "repro")
-        expect("Data and pipelines are up to date." in again, "a second `dvc repro` does nothing")
+        run(clone, "python", "-m", "docs.tools.notebooks", "examples/quick_start.ipynb")
+        again = (clone / "examples/quick_start.ipynb").read_text(encoding="utf-8")
+        expect("Data and pipelines are up to date." in again, "a second `dvc repro`, of a notebook, does nothing")
         expect(store_size(clone) == before, "a second `dvc repro` logs nothing")
+        run(clone, "git", "checkout", "--quiet", "examples")
         run(clone, "python", "-m", "primorl.commands.main", "summary")
         run(clone, "primorl", "data", "describe")
         run(clone, "primorl", "ledger", "verify")
@@ -100,11 +102,12 @@ def experiment_in_a_copy(clone: Path) -> None:
 
 
 def readme_in_order(clone: Path) -> None:
-    """Every step of the README works when all are pasted in their order; going back trains and charges nothing."""
+    """Every step of README and settings.md works when pasted in order; going back trains and charges nothing."""
     (clone / ".venv").symlink_to(Path(sys.executable).parents[1])  # instead of installing everything once more
     (Path(sys.executable).parents[1] / ".ready").touch()
-    blocks = re.findall(r"```sh\n(.*?)```", (clone / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
-    expect(len(blocks) == 4, "the README has its steps in four blocks")
+    text = "".join((clone / page).read_text(encoding="utf-8") for page in ("README.md", "docs/settings.md"))
+    blocks = re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL)
+    expect(len(blocks) == 4, "README and docs/settings.md have their steps in four blocks")
     for block in blocks:
         charges = run(clone, "primorl", "ledger", "show")
         run(clone, "bash", "-euc", block)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import primorl
-from docs.tools import reference, site
+from docs.tools import notebooks, reference, site
 from docs.tools.commands import Command, commands, problems, wrong_commands
 from docs.tools.markdown import ROOT, broken_links
 
@@ -43,6 +43,21 @@ def test_the_architecture_page_has_the_rooms_as_the_code_has_them() -> None:
         if not (ROOT / "primorl" / place).exists() and not (ROOT / place).exists()
     ]
     assert len(text.splitlines()) <= 100, "two screens"
+
+
+def test_every_page_is_in_one_of_four_parts_of_the_navigation() -> None:
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    assert re.findall(r"^  - ([\w ]+):$", nav, re.MULTILINE) == ["Start", "Guides", "Understand", "For maintainers"]
+    assert sorted(re.findall(r"[\w/-]+\.md", nav)) == sorted([*site.pages().values(), site.REFERENCE])
+
+
+@pytest.mark.parametrize("notebook", sorted((ROOT / "examples").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_a_notebook_has_the_outputs_of_a_run_and_no_path_of_a_machine(notebook: Path) -> None:
+    """`tests/smoke.py` and `tests/own_data.py` run them."""
+    compile(notebooks.script(notebook), notebook.name, "exec")
+    text = notebook.read_text(encoding="utf-8")
+    assert '"execution_count": null' not in text
+    assert not re.search(r"/(home|root|tmp|Users)/", text)
 
 
 def test_pages_that_the_code_names_exist() -> None:
@@ -95,6 +110,7 @@ def test_the_site_has_the_reference_and_its_links_stay_inside() -> None:
     assert 0 < namespace["plan"].spent().epsilon_pld < 4
     for needed in ("`primorl.load_policy`", "`Policy.act`", "`Statement.read`", "--target-epsilon E", "| `event` |"):
         assert needed in text
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
     assert "](docs/" not in first
     assert "](privacy.md)" in first
     assert not re.search(r"\]\([^)]*\.(py|json|yaml)[)#]", first)

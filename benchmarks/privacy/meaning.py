@@ -1,7 +1,8 @@
 """What ε means: tables and figures of docs/concepts.md. ``python -m benchmarks.privacy.meaning``.
 
-By the accountant's own trade-off curve, for a run of the default shape (q 0.1, T 150) at several ε. The peer is riskcal
-(Kulynych et al. 2024), which reads the rates off the same privacy loss distribution by another method.
+By the accountant's own trade-off curve, for a run of the default shape (everybody in each of 60 rounds) at several ε.
+The peer is riskcal (Kulynych et al. 2024), which reads the rates off the same privacy loss distribution by another
+method.
 """
 
 from importlib.metadata import version
@@ -19,7 +20,7 @@ from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.ledger.account import total_of
 
 COMMAND = "python -m benchmarks.privacy.meaning"
-DELTA, SAMPLING_PROBABILITY, ROUNDS = 1e-5, 0.1, 150
+DELTA, SAMPLING_PROBABILITY, ROUNDS = 1e-5, 1.0, 60
 EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
 DEFAULT = 0.5
 BUDGET, RUNS = 1.0, 5

@@ -24,7 +24,7 @@ ERRORS = (PipelineError, ObservationError)
 EXAMPLES = {
     "load_policy": """\
 policy = primorl.load_policy("models/policy")  # or the folder `policy` of a bundle
-policy.act({"glucose": 8.2, "meal=none": 0, "meal=snack": 1})
+policy.act({"glucose": 8.2, "meal": "snack"})
 policy.act(table)  # a pandas table with these columns: an action a row""",
     "load_model": """\
 model = primorl.load_model("models/dynamics")
@@ -35,7 +35,7 @@ project = primorl.Project("visits")
 project.bill()  # the next run's charges
 run = project.run(epsilon=1.0, policy={"epochs": 20})
 run  # a short table
-run.policy.act({"glucose": 8.2, "meal=none": 0, "meal=snack": 1})
+run.policy.act({"glucose": 8.2, "meal": "snack"})
 run.report("for-the-board.html")
 project.runs(max_epsilon=1.0)  # the best policy at ε ≤ 1 stands first""",
     "Statement": """\
