@@ -34,6 +34,7 @@ from benchmarks.machine import command, commit, keep, machine, read
 from benchmarks.quality.logs.log import TERMINATED, Act, Array, Box, Levels, Log, Number, Observed, State
 from benchmarks.quality.logs.project import act_of, data_project, lay, stages
 from primorl.base.paths import POLICY, SUMMARY
+from primorl.evaluate.statistics import MeanInterval
 from primorl.policy.exported import DeterministicPolicy
 
 _STAGES = ("train_model", "clone_behaviour", "optimize_policy", "optimize_mopo", "evaluate_private", "evaluate")
@@ -439,8 +440,27 @@ def truth(base: Irregular) -> dict[str, float]:
     return {name: float(returns().mean()) for name, returns in asked.items()}
 
 
+def table(rows: list[dict[str, Any]]) -> str:
+    """Make the table of docs/results.md: true returns, mean over seeds ± 95% (Student's t)."""
+    lines = [
+        "| log | learned from | seeds | at irregular decisions | at the grid's times | by the model | today | by hand |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, arm in product(LOGS, ARMS):
+        own = [row for row in rows if row["log"] == name and row["arm"] == arm and "at decisions" in row]
+        if len(own) < 2:
+            continue
+        cells = []
+        for key in ("at decisions", "at the grid", "model_value"):
+            found = MeanInterval.of(np.array([row[key] for row in own]))
+            cells.append(f"{found.mean:.2f} ± {found.high - found.mean:.2f}")
+        known = [f"{own[0]['truth'][key]:.2f}" for key in ("behaviour", "by hand")]
+        lines.append("| " + " | ".join([name, arm, str(len(own)), *cells, *known]) + " |")
+    return "\n".join(lines)
+
+
 def main() -> None:
-    """Run what is missing, then print the rows."""
+    """Run what is missing, then print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--logs", nargs="+", choices=LOGS, default=list(LOGS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
@@ -458,6 +478,7 @@ def main() -> None:
         rows.append(key | found | {"truth": truth(LOGS[name])} | same)
         keep("irregular", rows)
         print(key, found, flush=True)
+    print(table(rows))
 
 
 if __name__ == "__main__":
