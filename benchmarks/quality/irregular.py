@@ -443,7 +443,7 @@ def truth(base: Irregular) -> dict[str, float]:
 def table(rows: list[dict[str, Any]]) -> str:
     """Make the table of docs/results.md: true returns, mean over seeds ± 95% (Student's t)."""
     lines = [
-        "| log | learned from | seeds | at irregular decisions | at the grid's times | by the model | today | by hand |",
+        "| log | learned from | seeds | at decisions | at the grid's times | by the model | today | by hand |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for name, arm in product(LOGS, ARMS):
