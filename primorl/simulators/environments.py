@@ -91,6 +91,10 @@ def make(environment: str, render_mode: str | None = None) -> gymnasium.Env[Any,
     try:
         if environment.startswith("dm_control/"):
             _register_dm_control()
+            from primorl.simulators import control_suite  # slow to import
+
+            if environment in control_suite.TASKS and render_mode is None:
+                return control_suite.CartPole(environment)
         # Given only where it is asked for: many constructors take none.
         drawn: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
         env = gymnasium.make(environment, **drawn)
