@@ -62,6 +62,29 @@ class Elapsed(Block):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Carried(Block):
+    """A column with missing cells: the last value of the same trajectory, and its age as a dimension of its own.
+
+    Attributes:
+        carried: the column.
+        unit: of the age. An ``order`` of numbers counts in this unit; one of times is converted.
+        most: a higher age counts as this; a public bound.
+        first: value before the first measurement, with the age ``most``; a public fact. None: a first cell that is
+            missing is refused.
+    """
+
+    carried: Column
+    unit: TimeUnit
+    most: Positive
+    first: Finite | None = None
+
+    @property
+    def age(self) -> str:
+        """Name of the age's dimension."""
+        return f"{self.carried}_age"
+
+
+@dataclass(frozen=True, kw_only=True)
 class CountedActions(Block):
     """A column of discrete actions 0 … count - 1."""
 
@@ -93,15 +116,17 @@ def _kind_of_action(value: Any) -> str:
 
 
 def _kind_of_observation(value: Any) -> str:
-    if isinstance(value, Elapsed) or (isinstance(value, dict) and "elapsed" in value):
-        return "by time"
+    keys = value if isinstance(value, dict) else vars(value) if isinstance(value, Block) else ()
+    if tag := next((f"by {key}" for key in ("elapsed", "carried") if key in keys), None):
+        return tag
     return "by categories" if isinstance(value, dict | Block) else "by name"
 
 
 ObservationColumn = Annotated[
     Annotated[Column, Tag("by name")]
     | Annotated[Categorical, Tag("by categories")]
-    | Annotated[Elapsed, Tag("by time")],
+    | Annotated[Elapsed, Tag("by elapsed")]
+    | Annotated[Carried, Tag("by carried")],
     Discriminator(_kind_of_observation),
 ]
 ActionColumns = Annotated[
@@ -130,11 +155,16 @@ class TabularColumns(Block):
     def __post_init__(self) -> None:
         if self.next_observation is not None and len(self.next_observation) != len(self.observation):
             raise ValueError("next_observation must be null or name one column for each entry of observation")
-        derived = [entry.elapsed for entry in self.observation if isinstance(entry, Elapsed)]
-        if derived and self.next_observation is not None:
-            raise ValueError("observation has an entry with elapsed, so next_observation must be null")
-        if len(derived) > 1 or any(name in self.observation for name in derived):
+        elapsed = [entry.elapsed for entry in self.observation if isinstance(entry, Elapsed)]
+        carried = [entry for entry in self.observation if isinstance(entry, Carried)]
+        if (elapsed or carried) and self.next_observation is not None:
+            raise ValueError("observation has an entry with elapsed or carried, so next_observation must be null")
+        if len(elapsed) > 1 or any(name in self.observation for name in elapsed):
             raise ValueError("observation may have one entry with elapsed, under a name that no column there has")
+        named = [*elapsed, *(name for name in self.observation if isinstance(name, str))]
+        named += [name for entry in carried for name in (entry.carried, entry.age)]
+        if carried and len(set(named)) < len(named):
+            raise ValueError("observation has one name twice; a carried column also makes a dimension COLUMN_age")
 
 
 @dataclass(frozen=True, kw_only=True)
