@@ -27,7 +27,7 @@ from primorl.config.datasets import (
 from primorl.data.sources.spaces import declared
 from primorl.data.sources.tabular.files import ROWS_PER_BATCH, Field, Log, fields_of
 from primorl.data.sources.tabular.transitions import Transitions, consent_of_units, whole_units
-from primorl.data.sources.tabular.watch import log_files, named_files, record_copies
+from primorl.data.sources.tabular.watch import log_files, named_files, record_files
 from primorl.data.storage.schema import Spaces, id_text
 
 _BYTES_PER_BUCKET = 2**26
@@ -148,7 +148,7 @@ class Tabular:
                 f"datasets/{self.name}.yaml: options.files: found {strange} of {len(files)} files at {named!r} with an "
                 "unsupported name; allowed are .parquet, .csv and .csv.gz; rename them, or narrow the pattern"
             )
-        record_copies(self.name, target)
+        record_files(self.name, target, target, log_files(target))
 
     def check_columns(self) -> bool:
         """Compare the columns of the files with the entry; False where there are no files yet.
