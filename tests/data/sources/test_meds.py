@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -145,6 +146,12 @@ def test_a_source_that_changed_and_what_cannot_be_meant_are_told(
     ):
         with pytest.raises(ValidationError, match=says):
             entry(options)
+
+
+def test_the_entry_of_the_page_can_be_copied() -> None:
+    page = (Path(meds.__file__).parents[3] / "docs/datasets/meds.md").read_text(encoding="utf-8")
+    shown = checked(MedsDataset, yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0]))
+    assert meds.as_tabular(shown).options.columns.action.column == "insulin"  # type: ignore[union-attr]
 
 
 def slow(events: list[Event], options: dict[str, Any], horizon: int, most: int) -> list[Row]:
