@@ -2,9 +2,10 @@
 
 import json
 import math
+import os
 import sys
 from contextlib import closing, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
@@ -12,7 +13,18 @@ from urllib.parse import urlsplit
 import typer
 
 from primorl.base.errors import PipelineError
-from primorl.base.paths import LATEST_REPORT, MANIFEST, MODEL, MOPO, ONLINE_METRICS, PARAMS, PARTITIONS, POLICY, SUMMARY
+from primorl.base.paths import (
+    LATEST_REPORT,
+    MANIFEST,
+    MODEL,
+    MOPO,
+    ONLINE_METRICS,
+    PARAMS,
+    PARTITIONS,
+    POLICY,
+    PRIVATE_EVALUATION,
+    SUMMARY,
+)
 from primorl.commands.terminal import AsJson, flag, path_option, rendered
 
 if TYPE_CHECKING:
@@ -162,12 +174,20 @@ def report(
     facts = read_facts(
         chosen,
         spending=_spending(chosen),
-        others=[(each.name, each.epsilon, each.value, each.by) for each in found],
+        others=[(each.name, each.epsilon, each.value, each.by) for each in _alike(found)],
         mlflow=_where(chosen),
     )
+    facts = replace(facts, link=os.path.relpath(PRIVATE_EVALUATION, target.parent))
     with replaced_file(target) as fresh:
         fresh.write_text(page(facts), encoding="utf-8")
     print(target)
+
+
+def _alike(found: "list[Result]") -> "list[Result]":
+    """Select the results whose values compare with the best one's: of the same judge, and not of several discounts."""
+    if any("evaluation.private.discount" in each.settings for each in found):
+        found = [each for each in found if each.by == "simulator"]
+    return [each for each in found if each.by == found[0].by and each.by != "model"]
 
 
 def _where(chosen: "Params") -> str:

@@ -17,7 +17,7 @@ from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, read_json
 from primorl.evaluate.private.results import MEAN_RETURN
 from primorl.evaluate.summary import OnlineSummary
-from primorl.evaluate.wording import ADVICE, WHOSE, believed, guarantee, plural, source
+from primorl.evaluate.wording import ADVICE, WHOSE, believed, comparable, guarantee, plural, source
 from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.accounting.figures import true_positive_rate
 from primorl.privacy.accounting.privacy_filter import Cost, cost, total
@@ -30,6 +30,8 @@ from primorl.release.document import Document, Row, Section, written
 _CURVE = (0.0, 0.002, 0.005, *(j / 100 for j in range(1, 10)), *(j / 50 for j in range(5, 51)))
 _GENERATED_NAME = re.compile(r"(observation_|action_)?\d+")
 _MOST_COLUMNS = 60
+DECLARED_TEXTS = {"owner": "owner", "purpose": "purpose", "contact": "contact", "licence": "licence of the data"}
+"""Names of the texts that people declare, by key."""
 _STUDIED = "this bundle"
 _CLONING = "clone_behaviour"  # the stage of its charges
 _DELTAS = (1e-4, 1e-3, 1e-2, 0.02, 0.05, 0.1, 0.2)
@@ -137,6 +139,7 @@ def model_card(
         sound=sound,
         promise=_promise(bundle, counted, answers),
         studied=_STUDIED,
+        earlier=True,
         units=plural(statement["unit"]),
         observation_names=_given_names(policy.get("observation_names")),
         action_names=_given_names(policy.get("action_names")),
@@ -169,6 +172,7 @@ def online_cards(statement: Statement, summary: OnlineSummary) -> dict[str, str]
         sound=statement.sound,
         promise=guarantee(content),
         studied=_STUDIED,
+        earlier=True,
         units=f"{statement.unit}s",
     )
     return both_forms(_with_attack(card, content, statement.sound))
@@ -197,15 +201,9 @@ def curve(statement: Content) -> tuple[tuple[float, float], ...]:
 
 def meaning(statement: Content, studied: str) -> Section:
     """Write the section on the success of an attack on ``studied``."""
-    return written("meaning", bundle=statement, studied=studied, units=plural(statement["unit"])).sections[0]
-
-
-def people(summary: Content, policy: Content, declared: Content) -> list[Section]:
-    """Write the sections on the people responsible for a policy, and on the columns of the log."""
-    return [
-        *written("responsible", summary=summary, declared=declared).sections,
-        *written("columns", columns=columns(policy)).sections,
-    ]
+    return written(
+        "meaning", bundle=statement, studied=studied, units=plural(statement["unit"]), earlier=False
+    ).sections[0]
 
 
 def columns(policy: Content) -> list[Row]:
@@ -224,19 +222,20 @@ def columns(policy: Content) -> list[Row]:
     return rows
 
 
-def practice(
-    summary: Content, estimates: Sequence[Content] = (), discount: float = 1.0, *, cloned: bool = False
-) -> Section:
-    """Write the section that compares the policy's value with today's return, and names the data of each figure.
+def practice(summary: Content, discount: float = 1.0) -> Section:
+    """Write the section on what the comparison with today's practice does not show.
 
     Args:
         summary: ``evaluation.json`` or ``metrics/summary.json``.
-        estimates: answers of estimators; those that were free are left out.
-        discount: γ of the answers.
-        cloned: the policy is the clone of today's practice, of which answers about the policy do not speak.
+        discount: γ of the private units' answers.
     """
-    compared = _compared(estimates, discount, cloned=cloned)
-    return written("practice", summary=summary, believable=believed(summary), **compared).sections[0]
+    rows = comparable(summary, discount)
+    return written(
+        "compared",
+        summary=summary,
+        today=next((row.ends for row in rows if not row.of_policy), None),
+        policy=next((row.ends for row in rows if row.of_policy and not row.by_model), None),
+    ).sections[0]
 
 
 def _compared(estimates: Sequence[Content], discount: float, *, cloned: bool) -> dict[str, Any]:
