@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from primorl.evaluate.private.results import BELIEVE
+from primorl.evaluate.private.results import BELIEVE, MEAN_RETURN
 from primorl.privacy.accounting.rounding import at_most
 
 ADVICE = {
@@ -125,9 +125,9 @@ def comparable(summary: Mapping[str, Any], discount: float) -> list[Shown]:
         summary: content of ``metrics/summary.json``.
         discount: of the private units' answers.
     """
-    answers = summary.get("private_evaluation") or ()
+    answers = [each for each in summary.get("private_evaluation") or () if each["what"] == MEAN_RETURN]
     measured, alike = summary["return_mean"] is not None, discount == 1
-    of_model = [each for each in answers if each["estimator"] == "model" and each["what"] == "mean return"]
+    of_model = [each for each in answers if each["estimator"] == "model"]
     rows = []
     today = next((each for each in answers if each["of"] == "behaviour"), None)
     if today is not None and (alike or not measured):
@@ -152,19 +152,19 @@ def comparable(summary: Mapping[str, Any], discount: float) -> list[Shown]:
     return rows
 
 
-def model_check(verdict: str, checks: Sequence[Any] = (), *, trial: bool = False) -> tuple[str, str]:
+def model_check(verdict: str, asked: Sequence[str] = (), *, trial: bool = False) -> tuple[str, str]:
     """Say a verdict of the model check in plain words: a headline, and what was compared with what.
 
     Args:
         verdict: as `primorl.evaluate.private.model_check` gives it.
-        checks: its answers, `primorl.evaluate.private.results.Answer`, whose names tell how far ahead was predicted.
+        asked: what its answers are, which tells how far ahead was predicted.
         trial: whether a trial is recommended, which a doubtful model needs a reason for.
     """
     headline, _, rule = verdict.partition(": ")
     found = _FIGURE.search(rule)
     if found is None:
         return headline, rule
-    steps = sorted({int(number) for each in checks for number in _STEPS.findall(each.what)})
+    steps = sorted({int(number) for what in asked for number in _STEPS.findall(what)})
     ahead = f"{steps[0]} to {steps[-1]} steps ahead" if len(steps) > 1 else "some steps ahead"
     what = " and ".join(f"{of}s" for of in ("reward", "state") if of in rule) or "rewards and states"
     text = (

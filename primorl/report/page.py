@@ -62,7 +62,7 @@ def page(facts: Facts) -> str:
         gain=gain,
         gain_note=gain_note,
         gamma=discounted(facts.discount),
-        checked=None if verdict is None else model_check(verdict, facts.checks, trial=trial),
+        checked=None if verdict is None else model_check(verdict, [each.what for each in facts.checks], trial=trial),
         doubt=_DOUBT,
         worst=max(errors, key=lambda name: math.inf if math.isnan(errors[name]) else errors[name], default=None),
         meaning=meaning(facts.released, facts.counted),
