@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 import primorl
 from primorl.base.files import finite
+from primorl.engine.heads import LENGTHS
 from primorl.evaluate.wording import (
     ADVICE,
     account,
@@ -62,6 +63,7 @@ def page(facts: Facts) -> str:
         gain=gain,
         gain_note=gain_note,
         gamma=discounted(facts.discount),
+        lengths_known=bool(stated.get("public_units")) or any(each.what == LENGTHS for each in facts.training.queries),
         checked=None if verdict is None else model_check(verdict, [each.what for each in facts.checks], trial=trial),
         doubt=_DOUBT,
         worst=max(errors, key=lambda name: math.inf if math.isnan(errors[name]) else errors[name], default=None),
