@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from benchmarks.machine import command, commit, keep, machine, read
+from benchmarks.machine import command, commit, keep, machine, put, read
 from benchmarks.quality.logs.log import TERMINATED, Act, Array, Box, Levels, Log, Number, Observed, State
 from benchmarks.quality.logs.project import act_of, data_project, lay, stages
 from primorl.base.paths import POLICY, SUMMARY
@@ -460,7 +460,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Run what is missing, then print the table."""
+    """Run what is missing, then write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--logs", nargs="+", choices=LOGS, default=list(LOGS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
@@ -478,7 +478,7 @@ def main() -> None:
         rows.append(key | found | {"truth": truth(LOGS[name])} | same)
         keep("irregular", rows)
         print(key, found, flush=True)
-    print(table(rows))
+    put(Path("docs/results.md"), "irregular", table(rows))
 
 
 if __name__ == "__main__":
