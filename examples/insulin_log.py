@@ -1,10 +1,12 @@
 """Write the log that the entry `datasets/csv-log.yaml` reads: invented patients on insulin, as a ward would log them.
 
 python examples/insulin_log.py [--patients 1000]
+python examples/insulin_log.py --meds                   # as MEDS, for datasets/insulin-meds.yaml
 python examples/insulin_log.py --judge models/policy    # what a stay truly earns, today and under that policy
 
 Rows come in order of time, those of all patients together. Every patient has one to four stays, numbered from 0. A stay
-is twelve hours, and its last row tells only what was observed then. Nobody real is in it.
+is twelve hours, and its last row tells only what was observed then. In the form of MEDS three of ten measurements of
+glucose are missing. Nobody real is in it.
 """
 
 import argparse
@@ -12,10 +14,12 @@ import csv
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 FOLDER = Path(__file__).resolve().parent / "insulin-log"
+MEDS = FOLDER.with_name("insulin-meds")
 HEADER = ["time", "patient", "stay", "glucose", "insulin_on_board", "meal", "dose", "reward"]
 HOURS = 12
 MEALS = {"none": 0.0, "snack": 1.5, "meal": 4.0}  # mmol/L that the next hour adds
@@ -26,6 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--patients", type=int, default=1000)
     parser.add_argument("--judge", nargs="+", metavar="FOLDER", help="write no log, but judge these policies")
+    parser.add_argument("--meds", action="store_true", help="write events, in a folder of its own")
     arguments = parser.parse_args()
     if arguments.judge:
         return _judge(arguments.judge)
@@ -36,6 +41,8 @@ def main() -> None:
         for stay in range(generator.integers(1, 5))
         for row in _stay(generator, patient, stay)
     ]
+    if arguments.meds:
+        return _write_meds(rows, generator)
     rows.sort(key=lambda row: row[0])
     FOLDER.mkdir(exist_ok=True)
     for year in sorted({row[0].year for row in rows}):
@@ -43,6 +50,34 @@ def main() -> None:
             writer = csv.writer(file)
             writer.writerow(HEADER)
             writer.writerows([[row[0].isoformat(), *row[1:]] for row in rows if row[0].year == year])
+
+
+def _write_meds(rows: list[list[Any]], generator: np.random.Generator) -> None:
+    """Write the events behind the rows in the Medical Event Data Standard."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    events: list[tuple[int, datetime, str, float | None]] = []
+    for number, (time, patient, stay, glucose, on_board, meal, dose, _) in enumerate(rows):
+        first = number == 0 or rows[number - 1][1:3] != [patient, stay]
+        if first:
+            events.append((patient, time, "HOSPITAL_ADMISSION", None))
+        if first or generator.random() < 0.7:
+            events.append((patient, time, "LAB//GLUCOSE//mmol/L", glucose))
+        events.append((patient, time, "INSULIN_ON_BOARD", on_board))
+        if MEALS[meal]:
+            events.append((patient, time, f"MEAL//{meal}", MEALS[meal]))
+        if dose == "":
+            events.append((patient, time, "HOSPITAL_DISCHARGE", None))
+        else:
+            events.append((patient, time + timedelta(minutes=1), "INSULIN", dose))
+    events.sort(key=lambda event: event[:2])
+    columns = zip(*events, strict=True)
+    types = {"subject_id": pa.int64(), "time": pa.timestamp("us"), "code": pa.string(), "numeric_value": pa.float32()}
+    shard = MEDS / "data/train/0.parquet"
+    shard.parent.mkdir(parents=True, exist_ok=True)
+    made = {name: pa.array(column, kind) for (name, kind), column in zip(types.items(), columns, strict=True)}
+    pq.write_table(pa.table(made), shard)
 
 
 def _stay(generator: np.random.Generator, patient: int, stay: int) -> list[list[object]]:

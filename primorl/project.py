@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import chdir, closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,7 +19,16 @@ import primorl
 from primorl.base.dvc import show_dvc
 from primorl.base.errors import PipelineError
 from primorl.base.files import project_folder, replaced_file
-from primorl.base.paths import CURVES, LATEST_REPORT, MANIFEST, PARAMS, PARTITIONS, PIPELINE, SUMMARY
+from primorl.base.paths import (
+    CURVES,
+    LATEST_REPORT,
+    MANIFEST,
+    PARAMS,
+    PARTITIONS,
+    PIPELINE,
+    PRIVATE_EVALUATION,
+    SUMMARY,
+)
 from primorl.base.processes import git_commit
 from primorl.base.template import check_version
 from primorl.config.params import Params, load, parse
@@ -34,7 +43,7 @@ from primorl.privacy.statement import Statement
 from primorl.report.facts import Spending, read_facts
 from primorl.report.page import page
 from primorl.run import Run as VerifiedRun
-from primorl.tracking.store import results, without_credentials
+from primorl.tracking.store import Result, results, without_credentials
 
 
 class Project:
@@ -216,10 +225,18 @@ def write_report(params: Params, target: Path) -> None:
     except PipelineError as missing:  # the files may have come from a remote
         print(f"note: without other results: {missing}", file=sys.stderr)
         found = []
-    others = [(each.name, each.epsilon, each.value, each.by) for each in found]
+    others = [(each.name, each.epsilon, each.value, each.by) for each in _alike(found)]
     facts = read_facts(params, spending=_spending(params), others=others, mlflow=_where(params))
+    facts = replace(facts, link=os.path.relpath(PRIVATE_EVALUATION, target.parent))
     with replaced_file(target) as fresh:
         fresh.write_text(page(facts), encoding="utf-8")
+
+
+def _alike(found: list[Result]) -> list[Result]:
+    """Select the results whose values compare with the best one's: of the same judge, and not of several discounts."""
+    if any("evaluation.private.discount" in each.settings for each in found):
+        found = [each for each in found if each.by == "simulator"]
+    return [each for each in found if each.by == found[0].by and each.by != "model"]
 
 
 def _where(params: Params) -> str:

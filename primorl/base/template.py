@@ -16,6 +16,7 @@ _DEFAULT = "datasets/pendulum-replay.yaml"  # the one that params.yaml names
 FILES = (
     *("dvc.yaml", "params.yaml", "datasets/defaults.yaml", _DEFAULT, "pipeline/*.py", ".gitignore", ".dvcignore"),
     *(".dvc/config", ".dvc/.gitignore", "data/README.md", "data/*/.gitignore", "models/README.md"),
+    "examples/serve_policy.py",
 )
 """Patterns from the repository's root."""
 FOLDER = "template"  # where they are in the installed package
@@ -58,7 +59,7 @@ def _of_installed(pipeline: str) -> str:
     return "".join(lines)
 
 
-def write_new(folder: Path, version: str, entry: tuple[str, str] | None = None) -> None:
+def write_new(folder: Path, version: str, entry: tuple[str, str] | None = None, consent: str | None = None) -> None:
     """Fill a new or empty folder with a project, and make it a git repository where git is installed.
 
     DVC's files are those that ``dvc init`` writes. Without git they say so (``core.no_scm``). All is written beside the
@@ -71,6 +72,7 @@ def write_new(folder: Path, version: str, entry: tuple[str, str] | None = None) 
         version: the installed one.
         entry: name and content of the dataset's file that params.yaml shall name; None: the template's. The name is
             none of `RESERVED`.
+        consent: ``partition.public`` of params.yaml, as JSON; None: nobody is public.
 
     Raises:
         PipelineError: the installed package lacks the files, or git fails.
@@ -81,6 +83,8 @@ def write_new(folder: Path, version: str, entry: tuple[str, str] | None = None) 
         name, text = entry
         named = f"dataset: {as_text(name)}"
         files["params.yaml"] = re.sub(r"^dataset: \S+", named, files["params.yaml"], flags=re.MULTILINE)
+        if consent is not None:
+            files["params.yaml"] = files["params.yaml"].replace("\n  public:\n", f"\n  public: {consent}\n")
         del files[_DEFAULT]
         files[f"datasets/{name}.yaml"] = text
     with scratch_directory(folder) as scratch:

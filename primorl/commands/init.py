@@ -1,5 +1,6 @@
 """``primorl init``."""
 
+import json
 import math
 import re
 from collections.abc import Callable
@@ -51,7 +52,7 @@ def _bounds(text: str) -> tuple[float, float]:
     return pair
 
 
-def _elapsed(text: str) -> tuple[str, float]:
+def _time(text: str) -> tuple[str, float]:
     unit, _, number = text.partition(":")
     try:
         most = float(number)
@@ -60,6 +61,23 @@ def _elapsed(text: str) -> tuple[str, float]:
     if unit not in TIME_UNITS or not 0 < most < math.inf:
         raise ValueError(f"is UNIT:MOST: {', '.join(TIME_UNITS)}, and a number above 0: a longer time counts as this")
     return unit, most
+
+
+def _carry(text: str) -> tuple[str, float, float | None]:
+    unit, *numbers = text.split(":", 2)
+    try:
+        first = float(numbers[1]) if len(numbers) > 1 else None
+    except ValueError:
+        first = math.nan
+    if first is not None and not math.isfinite(first):
+        raise ValueError("is UNIT:MOST or UNIT:MOST:FIRST, the value before the first measurement")
+    return *_time(":".join([unit, *numbers[:1]])), first
+
+
+def _values(text: str) -> tuple[str, ...]:
+    if not all(found := tuple(part.strip() for part in text.split(","))):
+        raise ValueError("are one or more words, separated by commas")
+    return found
 
 
 def init(
@@ -86,8 +104,20 @@ def init(
     elapsed: Annotated[
         Any,
         _column_option(
-            "NAME=UNIT:MOST", _elapsed, "Observe the time since the row before, at most so long: since=hours:24."
+            "NAME=UNIT:MOST", _time, "Observe the time since the row before, at most so long: since=hours:24."
         ),
+    ] = None,
+    carry: Annotated[
+        list[Any] | None,
+        _column_option(
+            "COLUMN=UNIT:MOST[:FIRST]",
+            _carry,
+            "Where its cells are empty, observe the trajectory's last value, and its age: glucose=hours:24; repeat it.",
+        ),
+    ] = None,
+    public: Annotated[
+        Any,
+        _column_option("COLUMN=A,B", _values, "People who consented to be public, by a column (default: nobody)."),
     ] = None,
     end: Annotated[
         Literal["last_row", "outcome"] | None,
@@ -104,9 +134,10 @@ def init(
     this command made, it brings dvc.yaml and pipeline/ to the installed version, adds the entry, and leaves the rest as
     it is.
 
-    With --csv, the names and types of the columns are read, and nothing else: bounds, categories and the horizon are
-    public facts that you know beforehand. What you do not give is FILL IN in datasets/NAME.yaml, beside the columns'
-    names and types; the command lists it, and nothing trains before it is replaced.
+    With --csv, the columns' names and types are read, and which have empty cells, and nothing else: bounds,
+    categories and the horizon are public facts that you know beforehand. What you do not give is FILL IN in
+    datasets/NAME.yaml, beside the columns' names and types; the command lists it, and nothing trains before it is
+    replaced.
 
     Examples:
       primorl init project                               a project with the default dataset
@@ -126,6 +157,7 @@ def init(
         "reward": reward,
         "categories": dict(categories or ()),
         "bounds": dict(bounds or ()),
+        "carry": dict(carry or ()),
         "elapsed": elapsed and (elapsed[0], *elapsed[1]),
         "horizon": horizon,
         "per_person": per_person,
@@ -133,7 +165,7 @@ def init(
     target = given_path(folder).resolve()
     there = _check_target(target)
     if csv is None:
-        if unused := [f"--{flag}" for flag, value in ({"name": name} | given).items() if value]:
+        if unused := [f"--{flag}" for flag, value in ({"name": name, "public": public} | given).items() if value]:
             raise PipelineError(f"{', '.join(unused)}: found without --csv; name the log: --csv FILE")
         _make(target, None, there=there)
         return
@@ -146,13 +178,21 @@ def init(
     form, columns = columns_of(log)
     draft = Draft(columns=columns, **given)
     name = _dataset_name(name, log)
-    _make(target, (name, draft.text(name, log, form)), there=there)
+    consent = None if public is None else json.dumps({"column": public[0], "values": public[1]}, ensure_ascii=False)
+    if public is not None and public[0] not in (each.name for each in columns):
+        raise PipelineError(f"--public: found {public[0]!r}, which is no column of the log; give its name")
+    _make(target, (name, draft.text(name, log, form)), consent, there=there)
     print(f"datasets/{name}.yaml has the names and types of the columns; no bound was read off the rows")
-    drawn = "; as it stands, nobody's"
     if there:
-        print(f"set `dataset: {template.as_text(name)}` in params.yaml to use it")
-        drawn = ""
-    print(f"partition in params.yaml says whose rows are public{drawn}")
+        asked = f" and `public: {consent}` under partition" if consent else ""
+        print(f"set `dataset: {template.as_text(name)}`{asked} in params.yaml to use it")
+    elif public is None:
+        print("nobody is public; where some people consented, name the column that says so: --public COLUMN=VALUE")
+    if draft.uncarried:
+        print(
+            f"empty cells among the first rows of: {', '.join(draft.uncarried)}; ingestion refuses them unless the "
+            f"last value is carried forward: --carry {draft.uncarried[0]}=hours:24 (docs/prepare-a-log.md)"
+        )
     if end is None:
         print(
             "the reward in the last row of a trajectory is not used (options.end: last_row); if it is an outcome that "
@@ -197,10 +237,10 @@ def _check_target(target: Path) -> bool:
     return False
 
 
-def _make(target: Path, entry: tuple[str, str] | None, *, there: bool) -> None:
+def _make(target: Path, entry: tuple[str, str] | None, consent: str | None = None, *, there: bool) -> None:
     """Make the project, or bring it to the installed version, with a dataset's name and file."""
     if not there:
-        template.write_new(target, primorl.__version__, entry)
+        template.write_new(target, primorl.__version__, entry, consent)
         print(f"made {target}")
         return
     file = target / "datasets" / f"{entry[0]}.yaml" if entry is not None else None

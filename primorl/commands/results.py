@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from primorl.base.errors import PipelineError
-from primorl.base.paths import LATEST_REPORT, MANIFEST, MODEL, MOPO, ONLINE_METRICS, PARAMS, PARTITIONS, POLICY, SUMMARY
+from primorl.base.paths import (
+    LATEST_REPORT,
+    MANIFEST,
+    MODEL,
+    MOPO,
+    ONLINE_METRICS,
+    PARAMS,
+    PARTITIONS,
+    POLICY,
+    SUMMARY,
+)
 from primorl.commands.terminal import AsJson, flag, path_option, rendered
 
 if TYPE_CHECKING:

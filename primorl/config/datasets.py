@@ -1,6 +1,7 @@
 """The file of one dataset, ``datasets/<name>.yaml``: its source, columns, bounds and privacy unit."""
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
@@ -24,6 +25,7 @@ from primorl.base.records import (
 from primorl.config.texts import (
     Block,
     Categories,
+    Category,
     Column,
     FilledText,
     InnerPath,
@@ -62,6 +64,29 @@ class Elapsed(Block):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Carried(Block):
+    """A column with missing cells: the last value of the same trajectory, and its age as a dimension of its own.
+
+    Attributes:
+        carried: the column.
+        unit: of the age. An ``order`` of numbers counts in this unit; one of times is converted.
+        most: a higher age counts as this; a public bound.
+        first: value before the first measurement, with the age ``most``; a public fact. None: a first cell that is
+            missing is refused.
+    """
+
+    carried: Column
+    unit: TimeUnit
+    most: Positive
+    first: Finite | None = None
+
+    @property
+    def age(self) -> str:
+        """Name of the age's dimension."""
+        return f"{self.carried}_age"
+
+
+@dataclass(frozen=True, kw_only=True)
 class CountedActions(Block):
     """A column of discrete actions 0 … count - 1."""
 
@@ -87,21 +112,26 @@ class BoxActions(Block):
                 raise ValueError("low must be below high in every dimension")
 
 
+def _keys(value: Any) -> Iterable[str]:
+    return value if isinstance(value, dict) else vars(value) if isinstance(value, Block) else ()
+
+
 def _kind_of_action(value: Any) -> str:
-    keys = value if isinstance(value, dict) else vars(value) if isinstance(value, Block) else ()
+    keys = _keys(value)
     return next((f"by {key}" for key in ("categories", "count") if key in keys), "by columns")  # tags that are no keys
 
 
 def _kind_of_observation(value: Any) -> str:
-    if isinstance(value, Elapsed) or (isinstance(value, dict) and "elapsed" in value):
-        return "by time"
+    if tag := next((f"by {key}" for key in ("elapsed", "carried") if key in _keys(value)), None):
+        return tag
     return "by categories" if isinstance(value, dict | Block) else "by name"
 
 
 ObservationColumn = Annotated[
     Annotated[Column, Tag("by name")]
     | Annotated[Categorical, Tag("by categories")]
-    | Annotated[Elapsed, Tag("by time")],
+    | Annotated[Elapsed, Tag("by elapsed")]
+    | Annotated[Carried, Tag("by carried")],
     Discriminator(_kind_of_observation),
 ]
 ActionColumns = Annotated[
@@ -130,11 +160,16 @@ class TabularColumns(Block):
     def __post_init__(self) -> None:
         if self.next_observation is not None and len(self.next_observation) != len(self.observation):
             raise ValueError("next_observation must be null or name one column for each entry of observation")
-        derived = [entry.elapsed for entry in self.observation if isinstance(entry, Elapsed)]
-        if derived and self.next_observation is not None:
-            raise ValueError("observation has an entry with elapsed, so next_observation must be null")
-        if len(derived) > 1 or any(name in self.observation for name in derived):
+        elapsed = [entry.elapsed for entry in self.observation if isinstance(entry, Elapsed)]
+        carried = [entry for entry in self.observation if isinstance(entry, Carried)]
+        if (elapsed or carried) and self.next_observation is not None:
+            raise ValueError("observation has an entry with elapsed or carried, so next_observation must be null")
+        if len(elapsed) > 1 or any(name in self.observation for name in elapsed):
             raise ValueError("observation may have one entry with elapsed, under a name that no column there has")
+        named = [*elapsed, *(name for name in self.observation if isinstance(name, str))]
+        named += [name for entry in carried for name in (entry.carried, entry.age)]
+        if carried and len(set(named)) < len(named):
+            raise ValueError("observation has one name twice; a carried column also makes a dimension COLUMN_age")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +208,187 @@ class TabularOptions(Block):
                 "last_row (every recording was cut there), outcome (it ended there) or horizon (the declared step "
                 "limit was reached)"
             )
+
+
+Codes = Annotated[tuple[Category, ...], Field(min_length=1, max_length=10_000)]
+"""Codes of events; one that ends in ``*`` stands for all that begin so."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MedsValue(Block):
+    """The last number that came with some codes, at or before a decision, and its age.
+
+    Attributes:
+        name: of the dimension; that of the age is ``NAME_age``.
+        codes: of the measurement, all in one unit of measure. Codes of the action count before the decision only.
+        low: a lower number is an artefact, and counts as missing; a public bound.
+        high: a higher number is one too.
+        unit: of the age.
+        most: a higher age counts as this; a public bound.
+        first: value before the first measurement, with the age ``most``; a public fact. None: decisions before the
+            first measurement are left out.
+        before: whether numbers count that came before the trajectory began, by at most ``most``.
+    """
+
+    name: Column
+    codes: Codes
+    low: Finite
+    high: Finite
+    unit: TimeUnit = "hours"
+    most: Positive
+    first: Finite | None = None
+    before: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.low < self.high or not self.low <= (self.low if self.first is None else self.first) <= self.high:
+            raise ValueError("low must be below high, and first null or within them")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MedsFlag(Block):
+    """A dimension that is 1 from the first event of some codes on, also without a time (sex), and 0 before."""
+
+    happened: Column
+    codes: Codes
+
+
+@dataclass(frozen=True, kw_only=True)
+class MedsDose(Block):
+    """A dimension of the action: events from a decision up to the next one.
+
+    Attributes:
+        name: of the dimension.
+        codes: of the events.
+        of: ``sum`` of their numbers; their ``count``; or the ``last`` number, which holds until another comes (a rate).
+        bins: ascending edges of levels, for discrete actions; a dose at an edge is of the level below.
+        low: bounds of a continuous action; a dose beyond is cut there.
+        high: the same.
+    """
+
+    name: Column
+    codes: Codes
+    of: Literal["sum", "count", "last"] = "sum"
+    bins: Annotated[tuple[Finite, ...], Field(min_length=1, max_length=1000)] | None = None
+    low: Finite | None = None
+    high: Finite | None = None
+
+    def __post_init__(self) -> None:
+        ends = self.bins or (self.low, self.high)
+        if (self.bins is None) == (self.low is None) or (self.low is None) != (self.high is None):
+            raise ValueError("give either bins, or low and high")
+        if any(a is None or b is None or a >= b for a, b in itertools.pairwise(ends)):
+            raise ValueError("bins must ascend, and low be below high")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MedsEvents(Block):
+    """A decision is taken whenever one of these events happens."""
+
+    codes: Codes
+
+
+@dataclass(frozen=True, kw_only=True)
+class MedsGrid(Block):
+    """A decision is taken every so often, from the begin of the trajectory on."""
+
+    every: Positive
+    unit: TimeUnit
+
+
+@dataclass(frozen=True, kw_only=True)
+class MedsEventReward(Block):
+    """A reward for each event after a decision, up to the next one: ``value``, or ``scale`` times its number."""
+
+    codes: Codes
+    value: Finite | None = None
+    scale: Finite | None = None
+
+    def __post_init__(self) -> None:
+        if (self.value is None) == (self.scale is None):
+            raise ValueError("give either value or scale")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MedsRangeReward(Block):
+    """A reward for the value of an observation at the next decision: within ``low`` and ``high``, or outside."""
+
+    observation: Column
+    low: Finite
+    high: Finite
+    inside: Finite
+    outside: Finite
+
+
+def _kind_of_meds(value: Any) -> str:
+    kinds = {"happened": "by event", "elapsed": "by elapsed"}
+    return next((tag for key, tag in kinds.items() if key in _keys(value)), "by value")
+
+
+MEDS_COLUMNS = ("subject_id", "trajectory", "time", "reward", "terminated")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MedsOptions(Block):
+    """``source: meds``: a folder in the Medical Event Data Standard.
+
+    Attributes:
+        folder: with ``data/**/*.parquet``.
+        begins: codes that begin a trajectory; None: it is all of a person's record.
+        ends: codes that end it; None, or where none comes: the next one begins, or the record ends.
+        terminates: of these codes, those that end it for good, such as death; None: there are none.
+        decision: when an action is chosen.
+        observation: dimensions, in order.
+        action: dimensions, or one with ``bins``.
+        reward: parts, which are added.
+    """
+
+    folder: InnerPath
+    begins: Codes | None = None
+    ends: Codes | None = None
+    terminates: Codes | None = None
+    decision: Annotated[
+        Annotated[MedsEvents, Tag("by codes")] | Annotated[MedsGrid, Tag("by time")],
+        Discriminator(lambda value: "by codes" if "codes" in _keys(value) else "by time"),
+    ]
+    observation: Annotated[
+        tuple[
+            Annotated[
+                Annotated[MedsValue, Tag("by value")]
+                | Annotated[MedsFlag, Tag("by event")]
+                | Annotated[Elapsed, Tag("by elapsed")],
+                Discriminator(_kind_of_meds),
+            ],
+            ...,
+        ],
+        Field(min_length=1, max_length=10_000),
+    ]
+    action: Annotated[tuple[MedsDose, ...], Field(min_length=1, max_length=10_000)]
+    reward: Annotated[
+        tuple[
+            Annotated[
+                Annotated[MedsEventReward, Tag("by codes")] | Annotated[MedsRangeReward, Tag("by observation")],
+                Discriminator(lambda value: "by observation" if "observation" in _keys(value) else "by codes"),
+            ],
+            ...,
+        ],
+        Field(min_length=1, max_length=1000),
+    ]
+
+    def __post_init__(self) -> None:
+        values = [entry for entry in self.observation if isinstance(entry, MedsValue)]
+        names = [name for entry in values for name in (entry.name, f"{entry.name}_age")]
+        names += [entry.happened for entry in self.observation if isinstance(entry, MedsFlag)]
+        names += [entry.elapsed for entry in self.observation if isinstance(entry, Elapsed)]
+        names += [dose.name for dose in self.action]
+        if len({*names, *MEDS_COLUMNS}) < len(names) + len(MEDS_COLUMNS):
+            raise ValueError(
+                f"a name stands twice, or is one of {', '.join(MEDS_COLUMNS)}; a value NAME has a NAME_age"
+            )
+        if any(dose.bins for dose in self.action) and len(self.action) > 1:
+            raise ValueError("action must be one entry with bins, or entries with low and high")
+        for part in self.reward:
+            if isinstance(part, MedsRangeReward) and part.observation not in [entry.name for entry in values]:
+                raise ValueError(f"reward names the observation {part.observation!r}, which is none with codes and low")
 
 
 T = TypeVar("T")
@@ -445,6 +661,23 @@ class TabularDataset(DatasetCommon):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MedsDataset(DatasetCommon):
+    """Events of patients in the Medical Event Data Standard."""
+
+    environment: None
+    unit: Literal["subject_id"]
+    horizon: Steps
+    source: Literal["meds"]
+    options: MedsOptions
+
+    def __post_init__(self) -> None:
+        if self.bounds.observation != "space":
+            raise ValueError("bounds.observation must be space: options.observation says low, high and most")
+        if (self.options.terminates is None) != (self.termination == "none"):
+            raise ValueError("termination must be learned where options.terminates names codes, and else none")
+
+
+@dataclass(frozen=True, kw_only=True)
 class IcuSepsisDataset(DatasetCommon):
     """Simulated sepsis patients."""
 
@@ -462,7 +695,9 @@ class PropofolDataset(DatasetCommon):
     options: PropofolOptions
 
 
-AnyDataset = ReplayDataset | MinariDataset | D4rlDataset | TabularDataset | IcuSepsisDataset | PropofolDataset
+AnyDataset = (
+    ReplayDataset | MinariDataset | D4rlDataset | TabularDataset | MedsDataset | IcuSepsisDataset | PropofolDataset
+)
 Dataset = Annotated[AnyDataset, Field(discriminator="source")]
 
 

@@ -7,6 +7,7 @@ logs with a known truth (docs/results.md).
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -47,7 +48,7 @@ MOST_WIDTH = 0.5
 MOST_MISFIT_OF_A_CONSTANT = 0.1
 """The same where the clone predicts public actions no better than a constant does."""
 
-_DOUBTFUL = re.compile(re.escape(BELIEVE["doubtful"]) + ": .* at about ([0-9.e+inf]+) of a trivial guess's")
+DOUBTFUL = re.compile(re.escape(BELIEVE["doubtful"]) + ": .* at about ([0-9.e+inf]+) of a trivial guess's")
 """A doubtful verdict with its figure; from 1 on no policy is tried (`primorl.evaluate.private.model_check`)."""
 
 Released = Literal["models/policy", "models/behaviour"]
@@ -110,31 +111,28 @@ def of_answers(
     """
     compared = _compare(answers, least_gain)
     if isinstance(compared, str):
-        return _more_data(compared)
+        return _more_data([compared])
     clone_learned = None if clone_loss is None else clone_loss.final < clone_loss.constant
     if answers.verdict is not None and answers.verdict.startswith(BELIEVE["no"]):
-        why = "the model check says not to believe the model, so it can judge no policy"
+        why = ["the model check says not to believe the model, so it can judge no policy"]
         if not clone_learned:
-            why += ", and no public action tells whether the clone acts as people do"
-            return _more_data(f"{why}; {compared.today}", compared)
-        return _keep(f"{why}; the clone predicts public actions better than a constant; {compared.today}", compared)
+            return _more_data([*why, "no public action tells whether the clone acts as people do"], compared)
+        return _keep([*why, "the clone predicts public actions better than a constant"], compared)
 
-    doubtful = _DOUBTFUL.search(answers.verdict or "")
+    doubtful = DOUBTFUL.search(answers.verdict or "")
     guess_is_better = doubtful is not None and float(doubtful[1]) >= 1
     beyond = answers.answer("policy", BEYOND)
     too_far = beyond is not None and beyond.value > MOST_BEYOND
     if compared.gain > compared.margin and not guess_is_better and not too_far:
         return _trial(answers, compared)
 
-    why = f"{compared.statement}, and the model's known error asks for a gain above {compared.margin:.3g}"
+    why = [compared.statement, f"only a gain above {compared.margin:.3g} is beyond the model's known error"]
     if guess_is_better and compared.gain > compared.margin:
-        why += "; the model check measured a trivial guess as better than the model"
+        why.append("the model check measured a guess without a model as better than the model")
     if beyond is not None and too_far:
-        why += f"; {beyond.value:.0%} more of its steps than of the clone's lie where people hardly ever were"
+        why.append(f"{beyond.value:.0%} more of its steps than of the clone's lie where people hardly ever were")
     distrust = _distrust(compared, clone_learned)
-    if distrust is not None:
-        return _more_data(why + distrust, compared)
-    return _keep(f"{why}; {compared.today}", compared)
+    return _keep(why, compared) if distrust is None else _more_data([*why, distrust], compared)
 
 
 @dataclass(frozen=True)
@@ -182,19 +180,16 @@ class _Comparison:
     @property
     def today(self) -> str:
         """State today's return, and the model's value of the clone."""
-        return (
-            f"people get {self.people:.4g} [{self.low:.4g}, {self.high:.4g}] today, and the model says "
-            f"{self.sampled_clone:.4g} for a clone that acts as they do"
-        )
+        return f"people get {self.people:.4g} today, and the model says {self.sampled_clone:.4g} for a clone of them"
 
     @property
     def statement(self) -> str:
         """State the gain."""
         moved = f"gains {self.gain:.3g} over" if self.gain >= 0 else f"loses {-self.gain:.3g} against"
-        other = "the upper end of what people get today"
+        other = "the upper end of today's interval"
         if self.gain_over_clone <= self.gain_over_people:
             other = "a clone of today's practice"
-        return f"in the member of the model that likes it least the policy {moved} {other}"
+        return f"by the least favourable member of the model, the policy {moved} {other}"
 
     @property
     def figures(self) -> dict[str, Any]:
@@ -251,16 +246,16 @@ def _compare(answers: PrivateEvaluation, least_gain: float) -> _Comparison | str
 
 
 def _distrust(compared: _Comparison, clone_learned: bool | None) -> str | None:
-    """Find a reason not to keep today's practice by its clone, as the end of a sentence; None: there is none."""
+    """Find a reason not to keep today's practice by its clone; None: there is none."""
     today, scale = compared.today, compared.scale
     if clone_learned is False and compared.misfit > MOST_MISFIT_OF_A_CONSTANT * scale:
-        return f"; the clone is no better than a constant; {today}"
+        return f"the clone is no better than a constant: {today}"
     if compared.released_clone < compared.people - compared.half_width - MOST_LOSS * scale:
-        return f"; {today}, but {compared.released_clone:.4g} for the clone as it would be released"
+        return f"{today}, but {compared.released_clone:.4g} for the clone as it would be released"
     if compared.misfit > MOST_MISFIT * scale:
-        return f"; {today}, too far away to believe the clone"
+        return f"{today}, too far away to believe the clone"
     if compared.half_width > MOST_WIDTH * scale:
-        return f"; {today}, too uncertain to tell whether the clone acts as people do"
+        return f"{today}, too uncertain to tell whether the clone acts as people do"
     return None
 
 
@@ -284,30 +279,29 @@ def _members(answer: Answer | None) -> tuple[float, ...]:
 
 def _trial(answers: PrivateEvaluation, compared: _Comparison) -> Recommendation:
     """Recommend a trial of the policy, with warnings that its value is not the best or not certain."""
-    needed = f"more than the {compared.margin:.3g} that the model's known error asks for"
-    reason = _sentence(f"{compared.statement}, {needed}; {compared.today}")
+    why = [f"{compared.statement}, more than the {compared.margin:.3g} that the model's known error asks for"]
     policy, chance = answers.answer("policy", MEAN_RETURN, "model"), answers.answer("random", MEAN_RETURN)
     if policy is not None and chance is not None and chance.value > policy.value:
-        reason += (
-            f" But in the model random actions are worth more, {chance.value:.4g} against {policy.value:.4g}: the "
-            "policy is far from the best one there, or the model is wrong where nobody acted."
+        why.append(
+            "but in the model random actions are worth more: the policy is far from the best one, or the model is "
+            "wrong where nobody acted"
         )
     if compared.interval is not None and compared.interval[0] <= 0:
-        reason += (
-            " The gain is not certain: its interval reaches below 0. So test the policy where people watch it, and "
-            "do not adopt it yet."
+        why.append(
+            "the gain is not certain, as its interval reaches below 0: test the policy where people watch it, and do "
+            "not adopt it yet"
         )
-    return Recommendation(answer="trial", policy="models/policy", reason=reason, **compared.figures)
+    return Recommendation(answer="trial", policy="models/policy", reason=_sentences(why), **compared.figures)
 
 
-def _keep(reason: str, compared: _Comparison) -> Recommendation:
-    return Recommendation(answer="keep", policy="models/behaviour", reason=_sentence(reason), **compared.figures)
+def _keep(why: Sequence[str], compared: _Comparison) -> Recommendation:
+    return Recommendation(answer="keep", policy="models/behaviour", reason=_sentences(why), **compared.figures)
 
 
-def _more_data(reason: str, compared: _Comparison | None = None) -> Recommendation:
+def _more_data(why: Sequence[str], compared: _Comparison | None = None) -> Recommendation:
     figures = {"gain": None, "margin": None, "misfit": None} if compared is None else compared.figures
-    return Recommendation(answer="more_data", policy=None, reason=_sentence(reason), **figures)
+    return Recommendation(answer="more_data", policy=None, reason=_sentences(why), **figures)
 
 
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
+def _sentences(statements: Sequence[str]) -> str:
+    return " ".join(f"{text[0].upper()}{text[1:]}." for text in statements)

@@ -1,9 +1,11 @@
 """Results in words: privacy statements and private answers in a line each, and the summary as a table."""
 
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from primorl.evaluate.private.results import BELIEVE
+from primorl.evaluate.private.results import BELIEVE, MEAN_RETURN
 from primorl.privacy.accounting.rounding import at_most
 
 ADVICE = {
@@ -36,6 +38,9 @@ _WHOSE = {  # of eight characters at most: the column is no wider
     "zero_action": "zeros",
     "model": "model",
 }
+_FIGURE = re.compile(r"(?:about |\()([0-9.e+inf]+) ?(?:of a|times|measured)")  # of a verdict of the model check
+_STEPS = re.compile(r"(\d+) steps? ahead")
+_FIXED_BEFORE = "; else spent_on_dataset holds"  # how an assumption of statements ends, which names a key
 
 
 def guarantee(summary: Mapping[str, Any]) -> str:
@@ -89,6 +94,121 @@ def gain_note(advice: Mapping[str, Any]) -> str:
 def believed(summary: Mapping[str, Any]) -> bool:
     """Tell whether values in the model may be shown: the private units did not say not to believe it."""
     return not (summary.get("model_verdict") or "").startswith(BELIEVE["no"])
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A value beside others of the same length and discount.
+
+    Attributes:
+        name: whose it is, and who says so.
+        value: mean return.
+        ends: 95% interval, or the range over the members of the model; None: unknown.
+        of_policy: whether it is the policy's.
+        by_model: whether ``ends`` is the range over the members.
+    """
+
+    name: str
+    value: float
+    ends: Sequence[float] | None
+    of_policy: bool = False
+    by_model: bool = False
+
+
+def comparable(summary: Mapping[str, Any], discount: float) -> list[Shown]:
+    """List the values that may stand side by side: one for each subject, of one length and one discount.
+
+    Private units' answers and values in the model are of trajectories as long as recordings are. Other values are of
+    whole episodes and not discounted, so one kind of them is shown.
+
+    Args:
+        summary: content of ``metrics/summary.json``.
+        discount: of the private units' answers.
+    """
+    answers = [each for each in summary.get("private_evaluation") or () if each["what"] == MEAN_RETURN]
+    measured, alike = summary["return_mean"] is not None, discount == 1
+    of_model = [each for each in answers if each["estimator"] == "model"]
+    rows = []
+    today = next((each for each in answers if each["of"] == "behaviour"), None)
+    if today is not None and (alike or not measured):
+        name = f"today's practice, asked of the {plural(summary['unit'])}"
+        rows.append(Shown(name, today["value"], today["ci95"]))
+    elif summary.get("public_return_mean") is not None and (alike or measured or not of_model):
+        name = f"today's practice, {summary['public_trajectories']} public trajectories"
+        rows.append(Shown(name, summary["public_return_mean"], summary["public_return_ci95"]))
+    if measured:
+        return [*rows, Shown("the policy, in the simulator", summary["return_mean"], summary["return_ci95"], True)]
+    if of_model and believed(summary):
+        for of in ("clone", "policy"):
+            for each in of_model:
+                if each["of"] == of:
+                    ends = (min(each["members"]), max(each["members"])) if each.get("members") else None
+                    rows.append(Shown(f"{WHOSE[of]}, in the model", each["value"], ends, of == "policy", True))
+    elif (asked := worth(answers)) is not None:
+        name = f"the policy, estimated from the {plural(summary['unit'])}' rows"
+        rows.append(Shown(name, asked["value"], asked["ci95"], True))
+    elif summary.get("model_value") is not None and believed(summary):
+        rows.append(Shown("the policy, in the model", summary["model_value"], summary["model_value_range"], True, True))
+    return rows
+
+
+def model_check(verdict: str, asked: Sequence[str] = (), *, trial: bool = False) -> tuple[str, str]:
+    """Say a verdict of the model check in plain words: a headline, and what was compared with what.
+
+    Args:
+        verdict: as `primorl.evaluate.private.model_check` gives it.
+        asked: what its answers are, which tells how far ahead was predicted.
+        trial: whether a trial is recommended, which a doubtful model needs a reason for.
+    """
+    headline, _, rule = verdict.partition(": ")
+    found = _FIGURE.search(rule)
+    if found is None:
+        return headline, rule
+    steps = sorted({int(number) for what in asked for number in _STEPS.findall(what)})
+    ahead = f"{steps[0]} to {steps[-1]} steps ahead" if len(steps) > 1 else "some steps ahead"
+    what = " and ".join(f"{of}s" for of in ("reward", "state") if of in rule) or "rewards and states"
+    text = (
+        f"Where it predicts {what} {ahead}, its squared error is {float(found[1]):.2g} times that of a guess without a "
+        "model (the usual reward, no change of the state)"
+    )
+    if verdict.startswith(BELIEVE["yes"]):
+        return headline, f"{text}, and surely less than half of it."
+    if verdict.startswith(BELIEVE["no"]):
+        return headline, f"{text}, and surely larger."
+    hidden = "noise hides whether it is less than half" if "hides" in rule else "less than half would be believed"
+    text = f"{text}; {hidden}."
+    if trial:
+        text += (
+            " A trial may follow all the same: the gain compares two policies in one model, where errors that both "
+            "share cancel, and it is larger than the model's known error."
+        )
+    return headline, text
+
+
+def unprotected(statement: Mapping[str, Any]) -> str:
+    """Say how many people are public and who said so; empty where a statement does not tell."""
+    count, unit = statement.get("public_units"), statement["unit"]
+    if count is None:
+        return ""
+    if count == 0:
+        return f"No {unit} is public: all are protected."
+    said = re.search(r"public split \(\d+ units, (.+)\)$", "\n".join(statement["public_assumptions"]), re.MULTILINE)
+    how = f" ({said[1]})" if said else ""
+    many = f"{count:,} {plural(unit)} are" if count > 1 else f"1 {unit} is"
+    return f"{many} public and not protected{how}."
+
+
+def public_facts(statement: Mapping[str, Any]) -> list[str]:
+    """List what a statement takes as public, in the unit's own name."""
+    unit = statement["unit"]
+    facts = []
+    for line in statement["public_assumptions"]:
+        if line.startswith("no unit:"):
+            facts.append(f"no {unit}: nobody's rows are public")
+            continue
+        line = line.removesuffix(_FIXED_BEFORE).replace("of the public split ", "")
+        facts.append(re.sub(r"\bunit(s?)\b", lambda found: plural(unit) if found[1] else unit, line))
+    return facts
 
 
 def worth(answers: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
@@ -162,7 +282,7 @@ def _private_answers(summary: dict[str, Any]) -> list[tuple[str, str]]:
         note = ", as it would be released" if each["of"] == "clone" else ""  # drawn actions may be worth something else
         rows.append((_WHOSE[each["of"]], f"{value(each['value'], each['ci95'])} by {source(each)}{note}"))
     if "model_verdict" in summary:
-        rows.append(("model", summary["model_verdict"]))
+        rows.append(("model", ". ".join(model_check(summary["model_verdict"]))))
     return rows
 
 
@@ -173,13 +293,11 @@ def _value(summary: dict[str, Any], over: str) -> list[tuple[str, str]]:
     if summary["return_mean"] is None:
         low, high = summary["model_value_range"]
         spread = f"[{low:.4g}, {high:.4g}] over the {summary['model_value_members']} members{over}"
+        unmeasured = [("return", "not measured: there is no simulator")]
         answers = [(each["of"], each["estimator"]) for each in summary.get("private_evaluation", ())]
-        if ("policy", "model") in answers:
-            spread += ", in other rollouts than those of `policy` above"
-        return [
-            ("return", "not measured: there is no simulator"),
-            ("value", f"{summary['model_value']:.4g}  {spread}: {summary['model_value_note']}"),
-        ]
+        if ("policy", "model") in answers:  # this one is of other rollouts, and may be longer and not discounted
+            return unmeasured
+        return [*unmeasured, ("value", f"{summary['model_value']:.4g}  {spread}: {summary['model_value_note']}")]
     low, high = summary["return_ci95"]
     mean = f"{summary['return_mean']:.4g}  95% interval [{low:.4g}, {high:.4g}]"
     rows = [("return", f"{mean}{over}, {summary['episodes']} episodes{' each' if over else ''}")]

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import fields, replace
@@ -119,6 +118,12 @@ def release(
     check_outputs((paths.MODEL, paths.POLICY, BEHAVIOUR, paths.PRIVATE_EVALUATION, SUMMARY))
     source = chosen_policy(summary, answers, policy, against_advice)
     declared = declared_texts(summary.dataset)
+    left = [each.name for each in fields(Declared) if each.name not in declared]
+    if summary.env_id is None and left:
+        raise PipelineError(
+            f"datasets/{summary.dataset}.yaml: card: {', '.join(left)}: not stated, so nobody can sign the card; state "
+            "each in a line of text under `card:`, such as `owner: Ward 3`, and release again, which charges nothing"
+        )
     ledger = _ledger_statement(params, statement, clone, answers, manifest)
     asked, evaluation = answers if answers.asked else None, _quoted(summary, answers, source)
     with replaced_directory(target) as fresh:
@@ -144,13 +149,6 @@ def release(
         if signer is not None:
             bundle.sign(fresh, signer)
         forget_times(fresh)
-    left = [each.name for each in fields(Declared) if each.name not in declared]
-    if summary.env_id is None and left:
-        print(
-            f"release: warning: datasets/{summary.dataset}.yaml: card: {', '.join(left)} not stated, as the card "
-            "says; state them and release again, which charges nothing",
-            file=sys.stderr,
-        )
     return released
 
 

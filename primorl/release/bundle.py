@@ -112,7 +112,10 @@ def check(folder: Path, *, void_ok: bool, key: Path | None = None) -> Statement:
         if _PATH.search(_text(folder / name)):
             raise PipelineError(f"{folder / name}: holds a path of the machine or project it was made in; remove it")
     _check_chain(bundle)
-    check_cards(folder, render(folder))
+    cards = render(folder)
+    if _text(folder / CARDS[0]) != cards[CARDS[0]]:  # earlier versions laid them out otherwise
+        cards = render(folder, earlier=True)
+    check_cards(folder, cards)
     return bundle.of_policy
 
 

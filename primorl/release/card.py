@@ -17,7 +17,18 @@ from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, read_json
 from primorl.evaluate.private.results import MEAN_RETURN
 from primorl.evaluate.summary import OnlineSummary
-from primorl.evaluate.wording import ADVICE, WHOSE, believed, guarantee, plural, source
+from primorl.evaluate.wording import (
+    ADVICE,
+    WHOSE,
+    believed,
+    comparable,
+    guarantee,
+    model_check,
+    plural,
+    public_facts,
+    source,
+    unprotected,
+)
 from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.accounting.figures import true_positive_rate
 from primorl.privacy.accounting.privacy_filter import Cost, cost, total
@@ -30,18 +41,31 @@ from primorl.release.document import Document, Row, Section, written
 _CURVE = (0.0, 0.002, 0.005, *(j / 100 for j in range(1, 10)), *(j / 50 for j in range(5, 51)))
 _GENERATED_NAME = re.compile(r"(observation_|action_)?\d+")
 _MOST_COLUMNS = 60
+DECLARED_TEXTS = {"owner": "owner", "purpose": "purpose", "contact": "contact", "licence": "licence of the data"}
+"""Names of the texts that people declare, by key."""
 _STUDIED = "this bundle"
 _CLONING = "clone_behaviour"  # the stage of its charges
 _DELTAS = (1e-4, 1e-3, 1e-2, 0.02, 0.05, 0.1, 0.2)
+
+_ON_FRONT = {
+    "What is recommended",
+    "Who answers for it, and what for",
+    "What is protected, and against whom",
+    "What is void",
+    "Beside today's practice",
+    "What it must not be used for, and what is not covered",
+}
+"""Sections that the first page has in other words."""
+_PERFORMANCE = "How well it performs"
 
 Content = Mapping[str, Any]
 """The content of a JSON file."""
 
 
-def render(folder: Path) -> dict[str, str]:
+def render(folder: Path, *, earlier: bool = False) -> dict[str, str]:
     """Both cards by name, from the other files of the bundle in ``folder``, which were checked before.
 
-    They name the digest of every file that they speak of.
+    They name the digest of every file that they speak of. With ``earlier`` they are laid out as earlier versions did.
 
     Raises:
         PipelineError: a card cannot state these figures.
@@ -56,6 +80,7 @@ def render(folder: Path) -> dict[str, str]:
                 answers=content.get(ANSWERS),
                 declared=content.get(DECLARED),
                 digests=[(name, file_sha256(folder / name)) for name in files],
+                earlier=earlier,
             )
         )
     except (ArithmeticError, LookupError, TypeError, ValueError, TemplateError) as wrong:
@@ -97,6 +122,7 @@ def model_card(
     answers: Content | None = None,
     declared: Content | None = None,
     digests: Sequence[Row] = (),
+    earlier: bool = False,
 ) -> Document:
     """The card of a bundle, from its files.
 
@@ -110,51 +136,71 @@ def model_card(
         answers: ``private-evaluation.json``, if something was asked.
         declared: ``declared.json``, if somebody declared something.
         digests: SHA-256 of the files that the card describes, by name.
+        earlier: lay it out as earlier versions did, without a first page.
     """
     counted = counted_clone(clone, ledger)
     bundle = whole(statement, counted, answers, ledger["delta"])
     sound = bundle["private"] and not bundle["void"]
     # Cards of earlier versions, whose recommendation expects nothing, showed all values.
-    earlier = (summary.get("recommendation") or {}).get("expected") is None
-    believable = earlier or believed({"model_verdict": answers["verdict"] if answers else None})
+    valued = (summary.get("recommendation") or {}).get("expected") is None
+    believable = valued or believed({"model_verdict": answers["verdict"] if answers else None})
     hidden = () if believable else ("model",)
     estimates = [each for each in (answers["estimates"] if answers else ()) if each["estimator"] not in hidden]
     estimates.sort(key=lambda answer: list(WHOSE).index(answer["of"]))
     doubts: dict[str, dict[str, None]] = {}
     for answer in estimates:
         doubts.setdefault(answer["bias"], {})[source(answer)] = None
-    card = written(
-        "model_card",
-        statement=statement,
-        model=model,
-        policy=policy,
-        summary=summary,
-        ledger=ledger,
-        answers=answers,
-        declared=declared or {},
-        digests=digests,
-        bundle=bundle,
-        sound=sound,
-        promise=_promise(bundle, counted, answers),
-        studied=_STUDIED,
-        units=plural(statement["unit"]),
-        observation_names=_given_names(policy.get("observation_names")),
-        action_names=_given_names(policy.get("action_names")),
-        columns=columns(policy),
-        charges=_charges(ledger),
-        estimates=estimates,
-        doubts=doubts,
-        mechanisms=_mechanisms(clone, answers),
-        advice_words=ADVICE,
-        whose=WHOSE,
-        mean_return=MEAN_RETURN,
-        believable=believable,
+    whats = [each["what"] for each in estimates if each["of"] == "model"]
+    words: dict[str, Any] = {
+        "statement": statement,
+        "model": model,
+        "policy": policy,
+        "summary": summary,
+        "ledger": ledger,
+        "answers": answers,
+        "declared": {key: text for key, text in (declared or {}).items() if key in DECLARED_TEXTS},
+        "digests": digests,
+        "bundle": bundle,
+        "sound": sound,
+        "promise": _promise(bundle, counted, answers),
+        "studied": _STUDIED,
+        "earlier": earlier,
+        "units": plural(statement["unit"]),
+        "observation_names": _given_names(policy.get("observation_names")),
+        "action_names": _given_names(policy.get("action_names")),
+        "columns": columns(policy),
+        "charges": _charges(ledger),
+        "estimates": estimates,
+        "doubts": doubts,
+        "mechanisms": _mechanisms(clone, answers),
+        "advice_words": ADVICE,
+        "whose": WHOSE,
+        "mean_return": MEAN_RETURN,
+        "believable": believable,
+        "checked": ". ".join(model_check(answers["verdict"], whats)) if answers and answers["verdict"] else "",
+        "facts": public_facts(statement),
         **_compared(
             answers["estimates"] if answers else (),
             answers["discount"] if answers else 1.0,
             cloned=policy["policy"] == "models/behaviour",
         ),
-    )
+    }
+    card = written("model_card", **words)
+    if not earlier:
+        front = written(
+            "front",
+            **words,
+            verdict=card.verdict,
+            success=success(bundle) if sound else None,
+            unprotected=unprotected(statement) if bundle["private"] else "",
+            names=DECLARED_TEXTS,
+            compared=practice({**summary, "unit": statement["unit"], "private_evaluation": estimates}).points
+            if summary.get("recommendation")
+            else (),
+        )
+        again = {_PERFORMANCE} if answers and summary["return_mean"] is None else set()  # a second value of the policy
+        front.appendix = [each for each in card.sections if each.heading not in _ON_FRONT | again]
+        front.unit, card = statement["unit"], front
     return _with_attack(card, bundle, sound)
 
 
@@ -169,6 +215,7 @@ def online_cards(statement: Statement, summary: OnlineSummary) -> dict[str, str]
         sound=statement.sound,
         promise=guarantee(content),
         studied=_STUDIED,
+        earlier=True,
         units=f"{statement.unit}s",
     )
     return both_forms(_with_attack(card, content, statement.sound))
@@ -197,15 +244,9 @@ def curve(statement: Content) -> tuple[tuple[float, float], ...]:
 
 def meaning(statement: Content, studied: str) -> Section:
     """Write the section on the success of an attack on ``studied``."""
-    return written("meaning", bundle=statement, studied=studied, units=plural(statement["unit"])).sections[0]
-
-
-def people(summary: Content, policy: Content, declared: Content) -> list[Section]:
-    """Write the sections on the people responsible for a policy, and on the columns of the log."""
-    return [
-        *written("responsible", summary=summary, declared=declared).sections,
-        *written("columns", columns=columns(policy)).sections,
-    ]
+    return written(
+        "meaning", bundle=statement, studied=studied, units=plural(statement["unit"]), earlier=False
+    ).sections[0]
 
 
 def columns(policy: Content) -> list[Row]:
@@ -224,19 +265,20 @@ def columns(policy: Content) -> list[Row]:
     return rows
 
 
-def practice(
-    summary: Content, estimates: Sequence[Content] = (), discount: float = 1.0, *, cloned: bool = False
-) -> Section:
-    """Write the section that compares the policy's value with today's return, and names the data of each figure.
+def practice(summary: Content, discount: float = 1.0) -> Section:
+    """Write the section on what the comparison with today's practice does not show.
 
     Args:
         summary: ``evaluation.json`` or ``metrics/summary.json``.
-        estimates: answers of estimators; those that were free are left out.
-        discount: γ of the answers.
-        cloned: the policy is the clone of today's practice, of which answers about the policy do not speak.
+        discount: γ of the private units' answers.
     """
-    compared = _compared(estimates, discount, cloned=cloned)
-    return written("practice", summary=summary, believable=believed(summary), **compared).sections[0]
+    rows = comparable(summary, discount)
+    return written(
+        "compared",
+        summary=summary,
+        today=next((row.ends for row in rows if not row.of_policy), None),
+        policy=next((row.ends for row in rows if row.of_policy and not row.by_model), None),
+    ).sections[0]
 
 
 def _compared(estimates: Sequence[Content], discount: float, *, cloned: bool) -> dict[str, Any]:

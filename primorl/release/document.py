@@ -19,7 +19,7 @@ from markupsafe import Markup
 
 from primorl.evaluate.wording import UNBELIEVED, discounted, gain, gain_note, plural, source
 from primorl.privacy.accounting.figures import posterior
-from primorl.privacy.accounting.rounding import at_most, percent_at_most
+from primorl.privacy.accounting.rounding import at_least, at_most, percent_at_most
 
 _TAGS = "title|style|head|html|body|h1|h2|header|p|small|div|span|i|b|main|section|ul|li|table|tr|th|td"
 _POINT = r"\d+(?:\.\d)? \d+(?:\.\d)?"
@@ -63,6 +63,8 @@ class Document:
         success: in percent, how often at most somebody is right who must tell for one record, which was in the data or
             not by the toss of a coin. None: nothing bounds it.
         curve: points (false positive rate, largest true positive rate) of the best attack; empty: none is drawn.
+        appendix: sections that stand behind the first page.
+        unit: the name of one unit.
     """
 
     title: str = ""
@@ -71,6 +73,8 @@ class Document:
     sound: bool = True
     success: float | None = None
     curve: tuple[tuple[float, float], ...] = ()
+    appendix: list[Section] = field(default_factory=list)
+    unit: str = "record"
 
     def markdown(self) -> str:
         """Write it as Markdown, with tables as GitHub has them."""
@@ -152,11 +156,19 @@ def _words() -> Environment:
         "short": "{:.4g}".format,
         "grouped": "{:,}".format,
         "json": json.dumps,
+        "figure": _figure,
         "source": source,
         "discounted": discounted,
     }
     made.globals |= {"posterior": posterior, "gain": gain, "gain_note": gain_note, "unbelieved": UNBELIEVED}
     return made
+
+
+def _figure(number: float | None, earlier: bool = False, *, down: bool = False) -> str:
+    """Write four digits, rounded to the side on which the promise is weaker; earlier cards have all digits."""
+    if earlier:
+        return json.dumps(number)
+    return "none" if number is None else at_least(number, 4) if down else at_most(number, 4)
 
 
 def _count(number: int, what: str) -> str:

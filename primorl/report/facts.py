@@ -6,6 +6,7 @@ The ledger's history and other results are given by `primorl report` alone: they
 import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from primorl.base.paths import (
     MODEL,
     PARAMS,
     POLICY,
+    PRIVATE_EVALUATION,
     SUMMARY,
 )
 from primorl.base.records import to_json
@@ -132,6 +134,8 @@ class Facts:
         policy: content of ``config.json`` of the policy.
         declared: texts that people declared for the card, by key.
         discount: of the private units' answers.
+        day: of the report.
+        link: from the page to the file with all answers.
     """
 
     summary: Mapping[str, Any]
@@ -152,6 +156,8 @@ class Facts:
     policy: Mapping[str, Any] = field(default_factory=dict)
     declared: Mapping[str, str] = field(default_factory=dict)
     discount: float = 1.0
+    day: date = field(default_factory=date.today)
+    link: str = f"../{PRIVATE_EVALUATION}"
 
     @property
     def void(self) -> tuple[str, ...]:

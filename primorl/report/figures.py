@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from primorl.evaluate.private.results import Answer
-from primorl.evaluate.wording import WHOSE, believed, discounted, plural, source
+from primorl.evaluate.wording import believed, comparable, plural
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.rounding import at_most, percent_at_most
 from primorl.release.card import curve
@@ -59,59 +59,41 @@ def _attack(facts: Facts) -> Figure | None:
 
 
 def _values(facts: Facts) -> Figure | None:
-    summary, marked = facts.summary, discounted(facts.discount)
-    rows: list[tuple[str, float, Sequence[float] | None, str, bool]] = []  # the last: the model says it
-    for each in summary.get("private_evaluation", ()):
-        if each["estimator"] == "model" and not believed(summary):
-            continue
-        if each["estimator"] != "model":
-            name = f"{WHOSE[each['of']]}, by {source(each)}{marked}"
-            rows.append((name, each["value"], each["ci95"], each["of"], False))
-        elif each["of"] != "policy":  # which stands below, with its range
-            members = each.get("members")
-            ends = (min(members), max(members)) if members else None
-            rows.append((f"{WHOSE[each['of']]}, in the model{marked}", each["value"], ends, each["of"], True))
-    answered = bool(rows)
-    if summary["return_mean"] is not None:
-        rows.append(("the policy, in the simulator", summary["return_mean"], summary["return_ci95"], "policy", False))
-    elif summary.get("model_value") is not None and believed(summary):
-        rows.append(("the policy, in the model", summary["model_value"], summary["model_value_range"], "policy", True))
-    if summary.get("public_return_mean") is not None:
-        name = f"today's practice, {summary['public_trajectories']} public"
-        rows.append((name, summary["public_return_mean"], summary["public_return_ci95"], "behaviour", False))
+    rows = comparable(facts.summary, facts.discount)
     if not rows:
         return None
-    rows.sort(key=lambda row: list(WHOSE).index(row[3]))
-    labels = [name.replace(", ", ",<br>") for name, *_ in rows]
+    labels = [row.name.replace(", ", ",<br>") for row in rows]
     data: list[dict[str, Any]] = []
     for by_model, legend in ((False, "with its 95% interval"), (True, "in the model, range over its members")):
         for policy, color in ((False, GREY), (True, BLUE)):
             own = []
-            for label, (_, value, around, of, modelled) in zip(labels, rows, strict=True):
-                if (modelled, of == "policy") == (by_model, policy):
-                    low, high = around or (value, value)
-                    own.append((label, value, low, high))
+            for label, row in zip(labels, rows, strict=True):
+                if (row.by_model, row.of_policy) == (by_model, policy):
+                    low, high = row.ends or (row.value, row.value)
+                    own.append((label, row.value, low, high))
             if own:
                 shown_before = any(each["name"] == legend for each in data)
                 trace = _spread(own, legend, color, hollow=by_model, interval=not by_model)
                 data.append(trace | {"legendgroup": legend, "showlegend": not shown_before})
     spec = _layout(data, "mean return", "")
-    spec["layout"] |= _named_rows(labels, each=55 if answered and marked else 45)
-    return Figure(spec, [(name, f"{value:.4g}", _ends(ends, by_model)) for name, value, ends, _, by_model in rows])
+    spec["layout"] |= _named_rows(labels, each=45)
+    return Figure(spec, [(row.name, f"{row.value:.4g}", _ends(row.ends, row.by_model)) for row in rows])
 
 
 def _ends(ends: Sequence[float] | None, by_model: bool = False) -> str:
-    return "none" if ends is None else f"[{ends[0]:.4g}, {ends[1]:.4g}]{' (members)' if by_model else ''}"
+    return "none" if ends is None else f"{ends[0]:.4g} to {ends[1]:.4g}{' (members)' if by_model else ''}"
 
 
 def _learning(facts: Facts) -> Figure | None:
-    if not facts.curve or (facts.summary["return_mean"] is None and not believed(facts.summary)):
+    in_model = facts.summary["return_mean"] is None
+    # where the model's values of recordings' length are shown, those of whole rollouts would be a second value
+    if not facts.curve or (in_model and (not believed(facts.summary) or facts.summary.get("private_evaluation"))):
         return None
     *before, final = facts.curve
     data = []
     if before:
         epochs, values = [point.number for point in before], [point.value for point in before]
-        interval = "range over members" if facts.summary["return_mean"] is None else "95% interval"
+        interval = "range over members" if in_model else "95% interval"
         edge = [*(point.high for point in before), *(point.low for point in before[::-1])]
         area = {"fill": "toself", "fillcolor": "rgba(0,114,178,0.15)", "line": {"width": 0}, "hoverinfo": "skip"}
         data += [

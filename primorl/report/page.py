@@ -11,12 +11,31 @@ from markupsafe import Markup
 
 import primorl
 from primorl.base.files import finite
-from primorl.evaluate.wording import ADVICE, account, discounted, gain, gain_note, guarantee, plural, value
+from primorl.engine.heads import LENGTHS
+from primorl.evaluate.wording import (
+    ADVICE,
+    account,
+    discounted,
+    gain,
+    gain_note,
+    guarantee,
+    model_check,
+    plural,
+    public_facts,
+    unprotected,
+    value,
+)
 from primorl.privacy.accounting.rounding import at_least, at_most, left_of
-from primorl.release.card import meaning, people, practice, success
+from primorl.release.card import DECLARED_TEXTS, columns, meaning, practice, success
 from primorl.report.facts import Facts
 from primorl.report.figures import figures
 
+_DOUBT = {
+    "max_pairwise_difference": "the largest difference between the predictions of two members of the model",
+    "standardised_difference": "the difference between the members' predictions, in units of the noise they expect",
+    "max_aleatoric": "the largest noise that a member of the model expects",
+}
+"""Measures of the uncertainty in words."""
 _LIBRARY = ("plotly", "package_data/plotly.min.js")
 
 
@@ -25,33 +44,52 @@ def page(facts: Facts) -> str:
     drawn, summary, errors = figures(facts), facts.summary, facts.model_error
     # ε and δ of everything that the page counts, or of the policy where no bound holds for all
     leading = facts.released if facts.released["private"] else summary
-    # what holds only for settings that were fixed beforehand stands among the numbers for experts
-    spent = {**summary, "spent_on_dataset": {**summary["spent_on_dataset"], "epsilon_fixed": None}}
-    answers = summary.get("private_evaluation") or ()
+    advised, verdict = summary.get("recommendation"), summary.get("model_verdict")
+    trial = advised is not None and advised["answer"] == "trial"
+    stated = facts.training.to_json()
     return _template().render(
         facts=facts,
+        day=f"{facts.day.day} {facts.day:%B %Y}",
         summary=summary,
         statement=facts.statement,
         training=facts.training,
         units=plural(facts.statement.unit),
-        leading=leading["epsilon"],
         verdict=guarantee({**summary, "epsilon": leading["epsilon"], "delta": leading["delta"], "void": facts.void}),
         success=success(facts.released) if facts.sound else None,
-        spent=account(spent),
-        today=next((each for each in answers if each["of"] == "behaviour"), None),
+        unprotected=unprotected(stated) if facts.statement.private else "",
+        strengths=_strengths(facts, leading["epsilon"]),
+        public_facts=public_facts(facts.statement.to_json()),
         advice=ADVICE,
         gain=gain,
         gain_note=gain_note,
         gamma=discounted(facts.discount),
+        lengths_known=bool(stated.get("public_units")) or any(each.what == LENGTHS for each in facts.training.queries),
+        checked=None if verdict is None else model_check(verdict, [each.what for each in facts.checks], trial=trial),
+        doubt=_DOUBT,
         worst=max(errors, key=lambda name: math.inf if math.isnan(errors[name]) else errors[name], default=None),
         meaning=meaning(facts.released, facts.counted),
-        practice=practice(summary, answers, facts.discount),
-        people=people(summary, facts.policy, facts.declared),
+        practice=practice(summary, facts.discount),
+        responsible=[(name, facts.declared.get(key, "not stated")) for key, name in DECLARED_TEXTS.items()],
+        columns=columns(facts.policy),
         figures=drawn,
         specs=Markup(_script({name: figure.spec for name, figure in drawn.items()})),
         library=Markup(_library()),
         version=primorl.__version__,
     )
+
+
+def _strengths(facts: Facts, leading: float | None) -> list[tuple[str, str]]:
+    """The ε of the policy alone, of what the page counts, and of all charges: each where it is another one."""
+    summary = facts.summary
+    # what holds only for settings that were fixed beforehand stands among the numbers for experts
+    spent = {**summary, "spent_on_dataset": {**summary["spent_on_dataset"], "epsilon_fixed": None}}
+    found = [(f"all that was spent on these {plural(facts.statement.unit)}", account(spent))]
+    if summary["private"] and leading is not None:
+        if leading != summary["spent_on_dataset"]["epsilon"] and facts.spending is None:
+            found.append((f"ε of {facts.counted}", at_most(leading)))
+        if leading != summary["epsilon"]:
+            found.append(("ε of the policy alone", at_most(summary["epsilon"])))
+    return found
 
 
 def _script(specs: dict[str, dict[str, Any]]) -> str:

@@ -41,7 +41,7 @@ options:
     unit: {unit}  # as above
     trajectory: {trajectory}  # column of the visit, the stay, the trip
     order: {step}  # column of a number or time that ascends within a trajectory
-    observation: {observation}  # columns; of texts: {{column: NAME, categories: [A, B]}}
+    observation: {observation}  # columns; of texts: {{column: NAME, categories: [A, B]}}; docs/prepare-a-log.md
     action: {action}  # {{columns: [A, B], low: [0, 0], high: [1, 1]}}, or discrete: {{column: A, categories: [B, C]}}
     reward: {reward}
     terminated: null
@@ -85,6 +85,7 @@ class Draft:
         horizon: the most steps of a trajectory.
         per_person: the most trajectories of one person, where the unit is the person.
         end: meaning of the last row of a trajectory: `last_row`, or `outcome` where it ends with its reward.
+        carry: unit, most and first value (None: not given) of columns whose last value is carried forward.
         elapsed: name, unit and most of the time since the row before, the last dimension of the observation.
         left: keys that are to be filled in, once the text is made.
 
@@ -103,6 +104,7 @@ class Draft:
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     horizon: int | None = None
     per_person: int | None = None
+    carry: Mapping[str, tuple[str, float, float | None]] = field(default_factory=dict)
     elapsed: tuple[str, str, float] | None = None
     end: str = "last_row"
     left: list[str] = field(default_factory=list, init=False)
@@ -123,10 +125,16 @@ class Draft:
                 own = [f"{column}={category}" for category in self.categories.get(column, ())]
                 dimensions += own
                 pairs += [(0.0, 1.0)] * len(own)
+                continue
+            dimensions.append(column)
+            pairs.append(self._bounds(column))
+            if column in self.carry:
+                unit, most, first = self.carry[column]
+                observation.append({"carried": column, "unit": unit, "most": most, "first": first})
+                dimensions.append(f"{column}_age")
+                pairs.append((0.0, most))
             else:
                 observation.append(column)
-                dimensions.append(column)
-                pairs.append(self._bounds(column))
         if self.elapsed is not None:
             elapsed, unit, most = self.elapsed
             observation.append({"elapsed": elapsed, "unit": unit, "most": most})
@@ -184,13 +192,21 @@ class Draft:
         if self._is_categorical(self.action[0]):
             return {"column": self.action[0], "categories": self._categories(self.action[0])}
         low, high = zip(*map(self._bounds, self.action), strict=True)
+        if len(self.action) == 1 and self._kind(self.action[0]) == "whole numbers" and FILL in low:
+            self.left[-1] += " (a quantity), or --categories: its levels, if the whole numbers are levels"
         return {"columns": self.action, "low": low, "high": high}
+
+    @property
+    def uncarried(self) -> list[str]:
+        """Observed columns of numbers that have empty cells at the beginning of the log and are not carried."""
+        own = [each for each in self.columns if each.name in self.observation and each.name not in self.carry]
+        return [each.name for each in own if each.missing and not self._is_categorical(each.name)]
 
     def _listed(self) -> str:
         return ", ".join(f"{shown(column.name)} ({column.kind})" for column in self.columns)
 
     def __post_init__(self) -> None:
-        for flag in ("unit", "trajectory", "step", "reward", "observation", "action", "categories", "bounds"):
+        for flag in ("unit", "trajectory", "step", "reward", "observation", "action", "categories", "bounds", "carry"):
             given = getattr(self, flag)
             for column in (given,) if isinstance(given, str) else given or ():
                 if self._kind(column) is None:
@@ -200,6 +216,12 @@ class Draft:
         if self.reward is not None and (kind := self._kind(self.reward)) not in _NUMBERS:
             remedy = "write it as 0 and 1" if kind == "truth values" else "name a column of numbers"
             raise PipelineError(f"--reward: found {shown(self.reward)}, a column of {kind}; {remedy}")
+        for column in self.carry:
+            if column not in self.observation or self._is_categorical(column):
+                raise PipelineError(
+                    f"--carry: found {shown(column)}, which is not observed or holds categories; allowed is a column "
+                    "of numbers that --observation names"
+                )
         for column in self.action:
             if len(self.action) > 1 and self._is_categorical(column):
                 raise PipelineError(

@@ -14,6 +14,7 @@ from ruamel.yaml import YAML
 
 from pipeline import collect, ingest
 from primorl.commands import main as cli
+from primorl.config.blocks import PublicColumn
 from primorl.config.params import load
 from primorl.data.storage.parquet import PartReader
 from tests.commands.conftest import Call
@@ -120,13 +121,16 @@ def test_after_a_kill_the_same_command_goes_on_in_a_folder_that_was_empty(
 
 
 def test_a_drafted_entry_passes_the_checker_and_a_real_ingest(monkeypatch: pytest.MonkeyPatch, primorl: Call) -> None:
-    """With texts, truth values and the time since the row before; the hint for the card is a block that is taken."""
+    """With texts, truth values, empty cells and the time between rows; the hint for the card is a block."""
     header, *lines = (HEADER + rows()).splitlines()
+    lines = [re.sub(r"[\d.]+,north", ",north", line) if place % 5 == 2 else line for place, line in enumerate(lines)]
     fed = [f"{line},{('true', 'false')[place % 2]}\n" for place, line in enumerate(lines)]
     Path("log.csv").write_text("".join((f"{header},fed\n", *fed)))
     more = ["--observation", "fed", "--categories", "fed=false,true", "--elapsed", "days_since=days:2"]
+    assert "empty cells among the first rows of: glucose; ingestion" in primorl("init", "other", *MEANING)[1]
+    more += ["--carry", "glucose=days:3:6", "--public", "ward=north"]
     status, said, _ = primorl("init", "project", *MEANING, *WARDS, *FACTS, *more)
-    assert (status, "fill in" in said) == (0, False)
+    assert (status, "fill in" in said, "empty" in said) == (0, False, False)
     monkeypatch.chdir("project")
     drafted = Path("datasets/log.yaml")
     drafted.write_text(re.sub(r"^# (card:|  \w+: )", r"\1", drafted.read_text(), flags=re.MULTILINE))
@@ -136,10 +140,12 @@ def test_a_drafted_entry_passes_the_checker_and_a_real_ingest(monkeypatch: pytes
     for stage in (collect, ingest):
         stage.body(checked, FakeRun())
     made = PartReader(Path("data/trajectories"), made_by="ingest")
-    names = ("glucose", "ward=north", "ward=south", "fed=false", "fed=true", "days_since")
+    assert checked.partition.public == PublicColumn(column="ward", values=("north",))
+    names = ("glucose", "glucose_age", "ward=north", "ward=south", "fed=false", "fed=true", "days_since")
     assert (made.info.spaces.observation_names, made.info.trajectories_per_person) == (names, 2)
-    (first, second, *_) = next(made.tables()).to_pylist()
+    (first, second, third, *_) = next(made.tables()).to_pylist()
     assert (first["observation"][-1], second["observation"][-1]) == (0.0, 1.0)
+    assert (third["observation"][0], third["observation"][1]) == (second["observation"][0], 1.0)
 
 
 def test_how_a_csv_is_written_is_found_and_discrete_actions_are(folder: Path) -> None:
@@ -215,6 +221,8 @@ def test_a_wrong_answer_is_one_line(primorl: Call) -> None:
         ("--action ward", "--action: found 2 columns, and categories of 'ward'"),
         ("--name Pendulum-Replay", "--name: found 'Pendulum-Replay'; allowed are letters, digits, dots, - and _"),
         ("--elapsed since=weeks:1", "'--elapsed': since: found 'weeks:1'; allowed is UNIT:MOST: seconds, min"),
+        ("--carry dose=hours:24", "--carry: found 'dose', which is not observed or holds categories"),
+        ("--carry glucose=hours:24:x", "'--carry': glucose: found 'hours:24:x'; allowed is UNIT:MOST or UNIT:MOST:FIR"),
         ("--csv none.csv", "cannot be read"),
         ("--csv bytes.csv", "not CSV in UTF-8"),
     ):

@@ -101,7 +101,7 @@ WRONG: tuple[tuple[str, object, str], ...] = (
         "found 'atuo'; allowed is a valid integer, unable to parse string as an integer, or a",
     ),
     ("privacy", "strong", "privacy: found 'strong'; a block of keys is needed"),
-    ("chosen.source", "s3", "source: found 's3'; allowed are 'replay', 'minari', 'd4rl', 'tabular', 'icu-sepsis', 'pr"),
+    ("chosen.source", "s3", "source: found 's3'; allowed are 'replay', 'minari', 'd4rl', 'tabular', 'meds', 'icu-sep"),
     ("chosen.options.hidden", 64, "options.hidden: found 64; a list is needed"),
     ("chosen.bounds.observation", "all", "bounds.observation: found 'all'; allowed is 'space' or 'public'"),
     (

@@ -1,6 +1,5 @@
-"""From exports of hospitals to partitions: small invented files in the formats of MIMIC-IV and of VitalDB."""
+"""From exports of hospitals to partitions: small invented files in the format of VitalDB."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +7,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from examples import charts_to_log, tracks_to_log
+from examples import tracks_to_log
 from primorl.base.errors import PipelineError
 from primorl.config.datasets import Ingestion, TabularDataset, checked
 from primorl.data.ingestion import ingest
@@ -17,36 +16,12 @@ from primorl.data.sources import source_of
 from primorl.data.storage.parquet import PartReader
 from tests.projects import project_settings
 
-HEART, ARTERY, BREATHS, OXYGEN = 220045, 220052, 220210, 220277
-Value = tuple[str, int, float | str]
-
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / ".primorl").mkdir(mode=0o700)
     monkeypatch.chdir(tmp_path)
-    Path("icu").mkdir()
     Path("cases").mkdir()
-
-
-def charts(stays: dict[int, tuple[int, Sequence[Value]]]) -> pd.DataFrame:
-    """The log of these values in the form of MIMIC-IV's module icu; by stay: the patient, and (time, item, value)."""
-    day = "2150-01-01 "
-    doses = [(30, f"{day}08:10:00", f"{day}09:30:00", item, rate) for item, rate in ((221906, 0.25), (225158, 100.0))]
-    events = [(stay, day + time, *rest) for stay, (_, values) in stays.items() for time, *rest in values]
-    for name, columns, rows in (
-        ("icustays", "subject_id stay_id", [(who, stay) for stay, (who, _) in stays.items()]),
-        ("chartevents", "stay_id charttime itemid valuenum", events),
-        ("inputevents", "stay_id starttime endtime itemid rate", doses),
-    ):
-        pd.DataFrame(rows, columns=columns.split()).to_csv(f"icu/{name}.csv.gz", index=False)
-    return charts_to_log.log_of(Path("icu"))
-
-
-def usual(*times: str) -> list[Value]:
-    """Everything charted at each of these times of one day."""
-    known = {HEART: 80.0, ARTERY: 70.0, BREATHS: 15.0, OXYGEN: 97.0}
-    return [(f"{time}:00", item, value) for time in times for item, value in known.items()]
 
 
 def rows_of(folder: str, made_by: str) -> list[dict[str, Any]]:
@@ -63,30 +38,6 @@ def ingested(name: str, log: pd.DataFrame, **changes: Any) -> list[dict[str, Any
     source_of(name, own).collect(Path("raw"))
     ingest(Path("raw"), Path("data/trajectories"), name, own)
     return rows_of("data/trajectories", "ingest")
-
-
-def test_a_long_table_of_charts_becomes_rows_at_irregular_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Values of one time are averaged, artefacts and other items are no values, and a dose runs from start to end."""
-    twice, artefact = [("08:20:00", HEART, 90.0), ("08:20:00", HEART, 110.0)], ("09:45:00", OXYGEN, 9999)
-    more = [*twice, ("09:45:00", ARTERY, 50.0), artefact, ("10:00:00", HEART, "")]
-    log = charts({30: (1, [*usual("08:00"), *more])})
-    assert log["charttime"].dt.strftime("%H:%M").tolist() == ["08:00", "08:20", "09:45"]
-    assert log["heart_rate"].tolist() == [80.0, 100.0, 100.0]
-    assert log["mean_pressure"].tolist() == [70.0, 70.0, 50.0]
-    assert log["dose"].tolist() == [0.0, 0.25, 0.0]
-    assert log["reward"].tolist()[:2] == pytest.approx([1 / 3, -85 / 60])
-    made = ingested("icu-charts", log)
-    assert [each["next_observation"][4] for each in made] == pytest.approx([1 / 3, 85 / 60])
-    monkeypatch.setattr(charts_to_log, "ROWS", 3)  # a large table is read in parts
-    pd.testing.assert_frame_equal(charts_to_log.log_of(Path("icu")), log)
-
-
-def test_no_value_is_carried_into_another_stay_or_beyond_its_age() -> None:
-    begun, late = (("09:00:00", HEART, 120.0), ("10:00:00", HEART, 121.0)), ("17:00:00", HEART, 86.0)
-    whole = [*usual("08:00"), ("09:00:00", HEART, 85.0), late]
-    log = charts({30: (1, usual("08:00", "08:30")), 31: (1, begun), 32: (2, begun), 33: (3, whole)})
-    assert log["stay_id"].tolist() == [30, 30, 33, 33], "what is not known yet, or too long ago, makes no row"
-    assert log["heart_rate"].tolist() == [80.0, 80.0, 80.0, 85.0]
 
 
 def cases(whose: dict[int, int], unplugged: range = range(0)) -> pd.DataFrame:

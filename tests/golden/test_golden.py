@@ -11,12 +11,15 @@ import pytest
 import yaml
 
 from pipeline import evaluate, online
+from primorl.base.errors import PipelineError
 from primorl.base.paths import PARTITIONS
 from primorl.config import params
 from primorl.evaluate.private.results import BEYOND
 from primorl.paid.clone import clone_identity
 from primorl.paid.model import model_identity
 from primorl.paid.partitions import Partitions
+from primorl.release.build import release
+from primorl.release.contents import DECLARED
 from tests.golden.make import CHARGED, KEPT, PREPARING, command, run
 from tests.projects import inside
 
@@ -131,13 +134,26 @@ def like(content: dict[str, Any]) -> dict[str, Any]:
     return said
 
 
+TEXTS = {"owner": "Ward 3", "purpose": "research", "contact": "ward3@hospital.example", "licence": "internal"}
+
+
 def is_released(project: Path, policy: str) -> None:
-    """The kept bundle is sound, and a new one has the same files and the same facts."""
+    """The kept bundle is sound, and a new one has the same files, the texts of people beside them, and the same facts.
+
+    A log is not released before people state the texts; the error names all that are missing.
+    """
     command("release", "--check", "out/bundle")
+    stated = set()
+    if policy == "models/policy":
+        with pytest.raises(PipelineError, match=r"csv-log\.yaml: card: owner, purpose, contact, licence: not stated"):
+            release(Path("out/again"), params.load(), void_ok=False, policy="models/policy", against_advice=True)
+        file, stated = Path("datasets/csv-log.yaml"), {Path(DECLARED)}
+        entry = yaml.safe_load(file.read_text(encoding="utf-8"))
+        file.write_text(yaml.safe_dump(entry | {"card": TEXTS}), encoding="utf-8")
     command("release", "out/again", "--policy", policy, "--against-advice")
     old, new = project / "out/bundle", project / "out/again"
     names = {path.relative_to(old) for path in old.rglob("*") if path.is_file()}
-    assert {path.relative_to(new) for path in new.rglob("*") if path.is_file()} == names
+    assert {path.relative_to(new) for path in new.rglob("*") if path.is_file()} == names | stated
     for name in names:
         if name.suffix == ".json" and name.name != "MANIFEST.json":
             assert like(read(str(new / name))) == like(read(str(old / name))), name

@@ -56,6 +56,8 @@ IN_MODEL = {
 TODAY: dict[str, Any] = {"estimator": "behaviour", "of": "behaviour", "what": "mean return", "value": -3.5}
 TODAY |= {"ci95": [-4.0, -3.0], "epsilon": 0.2, "delta": 1e-5}
 
+ASKED = {"unit": "trajectory", "private_evaluation": [TODAY]}
+
 
 def card(
     statement: dict[str, Any] | None = None,
@@ -79,8 +81,9 @@ def text(section: Section) -> str:
 
 
 def points(made: Document, heading: str) -> str:
-    (section,) = [section for section in made.sections if section.heading.startswith(heading)]
-    return text(section)
+    found = [text(each) for each in (*made.sections, *made.appendix) if each.heading.startswith(heading)]
+    assert found, heading
+    return "\n".join(found)
 
 
 def test_it_says_what_the_files_say_in_words_and_rounds_nothing_down() -> None:
@@ -92,8 +95,8 @@ def test_it_says_what_the_files_say_in_words_and_rounds_nothing_down() -> None:
         ("What an attack", "1.44% (from 1%), 13.9% (from 10%), 59.1% (from 50%)"),  # 1.4448 / 2.4448 = 59.097…%
         ("What an attack", "at the same δ, ε is 0.5 for one trajectory, 1.07 for 2, 2.31 for 4, ∞ for 8."),
         ("What an attack", "nobody has more than 1,200 trajectories in the data"),
-        ("What is protected", "Not protected: 1,048 trajectories that are declared public"),
-        ("What was taken as public", "the number of private units, 2952"),
+        ("Who is protected", "1,048 trajectories are public and not protected."),
+        ("What was taken as public", "the number of private trajectories, 2952"),
         ("How well", "-141.8, 95% interval -159.7 to -123.8, over 100 episodes"),
         ("How well", "the first of 2 trained alike with different seeds, and not chosen as the best"),
         ("What was spent", "4 runs used these data, this one included"),
@@ -110,7 +113,8 @@ def test_no_card_confuses_the_profile_with_one_point_of_it() -> None:
     for made in (card(), card({"groups": [], "attacks": [], "profile": []}), card({"epsilon": 22.3})):
         for false in ("odds", "may fail", "probability of about", "e^ε"):
             assert false not in made.markdown()
-    assert "by how much is not stated" in points(card({"groups": []}), "What an attack")
+    assert "several trajectories is protected less." in points(card({"groups": []}), "What an attack")
+    assert "under several patient ids is protected less" in points(card({"unit": "patient"}), "What an attack")
     assert "next to no protection" in points(card({"epsilon": 22.3}), "What an attack")
 
 
@@ -144,11 +148,10 @@ def test_only_figures_of_one_kind_are_compared() -> None:
         (practice(today), "The policy's interval lies above today's."),
         (practice(today | {"return_mean": -900.0, "return_ci95": [-950.0, -850.0]}), "interval lies below today's."),
         (practice(today | {"return_ci95": [-650.0, -570.0]}), "that one is better than the other is not shown"),
-        (practice(measured, [TODAY]), "The policy's interval lies above today's."),
+        (practice(measured | ASKED), "The policy's interval lies above today's."),
         (practice(SUMMARY), "Today's practice is not known"),
-        (practice(IN_MODEL, [TODAY]), "they do not show that it is better"),
-        (practice(measured, [TODAY], 0.95), "they do not compare"),
-        (practice(IN_MODEL, [TODAY | {"epsilon": None, "delta": None}]), "Today's practice is not known"),
+        (practice(IN_MODEL | ASKED), "they do not show that it is better"),
+        (practice(measured | ASKED, 0.95), "Today's practice is not known"),
     ):
         assert said in text(section)
     made = card(policy={"environment": None, "discrete_actions": True, "action_size": 4}, summary=IN_MODEL)
@@ -201,8 +204,8 @@ def test_a_hostile_text_is_text_in_both_forms() -> None:
     assert "[a]" not in markdown
     assert [line[:2] for line in markdown.splitlines()] == [line[:2] for line in harmless.splitlines()]
     for made in (card(), with_texts(EVIL)):
-        assert "| ε, exactly | 0.49983 |" in made.markdown().splitlines()
-        assert "<tr><th>ε, exactly</th><td>0.49983</td></tr>" in made.html()
+        assert "| ε of the model | 0.4999 |" in made.markdown().splitlines()
+        assert "<tr><th>ε of the model</th><td>0.4999</td></tr>" in made.html()
 
 
 PLANTED = """<script>1</script> | <SCRIPT>1</SCRIPT> | <img src=x onerror=1> | <p onclick=1> | <p class="x"> | <use> | <

@@ -19,6 +19,7 @@ _CLASSES = {
     "minari": ("minari.source", "Minari"),
     "d4rl": ("d4rl", "D4rl"),
     "tabular": ("tabular.source", "Tabular"),
+    "meds": ("meds", "Meds"),
     "icu-sepsis": ("icu_sepsis", "IcuSepsis"),
     "propofol": ("propofol", "Propofol"),
 }

@@ -72,3 +72,28 @@ def test_what_cannot_be_meant_is_refused(project: Path) -> None:
     ):
         with pytest.raises(ValidationError, match=expected):
             entry(columns)
+
+
+def test_a_missing_cell_is_carried_forward_within_its_trajectory_with_its_age(project: Path) -> None:
+    """The age is capped; before the first measurement of a trajectory there is only the declared value."""
+    carried = {"carried": "x", "unit": "minutes", "most": 60.0}
+    declared = entry({"observation": ["dose", carried | {"first": 5.5}]}, sorted=False)
+    content = [each | {"dose": 0.5} for each in charted()]
+    content = [each | {"x": None} if place in (1, 2, 3, 7) else each for place, each in enumerate(content)]
+    expected = [[1, 0], [1, 0.5], [1, 45.5], [5.5, 60], [5, 0], [6, 0], [7, 0], [7, 60]]
+    for name in ("log/log.parquet", "log/log.csv"):
+        write(content[::-1], name)
+        made = run(declared).to_pylist()
+        assert [each["observation"][1:] for each in made] == [expected[place] for place in (0, 1, 2, 3, 4, 6)]
+        assert [each["next_observation"][1:] for each in made] == [expected[place] for place in (1, 2, 2, 4, 5, 7)]
+        Path(name).unlink()
+    write([*content[:7], content[7] | {"dose": None}])
+    assert source_of("log", declared).open(Path("log")).spaces.observation_names == ("dose", "x", "x_age")
+    with pytest.raises(PipelineError, match=r"row 4: found a missing, .* \(columns 'dose', 'x'\); allowed"):
+        run(entry({"observation": ["dose", carried]}))
+    bounds = {"observation": {"low": [0.0, 0.0, 0.0], "high": [9.0, 9.0, 30.0]}, "reward": "public"}
+    with pytest.raises(PipelineError, match=r"found \[0, 30\] for dimension 3, the age of a value; allowed"):
+        run(entry({"observation": ["dose", carried]}, bounds=bounds))
+    for other in ("x", "x_age"):
+        with pytest.raises(ValidationError, match="one name twice"):
+            entry({"observation": [carried, other]})

@@ -1,4 +1,4 @@
-"""The names and types of a CSV's columns, and nothing else of it: its rows are private."""
+"""Names and types of a CSV's columns, and which have empty cells. Nothing else is told: its rows are private."""
 
 import csv
 import gzip
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
 from primorl.base.errors import PipelineError
@@ -24,10 +25,11 @@ _FEWEST = 3  # columns of a log; fewer are one line whose delimiter is another
 
 @dataclass(frozen=True)
 class LogColumn:
-    """One column: its name, and the type of the cells at the beginning of the file."""
+    """One column: its name, the type of the cells at the beginning of the file, and whether one of them is empty."""
 
     name: str
     kind: Kind
+    missing: bool = False
 
 
 def columns_of(path: Path) -> tuple[CsvFormat, tuple[LogColumn, ...]]:
@@ -47,13 +49,14 @@ def columns_of(path: Path) -> tuple[CsvFormat, tuple[LogColumn, ...]]:
             f"twice, or there are fewer than {_FEWEST}; allowed is CSV with a name for each column in its first line "
             f"and one of {' '.join(map(repr, DELIMITERS))} between them; add that line"
         )
-    found = _types(path, head, delimiter, ".")
+    cells = _cells(path, head, delimiter, ".")
     decimal_point: Literal[".", ","] = "."
     if delimiter != ",":
-        with_comma = _types(path, head, delimiter, ",")
-        if with_comma.count("numbers") > found.count("numbers"):
-            found, decimal_point = with_comma, ","
-    columns = tuple(LogColumn(name, kind) for name, kind in zip(names, found, strict=True))
+        with_comma = _cells(path, head, delimiter, ",")
+        if _kinds(with_comma).count("numbers") > _kinds(cells).count("numbers"):
+            cells, decimal_point = with_comma, ","
+    each = zip(names, _kinds(cells), cells.columns, strict=True)
+    columns = tuple(LogColumn(name, kind, missing=_has_empty(cell)) for name, kind, cell in each)
     return CsvFormat(delimiter=delimiter, decimal_point=decimal_point), columns
 
 
@@ -108,14 +111,14 @@ def _is_cell(name: str) -> bool:
     return False
 
 
-def _types(path: Path, head: str, delimiter: str, decimal_point: str) -> list[Kind]:
-    """Infer the columns' types by Arrow; its errors quote rows and are not shown."""
+def _cells(path: Path, head: str, delimiter: str, decimal_point: str) -> pa.Table:
+    """Read the first lines with types that Arrow infers; its errors quote rows and are not shown."""
 
     def skip(row: Any) -> str:
         return "skip"  # another number of fields; `ingest` names the row
 
     try:
-        table = pacsv.read_csv(
+        return pacsv.read_csv(
             io.BytesIO(head.encode()),
             read_options=pacsv.ReadOptions(block_size=2 * _MOST_BYTES, use_threads=False),
             parse_options=pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=skip),
@@ -123,7 +126,16 @@ def _types(path: Path, head: str, delimiter: str, decimal_point: str) -> list[Ki
         )
     except pa.ArrowException:
         raise PipelineError(f"{path}: not readable as CSV: truncated or corrupt; repair it") from None
-    return [_kind(found) for found in table.schema.types]
+
+
+def _kinds(cells: pa.Table) -> list[Kind]:
+    return [_kind(found) for found in cells.schema.types]
+
+
+def _has_empty(column: pa.ChunkedArray) -> bool:
+    if pa.types.is_string(column.type):  # an empty text is no null
+        return bool(pc.any(pc.equal(column, "")).as_py())
+    return bool(column.null_count > 0)
 
 
 def _kind(found: pa.DataType) -> Kind:

@@ -1,4 +1,4 @@
-"""The time since the row before of the same trajectory."""
+"""The time since the row before of the same trajectory, and values that are carried forward with their age."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,11 +8,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from primorl.base.records import TimeUnit
-from primorl.config.datasets import CsvFormat
+from primorl.config.datasets import Carried, CsvFormat
 from primorl.data.sources.tabular.files import Field, Log, refuse_row
 from primorl.data.storage.schema import id_text, whole
 
-_MICROSECONDS: dict[TimeUnit, float] = {"seconds": 1e6, "minutes": 6e7, "hours": 3.6e9, "days": 8.64e10}
+MICROSECONDS: dict[TimeUnit, float] = {"seconds": 1e6, "minutes": 6e7, "hours": 3.6e9, "days": 8.64e10}
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,38 @@ def elapsed_times(
     """
     since: npt.NDArray[np.float64] = np.diff(order, prepend=order[:1]).astype(np.float64)
     since[starts] = 0
-    since /= _MICROSECONDS[unit] if by_time else 1
+    since /= MICROSECONDS[unit] if by_time else 1
     return since.clip(max=most)
+
+
+def carry_forward(
+    values: npt.NDArray[np.float32],
+    order: npt.NDArray[np.generic],
+    starts: npt.NDArray[np.int64],
+    entry: Carried,
+    *,
+    by_time: bool,
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float64]]:
+    """Fill missing values with the last one of the same trajectory, and compute the age of every value.
+
+    Args:
+        values: NaN where missing, ``[n]``.
+        order: see `elapsed_times`.
+        starts: the same.
+        entry: of the column.
+        by_time: see `elapsed_times`.
+
+    Returns:
+        The values, ``entry.first`` or NaN before the first one of a trajectory; and their ages, at most ``entry.most``.
+    """
+    rows = np.arange(len(values))
+    begun = np.repeat(starts, np.diff(starts, append=len(values)))
+    last = np.maximum.accumulate(np.where(np.isnan(values), -1, rows))
+    known = last >= begun
+    age = (order - order[last.clip(0)]).astype(np.float64) / (MICROSECONDS[entry.unit] if by_time else 1)
+    first = np.nan if entry.first is None else entry.first
+    filled: npt.NDArray[np.float32] = np.where(known, values[last.clip(0)], np.float32(first))
+    return filled, np.where(known, age, entry.most).clip(max=entry.most)
 
 
 def elapsed_in(path: Path, form: CsvFormat, by: RowOrder, unit: TimeUnit, most: float) -> npt.NDArray[np.float64]:

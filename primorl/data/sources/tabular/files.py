@@ -20,7 +20,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from primorl.base.errors import PipelineError
-from primorl.config.datasets import Categorical, CountedActions, CsvFormat, Elapsed, TabularColumns
+from primorl.config.datasets import Carried, Categorical, CountedActions, CsvFormat, Elapsed, TabularColumns
 from primorl.config.reading import shown
 from primorl.data.sources.tabular.watch import ENDINGS, log_files
 from primorl.data.storage.schema import BEHAVIOUR_PROBABILITY
@@ -39,7 +39,7 @@ class Field:
 
     ``id`` and ``order`` find a row's place. ``number`` and ``flag`` are as their names say, ``category`` is one of
     ``categories``, ``whole`` is a whole number below ``count``. A ``label`` is any text; a missing one is empty. What
-    ``elapsed`` since the row before is read off no column.
+    ``elapsed`` since the row before is read off no column. A ``number`` with ``carried`` may be missing.
     """
 
     name: str
@@ -48,6 +48,7 @@ class Field:
     categories: tuple[str, ...] = ()
     count: int = 0
     elapsed: Elapsed | None = None
+    carried: Carried | None = None
 
 
 def fields_of(columns: TabularColumns) -> list[Field]:
@@ -59,6 +60,9 @@ def fields_of(columns: TabularColumns) -> list[Field]:
         for index, entry in enumerate(columns.observation[: None if named is None else len(named)]):
             if isinstance(entry, Elapsed):
                 fields.append(Field(f"{prefix}.{index}", entry.elapsed, "elapsed", elapsed=entry))
+                continue
+            if isinstance(entry, Carried):
+                fields.append(Field(f"{prefix}.{index}", entry.carried, "number", carried=entry))
                 continue
             own, categories = (entry.column, entry.categories) if isinstance(entry, Categorical) else (entry, ())
             column = own if named is None else named[index]
@@ -149,6 +153,13 @@ class Log:
             place = int(bad[0])
             path = self.paths[rows["file"][place].as_py()]
             refuse_row(path, rows["row"][place].as_py(), f"found {found}", allowed)
+
+    def columns_with_missing_numbers(self, among: Sequence[Field]) -> list[str]:
+        """Read the fields ``among`` of all files again, and list the columns in which a number is missing."""
+        found = set[str]()
+        for rows in self.batches(only=[field.name for field in among]):
+            found |= {field.column for field in among if not np.isfinite(rows[field.name].to_numpy()).all()}
+        return list(dict.fromkeys(field.column for field in among if field.column in found))
 
     def _columns(self, path: Path) -> dict[str, pa.DataType]:
         """Find the type of each mapped column in one file."""

@@ -1,7 +1,7 @@
 """Sorts the rows of a log by unit, trajectory and order, in bounded memory."""
 
 import shutil
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,11 +14,20 @@ import pyarrow.compute as pc
 from primorl.base.errors import PipelineError
 from primorl.base.files import scratch_directory
 from primorl.base.records import ElapsedTime
-from primorl.config.datasets import BoxActions, Categorical, CountedActions, DeclaredBounds, Elapsed, TabularDataset
+from primorl.config.datasets import (
+    BoxActions,
+    Carried,
+    Categorical,
+    CountedActions,
+    DeclaredBounds,
+    Elapsed,
+    ObservationColumn,
+    TabularDataset,
+)
 from primorl.data.sources.spaces import declared
 from primorl.data.sources.tabular.files import ROWS_PER_BATCH, Field, Log, fields_of
 from primorl.data.sources.tabular.transitions import Transitions, consent_of_units, whole_units
-from primorl.data.sources.tabular.watch import log_files, named_files, record_copies
+from primorl.data.sources.tabular.watch import log_files, named_files, record_files
 from primorl.data.storage.schema import Spaces, id_text
 
 _BYTES_PER_BUCKET = 2**26
@@ -139,7 +148,7 @@ class Tabular:
                 f"datasets/{self.name}.yaml: options.files: found {strange} of {len(files)} files at {named!r} with an "
                 "unsupported name; allowed are .parquet, .csv and .csv.gz; rename them, or narrow the pattern"
             )
-        record_copies(self.name, target)
+        record_files(self.name, target, target, log_files(target))
 
     def check_columns(self) -> bool:
         """Compare the columns of the files with the entry; False where there are no files yet.
@@ -228,6 +237,9 @@ def _declared(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None]:
             elapsed = ElapsedTime(name=entry.elapsed, unit=entry.unit, most=entry.most, trajectory=tuple(told_by))
             names.append(entry.elapsed)
             bounds.append((0.0, entry.most))
+        elif isinstance(entry, Carried):
+            names += [entry.carried, entry.age]
+            bounds += [(-np.inf, np.inf), (0.0, entry.most)]
         else:
             names.append(entry)
             bounds.append((-np.inf, np.inf))
@@ -237,7 +249,7 @@ def _declared(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None]:
         choices = range(action.count) if isinstance(action, CountedActions) else action.categories
         actions = tuple(str(choice) for choice in choices)
     if isinstance(dataset.bounds.observation, DeclaredBounds):
-        _check_bounds(name, dataset.bounds.observation, names, elapsed)
+        _check_bounds(name, dataset.bounds.observation, columns.observation, names)
     low, high = zip(*bounds, strict=True)
     horizon = None
     if dataset.environment is not None:
@@ -253,22 +265,26 @@ def _declared(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None]:
     return replace(spaces, observation_names=tuple(names), action_names=actions), horizon
 
 
-def _check_bounds(name: str, bounds: DeclaredBounds, names: list[str], elapsed: ElapsedTime | None) -> None:
+def _check_bounds(
+    name: str, bounds: DeclaredBounds, entries: Sequence[ObservationColumn], names: Sequence[str]
+) -> None:
     """Compare the bounds in the dataset's file with the dimensions of the observation."""
     if len(bounds.low) != len(names):
         raise PipelineError(
             f"datasets/{name}.yaml: bounds.observation: found {len(bounds.low)} dimensions, allowed are the "
-            f"{len(names)} of options.columns.observation (a category is one)"
+            f"{len(names)} of options.columns.observation (a category is one, a carried column is two)"
         )
-    if elapsed is None:
-        return
-    place = names.index(elapsed.name)
-    low, high = bounds.low[place], bounds.high[place]
-    if (low, high) != (0, elapsed.most):
-        raise PipelineError(
-            f"datasets/{name}.yaml: bounds.observation: found [{low:g}, {high:g}] for dimension {place + 1}, the "
-            f"elapsed time; allowed is [0, {elapsed.most:g}], as `most` declares"
-        )
+    for entry in entries:
+        if not isinstance(entry, Elapsed | Carried):
+            continue
+        what, own = ("elapsed time", entry.elapsed) if isinstance(entry, Elapsed) else ("age of a value", entry.age)
+        place = names.index(own)
+        low, high = bounds.low[place], bounds.high[place]
+        if (low, high) != (0, entry.most):
+            raise PipelineError(
+                f"datasets/{name}.yaml: bounds.observation: found [{low:g}, {high:g}] for dimension {place + 1}, the "
+                f"{what}; allowed is [0, {entry.most:g}], as `most` declares"
+            )
 
 
 def _check_fit(name: str, spaces: Spaces, observation: int, actions: int, box: bool) -> None:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from primorl.config.datasets import DeclaredBounds, TabularDataset
 from primorl.data.checks import KeyOrder, unfit_probabilities
 from primorl.data.identity.consent import CONSENT_SCHEMA
-from primorl.data.sources.tabular.elapsed import elapsed_times
+from primorl.data.sources.tabular.elapsed import carry_forward, elapsed_times
 from primorl.data.sources.tabular.files import Field, Log
 from primorl.data.storage.schema import BEHAVIOUR_PROBABILITY, Spaces, changes, id_text, transition_table, whole
 
@@ -94,7 +94,7 @@ class Transitions:
         terminated, truncated = self._ends(rows, starts, lasts)
 
         observation = self._matrix(rows, "observation", starts)
-        self._check_finite(rows, observation, "observation")
+        self._check_observed(rows, observation)
         observation = self._bounded(rows, observation, "observation")
         if self._has_next:
             after = self._matrix(rows, "next_observation", starts)
@@ -177,9 +177,15 @@ class Transitions:
                 turned[dimension + rows[field.name].to_numpy(), np.arange(rows.num_rows)] = 1
                 dimension += len(field.categories)
                 continue
+            order, by_time = rows["order"].to_numpy(), self._log.ordered_by_time
             if field.elapsed is not None:
-                order, unit, most = rows["order"].to_numpy(), field.elapsed.unit, field.elapsed.most
-                turned[dimension] = elapsed_times(order, starts, unit, most, by_time=self._log.ordered_by_time)
+                unit, most = field.elapsed.unit, field.elapsed.most
+                turned[dimension] = elapsed_times(order, starts, unit, most, by_time=by_time)
+            elif field.carried is not None:
+                values = _numbers(rows[field.name])
+                filled, ages = carry_forward(values, order, starts, field.carried, by_time=by_time)
+                turned[dimension], turned[dimension + 1] = filled, ages
+                dimension += 1
             else:
                 turned[dimension] = _numbers(rows[field.name])
             dimension += 1
@@ -232,6 +238,24 @@ class Transitions:
             "options.beyond_bounds: clip, which cuts values there",
         )
         return values
+
+    def _check_observed(self, rows: pa.Table, values: Floats) -> None:
+        """Refuse missing observations [rows, S]; the error names the columns of the whole log that have some."""
+        finite = np.isfinite(values)
+        if finite.all():
+            return
+        plain = [field for field in self._fields if field.name.startswith("observation.") and field.kind == "number"]
+        named = self._log.columns_with_missing_numbers([field for field in plain if field.carried is None])
+        here = [self._spaces.observation_names[dimension] for dimension in np.flatnonzero(~finite.all(axis=0))]
+        named += [name for name in here if name not in named]
+        self._log.refuse(
+            rows,
+            np.flatnonzero(~finite.all(axis=1)),
+            f"a missing, NaN or infinite observation (column{'s' * (len(named) > 1)} {', '.join(map(repr, named))})",
+            "finite float32 numbers; to carry the last one forward with its age, write {carried: COLUMN, unit: hours, "
+            "most: 24, first: VALUE} in options.columns.observation (`first` holds before the first measurement; "
+            "docs/prepare-a-log.md); or drop or repair the trajectory",
+        )
 
     def _check_finite(self, rows: pa.Table, values: Floats, what: str) -> None:
         finite = np.isfinite(values)

@@ -1,7 +1,7 @@
-"""The files of a log, and whether they are still those that `collect` copied.
+"""The files of a log or a MEDS folder, and whether they are still those that `collect` read.
 
-DVC watches the copies in ``data/raw``, not the files of ``options.files``: a person who is deleted there would stay in
-unseen. So ``data/raw`` also has the digest of every copy. ``.primorl/sources`` remembers which digest a file had at
+DVC watches ``data/raw``, not the files that the entry names: a person who is deleted there would stay in
+unseen. So ``data/raw`` also has the digest of every file. ``.primorl/sources`` remembers which digest a file had at
 which size and time, so that it is computed again only where these differ.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 from primorl.base.errors import PipelineError
 from primorl.base.files import home, read_json, write_json
 from primorl.base.paths import COPIES, SOURCES, STATE
-from primorl.config.datasets import AnyDataset, TabularDataset
+from primorl.config.datasets import AnyDataset, MedsDataset, TabularDataset
 
 ENDINGS = (".parquet", ".csv", ".csv.gz")
 
@@ -42,10 +42,17 @@ def _natural(path: Path) -> list[tuple[int, int, str]]:
     return [(1, int(part), "") if part.isascii() and part.isdigit() else (0, 0, part) for part in parts]
 
 
-def record_copies(name: str, raw: Path) -> None:
-    """Write the digests of a log's copies in ``raw`` beside them. `log_files` leaves that file out."""
-    copies = {str(file.relative_to(raw)): _digest(file) for file in log_files(raw)}
-    write_json(raw / COPIES.name, {"dataset": name, "files": copies})
+def source_files(dataset: AnyDataset) -> tuple[str, str] | None:
+    """Give what the entry of files of one's own names, for `named_files`, and its key; None for other sources."""
+    if isinstance(dataset, TabularDataset):
+        return dataset.options.files, "options.files"
+    return (f"{dataset.options.folder}/data", "options.folder") if isinstance(dataset, MedsDataset) else None
+
+
+def record_files(name: str, raw: Path, folder: Path, files: list[Path]) -> None:
+    """Write digests of a log's files in ``folder`` into ``raw``. `log_files` leaves that file out."""
+    digests = {str(file.relative_to(folder)): _digest(file) for file in files}
+    write_json(raw / COPIES.name, {"dataset": name, "files": digests})
 
 
 def changed(name: str, dataset: AnyDataset) -> str | None:
@@ -54,11 +61,12 @@ def changed(name: str, dataset: AnyDataset) -> str | None:
     None: they do not; or there are no copies of this dataset; or no file is where the entry says, as with a log that
     was moved away; or one cannot be read.
     """
-    if not isinstance(dataset, TabularDataset) or not COPIES.exists():
+    if (own := source_files(dataset)) is None or not COPIES.exists():
         return None
+    named, key = own
     try:
         copied = read_json(COPIES)
-        folder, files = named_files(dataset.options.files)
+        folder, files = named_files(named)
         if copied.get("dataset") != name or not files:
             return None
         now, before = _digests(name, folder, files), copied.get("files", {})
@@ -70,7 +78,7 @@ def changed(name: str, dataset: AnyDataset) -> str | None:
         return None
     counts = [f"{count} {what}" for count, what in ((edited, "changed"), (gone, "gone"), (new, "new")) if count]
     return (
-        f"the source changed since it was collected: datasets/{name}.yaml: options.files: {', '.join(counts)} of "
+        f"the source changed since it was collected: datasets/{name}.yaml: {key}: {', '.join(counts)} of "
         f"{len(before.keys() | now.keys())} files; everything here is of the former ones. To read them again: `dvc "
         "repro -f collect`, then `dvc repro`, which charges the people who are in them anew"
     )

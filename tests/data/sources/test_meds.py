@@ -1,0 +1,291 @@
+"""``source: meds``: the events of whole subjects become the rows that a plain loop over events finds."""
+
+import shutil
+import tempfile
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from primorl.base.errors import PipelineError
+from primorl.config.datasets import MedsDataset, checked
+from primorl.data.ingestion import ingest
+from primorl.data.sources import meds, source_of
+from primorl.data.sources.tabular import watch
+from primorl.data.storage.parquet import PartReader
+from tests.projects import project_settings
+
+Event = tuple[int, float | None, str, float | None]  # subject, hour, code, number
+Row = dict[str, Any]
+
+BEGAN = datetime(2150, 1, 1)
+OBSERVED = [
+    {"name": "glucose", "codes": ["LAB//GLUCOSE*"], "low": 0, "high": 30, "most": 12},
+    {"name": "lactate", "codes": ["LAB//LACTATE"], "low": 0, "high": 20, "most": 2, "first": 1.5, "before": True},
+    {"happened": "female", "codes": ["GENDER//F"]},
+    {"elapsed": "hours_since", "unit": "hours", "most": 24},
+]
+DOSES = {"name": "insulin", "codes": ["INSULIN"], "bins": [0, 4]}
+IN_RANGE = {"observation": "glucose", "low": 4, "high": 10, "inside": 1, "outside": -1}
+OPTIONS: dict[str, Any] = {
+    "folder": "meds",
+    "begins": ["ADMISSION//*"],
+    "ends": ["DISCHARGE"],
+    "terminates": ["MEDS_DEATH"],
+    "decision": {"every": 4, "unit": "hours"},
+    "observation": OBSERVED,
+    "action": [DOSES],
+    "reward": [IN_RANGE, {"codes": ["MEDS_DEATH"], "value": -10}, {"codes": ["MEAL"], "scale": 0.5}],
+}
+
+
+def entry(options: dict[str, Any] | None = None, **changes: Any) -> MedsDataset:
+    own = project_settings("csv-log")["chosen"] | {"source": "meds", "unit": "subject_id", "termination": "learned"}
+    own |= {"horizon": 50, "trajectories_per_person": None, "ingestion": {"duplicates": "allow"}}
+    own["bounds"] = {"observation": "space", "reward": [-20, 20]}
+    return checked(MedsDataset, own | changes | {"options": OPTIONS | (options or {})})
+
+
+def write(events: list[Event], name: str = "train/0") -> None:
+    path = Path(f"meds/data/{name}.parquet")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    times = [None if hour is None else BEGAN + timedelta(hours=hour) for _, hour, _, _ in events]
+    subject, _, code, value = zip(*events, strict=True)
+    columns = [
+        pa.array(subject, pa.int64()),
+        pa.array(times, pa.timestamp("us")),
+        pa.array(code),
+        pa.array(value, pa.float32()),
+    ]
+    pq.write_table(pa.table(columns, names=["subject_id", "time", "code", "numeric_value"]), path)
+
+
+def run(dataset: MedsDataset) -> list[Row]:
+    """What ``collect`` and ``ingest`` make of the folder."""
+    for folder in ("data/raw", "trajectories"):
+        shutil.rmtree(folder, ignore_errors=True)
+    Path("data/raw").mkdir(parents=True)
+    source_of("log", dataset).collect(Path("data/raw"))
+    ingest(Path("data/raw"), Path("trajectories"), "log", dataset)
+    return pa.concat_tables(PartReader(Path("trajectories"), made_by="ingest").tables()).to_pylist()
+
+
+STAY: list[Event] = [
+    (7, None, "GENDER//F", None),
+    (7, -1, "LAB//LACTATE", 3.0),
+    (7, 0, "ADMISSION//EMERGENCY", None),
+    (7, 1, "LAB//GLUCOSE//mmol", 8.0),
+    (7, 4, "INSULIN", 3.0),
+    (7, 5, "INSULIN", 2.5),
+    (7, 6, "LAB//GLUCOSE//mmol", 90.0),
+    (7, 8, "LAB//GLUCOSE//mmol", 12.0),
+    (7, 8, "MEAL", 2.0),
+    (7, 10, "DISCHARGE", None),
+]
+
+
+def test_a_stay_becomes_decisions_that_a_clinician_can_check(project: Path) -> None:
+    """Decisions at 4 and 8 h: the first at which glucose is known; 90 is an artefact; the end at 10 h is observed."""
+    death = [(9, hour, code, number) for _, hour, code, number in STAY[2:-1]] + [(9, 9.0, "MEDS_DEATH", None)]
+    write(STAY)
+    write(death, "held_out/0")
+    made = run(entry())
+    assert [int(each["unit_id"]) for each in made] == [7, 7, 9, 9]
+    assert [each["action"] for each in made] == [2, 0, 2, 0]
+    assert [each["observation"] for each in made[:2]] == [[8, 3, 3, 2, 1, 0], [12, 0, 3, 2, 1, 4]]
+    assert [each["next_observation"] for each in made[:2]] == [[12, 0, 3, 2, 1, 4], [12, 2, 3, 2, 1, 2]]
+    assert made[2]["observation"] == [8, 3, 1.5, 2, 0, 0], "nothing is known of lactate or sex"
+    assert [each["reward"] for each in made] == [-1 + 1, -1, -1 + 1, -1 - 10]
+    assert [each["terminated"] for each in made] == [False, False, False, True]
+    spaces = source_of("log", entry()).open(Path("data/raw")).spaces
+    assert spaces.observation_names == ("glucose", "glucose_age", "lactate", "lactate_age", "female", "hours_since")
+    assert spaces.observation_high == (30, 12, 20, 2, 1, 24)
+    assert spaces.action_names == ("up to 0", "0 to 4", "above 4")
+    rate = [{"name": "rate", "codes": ["INSULIN"], "of": "last", "low": 0, "high": 2.75}]
+    given_at_dose = entry({"action": rate, "decision": {"codes": ["INSULIN", "MEAL"]}})
+    assert [each["action"] for each in run(given_at_dose)[:3]] == [[2.75], [2.5], [2.5]]
+    dose = {"name": "dose", "codes": ["INSULIN"], "low": 0, "high": 9, "most": 9}
+    hourly = {"observation": [dose], "reward": OPTIONS["reward"][1:], "decision": {"every": 1, "unit": "hours"}}
+    cut = run(entry(hourly, horizon=1))
+    assert [(each["observation"], each["truncated"]) for each in cut] == [([3, 1], True)] * 2, "not the dose at 5 h"
+
+
+def test_a_source_that_changed_and_what_cannot_be_meant_are_told(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(STAY)
+    run(entry({"terminates": None, "reward": [IN_RANGE]}, termination="none"))
+    assert watch.changed("log", entry()) is None
+    write([*STAY[:-1], (7, 11, "DISCHARGE", None)])
+    assert "datasets/log.yaml: options.folder: 1 changed of 1 files" in str(watch.changed("log", entry()))
+    for events, says in (
+        (STAY, r"options: found 'MEDS_DEATH', which no event has as its code; allowed"),
+        ([STAY[3], STAY[2]], "found a subject's rows out of order"),
+        ([STAY[0], (8, 0, "MEAL", 1.0), *STAY[1:]], "found a subject in two places"),
+    ):
+        write(events)
+        with pytest.raises(PipelineError, match=says):
+            run(entry())
+    shutil.rmtree("meds")
+    with pytest.raises(PipelineError, match=r"options.folder: found no .parquet file in 'meds/data'"):
+        run(entry())
+    for options, says in (
+        ({"action": [DOSES | {"low": 0}]}, "give either bins, or low and high"),
+        ({"reward": [{"codes": ["MEAL"]}]}, "give either value or scale"),
+        ({"reward": [IN_RANGE | {"observation": "sugar"}]}, "reward names the observation 'sugar', which is none"),
+        ({"action": [DOSES | {"name": "glucose_age"}]}, "a name stands twice"),
+        ({"terminates": None}, "termination must be learned where options.terminates names codes"),
+    ):
+        with pytest.raises(ValidationError, match=says):
+            entry(options)
+
+
+def test_the_entry_of_the_page_can_be_copied() -> None:
+    page = (Path(meds.__file__).parents[3] / "docs/datasets/meds.md").read_text(encoding="utf-8")
+    shown = checked(MedsDataset, yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0]))
+    assert meds.as_tabular(shown).options.columns.action.column == "insulin"  # type: ignore[union-attr]
+
+
+def slow(events: list[Event], options: dict[str, Any], horizon: int, most: int) -> list[Row]:
+    """The rows of the log, subject by subject and event by event: the obvious reference."""
+
+    def fits(code: str, part: dict[str, Any] | list[str] | None) -> bool:
+        patterns = part["codes"] if isinstance(part, dict) else part or []
+        return any(code.startswith(p[:-1]) if p.endswith("*") else code == p for p in patterns)
+
+    rows = []
+    parts = [options["decision"], *options["observation"], *options["action"], *options["reward"]]
+    parts = [part for part in parts if "codes" in part] + [options["begins"], options["ends"], options["terminates"]]
+    for subject in dict.fromkeys(each[0] for each in events):
+        own = [each[1:] for each in events if each[0] == subject and any(fits(each[2], part) for part in parts)]
+        timed = [(t, code, x) for t, code, x in own if t is not None]
+        begins = sorted({t for t, code, _ in timed if fits(code, options["begins"])})
+        if options["begins"] is None:
+            begins = sorted({t for t, _, _ in timed})[:1]
+        kept = 0
+        for number, begin in enumerate(begins):
+            following = begins[number + 1] if number + 1 < len(begins) else np.inf
+            stops = [
+                t for t, c, _ in timed if (fits(c, options["ends"]) or fits(c, options["terminates"])) and begin < t
+            ]
+            stopped = bool(stops) and min(stops) <= following
+            end = min(stops) if stopped else max(t for t, _, _ in timed if t < following or t == begin)
+            died = stopped and any(t == end and fits(c, options["terminates"]) for t, c, _ in timed)
+
+            def seen(at: float, begin: float = begin, own: Any = own, timed: Any = timed) -> list[float] | None:
+                found = []
+                for part in options["observation"]:
+                    strict = any(fits(code, dose) for code in part.get("codes", ()) for dose in options["action"])
+                    early = lambda t, strict=strict, at=at: t < at if strict else t <= at  # noqa: E731
+                    if "elapsed" in part:
+                        continue
+                    if "happened" in part:
+                        found.append(float(any(fits(c, part) and (t is None or early(t)) for t, c, _ in own)))
+                        continue
+                    since = begin - (part["most"] if part.get("before") else 0)
+                    values = [
+                        (t, x)
+                        for t, c, x in timed
+                        if fits(c, part)
+                        and x is not None
+                        and part["low"] <= x <= part["high"]
+                        and since <= t
+                        and early(t)
+                    ]
+                    if not values and part.get("first") is None:
+                        return None
+                    t, x = values[-1] if values else (at - part["most"], part["first"])
+                    found += [x, min(at - t, part["most"])]
+                return found
+
+            if "codes" in options["decision"]:
+                times = sorted({t for t, c, _ in timed if fits(c, options["decision"]) and begin <= t < end})
+            else:
+                times = list(np.arange(begin, end, options["decision"]["every"]))
+            times = [t for t in times if seen(t) is not None]
+            cut = len(times) > horizon
+            final = times[horizon] if cut else end
+            times = times[:horizon]
+            if not times or kept == most:
+                continue
+            kept += 1
+            for t, later in zip(times, [*times[1:], final], strict=True):
+                (dose,) = options["action"]
+                given = [(u, x or 0.0) for u, c, x in timed if fits(c, dose) and u < later]
+                done = sum(x for u, x in given if u >= t)
+                if dose.get("of") == "last":
+                    done = ([0.0] + [x for u, x in given if u >= begin])[-1]
+                reward = 0.0
+                for part in options["reward"]:
+                    if "observation" in part:
+                        value = (seen(later) or [])[0]
+                        reward += part["inside"] if part["low"] <= value <= part["high"] else part["outside"]
+                        continue
+                    for u, c, x in timed:
+                        if fits(c, part) and t < u <= later:
+                            reward += part["value"] if "value" in part else part["scale"] * (x or 0.0)
+                ended = died and not cut and t == times[-1]
+                rows.append((subject, number, t, seen(t), done, reward, ended))
+            if not died or cut:
+                rows.append((subject, number, final, seen(final), None, None, False))
+    return rows
+
+
+CODES = ("LAB//GLUCOSE//mmol", "LAB//LACTATE", "INSULIN", "INSULIN", "MEAL", "ADMISSION//A", "DISCHARGE", "MEDS_DEATH")
+
+
+@st.composite
+def records(draw: st.DrawFn) -> list[Event]:
+    """Some subjects' events in whole hours, many at the same time."""
+    events: list[Event] = []
+    for subject in draw(st.lists(st.integers(1, 99), min_size=1, max_size=4, unique=True)):
+        events += [(subject, None, "GENDER//F", None)] * draw(st.integers(0, 1))
+        number = st.one_of(st.none(), st.integers(0, 40).map(float))
+        some = st.lists(st.tuples(st.integers(-5, 40).map(float), st.sampled_from(CODES), number), max_size=25)
+        events += sorted(((subject, *each) for each in draw(some)), key=lambda each: each[1])
+    return events
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    records(),
+    st.sampled_from([{"every": 3, "unit": "hours"}, {"codes": ["INSULIN", "MEAL"]}]),
+    st.sampled_from(["sum", "last"]),
+    st.booleans(),
+    st.integers(1, 6),
+    st.integers(1, 3),
+    st.integers(1, 9),
+)
+def test_rows_are_those_of_a_plain_loop_over_events(
+    events: list[Event], decision: Any, of: str, whole: bool, horizon: int, most: int, size: int
+) -> None:
+    """However the events fall into batches."""
+    own = {"name": "dosed", "codes": ["INSULIN"], "low": 0, "high": 30, "most": 5, "first": 0}
+    options = OPTIONS | {"decision": decision, "observation": [*OBSERVED[:3], own]}
+    options["action"] = [{"name": "dose", "codes": ["INSULIN"], "of": of, "low": -1e6, "high": 1e6}]
+    if whole:
+        options |= {"begins": None, "ends": None}
+    dataset = entry(options, horizon=horizon, trajectories_per_person=most)
+    codes = meds.Codes(dataset.options)
+    logs = meds.Decisions(dataset, codes)
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr(meds, "_EVENTS", size)
+        patch.setattr(meds, "_ROWS", 2 * size)
+        if not events:
+            return
+        write(events)
+        found = [table for some in meds.read([Path("meds/data/train/0.parquet")], codes) for table in logs.tables(some)]
+    made = []
+    rows = (each.values() for table in found for each in table.to_pylist())
+    for subject, number, time, *seen, dose, reward, ended in rows:
+        made.append((subject, number, (time - BEGAN) / timedelta(hours=1), seen, dose, reward, ended))
+    assert made == slow(events, options, horizon, most)
