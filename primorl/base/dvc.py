@@ -63,6 +63,7 @@ def show_dvc(*words: str) -> None:
                     errors.append(line[len("error: ") :].strip())
         except KeyboardInterrupt:  # a notebook interrupts its own process alone
             os.killpg(process.pid, signal.SIGINT)
+            process.communicate()  # the stage ends in order, and DVC gives its locks back
             raise
     if process.returncode != 0:
         raise PipelineError(errors[0] if errors else f"`dvc {words[0]}` failed")
