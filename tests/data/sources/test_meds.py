@@ -276,4 +276,4 @@ def test_rows_are_those_of_a_plain_loop_over_events(seed: int, project: Path, mo
     for subject, number, time, *seen, dose, reward, ended in rows:
         made.append((subject, number, (time - BEGAN) / timedelta(hours=1), seen, dose, reward, ended))
     assert made == slow(events, options, horizon, most)
-    assert len(made) > 20
+    assert len(made) >= 20
