@@ -12,6 +12,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
+from examples import insulin_log
 from primorl.base.errors import PipelineError
 from primorl.config.datasets import MedsDataset, checked
 from primorl.data.ingestion import ingest
@@ -143,6 +144,15 @@ def test_a_source_that_changed_and_what_cannot_be_meant_are_told(
     ):
         with pytest.raises(ValidationError, match=says):
             entry(options)
+
+
+def test_the_example_writes_what_its_entry_reads(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(insulin_log, "MEDS", project / "examples/insulin-meds")
+    rng = np.random.default_rng(0)
+    insulin_log._write_meds([row for patient in range(3) for row in insulin_log._stay(rng, patient, 0)], rng)
+    made = run(checked(MedsDataset, project_settings("insulin-meds")["chosen"]))
+    assert len(made) == 3 * insulin_log.HOURS
+    assert any(each["observation"][1] > 0 for each in made), "some glucose is carried forward"
 
 
 def test_the_entry_of_the_page_can_be_copied() -> None:
