@@ -69,6 +69,7 @@ class Meds:
                 f"datasets/{self._name}.yaml: {key}: found no .parquet file in {named!r}; allowed is a folder in the "
                 "Medical Event Data Standard, with data/**/*.parquet"
             )
+        record_files(self._name, target, folder, files)  # first: a file that changes meanwhile is another one
         codes = Codes(self._dataset.options)
         logs = Decisions(self._dataset, codes)
         with pq.ParquetWriter(target / "log.parquet", logs.schema) as writer:
@@ -81,7 +82,6 @@ class Meds:
                 "its code; allowed are codes of the data (metadata/codes.parquet lists them), and beginnings of codes "
                 "with * at the end; correct or drop it"
             )
-        record_files(self._name, target, folder, files)
 
     def open(self, raw: Path) -> TabularReader:
         """Open that log."""
@@ -184,8 +184,8 @@ class Codes:
         return list(self._unseen)
 
 
-def _fits(code: str | None, pattern: str) -> bool:
-    return code is not None and (code.startswith(pattern[:-1]) if pattern.endswith("*") else code == pattern)
+def _fits(code: str, pattern: str) -> bool:
+    return code.startswith(pattern[:-1]) if pattern.endswith("*") else code == pattern
 
 
 @dataclass(frozen=True)
@@ -260,7 +260,7 @@ def _batches(path: Path, codes: Codes) -> Iterator[Events]:
                 yield Events(
                     subject.to_numpy(),
                     pc.fill_null(time.cast(pa.int64()), _STATIC).to_numpy(),
-                    codes.numbers(code),
+                    codes.numbers(pc.fill_null(code, "")),
                     value.to_numpy(zero_copy_only=False),
                 )
     except (pa.ArrowInvalid, OSError):

@@ -1,7 +1,6 @@
 """``source: meds``: the events of whole subjects become the rows that a plain loop over events finds."""
 
 import shutil
-import tempfile
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from examples import insulin_log
 from primorl.base.errors import PipelineError
 from primorl.config.datasets import MedsDataset, checked
 from primorl.data.ingestion import ingest
@@ -148,6 +146,15 @@ def test_a_source_that_changed_and_what_cannot_be_meant_are_told(
             entry(options)
 
 
+def test_the_example_writes_what_its_entry_reads(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(insulin_log, "MEDS", project / "examples/insulin-meds")
+    rng = np.random.default_rng(0)
+    insulin_log._write_meds([row for patient in range(3) for row in insulin_log._stay(rng, patient, 0)], rng)
+    made = run(checked(MedsDataset, project_settings("insulin-meds")["chosen"]))
+    assert len(made) == 3 * insulin_log.HOURS
+    assert any(each["observation"][1] > 0 for each in made), "some glucose is carried forward"
+
+
 def test_the_entry_of_the_page_can_be_copied() -> None:
     page = (Path(meds.__file__).parents[3] / "docs/datasets/meds.md").read_text(encoding="utf-8")
     shown = checked(MedsDataset, yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0]))
@@ -239,53 +246,44 @@ def slow(events: list[Event], options: dict[str, Any], horizon: int, most: int) 
     return rows
 
 
-CODES = ("LAB//GLUCOSE//mmol", "LAB//LACTATE", "INSULIN", "INSULIN", "MEAL", "ADMISSION//A", "DISCHARGE", "MEDS_DEATH")
+CODES = ("LAB//GLUCOSE//mmol", "LAB//LACTATE", "INSULIN", "MEAL", "ADMISSION//A", "DISCHARGE", "MEDS_DEATH")
+OFTEN = (0.32, 0.2, 0.22, 0.15, 0.06, 0.03, 0.02)
 
 
-@st.composite
-def records(draw: st.DrawFn) -> list[Event]:
+def records(rng: np.random.Generator) -> list[Event]:
     """Some subjects' events in whole hours, many at the same time."""
     events: list[Event] = []
-    for subject in draw(st.lists(st.integers(1, 99), min_size=1, max_size=4, unique=True)):
-        events += [(subject, None, "GENDER//F", None)] * draw(st.integers(0, 1))
-        number = st.one_of(st.none(), st.integers(0, 40).map(float))
-        some = st.lists(st.tuples(st.integers(-5, 40).map(float), st.sampled_from(CODES), number), max_size=25)
-        events += sorted(((subject, *each) for each in draw(some)), key=lambda each: each[1])
+    for subject in rng.permutation(20).tolist():
+        events += [(subject, None, "GENDER//F", None)] * int(rng.integers(2))
+        for hour in np.sort(rng.integers(-5, 40, rng.integers(60))).tolist():
+            number = None if rng.random() < 0.1 else float(rng.integers(40))
+            events.append((subject, float(hour), str(rng.choice(CODES, p=OFTEN)), number))
     return events
 
 
-@settings(max_examples=25, deadline=None)
-@given(
-    records(),
-    st.sampled_from([{"every": 3, "unit": "hours"}, {"codes": ["INSULIN", "MEAL"]}]),
-    st.sampled_from(["sum", "last"]),
-    st.booleans(),
-    st.integers(1, 6),
-    st.integers(1, 3),
-    st.integers(1, 9),
-)
-def test_rows_are_those_of_a_plain_loop_over_events(
-    events: list[Event], decision: Any, of: str, whole: bool, horizon: int, most: int, size: int
-) -> None:
+@pytest.mark.parametrize("seed", range(12))
+def test_rows_are_those_of_a_plain_loop_over_events(seed: int, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However the events fall into batches."""
-    own = {"name": "dosed", "codes": ["INSULIN"], "low": 0, "high": 30, "most": 5, "first": 0}
-    options = OPTIONS | {"decision": decision, "observation": [*OBSERVED[:3], own]}
+    rng = np.random.default_rng(seed)
+    events = records(rng)
+    horizon, most, size = (int(rng.integers(1, limit)) for limit in (8, 4, 60))
+    own = {"name": "dosed", "codes": ["INSULIN"], "low": 0, "high": 30, "most": 5} | ({"first": 0} if seed % 2 else {})
+    options = OPTIONS | {"observation": [*OBSERVED[:3], own]}
+    options["decision"] = {"every": 3, "unit": "hours"} if seed % 3 else {"codes": ["INSULIN", "MEAL"]}
+    of = "last" if seed % 4 == 3 else "sum"
     options["action"] = [{"name": "dose", "codes": ["INSULIN"], "of": of, "low": -1e6, "high": 1e6}]
-    if whole:
+    if seed % 5 == 0:
         options |= {"begins": None, "ends": None}
     dataset = entry(options, horizon=horizon, trajectories_per_person=most)
     codes = meds.Codes(dataset.options)
     logs = meds.Decisions(dataset, codes)
-    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        patch.setattr(meds, "_EVENTS", size)
-        patch.setattr(meds, "_ROWS", 2 * size)
-        if not events:
-            return
-        write(events)
-        found = [table for some in meds.read([Path("meds/data/train/0.parquet")], codes) for table in logs.tables(some)]
+    monkeypatch.setattr(meds, "_EVENTS", size)
+    monkeypatch.setattr(meds, "_ROWS", 2 * size)
+    write(events)
+    found = [table for some in meds.read([Path("meds/data/train/0.parquet")], codes) for table in logs.tables(some)]
     made = []
     rows = (each.values() for table in found for each in table.to_pylist())
     for subject, number, time, *seen, dose, reward, ended in rows:
         made.append((subject, number, (time - BEGAN) / timedelta(hours=1), seen, dose, reward, ended))
     assert made == slow(events, options, horizon, most)
+    assert len(made) >= 20
