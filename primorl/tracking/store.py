@@ -320,6 +320,7 @@ class Result:
         high: upper end.
         by: judge of the value: `simulator`, `private units`, `model`, or none.
         finished: when.
+        advice: what was recommended: `trial`, `keep`, `more_data`; None: a simulator measured it.
         settings: those of ``params.yaml`` that are not the same in all results that were asked for, by dotted key.
     """
 
@@ -334,6 +335,7 @@ class Result:
     high: float | None
     by: str
     finished: datetime
+    advice: str | None
     settings: dict[str, str]
 
 
@@ -394,5 +396,6 @@ def _result(run: "Run") -> Result:
         high=high,
         by=by,
         finished=datetime.fromtimestamp(end / 1000),
+        advice=run.data.tags.get("recommendation"),
         settings={key: given[key] for key in given if "." in key or key == "seed"},
     )
