@@ -23,6 +23,7 @@ from primorl.base.paths import (
     PARTITIONS,
     POLICY,
     PRIVATE_EVALUATION,
+    REPORT,
     SUMMARY,
 )
 from primorl.commands.terminal import AsJson, flag, path_option, rendered
@@ -34,11 +35,14 @@ if TYPE_CHECKING:
     from primorl.tracking.store import Result
 
 
-def summary(as_json: AsJson = False) -> None:
+def summary(
+    as_json: AsJson = False, links: Annotated[bool, flag("--links", "Tell where report and MLflow's run are.")] = False
+) -> None:
     """Show the results of the last run.
 
     Examples:
       primorl summary                   a short table
+      primorl summary --links           and where the report and the run in MLflow are
       primorl summary --json            metrics/summary.json itself
     """
     from primorl.evaluate.summary import Summary
@@ -51,7 +55,12 @@ def summary(as_json: AsJson = False) -> None:
     if found.spent_on_dataset is not None:
         _mention_later_charges(found.spent_on_dataset.charges)
     content = found.to_json()
-    print(json.dumps(content, indent=2, allow_nan=False) if as_json else text(content) + _online_row())
+    if as_json:
+        print(json.dumps(content, indent=2, allow_nan=False))
+        return
+    print(text(content) + _online_row())
+    if links:
+        _print_places()
 
 
 def _mention_later_charges(charges: int) -> None:
@@ -78,6 +87,17 @@ def _mention_later_charges(charges: int) -> None:
                 f"{len(account.entries)} charges by now; `primorl ledger show`",
                 file=sys.stderr,
             )
+
+
+def _print_places() -> None:
+    """Print the path of the report, and the address of the newest result in MLflow's view of trainings."""
+    from primorl.config.params import load
+    from primorl.tracking.store import link
+
+    if REPORT.exists():
+        print(f"report   {REPORT}")
+    if address := link(load(PARAMS)):
+        print(f"mlflow   `make ui`, then {address}" if "127.0.0.1" in address else f"mlflow   {address}")
 
 
 def _online_row() -> str:

@@ -29,8 +29,7 @@ from sqlalchemy import create_engine, make_url
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import home
-from primorl.base.paths import PARAMS
-from primorl.config.params import Params, load
+from primorl.config.params import Params
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -157,6 +156,23 @@ def store_uri(params: Params) -> str:
     if separator and scheme.startswith("sqlite"):
         return f"{scheme}:///{home() / path}"
     return uri
+
+
+def link(params: Params) -> str:
+    """Where `make ui`, or the server that ``tracking.uri`` names, shows the newest result.
+
+    MLflow may open runs in a mode for language models unless the address asks for the view of trainings. Empty: there
+    is no such run, or the store does not answer.
+    """
+    uri = store_uri(params)
+    server = without_credentials(uri) if uri.startswith(("http://", "https://")) else "http://127.0.0.1:5000"
+    try:
+        run = max(results(params, most_epsilon=None, sweeps=False), key=lambda each: each.finished).run
+        with connected(uri) as client:
+            experiment = client.get_run(run).info.experiment_id
+    except (PipelineError, ValueError):  # ValueError: no results
+        return ""
+    return f"{server}/#/experiments/{experiment}/runs/{run}?workflowType=machine_learning"
 
 
 def check_store(params: Params) -> str:
@@ -286,10 +302,6 @@ def _redact(text: str) -> str:
 def _chunks(entries: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     for start in range(0, len(entries), size):
         yield entries[start : start + size]
-
-
-if __name__ == "__main__":  # for `make ui`
-    print(store_uri(load(PARAMS)))
 
 
 _MOST_RUNS = 50_000  # that MLflow gives in one answer
