@@ -15,7 +15,9 @@ SETUP := .venv/.ready
 # Where there is no NVIDIA driver, PyTorch's build for CPUs: pip's usual one brings 4.5 GB of CUDA. Empty: the usual one.
 TORCH_INDEX ?= $(if $(shell command -v nvidia-smi),,https://download.pytorch.org/whl/cpu)
 PIP := .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-REPRO := PATH="$(CURDIR)/.venv/bin:$$PATH" dvc repro
+REPRO := PATH="$(CURDIR)/.venv/bin:$$PATH" PYTHONUNBUFFERED=1 dvc repro
+# DVC's advice on git and `dvc push`, which no setting of it switches off.
+NO_TIPS := -e '/^To track the changes with git/,/core.autostage true/d' -e '/^Use `dvc push` to send/d'
 
 .PHONY: help setup run test attacks bench docs lint types imports audit ui clean
 
@@ -42,8 +44,8 @@ run: $(SETUP) ## run the stages whose inputs changed, then print the results
 	@.venv/bin/primorl check
 	@$(REPRO) --quiet partition
 	@.venv/bin/primorl check --charges
-	$(REPRO)
-	@.venv/bin/primorl summary
+	@$(REPRO) | sed -u $(NO_TIPS)
+	@.venv/bin/primorl summary --links
 
 test: $(SETUP) ## run the test suite; many tests wait for a disk or a process, so three share two cores
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 3 --dist loadscope --ignore=tests/hostile
@@ -73,7 +75,8 @@ audit: $(SETUP) ## check the pinned dependencies for known vulnerabilities
 	.venv/bin/python tests/audit_dependencies.py
 
 ui: $(SETUP) ## show MLflow on http://127.0.0.1:5000
-	@store="$$(.venv/bin/python -m primorl.tracking.store)"; \
+	@store="$$(.venv/bin/python -c \
+		'from primorl.config import params; from primorl.tracking import store; print(store.store_uri(params.load()))')"; \
 	MLFLOW_BACKEND_STORE_URI="$$store" MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false \
 		.venv/bin/mlflow ui --host 127.0.0.1 --workers 1
 

@@ -14,12 +14,20 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
 from docs.tools.markdown import ROOT
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
 FIGURES = ROOT / "docs" / "figures"
 _WIDTH, _WIDE, _HEIGHT = 1280, 1760, 900  # MLflow's assistant takes the right of its pages
+_TRAINING = "workflowType=machine_learning"
+_BEST = "searchFilter=metrics.epsilon%20%3C%3D%201&orderByKey=metrics.%60gain_over_today%60&orderByAsc=false"
+_COLUMNS = ("epsilon", "gain_over_today", "delta", "units", "dynamics.model", "recommendation")
+_HIDDEN = ("Dataset", "Source", "Models")
 _PATIENCE = 120  # seconds until MLflow answers
 
 
@@ -35,7 +43,12 @@ def main() -> None:
         page = browser.new_page(viewport={"width": _WIDTH, "height": _HEIGHT})
         for picture, place, wait in (
             ("report", (project / "reports" / "latest.html").as_uri(), ".plot .main-svg"),
-            ("mlflow-run", f"{address}/#/{newest_run(project)}", "text=Description"),
+            ("mlflow-run", f"{address}/#/{newest_run(project)}?{_TRAINING}", "text=Description"),
+            (
+                "mlflow-runs",
+                f"{address}/#/{newest_run(project).rpartition('/')[0]}?{_TRAINING}&{_BEST}",
+                "text=Columns",
+            ),
         ):
             page.set_viewport_size({"width": _WIDE if picture.startswith("mlflow") else _WIDTH, "height": _HEIGHT})
             page.goto(place)
@@ -45,8 +58,22 @@ def main() -> None:
             for closed in page.get_by_role("button", name="Close").all():  # MLflow's assistant covers a third of it
                 with suppress(Exception):
                     closed.click(timeout=2000)
+            if picture == "mlflow-runs":
+                show_columns(page)
             page.screenshot(path=FIGURES / f"screen-{picture}.png")
         browser.close()
+
+
+def show_columns(page: "Page") -> None:
+    """Mark the columns that say most, as a user does under *Columns*."""
+    page.locator("button:has-text('Columns')").first.click()
+    for name in (*_COLUMNS, *_HIDDEN):
+        page.get_by_placeholder("Search columns").fill(name)
+        page.wait_for_timeout(600)
+        with suppress(Exception):  # the picture shows what is missing
+            page.locator(f"[role=dialog] >> text=/^{name}$/").first.click(timeout=2500)
+    page.keyboard.press("Escape")
+    page.wait_for_timeout(2000)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from primorl.base.paths import (
     PARAMS,
     PARTITIONS,
     POLICY,
+    REPORT,
     SUMMARY,
 )
 from primorl.commands.terminal import AsJson, flag, path_option, rendered
@@ -29,11 +30,14 @@ if TYPE_CHECKING:
     from primorl.tracking.store import Result
 
 
-def summary(as_json: AsJson = False) -> None:
+def summary(
+    as_json: AsJson = False, links: Annotated[bool, flag("--links", "Tell where report and MLflow's run are.")] = False
+) -> None:
     """Show the results of the last run.
 
     Examples:
       primorl summary                   a short table
+      primorl summary --links           and where the report and the run in MLflow are
       primorl summary --json            metrics/summary.json itself
     """
     from primorl.evaluate.summary import Summary
@@ -46,7 +50,12 @@ def summary(as_json: AsJson = False) -> None:
     if found.spent_on_dataset is not None:
         _mention_later_charges(found.spent_on_dataset.charges)
     content = found.to_json()
-    print(json.dumps(content, indent=2, allow_nan=False) if as_json else text(content) + _online_row())
+    if as_json:
+        print(json.dumps(content, indent=2, allow_nan=False))
+        return
+    print(text(content) + _online_row())
+    if links:
+        _print_places()
 
 
 def _mention_later_charges(charges: int) -> None:
@@ -73,6 +82,17 @@ def _mention_later_charges(charges: int) -> None:
                 f"{len(account.entries)} charges by now; `primorl ledger show`",
                 file=sys.stderr,
             )
+
+
+def _print_places() -> None:
+    """Print the path of the report, and the address of the newest result in MLflow's view of trainings."""
+    from primorl.config.params import load
+    from primorl.tracking.store import link
+
+    if REPORT.exists():
+        print(f"report   {REPORT}")
+    if address := link(load(PARAMS)):
+        print(f"mlflow   `make ui`, then {address}" if "127.0.0.1" in address else f"mlflow   {address}")
 
 
 def _online_row() -> str:
@@ -102,7 +122,8 @@ def runs(
     """List the results on the dataset of params.yaml, best first.
 
     Results are those of MLflow: what a simulator measured comes first, then what the private units say. Values in a
-    model do not compare: the newest comes first. `in all` is what all runs had spent on the same units by then.
+    model do not compare: the newest comes first. `in all` is what all runs had spent on the same units by then,
+    `changed` the settings that are not the same in all results that are listed.
 
     With --max-epsilon, only results with an ε that compares are listed: of the dataset's unit, at a δ of at most
     privacy.budget.delta.
@@ -129,15 +150,30 @@ def runs(
 def _table(found: "list[Result]") -> str:
     from primorl.privacy.accounting.rounding import at_most
 
-    headers = ("result", "ε", "δ", "in all", "value", "95% interval", "by", "when", "settings that differ")
-    rows = []
-    for each in found:
-        numbers = ("–" if number is None else at_most(number) for number in (each.epsilon, each.delta, each.spent))
-        value = "–" if each.value is None else f"{each.value:.4g}"
-        interval = "" if each.low is None or each.high is None else f"[{each.low:.4g}, {each.high:.4g}]"
-        settings = ", ".join(f"{key}={value}" for key, value in each.settings.items())
-        rows.append((each.name, *numbers, value, interval, each.by, f"{each.finished:%m-%d %H:%M}", settings))
-    return rendered(headers, rows, right=("ε", "δ", "in all", "value"), cut=("result", "settings that differ"))
+    deltas, short = {each.delta for each in found}, _short_names(found)
+    columns: dict[str, list[str]] = {"result": [each.name for each in found]}
+    columns["ε"] = ["–" if each.epsilon is None else at_most(each.epsilon) for each in found]
+    if len(deltas) > 1:
+        columns["δ"] = ["–" if each.delta is None else at_most(each.delta) for each in found]
+    columns["in all"] = ["–" if each.spent is None else at_most(each.spent) for each in found]
+    columns["value"] = ["–" if each.value is None else f"{each.value:.4g}" for each in found]
+    columns["95% interval"] = [
+        "" if each.low is None or each.high is None else f"{each.low:.4g} to {each.high:.4g}" for each in found
+    ]
+    columns["by"] = [each.by for each in found]
+    columns["advice"] = [(each.advice or "").replace("_", " ") for each in found]
+    columns["when"] = [f"{each.finished:%m-%d %H:%M}" for each in found]
+    columns["changed"] = [", ".join(f"{short[key]}={value}" for key, value in each.settings.items()) for each in found]
+    shown = {header: cells for header, cells in columns.items() if any(cells)}
+    rows = list(zip(*shown.values(), strict=True))
+    return rendered(tuple(shown), rows, right=("ε", "δ", "in all", "value"), cut=("result", "changed"))
+
+
+def _short_names(found: "list[Result]") -> dict[str, str]:
+    """Name settings by the last part of their keys, or by the whole key where two end alike."""
+    keys = {key for each in found for key in each.settings}
+    ends = [key.rpartition(".")[2] for key in keys]
+    return {key: end if ends.count(end) == 1 else key for key in keys if (end := key.rpartition(".")[2])}
 
 
 def report(

@@ -220,13 +220,11 @@ class Params(Block):
         return {key: value for key, value in taken.items() if value is not None or key not in paired}
 
     def suggestions_line(self) -> str | None:
-        """The values that the dataset decided, in one line; None: ``params.yaml`` decided everything."""
+        """The values that the dataset decided, in one line; None: it decided none."""
         by_file: dict[str, list[str]] = {}
         for key, value in self.suggested().items():
             by_file.setdefault(self.origins[key], []).append(f"{key} {'null' if value is None else value}")
         parts = [f"{file}: {', '.join(said)}" for file, said in sorted(by_file.items()) if file != DEFAULTS_FILE]
-        if DEFAULTS_FILE in by_file:
-            parts.append(f"{DEFAULTS_FILE}: {len(by_file[DEFAULTS_FILE])} values")
         return f"taken from suggestions ({PARAMS} says auto): {'; '.join(parts)}" if parts else None
 
 

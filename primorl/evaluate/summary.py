@@ -23,7 +23,7 @@ from primorl.privacy.statement import SpentOnDataset, Statement
 Score = Callable[[float], float]
 """From a mean return to the normalised score that the dataset declares."""
 
-_COMPARED = ("dataset", "env_id", "variant", "seed", "private", "epsilon", "delta", "unit")
+_COMPARED = ("dataset", "env_id", "variant", "seed", "private", "epsilon", "delta", "unit", "units")
 _REPEATED = ("private", "epsilon", "epsilon_rdp", "delta", "unit", "units", "void", "spent_on_dataset")
 _Epsilon = Annotated[float, Within(ge=0)]
 _Count = Annotated[int, Within(ge=1)]
@@ -217,7 +217,7 @@ def log_summary(
     The metrics ``epsilon``, ``epsilon_spent_on_dataset``, ``return_mean`` and the like are those of the pipeline's run,
     and of no run of a stage, so that a search finds every result once. A run of one seed of several has its return. A
     void run has the tag ``void`` and no ``epsilon``: a search by ε must not find it. ``private_value`` is the
-    private units' answer, see `primorl.evaluate.wording.worth`.
+    private units' answer, see `primorl.evaluate.wording.worth`; ``gain_over_today`` is the recommendation's.
 
     Args:
         run: the stage's run.
@@ -249,6 +249,9 @@ def log_summary(
     if asked is not None:
         low, high = asked["ci95"] or (None, None)
         found |= {"private_value": asked["value"], "private_value_low": low, "private_value_high": high}
+    if (advice := summary.recommendation) is not None and advice.interval is not None:
+        low, high = advice.interval
+        found |= {"gain_over_today": advice.expected, "gain_over_today_low": low, "gain_over_today_high": high}
     for name, value in found.items():
         if value is not None:
             pipeline.metric(name, value)

@@ -289,7 +289,8 @@ def _others(facts: Facts) -> Figure | None:
         own = [(name, epsilon, value) for name, epsilon, value, by in known if by == who and epsilon is not None]
         if own:
             names, epsilons, values = zip(*own, strict=True)
-            trace = _line(epsilons, values, f"by the {who}", color, mode="markers", hover="%{text}: %{y:.4g}")
+            judge = plural(facts.statement.unit) if who == "private units" else who
+            trace = _line(epsilons, values, f"by the {judge}", color, mode="markers", hover="%{text}: %{y:.4g}")
             trace["text"] = [f"{name}<br>ε {at_most(epsilon)}" for name, epsilon in zip(names, epsilons, strict=True)]
             data.append(trace)
     if not data:
@@ -298,7 +299,8 @@ def _others(facts: Facts) -> Figure | None:
     spec["layout"]["xaxis"] |= _log_axis([epsilon for _, epsilon, _, _ in known if epsilon is not None])
     rows = []
     for name, epsilon, value, by in known:
-        rows.append((name, "none" if epsilon is None else at_most(epsilon), f"{value:.4g}", by))
+        judge = plural(facts.statement.unit) if by == "private units" else by
+        rows.append((name, "none" if epsilon is None else at_most(epsilon), f"{value:.4g}", judge))
     return Figure(spec, rows)
 
 

@@ -11,7 +11,6 @@ from markupsafe import Markup
 
 import primorl
 from primorl.base.files import finite
-from primorl.engine.heads import LENGTHS
 from primorl.evaluate.wording import (
     ADVICE,
     account,
@@ -36,6 +35,7 @@ _DOUBT = {
     "max_aleatoric": "the largest noise that a member of the model expects",
 }
 """Measures of the uncertainty in words."""
+_LENGTHS = "lengths"  # the query that tells how long recordings are, as statements name it
 _LIBRARY = ("plotly", "package_data/plotly.min.js")
 
 
@@ -63,7 +63,7 @@ def page(facts: Facts) -> str:
         gain=gain,
         gain_note=gain_note,
         gamma=discounted(facts.discount),
-        lengths_known=bool(stated.get("public_units")) or any(each.what == LENGTHS for each in facts.training.queries),
+        lengths_known=bool(stated.get("public_units")) or any(each.what == _LENGTHS for each in facts.training.queries),
         checked=None if verdict is None else model_check(verdict, [each.what for each in facts.checks], trial=trial),
         doubt=_DOUBT,
         worst=max(errors, key=lambda name: math.inf if math.isnan(errors[name]) else errors[name], default=None),

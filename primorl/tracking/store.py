@@ -29,8 +29,7 @@ from sqlalchemy import create_engine, make_url
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import home
-from primorl.base.paths import PARAMS
-from primorl.config.params import Params, load
+from primorl.config.params import Params
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -157,6 +156,23 @@ def store_uri(params: Params) -> str:
     if separator and scheme.startswith("sqlite"):
         return f"{scheme}:///{home() / path}"
     return uri
+
+
+def link(params: Params) -> str:
+    """Where `make ui`, or the server that ``tracking.uri`` names, shows the newest result.
+
+    MLflow may open runs in a mode for language models unless the address asks for the view of trainings. Empty: there
+    is no such run, or the store does not answer.
+    """
+    uri = store_uri(params)
+    server = without_credentials(uri) if uri.startswith(("http://", "https://")) else "http://127.0.0.1:5000"
+    try:
+        run = max(results(params, most_epsilon=None, sweeps=False), key=lambda each: each.finished).run
+        with connected(uri) as client:
+            experiment = client.get_run(run).info.experiment_id
+    except (PipelineError, ValueError):  # ValueError: no results
+        return ""
+    return f"{server}/#/experiments/{experiment}/runs/{run}?workflowType=machine_learning"
 
 
 def check_store(params: Params) -> str:
@@ -288,10 +304,6 @@ def _chunks(entries: Sequence[T], size: int) -> Iterator[Sequence[T]]:
         yield entries[start : start + size]
 
 
-if __name__ == "__main__":  # for `make ui`
-    print(store_uri(load(PARAMS)))
-
-
 _MOST_RUNS = 50_000  # that MLflow gives in one answer
 _JUDGES = {
     "simulator": ("return_mean", "return_low", "return_high"),
@@ -320,6 +332,7 @@ class Result:
         high: upper end.
         by: judge of the value: `simulator`, `private units`, `model`, or none.
         finished: when.
+        advice: what was recommended: `trial`, `keep`, `more_data`; None: a simulator measured it.
         settings: those of ``params.yaml`` that are not the same in all results that were asked for, by dotted key.
     """
 
@@ -334,6 +347,7 @@ class Result:
     high: float | None
     by: str
     finished: datetime
+    advice: str | None
     settings: dict[str, str]
 
 
@@ -394,5 +408,6 @@ def _result(run: "Run") -> Result:
         high=high,
         by=by,
         finished=datetime.fromtimestamp(end / 1000),
+        advice=run.data.tags.get("recommendation"),
         settings={key: given[key] for key in given if "." in key or key == "seed"},
     )

@@ -288,6 +288,8 @@ def test_each_result_is_listed_once_and_the_best_that_compares_first(
             result.pipeline.params({"private": "epsilon" in metrics} | stated | settings if metrics else {})
             for key, value in metrics.items():
                 result.pipeline.metric(key, value)
+            if name == "modelled":
+                result.pipeline.tag("recommendation", "more_data")
 
     def listed(*words: str) -> list[str]:
         status, out, err = primorl("runs", *words)
@@ -298,8 +300,10 @@ def test_each_result_is_listed_once_and_the_best_that_compares_first(
     ranked = ["baseline", "visits", "weak", "large", "good", "small", "asked"]
     assert listed() == [*ranked, "old", "modelled"], "a model's own opinion ranks nothing"
     assert listed("--max-epsilon", "1") == ["good", "small", *others], "another unit, δ, or none said"
-    assert "privacy.rounds=7\n" in primorl("runs")[1]
-    assert "policy.penalty" not in primorl("runs")[1], "all have the same"
+    assert "rounds=7\n" in primorl("runs")[1]
+    assert "penalty" not in primorl("runs")[1], "all have the same"
+    (advised,) = [line for line in primorl("runs")[1].splitlines() if line.startswith("modelled")]
+    assert " more data " in advised
     assert listed("--sweeps", "--max-epsilon", "1") == ["trial", "good", "small", *others]
     found = json.loads(primorl("runs", "--json", "--max-epsilon", "0.5")[1])
     assert [(each["name"], each["spent"], each["value"], each["low"]) for each in found] == [

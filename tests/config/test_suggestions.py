@@ -1,7 +1,6 @@
 """params.yaml decides, a dataset suggests, and a log without an environment gets shares of the model's ε."""
 
 import copy
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -169,7 +168,7 @@ def test_what_was_taken_from_where_is_known() -> None:
     assert "\n" not in line
     for taken in ("partition.public_fraction 0.1", "privacy.total_epsilon 0.9"):
         assert taken in line.partition("datasets/csv-log.yaml: ")[2].partition("datasets/defaults")[0]
-    assert re.search(r"datasets/defaults.yaml: \d+ values$", line)
+    assert "datasets/defaults.yaml" not in line, "they are the same in every run"
 
 
 def test_only_what_nobody_gives_is_fitted_and_a_fit_touches_nothing_else() -> None:

@@ -169,7 +169,7 @@ def test_the_summary_and_mlflow_say_what_the_policy_earns(project: Path, monkeyp
     assert pipeline.data.metrics["epsilon_spent_on_dataset"] == summary["spent_on_dataset"]["epsilon"]
     assert set(stage.data.metrics) == {"curve.return_mean"}
     for logged in (stage, pipeline):
-        assert logged.data.params == {key: str(value) for key, value in (run_of | stated).items()}
+        assert logged.data.params == {key: str(value) for key, value in (run_of | stated | {"units": 9}).items()}
         assert logged.data.tags["dataset_fingerprint"] == STATEMENT["dataset_fingerprint"]
         files = {file.path for file in store.list_artifacts(logged.info.run_id)}
         assert files >= {"privacy.json", "summary.json", "curves.csv", "return.png"}
