@@ -79,7 +79,7 @@ def test_what_cannot_run_is_one_line_before_dvc_begins(
         ({"dataset": "gone"}, "params.yaml: dataset: found 'gone'"),
     ):
         with pytest.raises(PipelineError, match=says):
-            here.run(**given)  # type: ignore[arg-type]
+            here.run(**given)
     monkeypatch.setattr("primorl.project.git_commit", lambda: None)
     with pytest.raises(PipelineError, match="no commit yet"):
         here.run(seed=1)
