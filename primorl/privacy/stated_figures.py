@@ -13,6 +13,8 @@ from primorl.privacy.statement import ACCOUNTANT, FILE, Accountant, Statement
 
 OURS = Accountant(**ACCOUNTANT)
 ROUNDING = 1e-9  # of each number, between two machines with one version of the accountant
+FILTER_ROUNDING = 2e-5  # of a total by the privacy filter, whose bisection stops at 1e-5
+_DELTA_ROUNDING = 1e-13  # of a δ, a difference of sums near 1, however small it is; seen: 7e-16
 TOLERANCE = 1e-3  # the same for an accountant of another version, whose grid may be finer
 _EDITED = "was it edited? `dvc repro` makes it again"
 
@@ -98,17 +100,24 @@ def misstated(statement: Statement) -> str | None:
     return None if _profile_holds(statement, found.profile) else "profile"
 
 
-def agrees(stated: float | None, accounted: float | None, accountant: Accountant, *, least: float = 0.0) -> bool:
+def agrees(
+    stated: float | None,
+    accounted: float | None,
+    accountant: Accountant,
+    *,
+    least: float = 0.0,
+    rounding: float = ROUNDING,
+) -> bool:
     """Tell whether a stated number (None: infinite) is the accountant's, up to ``least``.
 
-    The same version makes the same number up to rounding. One of another version may be higher, and lower by
-    `TOLERANCE`.
+    The same version makes the same number up to ``rounding``, relative. One of another version may be higher, and lower
+    by `TOLERANCE`.
     """
     if accountant != OURS:
         return _covers(stated, accounted, TOLERANCE)
     if stated is None or accounted is None:
         return stated is accounted
-    return math.isclose(stated, accounted, rel_tol=ROUNDING, abs_tol=least)
+    return math.isclose(stated, accounted, rel_tol=rounding, abs_tol=least)
 
 
 def _points_agree(
@@ -127,7 +136,7 @@ def _profile_holds(statement: Statement, found: Sequence[tuple[float, float]]) -
         return False
     if statement.accountant == OURS:
         return all(
-            agrees(mine[0], its[0], OURS) and agrees(mine[1], its[1], OURS)
+            agrees(mine[0], its[0], OURS) and agrees(mine[1], its[1], OURS, least=_DELTA_ROUNDING)
             for mine, its in zip(stated, found, strict=True)
         )
     assert statement.epsilon is not None

@@ -24,7 +24,7 @@ from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.composition import joint_event
 from primorl.privacy.ledger.account import fixed_epsilon, seen, total_of
 from primorl.privacy.mechanism.queries import GaussianQuery, query_types
-from primorl.privacy.stated_figures import OURS, agrees, misstated
+from primorl.privacy.stated_figures import FILTER_ROUNDING, OURS, ROUNDING, agrees, misstated
 from primorl.privacy.statement import NOTHING_READ, Accountant, MechanismStatement, SpentOnDataset, Statement
 from primorl.release.contents import LEAST_NOISE, LEDGER, MOST_ROUNDS, LedgerStatement
 
@@ -231,7 +231,7 @@ def check_ledger(path: Path, ledger: LedgerStatement, of: Path, model: Statement
         alone = finite(fixed_epsilon([event_from_json(record.event)], record.delta))
         _refuse_unless_equal(path, f"records.{place}.epsilon", record.epsilon, alone, ledger)
     for key, number in account_figures(_events(ledger), ledger.delta).items():
-        _refuse_unless_equal(path, key, getattr(ledger, key), number, ledger)
+        _refuse_unless_equal(path, key, getattr(ledger, key), number, ledger, FILTER_ROUNDING)
 
 
 def check_payment(
@@ -259,7 +259,8 @@ def check_payment(
     if account.delta != ledger.delta:
         raise PipelineError(f"{of}: spent_on_dataset: delta: differs from {LEDGER}; run `dvc repro`")
     for key, number in account_figures(_events(ledger)[: account.charges], account.delta).items():
-        _refuse_unless_equal(of, f"spent_on_dataset: {key}", getattr(account, key), number, statement)
+        stated = getattr(account, key)
+        _refuse_unless_equal(of, f"spent_on_dataset: {key}", stated, number, statement, FILTER_ROUNDING)
 
 
 def account_figures(events: Sequence[dp_event.DpEvent], delta: float) -> dict[str, float | None]:
@@ -289,8 +290,10 @@ def _refuse_other_accountant(path: Path, found: Accountant) -> None:
         raise PipelineError(f"{path}: accountant: name: found {printable(found.name)}, allowed is {OURS.name}")
 
 
-def _refuse_unless_equal(path: Path, key: str, stated: float | None, accounted: float | None, by: Any) -> None:
-    if agrees(stated, accounted, by.accountant, least=1e-12):
+def _refuse_unless_equal(
+    path: Path, key: str, stated: float | None, accounted: float | None, by: Any, rounding: float = ROUNDING
+) -> None:
+    if agrees(stated, accounted, by.accountant, least=1e-12, rounding=rounding):
         return
     less = accounted is None or (stated is not None and stated < accounted)
     version = "" if by.accountant == OURS else f" by version {printable(by.accountant.version)}"

@@ -59,7 +59,7 @@ bounds:
   reward: {reward_bounds}
 score: null
 suggested: {suggested}
-# For the card and the report, in words of your own; each may be left out, and an edit charges nothing:
+# For the card and the report, in words of your own. `primorl release` needs all four; an edit charges nothing:
 # card:
 #   owner: who answers for data and policy
 #   purpose: what they may be used for
