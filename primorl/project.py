@@ -6,7 +6,7 @@ Settings are those of ``params.yaml``, and a run writes them there, as ``dvc exp
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import chdir, closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pandas as pd
+from ruamel.yaml import YAML
 
 import primorl
 from primorl.base.dvc import show_dvc
@@ -32,7 +33,7 @@ from primorl.base.paths import (
 from primorl.base.processes import git_commit
 from primorl.base.template import check_version
 from primorl.config.params import Params, load, parse
-from primorl.config.reading import found_at, read_yaml
+from primorl.config.reading import read_yaml
 from primorl.data.storage.schema import Manifest
 from primorl.evaluate.summary import Summary
 from primorl.evaluate.wording import text
@@ -44,6 +45,9 @@ from primorl.report.facts import Spending, read_facts
 from primorl.report.page import page
 from primorl.run import Run as VerifiedRun
 from primorl.tracking.store import Result, results, without_credentials
+
+_MAPPINGS = ("partition.public", "evaluation.private.estimators")
+"""Settings whose value is a mapping."""
 
 
 class Project:
@@ -74,9 +78,9 @@ class Project:
         return f"Project({str(self.folder)!r})"
 
     def bill(self) -> Bill:
-        """Tell what the next run charges. Nothing is charged, and no private row is read.
+        """Tell what the next run charges. Nothing is charged.
 
-        Data that are not there yet, or are out of date, are made first: `dvc repro partition`.
+        Data that are not there yet, or are out of date, are made first: `dvc repro partition`, which charges nothing.
 
         Raises:
             PipelineError: the settings are wrong, or a stage fails.
@@ -98,24 +102,19 @@ class Project:
             dataset: name of a file in ``datasets/``.
             epsilon: ``privacy.total_epsilon``, of model, clone and questions together.
             settings: others, as ``params.yaml`` has them: ``seed=1``, ``policy={"epochs": 20, "seeds": [0, 1]}``. All
-                settings are written to that file; the next run has them too.
+                are written to that file, also where the run fails; the next run has them too.
 
         Raises:
             PipelineError: a setting is unknown or wrong, the budget does not allow the run, or a stage fails.
         """
         given = settings | ({"dataset": dataset} if dataset is not None else {})
+        if epsilon is not None:
+            given["privacy"] = {**given.get("privacy", {}), "total_epsilon": epsilon}
         with chdir(self.folder):
             check_version(primorl.__version__)
-            raw = read_yaml(PARAMS, "")
-            changes = dict(_leaves(given, raw)) | ({"privacy.total_epsilon": epsilon} if epsilon is not None else {})
-            _check(changes, raw)
-            if changes and git_commit() is None:
-                raise PipelineError(
-                    f"{self.folder}: no commit yet, which an experiment of DVC begins from; run `git add --all` and "
-                    "`git commit` there"
-                )
-            words = [f"-S{key}={json.dumps(value)}" for key, value in changes.items()]
-            show_dvc(*(("exp", "run", *words) if words else ("repro",)))
+            if given:
+                _set(given)
+            show_dvc(*(("exp", "run") if given else ("repro",)))
             return Run._read(self)
 
     def runs(self, *, max_epsilon: float | None = None, sweeps: bool = False) -> pd.DataFrame:
@@ -194,22 +193,37 @@ class Run:
         return target
 
 
-def _leaves(given: Mapping[str, Any], there: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield settings by dotted key. A mapping is a block where ``params.yaml`` has one, and a value elsewhere."""
-    for key, value in given.items():
-        below = there.get(key) if isinstance(there, dict) else None
-        if isinstance(value, Mapping) and isinstance(below, dict) and below:
-            yield from _leaves(value, below, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
+def _set(given: Mapping[str, Any]) -> None:
+    """Write settings into ``params.yaml``, whose comments stay. They are checked before.
 
-
-def _check(changes: Mapping[str, Any], raw: Any) -> None:
-    """Check settings with these changes; DVC would remove outputs before a stage finds a mistake."""
-    for key, value in changes.items():
-        block, _, last = key.rpartition(".")
-        (found_at(raw, block) if block else raw)[last] = value
+    Raises:
+        PipelineError: a setting is unknown or wrong, or DVC has no commit to begin an experiment from.
+    """
+    given = json.loads(json.dumps(given))  # plain lists and numbers
+    raw = read_yaml(PARAMS, "")
+    if isinstance(raw, dict):  # else `parse` refuses it
+        _change(raw, given)
     parse(raw)
+    if git_commit() is None:
+        raise PipelineError(
+            f"{Path.cwd()}: no commit yet, which an experiment of DVC begins from; run `git add --all` and "
+            "`git commit` there"
+        )
+    form = YAML()  # of the version and layout that DVC writes
+    content = form.load(PARAMS)
+    _change(content, given)
+    with replaced_file(PARAMS) as fresh:
+        form.dump(content, fresh)
+
+
+def _change(content: dict[str, Any], given: Mapping[str, Any], prefix: str = "") -> None:
+    """Change settings in place. A mapping changes keys of a block, and replaces a value of `_MAPPINGS`."""
+    for key, value in given.items():
+        below = content.get(key)
+        if isinstance(value, Mapping) and isinstance(below, dict) and prefix + key not in _MAPPINGS:
+            _change(below, value, f"{prefix}{key}.")
+        else:
+            content[key] = value
 
 
 def write_report(params: Params, target: Path) -> None:

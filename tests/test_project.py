@@ -9,7 +9,8 @@ import pytest
 import primorl
 from primorl.base.dvc import show_dvc
 from primorl.base.errors import PipelineError
-from primorl.config.params import plain
+from primorl.base.paths import PARAMS
+from primorl.config.params import load, plain
 from primorl.project import Project
 from tests.pipeline.test_evaluate import chosen, project
 from tests.projects import write_settings
@@ -37,8 +38,10 @@ def test_settings_reach_dvc_and_the_results_stay(words: list[tuple[str, ...]], t
     here = Project(tmp_path)
     run = here.run()
     here.run(epsilon=1.0, seed=3, policy={"epochs": 2, "seeds": [0, 1]})
-    changed = ("-Sseed=3", "-Spolicy.epochs=2", "-Spolicy.seeds=[0, 1]", "-Sprivacy.total_epsilon=1.0")
-    assert words == [("repro",), ("exp", "run", *changed)]
+    assert words == [("repro",), ("exp", "run")]
+    changed = load(tmp_path / PARAMS)
+    assert (changed.seed, changed.policy.epochs, changed.policy.seeds) == (3, 2, (0, 1))
+    assert changed.privacy.total_epsilon == 1.0
     assert run.summary.return_mean == pytest.approx(float(run.curve["return_mean"].iloc[-1]))
     assert run.policy.act([1.0, 0.0, 0.0]).shape == (1,)  # type: ignore[union-attr]
     assert run.statement.private
@@ -53,6 +56,18 @@ def test_settings_reach_dvc_and_the_results_stay(words: list[tuple[str, ...]], t
         run.report()
 
 
+def test_a_value_that_is_a_mapping_is_replaced_and_comments_stay(words: list[tuple[str, ...]], tmp_path: Path) -> None:
+    """To ask nothing any more charges nothing; blocks keep their other keys."""
+    file = tmp_path / PARAMS
+    file.write_text(f"# ours\n{file.read_text()}")
+    alone = {"total_epsilon": None, "target_epsilon": 2.0}
+    for asked in ({"behaviour": 0.05}, {"model_check": 0.1}, {}):
+        Project(tmp_path).run(evaluation={"private": {"estimators": asked}}, partition={"salt": "ä\\b"}, privacy=alone)
+        assert load(file).evaluation.private.estimators == asked
+    assert load(file).partition.salt == "ä\\b"
+    assert file.read_text().startswith("# ours\n")
+
+
 def test_what_cannot_run_is_one_line_before_dvc_begins(
     words: list[tuple[str, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,7 +79,7 @@ def test_what_cannot_run_is_one_line_before_dvc_begins(
         ({"dataset": "gone"}, "params.yaml: dataset: found 'gone'"),
     ):
         with pytest.raises(PipelineError, match=says):
-            here.run(**given)  # type: ignore[arg-type]
+            here.run(**given)
     monkeypatch.setattr("primorl.project.git_commit", lambda: None)
     with pytest.raises(PipelineError, match="no commit yet"):
         here.run(seed=1)

@@ -12,9 +12,10 @@ import typer
 import primorl
 from primorl.base import template
 from primorl.base.errors import PipelineError
+from primorl.base.files import project_folder
 from primorl.base.records import TIME_UNITS
 from primorl.base.template import UNFINISHED, VERSION
-from primorl.commands.terminal import given_path, option, project_folder
+from primorl.commands.terminal import given_path, option
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from primorl.base.files import project_folder as project_folder  # `init` takes it from here
+from primorl.base.files import project_folder
 
 _UNLIMITED = 10_000  # columns of a pipe or a file, where lines are never wrapped
 _GAP, _LEAST = 2, 3  # columns between cells, and of a cell that is cut

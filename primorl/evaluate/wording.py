@@ -133,7 +133,7 @@ def comparable(summary: Mapping[str, Any], discount: float) -> list[Shown]:
     if today is not None and (alike or not measured):
         name = f"today's practice, asked of the {plural(summary['unit'])}"
         rows.append(Shown(name, today["value"], today["ci95"]))
-    elif summary.get("public_return_mean") is not None and (alike or measured or not of_model):
+    elif summary.get("public_return_mean") is not None and (alike or measured or not answers):
         name = f"today's practice, {summary['public_trajectories']} public trajectories"
         rows.append(Shown(name, summary["public_return_mean"], summary["public_return_ci95"]))
     if measured:
@@ -147,7 +147,7 @@ def comparable(summary: Mapping[str, Any], discount: float) -> list[Shown]:
     elif (asked := worth(answers)) is not None:
         name = f"the policy, estimated from the {plural(summary['unit'])}' rows"
         rows.append(Shown(name, asked["value"], asked["ci95"], True))
-    elif summary.get("model_value") is not None and believed(summary):
+    elif not answers and summary.get("model_value") is not None and believed(summary):
         rows.append(Shown("the policy, in the model", summary["model_value"], summary["model_value_range"], True, True))
     return rows
 
@@ -191,7 +191,7 @@ def unprotected(statement: Mapping[str, Any]) -> str:
     if count is None:
         return ""
     if count == 0:
-        return f"No {unit} is public: all are protected."
+        return f"No {unit} is public."
     said = re.search(r"public split \(\d+ units, (.+)\)$", "\n".join(statement["public_assumptions"]), re.MULTILINE)
     how = f" ({said[1]})" if said else ""
     many = f"{count:,} {plural(unit)} are" if count > 1 else f"1 {unit} is"

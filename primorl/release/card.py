@@ -194,7 +194,10 @@ def model_card(
             success=success(bundle) if sound else None,
             unprotected=unprotected(statement) if bundle["private"] else "",
             names=DECLARED_TEXTS,
-            compared=practice({**summary, "unit": statement["unit"], "private_evaluation": estimates}).points
+            compared=practice(
+                {**summary, "unit": statement["unit"], "private_evaluation": estimates},
+                answers["discount"] if answers else 1.0,
+            ).points
             if summary.get("recommendation")
             else (),
         )
@@ -273,10 +276,13 @@ def practice(summary: Content, discount: float = 1.0) -> Section:
         discount: γ of the private units' answers.
     """
     rows = comparable(summary, discount)
+    answers = summary.get("private_evaluation") or ()
+    asked = any(each["of"] == "behaviour" and each["what"] == MEAN_RETURN for each in answers)
     return written(
         "compared",
         summary=summary,
-        today=next((row.ends for row in rows if not row.of_policy), None),
+        known=asked or summary.get("public_return_ci95") is not None,
+        today=next((row.ends for row in rows if not row.of_policy and not row.by_model), None),
         policy=next((row.ends for row in rows if row.of_policy and not row.by_model), None),
     ).sections[0]
 

@@ -56,6 +56,8 @@ IN_MODEL = {
 TODAY: dict[str, Any] = {"estimator": "behaviour", "of": "behaviour", "what": "mean return", "value": -3.5}
 TODAY |= {"ci95": [-4.0, -3.0], "epsilon": 0.2, "delta": 1e-5}
 
+LSTD = TODAY | {"estimator": "lstd", "of": "policy"}
+
 ASKED = {"unit": "trajectory", "private_evaluation": [TODAY]}
 
 
@@ -151,7 +153,8 @@ def test_only_figures_of_one_kind_are_compared() -> None:
         (practice(measured | ASKED), "The policy's interval lies above today's."),
         (practice(SUMMARY), "Today's practice is not known"),
         (practice(IN_MODEL | ASKED), "they do not show that it is better"),
-        (practice(measured | ASKED, 0.95), "Today's practice is not known"),
+        (practice(measured | ASKED, 0.95), "so the two are not compared"),
+        (practice(IN_MODEL | PUBLIC | {"unit": "trajectory", "private_evaluation": [LSTD]}, 0.95), "are not compared"),
     ):
         assert said in text(section)
     made = card(policy={"environment": None, "discrete_actions": True, "action_size": 4}, summary=IN_MODEL)

@@ -62,14 +62,14 @@ class Meds:
     def collect(self, target: Path) -> None:
         """Write the log of all shards, and record what they were (`watch`)."""
         named, key = source_files(self._dataset) or ("", "")
-        folder, files = named_files(named)
-        files = [file for file in files if file.suffix == ".parquet"]
+        folder, found = named_files(named)
+        files = [file for file in found if file.suffix == ".parquet"]
         if not files:
             raise PipelineError(
                 f"datasets/{self._name}.yaml: {key}: found no .parquet file in {named!r}; allowed is a folder in the "
                 "Medical Event Data Standard, with data/**/*.parquet"
             )
-        record_files(self._name, target, folder, files)  # first: a file that changes meanwhile is another one
+        record_files(self._name, target, folder, found)  # first: a file that changes meanwhile is another one
         codes = Codes(self._dataset.options)
         logs = Decisions(self._dataset, codes)
         with pq.ParquetWriter(target / "log.parquet", logs.schema) as writer:
@@ -139,10 +139,11 @@ def levels(bins: Sequence[float]) -> tuple[str, ...]:
 
 
 class Codes:
-    """Which codes have which role, as the options say. Of all codes that were met it keeps those that have one.
+    """Tell which codes have which role, as the options say. Codes are numbered as they are met.
 
     Attributes:
-        roles: [codes, roles], whether a code has a role. Roles are numbered as the options name them.
+        roles: [codes, roles], whether a code has a role; a code without any is left out. Roles are numbered as the
+            options name them.
     """
 
     def __init__(self, options: MedsOptions):
@@ -237,7 +238,8 @@ def read(files: Sequence[Path], codes: Codes) -> Iterator[Events]:
     subjects = np.concatenate(began)
     if len(np.unique(subjects)) < len(subjects):
         raise PipelineError(
-            f"{files[0].parent}: found a subject in two places; allowed is all rows of a subject together in one shard"
+            f"found a subject in two places of {len(files)} shards, {files[0]} to {files[-1]}; allowed is all rows of "
+            "a subject together in one shard"
         )
 
 
@@ -251,6 +253,8 @@ def _batches(path: Path, codes: Codes) -> Iterator[Events]:
             )
         for batch in file.iter_batches(_EVENTS, columns=list(_TYPES), use_threads=False):
             columns = {name: batch.column(name) for name in _TYPES}
+            if not pa.types.is_integer(columns["subject_id"].type):  # 7.2 and 7.8, or "7" and "07", would be one person
+                raise PipelineError(f"{path}: subject_id: found {columns['subject_id'].type}; allowed is int64")
             if columns["subject_id"].null_count:
                 raise PipelineError(f"{path}: found rows without a subject_id; allowed is one in every row")
             if pa.types.is_dictionary(columns["code"].type):

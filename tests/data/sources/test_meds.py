@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import yaml
@@ -120,10 +121,11 @@ def test_a_source_that_changed_and_what_cannot_be_meant_are_told(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(STAY)
+    Path("meds/data/notes.csv").touch()
     run(entry({"terminates": None, "reward": [IN_RANGE]}, termination="none"))
     assert watch.changed("log", entry()) is None
     write([*STAY[:-1], (7, 11, "DISCHARGE", None)])
-    assert "datasets/log.yaml: options.folder: 1 changed of 1 files" in str(watch.changed("log", entry()))
+    assert "datasets/log.yaml: options.folder: 1 changed of 2 files" in str(watch.changed("log", entry()))
     for events, says in (
         (STAY, r"options: found 'MEDS_DEATH', which no event has as its code; allowed"),
         ([STAY[3], STAY[2]], "found a subject's rows out of order"),
@@ -132,6 +134,11 @@ def test_a_source_that_changed_and_what_cannot_be_meant_are_told(
         write(events)
         with pytest.raises(PipelineError, match=says):
             run(entry())
+    shard = pq.read_table("meds/data/train/0.parquet")
+    ids = pc.cast(shard["subject_id"], pa.string())
+    pq.write_table(shard.set_column(0, "subject_id", ids), "meds/data/train/0.parquet")
+    with pytest.raises(PipelineError, match="subject_id: found string; allowed is int64"):
+        run(entry())
     shutil.rmtree("meds")
     with pytest.raises(PipelineError, match=r"options.folder: found no .parquet file in 'meds/data'"):
         run(entry())
