@@ -526,8 +526,9 @@ class Decisions:
         """Give what was done from each time up to the following one; null in the last row of a trajectory."""
         track = chunk.of(self._codes.role(dose))
         if dose.of == "last":
+            track = chunk.measured(self._codes.role(dose), -np.inf, np.inf)  # one without a number changes no rate
             there, value, _ = track.last(each.subject, following, each.begin, before=True)
-            given = np.where(there, np.nan_to_num(value), 0.0)
+            given = np.where(there, value, 0.0)
         else:
             low, high = (track.place(each.subject, when, after=False) for when in (time, following))
             given = track.sums(low, high) if dose.of == "sum" else (high - low).astype(np.float64)

@@ -233,7 +233,7 @@ def slow(events: list[Event], options: dict[str, Any], horizon: int, most: int) 
             kept += 1
             for t, later in zip(times, [*times[1:], final], strict=True):
                 (dose,) = options["action"]
-                given = [(u, x or 0.0) for u, c, x in timed if fits(c, dose) and u < later]
+                given = [(u, x) for u, c, x in timed if fits(c, dose) and u < later and x is not None]
                 done = sum(x for u, x in given if u >= t)
                 if dose.get("of") == "last":
                     done = ([0.0] + [x for u, x in given if u >= begin])[-1]
