@@ -4,6 +4,7 @@ Options that are not given are taken from ``params.yaml``.
 """
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -24,6 +25,7 @@ from primorl.engine.heads import LENGTHS
 from primorl.paid.accounts import begun_ledger, check_secret, dataset_version, open_public
 from primorl.paid.bill import MAKE_DATA, UNKNOWN, Bill, same_questions
 from primorl.paid.clone import check_clone
+from primorl.paid.estimators import MEAN_SHARE
 from primorl.paid.fitting import Fit, fitted
 from primorl.paid.missing_charges import MissingCharge, missing_charges
 from primorl.paid.model import check_choices, make_plan, query_noises
@@ -331,6 +333,8 @@ def _text(settings: Settings, status: Status | None) -> Iterator[str]:
     bill = Bill.of(params, manifest, training.event)
     if len(bill.charges) > 1:
         yield _with_others(bill)
+    if line := _today_line(bill):
+        yield line
     if manifest is not None and UNITS.exists():
         yield from _ledger_lines(settings, bill, training, status)
     if params.online.asked:
@@ -382,6 +386,30 @@ def _with_others(bill: Bill) -> str:
     if limit is not None and together > limit:
         line += f", which privacy.budget.epsilon {limit!r} does not allow"
     return line
+
+
+def _today_line(bill: Bill) -> str | None:
+    """Foretell the noise in today's mean return, which grows with its bounds; None: not asked, or not known yet."""
+    manifest, asked, reward = bill.manifest, bill.params.evaluation.private, bill.params.chosen.bounds.reward
+    event = next((each.event for each in bill.charges if each.question == "behaviour"), None)
+    if manifest is None or not isinstance(event, dp_event.GaussianDpEvent):
+        return None
+    if asked.return_bounds == "public" and manifest.public_units > 0:
+        return None
+    origin = ""
+    if asked.return_bounds is None or isinstance(asked.return_bounds, str):
+        if isinstance(reward, str) or manifest.info.horizon is None or asked.discount != 1:
+            return None
+        low, high = (bound * manifest.info.horizon for bound in reward)
+        low, high, origin = min(low, 0.0), max(high, 0.0), ", those of the reward times the horizon"
+    else:
+        low, high = asked.return_bounds
+    deviation = event.noise_multiplier * (high - low) / 2 / math.sqrt(MEAN_SHARE) / manifest.private_units
+    return (
+        f"  today's mean return will be known to ± {1.96 * deviation:.3g} at best, as its bounds are "
+        f"{low:g} to {high:g}{origin}: declare the narrowest that you know without the rows "
+        "(evaluation.private.return_bounds)"
+    )
 
 
 def _online_line(params: Params) -> str:

@@ -253,6 +253,15 @@ class MedsFlag(Block):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MedsClock(Block):
+    """A dimension that is the time since the trajectory began, at most ``most``, a public bound."""
+
+    clock: Column
+    unit: TimeUnit
+    most: Positive
+
+
+@dataclass(frozen=True, kw_only=True)
 class MedsDose(Block):
     """A dimension of the action: events from a decision up to the next one.
 
@@ -320,7 +329,7 @@ class MedsRangeReward(Block):
 
 
 def _kind_of_meds(value: Any) -> str:
-    kinds = {"happened": "by event", "elapsed": "by elapsed"}
+    kinds = {"happened": "by event", "elapsed": "by elapsed", "clock": "by clock"}
     return next((tag for key, tag in kinds.items() if key in _keys(value)), "by value")
 
 
@@ -355,6 +364,7 @@ class MedsOptions(Block):
             Annotated[
                 Annotated[MedsValue, Tag("by value")]
                 | Annotated[MedsFlag, Tag("by event")]
+                | Annotated[MedsClock, Tag("by clock")]
                 | Annotated[Elapsed, Tag("by elapsed")],
                 Discriminator(_kind_of_meds),
             ],
@@ -379,6 +389,7 @@ class MedsOptions(Block):
         names = [name for entry in values for name in (entry.name, f"{entry.name}_age")]
         names += [entry.happened for entry in self.observation if isinstance(entry, MedsFlag)]
         names += [entry.elapsed for entry in self.observation if isinstance(entry, Elapsed)]
+        names += [entry.clock for entry in self.observation if isinstance(entry, MedsClock)]
         names += [dose.name for dose in self.action]
         if len({*names, *MEDS_COLUMNS}) < len(names) + len(MEDS_COLUMNS):
             raise ValueError(

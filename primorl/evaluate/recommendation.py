@@ -126,11 +126,14 @@ def of_answers(
     if compared.gain > compared.margin and not guess_is_better and not too_far:
         return _trial(answers, compared)
 
-    why = [compared.statement, f"only a gain above {compared.margin:.3g} is beyond the model's known error"]
+    why = [compared.statement]
+    if compared.gain <= compared.margin:
+        why.append(f"only a gain above {compared.margin:.3g} is beyond the model's known error")
     if guess_is_better and compared.gain > compared.margin:
         why.append("the model check measured a guess without a model as better than the model")
     if beyond is not None and too_far:
-        why.append(f"{beyond.value:.0%} more of its steps than of the clone's lie where people hardly ever were")
+        far = f"{beyond.value:.0%} more of its steps than of the clone's lie where people hardly ever were"
+        why.append(f"{far}; a trial allows {MOST_BEYOND:.0%}")
     distrust = _distrust(compared, clone_learned)
     return _keep(why, compared) if distrust is None else _more_data([*why, distrust], compared)
 
@@ -255,7 +258,8 @@ def _distrust(compared: _Comparison, clone_learned: bool | None) -> str | None:
     if compared.misfit > MOST_MISFIT * scale:
         return f"{today}, too far away to believe the clone"
     if compared.half_width > MOST_WIDTH * scale:
-        return f"{today}, too uncertain to tell whether the clone acts as people do"
+        unsure = f"{today}, too uncertain to tell whether the clone acts as people do"
+        return f"{unsure}; narrower bounds of the return, or more people, make it more certain"
     return None
 
 

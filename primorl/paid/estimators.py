@@ -11,6 +11,8 @@ from primorl.data.storage.schema import DatasetInfo
 
 EVALUATE_PRIVATE = "evaluate_private"
 _WEIGHTED: EstimatorName = "doubly_robust"
+MEAN_SHARE = 0.5
+"""Share of the privacy budget of `behaviour` that its mean has; the rest is for the quantiles."""
 ONE_RELEASE: frozenset[EstimatorName] = frozenset({"behaviour", "model_check", "lstd"})
 """Estimators without rounds, which cost as much as one Gaussian release."""
 _ABOUT: dict[EstimatorName, tuple[Literal["model", "policy"], ...]] = {"behaviour": (), "model_check": ("model",)}

@@ -44,7 +44,7 @@ from primorl.model.termination import NONE
 from primorl.paid import accounts
 from primorl.paid.accounts import digest, plan_identity
 from primorl.paid.compute import chosen_device, kept_bytes
-from primorl.paid.estimators import EVALUATE_PRIVATE, check_question
+from primorl.paid.estimators import EVALUATE_PRIVATE, MEAN_SHARE, check_question
 from primorl.paid.partitions import Partitions, assumptions
 from primorl.paid.private import open_private
 from primorl.paid.work import Work, paid_work_in
@@ -68,7 +68,7 @@ _CLOSE = 0.99  # of the ε that is asked for
 _BOUNDS = " bounds "
 
 
-BEHAVIOUR_RETURNS = Behaviour(levels=9, mean_share=0.5)
+BEHAVIOUR_RETURNS = Behaviour(levels=9, mean_share=MEAN_SHARE)
 ROLLOUTS = 512
 """In each member of the model, of every policy whose value there is free."""
 MODEL_CHECK = ModelCheck(horizons=(1, 5, 20), starts=8, cap=1.5)

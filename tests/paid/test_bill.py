@@ -14,17 +14,20 @@ from primorl.base.dvc import Status
 from primorl.base.errors import PipelineError
 from primorl.base.paths import PARTITIONS
 from primorl.commands import doctor as command
+from primorl.commands import plan_answer
 from primorl.config import suggestions
 from primorl.config.blocks import EstimatorName
+from primorl.config.datasets import Bounds
 from primorl.config.params import Params, from_plain, plain
 from primorl.data.storage.schema import Spaces
+from primorl.evaluate.private.estimator import noise_of
 from primorl.paid import bill, clone
 from primorl.paid.accounts import project_ledger
 from primorl.paid.bill import beside_model, check_next, never, next_bill, preview, question_event
 from primorl.paid.estimators import about
 from primorl.paid.model import make_plan
 from primorl.paid.partitions import Partitions
-from primorl.paid.private_evaluation import estimator, plan_at
+from primorl.paid.private_evaluation import BEHAVIOUR_RETURNS, estimator, plan_at
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.gaussian import gaussian_mean
 from primorl.privacy.accounting.privacy_filter import cost, total
@@ -223,6 +226,28 @@ def test_a_question_is_foretold_at_what_it_is_charged_as(name: EstimatorName) ->
     assert filtered(question_event(params, name, 1.0, known)) >= charged * (1 - 1e-9)
     gaussian = dp_event.GaussianDpEvent(1 / gaussian_mean(1.0, real.delta))
     assert (filtered(gaussian) < 0.99 * charged) is (name != "lstd"), "a Gaussian would not cover these"
+
+
+def test_plan_foretells_the_noise_in_todays_mean_return() -> None:
+    real, info = tiny_mdp.problem(40), manifest(discrete=True).info
+    declared = replace(from_plain(project_settings()).evaluation.private, return_bounds=(-3.0, 7.0))
+    params = SimpleNamespace(
+        evaluation=SimpleNamespace(private=declared),
+        chosen=SimpleNamespace(bounds=Bounds(observation="space", reward=(-1.0, 2.0))),
+    )
+    plan = plan_at(estimator("behaviour", info, cloned=False), replace(real, delta=1e-5), 0.2)
+    asked = SimpleNamespace(
+        question="behaviour", event=question_event(from_plain(project_settings()), "behaviour", 0.2, None)
+    )
+    known = SimpleNamespace(info=info, private_units=40, public_units=0)
+    bill: Any = SimpleNamespace(manifest=known, params=params, charges=[asked])
+    deviation = noise_of(plan) / BEHAVIOUR_RETURNS.mean_share**0.5 * 5
+    assert f"± {1.96 * deviation:.3g} at best, as its bounds are -3 to 7:" in str(plan_answer._today_line(bill))
+    params.evaluation.private = replace(declared, return_bounds="public")
+    wide = f"± {1.96 * deviation / 5 * 7.5:.3g} at best, as its bounds are -5 to 10, those of the reward"
+    assert wide in str(plan_answer._today_line(bill)), "nobody is public"
+    known.public_units = 1
+    assert plan_answer._today_line(bill) is None
 
 
 def test_a_question_that_does_not_fit_the_data_is_refused_before_anything_is_paid() -> None:

@@ -101,7 +101,7 @@ def test_it_says_what_the_files_say_in_words_and_rounds_nothing_down() -> None:
         ("What was taken as public", "the number of private trajectories, 2952"),
         ("How well", "-141.8, 95% interval -159.7 to -123.8, over 100 episodes"),
         ("How well", "the first of 2 trained alike with different seeds, and not chosen as the best"),
-        ("What was spent", "4 runs used these data, this one included"),
+        ("What was spent", "4 charges on these data, those of this release included"),
         ("What was spent", "ε = 1.08 at δ = 1e-05"),
         ("What was spent", "3 × train_model: ε = 0.5, δ = 1e-05 each; done; 2026-11-20 to 2026-11-22"),
         ("What was spent", "failed, counted all the same, on another version that shares data"),

@@ -254,7 +254,7 @@ def test_the_ledgers_statement_tells_what_was_spent_and_nothing_else() -> None:
     assert said == [("train_model", "committed", True), ("audit", "aborted", False)]
     assert statement["charges"] == 2
     assert statement["epsilon"] > read_json(POLICY / "privacy.json")["epsilon"]
-    assert "2 runs used these data" in Path("out/card.md").read_text(encoding="utf-8")
+    assert "2 charges on these data" in Path("out/card.md").read_text(encoding="utf-8")
     everything = b"".join(snapshot(Path("out")).values())
     hidden = [*secret.values(), "5" * 64, "6" * 64, "other-data", "elsewhere", "ana"]
     assert [word for word in hidden if word.encode() in everything] == []

@@ -25,6 +25,7 @@ from primorl.config.datasets import (
     DatasetCommon,
     DeclaredBounds,
     Elapsed,
+    MedsClock,
     MedsDataset,
     MedsDose,
     MedsFlag,
@@ -105,6 +106,9 @@ def as_tabular(dataset: MedsDataset) -> TabularDataset:
         elif isinstance(entry, MedsFlag):
             observation.append(entry.happened)
             bounds.append((0.0, 1.0))
+        elif isinstance(entry, MedsClock):
+            observation.append(entry.clock)
+            bounds.append((0.0, entry.most))
         else:
             observation.append(entry)
             bounds.append((0.0, entry.most))
@@ -493,6 +497,9 @@ class Decisions:
         columns["time"] = pa.array(time).cast(pa.timestamp("us"))
         for entry in self._options.observation:
             if isinstance(entry, Elapsed):
+                continue
+            if isinstance(entry, MedsClock):
+                columns[entry.clock] = ((time - each.begin) / MICROSECONDS[entry.unit]).clip(max=entry.most)
                 continue
             before, role = self._gives_away(entry), self._codes.role(entry)
             if isinstance(entry, MedsFlag):

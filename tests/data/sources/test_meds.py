@@ -112,9 +112,10 @@ def test_a_stay_becomes_decisions_that_a_clinician_can_check(project: Path) -> N
     given_at_dose = entry({"action": rate, "decision": {"codes": ["INSULIN", "MEAL"]}})
     assert [each["action"] for each in run(given_at_dose)[:3]] == [[2.75], [2.5], [2.5]]
     dose = {"name": "dose", "codes": ["INSULIN"], "low": 0, "high": 9, "most": 9}
-    hourly = {"observation": [dose], "reward": OPTIONS["reward"][1:], "decision": {"every": 1, "unit": "hours"}}
+    clock = {"clock": "hour", "unit": "hours", "most": 6}
+    hourly = {"observation": [dose, clock], "reward": OPTIONS["reward"][1:], "decision": {"every": 1, "unit": "hours"}}
     cut = run(entry(hourly, horizon=1))
-    assert [(each["observation"], each["truncated"]) for each in cut] == [([3, 1], True)] * 2, "not the dose at 5 h"
+    assert [(each["observation"], each["truncated"]) for each in cut] == [([3, 1, 5], True)] * 2, "not the dose at 5 h"
 
 
 def test_a_source_that_changed_and_what_cannot_be_meant_are_told(
