@@ -62,7 +62,7 @@ def rendered(epsilon: float, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple
         "ledger, fixed beforehand": (spending, r"\("),
         "card": (made.split("## For the expert")[0], "ε"),
         "card, groups": (made, "ε is"),
-        "card, with the answers": (card(answers=answers).markdown().split("it included")[1].split("runs")[0], "ε"),
+        "card, with the answers": (card(answers=answers).markdown().split("it included")[1].split("charges")[0], "ε"),
         "audit": (audit._bounds(found), "claimed"),
     }
 

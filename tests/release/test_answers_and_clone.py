@@ -172,7 +172,7 @@ def test_a_bundle_with_answers_states_what_all_of_it_costs(asked: Path, capsys: 
     card = (out / "card.md").read_text(encoding="utf-8")
     (headline,) = re.findall(r"\*\*ε = ([\d.]+), δ = 0.001 per trajectory, private evaluation included\*\*", card)
     assert together <= float(headline)
-    assert f"it included: ε = {headline} at δ = 0.001 in 3 runs" in card
+    assert f"it included: ε = {headline} at δ = 0.001 in 3 charges" in card
     assert "by behaviour (ε 0.159) | \\-12.25; 95% interval -13.75 to -10.75, which covers sampling" in card
     assert "| the policy, by model (free) | \\-9.5; no interval" in card
     assert "Check of the model: the model can be believed up to 5 steps ahead" in card
