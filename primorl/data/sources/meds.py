@@ -18,26 +18,9 @@ import pyarrow.parquet as pq
 
 from primorl.base.errors import PipelineError
 from primorl.base.reporting import progress_bar
-from primorl.config.datasets import (
-    Bounds,
-    BoxActions,
-    Categorical,
-    DatasetCommon,
-    DeclaredBounds,
-    Elapsed,
-    MedsClock,
-    MedsDataset,
-    MedsDose,
-    MedsFlag,
-    MedsGrid,
-    MedsOptions,
-    MedsRangeReward,
-    MedsValue,
-    ObservationColumn,
-    TabularColumns,
-    TabularDataset,
-    TabularOptions,
-)
+from primorl.config.columns import BoxActions, Categorical, Elapsed, ObservationColumn, TabularColumns
+from primorl.config.datasets import Bounds, DatasetCommon, DeclaredBounds, MedsDataset, TabularDataset, TabularOptions
+from primorl.config.meds import MedsClock, MedsDose, MedsFlag, MedsGrid, MedsOptions, MedsRangeReward, MedsValue
 from primorl.data.sources.tabular.elapsed import MICROSECONDS
 from primorl.data.sources.tabular.source import TabularReader
 from primorl.data.sources.tabular.watch import named_files, record_files, source_files
@@ -98,20 +81,9 @@ def as_tabular(dataset: MedsDataset) -> TabularDataset:
     """Describe the log that `Meds.collect` writes."""
     options, (first, *_) = dataset.options, dataset.options.action
     observation: list[ObservationColumn] = []
-    bounds: list[tuple[float, float]] = []
-    for entry in options.observation:
-        if isinstance(entry, MedsValue):
-            observation += [entry.name, f"{entry.name}_age"]
-            bounds += [(entry.low, entry.high), (0.0, entry.most)]
-        elif isinstance(entry, MedsFlag):
-            observation.append(entry.happened)
-            bounds.append((0.0, 1.0))
-        elif isinstance(entry, MedsClock):
-            observation.append(entry.clock)
-            bounds.append((0.0, entry.most))
-        else:
-            observation.append(entry)
-            bounds.append((0.0, entry.most))
+    for entry in options.observation:  # a column for each dimension, but the time, which is read off `order`
+        observation += [entry] if isinstance(entry, Elapsed) else [name for name, _, _ in entry.dimensions]
+    bounds = [ends for entry in options.observation for _, *ends in entry.dimensions]
     action: Categorical | BoxActions
     if first.bins:
         action = Categorical(column=first.name, categories=levels(first.bins))
@@ -510,7 +482,7 @@ class Decisions:
             there, value, at = track.last(each.subject, time, each.begin - _lookback(entry), before=before)
             age = ((time - at) / MICROSECONDS[entry.unit]).clip(max=entry.most)
             columns[entry.name] = np.where(there, value, np.float32(np.nan if entry.first is None else entry.first))
-            columns[f"{entry.name}_age"] = np.where(there, age, entry.most)
+            columns[entry.age] = np.where(there, age, entry.most)
         for dose in self._options.action:
             columns[dose.name] = self._dose(chunk, dose, each, time, following, last)
         reward = np.zeros(len(time))
@@ -531,12 +503,13 @@ class Decisions:
         self, chunk: Chunk, dose: MedsDose, each: Trajectories, time: Ints, following: Ints, last: Flags
     ) -> pa.Array:
         """Give what was done from each time up to the following one; null in the last row of a trajectory."""
-        track = chunk.of(self._codes.role(dose))
+        role = self._codes.role(dose)
         if dose.of == "last":
-            track = chunk.measured(self._codes.role(dose), -np.inf, np.inf)  # one without a number changes no rate
+            track = chunk.measured(role, -np.inf, np.inf)  # one without a number changes no rate
             there, value, _ = track.last(each.subject, following, each.begin, before=True)
             given = np.where(there, value, 0.0)
         else:
+            track = chunk.of(role)
             low, high = (track.place(each.subject, when, after=False) for when in (time, following))
             given = track.sums(low, high) if dose.of == "sum" else (high - low).astype(np.float64)
         if dose.bins is None:

@@ -8,7 +8,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from primorl.base.records import TimeUnit
-from primorl.config.datasets import Carried, CsvFormat
+from primorl.config.columns import Carried
+from primorl.config.datasets import CsvFormat
 from primorl.data.sources.tabular.files import Field, Log, refuse_row
 from primorl.data.storage.schema import id_text, whole
 

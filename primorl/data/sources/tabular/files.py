@@ -20,7 +20,8 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from primorl.base.errors import PipelineError
-from primorl.config.datasets import Carried, Categorical, CountedActions, CsvFormat, Elapsed, TabularColumns
+from primorl.config.columns import Carried, Categorical, CountedActions, Elapsed, TabularColumns
+from primorl.config.datasets import CsvFormat
 from primorl.config.reading import shown
 from primorl.data.sources.tabular.watch import ENDINGS, log_files
 from primorl.data.storage.schema import BEHAVIOUR_PROBABILITY

@@ -14,16 +14,16 @@ import pyarrow.compute as pc
 from primorl.base.errors import PipelineError
 from primorl.base.files import scratch_directory
 from primorl.base.records import ElapsedTime
-from primorl.config.datasets import (
+from primorl.config.columns import (
     BoxActions,
     Carried,
     Categorical,
     CountedActions,
-    DeclaredBounds,
+    Dimension,
     Elapsed,
     ObservationColumn,
-    TabularDataset,
 )
+from primorl.config.datasets import DeclaredBounds, TabularDataset
 from primorl.data.sources.spaces import declared
 from primorl.data.sources.tabular.files import ROWS_PER_BATCH, Field, Log, fields_of
 from primorl.data.sources.tabular.transitions import Transitions, consent_of_units, whole_units
@@ -221,28 +221,19 @@ def _declared(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None]:
         PipelineError: if the columns, the bounds and the environment do not fit each other.
     """
     columns, action = dataset.options.columns, dataset.options.columns.action
-    names: list[str] = []
-    bounds: list[tuple[float, float]] = []
+    dimensions: list[Dimension] = []
     one_hot: list[tuple[int, int]] = []
     elapsed = None
     for entry in columns.observation:
         if isinstance(entry, Categorical):
-            one_hot.append((len(names), len(entry.categories)))
-            names += [f"{entry.column}={category}" for category in entry.categories]
-            bounds += [(0.0, 1.0)] * len(entry.categories)
+            one_hot.append((len(dimensions), len(entry.categories)))
         elif isinstance(entry, Elapsed):
             told_by = [columns.trajectory]
             if dataset.options.trajectory_ids == "per_unit" and columns.unit is not None:
                 told_by.insert(0, columns.unit)
             elapsed = ElapsedTime(name=entry.elapsed, unit=entry.unit, most=entry.most, trajectory=tuple(told_by))
-            names.append(entry.elapsed)
-            bounds.append((0.0, entry.most))
-        elif isinstance(entry, Carried):
-            names += [entry.carried, entry.age]
-            bounds += [(-np.inf, np.inf), (0.0, entry.most)]
-        else:
-            names.append(entry)
-            bounds.append((-np.inf, np.inf))
+        dimensions += ((entry, -np.inf, np.inf),) if isinstance(entry, str) else entry.dimensions
+    names, low, high = zip(*dimensions, strict=True)
     if isinstance(action, BoxActions):
         actions = action.columns
     else:
@@ -250,7 +241,6 @@ def _declared(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None]:
         actions = tuple(str(choice) for choice in choices)
     if isinstance(dataset.bounds.observation, DeclaredBounds):
         _check_bounds(name, dataset.bounds.observation, columns.observation, names)
-    low, high = zip(*bounds, strict=True)
     horizon = None
     if dataset.environment is not None:
         spaces, horizon = declared(dataset.environment)
@@ -262,7 +252,7 @@ def _declared(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None]:
     else:
         spaces = Spaces.with_discrete_actions(low, high, len(actions))
     spaces = replace(spaces, one_hot=tuple(one_hot), elapsed=elapsed)
-    return replace(spaces, observation_names=tuple(names), action_names=actions), horizon
+    return replace(spaces, observation_names=names, action_names=actions), horizon
 
 
 def _check_bounds(
