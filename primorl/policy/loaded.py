@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -123,14 +124,14 @@ class Policy:
             Discrete: the action's name, ``"high"``. In a box: its numbers by name, ``{"dose": 0.3}``. Of a batch: a
             list of these. Where actions have no names: the number as text, and ``action_0`` and so on.
         """
-        actions = np.atleast_1d(self.act(observation))
-        discrete, names = self.discrete_actions, self.action_names
-        if discrete:
-            named: list[Any] = [names[number] if names else str(number) for number in actions]
+        actions, names = np.asarray(self.act(observation)), self.action_names
+        if self.discrete_actions:
+            single = actions.ndim == 0
+            named: list[Any] = [names[number] if names else str(number) for number in np.atleast_1d(actions)]
         else:
+            single = actions.ndim == 1
             names = names or tuple(f"action_{number}" for number in range(self.action_size))
             named = [dict(zip(names, row, strict=True)) for row in np.atleast_2d(actions).tolist()]
-        single = self._matrix(observation)[1]
         return named[0] if single else named
 
     def act_or_abstain(self, observations: Any) -> "tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]":
@@ -172,7 +173,7 @@ class Policy:
         longest = self.longest
         return low - margin, np.where(longest <= high + margin, np.inf, high + margin)
 
-    @property
+    @cached_property
     def longest(self) -> Floats:
         """The most that each dimension counts, ``[S]``: infinite, but for the time since the row before."""
         longest = np.full(self.observation_size, np.inf)
@@ -180,11 +181,14 @@ class Policy:
             longest[self.observation_names.index(self.elapsed.name)] = self.elapsed.most
         return longest
 
+    @cached_property
+    def _one_hot(self) -> frozenset[str]:
+        """Names of the dimensions of categories; empty if names are unknown."""
+        names = self.observation_names
+        return frozenset(names[column] for own in self.categories for column in own if names)
+
     def _matrix(self, observation: Any) -> tuple[Floats, bool]:
-        one_hot = {
-            self.observation_names[column] for own in self.categories for column in own if self.observation_names
-        }
-        return matrix(observation, self.observation_names, self.observation_size, one_hot)
+        return matrix(observation, self.observation_names, self.observation_size, self._one_hot)
 
     def reasons(self, observations: Any) -> list[str]:
         """Why `act_or_abstain` abstains on each row, in words that quote no value; empty where it does not."""
@@ -379,12 +383,15 @@ def matrix(observation: Any, names: Sequence[str], size: int, one_hot: Collectio
                 f"observation: found columns {' and '.join(map(repr, twice))}, which tell the same; give one of them"
             )
         try:
-            columns = []
+            columns, texts = [], dict[str, npt.NDArray[np.object_]]()
             for name, (place,) in found.items():
-                what, given = f"observation: column {place!r}", observation[place]
-                columns.append(
-                    _real(given, what) if place == name else _is_category(given, name[len(place) + 1 :], what)
-                )
+                what = f"observation: column {place!r}"
+                if place == name:
+                    columns.append(_real(observation[place], what))
+                    continue
+                if place not in texts:  # once for all categories of the column
+                    texts[place] = _texts(observation[place], what)
+                columns.append((texts[place] == name[len(place) + 1 :]).astype(np.float64))
         except KeyError:  # Arrow, of a name that is there twice
             columns = []
         if len({column.shape for column in columns}) != 1:
@@ -407,15 +414,15 @@ def _places(name: str, there: Collection[str], *, category: bool) -> list[str]:
     return found
 
 
-def _is_category(given: Any, category: str, what: str) -> Floats:
-    """1 where a value is the category, else 0: text, a whole number or a truth value; a missing one is no category."""
+def _texts(given: Any, what: str) -> npt.NDArray[np.object_]:
+    """Text, whole numbers and truth values of a column as the text of a category; None where one is missing."""
     values = np.asarray(np.ma.filled(given.astype(object), None) if np.ma.isMaskedArray(given) else given, dtype=object)
-    found = np.zeros(values.shape)
+    found = np.full(values.shape, None, dtype=object)
     for place, value in np.ndenumerate(values):
         if isinstance(value, float | np.floating) and not np.isnan(value):
             raise ObservationError(f"{what}: found a decimal number; allowed: text, whole numbers or truth values")
-        text = str(value).lower() if isinstance(value, bool | np.bool_) else str(value)  # as Arrow writes them
-        found[place] = value is not None and text == category
+        if value is not None:
+            found[place] = str(value).lower() if isinstance(value, bool | np.bool_) else str(value)  # as Arrow does
     return found
 
 
