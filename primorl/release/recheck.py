@@ -30,9 +30,6 @@ from primorl.release.contents import LEAST_NOISE, LEDGER, MOST_ROUNDS, LedgerSta
 
 _LARGEST = 1e30  # float32 ends at 3.4e38; sums and squares of what a trained network holds stay far below
 
-_BY_KEY = {"epsilon": FILTER_ROUNDING}
-"""Rounding of an account's totals, where it is not `ROUNDING`."""
-
 
 def check_model(path: Path, model: GaussianEnsemble) -> None:
     """Check the numbers of a dynamics model, read from ``path`` and from ``config.json`` beside it.
@@ -233,8 +230,7 @@ def check_ledger(path: Path, ledger: LedgerStatement, of: Path, model: Statement
     for place, record in enumerate(ledger.records):
         alone = finite(fixed_epsilon([event_from_json(record.event)], record.delta))
         _refuse_unless_equal(path, f"records.{place}.epsilon", record.epsilon, alone, ledger)
-    for key, number in account_figures(_events(ledger), ledger.delta).items():
-        _refuse_unless_equal(path, key, getattr(ledger, key), number, ledger, _BY_KEY.get(key, ROUNDING))
+    _check_account(path, "", ledger, _events(ledger), ledger)
 
 
 def check_payment(
@@ -261,10 +257,16 @@ def check_payment(
         raise PipelineError(f"{of}: spent_on_dataset: charges: not a number of charges that {LEDGER} has")
     if account.delta != ledger.delta:
         raise PipelineError(f"{of}: spent_on_dataset: delta: differs from {LEDGER}; run `dvc repro`")
-    for key, number in account_figures(_events(ledger)[: account.charges], account.delta).items():
-        stated = getattr(account, key)
-        rounding = _BY_KEY.get(key, ROUNDING)
-        _refuse_unless_equal(of, f"spent_on_dataset: {key}", stated, number, statement, rounding)
+    _check_account(of, "spent_on_dataset: ", account, _events(ledger)[: account.charges], statement)
+
+
+def _check_account(
+    path: Path, prefix: str, stated: LedgerStatement | SpentOnDataset, events: Sequence[dp_event.DpEvent], by: Any
+) -> None:
+    """Check the totals of an account; that of the privacy filter is known up to the last step of its bisection."""
+    for key, number in account_figures(events, stated.delta).items():
+        rounding = FILTER_ROUNDING if key == "epsilon" else ROUNDING
+        _refuse_unless_equal(path, f"{prefix}{key}", getattr(stated, key), number, by, rounding)
 
 
 def account_figures(events: Sequence[dp_event.DpEvent], delta: float) -> dict[str, float | None]:
