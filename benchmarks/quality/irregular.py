@@ -18,6 +18,7 @@ import argparse
 import json
 import shutil
 import tempfile
+from abc import abstractmethod
 from collections.abc import Callable
 from functools import cache
 from itertools import product
@@ -31,6 +32,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from benchmarks.machine import command, commit, keep, machine, put, read
+from benchmarks.quality.logs.care import glucose_start, glucose_step
 from benchmarks.quality.logs.log import TERMINATED, Act, Array, Box, Levels, Log, Number, Observed, State
 from benchmarks.quality.logs.project import act_of, data_project, lay, stages
 from primorl.base.paths import POLICY, SUMMARY
@@ -48,6 +50,9 @@ class Irregular(Log):
         minutes: of a tick.
         ticks: of a whole trajectory, after which it ends.
         bin: ticks of a bin of the grid.
+
+    Args:
+        grid: the log is binned to the grid. Such a log is written and described, and not simulated.
     """
 
     trajectories = (1, 3)
@@ -58,21 +63,28 @@ class Irregular(Log):
     fixed = False
     """Whether decisions come at the grid's times only."""
 
+    def __init__(self, *, grid: bool = False):
+        self._grid = grid
+        if grid:
+            self.name, self.terminates = f"{self.name}-grid", False
+            self.observation = tuple(column for column in self.observation if column.column != "since")
+            self.horizon = self.ticks // self.bin
+
+    @abstractmethod
     def signs(self, state: State) -> list[NDArray[Any]]:
         """Observed columns but the two times."""
-        raise NotImplementedError
 
+    @abstractmethod
     def tick(self, rng: Generator, state: State, action: NDArray[Any]) -> Array:
         """Move ``state`` on by a tick and return the rewards ``[n]``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def wait(self, rng: Generator, state: State) -> NDArray[np.int64]:
         """Ticks until the next decision, if no alarm comes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def alarm(self, rng: Generator, state: State) -> NDArray[np.bool_]:
         """Whether the patient is seen at once."""
-        raise NotImplementedError
 
     def start(self, rng: Generator, state: State, n: int) -> None:
         """Begin the clock; subclasses add their own."""
@@ -100,6 +112,36 @@ class Irregular(Log):
         state["since"], state["now"] = since, state["now"] + since
         state[TERMINATED] = state["now"] >= self.ticks
         return total
+
+    def write(self, folder: Path, people: int, seed: int) -> int:
+        """See `Log.write`; a binned log is written as it is first."""
+        if not self._grid:
+            return super().write(folder, people, seed)
+        type(self)().write(folder, people, seed)
+        table = self._binned(pq.read_table(folder / "log.parquet"))
+        pq.write_table(table, folder / "log.parquet")
+        return table.num_rows
+
+    def _binned(self, rows: pa.Table) -> pa.Table:
+        now = np.rint(rows["clock"].to_numpy() * 60 / self.minutes).astype(np.int64)
+        lasts = np.append(now[1:] == 0, True)
+        held = np.where(lasts, self.ticks, np.append(now[1:], 0)) - now  # ticks until the next decision
+        at = np.repeat(np.arange(len(now)), held).reshape(-1, self.horizon, self.bin)
+        first, count = pa.array(at[:, :, 0].ravel()), len(at)
+        columns = {name: rows[name].take(first) for name in (self.unit, "trajectory")}
+        columns["step"] = pa.array(np.tile(np.arange(self.horizon), count))
+        columns |= {column.column: rows[column.column].take(first) for column in self.observation}
+        hours = self.bin * self.minutes / 60
+        columns["clock"] = pa.array(np.tile(np.arange(self.horizon) * hours, count).astype(np.float32))
+        for column in self.action.columns:
+            given = rows[column].to_numpy()[at]
+            if isinstance(self.action, Levels):
+                columns[column] = pa.array((given[..., None] == np.arange(self.action.count)).sum(2).argmax(2).ravel())
+            else:
+                columns[column] = pa.array(given.mean(2).ravel().astype(np.float32))
+        earned = (rows["reward"].to_numpy() / held)[at].sum(2).ravel()
+        columns["reward"] = pa.array(np.clip(earned, *self.reward).astype(np.float32))
+        return pa.table(columns)
 
 
 class Dialysis(Irregular):
@@ -196,13 +238,9 @@ class Pump(Irregular):
         return {"sensitivity": 1.3e-5 * np.exp(rng.normal(0, 0.2, n))}
 
     def start(self, rng: Generator, state: State, n: int) -> None:
-        """Glucose (mg/dL), insulin (µU/mL), its remote action, and carbohydrates in the gut (g)."""
+        """See `glucose_start`."""
         super().start(rng, state, n)
-        state["glucose"] = rng.uniform(80, 240, n)
-        state["insulin"] = rng.uniform(5, 20, n)
-        state["remote"] = state["sensitivity"] * state["insulin"] / 0.025
-        state["gut"] = np.where(rng.random(n) < 0.2, rng.uniform(10, 60, n), 0.0)
-        state["read"] = state["before"] = state["glucose"]
+        glucose_start(rng, state, n)
         state["eaten"] = np.zeros(n)
 
     def signs(self, state: State) -> list[NDArray[Any]]:
@@ -217,18 +255,7 @@ class Pump(Irregular):
 
     def tick(self, rng: Generator, state: State, action: NDArray[Any]) -> Array:
         """Earn 1 an hour where glucose is within 70 and 180, down to -1 below 54 or above 250."""
-        minutes, rate = self.minutes / 3, action[:, 0] * 1.39
-        for _ in range(3):
-            absorbed = state["gut"] * minutes / 50
-            change = 0.01 * (180 - state["glucose"]) - state["remote"] * state["glucose"]
-            state["glucose"] = np.clip(state["glucose"] + minutes * change + absorbed * 1000 / 220, 40, 400)
-            pull = state["sensitivity"] * state["insulin"] - 0.025 * state["remote"]
-            state["remote"] = state["remote"] + minutes * pull
-            state["insulin"] = np.clip(state["insulin"] + minutes * (rate - 0.09 * state["insulin"]), 0, 200)
-            state["gut"] = state["gut"] - absorbed
-        state["eaten"] = (rng.random(len(rate)) < 0.05) * rng.uniform(15, 80, len(rate))
-        state["gut"] = np.clip(state["gut"] + state["eaten"], 0, 160)
-        state["read"] = np.clip(state["glucose"] + rng.normal(0, 6, len(rate)), 40, 400)
+        state["eaten"] = glucose_step(rng, state, action[:, 0])
         return np.interp(state["glucose"], [54, 70, 180, 250], [-1, 1, 1, -1]) * self.minutes / 60
 
     def wait(self, rng: Generator, state: State) -> NDArray[np.int64]:
@@ -331,68 +358,13 @@ class Anaesthesia(Irregular):
         return (100 - 15 * clock + 150 * (aim - plasma))[:, None]
 
 
-class Gridded(Log):
-    """The log of an `Irregular` one, binned to its grid."""
-
-    terminates = False
-
-    def __init__(self, base: Irregular):
-        own = {name: getattr(base, name) for name in ("kind", "unit", "action", "trajectories", "idle")}
-        vars(self).update(own)
-        vars(self).update(
-            name=f"{base.name}-grid",
-            observation=tuple(column for column in base.observation if column.column != "since"),
-            horizon=base.ticks // base.bin,
-            reward=base.reward,
-        )
-        self._base = base
-
-    def write(self, folder: Path, people: int, seed: int) -> int:
-        """Write the irregular log, then bin it."""
-        self._base.write(folder, people, seed)
-        table = self._binned(pq.read_table(folder / "log.parquet"))
-        pq.write_table(table, folder / "log.parquet")
-        return table.num_rows
-
-    def _binned(self, rows: pa.Table) -> pa.Table:
-        base = self._base
-        now = np.rint(rows["clock"].to_numpy() * 60 / base.minutes).astype(np.int64)
-        lasts = np.append(now[1:] == 0, True)
-        held = np.where(lasts, base.ticks, np.append(now[1:], 0)) - now  # ticks until the next decision
-        at = np.repeat(np.arange(len(now)), held).reshape(-1, self.horizon, base.bin)
-        first = at[:, :, 0].ravel()
-        columns = {name: rows[name].take(pa.array(first)) for name in (base.unit, "trajectory")}
-        count = len(at)
-        columns["step"] = pa.array(np.tile(np.arange(self.horizon), count))
-        for column in self.observation:
-            columns[column.column] = rows[column.column].take(pa.array(first))
-        hours = base.bin * base.minutes / 60
-        columns["clock"] = pa.array(np.tile(np.arange(self.horizon) * hours, count).astype(np.float32))
-        for column in base.action.columns:
-            given = rows[column].to_numpy()[at]
-            if isinstance(base.action, Levels):
-                columns[column] = pa.array((given[..., None] == np.arange(base.action.count)).sum(2).argmax(2).ravel())
-            else:
-                columns[column] = pa.array(given.mean(2).ravel().astype(np.float32))
-        earned = (rows["reward"].to_numpy() / held)[at].sum(2).ravel()
-        columns["reward"] = pa.array(np.clip(earned, *self.reward).astype(np.float32))
-        return pa.table(columns)
-
-    def start(self, rng: Generator, state: State, n: int) -> None:
-        """Not simulated."""
-        raise NotImplementedError
-
-    step = behave = start  # type: ignore[assignment]
-    best_known = start  # type: ignore[assignment]
-
-
 LOGS: dict[str, Irregular] = {log.name: log for log in (Dialysis(), Pump(), Anaesthesia())}
 ARMS = ("as it is", "grid")
 
 
 def run(base: Irregular, arm: str, people: int, seed: int, work: Path) -> dict[str, Any]:
     """Learn from one log in one form; true returns of the policy at irregular decisions and at the grid's times."""
-    log: Log = base if arm == "as it is" else Gridded(base)
+    log = type(base)(grid=arm == "grid")
     settings = {"partition.public_fraction": 0, "privacy.target_epsilon": 1.0, "evaluation.private.estimators": {}}
     key = {"people": people, "seed": seed, "public": "nobody", "learner": "private"}
     folder = work / f"{log.name}-{seed}"

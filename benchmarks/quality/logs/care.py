@@ -11,6 +11,37 @@ from benchmarks.quality.logs.log import Array, Box, Levels, Log, Number, Observe
 _MINUTES, _SUBSTEPS = 15.0, 3
 
 
+def glucose_start(rng: Generator, state: State, n: int) -> None:
+    """Put first glucose (mg/dL), insulin (µU/mL), its remote action, carbohydrates in the gut (g) and reading."""
+    state["glucose"] = rng.uniform(80, 240, n)
+    state["insulin"] = rng.uniform(5, 20, n)
+    state["remote"] = state["sensitivity"] * state["insulin"] / 0.025
+    state["gut"] = np.where(rng.random(n) < 0.2, rng.uniform(10, 60, n), 0.0)
+    state["read"] = state["before"] = state["glucose"]
+
+
+def glucose_step(rng: Generator, state: State, rate: Array) -> Array:
+    """Move the minimal model (Bergman et al. 1981) on by a quarter of an hour at a rate in U/h; give what was eaten.
+
+    Volumes and rates are invented. Meals come at random, and the sensor is noisy.
+    """
+    minutes, rate = _MINUTES / _SUBSTEPS, rate * 1.39  # to µU/mL/min
+    for _ in range(_SUBSTEPS):
+        absorbed = state["gut"] * minutes / 50
+        change = 0.01 * (180 - state["glucose"]) - state["remote"] * state["glucose"]
+        lift = absorbed * 1000 / 220
+        state["glucose"] = np.clip(state["glucose"] + minutes * change + lift, 40, 400)
+        state["remote"] = state["remote"] + minutes * (
+            state["sensitivity"] * state["insulin"] - 0.025 * state["remote"]
+        )
+        state["insulin"] = np.clip(state["insulin"] + minutes * (rate - 0.09 * state["insulin"]), 0, 200)
+        state["gut"] = state["gut"] - absorbed
+    meal = (rng.random(len(rate)) < 0.05) * rng.uniform(15, 80, len(rate))
+    state["gut"] = np.clip(state["gut"] + meal, 0, 160)
+    state["read"] = np.clip(state["glucose"] + rng.normal(0, 6, len(rate)), 40, 400)
+    return meal
+
+
 class Insulin(Log):
     """Bergman's minimal model (Bergman et al. 1981) with meals and an insulin pump; volumes and rates are invented."""
 
@@ -34,12 +65,8 @@ class Insulin(Log):
         return {"sensitivity": 1.3e-5 * np.exp(rng.normal(0, 0.25, n))}
 
     def start(self, rng: Generator, state: State, n: int) -> None:
-        """Glucose (mg/dL), insulin (µU/mL), its remote action, and carbohydrates in the gut (g)."""
-        state["glucose"] = rng.uniform(80, 240, n)
-        state["insulin"] = rng.uniform(5, 20, n)
-        state["remote"] = state["sensitivity"] * state["insulin"] / 0.025
-        state["gut"] = np.where(rng.random(n) < 0.2, rng.uniform(10, 60, n), 0.0)
-        state["read"] = state["before"] = state["glucose"]
+        """See `glucose_start`."""
+        glucose_start(rng, state, n)
 
     def observe(self, state: State) -> list[NDArray[Any]]:
         """A noisy sensor; what was eaten is announced."""
@@ -48,22 +75,8 @@ class Insulin(Log):
 
     def step(self, rng: Generator, state: State, action: NDArray[Any]) -> Array:
         """A quarter of an hour; the reward is minus Kovatchev's risk over 50, at most 1."""
-        minutes = _MINUTES / _SUBSTEPS
-        rate = action[:, 0] * 1.39  # U/h to µU/mL/min
-        for _ in range(_SUBSTEPS):
-            absorbed = state["gut"] * minutes / 50
-            change = 0.01 * (180 - state["glucose"]) - state["remote"] * state["glucose"]
-            lift = absorbed * 1000 / 220
-            state["glucose"] = np.clip(state["glucose"] + minutes * change + lift, 40, 400)
-            state["remote"] = state["remote"] + minutes * (
-                state["sensitivity"] * state["insulin"] - 0.025 * state["remote"]
-            )
-            state["insulin"] = np.clip(state["insulin"] + minutes * (rate - 0.09 * state["insulin"]), 0, 200)
-            state["gut"] = state["gut"] - absorbed
-        meal = (rng.random(len(rate)) < 0.05) * rng.uniform(15, 80, len(rate))
-        state["gut"] = np.clip(state["gut"] + meal, 0, 160)
         state["before"] = state["read"]
-        state["read"] = np.clip(state["glucose"] + rng.normal(0, 6, len(rate)), 40, 400)
+        glucose_step(rng, state, action[:, 0])
         risk = 10 * (1.509 * (np.log(state["glucose"]) ** 1.084 - 5.381)) ** 2
         return -np.minimum(risk / 50, 1)
 
