@@ -48,7 +48,7 @@ MOST_WIDTH = 0.5
 MOST_MISFIT_OF_A_CONSTANT = 0.1
 """The same where the clone predicts public actions no better than a constant does."""
 
-DOUBTFUL = re.compile(re.escape(BELIEVE["doubtful"]) + ": .* at about ([0-9.e+inf]+) of a trivial guess's")
+_DOUBTFUL = re.compile(re.escape(BELIEVE["doubtful"]) + ": .* at about ([0-9.e+inf]+) of a trivial guess's")
 """A doubtful verdict with its figure; from 1 on no policy is tried (`primorl.evaluate.private.model_check`)."""
 
 Released = Literal["models/policy", "models/behaviour"]
@@ -119,7 +119,7 @@ def of_answers(
             return _more_data([*why, "no public action tells whether the clone acts as people do"], compared)
         return _keep([*why, "the clone predicts public actions better than a constant"], compared)
 
-    doubtful = DOUBTFUL.search(answers.verdict or "")
+    doubtful = _DOUBTFUL.search(answers.verdict or "")
     guess_is_better = doubtful is not None and float(doubtful[1]) >= 1
     beyond = answers.answer("policy", BEYOND)
     too_far = beyond is not None and beyond.value > MOST_BEYOND
