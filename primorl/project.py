@@ -44,7 +44,7 @@ from primorl.privacy.statement import Statement
 from primorl.report.facts import Spending, read_facts
 from primorl.report.page import page
 from primorl.run import Run as VerifiedRun
-from primorl.tracking.store import Result, results, without_credentials
+from primorl.tracking.store import Result, results, viewer
 
 _MAPPINGS = ("partition.public", "evaluation.private.estimators")
 """Settings whose value is a mapping."""
@@ -255,15 +255,10 @@ def _alike(found: list[Result]) -> list[Result]:
 
 def _where(params: Params) -> str:
     """Say where the runs are found, without credentials."""
-    uri = params.tracking.uri or "sqlite:///mlflow.db"
-    name = without_credentials(uri)
-    if urlsplit(uri).hostname is not None:
-        return f"MLflow's store is {name}."
-    if Path("Makefile").exists():
-        return "`make ui` shows MLflow."
-    if uri.startswith("sqlite"):
-        return f"`mlflow ui --backend-store-uri {name}` shows MLflow."
-    return "MLflow's store is the one that tracking.uri in params.yaml names."
+    if command := viewer(params):
+        return f"`{command}` shows MLflow."
+    host = urlsplit(params.tracking.uri or "").hostname
+    return f"MLflow's store is {host or 'the one that tracking.uri in params.yaml names'}."
 
 
 def _spending(params: Params) -> Spending | None:

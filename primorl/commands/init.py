@@ -246,7 +246,7 @@ def _make(target: Path, entry: tuple[str, str] | None, consent: str | None = Non
         return
     file = target / "datasets" / f"{entry[0]}.yaml" if entry is not None else None
     if file is not None and file.exists():
-        raise PipelineError(f"{file}: is there already; give another --name, or edit that file")
+        raise PipelineError(f"{file}: is there already; edit it, delete it to draft it anew, or give another --name")
     changed = template.bring_up_to_date(target, primorl.__version__)
     print(f"brought to the installed version: {', '.join(changed) or 'nothing, it was all there'}")
     if file is not None and entry is not None:

@@ -87,12 +87,14 @@ def _mention_later_charges(charges: int) -> None:
 def _print_places() -> None:
     """Print the path of the report, and the address of the newest result in MLflow's view of trainings."""
     from primorl.config.params import load
-    from primorl.tracking.store import link
+    from primorl.tracking.store import link, viewer
 
     if REPORT.exists():
         print(f"report   {REPORT}")
-    if address := link(load(PARAMS)):
-        print(f"mlflow   `make ui`, then {address}" if "127.0.0.1" in address else f"mlflow   {address}")
+    params = load(PARAMS)
+    if address := link(params):
+        command = viewer(params)
+        print(f"mlflow   `{command}`, then {address}" if command else f"mlflow   {address}")
 
 
 def _online_row() -> str:

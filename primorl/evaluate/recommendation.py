@@ -253,10 +253,10 @@ def _distrust(compared: _Comparison, clone_learned: bool | None) -> str | None:
     today, scale = compared.today, compared.scale
     if clone_learned is False and compared.misfit > MOST_MISFIT_OF_A_CONSTANT * scale:
         return f"the clone is no better than a constant: {today}"
-    if compared.released_clone < compared.people - compared.half_width - MOST_LOSS * scale:
-        return f"{today}, but {compared.released_clone:.4g} for the clone as it would be released"
     if compared.misfit > MOST_MISFIT * scale:
         return f"{today}, too far away to believe the clone"
+    if compared.released_clone < compared.people - compared.half_width - MOST_LOSS * scale:
+        return f"{today}, but {compared.released_clone:.4g} for the clone as it would be released"
     if compared.half_width > MOST_WIDTH * scale:
         unsure = f"{today}, too uncertain to tell whether the clone acts as people do"
         return f"{unsure}; narrower bounds of the return, or more people, make it more certain"

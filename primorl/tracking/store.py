@@ -158,8 +158,16 @@ def store_uri(params: Params) -> str:
     return uri
 
 
+def viewer(params: Params) -> str:
+    """Give the command that shows a store on this machine; empty: it is elsewhere."""
+    uri = params.tracking.uri or "sqlite:///mlflow.db"
+    if not uri.startswith("sqlite"):
+        return ""
+    return "make ui" if Path("Makefile").exists() else f"mlflow ui --backend-store-uri {without_credentials(uri)}"
+
+
 def link(params: Params) -> str:
-    """Where `make ui`, or the server that ``tracking.uri`` names, shows the newest result.
+    """Where the `viewer`, or the server that ``tracking.uri`` names, shows the newest result.
 
     MLflow may open runs in a mode for language models unless the address asks for the view of trainings. Empty: there
     is no such run, or the store does not answer.

@@ -172,7 +172,7 @@ def test_names_and_categories_that_yaml_would_read_as_something_else_stay_text(p
     assert (checked.dataset, YAML(typ="safe").load(settings)["dataset"], entry("1e5")["population"]) == ("1e5",) * 3
     (_, ward) = checked.chosen.options.columns.observation  # type: ignore[union-attr]
     assert ward.categories == ("1e5", "no", "1", "0o17", "null")  # type: ignore[union-attr]
-    assert "is there already; give another --name" in primorl("init", "project", *words)[2]
+    assert "is there already; edit it, delete it" in primorl("init", "project", *words)[2]
 
 
 def test_what_nobody_gave_is_to_be_filled_in_whatever_the_rows_say(

@@ -91,9 +91,12 @@ def test_a_missing_cell_is_carried_forward_within_its_trajectory_with_its_age(pr
     assert source_of("log", declared).open(Path("log")).spaces.observation_names == ("dose", "x", "x_age")
     with pytest.raises(PipelineError, match=r"row 4: found a missing, .* \(columns 'dose', 'x'\); allowed"):
         run(entry({"observation": ["dose", carried]}))
-    bounds = {"observation": {"low": [0.0, 0.0, 0.0], "high": [9.0, 9.0, 30.0]}, "reward": "public"}
+    bounds: dict[str, Any] = {"observation": {"low": [0.0, 0.0, 0.0], "high": [9.0, 9.0, 30.0]}, "reward": "public"}
     with pytest.raises(PipelineError, match=r"found \[0, 30\] for dimension 3, the age of a value; allowed"):
         run(entry({"observation": ["dose", carried]}, bounds=bounds))
+    with pytest.raises(PipelineError, match=r"found first -2 of 'x'; allowed is within its bounds, \["):
+        bounds["observation"] = {"low": [0.0, 0.0, 0.0], "high": [9.0, 9.0, 60.0]}
+        run(entry({"observation": ["dose", carried | {"first": -2.0}]}, bounds=bounds))
     for other in ("x", "x_age"):
         with pytest.raises(ValidationError, match="one name twice"):
             entry({"observation": [carried, other]})

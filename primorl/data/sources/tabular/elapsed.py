@@ -100,7 +100,7 @@ def elapsed_in(path: Path, form: CsvFormat, by: RowOrder, unit: TimeUnit, most: 
             path,
             int(repeated.min()),
             f"column {by.step!r}: found an order that its trajectory has already",
-            "every one once; drop the duplicate, or repeat --trajectory for all columns that tell trajectories apart",
+            "every one once; drop a duplicate, or repeat --trajectory for all columns that tell trajectories apart",
         )
     since = np.empty(len(place))
     since[place] = elapsed_times(sorted_order, np.flatnonzero(starting), unit, most, by_time=log.ordered_by_time)

@@ -275,6 +275,13 @@ def _check_bounds(
                 f"datasets/{name}.yaml: bounds.observation: found [{low:g}, {high:g}] for dimension {place + 1}, the "
                 f"{what}; allowed is [0, {entry.most:g}], as `most` declares"
             )
+        if isinstance(entry, Carried) and entry.first is not None:
+            low, high = bounds.low[place - 1], bounds.high[place - 1]  # its value comes before its age
+            if not low <= entry.first <= high:
+                raise PipelineError(
+                    f"datasets/{name}.yaml: options.columns.observation: found first {entry.first:g} of "
+                    f"{entry.carried!r}; allowed is within its bounds, [{low:g}, {high:g}]"
+                )
 
 
 def _check_fit(name: str, spaces: Spaces, observation: int, actions: int, box: bool) -> None:

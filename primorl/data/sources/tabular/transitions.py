@@ -134,7 +134,7 @@ class Transitions:
         inside[starts] = False
         again = np.flatnonzero(inside[1:] & (order[1:] == order[:-1])) + 1
         back = np.flatnonzero(inside[1:] & (order[1:] < order[:-1])) + 1
-        allowed = f"every one once; drop the duplicate{self._or_merged}"
+        allowed = f"every one once; drop a duplicate, or number rows of equal time{self._or_merged}"
         self._log.refuse(rows, again, "an order that its trajectory has already", allowed)
         self._log.refuse(rows, back, "a row out of order in its trajectory", f"ascending; {_REPAIR}")
         disordered = starts[self._keys.disordered(units, trajectories)]
