@@ -60,8 +60,8 @@ class FixedRound:
 
     @property
     def local(self) -> LocalTraining:
-        """One epoch."""
-        return local_training(0.01, self.batch)
+        """One epoch; of linear heads a step on all rows, as the pipeline has it."""
+        return local_training(0.01, self.batch, max_transitions_per_unit=None if self.width else self.batch)
 
     @property
     def plan(self) -> Plan:

@@ -15,17 +15,19 @@ import torch
 from torch import Tensor
 
 from benchmarks.machine import interleaved, row, write
-from benchmarks.speed.fixed_round import BATCH, FixedRound
+from benchmarks.speed.fixed_round import FixedRound
 from primorl.engine.local_update import Kernel, LocalBatches, local_batches
 from tests.engine.reference import reference_sum
 
 _LOOP_UNITS = 30  # the loop's time is that of so many units, times what is left
-_PORTIONS = (2, 4, 8, 16, 32)  # units of a batch of bare products
+_PORTIONS = (2, 4, 8, 16, 32, 256)  # units of a batch of bare products
 SIZES = [
     FixedRound(members=3, width=64, transitions=200, cohort=30),
     FixedRound(members=3, width=64, transitions=200, cohort=300),
     FixedRound(members=5, width=128, transitions=1000, cohort=30),
     FixedRound(members=5, width=128, transitions=1000, cohort=300),
+    FixedRound(members=1, width=0, transitions=20, cohort=50_000),
+    FixedRound(members=1, width=0, transitions=64, cohort=10_000),
 ]
 
 
@@ -86,7 +88,7 @@ def check(size: FixedRound, batches: LocalBatches) -> float:
 
 def bare(size: FixedRound, portion: int) -> Callable[[], None]:
     """The products of a round: forward, error and gradient of every layer, step and portion of units."""
-    steps = -(-size.transitions // BATCH)
+    steps = -(-size.transitions // size.batch)
 
     def portions() -> list[int]:
         full, rest = divmod(size.cohort, portion)
@@ -106,8 +108,8 @@ class _Buffers:
     def __init__(self, size: FixedRound, pairs: int) -> None:
         layers, device = size.shape.layers, size.device
         self._weights = [torch.randn(pairs, i, o, device=device) for i, o in layers]
-        self._below = [torch.randn(pairs, BATCH, i, device=device) for i, _ in layers]
-        self._above = [torch.randn(pairs, BATCH, o, device=device) for _, o in layers]
+        self._below = [torch.randn(pairs, size.batch, i, device=device) for i, _ in layers]
+        self._above = [torch.randn(pairs, size.batch, o, device=device) for _, o in layers]
         self._outputs = [torch.empty_like(above) for above in self._above]
         self._errors = [torch.empty_like(below) for below in self._below]
         self._gradients = [torch.empty_like(weights) for weights in self._weights]

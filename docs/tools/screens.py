@@ -1,6 +1,6 @@
 """Take the screenshots of the docs: `python -m docs.tools.screens --project FOLDER`.
 
-FOLDER is a project with results: its report and its MLflow store are shown.
+FOLDER is a project with results: its report, the card of its bundle ``out`` and its MLflow store are shown.
 It needs Debian's `chromium` and `pip install playwright`.
 """
 
@@ -43,6 +43,7 @@ def main() -> None:
         page = browser.new_page(viewport={"width": _WIDTH, "height": _HEIGHT})
         for picture, place, wait in (
             ("report", (project / "reports" / "latest.html").as_uri(), ".plot .main-svg"),
+            ("card", (project / "out" / "card.html").as_uri(), "h1"),
             ("mlflow-run", f"{address}/#/{newest_run(project)}?{_TRAINING}", "text=Description"),
             (
                 "mlflow-runs",

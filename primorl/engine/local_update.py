@@ -103,6 +103,12 @@ class Kernel:
         self.shape, self.local, self.clip, self.device = shape, local, clip, device
         self.workspace = Workspace(device)
 
+    @property
+    def one_product(self) -> bool:
+        """Whether units take one step from the same weights, of linear heads: see `_step_of_heads`."""
+        one_network = self.shape.members == 1 and not self.shape.hidden and not self.shape.spread
+        return one_network and self.local.one_batch and self.local.weight_decay == 0
+
     @torch.inference_mode()
     def sum(self, start: Weights, batches: LocalBatches, grid: float = 0.0) -> list[Tensor]:
         """Σ_k Δ_k over the units of ``batches``, each joint update of norm at most the clip's.
@@ -142,6 +148,8 @@ class Kernel:
         pairs = units * shape.members
         if steps == 0 or units == 0:
             return [w.new_zeros(pairs, i + 1, o) for w, (i, o) in zip(start[::2], shape.layers, strict=True)]
+        if self.one_product:
+            return self.clip.finish([self._step_of_heads(start, batches)])
         widest = max(outputs for _, outputs in shape.layers)
         workspace.apart("error", 0, pairs, rows, widest)  # large enough for every layer
         workspace.take("carried", 0, (pairs, rows, widest))
@@ -164,6 +172,26 @@ class Kernel:
             self._descend(layers, [x_j, *signals], y_j, weight_j, gradient)
             _clip(layers, idle[j], self.clip)
         return self.clip.finish([layer.moved for layer in layers])
+
+    def _step_of_heads(self, start: Weights, batches: LocalBatches) -> Tensor:
+        """One gradient step of linear heads: -η Φᵀ(∂loss/∂output) of the mean over a unit's rows, ``[U, F + 1, out]``.
+
+        Every unit begins with the same weights, so none are copied. Φ is read as `Polynomials` lays it out. Rows of
+        padding have weight zero.
+        """
+        weight, bias = start
+        features = batches.inputs[0].movedim(-1, 0).contiguous().movedim(0, 1)  # [U, F, B], its rows far apart
+        units, inputs, rows = features.shape
+        outputs, rate = weight.shape[-1], self.local.learning_rate
+        output = self.workspace.take("above", 0, (units, outputs, rows))
+        torch.baddbmm(bias.mT.expand(units, -1, -1), weight.mT.expand(units, -1, -1), features, out=output)
+        error = self.workspace.take("error", 0, (units, outputs, rows))
+        gradient = _LossGradient(self.shape, 0.0, units, rows, self.workspace)
+        gradient(output.mT, batches.targets[0], error.mT).mul_(batches.weights[0].unsqueeze(-1))
+        moved = self.workspace.take("moved", 0, (units, inputs + 1, outputs))
+        moved[:, :-1].baddbmm_(features, error.mT, beta=0, alpha=-rate)
+        moved[:, -1] = error.sum(-1).mul_(-rate)
+        return moved
 
     def _descend(
         self, layers: "list[_Layer]", signals: list[Tensor], y: Tensor, weight: Tensor, gradient: "_LossGradient"
@@ -348,7 +376,12 @@ class TrajectorySource(CohortSource, Protocol):
 
 
 def local_batches(
-    source: CohortSource, units: Tensor, normaliser: Normaliser, local: LocalTraining, entropy: Entropy
+    source: CohortSource,
+    units: Tensor,
+    normaliser: Normaliser,
+    local: LocalTraining,
+    entropy: Entropy,
+    rows: int | None = None,
 ) -> LocalBatches:
     """Shuffle every unit's transitions, anew for each epoch, and cut them into its local batches.
 
@@ -362,11 +395,16 @@ def local_batches(
         normaliser: public maps applied to inputs and targets.
         local: size of a batch (the last one of an epoch may be smaller), epochs, most transitions of a unit.
         entropy: where the orders come from.
+        rows: of a batch in place of ``local.batch_size``; at least as many as take part of any of the units.
     """
-    batch_size, epochs, max_transitions = local.batch_size, local.local_epochs, local.max_transitions_per_unit
+    batch_size, epochs, max_transitions = rows or local.batch_size, local.local_epochs, local.max_transitions_per_unit
     lengths = source.lengths(units)
     most = int(lengths.max()) if len(units) else 0
-    order = _shuffled(lengths, most, entropy)
+    if local.one_batch and max_transitions is not None and most <= max_transitions:
+        place = torch.arange(most, device=lengths.device)  # all rows at once: their order changes nothing
+        order = place.where(place < lengths.unsqueeze(1), 0)
+    else:
+        order = _shuffled(lengths, most, entropy)
     if max_transitions is not None and max_transitions < most:
         order, most = order[:, :max_transitions], max_transitions
         lengths = lengths.clamp(max=max_transitions)
@@ -383,7 +421,8 @@ def local_batches(
     # Padding must be finite: weight 0 times an overflow would be NaN, and how much padding a unit
     # gets depends on its neighbours in the chunk, so one unit's length could zero another's update.
     padded = ~own.repeat(1, epochs).unsqueeze(-1)
-    inputs, targets = inputs.masked_fill(padded, 0.0), targets.masked_fill(padded, 0.0)
+    if padded.any():
+        inputs, targets = inputs.masked_fill(padded, 0.0), targets.masked_fill(padded, 0.0)
     own = own.view(len(units), batches, batch_size)
     weights = own / own.sum(-1, keepdim=True).clamp(min=1)
 

@@ -21,11 +21,14 @@ from primorl.engine.local_update import CohortSource, Kernel, LocalBatches, loca
 from primorl.engine.setup import TrainingSetup
 from primorl.model.ensemble import Normaliser, Weights
 
-_MOST_ON_CPU = 64  # more units at once gain nothing
+_MOST_ON_CPU = 64  # more units at once gain nothing,
+_ROWS_ON_CPU = 16384  # unless they have few rows each
+_LEAST_ROWS = 8
 _TEST_STEPS = 2  # of the made-up unit in `check_setup`
 
-Chunk = tuple[Tensor, int]
-"""Part of a cohort: indices of units, ``[U]``, sensitive, and the number of units that padding fills it up to."""
+Chunk = tuple[Tensor, int, int]
+"""Part of a cohort: indices of units, ``[U]``, sensitive; the number of units that padding fills it up to; and the rows
+of a batch."""
 
 
 class Rounds:
@@ -76,8 +79,8 @@ class Rounds:
         torch.set_num_threads(1)  # the BLAS library counts threads for the whole process
         try:
             # Chunks are read here, one after the other, while the threads train those that were read before.
-            for units, size in self._draw_chunks(threads):
-                running.append(pool.submit(self._sum_chunk, weights, self._read_chunk(units, size)))
+            for chunk in self._draw_chunks(threads):
+                running.append(pool.submit(self._sum_chunk, weights, self._read_chunk(*chunk)))
                 if len(running) == threads:
                     add_oldest()
             while running:
@@ -101,10 +104,10 @@ class Rounds:
             lengths = lengths.clamp(max=most)
         return chunks(self._setup, cohort[by_length.to(cohort.device)], lengths, threads)
 
-    def _read_chunk(self, units: Tensor, size: int) -> LocalBatches:
-        """Read the units' rows as batches, and add idle units up to ``size``."""
+    def _read_chunk(self, units: Tensor, size: int, rows: int) -> LocalBatches:
+        """Read the units' rows as batches of ``rows``, and add idle units up to ``size``."""
         local, entropy = self._setup.local, self._setup.plan.entropy
-        return with_idle_units(local_batches(self._source, units, self._normaliser, local, entropy), size)
+        return with_idle_units(local_batches(self._source, units, self._normaliser, local, entropy, rows), size)
 
     def _sum_chunk(self, weights: Weights, batches: LocalBatches) -> list[Tensor]:
         """Sum the clipped updates of one chunk on a thread of the pool, which has a kernel of its own."""
@@ -132,17 +135,19 @@ class Rounds:
         return self._pool
 
 
-def chunk_sizes(setup: TrainingSetup) -> list[list[int]]:
-    """List all sizes that chunks of ``setup`` can have; within one list a unit's update must not differ."""
+def chunk_sizes(setup: TrainingSetup) -> list[tuple[int, list[int]]]:
+    """List all rows of a batch, with the sizes that chunks have then, among which a unit's update must not differ."""
     if setup.execution.device.type == "cpu":
-        return [_cpu_sizes(setup, 1)]
-    return [[size] for size in {_gpu_size(setup, 1 << doublings) for doublings in range(31)}]
+        return [(rows, _cpu_sizes(setup, 1, rows)) for rows in _all_rows(setup)]
+    sizes = {(rows, _gpu_size(setup, 1 << doublings, rows)) for rows in _all_rows(setup) for doublings in range(31)}
+    return [(rows, [size]) for rows, size in sorted(sizes)]
 
 
 def chunks(setup: TrainingSetup, cohort: Tensor, lengths: Tensor, threads: int) -> list[Chunk]:
     """Cut a cohort into chunks that fit the bound on memory.
 
     On a CPU they are equally large, and each thread gets the same number. On a GPU the size follows from the length.
+    Where a unit takes one step on all of its rows, units of about equal length have a batch of few rows.
 
     Args:
         setup: with the bound, the device and the plan.
@@ -150,17 +155,28 @@ def chunks(setup: TrainingSetup, cohort: Tensor, lengths: Tensor, threads: int) 
         lengths: transitions of each, ascending.
         threads: that work on chunks of their own.
     """
+    found: list[Chunk] = []
+    fewer = torch.tensor(_all_rows(setup)[:-1], device=lengths.device)
+    places = torch.searchsorted(lengths, fewer, right=True).tolist()
+    for rows, first, last in zip(_all_rows(setup), [0, *places], [*places, len(lengths)], strict=True):
+        of_rows = slice(first, last)
+        found += [(part, size, rows) for part, size in _cut(setup, cohort[of_rows], lengths[of_rows], rows, threads)]
+    return found
+
+
+def _cut(setup: TrainingSetup, cohort: Tensor, lengths: Tensor, rows: int, threads: int) -> list[tuple[Tensor, int]]:
+    """Cut units whose batches have so many rows."""
     if not len(cohort):
         return []
     if setup.execution.device.type != "cpu":
         distinct, index = lengths.unique(return_inverse=True)  # type: ignore[no-untyped-call]
-        sizes = torch.tensor([_gpu_size(setup, length) for length in distinct.tolist()])[index]
+        sizes = torch.tensor([_gpu_size(setup, length, rows) for length in distinct.tolist()])[index]
         parts = []
         for size in sorted(set(sizes.tolist())):
             same_size = cohort[(sizes == size).to(cohort.device)]
             parts += [(part, size) for part in torch.split(same_size, size)]
         return parts
-    largest = _cpu_sizes(setup, int(lengths[-1]))[-1]
+    largest = _cpu_sizes(setup, int(lengths[-1]), rows)[-1]
     chunks_per_thread = math.ceil(len(cohort) / (largest * threads))
     units = math.ceil(len(cohort) / (chunks_per_thread * threads))
     if threads == 1 or units > largest - largest // 4:
@@ -168,18 +184,28 @@ def chunks(setup: TrainingSetup, cohort: Tensor, lengths: Tensor, threads: int) 
     return [(part, _padded_size(len(part))) for part in torch.split(cohort, units)]
 
 
-def _cpu_sizes(setup: TrainingSetup, transitions: int) -> list[int]:
+def _all_rows(setup: TrainingSetup) -> list[int]:
+    """List the rows that a batch may have, ascending: of one step on all rows of a unit, powers of two from 8 on."""
+    most = setup.local.batch_size
+    if not setup.kernel().one_product:
+        return [most]
+    return [*(1 << power for power in range(_LEAST_ROWS.bit_length() - 1, (most - 1).bit_length())), most]
+
+
+def _cpu_sizes(setup: TrainingSetup, transitions: int, rows: int) -> list[int]:
     """List the sizes of chunks on a CPU, ascending, of units with at most ``transitions`` transitions."""
-    largest = min(_MOST_ON_CPU, _units_that_fit(setup, transitions))
+    most = max(_MOST_ON_CPU, _ROWS_ON_CPU // rows) if setup.kernel().one_product else _MOST_ON_CPU
+    largest = min(most, _units_that_fit(setup, transitions, rows))
     return [size for size in range(1, largest + 1) if _padded_size(size) == size]
 
 
 def _padded_size(units: int) -> int:
-    """Round ``units`` up to the next of 1, 2, …, 8, 12, 16, 20, …."""
-    return units if units <= 8 else -(-units // 4) * 4
+    """Round ``units`` up to the next of 1, 2, …, 8, 12, 16, 20, …, 64, 128, 192, …."""
+    grain = 1 if units <= 8 else 4 if units <= 64 else 64
+    return -(-units // grain) * grain
 
 
-def _gpu_size(setup: TrainingSetup, length: int) -> int:
+def _gpu_size(setup: TrainingSetup, length: int, rows: int) -> int:
     """Compute the size of a GPU's chunk from the units' length, rounded up to a power of two.
 
     A usual cohort of this process fits into one chunk, if memory allows.
@@ -187,11 +213,11 @@ def _gpu_size(setup: TrainingSetup, length: int) -> int:
     plan = setup.plan
     expected = plan.sampling_probability * len(plan.local_units)
     usual_cohort = math.ceil(expected + 3 * math.sqrt(expected))
-    limit = _units_that_fit(setup, 1 << max(0, length - 1).bit_length())
+    limit = _units_that_fit(setup, 1 << max(0, length - 1).bit_length(), rows)
     return usual_cohort if usual_cohort <= limit else 1 << (limit.bit_length() - 1)
 
 
-def _units_that_fit(setup: TrainingSetup, transitions: int) -> int:
+def _units_that_fit(setup: TrainingSetup, transitions: int, batch: int) -> int:
     """Compute how many units of so many transitions fit the bound on memory, at least one.
 
     A unit needs memory for its weights, its update (float32 and float64) and the activations of one step. Its rows need
@@ -199,9 +225,9 @@ def _units_that_fit(setup: TrainingSetup, transitions: int) -> int:
     """
     shape, local = setup.architecture, setup.local
     activations = 3 * sum(shape.hidden) + 8 * shape.targets + shape.inputs
-    members = shape.members * local.batch_size * activations + 4 * shape.parameters
+    members = shape.members * batch * activations + 4 * shape.parameters
     row = shape.inputs + shape.targets + 1
-    rows = local.local_epochs * transitions * (row + 2 * row + 6)
+    rows = local.local_epochs * max(transitions, batch) * (row + 2 * row + 6)
     return max(1, setup.execution.chunk_bytes // (4 * (members + rows)))
 
 
@@ -214,18 +240,19 @@ def check_setup(setup: TrainingSetup) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as in rounds
     try:
-        for sizes in chunk_sizes(setup):
-            check_independence(setup.kernel(), sizes)
+        for rows, sizes in chunk_sizes(setup):
+            check_independence(setup.kernel(), sizes, rows)
     finally:
         torch.set_num_threads(threads)
 
 
-def check_independence(kernel: Kernel, sizes: Sequence[int]) -> None:
+def check_independence(kernel: Kernel, sizes: Sequence[int], rows: int) -> None:
     """Train one made-up unit in every place of chunks of ``sizes`` units.
 
     Args:
         kernel: of the training.
         sizes: numbers of units of a chunk, among which a unit's update must not differ.
+        rows: of a batch.
 
     Raises:
         PipelineError: two updates differ in a bit.
@@ -235,7 +262,8 @@ def check_independence(kernel: Kernel, sizes: Sequence[int]) -> None:
     expected: list[Tensor] = []
     for units in sizes:
         # The longest unit of a chunk decides how many steps of padding the others have: try none and one.
-        updates = kernel.updates(start, _equal_units(kernel, units, _TEST_STEPS + units % 2))
+        steps = 1 if kernel.one_product else _TEST_STEPS + units % 2
+        updates = kernel.updates(start, _equal_units(kernel, units, rows, steps))
         expected = expected or [update[0].clone() for update in updates]
         if not all(torch.equal(update, one.expand_as(update)) for update, one in zip(updates, expected, strict=True)):
             raise PipelineError(
@@ -245,16 +273,16 @@ def check_independence(kernel: Kernel, sizes: Sequence[int]) -> None:
             )
 
 
-def _equal_units(kernel: Kernel, units: int, steps: int) -> LocalBatches:
+def _equal_units(kernel: Kernel, units: int, rows: int, steps: int) -> LocalBatches:
     """Make batches of ``units`` equal units: `_TEST_STEPS` steps, the last with half the rows, then padding."""
-    generator, rows = torch.Generator().manual_seed(0), kernel.local.batch_size
-    inputs = torch.randn(_TEST_STEPS, 1, rows, kernel.shape.inputs, generator=generator)
-    targets = torch.randn(_TEST_STEPS, 1, rows, kernel.shape.columns, generator=generator)
-    weights = torch.full((_TEST_STEPS, 1, rows), 1 / rows)
+    generator, own = torch.Generator().manual_seed(0), min(steps, _TEST_STEPS)
+    inputs = torch.randn(own, 1, rows, kernel.shape.inputs, generator=generator)
+    targets = torch.randn(own, 1, rows, kernel.shape.columns, generator=generator)
+    weights = torch.full((own, 1, rows), 1 / rows)
     held = (rows + 1) // 2
     weights[-1] = (torch.arange(rows) < held) / held
     parts = []
     for values in (inputs, targets, weights):
-        padding = values.new_zeros(steps - _TEST_STEPS, *values.shape[1:])
+        padding = values.new_zeros(steps - own, *values.shape[1:])
         parts.append(torch.cat((values, padding)).expand(-1, units, *values.shape[2:]).contiguous().to(kernel.device))
     return LocalBatches(*parts)

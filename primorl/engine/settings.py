@@ -37,6 +37,12 @@ class LocalTraining:
     max_transitions_per_unit: PositiveInt | None
     beta_nll: Portion
 
+    @property
+    def one_batch(self) -> bool:
+        """Whether a unit takes one step a round, on all rows that take part."""
+        most = self.max_transitions_per_unit
+        return self.local_epochs == 1 and most is not None and most <= self.batch_size
+
 
 @dataclass(frozen=True, kw_only=True)
 class EarlyStopping:

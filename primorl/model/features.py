@@ -9,6 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 FARTHEST = 3.5
@@ -46,7 +47,11 @@ class Polynomials:
     @property
     def size(self) -> int:
         """F, the number of features without the constant."""
-        return sum(len(factors[0]) for _, factors in _products(self))
+        return sum(self._sizes)
+
+    @property
+    def _sizes(self) -> list[int]:
+        return [len(factors[0]) for _, factors in _products(self)]
 
     @property
     def columns(self) -> int:
@@ -98,24 +103,27 @@ class Polynomials:
         """
         import torch
 
-        held = standardised.clamp(-FARTHEST, FARTHEST)
-        parts, place = [held[..., self.continuous]], len(self.continuous)
+        # In memory a feature's values follow each other: then every operation runs over whole columns.
+        columns = standardised.reshape(-1, self.inputs).T
+        held = columns.clamp(-FARTHEST, FARTHEST)
+        parts, place = [held[self.continuous]], len(self.continuous)
         for first, size in self.one_hot:
-            terms = [held[..., first + j, None] * basis[first + j, place : place + size - 1] for j in range(size)]
+            whitened = basis[first : first + size, place : place + size - 1, None]
+            terms = [column * factors for column, factors in zip(held[first : first + size], whitened, strict=True)]
             parts.append(sum(terms[1:], terms[0]))
             place += size - 1
-        z = torch.cat(parts, -1)
+        z = torch.cat(parts)
         whole = cubic = _powers(z, self.degree)
         if self.degree > 2 and self.tails < FARTHEST:
             cubic = _powers(z.clamp(-self.tails, self.tails), self.degree)
-        parts = []
-        for degrees, factors in _products(self):
+        found = z.new_empty(self.size, z.shape[1])
+        kinds = torch.split(found, self._sizes)
+        for (degrees, _), factors, part in zip(_products(self), _places(self, z.device), kinds, strict=True):
             powers = cubic if sum(degrees) == 3 else whole
-            product = powers[degrees[0]][..., factors[0]]
-            for degree, columns in zip(degrees[1:], factors[1:], strict=True):
-                product = product * powers[degree][..., columns]
-            parts.append(product)
-        return torch.cat(parts, -1)
+            torch.index_select(powers[degrees[0]], 0, factors[0], out=part)
+            for degree, chosen in zip(degrees[1:], factors[1:], strict=True):
+                part.mul_(powers[degree].index_select(0, chosen))
+        return found.T.view(*standardised.shape[:-1], self.size)
 
 
 def _powers(z: Tensor, degree: int) -> dict[int, Tensor]:
@@ -149,6 +157,14 @@ def _products(features: Polynomials) -> list[tuple[tuple[int, ...], list[list[in
         if columns:
             found.append((degrees, [list(factor) for factor in zip(*columns, strict=True)]))
     return found
+
+
+@cache
+def _places(features: Polynomials, device: torch.device) -> list[list[Tensor]]:
+    """Columns of the factors of `_products`, as indices on ``device``."""
+    import torch
+
+    return [[torch.tensor(columns, device=device) for columns in factors] for _, factors in _products(features)]
 
 
 def _sound(frequencies: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ ENGINE = (
     "data/storage/*.py",
     "data/private.py",
 )
-SOURCES = "e1c4a89d7dffbe5f746a0fbfca90621b7c31141028cfd0a908ab30a272501034"
+SOURCES = "fc1d5a01946a870f0667ed125dea549a1249ef5ab7ef07c22b1a67ae2b517fc9"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from primorl.engine.rounds import Rounds, check_independence, check_setup, chunk
 from primorl.engine.settings import Execution
 from primorl.model.architecture import Architecture
 from primorl.model.ensemble import Normaliser
+from primorl.model.features import Polynomials
 from primorl.privacy.mechanism.clipping import EnsembleClip, L2Clip
 from primorl.privacy.mechanism.plan import MOST_UNITS, Plan
 from primorl.privacy.mechanism.sampling import Entropy, PoissonSampler
@@ -45,9 +47,10 @@ def test_neighbours_and_places_do_not_matter(data: st.DataObject) -> None:
     kind, size = draw(st.sampled_from(KINDS)), draw(st.integers(1, 6))
     shape = network(kind, hidden, size=size, actions=actions, members=draw(st.integers(1, 5)))
     rows = draw(st.sampled_from([1, 2, 5, 7, 16, 19]))
-    steps = draw(st.lists(st.integers(1, 6), min_size=2, max_size=20))
+    one_batch = kind.startswith("linear") and draw(st.booleans())
+    steps = draw(st.lists(st.integers(1, 1 if one_batch else 6), min_size=2, max_size=20))
     rate, decay = draw(st.sampled_from([1e-3, 0.3, 1.0, 5.0, 10.0])), draw(st.sampled_from([0.0, 0.1, 1.0]))
-    local = local_training(rate, rows, weight_decay=decay)
+    local = local_training(rate, rows, weight_decay=decay, max_transitions_per_unit=rows if one_batch else None)
     mode: Any = draw(st.sampled_from(["flat", "per_layer"]))
     clip = EnsembleClip(draw(st.sampled_from([1e-6, 0.35, 10.0, 50.0, 1e6])), mode, shape.members, len(hidden) + 1)
     seed, scale = draw(st.integers(0, 99)), draw(st.sampled_from([1.0, 100.0]))
@@ -72,7 +75,7 @@ def test_the_check_passes_here_and_without_gaps_the_last_bits_would_differ(
     """The twin: element-wise operations run across pairs. Exponentials, sums and products have the same bits."""
     shape = network(kind, (37,))
     local, clip = local_training(1.0, 7), EnsembleClip(10.0, "flat", shape.members, 2)
-    check_independence(Kernel(shape, local, clip), range(1, 20))
+    check_independence(Kernel(shape, local, clip), range(1, 20), 7)
     if kind in ("discrete actions", "linear", "linear actions", "linear logits", "linear with ends"):
         return  # without hidden layers no bits differ, or on some processors alone
     monkeypatch.setattr(local_update, "_GAP", 0)
@@ -110,23 +113,32 @@ def in_order(lengths: Tensor, most: int, entropy: Entropy) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("threads", "kilobytes", "width"), [(1, 1, 64), (2, 1, 37), (1, 200, 37), (2, 200, 64), (2, 12_000, 37)]
+    ("threads", "kilobytes", "width"),
+    [(1, 1, 64), (2, 1, 37), (1, 200, 37), (2, 200, 64), (2, 12_000, 37), (1, 12_000, 0), (2, 100, 0)],
 )
 def test_a_unit_moves_the_sum_by_its_own_update_exactly(
     threads: int, kilobytes: int, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Width 0: linear heads, with batches of 8, 16, 32 or 40 rows."""
     monkeypatch.setattr(local_update, "_shuffled", in_order)
     torch.set_num_threads(threads)
     shape, units = Architecture(3, 1, 3, (width, width), -10.0, 0.5), 21
     plan = plan_of(units, 10.0)
-    data = make_units(shape, [20 + 3 * i for i in range(units)], 0)
+    data = make_units(shape, [(20 if width else 5) + 3 * i for i in range(units)], 0)
     identity = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))
-    weights, local = shape.initial_weights(0), local_training(learning_rate=1.0, batch_size=1)
+    local = local_training(learning_rate=1.0, batch_size=1)
+    if not width:
+        features = Polynomials(4, (), 2)
+        shape = Architecture(3, 1, 1, (), -10.0, 0.5, features=features, spread=False)
+        identity = identity.with_features(features, torch.zeros(4))
+        local = local_training(1.0, batch_size=40, max_transitions_per_unit=40)
+    weights = shape.initial_weights(0)
     execution = Execution(CPU, kilobytes << 10)
 
     def total(chosen: list[int]) -> list[Tensor]:
         source = Ragged([data.inputs[i] for i in chosen], [data.targets[i] for i in chosen])
-        setup = training_setup(plan_of(len(chosen), 10.0), shape, local=local, execution=execution)
+        own = replace(plan_of(len(chosen), 10.0), clip=EnsembleClip(10.0, "flat", shape.members, len(shape.layers)))
+        setup = training_setup(own, shape, local=local, execution=execution)
         with Rounds(setup, source, identity) as rounds:
             return rounds.sum(weights)
 
@@ -168,21 +180,21 @@ def test_what_could_not_be_summed_exactly_or_clipped_in_float32_is_refused() -> 
 @pytest.mark.parametrize("threads", [1, 2, 4])
 def test_a_cohort_is_cut_into_sizes_that_are_tried_out(threads: int) -> None:
     setup = training_setup(plan_of(300, 1.0), SHAPE, execution=Execution(CPU, 3 << 20))
-    (sizes,) = chunk_sizes(setup)
+    ((_, sizes),) = chunk_sizes(setup)
     assert sizes[:10] == [1, 2, 3, 4, 5, 6, 7, 8, 12, 16]
     for units in (0, 1, 2, 30, 65, 300):
         cut = chunks(setup, torch.arange(units), torch.full((units,), 40), threads)
-        assert [unit for chosen, _ in cut for unit in chosen.tolist()] == list(range(units))
-        assert all(len(chosen) <= size and size in sizes for chosen, size in cut)
+        assert [unit for chosen, _, _ in cut for unit in chosen.tolist()] == list(range(units))
+        assert all(len(chosen) <= size and size in sizes for chosen, size, _ in cut)
 
 
 def test_on_a_gpu_the_size_of_a_chunk_follows_from_a_units_own_length() -> None:
     setup = training_setup(plan_of(40, 1.0), SHAPE, execution=Execution(torch.device("cuda"), 8 << 20))
     lengths = torch.tensor([3] * 30 + [100] * 9 + [5000])
     whole = chunks(setup, torch.arange(40), lengths, 1)
-    sizes = {int(lengths[unit]): size for chosen, size in whole for unit in chosen}
+    sizes = {int(lengths[unit]): size for chosen, size, _ in whole for unit in chosen}
     assert sizes[3] == sizes[100] > sizes[5000]
-    assert sorted(int(unit) for chosen, _ in whole for unit in chosen) == list(range(40))
+    assert sorted(int(unit) for chosen, _, _ in whole for unit in chosen) == list(range(40))
     few = chunks(setup, torch.arange(2), torch.tensor([3, 5000]), 1)
-    assert [size for _, size in few] == [sizes[5000], sizes[3]]
-    assert {size for (size,) in chunk_sizes(setup)} >= set(sizes.values())
+    assert [size for _, size, _ in few] == [sizes[5000], sizes[3]]
+    assert {size for _, (size,) in chunk_sizes(setup)} >= set(sizes.values())

@@ -46,6 +46,19 @@ def test_agrees_with_the_reference(kind: str, mode: str, bound: float, weight_de
         torch.testing.assert_close(ours, theirs, rtol=0, atol=TOLERANCE * joint_norm(slow))
 
 
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.startswith("linear")])
+@pytest.mark.parametrize("bound", [0.05, math.inf])
+def test_one_step_of_heads_agrees_with_the_reference(kind: str, bound: float) -> None:
+    shape = network(kind, members=1)
+    batches, start, clip = batches_of(shape, [1] * 5, 7), weights_of(shape, 1), clip_of(shape, bound)
+    local = local_training(0.3, 7, max_transitions_per_unit=7)
+    kernel = Kernel(shape, local, clip)
+    assert kernel.one_product
+    slow = reference_sum(start, batches, shape, local, bound, "flat")
+    assert joint_norm(slow) > 0.01
+    assert gap(kernel.sum(start, batches), slow) < 2 * TOLERANCE * joint_norm(slow)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_agreement_can_fail(kind: str) -> None:
     """The twins: other targets, another β, and clipping at the end instead of after every step."""

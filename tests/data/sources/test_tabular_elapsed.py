@@ -94,8 +94,8 @@ def test_a_missing_cell_is_carried_forward_within_its_trajectory_with_its_age(pr
     bounds: dict[str, Any] = {"observation": {"low": [0.0, 0.0, 0.0], "high": [9.0, 9.0, 30.0]}, "reward": "public"}
     with pytest.raises(PipelineError, match=r"found \[0, 30\] for dimension 3, the age of a value; allowed"):
         run(entry({"observation": ["dose", carried]}, bounds=bounds))
+    bounds["observation"]["high"] = [9.0, 9.0, 60.0]
     with pytest.raises(PipelineError, match=r"found first -2 of 'x'; allowed is within its bounds, \["):
-        bounds["observation"] = {"low": [0.0, 0.0, 0.0], "high": [9.0, 9.0, 60.0]}
         run(entry({"observation": ["dose", carried | {"first": -2.0}]}, bounds=bounds))
     for other in ("x", "x_age"):
         with pytest.raises(ValidationError, match="one name twice"):
