@@ -1,4 +1,4 @@
-"""Compare cryptographic normals with named generators on one thread.
+"""Compare exact discrete Gaussian noise with named generators on one thread.
 
 python -m benchmarks.speed.noise [--count 4000000]
 
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from benchmarks.machine import row, write
-from primorl.privacy.mechanism.noise import normals
+from primorl.privacy.mechanism.noise import discrete_gaussian
 from primorl.privacy.mechanism.sampling import SystemEntropy
 
 REPEATS = 15
@@ -32,12 +32,12 @@ def main() -> None:
         "torch.randn, float64 (one draw, not cryptographic)": lambda n: torch.randn(n, dtype=torch.float64),
         "numpy Generator.standard_normal (one draw, not cryptographic)": generator.standard_normal,
     }
-    ours = count / seconds(lambda: normals(entropy, count), REPEATS)
+    ours = count / seconds(lambda: discrete_gaussian(entropy, count, 2.0**27), REPEATS)
     rows: list[dict[str, object]] = []
     for name, draw in peers.items():
         peer = count / seconds(lambda draw=draw: draw(count), REPEATS)  # type: ignore[misc]
-        what = f"{count} normals, the sum of four draws each"
-        rows.append(row(_COMMAND, what, ours, peer, name, ours / peer, "normals/s"))
+        what = f"{count} draws of a discrete Gaussian, from a cipher"
+        rows.append(row(_COMMAND, what, ours, peer, name, ours / peer, "draws/s"))
     write("noise", rows)
 
 

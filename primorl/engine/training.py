@@ -22,7 +22,7 @@ from primorl.model.architecture import PublicLosses
 from primorl.model.ensemble import Normaliser, Weights, flat, shaped
 from primorl.privacy.mechanism.plan import Plan
 
-ENGINE_VERSION = 6
+ENGINE_VERSION = 7
 """Version of the private engine.
 
 Developers raise it when a release could differ in distribution: another way to sample, clip, add noise, train locally,

@@ -18,7 +18,7 @@ from primorl.model.architecture import Architecture
 from primorl.model.ensemble import Normaliser
 from primorl.paid import compute
 from primorl.privacy.mechanism.clipping import EnsembleClip
-from primorl.privacy.mechanism.noise import normals
+from primorl.privacy.mechanism.noise import discrete_gaussian
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from tests.units import Ragged, local_training, make_units, training_setup
@@ -92,7 +92,8 @@ class Still(Coins):
 
     def sum(self, weights: Any) -> list[Tensor]:
         shapes = [w.shape for w in SHAPE.initial_weights(0)]
-        return [self._scale * normals(self._plan.entropy, shape.numel()).view(shape) for shape in shapes]
+        drawn = [discrete_gaussian(self._plan.entropy, shape.numel(), 2.0**27).view(shape) for shape in shapes]
+        return [self._scale / 2**27 * part for part in drawn]
 
 
 COIN_UNITS, COIN_Q = 80, 0.3

@@ -15,7 +15,7 @@ ENGINE = (
     "data/storage/*.py",
     "data/private.py",
 )
-SOURCES = "fc1d5a01946a870f0667ed125dea549a1249ef5ab7ef07c22b1a67ae2b517fc9"
+SOURCES = "f7a8df5f043fa74e918af9703706fcde528514390a5cc8a6c08ef017437b516c"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:

@@ -56,7 +56,7 @@ CATCHERS = {
         Fault("residuals-not-clipped", HEAD_QUERIES, "ResidualQuery.total", expression(CLIPPED, UNCLIPPED)),
     ],
     f"{ON_LINEAR}::test_features_are_orthonormal_and_the_same_in_any_company": [
-        Fault("features-not-held", FEATURES, "Polynomials.__call__", call("standardised.clamp", "standardised"))
+        Fault("features-not-held", FEATURES, "Polynomials.__call__", call("columns.clamp", "columns"))
     ],
     # noise
     f"{ON_PLAN}::test_noise_has_the_accounted_scale": [
@@ -67,11 +67,16 @@ CATCHERS = {
     f"{ON_PLAN}::test_noise_is_independent_over_coordinates_members_and_rounds": [
         Fault("noise-shared-by-members", PLAN, "Plan.release", expression(DRAW, "_[:1]"))
     ],
-    f"{ON_PLAN}::test_noise_is_drawn_and_added_in_double_precision": [
+    f"{ON_PLAN}::test_noise_and_sum_are_whole_multiples_of_the_grid_and_added_exactly": [
         Fault("noise-in-float32", PLAN, "Plan.release", expression(f"part + {DRAW}", f"part.float() + {DRAW}.float()"))
     ],
     f"{ON_PLAN}::test_the_usual_seeds_reach_neither_cohorts_nor_noise": [
-        Fault("noise-from-torch", PLAN, "Plan.release", call("normals", "torch.randn(sum(sizes), dtype=torch.float64)"))
+        Fault(
+            "noise-from-torch",
+            PLAN,
+            "Plan.release",
+            call("discrete_gaussian", "scale * torch.randn(sum(sizes), dtype=torch.float64)"),
+        )
     ],
     f"{ON_PLAN}::test_an_empty_cohort_releases_noise": [
         Fault(
@@ -81,13 +86,13 @@ CATCHERS = {
             condition("is_private", "_ and any(bool(part.any()) for part in total)"),
         )
     ],
-    f"{TESTS}/test_entropy.py::test_normals_are_independent_standard_normals": [
+    f"{TESTS}/test_entropy.py::test_noise_is_independent_and_normal": [
         Fault(
             "noise-replayed", SAMPLING, "SystemEntropy.fill", call("os.urandom", "self.__dict__.setdefault('key', _)")
         )
     ],
-    f"{TESTS}/test_entropy.py::test_normals_are_the_formula": [
-        Fault("noise-of-one-draw", f"{MECHANISM}.noise", "", value_of("_DRAWS", "1"))
+    f"{TESTS}/test_entropy.py::test_the_law_of_whole_numbers_is_exact": [
+        Fault("noise-accepts-all", f"{MECHANISM}.noise", "_accepted", value_of("accepted", "_ | True"))
     ],
     f"{TESTS}/test_queries.py::test_noise_has_the_accounted_scale": [
         Fault("noise-of-a-query", QUERIES, "GaussianQuery.standard_deviation", returned("0.5 * _"))

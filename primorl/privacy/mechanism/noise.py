@@ -1,52 +1,109 @@
-"""Gaussian noise: the only place where noise is drawn (`Plan.release` and `GaussianQuery.release` add it)."""
+"""Discrete Gaussian noise: the only place where noise is drawn (`Plan.release` and `GaussianQuery.release` add it)."""
 
+import itertools
 import math
+from decimal import Decimal, localcontext
+from functools import cache
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from primorl.privacy.mechanism.sampling import CELL, Entropy, cells
+from primorl.privacy.mechanism.sampling import Entropy, integers
 
-_DRAWS = 4
-# Normals are made a tile of pairs at a time; the tile is what a seed's draws depend on. A block of tiles is what is in
-# work at once: small enough for a core's own cache and for torch to stay on one thread, and it changes nothing else.
-_TILE = 512
-_BLOCK = 8
+_SMOOTHING = 6.0
+_BLOCK = 1 << 14  # proposals at a time
+_CELLS = 1 << 53
+_UNUSED_BITS = np.uint64(11)
+_DOUBT = 1 << 9  # cells by which `np.exp` may be wrong: 2⁻⁴⁴, some hundred times its error
+_LARGEST = 1 << 47
+_DIGITS, _MORE_BITS = 100, 256  # of exact decisions
 
 
-def normals(entropy: Entropy, count: int) -> Tensor:
-    """Draw ``count`` independent standard normals, float64.
+def discrete_gaussian(entropy: Entropy, count: int, scale: float) -> Tensor:
+    """Draw ``count`` independent whole numbers k with probability proportional to exp(-k² / 2σ²), float64.
 
-    Each is half the sum of four independent Box-Muller draws, √(-2 ln u) cos 2πv; the sines of the same four
-    make a second one, of which it is independent. Every u and v has 53 bits of its own.
+    σ is the next whole number from √(``scale``² + 36) on. The law is exact: no decision depends on rounding. So
+    attacks that read the rounding of floating-point noise (Mironov 2012; Jin et al. 2022) find nothing.
 
-    Why four: one draw can take so few floating-point values that an observer may infer the value it was added to
-    (Mironov 2012 for Laplace's, Jin et al. 2022 for Gaussian noise). A sum of several has too many pre-images to
-    search (Holohan and Braghin 2021). No step rejects or branches on a value, so the time does not follow the noise.
+    Formal guarantee: adding these to a vector of whole numbers is at least as private as adding N(0, ``scale``²) to
+    each of its numbers. Take a continuous X ~ N(0, σ² - 36) and, given X, a whole number Y with probability
+    proportional to exp(-(Y - X)² / 72). The normaliser, Σ_k exp(-(k - X)² / 72), is 6√(2π) for every X up to a factor
+    of 1 ± 1e-307 (Poisson summation), so Y has the law above up to such a factor. For a whole number a, a + Y is made
+    from a + X in the same way, without knowing a. So this mechanism is post-processing of a Gaussian one with at least
+    as much noise, and what holds of that one holds of it, also sampled and composed. (Canonne, Kamath and Steinke
+    2020, "The discrete Gaussian for differential privacy", prove zero-concentrated privacy directly.)
 
-    Limits:
-
-    - It makes the known attacks infeasible, which is not a proof: the sum, adding it to the private total, and rounding
-      the release to float32 are floating-point arithmetic, so the release is Gaussian up to about 1e-16 of the noise,
-      not exactly.
-    - The tail: the smallest u is 2⁻⁵⁵, so no draw exceeds 8.73σ, while an ideal one's radius exceeds 8.57σ, up to where
-      these u resolve it, with probability 2⁻⁵³. T releases of n coordinates take 2nT draws, so with probability at most
-      nT·2⁻⁵² an ideal release had any such radius; ignoring them adds at most (1 + e^ε)·nT·2⁻⁵² to δ: 1.2e-9
-      at n = 10⁴, T = 200 and ε = 0.5.
-    - Memory: buffers are given back, not wiped.
+    The sampler is that of Karney 2016, "Sampling exactly from the normal distribution", on whole numbers. It draws a
+    block b = 0, 1, 2, … with probability proportional to exp(-b²/2), a place j = 0 … σ - 1 in it and a sign, and
+    accepts ± (b σ + j) with probability exp(-x (2 b + x) / 2), x = j / σ. Uniform numbers of 53 bits are compared with
+    probabilities in float64; where they are too close to tell, both are computed further (`_decided`). How many
+    proposals are refused says nothing of those that are accepted, so the time does not follow the noise.
     """
-    tiles = -(-count // (2 * _TILE))
-    drawn = torch.empty(tiles, 2, _TILE, dtype=torch.float64)
-    words = np.empty((min(tiles, _BLOCK), 2, _DRAWS, _TILE), np.uint64)
-    waves = torch.empty(len(words), _DRAWS, _TILE, dtype=torch.float64)
-    for start in range(0, tiles, _BLOCK):
-        block = drawn[start : start + _BLOCK]
-        size = len(block)
-        entropy.fill(words[:size].reshape(-1).view(np.uint8).data)
-        radius, angle = cells(words[:size]).unbind(1)
-        radius.mul_(CELL).log_().mul_(-2 / _DRAWS).sqrt_()  # over √4 too: the sum of four has variance 4
-        angle.mul_(2 * math.pi * CELL)
-        torch.sum(torch.cos(angle, out=waves[:size]).mul_(radius), 1, out=block[:, 0])
-        torch.sum(angle.sin_().mul_(radius), 1, out=block[:, 1])
-    return drawn.view(-1)[:count]
+    if not 0 < scale < _LARGEST:
+        raise ValueError(f"scale: found {scale}, allowed is above 0 and below {_LARGEST}, where all numbers are exact")
+    deviation = math.ceil(math.hypot(scale, _SMOOTHING))
+    drawn, filled = np.empty(count), 0
+    while filled < count:
+        accepted = _accepted(entropy, min(_BLOCK, 64 + 3 * (count - filled) // 2), deviation)[: count - filled]
+        drawn[filled : filled + len(accepted)] = accepted
+        filled += len(accepted)
+    return torch.from_numpy(drawn)
+
+
+def _accepted(entropy: Entropy, size: int, deviation: int) -> npt.NDArray[np.int64]:
+    """Make ``size`` proposals and return those that are accepted."""
+    words = integers(entropy, 3 * size).reshape(3, size)
+    of_block, of_chance = ((words[part] >> _UNUSED_BITS).astype(np.int64) for part in (0, 2))
+    block = np.searchsorted(_bounds(), of_block, side="left")
+    place = (words[1] % np.uint64(deviation)).astype(np.int64)
+    x = place / deviation
+    chance = np.exp(-x * (2 * block + x) / 2) * _CELLS
+    accepted = of_chance < chance
+    close = (np.abs(of_chance - chance) <= _DOUBT) | (_bounds()[block] == of_block)
+    for number in np.flatnonzero(close):
+        block[number], accepted[number] = _decided(
+            entropy, of_block[number], place[number], of_chance[number], deviation
+        )
+    accepted &= words[1] <= np.uint64((1 << 64) // deviation * deviation - 1)  # else some places come more often
+    value = block * deviation + place
+    negative = (words[0] & np.uint64(1)).astype(bool)
+    accepted &= (value > 0) | ~negative  # 0 has one sign
+    signed: npt.NDArray[np.int64] = np.where(negative, -value, value)[accepted]
+    return signed
+
+
+def _decided(entropy: Entropy, of_block: int, place: int, of_chance: int, deviation: int) -> tuple[int, bool]:
+    """Decide on a proposal with 256 further bits of both uniform numbers: its block, and whether it is accepted."""
+    with localcontext() as context:
+        context.prec = _DIGITS
+        first, second = (
+            (Decimal(int(cell)) + Decimal(_more(entropy)) / (1 << _MORE_BITS)) / _CELLS
+            for cell in (of_block, of_chance)
+        )
+        block = sum(first >= bound for bound in _exact_bounds())
+        x = Decimal(int(place)) / deviation
+        return block, second < (-x * (2 * block + x) / 2).exp()
+
+
+def _more(entropy: Entropy) -> int:
+    return int.from_bytes(integers(entropy, _MORE_BITS // 64).tobytes(), "little")
+
+
+@cache
+def _exact_bounds() -> list[Decimal]:
+    """Bounds of a uniform number between the blocks: sums of exp(-b²/2) over b = 0 … n, as shares of the whole."""
+    with localcontext() as context:
+        context.prec = _DIGITS
+        weights = [(-Decimal(block * block) / 2).exp() for block in range(24)]  # exp(-24²/2) is 1e-125
+        sums = list(itertools.accumulate(weights))
+        return [each / sums[-1] for each in sums[:-1]]
+
+
+@cache
+def _bounds() -> npt.NDArray[np.int64]:
+    """Cells of 2⁻⁵³ in which the bounds lie, ascending. Several lie in the last cell: `_decided` tells them apart."""
+    with localcontext() as context:
+        context.prec = _DIGITS
+        return np.array([int(bound * _CELLS) for bound in _exact_bounds()])

@@ -155,22 +155,26 @@ class Plan:
         """Compute (sum of clipped contributions + N(0, (zC)² I)) / (qK), float32: the only release of a round.
 
         ``total`` holds float64 tensors that together are the sum of the cohort's clipped contributions; sensitive,
-        discard right after use.
+        discard right after use. It is rounded to whole multiples of `grid`, on which the contributions of training lie
+        already; noise is a whole multiple too (`discrete_gaussian`). Rounding two sums of n numbers moves their
+        difference by at most √n multiples, for which there is noise as well.
 
         Raises:
             ValueError: this is not the first process, which alone draws noise, once.
         """
         import torch
 
-        from primorl.privacy.mechanism.noise import normals
+        from primorl.privacy.mechanism.noise import discrete_gaussian
 
         self._refuse_others()
         sizes = [part.numel() for part in total]
         if self.is_private:
-            scale = self.noise_multiplier * self.clip.sensitivity
-            drawn = (normals(self.entropy, sum(sizes)) * scale).to(total[0].device)
+            sensitivity = self.clip.sensitivity / self.grid + math.sqrt(sum(sizes))
+            scale = self.noise_multiplier * sensitivity
+            drawn = discrete_gaussian(self.entropy, sum(sizes), scale).to(total[0].device)
             noise = torch.split(drawn, sizes)
-            total = [part + draw.view_as(part) for part, draw in zip(total, noise, strict=True)]
+            whole = [(part / self.grid).round() for part in total]
+            total = [(part + draw.view_as(part)) * self.grid for part, draw in zip(whole, noise, strict=True)]
         return tuple((part / self.divisor).to(torch.float32) for part in total)
 
     def answer(self, query: GaussianQuery, total: Tensor) -> Tensor:

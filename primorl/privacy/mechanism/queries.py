@@ -106,13 +106,12 @@ class GaussianQuery:
         ``total`` is the sum of the units' contributions, int64 (in multiples of 1 / ONE), of any shape; sensitive,
         discard right after use.
         """
-        from primorl.privacy.mechanism.noise import normals
+        from primorl.privacy.mechanism.noise import discrete_gaussian
 
-        exact = total.double() / ONE
         if self.noise_multiplier == 0:
-            return exact
-        noise = normals(entropy, exact.numel()).view(exact.shape) * self.standard_deviation
-        return exact + noise.to(exact.device)
+            return total.double() / ONE
+        noise = discrete_gaussian(entropy, total.numel(), self.standard_deviation * ONE)
+        return (total.double() + noise.view(total.shape).to(total.device)) / ONE
 
     def statement(self, delta: float) -> QueryStatement:
         """Make the entry in ``privacy.json``; its ε is that of this query alone."""

@@ -1,19 +1,19 @@
-"""Noise is normal, independent, of the right scale and never the same twice; cohorts are Poisson, empty ones too."""
+"""Noise is a discrete Gaussian, independent and never the same twice; cohorts are Poisson, empty ones too."""
 
 import math
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 from scipy import stats
 
 from primorl.privacy.mechanism import noise
-from primorl.privacy.mechanism.noise import normals
+from primorl.privacy.mechanism.noise import discrete_gaussian
 from primorl.privacy.mechanism.sampling import PoissonSampler, SeededEntropy, SystemEntropy, integers, uniforms
 
-TILE, BLOCK = 2 * noise._TILE, 2 * noise._TILE * noise._BLOCK
+BLOCK = 8192
 COUNT = 40 * BLOCK
+SCALE = 2.0**27  # of a release's noise, in multiples of the grid
 DOUBT = 1e-6  # a sound generator falls below it once in a million tests
 
 
@@ -42,12 +42,16 @@ def _correlation(values: NDArray[np.float64]) -> float:
     return float(2 * stats.norm.sf(np.abs(at_lag).max()) * at_lag.size)
 
 
-def test_normals_are_independent_standard_normals() -> None:
-    assert doubts(normals(SystemEntropy(), COUNT).numpy()) == set()
+def normals() -> NDArray[np.float64]:
+    return discrete_gaussian(SystemEntropy(), COUNT, SCALE).numpy() / SCALE
+
+
+def test_noise_is_independent_and_normal() -> None:
+    assert doubts(normals()) == set()
 
 
 def test_a_wrong_law_is_told_apart() -> None:
-    x = normals(SystemEntropy(), COUNT).numpy()
+    x = normals()
     for found, draws in (
         ({"law", "variance"}, x * 2 / 3),
         ({"law", "variance"}, x * 3 / 2),
@@ -61,20 +65,47 @@ def test_a_wrong_law_is_told_apart() -> None:
         assert doubts(draws) >= found
 
 
-def slow_normals(seed: int, count: int) -> NDArray[np.float64]:
-    tiles, words = [np.empty(0)], SeededEntropy(seed)
-    for _ in range(math.ceil(count / TILE)):
-        u, v = ((integers(words, 4 * TILE) >> 11).astype(np.float64) + 0.25).reshape(2, 4, -1) / 2**53
-        radius, angle = np.sqrt(-2 * np.log(u)), 2 * np.pi * v
-        tiles += [(radius * np.cos(angle)).sum(0) / 2, (radius * np.sin(angle)).sum(0) / 2]
-    return np.concatenate(tiles)[:count]
+def law_pvalue(draws: NDArray[np.float64], deviation: float) -> float:
+    """Of whole numbers, by the weights exp(-k² / 2σ²) themselves."""
+    numbers = np.arange(-40 * math.ceil(deviation), 40 * math.ceil(deviation) + 1)
+    weights = np.exp(-(numbers**2) / (2 * deviation**2))
+    seen = np.bincount((draws - numbers[0]).astype(int), minlength=len(numbers))
+    expected = weights / weights.sum() * draws.size
+    rare = expected < 10
+    cut = [np.append(each[~rare], each[rare].sum()) for each in (seen, expected)]
+    return float(stats.chisquare(*cut).pvalue)
 
 
-def test_normals_are_the_formula() -> None:
-    for count in (0, 1, 2, 3, TILE - 1, TILE, TILE + 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 333):
-        drawn = normals(SeededEntropy(5), count)
-        assert (drawn.dtype, drawn.shape) == (torch.float64, (count,))
-        np.testing.assert_allclose(drawn.numpy(), slow_normals(5, count), rtol=0, atol=1e-13)
+@pytest.mark.parametrize("deviation", [7, 12, 16])
+def test_the_law_of_whole_numbers_is_exact(deviation: int) -> None:
+    """σ is small, so that every number is seen; the twins: the next σ, rounded normals, and two signs of 0."""
+    drawn = discrete_gaussian(SystemEntropy(), 400_000, math.sqrt(deviation**2 - 36) - 1e-9).numpy()
+    assert np.array_equal(drawn, np.rint(drawn))
+    assert law_pvalue(drawn, deviation) > DOUBT
+    assert law_pvalue(drawn, 1.02 * deviation) < DOUBT
+    assert law_pvalue(np.where(np.arange(drawn.size) % 20, drawn, np.abs(drawn) - 1), deviation) < DOUBT
+    assert law_pvalue(np.append(drawn, np.zeros(drawn.size // 40)), deviation) < DOUBT
+
+
+def test_a_decision_in_float64_is_the_exact_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every decision is made again in 100 digits. The twin: a probability that is wrong by 1e-4."""
+    monkeypatch.setattr(noise, "_more", lambda entropy: 1 << 200)
+    fast = noise._accepted(SeededEntropy(5), 20_000, 1 << 20)
+    monkeypatch.setattr(noise, "_DOUBT", noise._CELLS)
+    assert np.array_equal(fast, noise._accepted(SeededEntropy(5), 20_000, 1 << 20))
+    decided = noise._decided
+    monkeypatch.setattr(noise, "_decided", lambda e, b, place, c, d: decided(e, b, place, int(c * 1.0001), d))
+    assert not np.array_equal(fast, noise._accepted(SeededEntropy(5), 20_000, 1 << 20))
+
+
+def test_the_farthest_blocks_are_told_apart_by_more_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    last = noise._CELLS - 1
+    for more, block in ((0, 8), (2**256 - 1, 20)):
+        monkeypatch.setattr(noise, "_more", lambda entropy, more=more: more)
+        assert noise._decided(SystemEntropy(), last, 0, 0, 1000) == (block, True)
+    with pytest.raises(ValueError, match=r"scale: found 0\.0, allowed is above 0"):
+        discrete_gaussian(SystemEntropy(), 3, 0.0)
+    assert discrete_gaussian(SystemEntropy(), 0, 1.0).shape == (0,)
 
 
 def test_uniforms_are_uniform_and_open() -> None:
@@ -96,9 +127,6 @@ def test_the_extreme_words_give_neither_zero_nor_one(word: int, expected: float)
             buffer[:] = word.to_bytes(8, "little") * (len(buffer) // 8)
 
     assert uniforms(Constant(), (3,)).tolist() == [expected] * 3
-    assert normals(Constant(), 3).isfinite().all()
-    # Four equal draws of the largest radius: 2·8.73.
-    assert float(normals(Constant(), 1)) == pytest.approx(2 * math.sqrt(-2 * math.log(expected)), abs=1e-6)
 
 
 def test_system_entropy_fills_the_whole_buffer() -> None:

@@ -11,7 +11,7 @@ from scipy import stats
 
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.events import event_from_json
-from primorl.privacy.mechanism.noise import normals
+from primorl.privacy.mechanism.noise import discrete_gaussian
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import ONE, GaussianQuery
 from primorl.privacy.mechanism.sampling import SeededEntropy, SystemEntropy
@@ -85,13 +85,15 @@ def test_the_usual_seeds_reach_neither_cohorts_nor_noise() -> None:
     assert "ntropy" not in repr(plan(entropy=SystemEntropy()))
 
 
-def test_noise_is_drawn_and_added_in_double_precision() -> None:
+def test_noise_and_sum_are_whole_multiples_of_the_grid_and_added_exactly() -> None:
     p, total = plan(entropy=SeededEntropy(3)), torch.rand(4000, dtype=torch.float64) * 1e3
-    draw = normals(SeededEntropy(3), 4000) * (p.noise_multiplier * p.clip.sensitivity)
+    whole = (total / p.grid).round()
+    scale = p.noise_multiplier * (p.clip.sensitivity / p.grid + math.sqrt(4000))
+    draw = discrete_gaussian(SeededEntropy(3), 4000, scale)
     (released,) = p.release([total])
-    assert torch.equal(released, ((total + draw) / p.expected_cohort).float())
-    for rounded in (total.float() + draw.float(), total + draw.half()):  # the twins
-        assert not torch.equal(released, (rounded.double() / p.expected_cohort).float())
+    assert torch.equal(released, ((whole + draw) * p.grid / p.expected_cohort).float())
+    for rounded in (whole.float() + draw.float(), whole + draw.half()):  # the twins
+        assert not torch.equal(released, (rounded.double() * p.grid / p.expected_cohort).float())
 
 
 def test_the_denominator_is_constant() -> None:
