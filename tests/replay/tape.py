@@ -64,14 +64,14 @@ class Tape:
         releases: of this run, in their order.
         faults: releases that are not those of the first run, or moved by more than the sensitivity.
         stage: which is running.
-        cohort: size of the last cohort; sensitive.
+        secret: size of the last cohort, or the number of steps of the last users online; sensitive.
     """
 
     first: list[Release] | None = None
     releases: list[Release] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     stage: str = ""
-    cohort: int = 0
+    secret: int = 0
 
     def release(self, kind: str, settings: str, exact: Tensor, sensitivity: float, draw: Callable[[], Any]) -> Any:
         """Draw a release and record it, or return the first run's.
@@ -118,7 +118,7 @@ def playing(tape: Tape) -> Iterator[None]:
         if tape.first is not None and number % 2 and sampler.sampling_probability < 1 and tape.stage != AUDIT:
             last = torch.tensor([units - 1])
             drawn = drawn[drawn != last] if last in drawn else torch.cat((drawn, last))
-        tape.cohort = len(drawn)
+        tape.secret = len(drawn)
         return drawn
 
     def users(environment: SimulatedUsers, numbers: Any, *policy: Any) -> Trajectories:
@@ -128,6 +128,7 @@ def playing(tape: Tape) -> Iterator[None]:
             for tensor in vars(met).values():
                 tensor[place, _STEPS:] = 0
             met.ends[place, _STEPS - 1] = True
+        tape.secret = int(met.valid.sum())
         return met
 
     def rounds(plan: Plan, total: Any) -> Any:
