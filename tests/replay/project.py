@@ -237,4 +237,4 @@ def _differing(one: bytes, other: bytes) -> list[str]:
         lines, others = (Counter(content.decode().splitlines()) for content in (one, other))
     except UnicodeDecodeError:
         return [f"{len(other)} bytes, {len(one)} in the first run"]
-    return sorted((lines - others) + (others - lines)) or ["another order"]
+    return sorted((lines - others) + (others - lines)) or ["other order or ends of lines"]

@@ -64,7 +64,7 @@ class Tape:
         releases: of this run, in their order.
         faults: releases that are not those of the first run, or moved by more than the sensitivity.
         stage: which is running.
-        secret: size of the last cohort, or the number of steps of the last users online; sensitive.
+        secret: size of the last cohort, or the steps of the online user who differs; sensitive.
     """
 
     first: list[Release] | None = None
@@ -123,12 +123,13 @@ def playing(tape: Tape) -> Iterator[None]:
 
     def users(environment: SimulatedUsers, numbers: Any, *policy: Any) -> Trajectories:
         met = meet(environment, numbers, *policy)
-        if tape.first is not None and _VISITOR in numbers:
+        if _VISITOR in numbers:
             place = list(numbers).index(_VISITOR)
-            for tensor in vars(met).values():
-                tensor[place, _STEPS:] = 0
-            met.ends[place, _STEPS - 1] = True
-        tape.secret = int(met.valid.sum())
+            if tape.first is not None:
+                for tensor in vars(met).values():
+                    tensor[place, _STEPS:] = 0
+                met.ends[place, _STEPS - 1] = True
+            tape.secret = int(met.valid[place].sum())
         return met
 
     def rounds(plan: Plan, total: Any) -> Any:

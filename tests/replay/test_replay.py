@@ -45,7 +45,7 @@ def sha256(tape: Tape) -> str:
 
 
 def secret(tape: Tape) -> int:
-    """Return the size of the last cohort, or the number of steps of the last users online."""
+    """Return the size of the last cohort, or the steps of the online user who differs."""
     return tape.secret
 
 
