@@ -30,6 +30,7 @@ from tests.replay.project import (
 )
 from tests.replay.tape import AUDIT, FINGERPRINT, Tape
 
+pytestmark = pytest.mark.timeout(600)  # on a busy machine
 DATA = Path("data/trajectories/part-00000.parquet")
 RUN = Callable[[Tape, bool], Outputs]
 
