@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -12,10 +11,7 @@ from primorl.base.files import write_json
 from primorl.config.params import Params
 from primorl.data.sources.minari.writing import Episode
 from primorl.model.architecture import PublicLosses
-from primorl.paid import model
 from primorl.paid.training import write_model
-from primorl.privacy.mechanism.plan import Plan
-from primorl.privacy.mechanism.sampling import SeededEntropy
 from tests.data.builders import episode, write_raw
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.projects import inside, project_settings, write_settings
@@ -28,13 +24,13 @@ STAGES = (
 EPISODES = tuple(episode(20 + i % 3, seed=i) for i in range(14))
 
 
-def tiny_params(variant: str = "private", noise_multiplier: float = 4.0) -> dict[str, Any]:
+def tiny_params(variant: str = "private") -> dict[str, Any]:
     """The project's own choices at a tiny size."""
     raw = project_settings()
     raw["partition"] = {"public_fraction": 0.3, "public": None, "salt": "primorl"}
     raw["privacy"] |= {
         "target_epsilon": None,
-        "noise_multiplier": noise_multiplier,
+        "noise_multiplier": 4.0,
         "sampling_probability": 1.0,  # everybody takes part, and accounting is quick
         "rounds": 3,
         "delta": 1e-3,
@@ -57,8 +53,8 @@ def write_as_good(folder: Path, *others: Any) -> None:
     write_model(folder, *first, paid, run)
 
 
-def run_stages(folder: Path, raw: dict[str, Any], episodes: Sequence[Episode], *, seeded: bool = False) -> Params:
-    """Fill ``folder`` from these episodes by the stages' own code; ``seeded`` fixes the noise, which voids it."""
+def run_stages(folder: Path, raw: dict[str, Any], episodes: Sequence[Episode]) -> Params:
+    """Fill ``folder`` from these episodes by the stages' own code."""
     with inside(folder):
         chosen = write_settings(raw)
         Path(".primorl").mkdir(mode=0o700, exist_ok=True)
@@ -66,9 +62,7 @@ def run_stages(folder: Path, raw: dict[str, Any], episodes: Sequence[Episode], *
         write_raw(Path("data/raw"), list(episodes))
         for name in STAGES:
             write_json(Path(f"metrics/seconds/{name}.json"), {"seconds": 1.0})
-        plan = partial(Plan, entropy=SeededEntropy(5)) if seeded else Plan
         with (
-            mock.patch.object(model, "Plan", plan),
             mock.patch.object(PublicLosses, "diverged", False),
             mock.patch.object(train_model, "write_model", write_as_good),
         ):
