@@ -5,7 +5,7 @@ from primorl.simulators.environments import make  # before Stable-Baselines3, wh
 # isort: split
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 import stable_baselines3
+import torch
 from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers import DtypeObservation
@@ -137,7 +138,7 @@ def _learner(envs: "RecordingEnvs", options: ReplayOptions, seed: int, done: Cal
         "learning_rate": options.learning_rate,
         "learning_starts": options.learning_starts,
         "gradient_steps": options.gradient_steps,
-        "policy_kwargs": {"net_arch": list(options.hidden)},
+        "policy_kwargs": {"net_arch": list(options.hidden), "optimizer_class": _Adam},
         "seed": seed,
         "device": "cpu",  # networks this small lose more to transfers than an accelerator gains
     }
@@ -145,10 +146,49 @@ def _learner(envs: "RecordingEnvs", options: ReplayOptions, seed: int, done: Cal
         learner = stable_baselines3.DQN("MlpPolicy", envs, train_freq=1, **common)
         # Its own schedule counts time steps, whose number nobody knows; random actions grow rarer over the first half.
         learner.exploration_schedule = lambda _: max(options.action_noise, 1 - 2 * done())
-        return learner
+        return _without_modes(learner)
     algorithms = {"ddpg": stable_baselines3.DDPG, "td3": stable_baselines3.TD3, "sac": stable_baselines3.SAC}
     noise = _Noise(options.action_noise, int(np.prod(envs.action_space.shape or ())), envs.num_envs)
-    return algorithms[options.algorithm]("MlpPolicy", envs, action_noise=noise, **common)
+    return _without_modes(algorithms[options.algorithm]("MlpPolicy", envs, action_noise=noise, **common))
+
+
+def _without_modes(learner: Any) -> Any:
+    """Keep the policy from switching between training and evaluation, in which these networks do not differ."""
+    learner.policy.set_training_mode = lambda mode: None  # with it the networks' modules are visited twice an update
+    return learner
+
+
+class _Adam:
+    """``torch.optim.Adam`` with its default settings and the same numbers to the last bit.
+
+    That class loads PyTorch's compiler, which takes as long as PyTorch itself, and moves one parameter after the other.
+    """
+
+    def __init__(self, parameters: Iterable[torch.Tensor], lr: float) -> None:
+        self.param_groups = [{"lr": lr}]  # stable-baselines3 sets it before every update
+        self._parameters = list(parameters)
+        self._first, self._second = ([torch.zeros_like(each) for each in self._parameters] for _ in range(2))
+        self._steps = 0
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        for each in self._parameters:
+            each.grad = None
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Move every parameter along its gradient."""
+        gradients = [each.grad for each in self._parameters]
+        self._steps += 1
+        torch._foreach_lerp_(self._first, gradients, 1 - 0.9)
+        torch._foreach_mul_(self._second, 0.999)
+        torch._foreach_addcmul_(self._second, gradients, gradients, 1 - 0.999)
+        scale = torch._foreach_sqrt(self._second)
+        torch._foreach_div_(scale, (1 - 0.999**self._steps) ** 0.5)
+        torch._foreach_add_(scale, 1e-8)
+        torch._foreach_addcdiv_(
+            self._parameters, self._first, scale, -self.param_groups[0]["lr"] / (1 - 0.9**self._steps)
+        )
 
 
 class _Noise(VectorizedActionNoise):
