@@ -15,7 +15,7 @@ from primorl.config.datasets import ReplayDataset, ReplayOptions, checked
 from primorl.data.checks import RowCheck
 from primorl.data.sources import source_of
 from primorl.data.sources.minari.writing import Episode
-from primorl.data.sources.replay import RecordingEnvs, _Adam, record_training
+from primorl.data.sources.recording import RecordingEnvs, _Adam, record_training
 from tests.data.builders import INFO, dataset, snapshot
 
 
