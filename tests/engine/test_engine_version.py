@@ -15,7 +15,7 @@ ENGINE = (
     "data/storage/*.py",
     "data/private.py",
 )
-SOURCES = "e1c4a89d7dffbe5f746a0fbfca90621b7c31141028cfd0a908ab30a272501034"
+SOURCES = "c1d2a3e27e8ea9304d2ea9467e9e6464e8b9e630a3209f75c4dbbe28025e8423"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:
