@@ -4,16 +4,20 @@ import sys
 import time
 
 from pipeline.runner import run_stage
+from primorl.base.paths import ONLINE
 from primorl.config.params import Params, plain
-from primorl.paid.online_results import write_nobody
+from primorl.evaluate import figures
+from primorl.evaluate.summary import OnlineSummary
+from primorl.policy.config import PolicyPointer, write_pointer
 from primorl.tracking import StageRun
 
 
 def idle(params: Params) -> bool:
-    """Write that nobody was met, if nobody is asked for."""
+    """Write that nobody was met, if nobody is asked for; ``models/online`` points to the offline policy."""
     if params.online.asked:
         return False
-    write_nobody(params)
+    write_pointer(ONLINE, PolicyPointer(variant=params.dynamics.variant, policy="models/policy"))
+    figures.write_online(OnlineSummary(met=False), [], [])
     return True
 
 

@@ -19,6 +19,7 @@ from primorl.base.paths import ONLINE, ONLINE_CURVE, ONLINE_FIGURE, ONLINE_METRI
 from primorl.base.reporting import progress_bar
 from primorl.config.blocks import Online
 from primorl.config.params import Params, plain
+from primorl.evaluate import figures
 from primorl.evaluate.returns import episode_returns
 from primorl.evaluate.statistics import MeanInterval
 from primorl.evaluate.summary import OnlineSummary
@@ -29,7 +30,6 @@ from primorl.paid import accounts
 from primorl.paid.accounts import digest, solved_noise
 from primorl.paid.arrivals import Arrivals
 from primorl.paid.compute import chosen_device
-from primorl.paid.online_results import write_results
 from primorl.paid.partitions import log_statement
 from primorl.paid.work import Work, paid_work
 from primorl.policy import exported
@@ -441,7 +441,7 @@ def write_online(
         for name, text in texts.items():
             (fresh / name).write_text(text, encoding="utf-8")
         made = {file: file_sha256(fresh / file) for file in MADE_ONLINE}
-    write_results(summary, users, returns)
+    figures.write_online(summary, users, returns)
     log_statement(log, statement)
     log.tag("void", "; ".join(statement.void))
     for count, each in zip(users, returns, strict=True):
