@@ -154,7 +154,7 @@ class _Adam:
     @torch.no_grad()
     def step(self) -> None:
         """Move every parameter along its gradient."""
-        gradients = [each.grad for each in self._parameters]
+        gradients = [each.grad for each in self._parameters if each.grad is not None]
         self._steps += 1
         torch._foreach_lerp_(self._first, gradients, 1 - 0.9)
         torch._foreach_mul_(self._second, 0.999)
