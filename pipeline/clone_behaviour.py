@@ -5,26 +5,41 @@ from functools import partial
 
 from pipeline.runner import run_stage
 from primorl.base.paths import BEHAVIOUR, PARTITIONS
+from primorl.base.processes import is_worker
 from primorl.config.params import Params, plain
-from primorl.paid.clone import CLONING, clone_asked
-from primorl.paid.compute import is_worker, run_worker
-from primorl.paid.partitions import Partitions
-from primorl.paid.training import paid_training, work_for_first, write_behaviour, write_nothing
+from primorl.policy.config import write_nothing
 from primorl.tracking import StageRun
 
 
+def idle(params: Params) -> bool:
+    """Write that no clone was made, if none is asked for."""
+    if params.clones:
+        return False
+    write_nothing(BEHAVIOUR)
+    return True
+
+
 def body(params: Params, run: StageRun) -> None:
-    """Pay, clone, then write ``models/behaviour`` with its privacy statement; or write there that none was made."""
-    if not clone_asked(params):
-        write_nothing(BEHAVIOUR)
-        return
+    """Pay, clone, then write ``models/behaviour`` with its privacy statement."""
+    # Here, as an idle stage takes less time than these take to load
+    from primorl.paid.clone import CLONING
+    from primorl.paid.partitions import Partitions
+    from primorl.paid.training import paid_training, write_behaviour
+
     partitions = Partitions.open(PARTITIONS, params)
     run.params({"seed": params.seed, "behaviour": plain(params.behaviour)})
     with paid_training(CLONING, params, partitions, run) as paid:
         write_behaviour(BEHAVIOUR, params, partitions, paid, run)
 
 
+def _work() -> int:
+    from primorl.paid.clone import CLONING
+    from primorl.paid.compute import run_worker
+    from primorl.paid.training import work_for_first
+
+    return run_worker("clone_behaviour", partial(work_for_first, stage=CLONING, folder=PARTITIONS))
+
+
 if __name__ == "__main__":
     description = "Clone the behaviour in the log under trajectory-level differential privacy."
-    worker = partial(work_for_first, stage=CLONING, folder=PARTITIONS)
-    sys.exit(run_worker("clone_behaviour", worker) if is_worker() else run_stage("clone_behaviour", description, body))
+    sys.exit(_work() if is_worker() else run_stage("clone_behaviour", description, body, idle))

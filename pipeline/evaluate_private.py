@@ -5,36 +5,41 @@ import sys
 from pipeline.runner import run_stage
 from primorl.base.paths import BEHAVIOUR, EVALUATION_FIGURE, MODEL, PARTITIONS, POLICY, PRIVATE_EVALUATION
 from primorl.config.params import Params, plain
-from primorl.evaluate.private.model_values import values_in_model
-from primorl.paid.bill import Bill
-from primorl.paid.partitions import Partitions
-from primorl.paid.private_evaluation import (
-    ROLLOUTS,
-    EvaluatedFiles,
-    act_of,
-    asked_for,
-    clone_of,
-    evaluation_problem,
-    evaluation_record,
-    nothing_asked,
-    paid_evaluation,
-    write_evaluation,
-)
+from primorl.paid.answers import nothing_asked, write_evaluation
 from primorl.policy.config import PolicyConfig
-from primorl.policy.exported import DeterministicPolicy
-from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.statement import Statement
 from primorl.tracking import StageRun
 
 
+def idle(params: Params) -> bool:
+    """Write that nothing was asked, if no estimator is named."""
+    if params.dynamics.variant != "mopo" and params.estimators(Statement.read(MODEL).epsilon):
+        return False
+    write_evaluation(PRIVATE_EVALUATION, EVALUATION_FIGURE, nothing_asked(params))
+    return True
+
+
 def body(params: Params, run: StageRun) -> None:
     """Refuse what can be refused without private data, pay, ask, then write the answers with their statements."""
-    chosen = params.evaluation.private
-    model = Statement.read(MODEL)
+    # Here, as an idle stage takes less time than these take to load
+    from primorl.evaluate.private.model_values import values_in_model
+    from primorl.paid.bill import Bill
+    from primorl.paid.partitions import Partitions
+    from primorl.paid.private_evaluation import (
+        ROLLOUTS,
+        EvaluatedFiles,
+        act_of,
+        asked_for,
+        clone_of,
+        evaluation_problem,
+        evaluation_record,
+        paid_evaluation,
+    )
+    from primorl.policy.exported import DeterministicPolicy
+    from primorl.privacy.accounting.events import event_from_json
+
+    chosen, model = params.evaluation.private, Statement.read(MODEL)
     estimators = params.estimators(model.epsilon)
-    if not estimators or params.dynamics.variant == "mopo":
-        write_evaluation(PRIVATE_EVALUATION, EVALUATION_FIGURE, nothing_asked(params))
-        return
     partitions = Partitions.open(PARTITIONS, params)
     if params.holds_total:
         Bill.of(params, partitions.manifest, event_from_json(model.event)).refuse_total()
@@ -68,4 +73,4 @@ def body(params: Params, run: StageRun) -> None:
 
 if __name__ == "__main__":
     description = "Ask the private units how good the policy is and how wrong the model; charged to the ledger."
-    sys.exit(run_stage("evaluate_private", description, body))
+    sys.exit(run_stage("evaluate_private", description, body, idle))

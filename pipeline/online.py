@@ -4,10 +4,21 @@ import sys
 import time
 
 from pipeline.runner import run_stage
+from primorl.base.paths import ONLINE
 from primorl.config.params import Params, plain
-from primorl.paid.online import online_run, paid_online, write_nobody, write_online
-from primorl.release.card import online_cards
+from primorl.evaluate import figures
+from primorl.evaluate.summary import OnlineSummary
+from primorl.policy.config import PolicyPointer, write_pointer
 from primorl.tracking import StageRun
+
+
+def idle(params: Params) -> bool:
+    """Write that nobody was met, if nobody is asked for; ``models/online`` points to the offline policy."""
+    if params.online.asked:
+        return False
+    write_pointer(ONLINE, PolicyPointer(variant=params.dynamics.variant, policy="models/policy"))
+    figures.write_online(OnlineSummary(met=False), [], [])
+    return True
 
 
 def body(params: Params, run: StageRun) -> None:
@@ -16,9 +27,10 @@ def body(params: Params, run: StageRun) -> None:
     Everything that can be refused before anybody is met is refused before the ledger is asked. The ledger is asked
     before the first user is met.
     """
-    if not params.online.asked:
-        write_nobody(params)
-        return
+    # Here, as an idle stage takes less time than these take to load
+    from primorl.paid.online import online_run, paid_online, write_online
+    from primorl.release.card import online_cards
+
     started = time.perf_counter()
     asked = online_run(params)
     run.params({"seed": params.seed, "online": plain(params.online)})
@@ -27,4 +39,5 @@ def body(params: Params, run: StageRun) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_stage("online", "Learn online from users who arrive, each once, under differential privacy.", body))
+    description = "Learn online from users who arrive, each once, under differential privacy."
+    sys.exit(run_stage("online", description, body, idle))

@@ -3,33 +3,39 @@
 import sys
 from contextlib import closing
 
-import torch
-from dp_accounting import dp_event
-
 from pipeline.runner import run_stage
 from primorl.base.paths import MODEL, MOPO, PARTITIONS
 from primorl.config.params import Params, plain
-from primorl.data.storage.rows import UnitStore
-from primorl.model.ensemble import GaussianEnsemble
-from primorl.model.pessimism import PessimisticModel
-from primorl.paid import accounts
-from primorl.paid.compute import policy_device
-from primorl.paid.partitions import Partitions
-from primorl.paid.policy_fitting import PublicLog, fitted_policy, unfitted
-from primorl.paid.private import open_private
-from primorl.policy.config import PolicyPointer
-from primorl.policy.replay import Scaling, real_transitions, with_real
-from primorl.policy.training import Released, write_pointer, write_trained
+from primorl.policy.config import PolicyPointer, write_pointer
 from primorl.tracking import StageRun
 
 
+def idle(params: Params) -> bool:
+    """For variants other than mopo read no data and point to their policy."""
+    if params.dynamics.variant == "mopo":
+        return False
+    write_pointer(MOPO, PolicyPointer(variant=params.dynamics.variant, policy="models/policy"))
+    return True
+
+
 def body(params: Params, run: StageRun) -> None:
-    """Train and write ``models/mopo`` for variant mopo; for the others read no data and point to their policy."""
-    variant = params.dynamics.variant
-    if variant != "mopo":
-        write_pointer(MOPO, PolicyPointer(variant=variant, policy="models/policy"))
-        return
-    released = Released.read(MODEL, variant=variant, environment=params.chosen.environment)
+    """Train and write ``models/mopo``."""
+    # Here, as an idle stage takes less time than these take to load
+    import torch
+    from dp_accounting import dp_event
+
+    from primorl.data.storage.rows import UnitStore
+    from primorl.model.ensemble import GaussianEnsemble
+    from primorl.model.pessimism import PessimisticModel
+    from primorl.paid import accounts
+    from primorl.paid.compute import policy_device
+    from primorl.paid.partitions import Partitions
+    from primorl.paid.policy_fitting import PublicLog, fitted_policy, unfitted
+    from primorl.paid.private import open_private
+    from primorl.policy.replay import Scaling, real_transitions, with_real
+    from primorl.policy.training import Released, write_trained
+
+    released = Released.read(MODEL, variant="mopo", environment=params.chosen.environment)
     if unfitted(params):
         public, model = PublicLog.open(params), GaussianEnsemble.load(MODEL, torch.device("cpu"))
         params = params.fitted(fitted_policy(params, public, model, near_clone=False))
@@ -65,4 +71,4 @@ def body(params: Params, run: StageRun) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_stage("optimize_mopo", "Train the MOPO baseline's policy. Not private.", body))
+    sys.exit(run_stage("optimize_mopo", "Train the MOPO baseline's policy. Not private.", body, idle))

@@ -14,10 +14,9 @@ from primorl.model.pessimism import PessimisticModel
 from primorl.model.termination import NONE
 from primorl.paid.compute import policy_device
 from primorl.paid.policy_fitting import PublicLog, clone_reference, fitted_policy, needs_public, unfitted
-from primorl.policy.behaviour import BehaviourConfig
-from primorl.policy.config import PolicyPointer
+from primorl.policy.config import BehaviourConfig, PolicyPointer, write_pointer
 from primorl.policy.replay import ReplayBuffer
-from primorl.policy.training import Released, write_pointer, write_trained
+from primorl.policy.training import Released, write_trained
 from primorl.tracking import StageRun
 
 

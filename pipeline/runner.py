@@ -23,22 +23,25 @@ from primorl.data.sources.tabular.watch import changed
 from primorl.tracking import StageRun, Usage, stage_run
 
 Body = Callable[[Params, StageRun], None]
+Idle = Callable[[Params], bool]
+"""Writes the outputs of a stage that has nothing to do, and tells whether it did."""
 
 _BYTES_NEEDED = 32 << 20  # less free space than this would not hold a stage's log, checkpoints and small outputs
 
 
-def run_stage(name: str, description: str, body: Body) -> int:
+def run_stage(name: str, description: str, body: Body, idle: Idle | None = None) -> int:
     """Run one DVC stage from the command line; return its exit status.
 
     Checks that the project is of the installed version, deletes what killed processes left, reads ``params.yaml``,
     checks that the stage's outputs can be written, opens its MLflow run, calls ``body(params, run)`` in the working
     directory and writes ``metrics/seconds/<name>.json``. If the stage fails, its last good outputs are put back.
+    A stage that is idle has no MLflow run: it takes less time than MLflow takes to load.
     """
     parser = argparse.ArgumentParser(prog=f"python -m pipeline.{name}", description=description)
     parser.add_argument("--debug", action="store_true", help="show tracebacks (inside the trust boundary only)")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, _interrupt)  # a scheduler's stop ends the MLflow run as Ctrl-C does
-    status = exit_status(name, lambda: _run(name, body), debug=arguments.debug)
+    status = exit_status(name, lambda: _run(name, body, idle), debug=arguments.debug)
     if status != 0:
         with suppress(OSError):  # a full disk may not have room for them; `dvc checkout` brings them back later
             restore_outputs(name)
@@ -47,7 +50,7 @@ def run_stage(name: str, description: str, body: Body) -> int:
     return status
 
 
-def _run(name: str, body: Body) -> None:
+def _run(name: str, body: Body, idle: Idle | None) -> None:
     check_version(primorl.__version__)
     (home() / STATE).mkdir(mode=0o700, exist_ok=True)
     for root in {workspace(), home()}:
@@ -57,14 +60,15 @@ def _run(name: str, body: Body) -> None:
     if name != "collect" and (said := changed(checked.dataset, checked.chosen)) is not None:
         print(f"{name}: warning: {said}", file=sys.stderr)
     started, usage = time.perf_counter(), Usage(name)
-    with stage_run(name, checked) as run:
-        run.params({"suggested": checked.suggested()})
-        if run.first:
-            run.pipeline.params(checked.choices())
-            if (suggested := checked.suggestions_line()) is not None:
-                print(f"{name}: {suggested}", file=sys.stderr)
-        body(checked, run)
-        usage.log(run)
+    if idle is None or not idle(checked):
+        with stage_run(name, checked) as run:
+            run.params({"suggested": checked.suggested()})
+            if run.first:
+                run.pipeline.params(checked.choices())
+                if (suggested := checked.suggestions_line()) is not None:
+                    print(f"{name}: {suggested}", file=sys.stderr)
+            body(checked, run)
+            usage.log(run)
     write_json(seconds_of(name), {"seconds": round(time.perf_counter() - started, 3)})
 
 

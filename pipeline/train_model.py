@@ -5,9 +5,10 @@ from functools import partial
 
 from pipeline.runner import run_stage
 from primorl.base.paths import MODEL, PARTITIONS
+from primorl.base.processes import is_worker
 from primorl.config.params import Params, plain
 from primorl.paid.bill import never, next_bill, next_run
-from primorl.paid.compute import is_worker, run_worker
+from primorl.paid.compute import run_worker
 from primorl.paid.fitting import MODEL_TRAINING, check_verdict, say_fit
 from primorl.paid.partitions import Partitions
 from primorl.paid.public_checks import check_public

@@ -27,8 +27,7 @@ from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.starts import StartModel, asked_of_private, survival_of
 from primorl.model.termination import NONE
 from primorl.paid.accounts import open_public
-from primorl.policy.behaviour import BehaviourConfig
-from primorl.policy.config import PolicyConfig
+from primorl.policy.config import BehaviourConfig, PolicyConfig
 from primorl.policy.exported import seed_folders
 from primorl.privacy.stated_figures import check_epsilon, check_with_parts
 from primorl.privacy.statement import FILE, Statement

@@ -28,6 +28,11 @@ def is_alive(known: str) -> bool:
         return False
 
 
+def is_worker() -> bool:
+    """Whether torchrun's variables say that this is not the first process."""
+    return os.environ.get("RANK", "0") != "0"
+
+
 def when_parent_ends(parent: int, then: Callable[[], object], *, every: float = 1.0) -> None:
     """Call ``then`` in a thread once this process is no child of ``parent`` any more, also if it never was.
 

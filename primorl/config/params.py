@@ -213,6 +213,11 @@ class Params(Block):
             return self.evaluation.private.estimators
         return suggestions.estimators(epsilon) if epsilon else {}
 
+    @property
+    def clones(self) -> bool:
+        """Whether a clone of the behaviour is asked for. Variant mopo, which is not private, has none."""
+        return self.behaviour.target_epsilon is not None and self.dynamics.variant != "mopo"
+
     def suggested(self) -> dict[str, Any]:
         """The values that were taken from a dataset's file or from the defaults, by dotted key."""
         paired = {key for group in suggestions.ONE_OF for key in group}

@@ -19,6 +19,7 @@ from primorl.engine.queries import all_rows
 from primorl.engine.settings import LEAST_OF_A_DRY_RUN, LEAST_UNITS, EarlyStopping, Execution, PooledTraining
 from primorl.engine.setup import TrainingSetup
 from primorl.engine.training import Trained, train
+from primorl.model.adam import Adam
 from primorl.model.architecture import Architecture
 from primorl.model.ensemble import Normaliser, Weights, row_losses
 from primorl.privacy.mechanism.plan import Plan
@@ -71,7 +72,10 @@ def train_pooled(
     inputs, targets = maps.inputs(private[0].to(device)), maps.targets(private[1].to(device))
     initial = tuple(w.to(device) for w in architecture.initial_weights(seed))
     weights = tuple(w.clone().requires_grad_() for w in initial)
-    optimiser = torch.optim.AdamW(weights, lr=pooled.learning_rate, weight_decay=pooled.weight_decay, fused=True)
+    gradients = [torch.zeros_like(w) for w in weights]
+    for w, gradient in zip(weights, gradients, strict=True):
+        w.grad = gradient
+    optimiser = Adam(weights, gradients, pooled.learning_rate, pooled.weight_decay)
     generator = torch.Generator(device).manual_seed(seed)
     evaluations: list[PublicEvaluation] = []
     best, best_loss, since_best, epoch = weights, float("inf"), 0, 0
@@ -82,7 +86,7 @@ def train_pooled(
             rows = torch.randint(len(inputs), size, generator=generator, device=device)
             losses, _ = losses_of_rows(architecture, weights, inputs[rows], targets[rows], beta_nll)
             loss = losses.mean(1).sum()
-            optimiser.zero_grad()
+            torch._foreach_zero_(gradients)
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
         if evaluate is None:

@@ -12,9 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from primorl.base.files import replaced_file
+from primorl.base.paths import ONLINE_CURVE, ONLINE_FIGURE, ONLINE_METRICS
 from primorl.evaluate.private.results import Answer, PrivateEvaluation
 from primorl.evaluate.statistics import Estimate, MeanInterval, ModelValue
-from primorl.evaluate.summary import OnlineSummary
+from primorl.evaluate.summary import OnlineSummary, write_online_curve
 from primorl.evaluate.wording import WHOSE, guarantee, source
 from primorl.privacy.accounting.rounding import at_most
 
@@ -135,6 +137,15 @@ def draw_text(path: Path, text: str) -> None:
     figure = Figure(figsize=(7, 1.5), dpi=120)
     figure.text(0.5, 0.5, text, ha="center", va="center")
     _save(figure, path)
+
+
+def write_online(summary: OnlineSummary, users: list[int], returns: list[MeanInterval]) -> None:
+    """Write the results of online learning: curve, figure and summary."""
+    with replaced_file(ONLINE_CURVE) as fresh:
+        write_online_curve(fresh, users, returns)
+    with replaced_file(ONLINE_FIGURE) as fresh:
+        draw_online(fresh, users, returns, summary)
+    summary.write(ONLINE_METRICS)
 
 
 def draw_evaluation(path: Path, record: PrivateEvaluation) -> None:

@@ -26,8 +26,7 @@ from primorl.evaluate.private.results import (
 )
 from primorl.evaluate.statistics import NORMAL_QUANTILE
 from primorl.model.architecture import PublicLosses
-from primorl.policy.behaviour import BehaviourConfig
-from primorl.policy.member_values import DOUBT_SHARE
+from primorl.policy.config import DOUBT_SHARE, BehaviourConfig
 
 MISFIT_SHARE = 1.0
 """A gain counts if it is larger than this share of the misfit."""

@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 NORMAL_QUANTILE = 1.959963984540054
 """Half of the width of a normal 95% interval, in standard deviations."""
@@ -63,7 +65,7 @@ class ModelValue:
     high: float
 
     @classmethod
-    def of(cls, by_member: Tensor) -> Self:
+    def of(cls, by_member: "Tensor") -> Self:
         """Summarise the members' values, ``[N]``."""
         return cls(float(by_member.mean()), float(by_member.min()), float(by_member.max()))
 

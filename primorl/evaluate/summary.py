@@ -3,7 +3,7 @@
 import csv
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -13,12 +13,14 @@ from primorl.base.records import Hexadecimal, Line, Within, read_record, record,
 from primorl.base.reporting import Log, StageLog
 from primorl.evaluate.private.results import Answer, PrivateEvaluation
 from primorl.evaluate.recommendation import Recommendation
-from primorl.evaluate.returns import Evaluation, Result
 from primorl.evaluate.statistics import NOTE, Estimate, MeanInterval, ModelValue
 from primorl.evaluate.wording import guarantee, text, worth
 from primorl.model.architecture import Variant
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.statement import SpentOnDataset, Statement
+
+if TYPE_CHECKING:
+    from primorl.evaluate.returns import Evaluation, Result
 
 Score = Callable[[float], float]
 """From a mean return to the normalised score that the dataset declares."""
@@ -98,7 +100,7 @@ class Summary:
     @classmethod
     def of(
         cls,
-        evaluation: Evaluation,
+        evaluation: "Evaluation",
         folders: Sequence[Path],
         *,
         score: Score | None,
@@ -206,7 +208,7 @@ def log_summary(
     run: StageLog,
     pipeline: Log,
     summary: Summary,
-    evaluation: Evaluation,
+    evaluation: "Evaluation",
     *,
     fingerprint: str,
     score: Score | None,
@@ -286,7 +288,7 @@ def _log_choices(log: Log, summary: Mapping[str, Any], fingerprint: str) -> None
     log.tag("dataset_fingerprint", fingerprint)
 
 
-def _log_result(log: Log, result: Result, score: Score | None) -> None:
+def _log_result(log: Log, result: "Result", score: Score | None) -> None:
     final = result.final
     if isinstance(final, ModelValue):
         log.tag("model_value_note", NOTE)
@@ -299,7 +301,7 @@ def _log_result(log: Log, result: Result, score: Score | None) -> None:
         log.metric(name, value)
 
 
-def _log_curve(log: Log, result: Result) -> None:
+def _log_curve(log: Log, result: "Result") -> None:
     name = "model_value" if isinstance(result.final, ModelValue) else "return_mean"
     for epoch, point in enumerate(result.curve, start=1):
         log.metric(f"curve.{name}", point.mean, epoch)

@@ -64,11 +64,6 @@ _HEADS_SERVER = replace(SERVER, server_momentum=heads.MOMENTUM, server_averaging
 _RESIDUALS_SHARE = 0.1
 
 
-def clone_asked(params: Params) -> bool:
-    """Tell whether params.yaml asks for a clone. Variant mopo, which is not private, has none."""
-    return params.behaviour.target_epsilon is not None and params.dynamics.variant != "mopo"
-
-
 def noise_for(epsilon: float, delta: float) -> float:
     """Solve for the noise multiplier of a clone at ε; see `solved_noise`."""
     return solved_noise("behaviour.target_epsilon", epsilon, delta, SAMPLING_PROBABILITY, ROUNDS)
@@ -101,7 +96,7 @@ def heads_noises(epsilon: float, delta: float, *, discrete: bool) -> tuple[float
 
 def check_clone(params: Params, manifest: Manifest) -> None:
     """Refuse a clone that is asked for and cannot be made; see `check_actions`."""
-    if clone_asked(params):
+    if params.clones:
         check_actions(params, manifest)
 
 
@@ -326,7 +321,7 @@ CLONING = PrivateStage(
     what="clone",
     setup=cloning_setup,
     identity=clone_identity,
-    asked=clone_asked,
+    asked=lambda params: params.clones,
     baseline=False,
     diverged=(
         "params.yaml: behaviour: cloning diverged (weights that are not finite); raise "

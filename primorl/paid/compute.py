@@ -71,11 +71,6 @@ class Place:
 ALONE = Place()
 
 
-def is_worker() -> bool:
-    """Whether torchrun's variables say that this is not the first process."""
-    return os.environ.get(_VARIABLES[0], "0") != "0"
-
-
 def kept_bytes(compute: Compute, place: Place = ALONE) -> int:
     """Bytes of rows that this process may keep in memory: its share of ``data_mb``, or of half the free memory."""
     whole = compute.data_mb << 20 if compute.data_mb is not None else int(psutil.virtual_memory().available) // 2

@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from primorl.base.errors import PipelineError
-from primorl.base.files import file_sha256, replaced_directory, replaced_file
+from primorl.base.files import file_sha256, replaced_directory
 from primorl.base.paths import ONLINE, ONLINE_CURVE, ONLINE_FIGURE, ONLINE_METRICS, POLICY
 from primorl.base.reporting import progress_bar
 from primorl.config.blocks import Online
 from primorl.config.params import Params, plain
-from primorl.evaluate.figures import draw_online
+from primorl.evaluate import figures
 from primorl.evaluate.returns import episode_returns
 from primorl.evaluate.statistics import MeanInterval
-from primorl.evaluate.summary import OnlineSummary, write_online_curve
+from primorl.evaluate.summary import OnlineSummary
 from primorl.online.learning import PARAMETERS, OnlineState, Trajectories, Update, learn, online_plan
 from primorl.online.network import PolicyNetwork
 from primorl.online.updates import DPPG, NaturalGradientByDescent, PolicyGradient, Rebel
@@ -33,7 +33,7 @@ from primorl.paid.compute import chosen_device
 from primorl.paid.partitions import log_statement
 from primorl.paid.work import Work, paid_work
 from primorl.policy import exported
-from primorl.policy.config import PolicyConfig, PolicyPointer
+from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy, Names
 from primorl.privacy.composition import after_offline
 from primorl.privacy.ledger.charges import Payment
@@ -374,13 +374,6 @@ def identity(params: Params, run: OnlineRun) -> str:
     return digest(content)
 
 
-def write_nobody(params: Params) -> None:
-    """Write outputs that say that no users were met; ``models/online`` points to the offline policy."""
-    with replaced_directory(ONLINE) as fresh:
-        PolicyPointer(variant=params.dynamics.variant, policy="models/policy").write(fresh)
-    _write_results(OnlineSummary(met=False), [], [])
-
-
 def write_online(
     params: Params,
     run: OnlineRun,
@@ -448,7 +441,7 @@ def write_online(
         for name, text in texts.items():
             (fresh / name).write_text(text, encoding="utf-8")
         made = {file: file_sha256(fresh / file) for file in MADE_ONLINE}
-    _write_results(summary, users, returns)
+    figures.write_online(summary, users, returns)
     log_statement(log, statement)
     log.tag("void", "; ".join(statement.void))
     for count, each in zip(users, returns, strict=True):
@@ -490,11 +483,3 @@ def users_statement(params: Params, run: OnlineRun) -> Statement:
         releases=run.update.releases,
     )
     return replace(statement, online=protocol)
-
-
-def _write_results(summary: OnlineSummary, users: list[int], returns: list[MeanInterval]) -> None:
-    with replaced_file(ONLINE_CURVE) as fresh:
-        write_online_curve(fresh, users, returns)
-    with replaced_file(ONLINE_FIGURE) as fresh:
-        draw_online(fresh, users, returns, summary)
-    summary.write(ONLINE_METRICS)

@@ -108,7 +108,7 @@ class PublicLog:
             return self.store.first_observations()
         environment = params.chosen.environment
         if environment is not None and not params.privacy.statistics.starts:
-            return reset_states(environment, RESETS, params.seed)
+            return torch.from_numpy(reset_states(environment, RESETS, params.seed))
         generator = torch.Generator().manual_seed(params.seed)
         return StartModel.load(MODEL, torch.device("cpu")).sample(RESETS, generator)
 
@@ -123,7 +123,7 @@ class PublicLog:
             return StartModel.load(MODEL, torch.device("cpu")).sample(RESETS, generator)
         if params.policy.starts != "public":
             assert params.chosen.environment is not None  # checked when params.yaml is read
-            return reset_states(params.chosen.environment, RESETS, params.seed)
+            return torch.from_numpy(reset_states(params.chosen.environment, RESETS, params.seed))
         if self.store is None:
             raise PipelineError(
                 "params.yaml: policy.starts: found public, and no unit is public (partition.public_fraction); allowed: "

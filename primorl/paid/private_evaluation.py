@@ -13,14 +13,13 @@ from dp_accounting.dp_event import ComposedDpEvent, DpEvent
 from torch import Tensor
 
 from primorl.base.errors import PipelineError
-from primorl.base.files import file_sha256, replaced_file
-from primorl.base.paths import BEHAVIOUR, MANIFEST, MODEL, POLICY
+from primorl.base.files import file_sha256
+from primorl.base.paths import BEHAVIOUR, MODEL, POLICY
 from primorl.base.reporting import progress_bar
 from primorl.config.blocks import EstimatorName
 from primorl.config.params import Params, plain
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import DatasetInfo, Manifest
-from primorl.evaluate.figures import draw_evaluation
 from primorl.evaluate.private.behaviour import Behaviour
 from primorl.evaluate.private.doubly_robust import BehaviourFit, Cloned, DoublyRobust
 from primorl.evaluate.private.dptd import Dptd
@@ -43,12 +42,14 @@ from primorl.model.starts import StartModel, asked_of_private, survival_of
 from primorl.model.termination import NONE
 from primorl.paid import accounts
 from primorl.paid.accounts import digest, plan_identity
+from primorl.paid.answers import nothing_asked
 from primorl.paid.compute import chosen_device, kept_bytes
 from primorl.paid.estimators import EVALUATE_PRIVATE, MEAN_SHARE, check_question
 from primorl.paid.partitions import Partitions, assumptions
 from primorl.paid.private import open_private
 from primorl.paid.work import Work, paid_work_in
-from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy, SampledClone, released
+from primorl.policy.behaviour import BehaviourPolicy, SampledClone, released
+from primorl.policy.config import BehaviourConfig
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting.gaussian import gaussian_mean
 from primorl.privacy.ledger.charges import Payment
@@ -499,26 +500,6 @@ def _about(estimator: Estimator, problem: Problem, subject: EvaluatedFiles) -> s
     return _BOUNDS.join((" ".join(digests[part] for part in estimator.about), " ".join(f"{end:.9g}" for end in ends)))
 
 
-def nothing_asked(params: Params) -> PrivateEvaluation:
-    """Make the file's content where no estimator was asked."""
-    manifest = Manifest.load(MANIFEST)
-    return PrivateEvaluation(
-        dataset=params.dataset,
-        unit=manifest.info.unit,
-        units=manifest.private_units,
-        discount=params.evaluation.private.discount,
-        horizon=manifest.info.horizon,
-        estimates=(),
-        histograms=(),
-        verdict=None,
-        statements={},
-        total=None,
-        model_sha256=None,
-        policy_sha256=None,
-        clone_sha256=None,
-    )
-
-
 def evaluation_record(
     params: Params,
     problem: Problem,
@@ -552,13 +533,6 @@ def evaluation_record(
         policy_sha256=subject.policy_sha256,
         clone_sha256=subject.clone_sha256,
     )
-
-
-def write_evaluation(path: Path, figure: Path, record: PrivateEvaluation) -> None:
-    """Write the file and its figure, each atomically."""
-    record.write(path)
-    with replaced_file(figure) as fresh:
-        draw_evaluation(fresh, record)
 
 
 def _statement(partitions: Partitions, each: PaidEstimator) -> Statement:

@@ -39,7 +39,8 @@ from primorl.paid.partitions import Partitions, log_statement, privacy_statement
 from primorl.paid.private import PrivateUnits, open_private
 from primorl.paid.work import Work, paid_work
 from primorl.policy import behaviour
-from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy
+from primorl.policy.behaviour import BehaviourPolicy
+from primorl.policy.config import BEHAVIOUR_FILE
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.ledger.charges import Payment, spent_on_dataset
 from primorl.privacy.ledger.history import Charge
@@ -435,12 +436,6 @@ def write_public_model(
     log_statement(run, statement)
 
 
-def write_nothing(folder: Path) -> None:
-    """Write in ``folder`` that no clone was made."""
-    with replaced_directory(folder) as fresh:
-        BehaviourConfig(made=False).write(fresh)
-
-
 def write_behaviour(folder: Path, params: Params, partitions: Partitions, paid: PaidModel, run: StageRun) -> None:
     """Replace ``folder`` by the clone and its statement, log both, and commit the charge; see `write_model`."""
     info, trained = partitions.manifest.info, paid.trained
@@ -454,7 +449,7 @@ def write_behaviour(folder: Path, params: Params, partitions: Partitions, paid: 
     observations, actions = info.spaces.observation_names, info.spaces.action_names
     low, high = bounds.observation_low, bounds.observation_high
     finite = bool(low.isfinite().all() and high.isfinite().all())
-    with _released(folder, params, partitions, paid, run, ["config.json", behaviour.FILE]) as fresh:
+    with _released(folder, params, partitions, paid, run, ["config.json", BEHAVIOUR_FILE]) as fresh:
         behaviour.save(
             fresh,
             behaviour_policy(network, weights, normaliser, bounds),

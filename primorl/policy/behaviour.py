@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Self
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -12,48 +12,16 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from primorl.base.errors import PipelineError
-from primorl.base.records import Within, read_record, record, write_record
 from primorl.model.architecture import PublicLosses
 from primorl.model.ensemble import SeedGenerators, soft_bounded
 from primorl.policy import exported
+from primorl.policy.config import BEHAVIOUR_FILE, NO_BEHAVIOUR, BehaviourConfig
 from primorl.policy.exported import DeterministicPolicy, Layers
 from primorl.policy.replay import Scaling
 
-FILE, SPREAD = "behaviour.json", "spread.safetensors"
-_NOT_THERE = "run `dvc repro clone_behaviour` to make it; what was paid for is restored at no cost"
+SPREAD = "spread.safetensors"
 
 _LOG_ROOT = 0.5 * math.log(2 * math.pi)
-_Count = Annotated[int, Within(ge=1)]
-
-
-@record
-class BehaviourConfig:
-    """``behaviour.json``: facts of a clone that are not those of any policy, or that none was made."""
-
-    FORMAT: ClassVar[int] = 1
-
-    made: Annotated[bool, "Whether there is a clone: `behaviour.target_epsilon` asked for it."]
-    log_variance: Annotated[
-        tuple[float, float] | None, "Bounds of the log-variance of actions scaled to [-1, 1]; `null`: discrete."
-    ] = None
-    rounds: Annotated[_Count | None, "Rounds in the weights."] = None
-    engine_version: Annotated[_Count | None, "Version of the engine that trained the weights."] = None
-    public_loss: Annotated[
-        PublicLosses | None, "Mean negative log-likelihood of actions on the public split; `null`: there is none."
-    ] = None
-
-    def write(self, folder: Path) -> None:
-        """Write ``behaviour.json`` in ``folder``."""
-        write_record(folder / FILE, self)
-
-    @classmethod
-    def read(cls, folder: Path) -> Self:
-        """Read ``behaviour.json`` in ``folder``.
-
-        Raises:
-            PipelineError: missing, of another format version, or not as declared. One line.
-        """
-        return read_record(folder / FILE, cls, _NOT_THERE)
 
 
 @dataclass(frozen=True)
@@ -85,7 +53,7 @@ class BehaviourPolicy:
         policy = DeterministicPolicy.load(folder, device=device)
         if policy.discrete_actions != (config.log_variance is None):
             raise PipelineError(
-                f"{folder / FILE}: log_variance: of another policy than the one beside it; {_NOT_THERE}"
+                f"{folder / BEHAVIOUR_FILE}: log_variance: of another policy than the one beside it; {NO_BEHAVIOUR}"
             )
         return cls(policy, None if policy.discrete_actions else _spread(folder, policy), config.log_variance)
 
@@ -272,12 +240,12 @@ def _spread(folder: Path, policy: DeterministicPolicy) -> tuple[Tensor, Tensor]:
         weight, bias = tensors["weight"], tensors["bias"]
         finite = bool(weight.isfinite().all() and bias.isfinite().all())
     except FileNotFoundError:
-        raise PipelineError(f"{folder / SPREAD}: not there; {_NOT_THERE}") from None
+        raise PipelineError(f"{folder / SPREAD}: not there; {NO_BEHAVIOUR}") from None
     except (OSError, SafetensorError, KeyError, ValueError, TypeError, RuntimeError):
-        raise PipelineError(f"{folder / SPREAD}: not the spread of a policy; {_NOT_THERE}") from None
+        raise PipelineError(f"{folder / SPREAD}: not the spread of a policy; {NO_BEHAVIOUR}") from None
     shapes = [part.shape for part in policy.layers[-2:]]
     if not finite or [weight.shape, bias.shape] != shapes or {weight.dtype, bias.dtype} != {torch.float32}:
-        raise PipelineError(f"{folder / SPREAD}: not of the policy beside it; {_NOT_THERE}")
+        raise PipelineError(f"{folder / SPREAD}: not of the policy beside it; {NO_BEHAVIOUR}")
     return weight, bias
 
 

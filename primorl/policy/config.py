@@ -3,8 +3,9 @@
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
+from primorl.base.files import replaced_directory
 from primorl.base.records import (
     BufferSize,
     ElapsedTime,
@@ -22,7 +23,8 @@ from primorl.base.records import (
     record,
     write_record,
 )
-from primorl.model.architecture import Variant
+from primorl.model.architecture import PublicLosses, Variant
+from primorl.privacy.statement import Statement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +77,10 @@ class SacConfig:
         return self.discrete_target_entropy * math.log(discrete_actions)
 
 
-FILE = "config.json"
+FILE, BEHAVIOUR_FILE = "config.json", "behaviour.json"
+NO_BEHAVIOUR = "run `dvc repro clone_behaviour` to make it; what was paid for is restored at no cost"
+DOUBT_SHARE = 3.0
+"""A gain counts as far as it is larger than so many times the uncertainty that a policy has beyond the clone."""
 
 _Count = Annotated[int, Within(ge=1)]
 Folder = Literal["models/policy", "models/mopo", "models/behaviour", "models/online"]
@@ -181,3 +186,47 @@ class PolicyPointer:
     def write(self, folder: Path) -> None:
         """Write ``config.json`` in ``folder``."""
         write_record(folder / FILE, self)
+
+
+@record
+class BehaviourConfig:
+    """``behaviour.json``: facts of a clone that are not those of any policy, or that none was made."""
+
+    FORMAT: ClassVar[int] = 1
+
+    made: Annotated[bool, "Whether there is a clone: `behaviour.target_epsilon` asked for it."]
+    log_variance: Annotated[
+        tuple[float, float] | None, "Bounds of the log-variance of actions scaled to [-1, 1]; `null`: discrete."
+    ] = None
+    rounds: Annotated[_Count | None, "Rounds in the weights."] = None
+    engine_version: Annotated[_Count | None, "Version of the engine that trained the weights."] = None
+    public_loss: Annotated[
+        PublicLosses | None, "Mean negative log-likelihood of actions on the public split; `null`: there is none."
+    ] = None
+
+    def write(self, folder: Path) -> None:
+        """Write ``behaviour.json`` in ``folder``."""
+        write_record(folder / BEHAVIOUR_FILE, self)
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read ``behaviour.json`` in ``folder``.
+
+        Raises:
+            PipelineError: missing, of another format version, or not as declared. One line.
+        """
+        return read_record(folder / BEHAVIOUR_FILE, cls, NO_BEHAVIOUR)
+
+
+def write_nothing(folder: Path) -> None:
+    """Write in ``folder`` that no clone was made."""
+    with replaced_directory(folder) as fresh:
+        BehaviourConfig(made=False).write(fresh)
+
+
+def write_pointer(output: Path, pointer: PolicyPointer, statement: Statement | None = None) -> None:
+    """Write a folder without a policy: its ``config.json`` names the folder where the variant's policy lies."""
+    with replaced_directory(output) as fresh:
+        pointer.write(fresh)
+        if statement is not None:
+            statement.write(fresh)

@@ -18,15 +18,13 @@ from torch import Tensor
 
 from primorl.model.ensemble import GaussianEnsemble, SeedGenerators
 from primorl.model.pessimism import PessimisticModel, Step
-from primorl.policy.config import CandidateRecord
+from primorl.policy.config import DOUBT_SHARE, CandidateRecord
 from primorl.policy.exported import DeterministicPolicy
 
 DIVERGENCES = (0.3, 1.0, 3.0)
 """Targets κ of the candidates: from nearly the clone to where the clone hardly holds."""
 DIVERGENCES_OF_HEADS = (0.1, 0.3, 1.0)
 """Targets in a model of linear heads, smaller: away from the data, polynomials extrapolate badly."""
-DOUBT_SHARE = 3.0
-"""A gain counts as far as it is larger than so many times the uncertainty that a policy has beyond the clone."""
 _ROLLOUTS = 512
 _MOST_STATES = 100_000  # of which quantiles are computed
 _SHARE_OF_ERROR, _SAMPLING_ERRORS = 0.5, 2.0

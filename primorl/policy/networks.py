@@ -3,14 +3,12 @@
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from primorl.policy.exported import Layers
 
-_ADAM: Any = {"beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0, "eps": 1e-8, "amsgrad": False, "maximize": False}
 _relu_backward = torch.ops.aten.threshold_backward.grad_input
 
 
@@ -114,22 +112,3 @@ class Networks:
     def _views(self, vector: Tensor) -> list[Tensor]:
         parts = torch.split(vector, [math.prod(shape) for shape in self._shapes])
         return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
-
-
-class Adam:
-    """Adam (Kingma and Ba 2015) on a few vectors, which it moves in place, with the usual β = (0.9, 0.999), ε = 1e-8.
-
-    The kernel of ``torch.optim.Adam(fused=True)``: called directly, since that class's bookkeeping takes longer than a
-    small network's arithmetic.
-    """
-
-    def __init__(self, vectors: Sequence[Tensor], gradients: Sequence[Tensor], learning_rate: float) -> None:
-        self._learning_rate = learning_rate
-        self._steps = [torch.zeros((), device=vector.device) for vector in vectors]
-        first, second = ([torch.zeros_like(vector) for vector in vectors] for _ in range(2))
-        self._state: Any = list(vectors), list(gradients), first, second, [], self._steps
-
-    def step(self) -> None:
-        """Move every vector along its gradient."""
-        torch._foreach_add_(self._steps, 1)
-        torch._fused_adam_(*self._state, lr=self._learning_rate, **_ADAM)

@@ -22,13 +22,14 @@ from torch import Tensor
 from torch.nn.functional import one_hot, softplus
 
 from primorl.base.errors import PipelineError
+from primorl.model.adam import Adam
 from primorl.model.ensemble import SeedGenerators
 from primorl.model.pessimism import PessimisticModel
 from primorl.policy.behaviour import BehaviourPolicy, KLConstraint
 from primorl.policy.config import SacConfig
 from primorl.policy.exported import DeterministicPolicy, side_by_side
 from primorl.policy.loaded import SCALES
-from primorl.policy.networks import Adam, Networks, initial_layers
+from primorl.policy.networks import Networks, initial_layers
 from primorl.policy.replay import ReplayBuffer, ReplayColumns, Rollouts, Sampler, Scaling
 
 _LOG_STD_LOW, _LOG_STD_HIGH = -20.0, 2.0  # Haarnoja's own code: keeps exp() and the entropy finite

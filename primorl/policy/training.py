@@ -18,7 +18,7 @@ from primorl.model.features import OneHot
 from primorl.model.pessimism import PessimisticModel
 from primorl.policy import exported
 from primorl.policy.behaviour import BehaviourPolicy
-from primorl.policy.config import CandidateRecord, PolicyConfig, PolicyPointer, SacConfig
+from primorl.policy.config import CandidateRecord, PolicyConfig, SacConfig
 from primorl.policy.member_values import CandidateComparison
 from primorl.policy.replay import Sampler
 from primorl.policy.sac import train
@@ -206,14 +206,6 @@ def _log_candidates(log: Log, records: Sequence[CandidateRecord]) -> None:
         log.metric(f"smallest_gain_{record.divergence:g}", min(record.gains))
         if record.chosen:
             log.metric("chosen_divergence", record.divergence)
-
-
-def write_pointer(output: Path, pointer: PolicyPointer, statement: Statement | None = None) -> None:
-    """Write a folder without a policy: its ``config.json`` names the folder where the variant's policy lies."""
-    with replaced_directory(output) as fresh:
-        pointer.write(fresh)
-        if statement is not None:
-            statement.write(fresh)
 
 
 def _public_range(model: PessimisticModel) -> tuple[Tensor, Tensor] | None:

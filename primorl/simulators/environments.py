@@ -12,11 +12,9 @@ from typing import Any, Protocol
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-import torch
 from gymnasium.spaces import Box
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation
-from torch import Tensor
 
 from primorl.base.errors import PipelineError
 
@@ -111,7 +109,7 @@ def make(environment: str, render_mode: str | None = None) -> gymnasium.Env[Any,
     return env if flat else FlattenObservation(env)
 
 
-def reset_states(environment: str, count: int, seed: int) -> Tensor:
+def reset_states(environment: str, count: int, seed: int) -> Floats:
     """First observations of ``count`` episodes (rounded up to full vectors), float32 ``[n, S]``.
 
     Raises:
@@ -123,7 +121,7 @@ def reset_states(environment: str, count: int, seed: int) -> Tensor:
         observations = [envs.reset(seed=seed if number == 0 else None)[0] for number in range(rounds)]
     finally:
         envs.close()
-    return torch.from_numpy(np.concatenate(observations).astype(np.float32))
+    return np.concatenate(observations).astype(np.float32)
 
 
 def _register_dm_control() -> None:

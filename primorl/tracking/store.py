@@ -25,8 +25,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from sqlalchemy import create_engine, make_url
-
 from primorl.base.errors import PipelineError
 from primorl.base.files import home
 from primorl.config.params import Params
@@ -185,6 +183,8 @@ def link(params: Params) -> str:
 
 def check_store(params: Params) -> str:
     """Ask the MLflow store for an answer, and change nothing in it; say whether it is there yet."""
+    from sqlalchemy import create_engine, make_url
+
     uri = store_uri(params)
     name, kind = without_credentials(uri), uri.partition(":")[0]
     folder = kind == "file" or (":" not in uri and kind not in _SERVICES)

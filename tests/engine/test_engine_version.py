@@ -15,7 +15,7 @@ ENGINE = (
     "data/storage/*.py",
     "data/private.py",
 )
-SOURCES = "f7a8df5f043fa74e918af9703706fcde528514390a5cc8a6c08ef017437b516c"
+SOURCES = "a3f37def333491ab3af355fac646340bd12eeb600ef19560f074b065944ededc"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:

@@ -105,7 +105,8 @@ def run(*stages: Any) -> None:
     for stage in stages:
         remembering = RememberingRun()
         remembering.pipeline = RememberingRun()  # type: ignore[attr-defined]
-        stage.body(chosen, remembering)
+        if not (hasattr(stage, "idle") and stage.idle(chosen)):
+            stage.body(chosen, remembering)
 
 
 def command(*words: str) -> None:

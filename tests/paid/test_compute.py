@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from primorl.base.errors import PipelineError
+from primorl.base.processes import is_worker
 from primorl.config.blocks import Compute
 from primorl.paid import compute
 from primorl.paid.compute import Place
@@ -29,7 +30,7 @@ def test_who_this_process_is_comes_from_torchrun_or_from_params(monkeypatch: pyt
     for name, value in TORCHRUN.items():
         monkeypatch.setenv(name, value)
     assert Place.of(settings()) == Place(3, 4, 1, 2, launched=True)
-    assert compute.is_worker()
+    assert is_worker()
     monkeypatch.delenv("LOCAL_RANK")
     with pytest.raises(PipelineError, match="environment: RANK is set, and of RANK, WORLD_SIZE, LOCAL_RANK"):
         Place.of(settings())

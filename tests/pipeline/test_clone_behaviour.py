@@ -17,7 +17,8 @@ from primorl.config.params import Params
 from primorl.engine import rehearsal
 from primorl.engine.training import ENGINE_VERSION
 from primorl.paid import clone
-from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy
+from primorl.policy.behaviour import BehaviourPolicy
+from primorl.policy.config import BehaviourConfig
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting.epsilon import spent, training_event
 from primorl.privacy.mechanism.plan import Plan
@@ -41,7 +42,8 @@ def asked(data: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
 
 def cloned(params: Params) -> RememberingRun:
     run = RememberingRun()
-    clone_behaviour.body(params, run)
+    if not clone_behaviour.idle(params):
+        clone_behaviour.body(params, run)
     return run
 
 

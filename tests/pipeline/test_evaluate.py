@@ -21,8 +21,8 @@ from primorl.evaluate import returns as environment_returns
 from primorl.evaluate.private.results import Answer, PrivateEvaluation
 from primorl.evaluate.returns import episode_returns
 from primorl.evaluate.wording import text
-from primorl.paid.private_evaluation import nothing_asked
-from primorl.paid.training import write_nothing
+from primorl.paid.answers import nothing_asked
+from primorl.policy.config import write_nothing
 from primorl.policy.exported import DeterministicPolicy, save
 from primorl.privacy.composition import composed_statement
 from primorl.privacy.statement import ProfilePoint, SpentOnDataset

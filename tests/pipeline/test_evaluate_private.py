@@ -15,7 +15,7 @@ from primorl.evaluate.private.behaviour import Behaviour
 from primorl.evaluate.private.problem import BLOCK
 from primorl.evaluate.private.results import PrivateEvaluation
 from primorl.paid import private_evaluation
-from primorl.paid.training import write_nothing
+from primorl.policy.config import write_nothing
 from primorl.policy.exported import save
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.plan import Plan
@@ -44,7 +44,8 @@ def asking(params: Params, estimators: dict[str, float], **changes: Any) -> Para
 
 
 def evaluated(params: Params) -> PrivateEvaluation:
-    evaluate_private.body(params, RememberingRun())
+    if not evaluate_private.idle(params):
+        evaluate_private.body(params, RememberingRun())
     return PrivateEvaluation.read(FILE)
 
 

@@ -14,8 +14,10 @@ from primorl.base.errors import PipelineError
 from primorl.base.paths import MODEL, PARTITIONS
 from primorl.config.params import Params
 from primorl.engine.training import ENGINE_VERSION
+from primorl.model import pessimism
 from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.termination import RULES, Rule
+from primorl.policy.training import Released
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.ledger.ledger import Ledger
@@ -178,9 +180,9 @@ def test_what_was_lost_or_exchanged_charges_nobody(small: Params, monkeypatch: p
         with monkeypatch.context() as patch:
             patch.setattr(Ledger, "reserve", lambda *_: pytest.fail("a charge was asked for"))
             unopened(patch)
-            patch.setattr(optimize_mopo.Released, "read", lambda *_, **__: None)
-            patch.setattr(optimize_mopo.GaussianEnsemble, "load", lambda *_, **__: None)
-            patch.setattr(optimize_mopo, "PessimisticModel", lambda *_, **__: None)
+            patch.setattr(Released, "read", lambda *_, **__: None)
+            patch.setattr(GaussianEnsemble, "load", lambda *_, **__: None)
+            patch.setattr(pessimism, "PessimisticModel", lambda *_, **__: None)
             for stage, chosen in ((train_model, params), (train_model, baseline), (optimize_mopo, baseline)):
                 advice = "`dvc repro --force --single-item ingest partition`"
                 with pytest.raises(PipelineError, match=rf"^[^\n]*{says}[^\n]*{advice}[^\n]*$"):

@@ -16,7 +16,7 @@ from primorl.data.storage.parquet import PartWriter
 from primorl.data.storage.schema import DatasetInfo, Manifest
 from primorl.model.architecture import Architecture
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
-from primorl.paid.training import write_nothing
+from primorl.policy.config import write_nothing
 from tests.data.builders import INFO, SPACES
 from tests.pipeline.fakes import FakeRun
 

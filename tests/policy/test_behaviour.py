@@ -13,8 +13,8 @@ from primorl.base.errors import PipelineError
 from primorl.model.ensemble import SeedGenerators, soft_bounded
 from primorl.paid.private_evaluation import clone_of
 from primorl.policy import behaviour, exported
-from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy, released
-from primorl.policy.config import PolicyConfig
+from primorl.policy.behaviour import BehaviourPolicy, released
+from primorl.policy.config import BehaviourConfig, PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
 
 CPU = torch.device("cpu")

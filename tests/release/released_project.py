@@ -70,5 +70,6 @@ def run_stages(folder: Path, raw: dict[str, Any], episodes: Sequence[Episode]) -
             for stage in (*before, optimize_policy, evaluate_private, evaluate):
                 run = RememberingRun()
                 run.pipeline = RememberingRun()  # type: ignore[attr-defined]
-                stage.body(chosen, run)  # type: ignore[arg-type]
+                if not (hasattr(stage, "idle") and stage.idle(chosen)):
+                    stage.body(chosen, run)  # type: ignore[arg-type]
     return chosen

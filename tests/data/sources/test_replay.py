@@ -7,6 +7,7 @@ import gymnasium
 import minari
 import numpy as np
 import pytest
+import torch
 from gymnasium.spaces import Box, Discrete
 
 from primorl.base.errors import PipelineError
@@ -14,7 +15,7 @@ from primorl.config.datasets import ReplayDataset, ReplayOptions, checked
 from primorl.data.checks import RowCheck
 from primorl.data.sources import source_of
 from primorl.data.sources.minari.writing import Episode
-from primorl.data.sources.replay import RecordingEnvs, record_training
+from primorl.data.sources.recording import RecordingEnvs, _Adam, record_training
 from tests.data.builders import INFO, dataset, snapshot
 
 
@@ -82,6 +83,19 @@ def test_discrete_actions_are_learned_by_dqn_and_read_back(project: Path) -> Non
     assert sum(table.num_rows for table in tables) == kept.total_steps
     assert (reader.spaces.observation_size, reader.spaces.action_size, reader.horizon) == (4, 2, 500)
     assert reader.spaces.discrete_actions
+
+
+def test_its_adam_moves_parameters_as_that_of_pytorch_does_to_the_last_bit() -> None:
+    start = [torch.randn(5, 3), torch.randn(5)]
+    ours, theirs = ([each.clone().requires_grad_() for each in start] for _ in range(2))
+    for parameters, optimiser in ((ours, _Adam(ours, lr=1e-2)), (theirs, torch.optim.Adam(theirs, lr=1e-2))):
+        inputs = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
+        for _ in range(50):
+            optimiser.zero_grad()
+            (inputs @ parameters[0].T + parameters[1]).sin().mean().backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+    assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+    assert not torch.equal(ours[0], start[0])
 
 
 class Unbounded(gymnasium.Env[Any, Any]):
