@@ -400,11 +400,12 @@ def local_batches(
     batch_size, epochs, max_transitions = rows or local.batch_size, local.local_epochs, local.max_transitions_per_unit
     lengths = source.lengths(units)
     most = int(lengths.max()) if len(units) else 0
-    if local.one_batch and max_transitions is not None and most <= max_transitions:
-        place = torch.arange(most, device=lengths.device)  # all rows at once: their order changes nothing
-        order = place.where(place < lengths.unsqueeze(1), 0)
-    else:
-        order = _shuffled(lengths, most, entropy)
+    place = torch.arange(most, device=lengths.device)
+    order = place.where(place < lengths.unsqueeze(1), 0)
+    # All rows in one batch need no order. Whether they have one must not depend on the other units.
+    chosen = lengths > max_transitions if local.one_batch and max_transitions is not None else lengths >= 0
+    if chosen.any():
+        order = torch.where(chosen.unsqueeze(1), _shuffled(lengths, most, entropy), order)
     if max_transitions is not None and max_transitions < most:
         order, most = order[:, :max_transitions], max_transitions
         lengths = lengths.clamp(max=max_transitions)

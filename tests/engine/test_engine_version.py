@@ -15,7 +15,7 @@ ENGINE = (
     "data/storage/*.py",
     "data/private.py",
 )
-SOURCES = "a3f37def333491ab3af355fac646340bd12eeb600ef19560f074b065944ededc"
+SOURCES = "9dcf8de17ae6e30e7d218ca5463d924c710bd0969b76705dff88ae250ed6da84"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:

@@ -10,7 +10,15 @@ from torch import Tensor
 from primorl.base.records import ClippingNorm, PositiveInt, Share
 from primorl.evaluate.private.estimator import NOISE, EvaluationState, FirstStateValue, Values, estimate
 from primorl.evaluate.private.model_values import ModelCorrection
-from primorl.evaluate.private.problem import Episodes, Problem, first_rows, mean_over_trajectories, row_shares, thinned
+from primorl.evaluate.private.problem import (
+    Episodes,
+    Problem,
+    first_rows,
+    mean_over_trajectories,
+    row_shares,
+    sum_of_rows,
+    thinned,
+)
 from primorl.evaluate.private.results import MEAN_RETURN, Answer
 from primorl.evaluate.statistics import NORMAL_QUANTILE
 from primorl.privacy.mechanism.plan import Plan
@@ -91,7 +99,7 @@ class Lstd(ModelCorrection):
         some, first = thinned(episodes, self.rows), first_rows(episodes)
         here, gap, error = self._temporal_differences(problem, values, some)
         theta, eta = (values[name].to(here.device) for name in ("theta", "eta"))
-        left_over = (row_shares(problem, some) * (here @ eta) * (error - gap @ theta)).sum(1)
+        left_over = sum_of_rows(row_shares(problem, some) * (here @ eta) * (error - gap @ theta))
         begin = first.observation, problem.actions(first.observation), torch.zeros_like(first.step)
         features, model = self._features(problem, values, *begin)
         scale = values["scale"].to(here.device)

@@ -438,12 +438,20 @@ def counted(problem: Problem, episodes: Episodes) -> Tensor:
 def row_shares(problem: Problem, episodes: Episodes) -> Tensor:
     """Weigh each row by γ^t over the sum of γ^t over the unit's rows, ``[U, M]``; 0 in padding."""
     weights = (problem.discount ** episodes.step.double()).where(episodes.own, 0.0)
-    return weights / weights.sum(1, keepdim=True).clamp(min=1e-300)
+    return weights / sum_of_rows(weights).unsqueeze(1).clamp(min=1e-300)
+
+
+def sum_of_rows(numbers: Tensor) -> Tensor:
+    """Sum ``[U, M]`` numbers to ``[U]``, one after the other.
+
+    So zeros at the end, of which a unit has as many as longer neighbours ask for, change no bit of its sum.
+    """
+    return numbers.cpu().cumsum(1)[:, -1].to(numbers.device)
 
 
 def mean_over_trajectories(first: Episodes, numbers: Tensor) -> Tensor:
     """Average ``[U, T]`` numbers over the trajectories that `first_rows` found: ``[U]``."""
-    return numbers.where(first.own, 0.0).sum(1) / first.own.sum(1).clamp(min=1)
+    return sum_of_rows(numbers.where(first.own, 0.0)) / first.own.sum(1).clamp(min=1)
 
 
 def _taken(episodes: Episodes, places: Tensor, own: Tensor) -> Episodes:

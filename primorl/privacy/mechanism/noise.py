@@ -12,7 +12,7 @@ from torch import Tensor
 
 from primorl.privacy.mechanism.sampling import Entropy, integers
 
-_SMOOTHING = 6.0
+_SMOOTHING = 6
 _BLOCK = 1 << 14  # proposals at a time
 _CELLS = 1 << 53
 _UNUSED_BITS = np.uint64(11)
@@ -24,8 +24,9 @@ _DIGITS, _MORE_BITS = 100, 256  # of exact decisions
 def discrete_gaussian(entropy: Entropy, count: int, scale: float) -> Tensor:
     """Draw ``count`` independent whole numbers k with probability proportional to exp(-k² / 2σ²), float64.
 
-    σ is the next whole number from √(``scale``² + 36) on. The law is exact: no decision depends on rounding. So
-    attacks that read the rounding of floating-point noise (Mironov 2012; Jin et al. 2022) find nothing.
+    σ is a whole number of at least √(``scale``² + 36). The law is exact up to a mass of 1e-90, and no decision depends
+    on the rounding of floats. So attacks that read the rounding of floating-point noise (Mironov 2012; Jin et al. 2022)
+    find nothing.
 
     Formal guarantee: adding these to a vector of whole numbers is at least as private as adding N(0, ``scale``²) to
     each of its numbers. Take a continuous X ~ N(0, σ² - 36) and, given X, a whole number Y with probability
@@ -43,7 +44,7 @@ def discrete_gaussian(entropy: Entropy, count: int, scale: float) -> Tensor:
     """
     if not 0 < scale < _LARGEST:
         raise ValueError(f"scale: found {scale}, allowed is above 0 and below {_LARGEST}, where all numbers are exact")
-    deviation = math.ceil(math.hypot(scale, _SMOOTHING))
+    deviation = math.isqrt(math.ceil(scale) ** 2 + _SMOOTHING**2) + 1
     drawn, filled = np.empty(count), 0
     while filled < count:
         accepted = _accepted(entropy, min(_BLOCK, 64 + 3 * (count - filled) // 2), deviation)[: count - filled]

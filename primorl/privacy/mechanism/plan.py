@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # slow to import, and a plan that is only costed releases not
 
 MOST_UNITS = 1 << 26
 """Largest number of units with an exact sum of contributions (`Plan.grid`)."""
+_MOST_NOISE = 1e5  # beyond, noise on the grid would not be exact
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,8 @@ class Plan:
             raise ValueError(f"a plan needs at least one private unit, found {self.units}")
         if self.units > MOST_UNITS:
             raise ValueError(f"units: found {self.units}, allowed are up to {MOST_UNITS}, whose sum is exact")
+        if not 0 <= self.noise_multiplier <= _MOST_NOISE:
+            raise ValueError(f"noise multiplier: found {self.noise_multiplier}, allowed are 0 to {_MOST_NOISE:g}")
         if self.noise_multiplier > 0 and not math.isfinite(self.clipping_norm):
             raise ValueError("noise covers only clipped contributions: give a finite clipping norm")
         if self.is_private and any(query.noise_multiplier == 0 for query in self.queries):

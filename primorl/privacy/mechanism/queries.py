@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # torch is slow to import, and a query that is only costed su
 ONE = 1 << 20
 """The integer that represents 1 in a contribution."""
 
+_MOST_NOISE = 1e8  # in units of 1; whole numbers of more noise would not all be exact
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _TYPES: dict[str, type] = {}
 Kind = TypeVar("Kind", bound=type)
@@ -81,6 +82,12 @@ class GaussianQuery:
     sensitivity: float
     noise_multiplier: float
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.standard_deviation <= _MOST_NOISE:
+            raise ValueError(
+                f"query {self.what!r}: found noise of {self.standard_deviation}, allowed are 0 to {_MOST_NOISE:g}"
+            )
+
     @classmethod
     def of(cls, what: str, contribution: Contribution, noise_multiplier: float) -> GaussianQuery:
         """Make the query of a registered name (else ValueError), with the sensitivity that its contribution states."""
@@ -110,8 +117,8 @@ class GaussianQuery:
 
         if self.noise_multiplier == 0:
             return total.double() / ONE
-        noise = discrete_gaussian(entropy, total.numel(), self.standard_deviation * ONE)
-        return (total.double() + noise.view(total.shape).to(total.device)) / ONE
+        noise = discrete_gaussian(entropy, total.numel(), self.standard_deviation * ONE).long()
+        return (total + noise.view(total.shape).to(total.device)).double() / ONE
 
     def statement(self, delta: float) -> QueryStatement:
         """Make the entry in ``privacy.json``; its ε is that of this query alone."""

@@ -15,7 +15,7 @@ from primorl.evaluate.private.dptd import Dptd
 from primorl.evaluate.private.estimator import Estimator, EvaluationState, FirstStateValue, OneRelease, run
 from primorl.evaluate.private.lstd import Lstd
 from primorl.evaluate.private.model_check import ModelCheck
-from primorl.evaluate.private.problem import Episodes, Problem
+from primorl.evaluate.private.problem import Episodes, Problem, sum_of_rows
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.queries import ONE
 from primorl.privacy.mechanism.sampling import SeededEntropy
@@ -160,3 +160,11 @@ def test_a_cohort_of_nobody_releases_noise_and_a_checkpoint_restores_the_run() -
         run(estimator, asked, plan, source, replace(whole, asked=1, answers={}))
     with pytest.raises(ValueError, match="the number of private units differs"):
         run(estimator, asked, plan, payers(5, 1.0))
+
+
+def test_padding_changes_no_bit_of_a_units_sum() -> None:
+    """Longer neighbours ask for more padding. The twin: torch's own sum."""
+    numbers = torch.rand(50, 77, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    padded = [torch.nn.functional.pad(numbers, (0, more)) for more in (1, 5, 50, 123)]
+    assert all(torch.equal(sum_of_rows(each), sum_of_rows(numbers)) for each in padded)
+    assert not all(torch.equal(each.sum(1), numbers.sum(1)) for each in padded)
