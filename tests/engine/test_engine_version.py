@@ -15,7 +15,7 @@ ENGINE = (
     "data/storage/*.py",
     "data/private.py",
 )
-SOURCES = "a3f37def333491ab3af355fac646340bd12eeb600ef19560f074b065944ededc"
+SOURCES = "5c419f269a6c8411b111d9d3d3055f830d05e1740171a6cd45dac420805d89cc"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:

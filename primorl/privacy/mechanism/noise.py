@@ -24,8 +24,9 @@ _DIGITS, _MORE_BITS = 100, 256  # of exact decisions
 def discrete_gaussian(entropy: Entropy, count: int, scale: float) -> Tensor:
     """Draw ``count`` independent whole numbers k with probability proportional to exp(-k² / 2σ²), float64.
 
-    σ is the next whole number from √(``scale``² + 36) on. The law is exact: no decision depends on rounding. So
-    attacks that read the rounding of floating-point noise (Mironov 2012; Jin et al. 2022) find nothing.
+    σ is the next whole number above √(``scale``² + 36). No decision depends on the rounding of float64, so the law is
+    exact up to the digits of `_decided` (a probability of 1e-90 a draw) and its end at 24σ (1e-126). Attacks that read
+    the rounding of floating-point noise (Mironov 2012; Jin et al. 2022) find nothing.
 
     Formal guarantee: adding these to a vector of whole numbers is at least as private as adding N(0, ``scale``²) to
     each of its numbers. Take a continuous X ~ N(0, σ² - 36) and, given X, a whole number Y with probability
@@ -43,7 +44,7 @@ def discrete_gaussian(entropy: Entropy, count: int, scale: float) -> Tensor:
     """
     if not 0 < scale < _LARGEST:
         raise ValueError(f"scale: found {scale}, allowed is above 0 and below {_LARGEST}, where all numbers are exact")
-    deviation = math.ceil(math.hypot(scale, _SMOOTHING))
+    deviation = math.floor(math.hypot(scale, _SMOOTHING)) + 1  # above it also where the root is rounded down
     drawn, filled = np.empty(count), 0
     while filled < count:
         accepted = _accepted(entropy, min(_BLOCK, 64 + 3 * (count - filled) // 2), deviation)[: count - filled]

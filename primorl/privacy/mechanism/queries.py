@@ -101,7 +101,7 @@ class GaussianQuery:
         return dp_event.GaussianDpEvent(self.noise_multiplier)
 
     def release(self, total: Tensor, entropy: Entropy) -> Tensor:
-        """Compute the sum + N(0, (z · sensitivity)² I), float64 in units of 1: the only value that is released.
+        """Compute the sum + discrete N(0, (z · sensitivity)² I), float64 in units of 1: the only released value.
 
         ``total`` is the sum of the units' contributions, int64 (in multiples of 1 / ONE), of any shape; sensitive,
         discard right after use.
@@ -111,7 +111,7 @@ class GaussianQuery:
         if self.noise_multiplier == 0:
             return total.double() / ONE
         noise = discrete_gaussian(entropy, total.numel(), self.standard_deviation * ONE)
-        return (total.double() + noise.view(total.shape).to(total.device)) / ONE
+        return (total + noise.view(total.shape).to(total.device, total.dtype)).double() / ONE
 
     def statement(self, delta: float) -> QueryStatement:
         """Make the entry in ``privacy.json``; its ε is that of this query alone."""
