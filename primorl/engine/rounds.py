@@ -136,7 +136,7 @@ class Rounds:
 
 
 def chunk_sizes(setup: TrainingSetup) -> list[tuple[int, list[int]]]:
-    """List the numbers of rows of a batch, each with the sizes of its chunks, among which no unit's update may differ."""
+    """List the rows of a batch, each with the sizes of its chunks, among which no unit's update may differ."""
     if setup.execution.device.type == "cpu":
         return [(rows, _cpu_sizes(setup, 1, rows)) for rows in _all_rows(setup)]
     sizes = {(rows, _gpu_size(setup, 1 << doublings, rows)) for rows in _all_rows(setup) for doublings in range(31)}

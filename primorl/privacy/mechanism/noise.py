@@ -94,7 +94,7 @@ def _more(entropy: Entropy) -> int:
 
 @cache
 def _exact_bounds() -> list[Decimal]:
-    """Compute the bounds of a uniform number between the blocks: sums of exp(-b²/2) over b = 0 … n, as shares of the whole."""
+    """Compute the bounds of a uniform number between the blocks: shares of Σ exp(-b²/2) up to b = n in the whole."""
     with localcontext() as context:
         context.prec = _DIGITS
         weights = [(-Decimal(block * block) / 2).exp() for block in range(24)]  # exp(-24²/2) is 1e-125
@@ -104,7 +104,7 @@ def _exact_bounds() -> list[Decimal]:
 
 @cache
 def _bounds() -> npt.NDArray[np.int64]:
-    """Return the cells of 2⁻⁵³ in which the bounds lie, ascending. Several lie in the last cell: `_decided` tells them apart."""
+    """Return the cells of 2⁻⁵³ of the bounds, ascending. Several lie in the last cell: `_decided` tells them apart."""
     with localcontext() as context:
         context.prec = _DIGITS
         return np.array([int(bound * _CELLS) for bound in _exact_bounds()])
