@@ -29,7 +29,7 @@ def is_alive(known: str) -> bool:
 
 
 def is_worker() -> bool:
-    """Whether torchrun's variables say that this is not the first process."""
+    """Tell whether torchrun's variables say that this is not the first process."""
     return os.environ.get("RANK", "0") != "0"
 
 

@@ -385,9 +385,10 @@ def local_batches(
 ) -> LocalBatches:
     """Shuffle every unit's transitions, anew for each epoch, and cut them into its local batches.
 
-    The orders (and, with ``max_transitions_per_unit``, the uniform subset used in this round) are secret and
-    independent across units. Drawn from a seed, they would depend on the rest of the cohort, and an adversary who
-    knows the seed would see one person's absence move all updates.
+    A unit that takes one step on all of its rows keeps their order, which would change nothing but last bits. The
+    orders (and, with ``max_transitions_per_unit``, the uniform subset used in this round) are secret and independent
+    across units. Drawn from a seed, they would depend on the rest of the cohort, and an adversary who knows the seed
+    would see one person's absence move all updates.
 
     Args:
         source: the private units.
@@ -400,12 +401,7 @@ def local_batches(
     batch_size, epochs, max_transitions = rows or local.batch_size, local.local_epochs, local.max_transitions_per_unit
     lengths = source.lengths(units)
     most = int(lengths.max()) if len(units) else 0
-    place = torch.arange(most, device=lengths.device)
-    order = place.where(place < lengths.unsqueeze(1), 0)
-    # All rows in one batch need no order. Whether they have one must not depend on the other units.
-    chosen = lengths > max_transitions if local.one_batch and max_transitions is not None else lengths >= 0
-    if chosen.any():
-        order = torch.where(chosen.unsqueeze(1), _shuffled(lengths, most, entropy), order)
+    order = _first_order(lengths, most, local, entropy)
     if max_transitions is not None and max_transitions < most:
         order, most = order[:, :max_transitions], max_transitions
         lengths = lengths.clamp(max=max_transitions)
@@ -433,6 +429,21 @@ def local_batches(
         targets=normaliser.targets(_by_step(targets, by_step)),
         weights=weights.repeat(1, epochs, 1).transpose(0, 1).to(torch.float32).contiguous(),
     )
+
+
+def _first_order(lengths: Tensor, most: int, local: LocalTraining, entropy: Entropy) -> Tensor:
+    """Order of the first epoch, ``[U, most]``: secret, but for units that take one step on all of their rows.
+
+    Each unit's own length decides: another order has other last bits, and they must not tell who shares the chunk.
+    """
+    bound = local.max_transitions_per_unit
+    if not local.one_batch or bound is None:
+        return _shuffled(lengths, most, entropy)
+    place = torch.arange(most, device=lengths.device)
+    as_they_come = place.where(place < lengths.unsqueeze(1), 0)
+    if most <= bound:
+        return as_they_come
+    return as_they_come.where(lengths.unsqueeze(1) <= bound, _shuffled(lengths, most, entropy))
 
 
 def _shuffled(lengths: Tensor, most: int, entropy: Entropy) -> Tensor:

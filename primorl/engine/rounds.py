@@ -136,7 +136,7 @@ class Rounds:
 
 
 def chunk_sizes(setup: TrainingSetup) -> list[tuple[int, list[int]]]:
-    """List all rows of a batch, with the sizes that chunks have then, among which a unit's update must not differ."""
+    """List the rows of a batch, each with the sizes of its chunks, among which no unit's update may differ."""
     if setup.execution.device.type == "cpu":
         return [(rows, _cpu_sizes(setup, 1, rows)) for rows in _all_rows(setup)]
     sizes = {(rows, _gpu_size(setup, 1 << doublings, rows)) for rows in _all_rows(setup) for doublings in range(31)}
@@ -165,7 +165,7 @@ def chunks(setup: TrainingSetup, cohort: Tensor, lengths: Tensor, threads: int) 
 
 
 def _cut(setup: TrainingSetup, cohort: Tensor, lengths: Tensor, rows: int, threads: int) -> list[tuple[Tensor, int]]:
-    """Cut units whose batches have so many rows."""
+    """Cut units with batches of ``rows`` rows into chunks."""
     if not len(cohort):
         return []
     if setup.execution.device.type != "cpu":
@@ -185,7 +185,7 @@ def _cut(setup: TrainingSetup, cohort: Tensor, lengths: Tensor, rows: int, threa
 
 
 def _all_rows(setup: TrainingSetup) -> list[int]:
-    """List the rows that a batch may have, ascending: of one step on all rows of a unit, powers of two from 8 on."""
+    """List the numbers of rows of a batch, ascending: powers of two from 8 on where units take one step on all rows."""
     most = setup.local.batch_size
     if not setup.kernel().one_product:
         return [most]

@@ -161,7 +161,7 @@ def _products(features: Polynomials) -> list[tuple[tuple[int, ...], list[list[in
 
 @cache
 def _places(features: Polynomials, device: torch.device) -> list[list[Tensor]]:
-    """Columns of the factors of `_products`, as indices on ``device``."""
+    """Return the columns of the factors of `_products`, as indices on ``device``."""
     import torch
 
     return [[torch.tensor(columns, device=device) for columns in factors] for _, factors in _products(features)]

@@ -15,7 +15,7 @@ ENGINE = (
     "data/storage/*.py",
     "data/private.py",
 )
-SOURCES = "9dcf8de17ae6e30e7d218ca5463d924c710bd0969b76705dff88ae250ed6da84"
+SOURCES = "59342a654cf20d9eaee6412ff1e0c13ff15bc111a213e50f14411ddb140f6664"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:

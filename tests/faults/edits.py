@@ -41,7 +41,7 @@ def expression(old: str, new: str) -> Edit:
 
 
 def call(name: str, new: str) -> Edit:
-    """Replace the only call of ``name``, such as ``normals`` or ``.clamp`` (a method of whatever)."""
+    """Replace the only call of ``name``, such as ``discrete_gaussian`` or ``.clamp`` (a method of whatever)."""
     return _replacing(lambda node: isinstance(node, ast.Call) and _calls(node, name), new, f"call of {name}")
 
 

@@ -19,13 +19,13 @@ import pytest
 import torch
 import yaml
 
-from pipeline import evaluate, evaluate_private, train_model
+from pipeline import evaluate, train_model
 from pipeline.runner import run_stage
 from primorl.base.files import write_json
 from primorl.commands.main import main
 from primorl.engine import linear
 from primorl.model.architecture import PublicLosses
-from primorl.paid import audits
+from primorl.paid import audits, private_evaluation
 from primorl.privacy.accounting import figures
 from tests.data.builders import episode, write_raw
 from tests.projects import ROOT, inside, write_settings
@@ -167,13 +167,21 @@ def outputs(
         found.content[name] = text.encode()
 
     def stage(name: str, leak: Callable[[Any], None]) -> int:
+        script = import_module(f"pipeline.{name}")
+
         def body(params: Any, log: Any) -> None:
-            import_module(f"pipeline.{name}").body(params, log)
+            script.body(params, log)
             leak(log)
+
+        def idle(params: Any) -> bool:
+            if not (hasattr(script, "idle") and script.idle(params)):
+                return False
+            leak(None)
+            return True
 
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(sys, "argv", [name])
-            return run_stage(name, "", body)
+            return run_stage(name, "", body, idle)
 
     def command(words: str, leak: Callable[[Any], None]) -> int:
         status = main(words.split())
@@ -192,7 +200,7 @@ def outputs(
         patched.setattr(audits, "enough_runs", lambda plan, canaries: 16)
         # Computed from released things alone, and slow.
         patched.setattr(linear, "_TEACHING_STEPS", 10)
-        patched.setattr(evaluate_private, "ROLLOUTS", 64)
+        patched.setattr(private_evaluation, "ROLLOUTS", 64)
         patched.setattr(evaluate, "log_episode", lambda *given: None)
         patched.setattr(figures, "figures", _figures)
         patched.setattr(figures, "GROUP_SIZES", ())

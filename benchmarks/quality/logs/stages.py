@@ -26,7 +26,8 @@ def main() -> int:
         if find_spec(f"pipeline.{name}") is None:
             continue
         started = time.perf_counter()
-        status = run_stage(name, name, import_module(f"pipeline.{name}").body)
+        stage = import_module(f"pipeline.{name}")
+        status = run_stage(name, name, stage.body, getattr(stage, "idle", None))
         seconds[name] = round(time.perf_counter() - started, 1)
         SECONDS.write_text(json.dumps(seconds), encoding="utf-8")
         if status != 0:

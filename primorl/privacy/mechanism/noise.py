@@ -24,9 +24,9 @@ _DIGITS, _MORE_BITS = 100, 256  # of exact decisions
 def discrete_gaussian(entropy: Entropy, count: int, scale: float) -> Tensor:
     """Draw ``count`` independent whole numbers k with probability proportional to exp(-k² / 2σ²), float64.
 
-    σ is a whole number of at least √(``scale``² + 36). The law is exact up to a mass of 1e-90, and no decision depends
-    on the rounding of floats. So attacks that read the rounding of floating-point noise (Mironov 2012; Jin et al. 2022)
-    find nothing.
+    σ is a whole number above √(``scale``² + 36). No decision depends on the rounding of float64, so the law is
+    exact up to the digits of `_decided` (a probability of 1e-90 a draw) and its end at 24σ (1e-126). Attacks that read
+    the rounding of floating-point noise (Mironov 2012; Jin et al. 2022) find nothing.
 
     Formal guarantee: adding these to a vector of whole numbers is at least as private as adding N(0, ``scale``²) to
     each of its numbers. Take a continuous X ~ N(0, σ² - 36) and, given X, a whole number Y with probability
@@ -94,7 +94,7 @@ def _more(entropy: Entropy) -> int:
 
 @cache
 def _exact_bounds() -> list[Decimal]:
-    """Bounds of a uniform number between the blocks: sums of exp(-b²/2) over b = 0 … n, as shares of the whole."""
+    """Compute the bounds of a uniform number between the blocks: shares of Σ exp(-b²/2) up to b = n in the whole."""
     with localcontext() as context:
         context.prec = _DIGITS
         weights = [(-Decimal(block * block) / 2).exp() for block in range(24)]  # exp(-24²/2) is 1e-125
@@ -104,7 +104,7 @@ def _exact_bounds() -> list[Decimal]:
 
 @cache
 def _bounds() -> npt.NDArray[np.int64]:
-    """Cells of 2⁻⁵³ in which the bounds lie, ascending. Several lie in the last cell: `_decided` tells them apart."""
+    """Return the cells of 2⁻⁵³ of the bounds, ascending. Several lie in the last cell: `_decided` tells them apart."""
     with localcontext() as context:
         context.prec = _DIGITS
         return np.array([int(bound * _CELLS) for bound in _exact_bounds()])

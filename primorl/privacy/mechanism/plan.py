@@ -28,11 +28,11 @@ _MOST_NOISE = 1e5  # beyond, noise on the grid would not be exact
 class Plan:
     """A private mechanism: everything that bears on privacy, and nothing else.
 
-    In each round, every one of ``units`` private units joins with probability q (`cohort`) and contributes a vector
-    of L2 norm at most C (``clip``). The sum of the contributions, plus one Gaussian draw of standard deviation zC, is
-    divided by a public constant, qK by default (`release`). Before the rounds, each of ``queries`` is answered once,
-    over all units (`answer`). This is the mechanism of PriMORL's Algorithm 2, where a contribution is one unit's update
-    of the whole ensemble; any other bounded contribution works the same way (docs/mechanism.md).
+    In each round, every one of ``units`` private units joins with probability q (`cohort`) and contributes a vector of
+    L2 norm at most C (``clip``). The sum of the contributions, plus one draw of discrete Gaussian noise of standard
+    deviation zC, is divided by a public constant, qK by default (`release`). Before the rounds, each of ``queries`` is
+    answered once, over all units (`answer`). This is the mechanism of PriMORL's Algorithm 2, where a contribution is
+    one unit's update of the whole ensemble; any other bounded contribution works the same way (docs/mechanism.md).
 
     Formal guarantee: with ``noise_multiplier`` > 0, C finite and unseeded entropy, the sequence of the answers and
     ``rounds`` releases is (ε, δ)-DP under zero-out adjacency, ε being `spent`. Two datasets of the same K, a public
@@ -57,7 +57,7 @@ class Plan:
         unit: of privacy, such as ``trajectory`` or ``person``.
         sampler: which units join a round.
         clip: bounds the contribution of one unit to a round, and states the sensitivity of the sum.
-        noise_multiplier: z. The noise of a round has standard deviation z times the clip's sensitivity.
+        noise_multiplier: z. The standard deviation of a round's noise is at least z times the clip's sensitivity.
         rounds: T, the most rounds that are run. All of them are paid for.
         delta: δ, at which ε is stated.
         queries: answered beside the rounds, each once.
@@ -155,7 +155,7 @@ class Plan:
         return self.sampler.sample(len(self.local_units), self.entropy)
 
     def release(self, total: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Compute (sum of clipped contributions + N(0, (zC)² I)) / (qK), float32: the only release of a round.
+        """Compute (sum of clipped contributions + discrete N(0, (zC)² I)) / (qK), float32: the only release of a round.
 
         ``total`` holds float64 tensors that together are the sum of the cohort's clipped contributions; sensitive,
         discard right after use. It is rounded to whole multiples of `grid`, on which the contributions of training lie

@@ -108,7 +108,7 @@ class GaussianQuery:
         return dp_event.GaussianDpEvent(self.noise_multiplier)
 
     def release(self, total: Tensor, entropy: Entropy) -> Tensor:
-        """Compute the sum + N(0, (z · sensitivity)² I), float64 in units of 1: the only value that is released.
+        """Compute the sum + discrete N(0, (z · sensitivity)² I), float64 in units of 1: the only released value.
 
         ``total`` is the sum of the units' contributions, int64 (in multiples of 1 / ONE), of any shape; sensitive,
         discard right after use.
