@@ -89,6 +89,12 @@ class Workspace:
         return self.take(name, layer, (pairs * stride,)).as_strided((pairs, rows, columns), (stride, columns, 1))
 
 
+def one_product(shape: Network, local: LocalTraining) -> bool:
+    """Tell whether units take one step from the same weights, of linear heads: see `Kernel._step_of_heads`."""
+    one_network = shape.members == 1 and not shape.hidden and not shape.spread
+    return one_network and local.one_batch and local.weight_decay == 0
+
+
 class Kernel:
     """Trains the units of one chunk after another, in memory that is used again.
 
@@ -101,13 +107,8 @@ class Kernel:
 
     def __init__(self, shape: Network, local: LocalTraining, clip: EnsembleClip, device: torch.device = _CPU) -> None:
         self.shape, self.local, self.clip, self.device = shape, local, clip, device
+        self.one_product = one_product(shape, local)
         self.workspace = Workspace(device)
-
-    @property
-    def one_product(self) -> bool:
-        """Whether units take one step from the same weights, of linear heads: see `_step_of_heads`."""
-        one_network = self.shape.members == 1 and not self.shape.hidden and not self.shape.spread
-        return one_network and self.local.one_batch and self.local.weight_decay == 0
 
     @torch.inference_mode()
     def sum(self, start: Weights, batches: LocalBatches, grid: float = 0.0) -> list[Tensor]:

@@ -17,12 +17,19 @@ import torch
 from torch import Tensor
 
 from primorl.base.errors import PipelineError
-from primorl.engine.local_update import CohortSource, Kernel, LocalBatches, local_batches, with_idle_units
+from primorl.engine.local_update import (
+    CohortSource,
+    Kernel,
+    LocalBatches,
+    local_batches,
+    one_product,
+    with_idle_units,
+)
 from primorl.engine.setup import TrainingSetup
 from primorl.model.ensemble import Normaliser, Weights
 
-_MOST_ON_CPU = 64  # more units at once gain nothing,
-_ROWS_ON_CPU = 16384  # unless they have few rows each
+_MOST_ON_CPU = 64  # more units at once gain nothing
+_ROWS_ON_CPU = 16384  # of one product of linear heads
 _LEAST_ROWS = 8
 _TEST_STEPS = 2  # of the made-up unit in `check_setup`
 
@@ -156,11 +163,13 @@ def chunks(setup: TrainingSetup, cohort: Tensor, lengths: Tensor, threads: int) 
         threads: that work on chunks of their own.
     """
     found: list[Chunk] = []
-    fewer = torch.tensor(_all_rows(setup)[:-1], device=lengths.device)
+    rows_of_batches = _all_rows(setup)
+    fewer = torch.tensor(rows_of_batches[:-1], device=lengths.device)
     places = torch.searchsorted(lengths, fewer, right=True).tolist()
-    for rows, first, last in zip(_all_rows(setup), [0, *places], [*places, len(lengths)], strict=True):
-        of_rows = slice(first, last)
-        found += [(part, size, rows) for part, size in _cut(setup, cohort[of_rows], lengths[of_rows], rows, threads)]
+    for rows, first, last in zip(rows_of_batches, [0, *places], [*places, len(lengths)], strict=True):
+        found += [
+            (part, size, rows) for part, size in _cut(setup, cohort[first:last], lengths[first:last], rows, threads)
+        ]
     return found
 
 
@@ -187,14 +196,18 @@ def _cut(setup: TrainingSetup, cohort: Tensor, lengths: Tensor, rows: int, threa
 def _all_rows(setup: TrainingSetup) -> list[int]:
     """List the numbers of rows of a batch, ascending: powers of two from 8 on where units take one step on all rows."""
     most = setup.local.batch_size
-    if not setup.kernel().one_product:
+    if not one_product(setup.architecture, setup.local):
         return [most]
-    return [*(1 << power for power in range(_LEAST_ROWS.bit_length() - 1, (most - 1).bit_length())), most]
+    rows = [_LEAST_ROWS]
+    while rows[-1] < most:
+        rows.append(2 * rows[-1])
+    return [*rows[:-1], most]
 
 
 def _cpu_sizes(setup: TrainingSetup, transitions: int, rows: int) -> list[int]:
     """List the sizes of chunks on a CPU, ascending, of units with at most ``transitions`` transitions."""
-    most = max(_MOST_ON_CPU, _ROWS_ON_CPU // rows) if setup.kernel().one_product else _MOST_ON_CPU
+    heads = one_product(setup.architecture, setup.local)
+    most = max(_MOST_ON_CPU, _ROWS_ON_CPU // rows) if heads else _MOST_ON_CPU
     largest = min(most, _units_that_fit(setup, transitions, rows))
     return [size for size in range(1, largest + 1) if _padded_size(size) == size]
 

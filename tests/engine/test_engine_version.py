@@ -15,7 +15,7 @@ ENGINE = (
     "data/storage/*.py",
     "data/private.py",
 )
-SOURCES = "59342a654cf20d9eaee6412ff1e0c13ff15bc111a213e50f14411ddb140f6664"
+SOURCES = "fe5e21711432794ad8b14634c9af264b08f28cc6a3ddca2bae3241f387875c0f"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
-from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
 _ZEROS = bytes(1 << 16)
 _UNUSED_BITS = np.uint64(11)
-CELL = 2.0**-53
 
 
 class Entropy(Protocol):
@@ -71,19 +69,16 @@ def integers(entropy: Entropy, count: int) -> np.ndarray[tuple[int], np.dtype[np
 
 
 def uniforms(entropy: Entropy, shape: tuple[int, ...]) -> Tensor:
-    """Draw independent uniforms in (0, 1), float64, 53 random bits each; never exactly 0 or 1."""
-    return cells(integers(entropy, math.prod(shape))).mul_(CELL).reshape(shape)
+    """Draw independent uniforms in (0, 1), float64, 53 random bits each; never exactly 0 or 1.
 
-
-def cells(words: NDArray[np.uint64]) -> Tensor:
-    """Convert the upper 53 bits k of each word to k + ¼, float64, in the words' own memory: from ¼ to 2⁵³ - 1.
-
-    A quarter, for the largest k plus a half would round to 2⁵³, and times 2⁻⁵³ be a one.
+    The upper 53 bits k of a word become (k + ¼) 2⁻⁵³: the largest k plus a half would round to 2⁵³, and give a one.
     """
     import torch
 
+    words = integers(entropy, math.prod(shape))
     np.right_shift(words, _UNUSED_BITS, out=words)
-    return torch.from_numpy(words.view(np.float64)).copy_(torch.from_numpy(words.view(np.int64))).add_(0.25)
+    whole = torch.from_numpy(words.view(np.int64))
+    return torch.from_numpy(words.view(np.float64)).copy_(whole).add_(0.25).mul_(2.0**-53).reshape(shape)
 
 
 @dataclass(frozen=True)

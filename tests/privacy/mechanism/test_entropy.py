@@ -11,8 +11,8 @@ from primorl.privacy.mechanism import noise
 from primorl.privacy.mechanism.noise import discrete_gaussian
 from primorl.privacy.mechanism.sampling import PoissonSampler, SeededEntropy, SystemEntropy, integers, uniforms
 
-BLOCK = 8192
-COUNT = 40 * BLOCK
+LAGS = 8192
+COUNT = 40 * LAGS
 SCALE = 2.0**27  # of a release's noise, in multiples of the grid
 DOUBT = 1e-6  # a sound generator falls below it once in a million tests
 
@@ -38,7 +38,7 @@ def _correlation(values: NDArray[np.float64]) -> float:
     """Of the most correlated of all lags up to two blocks, corrected for their number."""
     centred = (values - values.mean()) / values.std()
     spectrum = np.abs(np.fft.rfft(centred, 2 * values.size)) ** 2
-    at_lag = np.fft.irfft(spectrum)[1 : 2 * BLOCK + 2] / math.sqrt(values.size)
+    at_lag = np.fft.irfft(spectrum)[1 : 2 * LAGS + 2] / math.sqrt(values.size)
     return float(2 * stats.norm.sf(np.abs(at_lag).max()) * at_lag.size)
 
 
@@ -58,9 +58,9 @@ def test_a_wrong_law_is_told_apart() -> None:
         ({"variance"}, x * 0.97),
         ({"mean"}, x + 0.03),
         ({"tail"}, np.where(np.abs(x) > 4, 0.5, x)),
-        ({"fourth moment"}, np.where(np.arange(x.size) == 5 * BLOCK, 30.0, x)),
-        ({"correlation"}, (x + np.roll(x, BLOCK)) / math.sqrt(2)),  # one of two draws comes again
-        ({"correlation of squares"}, np.copysign(np.repeat(x[: COUNT // 2].reshape(-1, BLOCK), 2, 0).ravel(), x)),
+        ({"fourth moment"}, np.where(np.arange(x.size) == 5 * LAGS, 30.0, x)),
+        ({"correlation"}, (x + np.roll(x, LAGS)) / math.sqrt(2)),  # one of two draws comes again
+        ({"correlation of squares"}, np.copysign(np.repeat(x[: COUNT // 2].reshape(-1, LAGS), 2, 0).ravel(), x)),
     ):
         assert doubts(draws) >= found
 
