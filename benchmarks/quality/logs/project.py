@@ -25,8 +25,8 @@ from primorl.base import paths
 from primorl.base.paths import DATASETS, MODEL, MODELS, MOPO, PARAMS, PARTITIONS, PIPELINE, POLICY, SUMMARY
 from primorl.data.storage.parquet import PartReader
 from primorl.model.ensemble import SeedGenerators
-from primorl.policy.behaviour import FILE as BEHAVIOUR
 from primorl.policy.behaviour import BehaviourPolicy, released
+from primorl.policy.config import BEHAVIOUR_FILE as BEHAVIOUR
 from primorl.policy.exported import DeterministicPolicy
 from primorl.policy.member_values import Policies
 
