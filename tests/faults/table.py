@@ -278,7 +278,13 @@ CATCHERS = {
         Fault("sensitivity-shared-lanes", LOCAL_UPDATE, "Workspace.apart", value_of("stride", "size"))
     ],
     f"{INDEPENDENCE}::test_a_unit_moves_the_sum_by_its_own_update_exactly": [
-        Fault("sensitivity-rounded-sum", LOCAL_UPDATE, "Kernel.sum", call(".trunc_", "update.mul_(1 / grid)"))
+        Fault("sensitivity-rounded-sum", LOCAL_UPDATE, "Kernel.sum", call(".trunc_", "update.mul_(1 / grid)")),
+        Fault(
+            "sensitivity-order-of-others",
+            LOCAL_UPDATE,
+            "_first_order",
+            expression("lengths.unsqueeze(1) <= bound", "_ & False"),
+        ),
     ],
     "tests/engine/test_cohort.py::test_every_epoch_takes_each_transition_once": [
         Fault("sensitivity-weights-of-others", LOCAL_UPDATE, "local_batches", call("own.sum", "_.float().mean()"))
