@@ -204,7 +204,9 @@ def init(
             f"fill in, in datasets/{name}.yaml, from what is known beforehand and not from the rows: "
             f"{', '.join(draft.left)}; nothing trains before"
         )
-    print(f"then: cd {target} && primorl check && dvc repro")
+    print(
+        f"then: cd {target} && primorl check && dvc repro partition && primorl plan, which charge nothing; `dvc repro` charges"
+    )
 
 
 def _dataset_name(given: str | None, log: Path) -> str:
