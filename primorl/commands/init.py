@@ -204,9 +204,8 @@ def init(
             f"fill in, in datasets/{name}.yaml, from what is known beforehand and not from the rows: "
             f"{', '.join(draft.left)}; nothing trains before"
         )
-    print(
-        f"then: cd {target} && primorl check && dvc repro partition && primorl plan, which charge nothing; `dvc repro` charges"
-    )
+    print(f"then: cd {target} && primorl check && dvc repro partition && primorl plan; these charge nothing")
+    print("last: dvc repro, which charges")
 
 
 def _dataset_name(given: str | None, log: Path) -> str:
