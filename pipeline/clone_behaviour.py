@@ -21,7 +21,6 @@ def idle(params: Params) -> bool:
 
 def body(params: Params, run: StageRun) -> None:
     """Pay, clone, then write ``models/behaviour`` with its privacy statement."""
-    # Here, as an idle stage takes less time than these take to load
     from primorl.paid.clone import CLONING
     from primorl.paid.partitions import Partitions
     from primorl.paid.training import paid_training, write_behaviour

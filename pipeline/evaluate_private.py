@@ -21,7 +21,6 @@ def idle(params: Params) -> bool:
 
 def body(params: Params, run: StageRun) -> None:
     """Refuse what can be refused without private data, pay, ask, then write the answers with their statements."""
-    # Here, as an idle stage takes less time than these take to load
     from primorl.evaluate.private.model_values import values_in_model
     from primorl.paid.bill import Bill
     from primorl.paid.partitions import Partitions

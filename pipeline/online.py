@@ -27,7 +27,6 @@ def body(params: Params, run: StageRun) -> None:
     Everything that can be refused before anybody is met is refused before the ledger is asked. The ledger is asked
     before the first user is met.
     """
-    # Here, as an idle stage takes less time than these take to load
     from primorl.paid.online import online_run, paid_online, write_online
     from primorl.release.card import online_cards
 

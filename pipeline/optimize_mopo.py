@@ -20,7 +20,6 @@ def idle(params: Params) -> bool:
 
 def body(params: Params, run: StageRun) -> None:
     """Train and write ``models/mopo``."""
-    # Here, as an idle stage takes less time than these take to load
     import torch
     from dp_accounting import dp_event
 

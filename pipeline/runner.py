@@ -24,7 +24,10 @@ from primorl.tracking import StageRun, Usage, stage_run
 
 Body = Callable[[Params, StageRun], None]
 Idle = Callable[[Params], bool]
-"""Writes the outputs of a stage that has nothing to do, and tells whether it did."""
+"""Writes the outputs of a stage that has nothing to do, and tells whether it did.
+
+The body of such a stage imports what is slow to load, which would take longer than the idle stage itself.
+"""
 
 _BYTES_NEEDED = 32 << 20  # less free space than this would not hold a stage's log, checkpoints and small outputs
 
