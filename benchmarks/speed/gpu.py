@@ -22,7 +22,10 @@ from benchmarks.speed.local_update import bare, check, fresh_batches
 
 ROUND = FixedRound(members=5, width=128, transitions=1000, cohort=300, device="cuda")
 CHECKED = FixedRound(members=3, width=64, transitions=200, cohort=9, device="cuda")
-HEADS = FixedRound(members=1, width=0, transitions=64, cohort=10_000, device="cuda")
+HEADS = [
+    FixedRound(members=1, width=0, transitions=rows, cohort=cohort, device="cuda")
+    for cohort, rows in ((10_000, 64), (1_000_000, 20))
+]
 HIDDEN = 256
 _COMMAND = "python -m benchmarks.speed.gpu"
 # Of weights, a step reads forward and back, moves the update (read, write), takes its norm (read), scales it (read,
@@ -69,9 +72,11 @@ def round_rows() -> list[dict[str, object]]:
     }
     what = f"private round, {ROUND.name}"
     rows = [row(_COMMAND, what, taken, peer, name, peer / taken, "s") for name, peer in peers.items()]
-    taken, peer = seconds(rounds(HEADS)), seconds(rounds(replace(HEADS, device="cpu")), repeats=3)
-    what = f"private round of linear heads, {HEADS.name}"
-    return [*rows, row(_COMMAND, what, taken, peer, "the same on the CPU", peer / taken, "s")]
+    for size in HEADS:
+        taken, peer = seconds(rounds(size)), seconds(rounds(replace(size, device="cpu")), repeats=3)
+        what = f"private round of linear heads, {size.name}"
+        rows.append(row(_COMMAND, what, taken, peer, "the same on the CPU", peer / taken, "s"))
+    return rows
 
 
 def update_rows() -> list[dict[str, object]]:
