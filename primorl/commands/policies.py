@@ -3,16 +3,13 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from primorl.base.errors import PipelineError
-from primorl.base.paths import BEHAVIOUR, MODEL, PARAMS, POLICY, SELECTION
+from primorl.base.paths import PARAMS, SELECTION
 from primorl.commands.terminal import VoidOk, flag, given_path, option, path_option
-
-if TYPE_CHECKING:
-    from primorl.privacy.statement import Statement
 
 _Policy = Annotated[Path | None, path_option("DIR", "Folder of the policy.  [default: the recommended one]")]
 _AgainstAdvice = Annotated[
@@ -133,43 +130,20 @@ def export(
     """
     from primorl.evaluate.wording import guarantee
     from primorl.policy.advice import chosen, described
-    from primorl.policy.config import PolicyConfig
     from primorl.policy.loaded import read_policy
-    from primorl.privacy import statement
-    from primorl.release.bundle import refuse_void
+    from primorl.privacy.statement import Statement
+    from primorl.release.build import check_origin
     from primorl.use import onnx_file
 
     if out.suffix != ".onnx":
         raise PipelineError(f"--out: found {str(out)!r}; allowed is a name that ends in .onnx")
     folder = chosen(policy, against_advice=against_advice)
-    loaded, stated = read_policy(folder), statement.Statement.read(folder)
-    config = PolicyConfig.read(folder)
-    if config.variant == "mopo":
-        raise PipelineError(f"{folder}: variant mopo was trained on raw private transitions and is never released")
-    if not void_ok:
-        refuse_void(folder / statement.FILE, stated)
-    if stated.private:
-        _check_figures(folder, stated, near_clone=config.clone_error is not None)
+    loaded, stated = read_policy(folder), Statement.read(folder)
+    check_origin(folder, stated, void_ok=void_ok, against_advice=against_advice)
     rows, difference = onnx_file.export(loaded, stated, out, recommendation=described(folder))
     of = "of the actions differ" if loaded.discrete_actions else "of an action's range is the largest difference"
     print(f"{out}: opset {onnx_file.OPSET}; checked on {rows} observations: {difference:.2g} {of}")
     print(guarantee(stated.to_json()))
-
-
-def _check_figures(folder: Path, stated: "Statement", *, near_clone: bool) -> None:
-    """Refuse figures that are not those of the event, as `evaluate` and `primorl report` do.
-
-    The project's own policy is compared with the statements of model and clone as well. A policy elsewhere, such as
-    that of a bundle, is checked by itself; `primorl release --check` checks all of a bundle.
-    """
-    from primorl.privacy.stated_figures import check_alone, check_with_parts
-    from primorl.privacy.statement import FILE, Statement
-
-    parts = {str(part): Statement.read(part) for part in (MODEL, BEHAVIOUR) if (part / FILE).exists()}
-    if folder.resolve() == POLICY.resolve() and str(MODEL) in parts:
-        check_with_parts(folder, stated, parts, near_clone=near_clone)
-    else:
-        check_alone(folder / FILE, stated, near_clone=near_clone)
 
 
 def release(

@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import fields, replace
 from pathlib import Path
 from statistics import fmean
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -20,7 +21,7 @@ from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, finite, home, read_json, replaced_directory
 from primorl.base.paths import BEHAVIOUR, MODELS, PARTITIONS, SUMMARY
 from primorl.base.records import write_record
-from primorl.config.params import Params, Reading, declared_texts
+from primorl.config.params import Params, Reading, declared_texts, load_reading
 from primorl.data.storage.schema import Manifest
 from primorl.evaluate.private.results import MEAN_RETURN, PrivateEvaluation
 from primorl.evaluate.recommendation import Released
@@ -36,8 +37,8 @@ from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.composition import mechanism
 from primorl.privacy.ledger.account import fixed_epsilon
 from primorl.privacy.ledger.history import Charge
-from primorl.privacy.stated_figures import OURS
-from primorl.privacy.statement import OnlineProtocol, Statement
+from primorl.privacy.stated_figures import OURS, check_alone
+from primorl.privacy.statement import FILE, OnlineProtocol, Statement
 from primorl.release import bundle
 from primorl.release.bundle import check_cards, checked_policy, read_private_key, refuse_void, verify
 from primorl.release.bundle import sign as sign_bundle
@@ -69,6 +70,7 @@ from primorl.release.recheck import account_figures, check_statement, given, spe
 from primorl.run import Run
 
 CLONE_NOTE = "the mean return of the clone of today's practice in the released model, not measured: wrong where that is"
+_LEAVING = (paths.POLICY, BEHAVIOUR, paths.ONLINE)
 _PRIVATE = (paths.RAW, paths.TRAJECTORIES, PARTITIONS, paths.CONSENT, paths.WITHDRAWALS)
 _NO_TIME = 315532800  # 1980-01-01, the earliest time that archives can hold; a file's own would tell when it was made
 _FEWEST_HASH_DIGITS, _FEWEST_COUNT_DIGITS = 12, 4  # shorter ones match by chance
@@ -150,6 +152,42 @@ def release(
             bundle.sign(fresh, signer)
         forget_times(fresh)
     return released
+
+
+def check_origin(folder: Path, stated: Statement, *, void_ok: bool, against_advice: bool) -> None:
+    """Refuse a policy that may not leave: one rule for bundles and for single files such as ONNX.
+
+    A policy of this project must be one that `release` releases, so it is released into a folder that is deleted again.
+    One in a bundle needs a sound bundle. Elsewhere there is no ledger and no bundle to ask: of a policy there, only the
+    figures of the statement are compared with its event.
+
+    Args:
+        folder: of the policy.
+        stated: its statement.
+        void_ok: accept a void statement.
+        against_advice: accept a policy that its run advises against.
+    """
+    own = next((each for each in _LEAVING if folder.resolve() == each.resolve()), None)
+    if own is not None:
+        with TemporaryDirectory() as scratch:
+            target, params = Path(scratch) / "bundle", load_reading(paths.PARAMS)
+            if own == paths.ONLINE:
+                release_online(target, params, void_ok=void_ok)
+            else:
+                name: Any = own.as_posix()
+                release(target, params, void_ok=void_ok, policy=name, against_advice=against_advice)
+    elif is_online(folder.parent):
+        check_online(folder.parent, void_ok=void_ok)
+    elif is_bundle(folder.parent):
+        bundle.check(folder.parent, void_ok=void_ok)
+    else:
+        config = PolicyConfig.read(folder)
+        if config.variant == "mopo":
+            raise PipelineError(f"{folder}: variant mopo was trained on raw private transitions and is never released")
+        if not void_ok:
+            refuse_void(folder / FILE, stated)
+        if stated.private:
+            check_alone(folder / FILE, stated, near_clone=config.clone_error is not None)
 
 
 def finish(fresh: Path, cards: Mapping[str, str]) -> None:

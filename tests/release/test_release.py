@@ -68,6 +68,22 @@ def test_a_bundle_is_these_files_and_checks(project: Path, capsys: pytest.Captur
     assert snapshot(made("again")) == snapshot(Path("out"))
 
 
+def test_an_exported_policy_passes_what_a_bundle_passes(
+    project: Path, original: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Weights that no charge made leave neither way, nor do those of a bundle that was edited."""
+    pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
+    shutil.copytree(original, project / "bundle")
+    export = ["export", "--out", "policy.onnx", "--policy"]
+    for folder, changed in (("models/policy", MODEL / WEIGHTS), ("bundle/policy", Path("bundle/policy/config.json"))):
+        Path("policy.onnx").unlink(missing_ok=True)
+        assert cli.main([*export, folder]) == 0, capsys.readouterr().err
+        Path("policy.onnx").unlink()
+        changed.write_bytes(changed.read_bytes() + b" ")
+        assert cli.main([*export, folder]) == 1
+        assert (str(changed.parent) in capsys.readouterr().err, Path("policy.onnx").exists()) == (True, False)
+
+
 def test_what_leaves_is_what_the_stages_wrote(released: Path, trained: Path) -> None:
     """The policy knows its columns and their public range; the card has the exact ε and the public trajectories."""
     for name in ("dynamics/model.safetensors", "dynamics/config.json", "policy/policy.safetensors"):
