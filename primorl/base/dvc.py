@@ -13,7 +13,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Set
+from collections.abc import Iterator, Set
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
@@ -189,6 +190,37 @@ def restore_outputs(stage: str) -> list[str]:
 def missing_outputs() -> list[str]:
     """Paths of all outputs that ``dvc.lock`` lists and that are not in the workspace."""
     return list(_missing())
+
+
+def changed_params() -> list[str]:
+    """List params of the last run that have another value now, as ``FILE: KEY: BEFORE → NOW``, by ``dvc.lock``."""
+    found: dict[str, None] = {}  # a param of several stages is listed once
+    with suppress(OSError, KeyError, TypeError, AttributeError, yaml.YAMLError):  # no lock, or DVC reports it
+        for stage in _parsed((workspace() / LOCK).read_text(encoding="utf-8"))["stages"].values():
+            for file, before in stage.get("params", {}).items():
+                now = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+                for key, value in _leaves(before):
+                    here: Any = now
+                    for part in key.split("."):
+                        here = here.get(part) if isinstance(here, dict) else None
+                    if _number(here) != _number(value):
+                        found[f"{file}: {key}: {json.dumps(value)} → {json.dumps(here)}"] = None
+    return list(found)
+
+
+def _number(value: Any) -> Any:
+    """Convert text such as ``1e-05``, which DVC writes for a number and YAML 1.1 reads as a string."""
+    with suppress(TypeError, ValueError):
+        return float(value)
+    return value
+
+
+def _leaves(params: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    if not (isinstance(params, dict) and params):
+        yield key, params
+        return
+    for name, value in params.items():
+        yield from _leaves(value, f"{key}.{name}" if key else str(name))
 
 
 def recorded_file(output: Path, name: str | None = None) -> str | None:

@@ -40,6 +40,7 @@ def summary(
       primorl summary --links           and where the report and the run in MLflow are
       primorl summary --json            metrics/summary.json itself
     """
+    from primorl.base.dvc import changed_params
     from primorl.evaluate.summary import Summary
     from primorl.evaluate.wording import text
 
@@ -47,6 +48,8 @@ def summary(
     stale = other_files(found)
     if stale is not None:
         print(f"warning: {SUMMARY}: {stale}", file=sys.stderr)
+    if changed := changed_params():
+        print(f"note: changed since this run: {'; '.join(changed)}; `dvc repro` makes it again", file=sys.stderr)
     if found.spent_on_dataset is not None:
         _mention_later_charges(found.spent_on_dataset.charges)
     content = found.to_json()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from primorl.base import dvc
-from primorl.base.dvc import Status, changed_stages, hint, missing_outputs, restore_outputs, run_dvc
+from primorl.base.dvc import Status, changed_params, changed_stages, hint, missing_outputs, restore_outputs, run_dvc
 from primorl.base.errors import PipelineError
 from tests.projects import ROOT
 
@@ -63,7 +63,9 @@ def test_a_project_is_asked_and_restored(project: Path, monkeypatch: pytest.Monk
     assert changed_stages() == set()
     Path("params.yaml").write_text("word: two\n")
     assert changed_stages() == {"make"}
+    assert changed_params() == ['params.yaml: word: "one" → "two"']
     repro("two")
+    assert changed_params() == []
     two = made()
     assert (one[1], two[1]) == ("one", "two")
     assert repro("bad")[0] is False
