@@ -1,9 +1,8 @@
-"""Compare the bounds of both audits with the claim: ``python -m benchmarks.privacy.audits --repeats 5``.
+"""Compare the bounds of the audit of the mechanism with the claim: ``python -m benchmarks.privacy.audits --repeats 5``.
 
 The audit of the mechanism has the default run's q, T and C with the noise of ε 0.5, 1 and 3, as `primorl audit
 mechanism` makes it. The same claims of a mechanism with half the noise must be refuted, and many smaller audits count
-how often a bound passes a true claim. The one-run audit trains small networks with and without noise;
-``--only-one-run`` makes it alone.
+how often a bound passes a true claim.
 """
 
 import argparse
@@ -15,8 +14,6 @@ import torch
 from torch import Tensor
 
 from benchmarks.machine import row, write
-from primorl.engine.one_run_audit import Units, audit_one_run
-from primorl.model.architecture import Architecture
 from primorl.paid.audits import CONFIDENCE, MECHANISM_CANARIES
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.audits.bounds import LowerBound
@@ -24,11 +21,9 @@ from primorl.privacy.audits.canaries import audit_mechanism, enough_runs
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
-from tests.units import training_setup
 
 Q, ROUNDS, NORM, UNITS, DELTA = 0.1, 150, 0.35, 2940, 1e-5
 SMALL = 4  # runs of a small audit
-ONE_RUN = (1.0, 3.0, 10.0, None)
 
 
 class HalfTheNoise(Plan):
@@ -46,12 +41,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5, help="full audits of each claim")
     parser.add_argument("--small", type=int, default=40, help="small audits of each claim")
-    parser.add_argument("--only-one-run", action="store_true", help="leave the audit of the mechanism out")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    write("audit_one_run", [made for epsilon in ONE_RUN for made in one_run(epsilon, arguments.repeats)])
-    if arguments.only_one_run:
-        return
     command = f"python -m benchmarks.privacy.audits --repeats {arguments.repeats} --small {arguments.small}"
     rows = []
     for epsilon in (0.5, 1.0, 3.0):
@@ -76,30 +67,6 @@ def main() -> None:
         canaries = SMALL * MECHANISM_CANARIES
         rows.append(count(command, f"claim {epsilon:g}, {canaries} canaries: audits with a bound above it", small))
         write("audits", rows)
-
-
-def one_run(epsilon: float | None, repeats: int) -> list[dict[str, object]]:
-    """Median bounds of end-to-end audits at the noise of ``epsilon``; None: without noise."""
-    shape = Architecture(21, 1, 2, (64, 64), -1.0, 0.5)  # canaries crowd an input space of few dimensions
-    q, rounds, canaries = 0.5, 400, 200
-    multiplier = 0.0 if epsilon is None else solve_noise_multiplier(epsilon, DELTA, q, rounds)
-    clip = EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
-    audited = Plan(100 + canaries, "trajectory", PoissonSampler(q), clip, multiplier, rounds, DELTA)
-    setup = training_setup(audited, shape)
-    inputs = torch.randn(100, 16, shape.inputs, generator=torch.Generator().manual_seed(0))
-    source = Units(inputs, torch.sin(inputs)[..., : shape.targets])
-    audits = [
-        audit_one_run(setup, source, source.flat(), canaries=canaries, confidence=CONFIDENCE, on_round=lambda: None)
-        for _ in range(repeats)
-    ]
-    claim = "no noise" if epsilon is None else f"claim {epsilon:g}"
-    command = f"python -m benchmarks.privacy.audits --repeats {repeats} --only-one-run"
-    rows = []
-    for number, bound in enumerate(audits[0].bounds):
-        middle = statistics.median(found.bounds[number].epsilon for found in audits)
-        share = None if epsilon is None else middle / epsilon
-        rows.append(row(command, f"{claim}, {bound.name}", middle, epsilon, "the claim", share, "epsilon"))
-    return rows
 
 
 def plan(kind: type[Plan], epsilon: float) -> Plan:

@@ -1,0 +1,402 @@
+"""Audit one run of the whole pipeline, from a CSV to the bundle: ``python -m benchmarks.privacy.whole_audit``.
+
+Of m candidates a random half is in the log. All stages run once on it, in this process. The attacker knows the rows of
+all candidates and sees every release of every charged mechanism: rounds and queries of model and clone, and the answer
+to the question about today's returns. By public code it computes each candidate's contribution to each release, and
+scores the candidate by the sum of its log-likelihood ratios. The bounds are those of `primorl.privacy.audits.bounds`.
+"""
+
+import json
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, chdir, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pandas as pd
+import torch
+import yaml
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from torch import Tensor
+
+from benchmarks.machine import ROOT, keep, put, read, row
+from pipeline.runner import run_stage
+from primorl.base.paths import BEHAVIOUR, MODEL, PARAMS, PRIVATE, PRIVATE_EVALUATION
+from primorl.commands.main import app
+from primorl.data.storage.rows import UnitStore
+from primorl.engine import linear
+from primorl.engine.local_update import local_batches
+from primorl.engine.rounds import Rounds
+from primorl.engine.setup import CloningSource
+from primorl.evaluate.private.behaviour import Behaviour
+from primorl.evaluate.private.problem import Episodes
+from primorl.model.ensemble import GaussianEnsemble
+from primorl.paid.audits import CONFIDENCE
+from primorl.policy.exported import DeterministicPolicy
+from primorl.privacy.accounting.gaussian import gaussian_epsilon, gaussian_mean
+from primorl.privacy.audits.bounds import LowerBound, Observations, lower_bound
+from primorl.privacy.mechanism import noise
+from primorl.privacy.mechanism.clipping import L2Clip
+from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.queries import ONE, BoundedSum, Fractions, GaussianQuery
+from primorl.privacy.mechanism.sampling import PoissonSampler
+from primorl.privacy.statement import Statement
+
+DELTA = 1e-5
+COMMAND = "python -m benchmarks.privacy.whole_audit"
+CANDIDATES = {3.0: 6_000, 1.0: 20_000, 0.5: 40_000}
+OBSERVED, ACTIONS = 12, 6
+SHARES = (0.68, 0.2, 0.1)
+"""Of the squared Gaussian mean: model, clone, answers."""
+MOST_SHRUNK = 600  # numbers of a release; of more, none is taken for noisier than another
+ARTEFACTS = {"model": "train_model", "clone": "clone_behaviour", "answers": "evaluate_private"}
+ATTACKERS = ("together", *ARTEFACTS, "model file", "policy file", "random")
+RELEASES, HALF = "repeated releases with a bound above it", ", half the noise"
+CURVES = (
+    ("largest of four bounds, all releases", False, "together, largest"),
+    ("one_run_fdp, all releases", False, "together, one_run_fdp"),
+    ("an attacker who scores at random", False, "random, largest"),
+    ("half the noise, all releases", True, "together, largest"),
+)
+DATA = ("collect", "ingest", "partition")
+PAID = ("train_model", "clone_behaviour", "optimize_policy", "optimize_mopo", "evaluate_private", "evaluate")
+Floats = NDArray[np.float64]
+Booleans = NDArray[np.bool_]
+Rows = Callable[[UnitStore], Tensor]
+
+
+@dataclass(frozen=True)
+class Release:
+    """A release: the stage, what it is, the noisy sum ``[n]``, its noise, and candidates' contributions ``[m, n]``."""
+
+    stage: str
+    what: str
+    noisy: Tensor
+    deviation: float
+    contributions: Rows
+
+
+class Tap:
+    """Records all releases of the mechanisms, and how a contribution to each follows from earlier releases."""
+
+    def __init__(self) -> None:
+        self.stage, self.seen = "", list[Release]()
+        self._rows: Rows = lambda store: torch.empty(0)
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        """Watch the mechanisms of this process."""
+        release, answer, rounds, asked = Plan.release, Plan.answer, Rounds.sum, Behaviour.contributions
+
+        def released(plan: Plan, total: Any) -> Any:
+            made = release(plan, total)
+            noisy = torch.cat([part.double().flatten() for part in made]) * plan.divisor
+            self._add("release", noisy, plan.noise_multiplier * plan.clip.sensitivity)
+            return made
+
+        def answered(plan: Plan, query: GaussianQuery, total: Tensor) -> Tensor:
+            made = answer(plan, query, total)
+            self._add(query.what, made.flatten() * plan.units, query.standard_deviation)
+            return made
+
+        def summed(own: Rounds, weights: Any) -> Any:
+            setup, maps = own._setup, own._normaliser
+            self._rows = lambda store: _updates(setup, maps, weights, store)
+            return rounds(own, weights)
+
+        def contributed(own: Behaviour, problem: Any, values: Any, episodes: Any) -> Tensor:
+            self._rows = lambda store: _returns(own, problem, values, store)
+            return asked(own, problem, values, episodes)
+
+        def asking(total: Callable[..., Tensor]) -> Callable[..., Tensor]:
+            def asked_for(query: Any, source: Any, *seen: Any) -> Tensor:
+                self._rows = lambda store: _queried(partial(total, query), source, store, seen)
+                return total(query, source, *seen)
+
+            return asked_for
+
+        queries = (linear.ScalesQuery, linear.ResidualQuery, linear.FirstStatesQuery, linear.LengthsQuery)
+        watched: list[tuple[type, str, Callable[..., Any]]] = [(kind, "total", asking(kind.total)) for kind in queries]
+        watched += [(Plan, "release", released), (Plan, "answer", answered)]
+        watched += [(Rounds, "sum", summed), (Behaviour, "contributions", contributed)]
+        with ExitStack() as patches:
+            for kind, name, ours in watched:
+                patches.enter_context(mock.patch.object(kind, name, ours))
+            yield
+
+    def _add(self, what: str, noisy: Tensor, deviation: float) -> None:
+        self.seen.append(Release(self.stage, what, noisy, deviation, self._rows))
+
+
+def _queried(total: Callable[..., Tensor], source: Any, store: Any, seen: tuple[Any, ...]) -> Tensor:
+    """Compute each candidate's contribution to a query: those that its sum adds up, one by one."""
+    found: list[Tensor] = []
+    bounded, fractions = BoundedSum.total, Fractions.total
+
+    def vectors(own: BoundedSum, values: Tensor) -> Tensor:
+        found.append(torch.vmap(lambda one: bounded(own, one[None]))(values))
+        return bounded(own, values)
+
+    def counts(own: Fractions, bins: Tensor, rows: Tensor) -> Tensor:
+        units = zip(bins.unsqueeze(1), rows.unsqueeze(1), strict=True)
+        found.append(torch.stack([fractions(own, *unit).flatten() for unit in units]))
+        return fractions(own, bins, rows)
+
+    with mock.patch.object(BoundedSum, "total", vectors), mock.patch.object(Fractions, "total", counts):
+        total(CloningSource(store, source._split) if isinstance(source, CloningSource) else store, *seen)
+    return torch.cat(found).float() / ONE
+
+
+def _updates(setup: Any, maps: Any, weights: Any, store: UnitStore) -> Tensor:
+    source, kernel, found = setup.source_of(store), setup.kernel(), []
+    for units in torch.split(torch.arange(source.units), 256):
+        batches = local_batches(source, units, maps, setup.local, setup.plan.entropy, 1)
+        found.append(torch.cat([part.flatten(1) for part in kernel.updates(weights, batches)], 1))
+    return torch.cat(found)
+
+
+def _returns(asked: Behaviour, problem: Any, values: Any, store: UnitStore) -> Tensor:
+    some = (Episodes.read(store, units) for units in torch.split(torch.arange(store.units), 4096))
+    return torch.cat([L2Clip(1.0).finish(asked.contributions(problem, values, rows)).float() for rows in some])
+
+
+def scores(seen: list[Release], store: UnitStore) -> dict[str, Floats]:
+    """Score each candidate by each stage's releases: the sum of its log-likelihood ratios of "in" to "out", ``[m]``.
+
+    Others' coins are noise too: their variance is known, and directions where it is large count less.
+    """
+    found: dict[str, Tensor] = {}
+    for (stage, what, size), group in groupby(seen, lambda each: (each.stage, each.what, len(each.noisy))):
+        releases, shrink = list(group), torch.empty(0)
+        print(f"  {stage} {what}: {len(releases)} releases of {size} numbers", flush=True)
+        for release in releases:
+            rows, variance = release.contributions(store), release.deviation**2
+            if not shrink.numel():
+                alone = variance / len(releases)
+                if size <= MOST_SHRUNK:
+                    own_noise = alone * torch.eye(size, dtype=torch.float64)
+                    shrink = torch.linalg.solve((rows.T @ rows).double() / 4 + own_noise, own_noise)
+                else:
+                    shrink = torch.tensor(alone / (float(rows.square().sum()) / 4 / size + alone), dtype=torch.float64)
+            gap = release.noisy - rows.sum(0, dtype=torch.float64) / 2
+            gap = shrink @ gap if shrink.dim() else shrink * gap
+            own = (rows @ gap.float()).double() / variance
+            found[stage] = found.get(stage, torch.zeros(len(rows), dtype=torch.float64)) + own
+    return {stage: score.numpy() for stage, score in found.items()}
+
+
+def bounds(claimed: float, score: Floats, included: Booleans) -> LowerBound:
+    """Bound ε by scores: all releases together are one Gaussian release, of a mean that the claim says."""
+    plan = gaussian_plan(claimed, len(score))
+    x = (0.5 + (score - score.mean()) / score.std() * plan.noise_multiplier)[:, None]
+    return lower_bound(plan, Observations(included, x, x), claimed, CONFIDENCE)
+
+
+def gaussian_plan(epsilon: float, units: int) -> Plan:
+    """Plan one Gaussian release at ε, which all releases of a run together are."""
+    return Plan(units, "person", PoissonSampler(1.0), L2Clip(1.0), 1 / gaussian_mean(epsilon, DELTA), 1, DELTA)
+
+
+def write_log(file: Path, present: Booleans) -> None:
+    """Write two rows, so one transition, for each person who is present. Signs are random: no two people are alike."""
+    generator, candidates = np.random.default_rng(0), len(present)
+    state = generator.choice([-0.5, 0.5], (candidates, OBSERVED))
+    after = state + generator.choice([-0.5, 0.5], state.shape)
+    action, reward = generator.choice([-1.0, 1.0], (candidates, ACTIONS)), generator.uniform(-1, 1, candidates)
+    names = [*(f"o{i}" for i in range(OBSERVED)), *(f"a{i}" for i in range(ACTIONS)), "reward"]
+    values = np.stack((np.c_[state, action, reward], np.c_[after, 0 * action, 0 * reward]), 1)[present]
+    people = np.repeat([f"p{i:06d}" for i in range(candidates)], 2).reshape(-1, 2)[present].ravel()
+    log = pd.DataFrame(values.reshape(-1, len(names)).round(4), columns=names)
+    log.insert(0, "step", np.tile([0, 1], int(present.sum())))
+    log.insert(0, "person", people)
+    log.to_csv(file, index=False)
+
+
+def project(folder: Path, log: Path, changes: dict[str, Any]) -> None:
+    """Make a project of a log by `primorl init`."""
+    columns = [*(f"o{i}" for i in range(OBSERVED)), *(f"a{i}" for i in range(ACTIONS)), "reward"]
+    given = [f"--bounds={name}=-1:1" for name in columns]
+    given += [f"--{'observation' if name[0] == 'o' else 'action'}={name}" for name in columns[:-1]]
+    given += ["--unit=person", "--trajectory=person", "--step=step", "--reward=reward"]
+    app(["init", str(folder), f"--csv={log}", "--name=log", "--horizon=2", *given], standalone_mode=False)
+    settings = yaml.safe_load((folder / PARAMS).read_text(encoding="utf-8"))
+    for block, own in changes.items():
+        settings[block] |= own
+    (folder / PARAMS).write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+    entry = folder / "datasets/log.yaml"
+    card = {"card": dict.fromkeys(("owner", "purpose", "contact", "licence"), "an audit")}
+    entry.write_text(entry.read_text(encoding="utf-8") + yaml.safe_dump(card), encoding="utf-8")
+
+
+def run(folder: Path, names: tuple[str, ...], tap: Tap) -> None:
+    """Run stages in a project."""
+    sys.argv = sys.argv[:1]
+    with chdir(folder):
+        for name in names:
+            tap.stage, stage, started = name, import_module(f"pipeline.{name}"), time.perf_counter()
+            if run_stage(name, name, stage.body, getattr(stage, "idle", None)) != 0:
+                raise SystemExit(f"{name} failed")
+            print(f"  {name}: {time.perf_counter() - started:.1f} s", flush=True)
+
+
+def whole(
+    place: Path, name: str, epsilon: float, factor: float
+) -> tuple[dict[str, float], dict[str, Floats], Booleans]:
+    """Run all stages once, and attack.
+
+    Args:
+        place: a folder, in which the project of all candidates stays for further runs.
+        name: of the run's project.
+        epsilon: of all charges together.
+        factor: of the stated noise that is drawn; a twin that must be found has 0.5.
+
+    Returns:
+        The claims by attacker, from the statements and the ledger; their scores; and who was in.
+    """
+    included = half(CANDIDATES[epsilon])
+    model, clone, answer = (gaussian_epsilon(gaussian_mean(epsilon, DELTA) * share**0.5, DELTA) for share in SHARES)
+    statistics_noise = 12 / gaussian_mean(model, DELTA)  # the queries have few numbers, in which others' coins hide all
+    asked = {"estimators": {"behaviour": answer}, "discount": 1.0, "return_bounds": [-1.0, 1.0], "draw": 0}
+    statistics = {"normaliser": "auto", "starts": "auto", "noise_multiplier": statistics_noise}
+    changes = {
+        "privacy": {"total_epsilon": None, "target_epsilon": model, "rounds": 15, "statistics": statistics},
+        "dynamics": {"degree": 2},
+        "behaviour": {"target_epsilon": clone},
+        "policy": {"epochs": 1, "updates_per_epoch": 20},
+        "evaluation": {"private": asked},
+        "compute": {"threads": 1},
+    }
+    tap = Tap()
+    for folder, present in ((place / "all", np.ones_like(included)), (place / name, included)):
+        if not folder.exists():
+            write_log(folder.with_suffix(".csv"), present)
+            project(folder, folder.with_suffix(".csv"), changes)
+            run(folder, DATA, tap)
+    with tap.attached(), drawing(factor):
+        run(place / name, PAID, tap)
+    bundle, store = place / f"{name}-bundle", UnitStore.open(place / "all" / PRIVATE)
+    with chdir(place / name):
+        app(["release", str(bundle), "--policy=models/policy", "--against-advice"], standalone_mode=False)
+        answers = json.loads(PRIVATE_EVALUATION.read_text(encoding="utf-8"))
+        stated = {"model": Statement.read(MODEL), "clone": Statement.read(BEHAVIOUR)}
+    by_stage = scores(tap.seen, store)
+    found = {artefact: by_stage[stage] for artefact, stage in ARTEFACTS.items()}
+    last = [each for each in tap.seen if (each.stage, each.what) == ("train_model", "release")][-1]
+    inputs = store.flat()[0]
+    gap = DeterministicPolicy.load(bundle / "policy").act(inputs[None, :, :OBSERVED])[0] - inputs[:, OBSERVED:]
+    files = GaussianEnsemble.load(bundle / "dynamics", torch.device("cpu")).weights
+    first = torch.cat([part[0, :, : OBSERVED + 1].flatten() for part in files])
+    ledger = json.loads((bundle / "ledger-statement.json").read_text(encoding="utf-8"))
+    claims = {artefact: each.epsilon or 0.0 for artefact, each in stated.items()}
+    claims |= {"answers": answers["estimates"][0]["epsilon"], "together": ledger["epsilon_fixed"]}
+    claims |= dict.fromkeys(("policy file", "random"), claims["together"]) | {"model file": claims["model"]}
+    found |= {
+        "together": sum(found.values(), np.zeros(len(included))),
+        "model file": (last.contributions(store) @ first).double().numpy(),
+        "policy file": -gap.square().sum(1).double().numpy(),
+        "random": np.random.default_rng().normal(size=len(included)),
+    }
+    return claims, found, included
+
+
+def drawing(factor: float) -> AbstractContextManager[object]:
+    """Draw so much of the stated noise."""
+    drawn = noise.discrete_gaussian
+    return mock.patch.object(noise, "discrete_gaussian", lambda entropy, n, scale: drawn(entropy, n, factor * scale))
+
+
+def half(candidates: int) -> Booleans:
+    """Draw who is in the log: a random half, so that K, which is public, is the same whoever is in."""
+    included = np.zeros(candidates, dtype=bool)
+    included[np.random.default_rng().permutation(candidates)[: candidates // 2]] = True
+    return included
+
+
+def repeated(epsilon: float, times: int, factor: float) -> list[LowerBound]:
+    """Audit one release of a plan many times; every candidate has a direction of its own, which helps the attacker."""
+    plan = gaussian_plan(epsilon, CANDIDATES[epsilon])
+    found = []
+    with drawing(factor):
+        for _ in range(times):
+            included = half(plan.units)
+            (seen,) = plan.release([torch.from_numpy(included).double()])
+            found.append(bounds(epsilon, seen.double().numpy(), included))
+    return found
+
+
+def main() -> None:
+    """Measure what is not measured yet, keep the rows, and draw the figure."""
+    torch.set_num_threads(1)
+    known = read("whole_audit")
+    for factor, words, repeats, times in ((1.0, "", 3, 200), (0.5, HALF, 1, 20)):
+        for epsilon in CANDIDATES:
+            claim = f"claim {epsilon:g}{words}"
+            with tempfile.TemporaryDirectory() as place:
+                for number in range(1, repeats + 1):
+                    what = f"{claim}, run {number}"
+                    if any(each["what"].startswith(f"{what}:") for each in known):
+                        continue
+                    claims, found, included = whole(Path(place), f"run{number}", epsilon, factor)
+                    for name, score in found.items():
+                        known += rows(what, name, claims[name], score, included)
+                    keep("whole_audit", known)
+            what = f"{claim}: {RELEASES}"
+            if all(each["what"] != what for each in known):
+                above = sum(each.refutes_the_claim for each in repeated(epsilon, times, factor))
+                known.append(row(COMMAND, what, above, times, "releases", above / times, "releases"))
+                keep("whole_audit", known)
+    put(ROOT / "docs/audits.md", "whole", table(known))
+    figure(known)
+
+
+def rows(what: str, name: str, claimed: float, score: Floats, included: Booleans) -> list[dict[str, object]]:
+    """Rows of one attacker: each bound of all releases together, and otherwise the largest."""
+    found = bounds(claimed, score, included)
+    kinds = {each.name: each.epsilon for each in found.bounds} if name == "together" else {}
+    return [
+        row(COMMAND, f"{what}: {name}, {kind}", value, claimed, "the claim", value / claimed, "epsilon")
+        for kind, value in {"largest": found.epsilon, **kinds}.items()
+    ]
+
+
+def table(known: list[dict[str, Any]]) -> str:
+    """Write the table of the page: lowest and highest bound of the runs, as shares of each attacker's claim."""
+    lines = [f"| claimed ε | {' | '.join(ATTACKERS)} |", "|---" * (1 + len(ATTACKERS)) + "|"]
+    for epsilon in sorted(CANDIDATES):
+        cells = []
+        for name in ATTACKERS:
+            own = [p["ratio"] for p in known if re.match(f"claim {epsilon:g}, run .*: {name}, largest", p["what"])]
+            cells.append(f"{min(own):.0%} to {max(own):.0%}" if max(own) > 0 else "0%")
+        lines.append(f"| {epsilon:g} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def figure(known: list[dict[str, Any]]) -> None:
+    """Draw the lower bounds against the claims."""
+    drawn = Figure(figsize=(6.4, 4.4), dpi=120, layout="constrained")
+    axes = drawn.subplots()
+    claims = [0, 1.1 * max(CANDIDATES)]
+    axes.plot(claims, claims, color="black", label="the claim")
+    axes.plot(claims, [0.6 * each for each in claims], color="0.7", linestyle=":", label="60% of it")
+    for number, (label, words, end) in enumerate(CURVES):
+        points = [each for each in known if each["what"].endswith(end) and (HALF in each["what"]) == words]
+        ends = zip(*sorted((p["peer"], p["ours"]) for p in points), strict=True)
+        axes.plot(*ends, "o-", color=f"C{number}", label=label)
+    axes.set(xlabel="claimed ε at δ = 1e-5", ylabel="lower bound on ε, 99% confidence", xlim=claims)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=9)
+    drawn.savefig(ROOT / "docs/figures/whole-audit.png", metadata={"Software": None})
+
+
+if __name__ == "__main__":
+    main()
