@@ -1,6 +1,7 @@
 """One partition, ready for gathers: in memory, or on disk with the row groups used last in memory."""
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -172,7 +173,13 @@ class Ring:
         room, needed = len(self.matrices[0]), sum(missing.values())
         begin = self._next if self._next + needed <= room else 0
         end = begin + needed
-        gone = [group for group, (a, b) in self.held.items() if a < end and b > begin]
+        # They are held in the order in which they came: those that are in the way are the oldest.
+        wrapped = begin < self._next
+        in_the_way = takewhile(
+            lambda item: (begin < item[1][1] and item[1][0] < end) or (wrapped and item[1][0] >= self._next),
+            self.held.items(),
+        )
+        gone = [group for group, _ in in_the_way]
         if end > room or any(group in wanted for group in gone):
             # What this cohort wants would overwrite itself: begin again with room for all of it.
             if sum(wanted.values()) > room:

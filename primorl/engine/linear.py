@@ -22,6 +22,7 @@ from primorl.engine.heads import (
 from primorl.engine.local_update import CohortSource, TrajectorySource
 from primorl.engine.policy_network import PolicyNetwork
 from primorl.engine.queries import (
+    READ_BYTES,
     ObservationColumns,
     all_rows,
     assembled,
@@ -29,6 +30,7 @@ from primorl.engine.queries import (
     halved_fractions,
     possible_fractions,
     span_of,
+    units_in_parts,
 )
 from primorl.model.architecture import Architecture
 from primorl.model.ensemble import Bounds, Normaliser, Weights, outputs
@@ -355,6 +357,11 @@ def _means(values: Tensor, own: Tensor) -> Tensor:
     return torch.where(finite, mean, math.nan)
 
 
+def _read_bytes(normaliser: Normaliser) -> int:
+    """Memory of a row while it is read, with its flag."""
+    return READ_BYTES * (len(normaliser.input_mean) + len(normaliser.target_mean) + 1)
+
+
 @register_query(RESIDUALS)
 @dataclass(frozen=True)
 class ResidualQuery:
@@ -377,15 +384,15 @@ class ResidualQuery:
         maps, heads = normaliser.to(torch.device("cpu")), tuple(weight.cpu() for weight in weights)
         for inputs, targets, own in all_rows(source, 0, row):
             features, known = maps.inputs(inputs), maps.targets(targets)[..., : self.targets]
-            # Unit by unit: the last bits of a product of all their rows could depend on how many there are.
-            means = [self._mean(heads, x[mine], y[mine]) for x, y, mine in zip(features, known, own, strict=True)]
+            # Products and means unit by unit: their last bits could depend on how many rows others have.
+            gap, lengths = torch.zeros_like(known), own.sum(1).tolist()
+            for unit, rows in enumerate(lengths):
+                found = outputs(heads, features[unit : unit + 1, :rows].contiguous())
+                torch.sub(found[0, :, : self.targets], known[unit, :rows], out=gap[unit, :rows])
+            sizes = _powers((gap.abs() / _LARGEST_RESIDUAL).clamp(max=1.0).double())
+            means = [sizes[unit, :rows].mean(0) for unit, rows in enumerate(lengths)]
             total += self.contribution.total(torch.stack(means))
         return total
-
-    def _mean(self, heads: Weights, features: Tensor, targets: Tensor) -> Tensor:
-        gap = (outputs(heads, features[None])[0][:, : self.targets] - targets).abs()
-        share = (gap / _LARGEST_RESIDUAL).clamp(max=1.0).double()
-        return _powers(share).mean(0)
 
     def spread(self, answer: Tensor, noise: float) -> Tensor:
         """Standard deviations of the residuals ``[targets]`` in scales of the target: post-processing.
@@ -417,7 +424,7 @@ class FirstStatesQuery:
         chosen, S = self.columns.continuous, self.columns.observation_size
         mean, scale = (part[:S].cpu() for part in (normaliser.input_mean, normaliser.input_scale))
         total = torch.zeros(self.contribution.size, dtype=torch.int64)
-        for units in torch.split(torch.arange(source.units), 1 << 14):
+        for units in units_in_parts(source, _ROW_BYTES * self.contribution.size, _read_bytes(normaliser)):
             state = source.transitions(units, torch.zeros(len(units), 1, dtype=torch.int64))[0][:, 0, :S]
             z = ((state - mean) / scale)[:, chosen].clamp(-FARTHEST, FARTHEST)
             categories = [state[:, first : first + size] for first, size in self.columns.one_hot]
@@ -462,7 +469,7 @@ class LengthsQuery:
         assert isinstance(source, TrajectorySource), "the store was opened for trajectories"
         total, flag = torch.zeros(1, 2 * PARTS, dtype=torch.int64), len(normaliser.target_mean)
         first = 0
-        for _, targets, own in all_rows(source, 2 * PARTS * 32, _ROW_BYTES):
+        for _, targets, own in all_rows(source, 2 * PARTS * 32, _ROW_BYTES + _read_bytes(normaliser)):
             units, place = torch.arange(first, first + len(own)), torch.arange(own.shape[1])
             first += len(own)
             begins = source.begins(units, place.expand(len(own), -1).where(own, 0)) & own

@@ -29,6 +29,7 @@ BYTES_AT_ONCE = 256 << 20
 Running out of memory there costs all that was reserved, every time anew. Sums are of whole numbers, the same in
 batches of any size.
 """
+READ_BYTES = 12  # of a number of a row that is read: decoded, in the store, and handed out
 _COPIES = 3  # of a unit's counts: themselves, scaled, divided
 _ROW_BYTES = 80  # of a row and column, in which every tensor on the way from a number to its bin is counted
 _UNIT_BYTES = 8 * 8  # of a unit and number of the sum: products, their factors, and what they are rounded through
@@ -171,11 +172,11 @@ def all_rows(source: CohortSource, unit_bytes: int, row_bytes: int) -> Iterator[
         row_bytes: held for each of its U M rows.
     """
     lengths = source.lengths(torch.arange(source.units))
-    first = 0
+    numbers, first = lengths.tolist(), 0
     while first < source.units:
         last, longest = first, 0
         while last < source.units:
-            wider = max(longest, int(lengths[last]))
+            wider = max(longest, numbers[last])
             if last > first and (last + 1 - first) * (unit_bytes + wider * row_bytes) > BYTES_AT_ONCE:
                 break
             longest, last = wider, last + 1
@@ -184,6 +185,21 @@ def all_rows(source: CohortSource, unit_bytes: int, row_bytes: int) -> Iterator[
         inputs, targets = source.transitions(torch.arange(first, last), steps.where(own, 0))  # padding: own row 0
         yield inputs, targets, own
         first = last
+
+
+def units_in_parts(source: CohortSource, unit_bytes: int, row_bytes: int) -> Iterator[Tensor]:
+    """Yield all units, some at a time, of whom single rows are read: a store on disk reads all rows around them.
+
+    As many at a time as stay within ``BYTES_AT_ONCE``, but one in any case.
+
+    Args:
+        source: the private units.
+        unit_bytes: held for each unit of a part.
+        row_bytes: held for each of its rows.
+    """
+    units = torch.arange(source.units)
+    part = (unit_bytes + row_bytes * source.lengths(units)).cumsum(0) // BYTES_AT_ONCE
+    return (some for some in torch.split(units, torch.bincount(part).tolist()) if len(some))
 
 
 def likely_fractions(noisy: Tensor, noise: float) -> Tensor | None:
@@ -327,14 +343,14 @@ class StartQuery:
     def __init__(self, columns: ObservationColumns, bounds: Bounds) -> None:
         self._columns, self._continuous = columns, columns.continuous
         self._low, self._high = bounds.observation_low, bounds.observation_high
+        self._read = 2 * columns.observation_size + len(bounds.action_low) + 2
 
     def total(self, source: CohortSource) -> Tensor:
         """Sum over all units, int64. Sensitive: only `Plan.answer` may see it."""
         moments = self._columns.moments
         total = torch.zeros(moments.numbers, dtype=torch.int64)
         width = moments.numbers + 2 * self._columns.observation_size
-        at_once = max(1, BYTES_AT_ONCE // (width * _UNIT_BYTES))
-        for units in torch.split(torch.arange(source.units), at_once):
+        for units in units_in_parts(source, width * _UNIT_BYTES, READ_BYTES * self._read):
             state = source.transitions(units, torch.zeros(len(units), 1, dtype=torch.int64))[0][:, 0]
             parts = [state[:, first : first + size].argmax(1) for first, size in self._columns.one_hot]
             chosen = torch.stack(parts, 1) if parts else torch.empty(len(units), 0, dtype=torch.int64)

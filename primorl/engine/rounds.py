@@ -103,13 +103,16 @@ class Rounds:
 
     def _draw_chunks(self, threads: int) -> list[Chunk]:
         """Draw a cohort, and cut it into chunks."""
-        cohort = self._setup.plan.cohort()
-        # Units of about equal length share a chunk, which needs little padding then. The order does not change the sum.
-        lengths, by_length = self._source.lengths(cohort).sort()
-        most = self._setup.local.max_transitions_per_unit
-        if most is not None:
-            lengths = lengths.clamp(max=most)
-        return chunks(self._setup, cohort[by_length.to(cohort.device)], lengths, threads)
+        cohort, local = self._setup.plan.cohort(), self._setup.local
+        lengths = self._source.lengths(cohort)
+        if local.max_transitions_per_unit is not None:
+            lengths = lengths.clamp(max=local.max_transitions_per_unit)
+        # Units of as many steps share a chunk, which needs little padding then; of them those that are neighbours on
+        # disk, so that a row group is read for few chunks. The order does not change the sum.
+        rows = torch.tensor(_all_rows(self._setup), device=lengths.device)
+        steps = torch.searchsorted(rows, lengths) if len(rows) > 1 else -(-lengths // local.batch_size)
+        order = steps.sort(stable=True).indices
+        return chunks(self._setup, cohort[order.to(cohort.device)], lengths[order], threads)
 
     def _read_chunk(self, units: Tensor, size: int, rows: int) -> LocalBatches:
         """Read the units' rows as batches of ``rows``, and add idle units up to ``size``."""
@@ -158,8 +161,8 @@ def chunks(setup: TrainingSetup, cohort: Tensor, lengths: Tensor, threads: int) 
 
     Args:
         setup: with the bound, the device and the plan.
-        cohort: indices, ``[U]``, in order of length.
-        lengths: transitions of each, ascending.
+        cohort: indices, ``[U]``, in order of the number of local steps or of the rows of a batch.
+        lengths: transitions of each.
         threads: that work on chunks of their own.
     """
     found: list[Chunk] = []
@@ -185,7 +188,7 @@ def _cut(setup: TrainingSetup, cohort: Tensor, lengths: Tensor, rows: int, threa
             same_size = cohort[(sizes == size).to(cohort.device)]
             parts += [(part, size) for part in torch.split(same_size, size)]
         return parts
-    largest = _cpu_sizes(setup, int(lengths[-1]), rows)[-1]
+    largest = _cpu_sizes(setup, int(lengths.max()), rows)[-1]
     chunks_per_thread = math.ceil(len(cohort) / (largest * threads))
     units = math.ceil(len(cohort) / (chunks_per_thread * threads))
     if threads == 1 or units > largest - largest // 4:
@@ -196,7 +199,7 @@ def _cut(setup: TrainingSetup, cohort: Tensor, lengths: Tensor, rows: int, threa
 def _all_rows(setup: TrainingSetup) -> list[int]:
     """List the numbers of rows of a batch, ascending: powers of two from 8 on where units take one step on all rows."""
     most = setup.local.batch_size
-    if not one_product(setup.architecture, setup.local):
+    if not setup.local.one_batch:
         return [most]
     rows = [_LEAST_ROWS]
     while rows[-1] < most:

@@ -15,7 +15,7 @@ ENGINE = (
     "data/storage/*.py",
     "data/private.py",
 )
-SOURCES = "fe5e21711432794ad8b14634c9af264b08f28cc6a3ddca2bae3241f387875c0f"
+SOURCES = "47f282fa481b7f3f466860916388bf266c21520212f60da2249ade13b5bad54a"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:

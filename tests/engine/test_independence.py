@@ -112,25 +112,28 @@ def reversed_order(lengths: Tensor, most: int, entropy: Entropy) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("threads", "kilobytes", "width"),
-    [(1, 1, 64), (2, 1, 37), (1, 200, 37), (2, 200, 64), (2, 12_000, 37), (1, 12_000, 0), (2, 100, 0)],
+    ("threads", "kilobytes", "width", "one_step"),
+    [
+        *((1, 1, 64, False), (2, 1, 37, False), (1, 200, 37, False), (2, 200, 64, False), (2, 12_000, 37, False)),
+        *((1, 12_000, 0, True), (2, 100, 0, True), (1, 12_000, 37, True), (2, 200, 64, True)),
+    ],
 )
 def test_a_unit_moves_the_sum_by_its_own_update_exactly(
-    threads: int, kilobytes: int, width: int, monkeypatch: pytest.MonkeyPatch
+    threads: int, kilobytes: int, width: int, one_step: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Width 0: linear heads, with batches of 8, 16, 32 or 40 rows; the last unit alone has more, and is shuffled."""
+    """Width 0: linear heads. One step is on 8, 16, 32 or 40 rows; the last unit alone has more, and is shuffled."""
     monkeypatch.setattr(local_update, "_shuffled", reversed_order)
     torch.set_num_threads(threads)
     shape, units = Architecture(3, 1, 3, (width, width), -10.0, 0.5), 21
     plan = plan_of(units, 10.0)
-    data = make_units(shape, [20 + 3 * i if width else 2 * i + 25 * (i // 20) + 1 for i in range(units)], 0)
+    data = make_units(shape, [2 * i + 25 * (i // 20) + 1 if one_step else 20 + 3 * i for i in range(units)], 0)
     identity = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))
-    local = local_training(learning_rate=1.0, batch_size=1)
+    rows = 40 if one_step else 1
+    local = local_training(1.0, batch_size=rows, max_transitions_per_unit=rows if one_step else None)
     if not width:
         features = Polynomials(4, (), 2)
         shape = Architecture(3, 1, 1, (), -10.0, 0.5, features=features, spread=False)
         identity = identity.with_features(features, torch.zeros(4))
-        local = local_training(1.0, batch_size=40, max_transitions_per_unit=40)
     weights = shape.initial_weights(0)
     execution = Execution(CPU, kilobytes << 10)
 

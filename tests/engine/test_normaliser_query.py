@@ -13,10 +13,12 @@ from primorl.engine.queries import (
     BINS,
     NormaliserQuery,
     ObservationColumns,
+    StartQuery,
     halved_fractions,
     likely_fractions,
     normaliser_of_bounds,
     possible_fractions,
+    units_in_parts,
 )
 from primorl.model.ensemble import Bounds, Normaliser
 from primorl.privacy.mechanism.queries import ONE
@@ -79,12 +81,17 @@ def test_a_unit_more_moves_the_sum_by_at_most_the_sensitivity(values: list[float
 
 
 def test_all_units_are_asked_in_any_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    units, query = random_units(9), NormaliserQuery(COLUMNS, BOUNDS)
-    whole = query.total(units)
+    units, query, starts = random_units(9), NormaliserQuery(COLUMNS, BOUNDS), StartQuery(COLUMNS, BOUNDS)
+    whole, first = query.total(units), starts.total(units)
     assert whole.sum(1).tolist() == pytest.approx([9 * ONE] * 5, abs=9 * BINS)
     for most in (1, 30_000, 60_000, 100_000):
         monkeypatch.setattr("primorl.engine.queries.BYTES_AT_ONCE", most)
         assert torch.equal(query.total(units), whole)
+        assert torch.equal(starts.total(units), first)
+        held = 100 + 40 * units.lengths(torch.arange(9))
+        parts = [held[some] for some in units_in_parts(units, 100, 40)]
+        assert torch.cat(parts).tolist() == held.tolist()
+        assert all(int(part[1:].sum()) <= most for part in parts), "a long unit does not bring many others with it"
 
 
 def test_declared_bounds_alone() -> None:

@@ -70,6 +70,7 @@ class PartWriter(ExitStack):
             lengths = np.concatenate([np.empty(0, np.int64), *units])
             index = b".".join(base64.b64encode(np.asarray(rows, "<i8").tobytes()) for rows in (lengths, groups))
             part.add_key_value_metadata(facts | {b"ARROW:schema": described, _INDEX_KEY: index})
+        self._parts.clear()  # a closed writer holds the places of its row groups, and the parts are read again next
 
     def _encode(self) -> None:
         batch = pa.concat_tables([self._schema.empty_table(), *self._waiting]).combine_chunks()

@@ -17,6 +17,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from primorl.base.errors import PipelineError
 from primorl.model.ensemble import GaussianEnsemble
@@ -30,6 +31,7 @@ BLOCK = 1024
 BYTES_AT_ONCE = 32 << 20
 """`portions` holds rows of so many bytes at a time; at least one unit."""
 
+_TOGETHER = 8  # portions
 _NEGLIGIBLE = 1e-3  # weight of a reward
 _SAME = 1e-6  # share of the widest bounds; returns that differ by less tell nothing about their spread
 _FARTHEST = 5.0  # scales from the mean; standardised observations are held within
@@ -239,7 +241,7 @@ def in_blocks(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
     unit's rows would decide about another's. The last block is filled up with zeros. `check_blocks` tries a machine.
     """
     count, threads = len(rows), torch.get_num_threads()
-    filled = torch.nn.functional.pad(rows, (0, 0, 0, -count % BLOCK))
+    filled = pad(rows, (0, 0, 0, -count % BLOCK))
     torch.set_num_threads(1)
     try:
         return torch.cat([function(block) for block in torch.split(filled, BLOCK)])[:count]
@@ -395,7 +397,8 @@ def portions(
 ) -> Iterator[Episodes]:
     """Read all rows of some units in portions with padded rows that fit `BYTES_AT_ONCE`. Sensitive.
 
-    Neighbours in length share a portion, so that there is little padding.
+    Neighbours in length share a portion, so that there is little padding: among units that lie together on disk, so
+    that a row group is read for few portions.
 
     Args:
         source: of the units.
@@ -403,14 +406,17 @@ def portions(
         row_bytes: memory of one row while it is worked on.
         device: where the tensors go; None: the CPU.
     """
-    lengths, order = source.lengths(units).sort()
-    ordered, first, rows = units[order], 0, max(1, BYTES_AT_ONCE // row_bytes)
-    while first < len(ordered):
-        last = first + 1
-        while last < len(ordered) and (last + 1 - first) * int(lengths[last]) <= rows:
-            last += 1
-        yield Episodes.read(source, ordered[first:last], device)
-        first = last
+    rows, lengths = max(1, BYTES_AT_ONCE // row_bytes), source.lengths(units)
+    together = max(1, _TOGETHER * rows * len(units) // max(1, int(lengths.sum())))
+    for some, own in zip(torch.split(units, together), torch.split(lengths, together), strict=True):
+        ascending, order = own.sort()
+        ordered, numbers, first = some[order], ascending.tolist(), 0
+        while first < len(ordered):
+            last = first + 1
+            while last < len(ordered) and (last + 1 - first) * numbers[last] <= rows:
+                last += 1
+            yield Episodes.read(source, ordered[first:last], device)
+            first = last
 
 
 def first_rows(episodes: Episodes) -> Episodes:
@@ -484,14 +490,19 @@ class PublicTrajectories:
     @classmethod
     def of(cls, public: EpisodeSource) -> Self:
         """Read the public split, which must not be empty."""
-        rows = Episodes.read(public, torch.arange(public.units))
-        unit, last = rows.ends.nonzero(as_tuple=True)
-        length = rows.step[unit, last] + 1
-        place = torch.arange(int(length.max()))
-        mine = place < length[:, None]
-        begin = (last + 1 - length)[:, None]
-        reward = rows.reward[unit[:, None], (begin + place).clamp(max=rows.own.shape[1] - 1)].where(mine, 0.0)
-        return cls(length, rows.terminated[unit, last], 1 / rows.trajectories[unit].double(), reward)
+        parts = []
+        for units in torch.split(torch.arange(public.units), BLOCK):  # all at once, all would be as long as the longest
+            rows = Episodes.read(public, units)
+            unit, last = rows.ends.nonzero(as_tuple=True)
+            length = rows.step[unit, last] + 1
+            place = torch.arange(int(length.max()))
+            begin = (last + 1 - length)[:, None]
+            reward = rows.reward[unit[:, None], (begin + place).clamp(max=rows.own.shape[1] - 1)]
+            reward = reward.where(place < length[:, None], 0.0)
+            parts.append((length, rows.terminated[unit, last], 1 / rows.trajectories[unit].double(), reward))
+        most = max(reward.shape[1] for *_, reward in parts)
+        padded = [(*rest, pad(reward, (0, most - reward.shape[1]))) for *rest, reward in parts]
+        return cls(*map(torch.cat, zip(*padded, strict=True)))
 
     def in_rollouts(self, ends: str | None) -> Self:
         """Count recorded terminations as ordinary ends where rollouts do not terminate.
@@ -509,8 +520,8 @@ class PublicTrajectories:
         """
         cut = torch.zeros(horizon + 1, dtype=torch.float64)
         cut.index_add_(0, self.length.clamp(max=horizon), self.weight.where(~self.terminated, 0.0))
-        longer = self.length[:, None] > torch.arange(horizon + 1)
-        at_risk = (longer * self.weight[:, None]).sum(0) + cut
+        ended = torch.zeros_like(cut).index_add_(0, self.length.clamp(max=horizon), self.weight)
+        at_risk = pad(ended[1:].flip(0).cumsum(0).flip(0), (0, 1)) + cut  # those that are longer, and those cut here
         stays = 1 - (cut / at_risk.clamp(min=1e-12))
         return stays[:horizon].clamp(0, 1).cumprod(0)
 

@@ -53,7 +53,9 @@ def trajectories(
     return PublicTrajectories(torch.tensor(lengths), ended, weights, rewards)
 
 
-def test_survival_is_the_chance_that_a_trajectory_which_does_not_terminate_goes_on() -> None:
+def test_survival_is_the_chance_that_a_trajectory_which_does_not_terminate_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Every unit counts once. The twin of random cuts and terminations: the share that is longer would be seen."""
     found = trajectories([1, 3, 3, 6], weight=[1.0, 0.5, 0.5, 2.0]).survival(8)
     expected = [sum(w for n, w in ((1, 1.0), (3, 1.0), (6, 2.0)) if n > step) / 4 for step in range(8)]
@@ -69,6 +71,9 @@ def test_survival_is_the_chance_that_a_trajectory_which_does_not_terminate_goes_
     assert read.length.tolist() == [4] * 6, "1, 2 and 3 trajectories"
     torch.testing.assert_close(read.weight.sum(), torch.tensor(3.0, dtype=torch.float64))
     torch.testing.assert_close(read.reward.sum(), rows.reward.where(rows.own, 0.0).sum())
+    monkeypatch.setattr("primorl.evaluate.private.problem.BLOCK", 2)
+    parts = vars(PublicTrajectories.of(payers(3, 1.0, length=4))).values()
+    assert all(torch.equal(part, whole) for part, whole in zip(parts, vars(read).values(), strict=True))
 
 
 def test_a_policy_that_leaves_the_states_of_another_is_seen_to(monkeypatch: pytest.MonkeyPatch) -> None:
