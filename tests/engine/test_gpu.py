@@ -53,7 +53,8 @@ def test_linear_heads_are_a_cpus() -> None:
 def test_a_unit_alone_is_a_unit_in_company_to_the_last_bit(shape: Architecture) -> None:
     clip = EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
     plan = Plan(300, "trajectory", PoissonSampler(1.0), clip, 0.3, 6, 1e-3)
-    for setup in (training_setup(plan, shape), setup_of(300)):
+    one_step = training_setup(plan, shape, local=local_training(batch_size=256, max_transitions_per_unit=256))
+    for setup in (training_setup(plan, shape), one_step, setup_of(300)):
         check_setup(replace(setup, execution=Execution(GPU, 1 << 28)))
 
 
