@@ -195,7 +195,9 @@ def _resumed(
         found = read_checkpoint(file, restore, charge.id)
         if found.state.finished:  # killed between the last checkpoint and the commit
             return Payment(charge, found.state, file)
-        if found.state.lost:
+        last = ledger.last_take(charge.id)
+        old = last not in found.tokens or ledger.progress.behind(charge.id, found.saves)
+        if found.state.lost and not old:
             if charge.state == "reserved":
                 ledger.abort(charge.id, "died while it asked its queries")
             _say(
@@ -203,7 +205,7 @@ def _resumed(
                 "for one answer only; it stays spent"
             )
             continue
-        save = _taken(ledger, charge, file, found)
+        save = None if old or charge.state != "reserved" else _taken(ledger, charge, file, found, last)
         if save is not None:
             _say(
                 f"{charge.stage}: charge {charge.id} resumes after {found.state.started} of its rounds; nothing more "
@@ -216,14 +218,13 @@ def _resumed(
     return None
 
 
-def _taken(ledger: Ledger, charge: Charge, file: Path, found: Checkpoint[S]) -> Callable[[State], None] | None:
-    """Resume from a checkpoint; None if it is an old copy.
+def _taken(
+    ledger: Ledger, charge: Charge, file: Path, found: Checkpoint[S], last: str
+) -> Callable[[State], None] | None:
+    """Resume from a checkpoint that knows the ledger's ``last`` token; None if another copy is resumed meanwhile.
 
     Wherever this is killed, the checkpoint knows the ledger's last token (`Ledger.take`).
     """
-    last = ledger.last_take(charge.id)
-    if charge.state != "reserved" or last not in found.tokens or ledger.progress.behind(charge.id, found.saves):
-        return None
     token = secrets.token_hex(16)
     tokens = (last, token)
     write_checkpoint(file, found.state, charge=charge.id, tokens=tokens, saves=found.saves)

@@ -105,6 +105,21 @@ def test_an_old_copy_runs_nothing_and_the_newest_one_still_does(one_file: Place)
     assert one_file.released == [1, 2], "the third was announced, and died"
 
 
+def test_an_old_copy_that_waits_for_answers_gives_no_charge_up(
+    one_file: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest checkpoint, wherever it is, has the answers. The charge stays open for it."""
+    copies: list[bytes] = []
+    killed_in_round(one_file, 3, lambda: copies.append(one_file.checkpoint.read_bytes()))
+    one_file.checkpoint.write_bytes(copies[0])
+    with monkeypatch.context() as asking:
+        asking.setattr(Running, "lost", True)
+        assert "an old copy, and charge" in one_file.refusal()
+    assert [charge.state for charge in one_file.charged] == ["reserved"]
+    one_file.checkpoint.write_bytes(copies[2])
+    judge(one_file)
+
+
 def test_of_several_copies_at_most_one_goes_on(ledger_url: str, tmp_path: Path) -> None:
     place = Place(ledger_url, tmp_path)
     killed_in_round(place, 2)
