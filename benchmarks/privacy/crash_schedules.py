@@ -1,14 +1,14 @@
-"""Seeded schedules of crashes of paid work: ``python -m benchmarks.privacy.crash_schedules [--schedules N | --seed S]``.
+"""Seeded schedules of crashes of paid work: ``python -m benchmarks.privacy.crash_schedules [--seed S]``.
 
 A schedule runs the real code of a paid training (`paid_work`, `train`, the writing of the model, the log) in a world of
-its own: a folder in memory, and SQLite or PostgreSQL. Every write is a *moment*, at which the schedule may kill the
-process, cut the power, fail the write, lose the connection before or after COMMIT, or move the clock. After it the next
-process begins with what is durable, until the last one, which nothing disturbs. The data are four made-up units, the
-rounds are sums of two numbers, and MLflow is a list; what pays, saves, resumes, releases and writes is the project's.
+its own: a folder in memory, and SQLite in memory or PostgreSQL. At every write the schedule may kill the process, cut
+the power, fail the write, lose the connection before or after COMMIT, or move the clock. The next process begins with
+what is durable; nothing disturbs the last one. The data are four made-up units, the rounds are sums of two numbers, and
+MLflow's client is a stub. What pays, saves, resumes, releases and writes is the project's.
 
-What the disk holds after a power cut: of each file one of its states since the last fsync of its folder; content that
-was renamed before its own fsync is torn. A disk that *lies* may go back beyond that. The books of the judge (`World`)
-lie outside: rounds computed, payments granted, outputs made.
+After a power cut a file has one of its states since its folder's last fsync; content that was renamed before its own
+fsync is torn. A disk that *lies* may go back beyond that. The books of the judge lie outside the world: what was
+computed, which charges were granted, which models were made.
 """
 
 import argparse
@@ -17,8 +17,10 @@ import errno
 import importlib
 import io
 import itertools
+import json
 import os
 import random
+import secrets
 import shutil
 import sqlite3
 import sys
@@ -30,12 +32,12 @@ from contextlib import ExitStack, closing, contextmanager, nullcontext, redirect
 from datetime import datetime
 from functools import cache, partial
 from pathlib import Path
-from types import SimpleNamespace
+from types import SimpleNamespace as Stub
 from typing import Any, Self, TypeVar
 from unittest.mock import patch
 
-import mlflow.entities  # noqa: F401 - a process would import them at a moment of its own
-import mlflow.exceptions  # noqa: F401
+import mlflow.entities
+import mlflow.exceptions  # noqa: F401 - else a process would import it at a moment of its own
 import psycopg
 import sqlalchemy as sa
 import torch
@@ -49,7 +51,7 @@ from primorl.base.paths import CHECKPOINTS, LEDGER, LEDGER_HEAD, MODEL, SECRET
 from primorl.engine import training
 from primorl.engine.heads import LENGTHS, SCALES
 from primorl.engine.training import ENGINE_VERSION, TrainingState
-from primorl.paid import accounts, work
+from primorl.paid import work
 from primorl.paid.training import PaidModel, _released
 from primorl.privacy.ledger import ledger as ledgers
 from primorl.privacy.ledger import store
@@ -60,41 +62,44 @@ from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.tracking import StageRun
-from primorl.tracking.store import Log, Store
-from tests.faults.edits import module_file, planted
-from tests.faults.table import CHARGES, FAULTS, Fault, expression
+from primorl.tracking.store import Log
+from primorl.tracking.store import Store as Tracking
+from tests.faults.edits import expression, module_file, planted
+from tests.faults.table import CHARGES, FAULTS, Fault
 from tests.privacy.ledger import postgresql
 
 T = TypeVar("T")
 L = TypeVar("L", bound=ledgers.Ledger)
 Content = bytes | dict[str, bytes] | None
+"""Of a file, or of the files of a folder; None: there is nothing."""
 ROUNDS, UNITS, DELTA = 3, 4, 1e-5
-MOMENTS = 120  # of an undisturbed run, about
+MOMENTS = 120  # writes of an undisturbed run, about
+OURS = b"s" * 32
+COMMAND = "python -m benchmarks.privacy.crash_schedules"
 DB, HEAD, CHECKPOINT, OUTPUT = "database", "head", "checkpoint", "output"
 LIARS = [(), (DB,), (HEAD,), (CHECKPOINT,), (OUTPUT,), (DB, HEAD), (HEAD, CHECKPOINT), (DB, HEAD, CHECKPOINT)]
 PLANTED = [
     *(fault for fault in FAULTS if fault.module == CHARGES or fault.name == "payment-rounds-made-up-for"),
-    Fault("lost-work-is-deleted", f"{CHARGES}", "_orphans", expression("has_begun(file)", "False")),
-    Fault("number-one-behind", f"{CHARGES}", "_writer", expression("mark.saves + 1", "mark.saves")),
+    Fault("lost-work-is-deleted", CHARGES, "_orphans", expression("has_begun(file)", "False")),
+    Fault("number-one-behind", CHARGES, "_writer", expression("mark.saves + 1", "mark.saves")),
     Fault("fsync-dropped", "primorl.base.files", "flush", expression("os.fsync(handle)", "None")),
 ]
+WEIGHTS = "weights.safetensors"
 VERSION = Version("a" * 64, "trajectory", UNITS, bytes(range(16 * UNITS)))
 
 
-class InMemory(sqlite3.Connection):
-    """SQLite's database in memory. Whoever connects is given this connection."""
+class Memory(sqlite3.Connection):
+    """SQLite's database in memory. All processes of a world are given this connection."""
 
     def close(self) -> None:
         """End a process's connection: what was not committed is lost."""
         self.rollback()
 
 
-class Shared(psycopg.Connection[Any]):
+class Server(psycopg.Connection[Any]):
     """A connection to PostgreSQL that all processes of a world are given, since to begin one takes long."""
 
-    def close(self) -> None:
-        """End a process's connection: what was not committed is lost."""
-        self.rollback()
+    close = Memory.close
 
 
 class DiedError(BaseException):
@@ -109,45 +114,42 @@ class World:
         self.url = None if server is None else server.new_url()
         self.plan = plan_of(self.rng.random() < 0.5)
         on_disk = server is None  # a server's disk is not simulated
-        weights = [10, on_disk, 1, 3, 1, on_disk, 1, on_disk]
-        self.lies = self.rng.choices(LIARS, weights)[0]
+        self.lies = self.rng.choices(LIARS, [10, on_disk, 1, 3, 1, on_disk, 1, on_disk])[0]
+        self.all_may_be_lost = {DB, CHECKPOINT} <= set(self.lies)
         self.crashes, self.clock, self.life = self.rng.choices([1, 2, 3, 4], [4, 3, 2, 1])[0], 0.0, 0
-        self.memory, self.connections = InMemory(":memory:"), self.connected()
-        self.dead, self.charge, self.announced = False, "", 0
-        self.history: dict[Path, list[Content]] = {}  # of each file, oldest first
+        self.memory, self.connections = Memory(":memory:"), self.connected()
+        self.history: dict[Path, list[Content]] = {}  # states of each file, oldest first
         self.durable: Counter[Path] = Counter()  # index of the state that is surely on the disk
         self.unsynced: set[Path] = set()
-        self.computed: list[tuple[str, str]] = []  # charge, and round or query
-        self.granted: set[str] = set()
-        self.outputs: dict[str, bytes] = {}
         self.newest: dict[Path, Content] = {}  # as a process wrote it
         self.fallen: set[Path] = set()
-        self.lost = False
-        self.limit = {DB, CHECKPOINT} <= set(self.lies)
+        # The judge's books
+        self.computed: list[tuple[str, str]] = []  # charge, and round or query
+        self.granted: set[str] = set()
+        self.models: dict[str, Content] = {}
+        self.lost = False  # charges that something was computed under
         self.hits: Counter[str] = Counter()
 
-    def connected(self) -> list[Shared]:
+    def connected(self) -> list[Server]:
+        """Connect to the server, to write and to read."""
         url = None if self.url is None else self.url.replace("+psycopg", "")
-        return [] if url is None else [Shared.connect(url), Shared.connect(url)]
+        return [] if url is None else [Server.connect(url), Server.connect(url)]
 
     def say(self, line: str) -> None:
+        """Print a line of the trace."""
         if self.trace:
             print(f"  process {self.life}: {line}")
 
     def begin_life(self, last: bool) -> None:
-        self.life, self.moments, self.dead, self.charge = self.life + 1, 0, False, ""
+        """Begin a process, and draw its faults."""
+        self.life, self.moments, self.dead, self.charge, self.announced = self.life + 1, 0, False, "", 0
         rng, self.faults = self.rng, {}
         if not last:
             for kind in ("die" if rng.random() < 0.75 else "fail", "fail" if rng.random() < 0.2 else "clock"):
                 self.faults[1 + int(MOMENTS * rng.random() ** 1.3)] = (kind, rng.choice(["before", "half", "after"]))
 
     def at(
-        self,
-        what: str,
-        path: Any,
-        act: Callable[[], T],
-        error: Callable[[], Exception],
-        half: Callable[[], object] | None = None,
+        self, what: str, path: Any, act: Callable[[], T], error: Exception, half: Callable[[], object] = lambda: None
     ) -> T:
         """Make a write, with the fault that the schedule has for this moment."""
         if self.dead:
@@ -162,36 +164,33 @@ class World:
         if kind == "clock":
             self.clock += self.rng.choice([-1, 1]) * 10 ** self.rng.uniform(0, 9)
             return act()
-        if when == "after":
-            act()
-        elif when == "half" and half is not None:
-            half()
+        {"before": lambda: None, "half": half, "after": act}[when]()
         if kind == "fail":
-            raise error()
+            raise error
         self.dead = True
         raise DiedError
 
-    # What the disk holds
-
     def path(self, name: Any) -> Path:
-        """A path relative to the world."""
+        """Return a path relative to the world."""
         path = Path(name)
         return path.relative_to(self.folder) if path.is_absolute() else path
 
     def track(self, path: Path, content: Content, *, durable: bool = False) -> None:
+        """Note that a process has made the disk hold ``content``, or has asked it to."""
         self.newest[path] = content
         states = self.history.setdefault(path, [None])
         states.append(content)
-        if durable:
-            self.durable[path] = len(states) - 1
+        self.durable[path] = len(states) - 1 if durable else self.durable[path]
 
     def sync(self, path: Path) -> None:
+        """Note that a file, or the names in a folder, are on the disk."""
         self.unsynced.discard(path)
         for known, states in self.history.items():
             if known.parent == path:
                 self.durable[known] = len(states) - 1
 
     def database_written(self) -> None:
+        """Note what SQLite has committed."""
         if DB in self.lies and not self.memory.in_transaction:
             self.track(LEDGER, self.memory.serialize(), durable=True)
 
@@ -199,13 +198,12 @@ class World:
         """Put every file into a state that the disk may hold."""
         far = self.rng.choice([1, 2, 4, 99])
         for path, states in self.history.items():
-            last = len(states) - 1
-            least = self.durable[path]
+            last, least = len(states) - 1, self.durable[path]
             if device_of(path) in self.lies:
                 least = max(0, least - self.rng.randint(0, far))
             chosen = self.rng.randint(least, last)
             if chosen < last:
-                self.say(f"{path}: falls back by {last - chosen} of {last} writes")
+                self.say(f"{path} falls back by {last - chosen} of {last} writes")
             if chosen < self.durable[path]:
                 self.hits["lost"] += 1
                 self.fallen.add(path)
@@ -217,14 +215,11 @@ class World:
     def put(self, path: Path, content: Content) -> None:
         """Make the disk hold this at ``path``."""
         if path == LEDGER:
-            self.memory, self.connections = InMemory(":memory:"), self.connected()
-            if content:
+            self.memory, self.connections = Memory(":memory:"), self.connected()
+            if isinstance(content, bytes):
                 self.memory.deserialize(content)
             return
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         if isinstance(content, dict):
             path.mkdir(parents=True)
             for name, part in content.items():
@@ -232,10 +227,8 @@ class World:
         elif content is not None:
             path.write_bytes(content)
 
-    # The judge's books
-
     def charges(self) -> dict[str, tuple[str, str]]:
-        """State and identity of each charge in the database, read past the project's code."""
+        """Return state and identity of each charge in the database, read past the project's code."""
         select, bodies = "SELECT body FROM ledger_records ORDER BY sequence", []
         if self.url is not None:
             with suppress(UndefinedTable), self.connections[True].transaction():
@@ -245,11 +238,10 @@ class World:
             bodies = self.memory.execute(select).fetchall() if there else []
         found: dict[str, tuple[str, str]] = {}
         for (body,) in bodies:
-            record = ledgers.json.loads(body)
-            if record["kind"] == "reserved":
-                found[record["charge"]] = (record["kind"], record["identity"])
-            elif record["kind"] in ("committed", "aborted"):
-                found[record["charge"]] = (record["kind"], found[record["charge"]][1])
+            record = json.loads(body)
+            if record["kind"] in ("reserved", "committed", "aborted"):
+                _, identity = found.get(record["charge"], ("", record.get("identity")))
+                found[record["charge"]] = (record["kind"], identity)
         return found
 
     def check_losses(self) -> None:
@@ -258,9 +250,9 @@ class World:
         self.lost = any(charge not in there for charge, _ in self.computed)
         must(not self.lost or DB in self.lies, "the ledger has lost charges")
         if MODEL.exists() and not {DB, OUTPUT} & set(self.lies):
-            released = files.read_json(MODEL / "privacy.json")["charge"]
-            must(released in there, f"the model that is there names charge {released}, which is not")
-            must(held(MODEL / "weights.safetensors") is not None, "the model has no weights")
+            content = held(MODEL)
+            whole = isinstance(content, dict) and content.keys() == {"privacy.json", WEIGHTS}
+            must(whole and json.loads(content["privacy.json"])["charge"] in there, "the model is not whole, or unpaid")  # type: ignore
 
     def compute(self, what: str) -> None:
         """Count a look at private rows; its charge must be there, and not have paid for it before."""
@@ -272,10 +264,8 @@ class World:
 
 
 def device_of(path: Path) -> str:
-    """Which of the parts of the world a file belongs to."""
-    if path == LEDGER:
-        return DB
-    return HEAD if path == LEDGER_HEAD else CHECKPOINT if path.parent == CHECKPOINTS else OUTPUT
+    """Tell what a file is part of."""
+    return {LEDGER: DB, LEDGER_HEAD: HEAD}.get(path, CHECKPOINT if path.parent == CHECKPOINTS else OUTPUT)
 
 
 class BrokenPromiseError(Exception):
@@ -301,9 +291,6 @@ def plan_of(queries: bool) -> Plan:
     """A plan with a query before and one after its rounds, or without."""
     asked = (GaussianQuery(SCALES, 1.0, 20.0), GaussianQuery(LENGTHS, 1.0, 20.0)) if queries else ()
     return Plan(UNITS, "trajectory", PoissonSampler(0.5), L2Clip(1.0), 20.0, ROUNDS, DELTA, asked)
-
-
-# One process
 
 
 class Rounds:
@@ -338,97 +325,85 @@ class Tracker:
         self._world = world
 
     def __getattr__(self, name: str) -> Callable[..., object]:
-        running = SimpleNamespace(info=SimpleNamespace(status="RUNNING"))
-        return lambda *_, **__: self._world.at("mlflow", name, lambda: running, lambda: ConnectionError("lost"))
+        running = Stub(info=Stub(status="RUNNING"))
+        return lambda *_, **__: self._world.at("mlflow", name, lambda: running, ConnectionError("lost"))
+
+
+def settings(world: World) -> tuple[Any, Any, Any]:
+    """Make parameters, partitions and the setup of a training, of no more than the code reads."""
+    budget, model = Stub(epsilon=100.0, delta=DELTA), Stub(variant="private")
+    params = Stub(ledger=Stub(url=world.url), privacy=Stub(budget=budget), dynamics=model, origins={}, suggested=dict)
+    facts = {"dataset_fingerprint": VERSION.fingerprint, "unit": VERSION.unit, "horizon": 3, "termination": "none"}
+    info = Stub(dataset="data", environment=None, trajectories_per_person=None, **facts)
+    partitions = Stub(manifest=Stub(info=info, private_units=UNITS, public_units=0, public_by="nobody"))
+    stopping = Stub(patience=None, every=1)
+
+    def asked(source: object) -> torch.Tensor:
+        world.compute("the query")
+        return torch.zeros(2, dtype=torch.int64)
+
+    setup = Stub(
+        plan=world.plan,
+        execution=Stub(device=torch.device("cpu")),
+        server=Stub(server_momentum=0.0, server_averaging=0.0, early_stopping=stopping),
+        first_weights=lambda: (torch.zeros(2),),
+        without_noise=lambda weights: weights,
+        make_normaliser=lambda public, answers: Stub(to=lambda device: None),
+        queries=lambda answers: {SCALES: Stub(total=asked)},
+    )
+    return params, partitions, setup
 
 
 def process(world: World, identity: str) -> None:
-    """Do as the stage: sweep, pay or resume, train, write the model, commit."""
+    """Do as the stage does: sweep, pay or resume, train, write the model, commit."""
     files.sweep_leftovers(Path())
-    none = SimpleNamespace()
-    budget = SimpleNamespace(epsilon=100.0, delta=DELTA)
-    params: Any = SimpleNamespace(
-        ledger=SimpleNamespace(url=world.url),
-        privacy=SimpleNamespace(budget=budget),
-        dynamics=SimpleNamespace(variant="private"),
-        origins={},
-        suggested=dict,
-    )
-    info = SimpleNamespace(
-        dataset="data",
-        dataset_fingerprint=VERSION.fingerprint,
-        unit="trajectory",
-        termination="none",
-        environment=None,
-        horizon=3,
-        trajectories_per_person=None,
-    )
-    manifest = SimpleNamespace(info=info, private_units=UNITS, public_units=0, public_by="nobody")
-    setup: Any = SimpleNamespace(
-        plan=world.plan,
-        execution=SimpleNamespace(device=torch.device("cpu")),
-        server=SimpleNamespace(
-            server_momentum=0.0, server_averaging=0.0, early_stopping=SimpleNamespace(patience=None, every=1)
-        ),
-        first_weights=lambda: (torch.zeros(2),),
-        without_noise=lambda weights: weights,
-        make_normaliser=lambda public, answers: SimpleNamespace(to=lambda device: none),
-        queries=lambda answers: {
-            SCALES: SimpleNamespace(total=lambda source: world.compute("the query") or torch.zeros(2).long())
-        },
-    )
-    architecture: Any = SimpleNamespace(initial_weights=lambda seed: (torch.zeros(2),))
-    store = Store(Tracker(world), "fake")  # type: ignore[arg-type]
-    run = StageRun(store, "run", Log(store, "pipeline"), first=False)
+    params, partitions, setup = settings(world)
+    tracking = Tracking(Tracker(world), "stub")  # type: ignore[arg-type]
+    run = StageRun(tracking, "run", Log(tracking, "pipeline"), first=False)
     request = Request(VERSION, "data", "train_model", identity, world.plan.event, DELTA, None, "run")
-    begin, restore = TrainingState.begin(setup.first_weights()), partial(TrainingState.restore, architecture)
+    shape: Any = Stub(initial_weights=lambda seed: (torch.zeros(2),))
+    begin, restore = TrainingState.begin(setup.first_weights()), partial(TrainingState.restore, shape)
     with work.paid_work(params, run, request, begin, restore) as paid:
-        charge = world.charge = paid.payment.charge.id
+        payment = paid.payment
+        charge = world.charge = payment.charge.id
         must(not world.lost, f"charge {charge} was granted although the ledger has lost charges")
         world.granted.add(charge)
 
         def save(state: TrainingState) -> None:
-            paid.payment.save_checkpoint(state)
+            payment.save_checkpoint(state)
             world.announced = state.started
 
-        source: Any = None if paid.payment.finished else SimpleNamespace(units=UNITS)
-        trained = training.train(
-            setup,
-            source,
-            None,
-            state=paid.payment.state,
-            save_checkpoint=save,
-            on_round=lambda started, _: run.metric("round", started),
-        )
-        model, partitions = PaidModel(setup, trained, ENGINE_VERSION, paid), SimpleNamespace(manifest=manifest)
-        with _released(MODEL, params, partitions, model, run, ["weights.safetensors"]) as fresh:  # type: ignore[arg-type]
-            (fresh / "weights.safetensors").write_bytes(trained.weights[0].numpy().tobytes())
+        def on_round(started: int, _: object) -> None:
+            run.metric("round", started)
+
+        source: Any = None if payment.finished else Stub(units=UNITS)
+        trained = training.train(setup, source, None, state=payment.state, save_checkpoint=save, on_round=on_round)
+        with _released(
+            MODEL, params, partitions, PaidModel(setup, trained, ENGINE_VERSION, paid), run, [WEIGHTS]
+        ) as fresh:
+            (fresh / WEIGHTS).write_bytes(trained.weights[0].numpy().tobytes())
     run.end("FINISHED")
-    content = held(MODEL)
-    assert isinstance(content, dict)
-    weights = content["weights.safetensors"]
-    must(world.outputs.setdefault(charge, weights) == weights, f"charge {charge} made two different models")
+    weights = held(MODEL / WEIGHTS)
+    must(world.models.setdefault(charge, weights) == weights, f"charge {charge} made two different models")
 
 
 @contextmanager
 def in_world(world: World) -> Iterator[None]:
     """Send every write of a process through `World.at`, and give it the world's clock, names and process id."""
-    full = lambda: OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))  # noqa: E731
-    broken = lambda: OSError(errno.EIO, os.strerror(errno.EIO))  # noqa: E731
-    real = SimpleNamespace(**{name: getattr(os, name) for name in ("open", "replace", "unlink", "fsync", "mkdir")})
-    write_bytes, swap, now = Path.write_bytes, files._swap, time.time
-    commit = DefaultDialect.do_commit
+    full, broken = (OSError(number, os.strerror(number)) for number in (errno.ENOSPC, errno.EIO))
+    real: Any = Stub(**{name: getattr(os, name) for name in ("open", "replace", "unlink", "fsync", "mkdir")})
+    write_bytes, swap, commit, now = Path.write_bytes, files._swap, DefaultDialect.do_commit, time.time
 
     def lasting(path: Path) -> bool:
         return not any(".new-" in part for part in path.parts) and path.suffix != ".lock"
 
-    def open_(path: Any, flags: int, *rest: Any, **named: Any) -> int:
-        act = lambda: real.open(path, flags, *rest, **named)  # noqa: E731
+    def open_(path: Any, flags: int, *rest: Any, **named: Any) -> Any:
+        act = partial(real.open, path, flags, *rest, **named)
         return world.at("create", path, act, full) if flags & os.O_CREAT else act()
 
     def mkdir(path: Any, *mode: Any, **named: Any) -> None:
-        act = lambda: real.mkdir(path, *mode, **named)  # noqa: E731
-        act() if os.path.isdir(path) else world.at("mkdir", path, act, full)
+        act = partial(real.mkdir, path, *mode, **named)
+        act() if Path(path).is_dir() else world.at("mkdir", path, act, full)
 
     def written(path: Path, content: bytes) -> int:
         def act(part: bytes) -> int:
@@ -472,16 +447,16 @@ def in_world(world: World) -> Iterator[None]:
             real.fsync(handle)
             world.sync(path)
 
-        path = world.path(os.readlink(f"/proc/self/fd/{handle}"))
+        path = world.path(Path(f"/proc/self/fd/{handle}").readlink())
         world.at("fsync", path, act, broken)
 
     def executing(execute: Callable[..., None]) -> Callable[..., None]:
         def executed(self: DefaultDialect, cursor: Any, statement: str, *rest: Any) -> None:
-            act = lambda: execute(self, cursor, statement, *rest)  # noqa: E731
+            act = partial(execute, self, cursor, statement, *rest)
             if statement.split()[0].upper() not in ("INSERT", "UPDATE", "CREATE"):
                 return act()
-            error = lambda: self.loaded_dbapi.OperationalError("disk I/O error")  # noqa: E731
-            world.at("statement", statement.partition("(")[0].strip(), act, error)
+            error = self.loaded_dbapi.OperationalError("disk I/O error")
+            world.at("statement", " ".join(statement.split()[:3]), act, error)
             world.database_written()  # SQLite commits CREATE by itself
 
         return executed
@@ -491,14 +466,13 @@ def in_world(world: World) -> Iterator[None]:
             commit(self, connection)
             world.database_written()
 
-        world.at("COMMIT", "", act, lambda: self.loaded_dbapi.OperationalError("connection lost"))
+        world.at("COMMIT", "", act, self.loaded_dbapi.OperationalError("connection lost"))
 
     class Clock(datetime):
         @classmethod
         def now(cls, zone: Any = None) -> Any:
             return datetime.fromtimestamp(now() + world.clock, zone)
 
-    names = map(str, itertools.count())
     with ExitStack() as patched:
         for owner, name, new in (
             (os, "open", open_),
@@ -511,14 +485,14 @@ def in_world(world: World) -> Iterator[None]:
             (files, "_alive", lambda process: process == os.getpid()),
             (Path, "write_bytes", written),
             (Path, "write_text", lambda path, text, **_: path.write_bytes(text.encode())),
-            (tempfile, "_name_sequence", names),
+            (tempfile, "_name_sequence", map(str, itertools.count())),
             (DefaultDialect, "do_execute", executing(DefaultDialect.do_execute)),
             (DefaultDialect, "do_executemany", executing(DefaultDialect.do_executemany)),
             (DefaultDialect, "do_commit", committed),
             (time, "time", lambda: now() + world.clock),
             (time, "sleep", lambda seconds: None),
             (ledgers, "datetime", Clock),
-            (ledgers.secrets, "token_hex", lambda size: world.rng.randbytes(size).hex()),
+            (secrets, "token_hex", lambda size: world.rng.randbytes(size).hex()),
             (training, "Rounds", partial(Rounds, world)),
             (store, "_engine", partial(engine_of, world)),
         ):
@@ -536,14 +510,10 @@ def live(world: World, identity: str, *, last: bool = False) -> str:
     try:
         with in_world(world), redirect_stderr(io.StringIO()):
             process(world, identity)
-    except DiedError:
-        said = "died"
-    except (PipelineError, OSError) as refused:
-        said = str(refused)
-    except (BrokenPromiseError, KeyboardInterrupt):
-        raise
-    except BaseException as unexpected:
-        must(False, f"{type(unexpected).__name__}: {unexpected}")
+    except (DiedError, PipelineError, OSError) as ended:
+        said = str(ended)
+    except Exception as unexpected:
+        raise BrokenPromiseError(f"{type(unexpected).__name__}: {unexpected}") from None
     if world.dead:
         said = "died"
         if world.rng.random() < (0.9 if world.lies else 0.5):
@@ -565,11 +535,11 @@ def advised(world: World, said: str) -> bool:
     if OUTPUT in world.lies and "or delete it" in said:
         world.put(MODEL, None)
         return True
-    back = [path for path in world.fallen if device_of(path) in (DB, CHECKPOINT, HEAD)]
+    back = {path for path in world.fallen if device_of(path) != OUTPUT}
     for path in back:
         world.put(path, world.newest[path])
         world.track(path, world.newest[path], durable=True)
-    world.fallen.clear()
+    world.fallen -= back
     world.check_losses()
     return bool(back)
 
@@ -579,7 +549,7 @@ def opened(world: World, kind: type[L]) -> Iterator[L]:
     """Open the world's ledger, undisturbed."""
     world.begin_life(last=True)
     url = world.url or f"sqlite:///{LEDGER}"
-    with in_world(world), closing(kind.open(url, secret=SECRET_BYTES, anchor=LEDGER_HEAD)) as book:
+    with in_world(world), closing(kind.open(url, secret=OURS, anchor=LEDGER_HEAD)) as book:
         yield book
 
 
@@ -610,7 +580,6 @@ def judge(world: World, identities: Sequence[str]) -> str:
     return ""
 
 
-SECRET_BYTES = b"s" * 32
 CONNECTIONS: dict[bool, Any] = {}  # of the present world: to write, and to read only
 
 
@@ -644,7 +613,7 @@ def simulate(
     shutil.rmtree(folder, ignore_errors=True)
     (folder / SECRET.parent).mkdir(parents=True)
     os.chdir(folder)
-    SECRET.write_bytes(SECRET_BYTES)
+    SECRET.write_bytes(OURS)
     MODEL.parent.mkdir()
     world = World(seed, folder, server, trace)
     identities = ["one", "two"] if world.rng.random() < 0.25 else ["one"]
@@ -654,14 +623,14 @@ def simulate(
             live(world, world.rng.choice(identities))
         refused = judge(world, identities)
     except BrokenPromiseError as broken:
-        if not world.limit:
+        if not world.all_may_be_lost:
             raise BrokenPromiseError(f"seed {seed}: {broken}") from None
         world.hits["not noticed"] += 1
         refused = ""
     for connection in world.connections:
         psycopg.Connection.close(connection)
     world.hits["refused"] += bool(refused)
-    world.hits["both"] += world.limit and world.hits["lost"] > 0
+    world.hits["both"] += world.all_may_be_lost and world.hits["lost"] > 0
     return world.hits
 
 
@@ -691,13 +660,12 @@ def first_caught(fault: Fault, folder: Path, most: int) -> int:
 def main() -> int:
     """Run schedules on both databases and with planted faults; write the table. With ``--seed``, replay one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--schedules", type=int, default=100_000)
+    parser.add_argument("--schedules", type=int, default=100_000, help="on SQLite")
     parser.add_argument("--postgresql", type=int, default=1000, help="schedules on a PostgreSQL server")
     parser.add_argument("--minutes", type=float, default=60, help="of the schedules on SQLite, at most")
-    parser.add_argument("--seed", type=int, help="replay this schedule, on PostgreSQL with --schedules 0")
+    parser.add_argument("--seed", type=int, help="replay this schedule; on PostgreSQL with --schedules 0")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    command = "python -m benchmarks.privacy.crash_schedules"
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as name:
         folder = Path(name).resolve() / "world"
@@ -705,21 +673,19 @@ def main() -> int:
             with nullcontext() if arguments.schedules else postgresql.server() as server:
                 simulate(arguments.seed, folder, server, trace=True)
             return 0
-        rows = many(command, "SQLite", range(arguments.schedules), folder, None, arguments.minutes)
+        rows = many("SQLite", range(arguments.schedules), folder, None, arguments.minutes)
         with postgresql.server() as server:
-            rows += many(command, "PostgreSQL", range(arguments.postgresql), folder, server, arguments.minutes)
+            rows += many("PostgreSQL", range(arguments.postgresql), folder, server, arguments.minutes)
         for fault in PLANTED:
-            caught = first_caught(fault, folder, 1000)
-            rows.append(
-                row(command, f"planted, {fault.name}: schedules until caught", caught, None, None, None, "schedules")
-            )
+            what = f"planted, {fault.name}: schedules until caught"
+            rows.append(row(COMMAND, what, first_caught(fault, folder, 1000), None, None, None, "schedules"))
         os.chdir(ROOT)
     write("crash_schedules", rows)
-    return int(any(str(found["what"]).endswith("(must be 0)") and found["ours"] for found in rows))
+    return int(any("must be 0" in str(found["what"]) and found["ours"] for found in rows))
 
 
 def many(
-    command: str, database: str, seeds: range, folder: Path, server: "postgresql.Server | None", minutes: float
+    database: str, seeds: range, folder: Path, server: "postgresql.Server | None", minutes: float
 ) -> list[dict[str, object]]:
     """Run schedules until the time is over; return the rows of the table."""
     began, used = time.monotonic(), time.process_time()
@@ -748,7 +714,7 @@ def many(
         ("schedules a second", done / (time.monotonic() - began), "1/s"),
         ("schedules a second of processor", done / (time.process_time() - used), "1/s"),
     ]
-    return [row(command, f"{database}: {what}", found, None, None, None, unit) for what, found, unit in figures]
+    return [row(COMMAND, f"{database}: {what}", found, None, None, None, unit) for what, found, unit in figures]
 
 
 if __name__ == "__main__":
