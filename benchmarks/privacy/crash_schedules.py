@@ -251,8 +251,9 @@ class World:
         must(not self.lost or DB in self.lies, "the ledger has lost charges")
         if MODEL.exists() and not {DB, OUTPUT} & set(self.lies):
             content = held(MODEL)
-            whole = isinstance(content, dict) and content.keys() == {"privacy.json", WEIGHTS}
-            must(whole and json.loads(content["privacy.json"])["charge"] in there, "the model is not whole, or unpaid")  # type: ignore
+            assert isinstance(content, dict)
+            stated = json.loads(content.get("privacy.json", b"{}"))
+            must(WEIGHTS in content and stated.get("charge") in there, "the model is not whole, or unpaid")
 
     def compute(self, what: str) -> None:
         """Count a look at private rows; its charge must be there, and not have paid for it before."""
@@ -392,7 +393,8 @@ def in_world(world: World) -> Iterator[None]:
     """Send every write of a process through `World.at`, and give it the world's clock, names and process id."""
     full, broken = (OSError(number, os.strerror(number)) for number in (errno.ENOSPC, errno.EIO))
     real: Any = Stub(**{name: getattr(os, name) for name in ("open", "replace", "unlink", "fsync", "mkdir")})
-    write_bytes, swap, commit, now = Path.write_bytes, files._swap, DefaultDialect.do_commit, time.time
+    write_bytes, swap, now = Path.write_bytes, files._swap, time.time
+    commit: Any = DefaultDialect.do_commit
 
     def lasting(path: Path) -> bool:
         return not any(".new-" in part for part in path.parts) and path.suffix != ".lock"
@@ -451,7 +453,7 @@ def in_world(world: World) -> Iterator[None]:
         world.at("fsync", path, act, broken)
 
     def executing(execute: Callable[..., None]) -> Callable[..., None]:
-        def executed(self: DefaultDialect, cursor: Any, statement: str, *rest: Any) -> None:
+        def executed(self: Any, cursor: Any, statement: str, *rest: Any) -> None:
             act = partial(execute, self, cursor, statement, *rest)
             if statement.split()[0].upper() not in ("INSERT", "UPDATE", "CREATE"):
                 return act()
@@ -461,7 +463,7 @@ def in_world(world: World) -> Iterator[None]:
 
         return executed
 
-    def committed(self: DefaultDialect, connection: Any) -> None:
+    def committed(self: Any, connection: Any) -> None:
         def act() -> None:
             commit(self, connection)
             world.database_written()
