@@ -113,7 +113,7 @@ def pay_or_resume(
     Whatever the owner had asked for, and a server may still be about to commit, was meant for this record's place or an
     earlier one, and each place is used once. So a charge that the ledger does not hold now will never be in it, and the
     checkpoint is deleted. A checkpoint under which something may have been released is never deleted: the ledger has
-    lost records.
+    lost records, and nothing is paid, resumed or restored, for it would be stated that less is spent than was.
 
     Args:
         ledger: holds the charges.
@@ -137,12 +137,12 @@ def pay_or_resume(
     while True:
         with ExitStack() as locks:
             try:
+                orphans = _orphans(ledger, checkpoints, locks)
                 payment = _restored(ledger, request.identity, checkpoints, restore)
                 if payment is None:
                     _lock_identity(ledger, request.identity, checkpoints, locks)
                     payment = _resumed(ledger, request.identity, checkpoints, restore, locks)
                 if payment is None:
-                    orphans = _orphans(ledger, checkpoints, locks)
                     payment = _reserved(ledger, request, budget, checkpoints, begin, locks)
                     _delete_orphans(ledger, orphans)
             except Busy:

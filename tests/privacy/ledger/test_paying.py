@@ -229,6 +229,19 @@ def test_work_under_a_charge_that_the_ledger_lost_stops_the_next_payment(one_fil
     one_file.work()
 
 
+@pytest.mark.parametrize("finished", [False, True])
+def test_work_under_a_lost_charge_stops_other_work_that_is_paid(one_file: Place, finished: bool) -> None:
+    """What it stated as spent on the same people would be too little."""
+    if finished:
+        one_file.work()
+    else:
+        killed_in_round(one_file, 2)
+    file = orphan(one_file, saves=1)
+    assert f"{file.name}: work was done under charge {file.stem}" in one_file.refusal()
+    file.unlink()
+    judge(one_file)
+
+
 def test_a_checkpoint_whose_charge_comes_in_meanwhile_is_kept(one_file: Place) -> None:
     """Its process died after it had asked, and the server commits late: just before the next payment's record."""
     file = orphan(one_file)
