@@ -1,10 +1,10 @@
 """Seeded schedules of crashes of paid work: ``python -m benchmarks.privacy.crash_schedules [--seed S]``.
 
 A schedule runs the real code of a paid training (`paid_work`, `train`, the writing of the model, the log) in a world of
-its own: a folder in memory, and SQLite in memory or PostgreSQL. At every write the schedule may kill the process, cut
-the power, fail the write, lose the connection before or after COMMIT, or move the clock. The next process begins with
-what is durable; nothing disturbs the last one. The data are four made-up units, the rounds are sums of two numbers, and
-MLflow's client is a stub. What pays, saves, resumes, releases and writes is the project's.
+its own: a folder in memory, and SQLite in memory or PostgreSQL. At every write the schedule may kill the process, stop
+it by a signal, cut the power, fail the write, lose the connection before or after COMMIT, or move the clock. The next
+process begins with what is durable; nothing disturbs the last one. The data are four made-up units, the rounds are sums
+of two numbers, and MLflow's client is a stub. What pays, saves, resumes, releases and writes is the project's.
 
 After a power cut a file has one of its states since its folder's last fsync; content that was renamed before its own
 fsync is torn. A disk that *lies* may go back beyond that. The books of the judge lie outside the world: what was
@@ -106,6 +106,10 @@ class DiedError(BaseException):
     """The process is gone: no handler sees it, and nothing is written any more."""
 
 
+class StoppedError(KeyboardInterrupt):
+    """SIGTERM or Ctrl-C."""
+
+
 class World:
     """One schedule: what is durable, the faults to come, and the judge's books."""
 
@@ -145,8 +149,8 @@ class World:
         self.life, self.moments, self.dead, self.charge, self.announced = self.life + 1, 0, False, "", 0
         rng, self.faults = self.rng, {}
         if not last:
-            for kind in ("die" if rng.random() < 0.75 else "fail", "fail" if rng.random() < 0.2 else "clock"):
-                self.faults[1 + int(MOMENTS * rng.random() ** 1.3)] = (kind, rng.choice(["before", "half", "after"]))
+            for kind in (rng.choice(["die", "die", "die", "fail", "stop"]), rng.choice(["fail", "clock", "clock"])):
+                self.faults[1 + int(MOMENTS * rng.random() ** 2)] = (kind, rng.choice(["before", "half", "after"]))
 
     def at(
         self, what: str, path: Any, act: Callable[[], T], error: Exception, half: Callable[[], object] = lambda: None
@@ -167,6 +171,8 @@ class World:
         {"before": lambda: None, "half": half, "after": act}[when]()
         if kind == "fail":
             raise error
+        if kind == "stop":
+            raise StoppedError
         self.dead = True
         raise DiedError
 
@@ -512,8 +518,10 @@ def live(world: World, identity: str, *, last: bool = False) -> str:
     try:
         with in_world(world), redirect_stderr(io.StringIO()):
             process(world, identity)
-    except (DiedError, PipelineError, OSError) as ended:
-        said = str(ended)
+    except (DiedError, StoppedError, PipelineError, OSError) as ended:
+        said = str(ended) or "stopped"
+    except BrokenPromiseError:
+        raise
     except Exception as unexpected:
         raise BrokenPromiseError(f"{type(unexpected).__name__}: {unexpected}") from None
     if world.dead:
@@ -705,6 +713,7 @@ def many(
         ("schedules", done, "schedules"),
         ("broken promises (must be 0)", broken, "schedules"),
         ("processes that died", hits["die"], "processes"),
+        ("processes that were stopped by a signal", hits["stop"], "processes"),
         ("writes that failed", hits["fail"], "writes"),
         ("clock jumps", hits["clock"], "jumps"),
         ("power cuts", hits["power cut"], "cuts"),
