@@ -15,7 +15,7 @@ from typing import Generic
 from dp_accounting import dp_event
 
 from primorl.base.errors import Busy, PipelineError
-from primorl.base.files import finite, locked
+from primorl.base.files import finite, locked, sync
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.checkpoint import (
@@ -194,6 +194,7 @@ def _resumed(
             raise _busy(charge, file)
         found = read_checkpoint(file, restore, charge.id)
         if found.state.finished:  # killed between the last checkpoint and the commit
+            sync(file.parent)  # or killed just before it did so, and after the commit this state must stay
             return Payment(charge, found.state, file)
         last = ledger.last_take(charge.id)
         old = last not in found.tokens or ledger.progress.behind(charge.id, found.saves)

@@ -82,6 +82,31 @@ def test_the_lock_of_an_identity_comes_before_any_charge(one_file: Place) -> Non
     assert sorted(one_file.checkpoints.iterdir()) == before, "a refusal leaves no checkpoint"
 
 
+def test_a_finished_checkpoint_is_on_the_disk_before_its_charge_is_committed(
+    one_file: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process may have been stopped before it waited for the disk. A power cut could then bring back the last."""
+    commit, done = Ledger.commit, []
+
+    def killed(*_: object) -> None:
+        raise KilledError
+
+    def synced(path: Path) -> None:
+        done.append(str(path))
+
+    def committed(self: Ledger, charge: str) -> None:
+        done.append(charge)
+        commit(self, charge)
+
+    monkeypatch.setattr(Ledger, "commit", killed)
+    with pytest.raises(KilledError):
+        one_file.work()
+    monkeypatch.setattr("primorl.privacy.ledger.charges.sync", synced)
+    monkeypatch.setattr(Ledger, "commit", committed)
+    one_file.work()
+    assert done == [str(one_file.checkpoints), one_file.checkpoint.stem]
+
+
 def test_a_checkpoint_that_is_elsewhere_is_not_paid_for_again(one_file: Place) -> None:
     killed_in_round(one_file, 2)
     here = replace(one_file, machine="another")
