@@ -44,7 +44,7 @@ import torch
 from psycopg.errors import UndefinedTable
 from sqlalchemy.engine.default import DefaultDialect
 
-from benchmarks.machine import ROOT, row, write
+from benchmarks.machine import ROOT, command, row, write
 from primorl.base import files
 from primorl.base.errors import PipelineError
 from primorl.base.paths import CHECKPOINTS, LEDGER, LEDGER_HEAD, MODEL, SECRET
@@ -75,7 +75,7 @@ Content = bytes | dict[str, bytes] | None
 ROUNDS, UNITS, DELTA = 3, 4, 1e-5
 MOMENTS = 120  # writes of an undisturbed run, about
 OURS = b"s" * 32
-COMMAND = "python -m benchmarks.privacy.crash_schedules"
+MODULE = "benchmarks.privacy.crash_schedules"
 DB, HEAD, CHECKPOINT, OUTPUT = "database", "head", "checkpoint", "output"
 LIARS = [(), (DB,), (HEAD,), (CHECKPOINT,), (OUTPUT,), (DB, HEAD), (HEAD, CHECKPOINT), (DB, HEAD, CHECKPOINT)]
 PLANTED = [
@@ -672,7 +672,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--schedules", type=int, default=100_000, help="on SQLite")
     parser.add_argument("--postgresql", type=int, default=1000, help="schedules on a PostgreSQL server")
-    parser.add_argument("--minutes", type=float, default=60, help="of the schedules on SQLite, at most")
+    parser.add_argument("--minutes", type=float, default=60, help="for each database, at most")
     parser.add_argument("--seed", type=int, help="replay this schedule; on PostgreSQL with --schedules 0")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -688,7 +688,7 @@ def main() -> int:
             rows += many("PostgreSQL", range(arguments.postgresql), folder, server, arguments.minutes)
         for fault in PLANTED:
             what = f"planted, {fault.name}: schedules until caught"
-            rows.append(row(COMMAND, what, first_caught(fault, folder, 1000), None, None, None, "schedules"))
+            rows.append(row(command(MODULE), what, first_caught(fault, folder, 1000), None, None, None, "schedules"))
         os.chdir(ROOT)
     write("crash_schedules", rows)
     return int(any("must be 0" in str(found["what"]) and found["ours"] for found in rows))
@@ -725,7 +725,7 @@ def many(
         ("schedules a second", done / (time.monotonic() - began), "1/s"),
         ("schedules a second of processor", done / (time.process_time() - used), "1/s"),
     ]
-    return [row(COMMAND, f"{database}: {what}", found, None, None, None, unit) for what, found, unit in figures]
+    return [row(command(MODULE), f"{database}: {what}", found, None, None, None, unit) for what, found, unit in figures]
 
 
 if __name__ == "__main__":
