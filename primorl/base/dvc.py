@@ -193,7 +193,10 @@ def missing_outputs() -> list[str]:
 
 
 def changed_params() -> list[str]:
-    """List params of the last run that have another value now, as ``FILE: KEY: BEFORE → NOW``, by ``dvc.lock``."""
+    """List params of the last run that have another value now, as ``FILE: KEY: BEFORE → NOW``, by ``dvc.lock``.
+
+    Values that fill more than half a line are left out.
+    """
     found: dict[str, None] = {}  # a param of several stages is listed once
     with suppress(OSError, KeyError, TypeError, AttributeError, yaml.YAMLError):  # no lock, or DVC reports it
         for stage in _parsed((workspace() / LOCK).read_text(encoding="utf-8"))["stages"].values():
@@ -204,7 +207,8 @@ def changed_params() -> list[str]:
                     for part in key.split("."):
                         here = here.get(part) if isinstance(here, dict) else None
                     if _number(here) != _number(value):
-                        found[f"{file}: {key}: {json.dumps(value)} → {json.dumps(here)}"] = None
+                        said = " → ".join(json.dumps(each, ensure_ascii=False) for each in (value, here))
+                        found[f"{file}: {key}{f': {said}' if len(said) <= 60 else ''}"] = None
     return list(found)
 
 

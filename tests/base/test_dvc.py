@@ -61,6 +61,9 @@ def test_a_project_is_asked_and_restored(project: Path, monkeypatch: pytest.Monk
     assert repro("one") == (True, True)
     one = made()
     assert changed_stages() == set()
+    for word, said in (("zwölf", 'word: "one" → "zwölf"'), ("zwölf" * 20, "word")):
+        Path("params.yaml").write_text(f"word: {word}\n", encoding="utf-8")
+        assert changed_params() == [f"params.yaml: {said}"]
     Path("params.yaml").write_text("word: two\n")
     assert changed_stages() == {"make"}
     assert changed_params() == ['params.yaml: word: "one" → "two"']
