@@ -23,7 +23,7 @@ import yaml
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import home, replaced_directory, replaced_file, scratch_directory, workspace
-from primorl.base.paths import LOCK
+from primorl.base.paths import LOCK, SECONDS
 
 _PATIENCE = 10.0  # seconds
 _LISTED = 3  # outputs that a hint names
@@ -193,7 +193,10 @@ def missing_outputs() -> list[str]:
 
 
 def changed_params() -> list[str]:
-    """List params of the last run that have another value now, as ``FILE: KEY: BEFORE → NOW``, by ``dvc.lock``."""
+    """List params of the last run that have another value now, as ``FILE: KEY: BEFORE → NOW``, by ``dvc.lock``.
+
+    Values that fill more than half a line are left out.
+    """
     found: dict[str, None] = {}  # a param of several stages is listed once
     with suppress(OSError, KeyError, TypeError, AttributeError, yaml.YAMLError):  # no lock, or DVC reports it
         for stage in _parsed((workspace() / LOCK).read_text(encoding="utf-8"))["stages"].values():
@@ -204,8 +207,20 @@ def changed_params() -> list[str]:
                     for part in key.split("."):
                         here = here.get(part) if isinstance(here, dict) else None
                     if _number(here) != _number(value):
-                        found[f"{file}: {key}: {json.dumps(value)} → {json.dumps(here)}"] = None
+                        said = " → ".join(json.dumps(each, ensure_ascii=False) for each in (value, here))
+                        found[f"{file}: {key}{f': {said}' if len(said) <= 60 else ''}"] = None
     return list(found)
+
+
+def remade_inputs() -> list[str]:
+    """List outputs but wall times that were made again since a stage that reads them ran, by ``dvc.lock``."""
+    with suppress(OSError, KeyError, TypeError, AttributeError, yaml.YAMLError):  # no lock, or DVC reports it
+        stages = _parsed((workspace() / LOCK).read_text(encoding="utf-8"))["stages"].values()
+        made = {out["path"]: out.get("md5") for stage in stages for out in stage.get("outs", ())}
+        read = {(dep["path"], dep.get("md5")) for stage in stages for dep in stage.get("deps", ())}
+        remade = {path for path, digest in read if made.get(path, digest) != digest}
+        return sorted(path for path in remade if not Path(path).is_relative_to(SECONDS))
+    return []
 
 
 def _number(value: Any) -> Any:

@@ -113,15 +113,19 @@ def _mention_missing_outputs(command: str) -> None:
 
 
 def _mention_changes(command: str) -> None:
-    """Say where results are of another dataset than params.yaml names, and where a log's files changed since.
+    """Say where results are of another dataset than params.yaml names, or of data that changed or were read again.
 
-    Two commands say the latter themselves.
+    Two commands say themselves that a log's files changed.
     """
     if not (PARAMS.exists() and (SUMMARY.exists() or COPIES.exists())):
         return
+    from primorl.base.dvc import remade_inputs
     from primorl.config.params import load, load_reading
     from primorl.data.sources.tabular.watch import changed
 
+    if remade := remade_inputs():
+        rest = "what is made of it is still of the former one; run `dvc repro`"
+        print(f"warning: made again: {', '.join(remade)}; {rest}", file=sys.stderr)
     with suppress(PipelineError):  # of params.yaml; the command itself has said so
         named, found = load_reading().dataset, read_json(SUMMARY).get("dataset") if SUMMARY.exists() else None
         if found not in (None, named):

@@ -133,17 +133,20 @@ def export(
     from primorl.policy.loaded import read_policy
     from primorl.privacy.statement import Statement
     from primorl.release.build import check_origin
+    from primorl.release.bundle import CHOSEN
     from primorl.use import onnx_file
 
     if out.suffix != ".onnx":
         raise PipelineError(f"--out: found {str(out)!r}; allowed is a name that ends in .onnx")
     folder = chosen(policy, against_advice=against_advice)
     loaded, stated = read_policy(folder), Statement.read(folder)
-    check_origin(folder, stated, void_ok=void_ok, against_advice=against_advice)
+    stated = check_origin(folder, stated, void_ok=void_ok, against_advice=against_advice)
     rows, difference = onnx_file.export(loaded, stated, out, recommendation=described(folder))
     of = "of the actions differ" if loaded.discrete_actions else "of an action's range is the largest difference"
     print(f"{out}: opset {onnx_file.OPSET}; checked on {rows} observations: {difference:.2g} {of}")
     print(guarantee(stated.to_json()))
+    if CHOSEN in stated.public_assumptions:
+        print(f"not counted: {CHOSEN}")
 
 
 def release(

@@ -49,7 +49,8 @@ def summary(
     if stale is not None:
         print(f"warning: {SUMMARY}: {stale}", file=sys.stderr)
     if changed := changed_params():
-        print(f"note: changed since this run: {'; '.join(changed)}; `dvc repro` makes it again", file=sys.stderr)
+        after = "`dvc repro` makes it again, and `primorl check --charges` says what that charges"
+        print(f"note: changed since this run: {'; '.join(changed)}; {after}", file=sys.stderr)
     if found.spent_on_dataset is not None:
         _mention_later_charges(found.spent_on_dataset.charges)
     content = found.to_json()

@@ -100,7 +100,8 @@ def of_answers(
     The rule has three steps:
 
     1. The model check says not to believe the model: keep today's practice if the clone learned, else more data.
-    2. The policy gains more than the margin: a trial.
+    2. The policy gains more than the margin, no guess was measured as good as the model, and the policy stays where
+       people were: a trial.
     3. Else: keep today's practice if the clone can be trusted, else more data.
 
     Args:
@@ -129,7 +130,7 @@ def of_answers(
     if compared.gain <= compared.margin:
         why.append(f"only a gain above {compared.margin:.3g} is beyond the model's known error")
     if guess_is_better and compared.gain > compared.margin:
-        why.append("the model check measured a guess without a model as better than the model")
+        why.append("no trial: the model check measured a guess without a model as at least as good as the model")
     if beyond is not None and too_far:
         far = f"{beyond.value:.0%} more of its steps than of the clone's lie where people hardly ever were"
         why.append(f"{far}; a trial allows {MOST_BEYOND:.0%}")

@@ -112,12 +112,15 @@ def refuse_against_advice(folder: Path) -> None:
 
 
 def described(folder: Path) -> str | None:
-    """The recommendation about the policy in ``folder`` in words; None where an environment measured it."""
+    """Return the recommendation about the policy in ``folder``; None where an environment measured it.
+
+    Its reason quotes answers of the private units, which the policy's own ε does not count, and is left out.
+    """
     try:
         advice = advice_on(folder)
     except PipelineError:
         return "none: nobody recommended this policy"
-    return None if advice is None else f"{advice.answer} ({advice.policy or 'no policy'}): {advice.reason}"
+    return None if advice is None else f"{advice.answer} ({advice.policy or 'no policy'})"
 
 
 def label(folder: Path) -> str:

@@ -154,7 +154,7 @@ def release(
     return released
 
 
-def check_origin(folder: Path, stated: Statement, *, void_ok: bool, against_advice: bool) -> None:
+def check_origin(folder: Path, stated: Statement, *, void_ok: bool, against_advice: bool) -> Statement:
     """Refuse a policy that may not leave: one rule for bundles and for single files such as ONNX.
 
     A policy of this project must be one that `release` releases, so it is released into a folder that is deleted again.
@@ -166,6 +166,9 @@ def check_origin(folder: Path, stated: Statement, *, void_ok: bool, against_advi
         stated: its statement.
         void_ok: accept a void statement.
         against_advice: accept a policy that its run advises against.
+
+    Returns:
+        The statement as a bundle has it, with `bundle.CHOSEN` where answers of the private units chose the policy.
     """
     own = next((each for each in _LEAVING if folder.resolve() == each.resolve()), None)
     if own is not None:
@@ -176,7 +179,8 @@ def check_origin(folder: Path, stated: Statement, *, void_ok: bool, against_advi
             else:
                 name: Any = own.as_posix()
                 release(target, params, void_ok=void_ok, policy=name, against_advice=against_advice)
-    elif is_online(folder.parent):
+            return Statement.read(target / "policy")
+    if is_online(folder.parent):
         check_online(folder.parent, void_ok=void_ok)
     elif is_bundle(folder.parent):
         bundle.check(folder.parent, void_ok=void_ok)
@@ -188,6 +192,7 @@ def check_origin(folder: Path, stated: Statement, *, void_ok: bool, against_advi
             refuse_void(folder / FILE, stated)
         if stated.private:
             check_alone(folder / FILE, stated, near_clone=config.clone_error is not None)
+    return stated
 
 
 def finish(fresh: Path, cards: Mapping[str, str]) -> None:

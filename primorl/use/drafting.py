@@ -216,6 +216,18 @@ class Draft:
         if self.reward is not None and (kind := self._kind(self.reward)) not in _NUMBERS:
             remedy = "write it as 0 and 1" if kind == "truth values" else "name a column of numbers"
             raise PipelineError(f"--reward: found {shown(self.reward)}, a column of {kind}; {remedy}")
+        if self.step is not None and (kind := self._kind(self.step)) not in (*_NUMBERS, "times"):
+            raise PipelineError(
+                f"--step: found {shown(self.step)}, a column of {kind}; name a column of numbers or times; write dates "
+                "as 2024-03-06 11:25 (docs/prepare-a-log.md, Time)"
+            )
+        for column in self.bounds:
+            if self._is_categorical(column):
+                kind = "categories" if column in self.categories else self._kind(column)
+                raise PipelineError(
+                    f"--bounds: found {shown(column)}, a column of {kind}; allowed is a column of numbers; empty the "
+                    "cells that hold a word, or leave the bounds out"
+                )
         for column in self.carry:
             if column not in self.observation or self._is_categorical(column):
                 raise PipelineError(

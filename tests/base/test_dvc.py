@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from primorl.base import dvc
-from primorl.base.dvc import Status, changed_params, changed_stages, hint, missing_outputs, restore_outputs, run_dvc
+from primorl.base.dvc import (
+    Status,
+    changed_params,
+    changed_stages,
+    hint,
+    missing_outputs,
+    remade_inputs,
+    restore_outputs,
+    run_dvc,
+)
 from primorl.base.errors import PipelineError
 from tests.projects import ROOT
 
@@ -61,11 +70,16 @@ def test_a_project_is_asked_and_restored(project: Path, monkeypatch: pytest.Monk
     assert repro("one") == (True, True)
     one = made()
     assert changed_stages() == set()
+    for word, said in (("zwölf", 'word: "one" → "zwölf"'), ("zwölf" * 20, "word")):
+        Path("params.yaml").write_text(f"word: {word}\n", encoding="utf-8")
+        assert changed_params() == [f"params.yaml: {said}"]
     Path("params.yaml").write_text("word: two\n")
     assert changed_stages() == {"make"}
     assert changed_params() == ['params.yaml: word: "one" → "two"']
+    assert run_dvc(project, "repro", "--single-item", "make").returncode == 0
+    assert (changed_params(), remade_inputs()) == ([], ["made/single"])
     repro("two")
-    assert changed_params() == []
+    assert remade_inputs() == []
     two = made()
     assert (one[1], two[1]) == ("one", "two")
     assert repro("bad")[0] is False
@@ -95,6 +109,7 @@ def test_a_project_is_asked_and_restored(project: Path, monkeypatch: pytest.Monk
     for lock in ("", "stages: 3", "stages: {make: 3}", "[", "stages: {make: {outs: [3]}}"):
         Path("dvc.lock").write_text(lock)
         assert (missing_outputs(), hint(), restore_outputs("make")) == ([], None, []), "DVC reports it"
+        assert (changed_params(), remade_inputs()) == ([], [])
 
 
 def test_a_status_that_nobody_waits_for_ends() -> None:

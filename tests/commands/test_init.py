@@ -217,6 +217,8 @@ def test_a_wrong_answer_is_one_line(primorl: Call) -> None:
     for words, says in (
         ("--bounds glucose", "'--bounds': found 'glucose'; allowed is COLUMN=LOW:HIGH"),
         ("--bounds dosis=0:1", "--bounds: found 'dosis', which is no column; allowed are 'when' (times), 'who'"),
+        ("--bounds ward=0:1", "--bounds: found 'ward', a column of categories; allowed is a column of numbers"),
+        ("--step ward", "--step: found 'ward', a column of text; name a column of numbers or times; write dates as"),
         ("--categories ward=north", "'--categories': ward: found 'north'; allowed are two or more"),
         ("--action ward", "--action: found 2 columns, and categories of 'ward'"),
         ("--name Pendulum-Replay", "--name: found 'Pendulum-Replay'; allowed are letters, digits, dots, - and _"),

@@ -105,7 +105,7 @@ FAR = {"drawn": (-56.0,)}  # the model's value of today's practice lies 20 above
         ({"verdict": BELIEVE["no"]}, None, "more_data", "No public action tells"),
         ({"verdict": BELIEVE["doubtful"]}, BETTER, "trial", ""),
         ({"verdict": _doubted(0.81)}, BETTER, "trial", ""),
-        ({"verdict": _doubted(1.7)}, BETTER, "keep", "a guess without a model as better"),
+        ({"verdict": _doubted(1.7)}, BETTER, "keep", "a guess without a model as at least as good"),
     ],
 )
 def test_a_gain_must_be_larger_than_what_is_known_to_be_wrong(

@@ -1,6 +1,7 @@
 """The bundle that may leave: its files, and what is refused at home."""
 
 import hashlib
+import json
 import pickle
 import re
 import shutil
@@ -30,7 +31,7 @@ from primorl.model.architecture import PublicLosses
 from primorl.paid.accounts import open_public, project_ledger
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.ledger.history import Request, Version
-from primorl.privacy.statement import NO_ROUNDS
+from primorl.privacy.statement import NO_ROUNDS, Statement
 from primorl.release import build, bundle
 from primorl.release.build import release
 from primorl.release.contents import CARDS, DECLARED, EVALUATION, FILES, LEDGER, MANIFEST
@@ -82,6 +83,24 @@ def test_an_exported_policy_passes_what_a_bundle_passes(
         changed.write_bytes(changed.read_bytes() + b" ")
         assert cli.main([*export, folder]) == 1
         assert (str(changed.parent) in capsys.readouterr().err, Path("policy.onnx").exists()) == (True, False)
+
+
+def test_an_exported_policy_says_that_answers_chose_it(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file states ε of the weights, so it says what that does not count, as the bundle's statement does."""
+    onnx = pytest.importorskip("onnx", reason="the extra onnx is not installed")
+
+    def released(target: Path, *_: object, **__: object) -> None:
+        shutil.copytree(project / POLICY, target / "policy")
+        stated = Statement.read(project / POLICY)
+        replace(stated, public_assumptions=(*stated.public_assumptions, bundle.CHOSEN)).write(target / "policy")
+
+    monkeypatch.setattr(build, "release", released)
+    assert cli.main(["export", "--out", "policy.onnx", "--policy", str(POLICY)]) == 0
+    assert f"\nnot counted: {bundle.CHOSEN}\n" in capsys.readouterr().out
+    props = {each.key: each.value for each in onnx.load("policy.onnx").metadata_props}
+    assert bundle.CHOSEN in json.loads(props["privacy_statement"])["public_assumptions"]
 
 
 def test_what_leaves_is_what_the_stages_wrote(released: Path, trained: Path) -> None:
