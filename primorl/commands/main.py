@@ -6,9 +6,10 @@ The modules of the subcommands import nothing heavy; their functions import what
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -74,7 +75,9 @@ def main(words: Sequence[str] | None = None) -> int:
         command = typer.main.get_command(app)
         if _COMPLETION in os.environ:  # the shell asks what may come next, in variables of its own
             command.main([], prog_name="primorl")
-        with in_project(), command.make_context("primorl", given) as context:
+        with in_project(), command.make_context("primorl", given) as context, warnings.catch_warnings():
+            warnings.filterwarnings("once", module="primorl")
+            warnings.showwarning = _print_warning  # type: ignore[assignment]
             try:
                 command.invoke(context)
             finally:
@@ -99,6 +102,11 @@ def main(words: Sequence[str] | None = None) -> int:
         if debug:
             traceback.print_exception(wrong)
         return 1
+
+
+def _print_warning(message: Warning | str, category: type[Warning], *where: Any) -> None:
+    """Print one line, without the place in the code that Python's own has."""
+    print(f"warning: {message}", file=sys.stderr)
 
 
 def _mention_missing_outputs(command: str) -> None:
