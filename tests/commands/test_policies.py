@@ -149,10 +149,10 @@ def test_a_void_statement_is_refused_unless_asked_for_and_mopo_always(primorl: C
     status, out, _ = primorl(*EXPORT, "--void-ok")
     assert (status, out.splitlines()[1].endswith("VOID: noise is seeded")) == (0, True)
     (FOLDER / "privacy.json").unlink()
-    assert primorl(*EXPORT, "--void-ok")[2].startswith(f"{STATED}: not there")
+    assert f"{STATED}: not there" in primorl(*EXPORT, "--void-ok")[2]
     save(FOLDER, EPOCHS, variant="mopo", environment=None)
     VOID.write(FOLDER)
-    assert primorl(*EXPORT, "--void-ok")[2].startswith("error: elsewhere: variant mopo")
+    assert "error: elsewhere: variant mopo" in primorl(*EXPORT, "--void-ok")[2]
 
 
 def test_an_audit_prints_a_table_and_leaves_a_report_and_no_model(
