@@ -79,10 +79,10 @@ def replaced_directory(target: Path) -> Iterator[Path]:
     try:
         yield fresh
         for file in fresh.rglob("*"):
-            _sync(file)
-        _sync(fresh)
+            sync(file)
+        sync(fresh)
         _exchange(fresh, target)
-        _sync(target.parent)
+        sync(target.parent)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
 
@@ -135,9 +135,9 @@ def replaced_file(target: Path) -> Iterator[Path]:
     fresh.chmod(0o666 & ~_umask())
     try:
         yield fresh
-        _sync(fresh)
+        sync(fresh)
         fresh.replace(target)
-        _sync(target.parent)
+        sync(target.parent)
     finally:
         fresh.unlink(missing_ok=True)
 
@@ -261,7 +261,7 @@ def _alive(process: int) -> bool:
     return True
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Wait until the disk holds the written bytes, so that a power cut after an exchange cannot empty it."""
     handle = os.open(path, os.O_RDONLY)
     try:

@@ -262,7 +262,7 @@ CATCHERS = {
     f"{INTERRUPTED}::test_an_interruption_at_any_write_loses_nothing": [
         Fault("payment-checkpoint-deleted", CHARGES, "_reserved", handler("BaseException"))
     ],
-    f"{INTERRUPTED}::test_an_interruption_of_the_resumption_loses_nothing": [
+    f"{INTERRUPTED}::test_no_schedule_of_crashes_breaks_a_promise": [
         Fault("payment-resumption-forgets", CHARGES, "_taken", value_of("tokens", "(token,)"))
     ],
     "tests/engine/test_training.py::test_however_often_a_run_dies_no_more_rounds_run_than_were_reserved": [

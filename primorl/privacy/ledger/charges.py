@@ -15,7 +15,7 @@ from typing import Generic
 from dp_accounting import dp_event
 
 from primorl.base.errors import Busy, PipelineError
-from primorl.base.files import finite, locked
+from primorl.base.files import finite, locked, sync
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.checkpoint import (
@@ -113,7 +113,7 @@ def pay_or_resume(
     Whatever the owner had asked for, and a server may still be about to commit, was meant for this record's place or an
     earlier one, and each place is used once. So a charge that the ledger does not hold now will never be in it, and the
     checkpoint is deleted. A checkpoint under which something may have been released is never deleted: the ledger has
-    lost records.
+    lost records, and nothing is paid, resumed or restored, for it would be stated that less is spent than was.
 
     Args:
         ledger: holds the charges.
@@ -137,12 +137,12 @@ def pay_or_resume(
     while True:
         with ExitStack() as locks:
             try:
+                orphans = _orphans(ledger, checkpoints, locks)
                 payment = _restored(ledger, request.identity, checkpoints, restore)
                 if payment is None:
                     _lock_identity(ledger, request.identity, checkpoints, locks)
                     payment = _resumed(ledger, request.identity, checkpoints, restore, locks)
                 if payment is None:
-                    orphans = _orphans(ledger, checkpoints, locks)
                     payment = _reserved(ledger, request, budget, checkpoints, begin, locks)
                     _delete_orphans(ledger, orphans)
             except Busy:
@@ -194,8 +194,11 @@ def _resumed(
             raise _busy(charge, file)
         found = read_checkpoint(file, restore, charge.id)
         if found.state.finished:  # killed between the last checkpoint and the commit
+            sync(file.parent)  # or killed just before it did so, and after the commit this state must stay
             return Payment(charge, found.state, file)
-        if found.state.lost:
+        last = ledger.last_take(charge.id)
+        old = last not in found.tokens or ledger.progress.behind(charge.id, found.saves)
+        if found.state.lost and not old:
             if charge.state == "reserved":
                 ledger.abort(charge.id, "died while it asked its queries")
             _say(
@@ -203,7 +206,7 @@ def _resumed(
                 "for one answer only; it stays spent"
             )
             continue
-        save = _taken(ledger, charge, file, found)
+        save = None if old or charge.state != "reserved" else _taken(ledger, charge, file, found, last)
         if save is not None:
             _say(
                 f"{charge.stage}: charge {charge.id} resumes after {found.state.started} of its rounds; nothing more "
@@ -216,14 +219,13 @@ def _resumed(
     return None
 
 
-def _taken(ledger: Ledger, charge: Charge, file: Path, found: Checkpoint[S]) -> Callable[[State], None] | None:
-    """Resume from a checkpoint; None if it is an old copy.
+def _taken(
+    ledger: Ledger, charge: Charge, file: Path, found: Checkpoint[S], last: str
+) -> Callable[[State], None] | None:
+    """Resume from a checkpoint that knows the ledger's ``last`` token; None if another copy is resumed meanwhile.
 
     Wherever this is killed, the checkpoint knows the ledger's last token (`Ledger.take`).
     """
-    last = ledger.last_take(charge.id)
-    if charge.state != "reserved" or last not in found.tokens or ledger.progress.behind(charge.id, found.saves):
-        return None
     token = secrets.token_hex(16)
     tokens = (last, token)
     write_checkpoint(file, found.state, charge=charge.id, tokens=tokens, saves=found.saves)

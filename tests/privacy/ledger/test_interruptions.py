@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.privacy.crash_schedules import PLANTED, first_caught, simulate
 from primorl.base.errors import PipelineError
 from primorl.privacy.ledger.chain import BEGUN, Anchor
 from primorl.privacy.ledger.store import Store
@@ -41,14 +42,17 @@ def test_an_interruption_at_any_write_loses_nothing(quick: Path) -> None:
     assert not interrupted(new_place(quick, "whole"), MOMENTS, KILL), "moments were left out"
 
 
-def test_an_interruption_of_the_resumption_loses_nothing(quick: Path) -> None:
-    for at in range(1, 12):
-        place = new_place(quick, at)
-        assert interrupted(place, 15, KILL)
-        assert place.released == [1], "killed in the second round"
-        assert interrupted(place, at, SIGNALS[at]), at
-        assert interrupted(place, (at + 3) % 9 + 1, SIGNALS[at + 1]), "and once more"
-        judge(place)
+def test_no_schedule_of_crashes_breaks_a_promise(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(quick)  # a schedule leaves the working directory where its world is
+    for seed in range(150):
+        simulate(seed, quick / "world")
+
+
+@pytest.mark.parametrize("name", ["number-one-behind", "fsync-dropped"])
+def test_a_fault_is_noticed_in_a_few_schedules(quick: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(quick)
+    (fault,) = (each for each in PLANTED if each.name == name)
+    assert first_caught(fault, quick / "world", 50) > 0
 
 
 @pytest.mark.parametrize("line", range(7, LINES, LINES // 16))

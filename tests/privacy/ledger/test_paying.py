@@ -82,6 +82,31 @@ def test_the_lock_of_an_identity_comes_before_any_charge(one_file: Place) -> Non
     assert sorted(one_file.checkpoints.iterdir()) == before, "a refusal leaves no checkpoint"
 
 
+def test_a_finished_checkpoint_is_on_the_disk_before_its_charge_is_committed(
+    one_file: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process may have been stopped before it waited for the disk. A power cut could then bring back the last."""
+    commit, done = Ledger.commit, []
+
+    def killed(*_: object) -> None:
+        raise KilledError
+
+    def synced(path: Path) -> None:
+        done.append(str(path))
+
+    def committed(self: Ledger, charge: str) -> None:
+        done.append(charge)
+        commit(self, charge)
+
+    monkeypatch.setattr(Ledger, "commit", killed)
+    with pytest.raises(KilledError):
+        one_file.work()
+    monkeypatch.setattr("primorl.privacy.ledger.charges.sync", synced)
+    monkeypatch.setattr(Ledger, "commit", committed)
+    one_file.work()
+    assert done == [str(one_file.checkpoints), one_file.checkpoint.stem]
+
+
 def test_a_checkpoint_that_is_elsewhere_is_not_paid_for_again(one_file: Place) -> None:
     killed_in_round(one_file, 2)
     here = replace(one_file, machine="another")
@@ -103,6 +128,21 @@ def test_an_old_copy_runs_nothing_and_the_newest_one_still_does(one_file: Place)
     one_file.checkpoint.write_bytes(copies[2])
     judge(one_file)
     assert one_file.released == [1, 2], "the third was announced, and died"
+
+
+def test_an_old_copy_that_waits_for_answers_gives_no_charge_up(
+    one_file: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest checkpoint, wherever it is, has the answers. The charge stays open for it."""
+    copies: list[bytes] = []
+    killed_in_round(one_file, 3, lambda: copies.append(one_file.checkpoint.read_bytes()))
+    one_file.checkpoint.write_bytes(copies[0])
+    with monkeypatch.context() as asking:
+        asking.setattr(Running, "lost", True)
+        assert "an old copy, and charge" in one_file.refusal()
+    assert [charge.state for charge in one_file.charged] == ["reserved"]
+    one_file.checkpoint.write_bytes(copies[2])
+    judge(one_file)
 
 
 def test_of_several_copies_at_most_one_goes_on(ledger_url: str, tmp_path: Path) -> None:
@@ -212,6 +252,19 @@ def test_work_under_a_charge_that_the_ledger_lost_stops_the_next_payment(one_fil
     assert "work was done under charge" in one_file.refusal()
     file.unlink()
     one_file.work()
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_work_under_a_lost_charge_stops_other_work_that_is_paid(one_file: Place, finished: bool) -> None:
+    """What it stated as spent on the same people would be too little."""
+    if finished:
+        one_file.work()
+    else:
+        killed_in_round(one_file, 2)
+    file = orphan(one_file, saves=1)
+    assert f"{file.name}: work was done under charge {file.stem}" in one_file.refusal()
+    file.unlink()
+    judge(one_file)
 
 
 def test_a_checkpoint_whose_charge_comes_in_meanwhile_is_kept(one_file: Place) -> None:
