@@ -195,32 +195,35 @@ def missing_outputs() -> list[str]:
 def changed_params() -> list[str]:
     """List params of the last run that have another value now, as ``FILE: KEY: BEFORE → NOW``, by ``dvc.lock``."""
     found: dict[str, None] = {}  # a param of several stages is listed once
-    with suppress(OSError, KeyError, TypeError, AttributeError, yaml.YAMLError):  # no lock, or DVC reports it
+    with suppress(
+        OSError, KeyError, TypeError, AttributeError, ValueError, yaml.YAMLError
+    ):  # no lock, or DVC reports it
         for stage in _parsed((workspace() / LOCK).read_text(encoding="utf-8"))["stages"].values():
-            for file, before in stage.get("params", {}).items():
-                now = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
-                for key, value in _leaves(before):
-                    here: Any = now
+            for file, params in stage.get("params", {}).items():
+                content = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+                for key, before in params.items():
+                    now: Any = content
                     for part in key.split("."):
-                        here = here.get(part) if isinstance(here, dict) else None
-                    if _number(here) != _number(value):
-                        found[f"{file}: {key}: {json.dumps(value)} → {json.dumps(here)}"] = None
+                        now = now.get(part) if isinstance(now, dict) else None
+                    found |= dict.fromkeys(f"{file}: {line}" for line in _differences(key, before, now))
     return list(found)
 
 
-def _number(value: Any) -> Any:
+def _differences(key: str, before: Any, now: Any) -> Iterator[str]:
+    if isinstance(before, dict) and isinstance(now, dict):
+        for name in {**before, **now}:
+            yield from _differences(f"{key}.{name}", before.get(name), now.get(name))
+    elif _comparable(before) != _comparable(now):
+        yield f"{key}: {json.dumps(before, default=str)} → {json.dumps(now, default=str)}"
+
+
+def _comparable(value: Any) -> Any:
     """Convert text such as ``1e-05``, which DVC writes for a number and YAML 1.1 reads as a string."""
+    if isinstance(value, list):
+        return [_comparable(each) for each in value]
     with suppress(TypeError, ValueError):
-        return float(value)
+        return value if isinstance(value, bool) else str(float(value))  # true is not 1, and nan is nan
     return value
-
-
-def _leaves(params: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    if not (isinstance(params, dict) and params):
-        yield key, params
-        return
-    for name, value in params.items():
-        yield from _leaves(value, f"{key}.{name}" if key else str(name))
 
 
 def recorded_file(output: Path, name: str | None = None) -> str | None:
