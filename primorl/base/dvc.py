@@ -195,9 +195,8 @@ def missing_outputs() -> list[str]:
 def changed_params() -> list[str]:
     """List params of the last run that have another value now, as ``FILE: KEY: BEFORE → NOW``, by ``dvc.lock``."""
     found: dict[str, None] = {}  # a param of several stages is listed once
-    with suppress(
-        OSError, KeyError, TypeError, AttributeError, ValueError, yaml.YAMLError
-    ):  # no lock, or DVC reports it
+    # No lock, or a file of another form, which DVC reports.
+    with suppress(OSError, KeyError, TypeError, AttributeError, ValueError, RecursionError, yaml.YAMLError):
         for stage in _parsed((workspace() / LOCK).read_text(encoding="utf-8"))["stages"].values():
             for file, params in stage.get("params", {}).items():
                 content = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
