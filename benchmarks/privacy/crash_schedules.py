@@ -80,7 +80,7 @@ DB, HEAD, CHECKPOINT, OUTPUT = "database", "head", "checkpoint", "output"
 LIARS = [(), (DB,), (HEAD,), (CHECKPOINT,), (OUTPUT,), (DB, HEAD), (HEAD, CHECKPOINT), (DB, HEAD, CHECKPOINT)]
 PLANTED = [
     *(fault for fault in FAULTS if fault.module == CHARGES or fault.name == "payment-rounds-made-up-for"),
-    Fault("lost-work-is-deleted", CHARGES, "_orphans", expression("has_begun(file)", "False")),
+    Fault("lost-work-goes-unnoticed", CHARGES, "_refuse_lost_work", expression("has_begun(file)", "False")),
     Fault("number-one-behind", CHARGES, "_writer", expression("mark.saves + 1", "mark.saves")),
     Fault("fsync-dropped", "primorl.base.files", "flush", expression("os.fsync(handle)", "None")),
 ]

@@ -27,6 +27,7 @@ from primorl.base.paths import LOCK, SECONDS
 
 _PATIENCE = 10.0  # seconds
 _LISTED = 3  # outputs that a hint names
+_SHOWN = 60  # characters of a param's two values
 REMAKE = "`dvc repro --force --single-item ingest partition`"
 """What makes the partitions anew. Without these words DVC does nothing: to it, no input has changed."""
 
@@ -195,20 +196,19 @@ def missing_outputs() -> list[str]:
 def changed_params() -> list[str]:
     """List params of the last run that have another value now, as ``FILE: KEY: BEFORE → NOW``, by ``dvc.lock``.
 
-    Values that fill more than half a line are left out.
+    Long values are left out.
     """
     found: dict[str, None] = {}  # a param of several stages is listed once
-    with suppress(OSError, KeyError, TypeError, AttributeError, yaml.YAMLError):  # no lock, or DVC reports it
+    # No lock, or a file of another form, which DVC reports.
+    with suppress(OSError, KeyError, TypeError, AttributeError, ValueError, RecursionError, yaml.YAMLError):
         for stage in _parsed((workspace() / LOCK).read_text(encoding="utf-8"))["stages"].values():
-            for file, before in stage.get("params", {}).items():
-                now = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
-                for key, value in _leaves(before):
-                    here: Any = now
+            for file, params in stage.get("params", {}).items():
+                content = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+                for key, before in params.items():
+                    now: Any = content
                     for part in key.split("."):
-                        here = here.get(part) if isinstance(here, dict) else None
-                    if _number(here) != _number(value):
-                        said = " → ".join(json.dumps(each, ensure_ascii=False) for each in (value, here))
-                        found[f"{file}: {key}{f': {said}' if len(said) <= 60 else ''}"] = None
+                        now = now.get(part) if isinstance(now, dict) else None
+                    found |= dict.fromkeys(f"{file}: {line}" for line in _differences(key, before, now))
     return list(found)
 
 
@@ -223,19 +223,22 @@ def remade_inputs() -> list[str]:
     return []
 
 
-def _number(value: Any) -> Any:
+def _differences(key: str, before: Any, now: Any) -> Iterator[str]:
+    if isinstance(before, dict) and isinstance(now, dict):
+        for name in {**before, **now}:
+            yield from _differences(f"{key}.{name}", before.get(name), now.get(name))
+    elif _comparable(before) != _comparable(now):
+        said = " → ".join(json.dumps(each, ensure_ascii=False, default=str) for each in (before, now))
+        yield f"{key}: {said}" if len(said) <= _SHOWN else key
+
+
+def _comparable(value: Any) -> Any:
     """Convert text such as ``1e-05``, which DVC writes for a number and YAML 1.1 reads as a string."""
+    if isinstance(value, list):
+        return [_comparable(each) for each in value]
     with suppress(TypeError, ValueError):
-        return float(value)
+        return value if isinstance(value, bool) else str(float(value))  # true is not 1, and nan is nan
     return value
-
-
-def _leaves(params: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    if not (isinstance(params, dict) and params):
-        yield key, params
-        return
-    for name, value in params.items():
-        yield from _leaves(value, f"{key}.{name}" if key else str(name))
 
 
 def recorded_file(output: Path, name: str | None = None) -> str | None:

@@ -181,8 +181,10 @@ class Kernel:
         padding have weight zero.
         """
         weight, bias = start
-        features = batches.inputs[0].movedim(-1, 0).contiguous().movedim(0, 1)  # [U, F, B], its rows far apart
-        units, inputs, rows = features.shape
+        units, rows, inputs = batches.inputs.shape[1:]
+        # [U, F, B], its rows far apart. Strides are made anew: of batches of one row they vary with the number of idle
+        # units, and with them the product's last bits.
+        features = batches.inputs[0].movedim(-1, 0).flatten().view(inputs, units, rows).movedim(0, 1)
         outputs, rate = weight.shape[-1], self.local.learning_rate
         output = self.workspace.take("above", 0, (units, outputs, rows))
         torch.baddbmm(bias.mT.expand(units, -1, -1), weight.mT.expand(units, -1, -1), features, out=output)

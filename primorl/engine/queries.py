@@ -190,7 +190,7 @@ def all_rows(source: CohortSource, unit_bytes: int, row_bytes: int) -> Iterator[
 def units_in_parts(source: CohortSource, unit_bytes: int, row_bytes: int) -> Iterator[Tensor]:
     """Yield all units, some at a time, of whom single rows are read: a store on disk reads all rows around them.
 
-    As many at a time as stay within ``BYTES_AT_ONCE``, but one in any case.
+    Each part but its first unit stays within ``BYTES_AT_ONCE``.
 
     Args:
         source: the private units.

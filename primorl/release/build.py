@@ -158,8 +158,8 @@ def check_origin(folder: Path, stated: Statement, *, void_ok: bool, against_advi
     """Refuse a policy that may not leave: one rule for bundles and for single files such as ONNX.
 
     A policy of this project must be one that `release` releases, so it is released into a folder that is deleted again.
-    One in a bundle needs a sound bundle. Elsewhere there is no ledger and no bundle to ask: of a policy there, only the
-    figures of the statement are compared with its event.
+    One in a bundle needs a sound bundle. One of another project is refused, as its ledger is there. Elsewhere there is
+    no ledger and no bundle to ask: of a policy there, only the figures of the statement are compared with its event.
 
     Args:
         folder: of the policy.
@@ -170,7 +170,9 @@ def check_origin(folder: Path, stated: Statement, *, void_ok: bool, against_advi
     Returns:
         The statement as a bundle has it, with `bundle.CHOSEN` where answers of the private units chose the policy.
     """
-    own = next((each for each in _LEAVING if folder.resolve() == each.resolve()), None)
+    place = folder.resolve()
+    own = next((each for each in _LEAVING if place == each.resolve()), None)
+    project = place.parent.parent
     if own is not None:
         with TemporaryDirectory() as scratch:
             target, params = Path(scratch) / "bundle", load_reading(paths.PARAMS)
@@ -180,10 +182,12 @@ def check_origin(folder: Path, stated: Statement, *, void_ok: bool, against_advi
                 name: Any = own.as_posix()
                 release(target, params, void_ok=void_ok, policy=name, against_advice=against_advice)
             return Statement.read(target / "policy")
-    if is_online(folder.parent):
-        check_online(folder.parent, void_ok=void_ok)
-    elif is_bundle(folder.parent):
-        bundle.check(folder.parent, void_ok=void_ok)
+    if is_online(place.parent):
+        check_online(place.parent, void_ok=void_ok)
+    elif (place.parent / MANIFEST).exists():  # `is_bundle` is false of a bundle with a file too many
+        bundle.check(place.parent, void_ok=void_ok)
+    elif (project / paths.PARAMS).exists() and place.relative_to(project) in _LEAVING:
+        raise PipelineError(f"{folder}: a policy of the project {project}; run the command there, which has its ledger")
     else:
         config = PolicyConfig.read(folder)
         if config.variant == "mopo":

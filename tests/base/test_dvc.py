@@ -119,3 +119,20 @@ def test_a_status_that_nobody_waits_for_ends() -> None:
         assert status._process is not None
         assert status._process.poll() is None
     assert status._process.returncode not in (None, 0)
+
+
+def test_params_that_differ_are_listed_and_no_others() -> None:
+    """Column names have dots, categories are numbers, and DVC writes 1e-05 where YAML reads a text."""
+    for before, now, found in (
+        ("{a.b: [1e-05], c: .nan}", "a: {b: [0.00001]}\nc: .nan", []),
+        ("{a: {lab.value: 1, 2: x}}", "a: {lab.value: 1, 2: x}", []),
+        ("{a: {lab.value: 1, 2: x}}", "a: {lab.value: 3, 2: x, c: 4}", ["a.lab.value: 1 → 3", "a.c: null → 4"]),
+        ("{a: true}", "a: 1", ["a: true → 1"]),
+        ("{a: 1}", "a: 2020-01-01", ['a: 1 → "2020-01-01"']),
+        ("{a: 1}", "a: &b [*b]", []),
+    ):
+        Path("dvc.lock").write_text(f"stages: {{make: {{params: {{params.yaml: {before}}}}}}}")
+        Path("params.yaml").write_text(now)
+        assert changed_params() == [f"params.yaml: {line}" for line in found], now
+    Path("params.yaml").write_bytes(b"a: \xff")
+    assert changed_params() == []

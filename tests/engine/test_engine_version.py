@@ -15,7 +15,7 @@ ENGINE = (
     "data/storage/*.py",
     "data/private.py",
 )
-SOURCES = "47f282fa481b7f3f466860916388bf266c21520212f60da2249ade13b5bad54a"
+SOURCES = "d15c1ae6a2eef70be477f77e9ebe78bb883be6f7f189706f85005871306af72e"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:

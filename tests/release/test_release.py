@@ -83,6 +83,16 @@ def test_an_exported_policy_passes_what_a_bundle_passes(
         changed.write_bytes(changed.read_bytes() + b" ")
         assert cli.main([*export, folder]) == 1
         assert (str(changed.parent) in capsys.readouterr().err, Path("policy.onnx").exists()) == (True, False)
+    (project / "link").symlink_to("bundle/policy")
+    assert cli.main([*export, "link"]) == 1, "a link into it"
+    (project / "bundle/notes.txt").touch()
+    assert cli.main([*export, "bundle/policy"]) == 1, "with a file too many it is no other kind of folder"
+    (project / "elsewhere").mkdir()
+    with inside(project / "elsewhere"):
+        assert cli.main([*export, "../models/policy"]) == 1, "the ledger of another project is not asked"
+        assert "a policy of the project" in capsys.readouterr().err
+        assert not Path("policy.onnx").exists()
+    assert not Path("policy.onnx").exists()
 
 
 def test_an_exported_policy_says_that_answers_chose_it(

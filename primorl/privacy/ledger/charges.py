@@ -137,12 +137,13 @@ def pay_or_resume(
     while True:
         with ExitStack() as locks:
             try:
-                orphans = _orphans(ledger, checkpoints, locks)
+                _refuse_lost_work(ledger, checkpoints)
                 payment = _restored(ledger, request.identity, checkpoints, restore)
                 if payment is None:
                     _lock_identity(ledger, request.identity, checkpoints, locks)
                     payment = _resumed(ledger, request.identity, checkpoints, restore, locks)
                 if payment is None:
+                    orphans = _orphans(ledger, checkpoints, locks)
                     payment = _reserved(ledger, request, budget, checkpoints, begin, locks)
                     _delete_orphans(ledger, orphans)
             except Busy:
@@ -268,28 +269,35 @@ def _lock_identity(ledger: Ledger, identity: str, checkpoints: Path, locks: Exit
     locks.callback(file.unlink, missing_ok=True)
 
 
-def _orphans(ledger: Ledger, checkpoints: Path, locks: ExitStack) -> list[Path]:
-    """Find and lock the checkpoints of dead processes that have no charge in the ledger.
+def _refuse_lost_work(ledger: Ledger, checkpoints: Path) -> None:
+    """Refuse (PipelineError) checkpoints under which a release was made, and whose charge the ledger does not hold.
 
-    Raises:
-        PipelineError: a release was made under one of them, so the ledger has lost records.
+    No lock is needed: a charge is in the ledger before its first release, so before its checkpoint says so.
     """
-    known = {charge.id for charge in ledger.charges()}
-    free = []
-    for file in sorted(checkpoints.glob("*.safetensors")):
-        if not _CHARGE.fullmatch(file.stem) or file.stem in known:
-            continue
-        if locks.enter_context(locked(file.with_suffix(".lock"))) and file.exists():
-            free.append(file)
-    orphans = _without_charge(ledger, free)  # again: their owners may have reserved meanwhile
-    for file in orphans:
-        if has_begun(file):
+    begun = [file for file in _unknown(ledger, checkpoints) if has_begun(file)]
+    for file in _without_charge(ledger, begun):
+        if file.exists():  # another process may have deleted it while it was read
             raise PipelineError(
                 f"{file}: work was done under charge {file.stem}, which the ledger does not hold: it has lost records, "
                 "or is another one; restore its database from the backup (or ledger.url), or move this file away if "
                 "its charge is in another ledger"
             )
-    return orphans
+
+
+def _orphans(ledger: Ledger, checkpoints: Path, locks: ExitStack) -> list[Path]:
+    """Find and lock the checkpoints of dead processes that have no charge in the ledger."""
+    free = [
+        file
+        for file in _unknown(ledger, checkpoints)
+        if locks.enter_context(locked(file.with_suffix(".lock"))) and file.exists() and not has_begun(file)
+    ]
+    return _without_charge(ledger, free)  # again: their owners may have reserved meanwhile
+
+
+def _unknown(ledger: Ledger, checkpoints: Path) -> list[Path]:
+    return _without_charge(
+        ledger, [file for file in sorted(checkpoints.glob("*.safetensors")) if _CHARGE.fullmatch(file.stem)]
+    )
 
 
 def _delete_orphans(ledger: Ledger, orphans: list[Path]) -> None:

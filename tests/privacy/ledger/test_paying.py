@@ -267,6 +267,26 @@ def test_work_under_a_lost_charge_stops_other_work_that_is_paid(one_file: Place,
     judge(one_file)
 
 
+def test_work_under_a_lost_charge_stops_payments_while_its_process_lives(one_file: Place) -> None:
+    file = orphan(one_file, saves=1)
+    with locked(file.with_suffix(".lock")):
+        assert f"{file.name}: work was done under charge {file.stem}" in one_file.refusal()
+    assert not one_file.charged
+
+
+def test_work_that_is_resumed_leaves_the_checkpoints_of_others_alone(one_file: Place) -> None:
+    """Its charge may come in late; another process may resume it then."""
+    killed_in_round(one_file, 2)
+    lock, free = orphan(one_file).with_suffix(".lock"), list[bool]()
+
+    def look(_: int) -> None:
+        with locked(lock) as found:
+            free.append(found)
+
+    one_file.work(look)
+    assert free == [True]
+
+
 def test_a_checkpoint_whose_charge_comes_in_meanwhile_is_kept(one_file: Place) -> None:
     """Its process died after it had asked, and the server commits late: just before the next payment's record."""
     file = orphan(one_file)
