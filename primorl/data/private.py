@@ -173,7 +173,8 @@ class Ring:
         room, needed = len(self.matrices[0]), sum(missing.values())
         begin = self._next if self._next + needed <= room else 0
         end = begin + needed
-        # They are held in the order in which they came: those that are in the way are the oldest.
+        # Groups are held in the order in which they came, so those in the way are the first. Where the ring begins
+        # anew, the groups behind the last one are older still, and go with them.
         wrapped = begin < self._next
         in_the_way = takewhile(
             lambda item: (begin < item[1][1] and item[1][0] < end) or (wrapped and item[1][0] >= self._next),

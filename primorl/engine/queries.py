@@ -188,9 +188,10 @@ def all_rows(source: CohortSource, unit_bytes: int, row_bytes: int) -> Iterator[
 
 
 def units_in_parts(source: CohortSource, unit_bytes: int, row_bytes: int) -> Iterator[Tensor]:
-    """Yield all units, some at a time, of whom single rows are read: a store on disk reads all rows around them.
+    """Yield all units in parts, for queries that need one row of each.
 
-    Each part but its first unit stays within ``BYTES_AT_ONCE``.
+    A store on disk reads whole units for it, so a part is bounded by all rows of its units: without its first unit it
+    stays within ``BYTES_AT_ONCE``.
 
     Args:
         source: the private units.

@@ -179,7 +179,7 @@ def check_origin(folder: Path, stated: Statement, *, void_ok: bool, against_advi
             if own == paths.ONLINE:
                 release_online(target, params, void_ok=void_ok)
             else:
-                name: Any = own.as_posix()
+                name: Released = "models/behaviour" if own == BEHAVIOUR else "models/policy"
                 release(target, params, void_ok=void_ok, policy=name, against_advice=against_advice)
             return Statement.read(target / "policy")
     if is_online(place.parent):
