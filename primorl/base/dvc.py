@@ -203,7 +203,7 @@ def changed_params() -> list[str]:
     with suppress(OSError, KeyError, TypeError, AttributeError, ValueError, RecursionError, yaml.YAMLError):
         for stage in _parsed((workspace() / LOCK).read_text(encoding="utf-8"))["stages"].values():
             for file, params in stage.get("params", {}).items():
-                content = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+                content = _parsed(Path(file).read_text(encoding="utf-8"))
                 for key, before in params.items():
                     now: Any = content
                     for part in key.split("."):
@@ -295,7 +295,7 @@ def _recorded(stage: str | None = None) -> dict[str, str]:
         return {}  # nothing has run to its end yet
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=8)  # dvc.lock, and the files of params, which many stages name
 def _parsed(text: str) -> Any:
     return yaml.safe_load(text)
 

@@ -14,6 +14,9 @@ import psutil
 from primorl.base.files import HOST, home, workspace
 from primorl.base.paths import STATE
 
+ONE_THREAD_UP_TO = 192
+"""Units of a layer up to which small networks train on one thread: a second one costs more than it saves."""
+
 
 def mark(process: psutil.Process) -> str:
     """A process by machine, number and start time. Numbers are used again, so a number alone is not enough."""

@@ -16,7 +16,7 @@ from torch import distributed as dist
 
 from primorl.base.errors import PipelineError
 from primorl.base.paths import PARAMS
-from primorl.base.processes import cores, environment, when_parent_ends
+from primorl.base.processes import ONE_THREAD_UP_TO, cores, environment, when_parent_ends
 from primorl.base.reporting import exit_status
 from primorl.config import params
 from primorl.config.blocks import Compute
@@ -24,7 +24,6 @@ from primorl.config.params import Params
 from primorl.engine.distributed import Group, ProcessLostError
 from primorl.engine.settings import CHUNK_BYTES, Execution
 
-_ONE_THREAD_UP_TO = 192
 _PROBE_PRODUCTS = 40
 _PROBE_EVERY_SECONDS, _PROBE_SHARE = 2.0, 0.02  # probes take at most this share of the time
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
@@ -105,7 +104,7 @@ def policy_device(compute: Compute, width: int) -> torch.device:
     (docs/performance.md). The number is not changed during training, so that equal seeds give equal policies.
     """
     device = chosen_device(compute)
-    if compute.threads is None and width <= _ONE_THREAD_UP_TO:
+    if compute.threads is None and width <= ONE_THREAD_UP_TO:
         torch.set_num_threads(1)
     return device
 

@@ -21,6 +21,7 @@ from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
 
 from primorl.base.errors import PipelineError
+from primorl.base.processes import ONE_THREAD_UP_TO
 from primorl.base.reporting import progress_bar
 from primorl.config.datasets import ReplayOptions
 from primorl.data.sources.minari.writing import Episode, EpisodeWriter
@@ -29,7 +30,6 @@ from primorl.data.sources.spaces import spaces_of
 Array = npt.NDArray[Any]
 
 _FOREVER = 2**62  # time steps; a callback ends the training
-_ONE_THREAD_UP_TO = 192  # units of a layer
 
 
 def record_training(environment: str, options: ReplayOptions, root: Path, dataset_id: str) -> None:
@@ -105,7 +105,7 @@ def _record_run(
     envs = RecordingEnvs(lambda: _recordable(environment), options.num_envs, finished)
     threads = torch.get_num_threads()
     # With two, networks of 64 units take three times the processor time of one, and no less wall time.
-    torch.set_num_threads(1 if max(options.hidden) <= _ONE_THREAD_UP_TO else threads)
+    torch.set_num_threads(1 if max(options.hidden) <= ONE_THREAD_UP_TO else threads)
     try:
         learner = _learner(envs, options, seed, lambda: kept / share)
         learner.learn(_FOREVER, callback=lambda *_: kept < share, log_interval=None, reset_num_timesteps=False)
