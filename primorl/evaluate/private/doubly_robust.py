@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, ClassVar
 
 import torch
@@ -18,7 +19,7 @@ from primorl.evaluate.private.estimator import (
     plan_for,
 )
 from primorl.evaluate.private.model_values import ModelCorrection
-from primorl.evaluate.private.problem import Episodes, Problem, counted
+from primorl.evaluate.private.problem import Episodes, Problem, counted, row_by_row, sum_of_rows
 from primorl.evaluate.private.results import MEAN_RETURN, Answer
 from primorl.evaluate.statistics import NORMAL_QUANTILE
 from primorl.privacy.mechanism.clipping import L2Clip
@@ -200,15 +201,18 @@ class DoublyRobust(ModelCorrection):
         """Compute the x_i, float64 ``[U, 1]``, within ±1; sensitive."""
         now, following, step = episodes.observation, episodes.following, episodes.step
 
+        def value(observation: Tensor, action: Tensor, step: Tensor) -> Tensor:
+            return self.model(problem).action_values(values, observation, action, step[:, 0].long()).mean(0)[:, None]
+
         def q(observation: Tensor, action: Tensor, step: Tensor) -> Tensor:
-            return self.model(problem).action_values(values, observation, action, step).mean(0)
+            return row_by_row(value, observation, action, step[..., None])[..., 0]
 
         ahead = q(following, problem.actions(following), step + 1) * problem.continues(step, episodes.terminated)
         logged = q(now, episodes.action, step)
         error = problem.reward(episodes.reward) + problem.discount * ahead - logged
         rows = self.weights(problem, values, episodes) * problem.discount**step * error * counted(problem, episodes)
         first = q(now, problem.actions(now), step).where(episodes.begins, 0.0)
-        corrected = (rows + first).sum(1, keepdim=True) / episodes.trajectories[:, None]
+        corrected = (sum_of_rows(rows + first) / episodes.trajectories)[:, None]
         return ((corrected - problem.return_centre) / self._half_range(problem)).clamp(-1, 1)
 
     def weights(self, problem: Problem, values: Values, episodes: Episodes) -> Tensor:
@@ -229,7 +233,8 @@ class DoublyRobust(ModelCorrection):
                 raise ValueError("the log names no probabilities of actions: give a clone or a fit")
             return episodes.probability
         if isinstance(self.behaviour, BehaviourFit):
-            chances = self.behaviour.probabilities(problem, values, episodes.observation)
+            fitted = partial(self.behaviour.probabilities, problem, values)
+            chances = row_by_row(fitted, episodes.observation)
         elif problem.clone is None:
             raise ValueError("there is no clone of the behaviour: give a fit")
         else:

@@ -12,7 +12,7 @@ from torch.nn.functional import elu, pad
 
 from primorl.base.records import ClippingNorm, HiddenSizes, Members, Positive, Probability, Share, Steps, Within
 from primorl.evaluate.private.estimator import Estimator, EvaluationState, FirstStateValue, Values, estimate
-from primorl.evaluate.private.problem import Episodes, Problem, counted, first_rows, mean_over_trajectories
+from primorl.evaluate.private.problem import Episodes, Problem, counted, first_rows, mean_over_trajectories, row_by_row
 from primorl.evaluate.private.results import MEAN_RETURN, Answer
 from primorl.evaluate.statistics import NORMAL_QUANTILE
 from primorl.privacy.mechanism.plan import Plan
@@ -270,7 +270,11 @@ class Dptd(Estimator):
     def query_total(self, problem: Problem, query: str, values: Values, episodes: Episodes) -> Tensor:
         """Sum the units' values at their first states, and the squares."""
         first = first_rows(episodes)
-        numbers = self._first_values(problem, values, first.observation).mean(0)
+
+        def mean_value(state: Tensor) -> Tensor:
+            return self._first_values(problem, values, state).mean(0)[:, None]
+
+        numbers = row_by_row(mean_value, first.observation)[..., 0]
         return FirstStateValue(problem).total(mean_over_trajectories(first, numbers))
 
     def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Answer, ...]:

@@ -15,6 +15,7 @@ from primorl.evaluate.private.problem import (
     Problem,
     first_rows,
     mean_over_trajectories,
+    row_by_row,
     row_shares,
     sum_of_rows,
     thinned,
@@ -76,10 +77,12 @@ class Lstd(ModelCorrection):
     def contributions(self, problem: Problem, values: Values, episodes: Episodes) -> Tensor:
         """Compute A_i and b_i side by side, float64 ``[U, d² + d]``; sensitive."""
         episodes = thinned(episodes, self.rows)
-        here, gap, error = self._temporal_differences(problem, values, episodes)
+        size = len(values["theta"])
+        found = row_by_row(lambda *rows: self._differences(problem, values, *rows), *_rows(problem, episodes))
+        here, gap, error = torch.split(found, [size, size, 1], -1)
         weighted = here * row_shares(problem, episodes)[..., None]
         matrices = torch.einsum("umi,umj->uij", weighted, gap).flatten(1)
-        return torch.cat((matrices, torch.einsum("umi,um->ui", weighted, error)), 1)
+        return torch.cat((matrices, torch.einsum("umi,umj->ui", weighted, error)), 1)
 
     def stepped(self, problem: Problem, values: Values, released: Tensor, done: int) -> dict[str, Tensor]:
         """Solve for θ and η by the noisy A and b."""
@@ -97,14 +100,21 @@ class Lstd(ModelCorrection):
     def query_total(self, problem: Problem, query: str, values: Values, episodes: Episodes) -> Tensor:
         """Sum the ψ_i and their squares."""
         some, first = thinned(episodes, self.rows), first_rows(episodes)
-        here, gap, error = self._temporal_differences(problem, values, some)
-        theta, eta = (values[name].to(here.device) for name in ("theta", "eta"))
-        left_over = sum_of_rows(row_shares(problem, some) * (here @ eta) * (error - gap @ theta))
-        begin = first.observation, problem.actions(first.observation), torch.zeros_like(first.step)
-        features, model = self._features(problem, values, *begin)
-        scale = values["scale"].to(here.device)
-        at_first = mean_over_trajectories(first, model + scale * (features @ theta))
-        return FirstStateValue(problem).total(at_first + scale * left_over)
+        theta, eta, scale = (values[name].to(some.reward.device) for name in ("theta", "eta", "scale"))
+
+        def corrections(*rows: Tensor) -> Tensor:
+            found = self._differences(problem, values, *rows)
+            here, gap, error = torch.split(found, [len(theta), len(theta), 1], 1)
+            return here @ eta[:, None] * (error - gap @ theta[:, None])
+
+        def at_first(state: Tensor, action: Tensor) -> Tensor:
+            features, model = self._features(problem, values, state, action, torch.zeros_like(state[:, 0]).long())
+            found: Tensor = model[:, None] + scale * (features @ theta[:, None])
+            return found
+
+        left_over = row_by_row(corrections, *_rows(problem, some))[..., 0] * row_shares(problem, some)
+        begin = row_by_row(at_first, first.observation, problem.actions(first.observation))[..., 0]
+        return FirstStateValue(problem).total(mean_over_trajectories(first, begin) + scale * sum_of_rows(left_over))
 
     def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Answer, ...]:
         """Estimate the mean of the ψ_i; the interval allows for a bias, which no theory bounds, by a rule of thumb.
@@ -119,23 +129,28 @@ class Lstd(ModelCorrection):
         bias = "where the features do not hold the policy's true action-values, up to the model's own error"
         return (estimate(self.name, "policy", MEAN_RETURN, value, (value - half, value + half), covers, bias),)
 
-    def _temporal_differences(
-        self, problem: Problem, values: Values, episodes: Episodes
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute φ ``[U, M, d]``, φ - γφ' ``[U, M, d]``, and δ in units of the scale, ``[U, M]``."""
-        here, model = self._features(problem, values, episodes.observation, episodes.action, episodes.step)
-        following = episodes.following
-        then, later = self._features(problem, values, following, problem.actions(following), episodes.step + 1)
-        discount = problem.discount * problem.continues(episodes.step, episodes.terminated)
-        error = problem.reward(episodes.reward) + discount * later - model
-        return here, here - discount[..., None] * then, error / values["scale"].to(error.device)
+    def _differences(self, problem: Problem, values: Values, *rows: Tensor) -> Tensor:
+        """Compute φ, φ - γφ', and δ in units of the scale, side by side, ``[B, 2 d + 1]``, for `_rows` ``[B, ..]``."""
+        state, action, next_state, next_action, (step, discount, reward) = *rows[:4], torch.split(rows[4], 1, 1)
+        number = step[:, 0].long()
+        here, model = self._features(problem, values, state, action, number)
+        then, later = self._features(problem, values, next_state, next_action, number + 1)
+        error = reward + discount * later[:, None] - model[:, None]
+        return torch.cat((here, here - discount * then, error / values["scale"].to(error.device)), 1)
 
     def _features(
         self, problem: Problem, values: Values, observation: Tensor, action: Tensor, step: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Compute φ ``[.., d]``, of norm at most 1, and Q̄ ``[..]``."""
+        """Compute φ ``[B, d]``, of norm at most 1, and Q̄ ``[B]``."""
         found = self.model(problem).action_values(values, observation, action, step)
         mean = found.mean(0)
         parts = ((found[:-1] - mean) / values["scale"].to(mean.device)).movedim(0, -1)
         norms = torch.linalg.vector_norm(parts, dim=-1, keepdim=True)
         return parts / norms.clamp(min=1.0), mean
+
+
+def _rows(problem: Problem, episodes: Episodes) -> tuple[Tensor, ...]:
+    """Put together states, actions, next states, the policy's actions there, and step, discount and reward."""
+    discount = problem.discount * problem.continues(episodes.step, episodes.terminated)
+    last = torch.stack((episodes.step.double(), discount, problem.reward(episodes.reward)), -1)
+    return episodes.observation, episodes.action, episodes.following, problem.actions(episodes.following), last

@@ -20,7 +20,6 @@ _NAME = "model"  # that answers give as their estimator
 _WEIGHTS = "model_values"
 _RIDGE = 1e-3  # per row, beside features of mean square 1
 _MOST_ROWS = 20000  # of a member's regression
-_ROWS_AT_ONCE = 1 << 15
 
 
 @dataclass(frozen=True)
@@ -166,20 +165,10 @@ class ModelQ:
 
     @torch.no_grad()
     def action_values(self, fitted: Values, observation: Tensor, action: Tensor, step: Tensor) -> Tensor:
-        """Compute Q̂_i, float64 ``[N, .., ]`` for ``[.., S]``, ``[.., A]`` and steps ``[..]``; 0 after the horizon."""
-        shape = step.shape
-        flat = observation.reshape(-1, observation.shape[-1]), action.reshape(-1, action.shape[-1]), step.reshape(-1)
-        parts = zip(*(torch.split(part, _ROWS_AT_ONCE) for part in flat), strict=True)
-        found = [self._one_step(fitted, *part) for part in parts]
-        return torch.cat(found, 1).view(-1, *shape)
+        """Compute Q̂_i, float64 ``[N, B]`` for ``[B, S]``, ``[B, A]`` and steps ``[B]``; 0 after the horizon.
 
-    def at_starts(self, fitted: Values) -> Tensor:
-        """Compute each member's value of the policy's first actions in the public first states, ``[N, n]``."""
-        states = self.problem.starts.double()
-        steps = torch.zeros(len(states), dtype=torch.int64)
-        return self.action_values(fitted, states, self.problem.actions(states), steps)
-
-    def _one_step(self, fitted: Values, observation: Tensor, action: Tensor, step: Tensor) -> Tensor:
+        Sums of members and products round by their number of rows: of private rows, see `row_by_row`.
+        """
         problem, ensemble = self.problem, in_float64(self.problem.ensemble, observation.device)
         bounds = ensemble.bounds
         observation = problem.bounded_observation(observation)
@@ -190,6 +179,12 @@ class ModelQ:
         goes_on = problem.chance_of_next(step) * (1.0 if ends is None else 1 - ends)
         left = problem.rewards_left(step) > 0
         return (reward + problem.discount * goes_on * self.values(fitted, following, step + 1)).where(left, 0.0)
+
+    def at_starts(self, fitted: Values) -> Tensor:
+        """Compute each member's value of the policy's first actions in the public first states, ``[N, n]``."""
+        states = self.problem.starts.double()
+        steps = torch.zeros(len(states), dtype=torch.int64)
+        return self.action_values(fitted, states, self.problem.actions(states), steps)
 
     def _inputs(self, observation: Tensor, step: Tensor) -> Tensor:
         """Compute the inputs: one, standardised state, time left, and their random Fourier features, ``[.., F]``."""

@@ -48,7 +48,7 @@ class Problem:
     Everything here is public, declared or released, so using it costs nothing. Observations are held within the
     declared bounds before anything is computed from them, which bounds all intermediate numbers: results of one unit
     then depend on the other units of its batch by rounding errors of float64 at most, which the margin of `L2Clip`
-    covers (docs/evaluation.md).
+    covers. Numbers that a query sums are free of these, too (`row_by_row`, docs/evaluation.md).
 
     Attributes:
         units: K, private units.
@@ -263,6 +263,26 @@ def check_blocks(function: Callable[[Tensor], Tensor], columns: int, device: tor
             "for one row differ with its place among other rows, which the guarantee does not allow; evaluate on "
             "another machine or with another build of torch"
         )
+
+
+def row_by_row(function: Callable[..., Tensor], *parts: Tensor) -> Tensor:
+    """Apply ``function`` to rows of which no answer's last bit may depend on the others, float64 ``[.., m]``.
+
+    Args:
+        function: of blocks ``[B, n]`` of each part to ``[B, m]`` (`in_blocks`).
+        parts: of the rows, ``[.., n]`` each, with the same leading sizes.
+
+    Raises:
+        PipelineError: see `check_blocks`.
+    """
+    sizes = [part.shape[-1] for part in parts]
+    rows = torch.cat([part.double() for part in parts], -1)
+
+    def answer(block: Tensor) -> Tensor:
+        return function(*torch.split(block, sizes, 1))
+
+    check_blocks(answer, sum(sizes), rows.device)
+    return in_blocks(answer, rows.reshape(-1, sum(sizes))).view(*rows.shape[:-1], -1)
 
 
 def mean_change(ensemble: GaussianEnsemble, rows: Tensor) -> Tensor:

@@ -118,8 +118,12 @@ def test_corrections_by_cut_recordings_find_the_value_of_cut_recordings() -> Non
     fitted = public.fit()
     expected = [0.5 * HALF_LIVED, 0.9 * HALF_LIVED]
     assert public.at_starts(fitted).mean(1).tolist() == pytest.approx(expected, rel=0.03)
-    q = public.action_values(fitted, rows.observation, rows.action, rows.step)[0]
-    ahead = public.action_values(fitted, rows.following, rows.action, rows.step + 1)[0]
+
+    def value(state: Tensor, step: Tensor) -> Tensor:
+        flat = state.flatten(0, 1), rows.action.flatten(0, 1), step.flatten()
+        return public.action_values(fitted, *flat)[0].view_as(step)
+
+    q, ahead = value(rows.observation, rows.step), value(rows.following, rows.step + 1)
 
     def error(continues: Tensor) -> float:
         return abs(float((rows.reward + 0.9 * continues * ahead - q)[rows.own].mean()))
