@@ -6,13 +6,15 @@ to the question about today's returns. By public code it computes each candidate
 scores the candidate by the sum of its log-likelihood ratios. The bounds are those of `primorl.privacy.audits.bounds`.
 """
 
+import argparse
 import json
 import re
+import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, chdir, contextmanager
+from contextlib import AbstractContextManager, ExitStack, chdir, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -46,7 +48,7 @@ from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting.gaussian import gaussian_epsilon, gaussian_mean
 from primorl.privacy.audits.bounds import LowerBound, Observations, lower_bound
 from primorl.privacy.mechanism import noise
-from primorl.privacy.mechanism.clipping import L2Clip
+from primorl.privacy.mechanism.clipping import EnsembleClip, L2Clip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import ONE, BoundedSum, Fractions, GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
@@ -61,12 +63,14 @@ SHARES = (0.68, 0.2, 0.1)
 MOST_SHRUNK = 600  # numbers of a release; of more, none is taken for noisier than another
 ARTEFACTS = {"model": "train_model", "clone": "clone_behaviour", "answers": "evaluate_private"}
 ATTACKERS = ("together", *ARTEFACTS, "model file", "policy file", "random")
-RELEASES, HALF = "repeated releases with a bound above it", ", half the noise"
+RELEASES, WHOLE_RUNS = "repeated releases with a bound above it", "whole runs with a bound above it"
+AS_STATED, HALF, UNCLIPPED = "", ", half the noise", ", no clip"
 CURVES = (
-    ("largest of four bounds, all releases", False, "together, largest"),
-    ("one_run_fdp, all releases", False, "together, one_run_fdp"),
-    ("an attacker who scores at random", False, "random, largest"),
-    ("half the noise, all releases", True, "together, largest"),
+    ("largest of four bounds, all releases", AS_STATED, "together, largest"),
+    ("one_run_fdp, all releases", AS_STATED, "together, one_run_fdp"),
+    ("an attacker who scores at random", AS_STATED, "random, largest"),
+    ("half the noise, all releases", HALF, "together, largest"),
+    ("no clip in rounds, all releases", UNCLIPPED, "together, largest"),
 )
 DATA = ("collect", "ingest", "partition")
 PAID = ("train_model", "clone_behaviour", "optimize_policy", "optimize_mopo", "evaluate_private", "evaluate")
@@ -250,7 +254,7 @@ def run(folder: Path, names: tuple[str, ...], tap: Tap) -> None:
 
 
 def whole(
-    place: Path, name: str, epsilon: float, factor: float
+    place: Path, name: str, epsilon: float, twin: str = AS_STATED
 ) -> tuple[dict[str, float], dict[str, Floats], Booleans]:
     """Run all stages once, and attack.
 
@@ -258,7 +262,7 @@ def whole(
         place: a folder, in which the project of all candidates stays for further runs.
         name: of the run's project.
         epsilon: of all charges together.
-        factor: of the stated noise that is drawn; a twin that must be found has 0.5.
+        twin: with half of the stated noise, or without the clip of rounds; it must be found.
 
     Returns:
         The claims by attacker, from the statements and the ledger; their scores; and who was in.
@@ -282,14 +286,15 @@ def whole(
             write_log(folder.with_suffix(".csv"), present)
             project(folder, folder.with_suffix(".csv"), changes)
             run(folder, DATA, tap)
-    with tap.attached(), drawing(factor):
+    with tap.attached(), broken(twin):
         run(place / name, PAID, tap)
     bundle, store = place / f"{name}-bundle", UnitStore.open(place / "all" / PRIVATE)
     with chdir(place / name):
         app(["release", str(bundle), "--policy=models/policy", "--against-advice"], standalone_mode=False)
         answers = json.loads(PRIVATE_EVALUATION.read_text(encoding="utf-8"))
         stated = {"model": Statement.read(MODEL), "clone": Statement.read(BEHAVIOUR)}
-    by_stage = scores(tap.seen, store)
+    with broken(twin):  # noise apart, candidates' contributions are those of the run
+        by_stage = scores(tap.seen, store)
     found = {artefact: by_stage[stage] for artefact, stage in ARTEFACTS.items()}
     last = [each for each in tap.seen if (each.stage, each.what) == ("train_model", "release")][-1]
     inputs = store.flat()[0]
@@ -309,10 +314,14 @@ def whole(
     return claims, found, included
 
 
-def drawing(factor: float) -> AbstractContextManager[object]:
-    """Draw so much of the stated noise."""
+def broken(twin: str) -> AbstractContextManager[object]:
+    """Draw half of the stated noise, or let rounds go without a clip."""
     drawn = noise.discrete_gaussian
-    return mock.patch.object(noise, "discrete_gaussian", lambda entropy, n, scale: drawn(entropy, n, factor * scale))
+    if twin == HALF:
+        return mock.patch.object(noise, "discrete_gaussian", lambda entropy, n, scale: drawn(entropy, n, scale / 2))
+    if twin == UNCLIPPED:
+        return mock.patch.object(EnsembleClip, "finish", lambda self, updates: updates)
+    return nullcontext()
 
 
 def half(candidates: int) -> Booleans:
@@ -322,11 +331,11 @@ def half(candidates: int) -> Booleans:
     return included
 
 
-def repeated(epsilon: float, times: int, factor: float) -> list[LowerBound]:
+def repeated(epsilon: float, times: int, twin: str) -> list[LowerBound]:
     """Audit one release of a plan many times; every candidate has a direction of its own, which helps the attacker."""
     plan = gaussian_plan(epsilon, CANDIDATES[epsilon])
     found = []
-    with drawing(factor):
+    with broken(twin):
         for _ in range(times):
             included = half(plan.units)
             (seen,) = plan.release([torch.from_numpy(included).double()])
@@ -336,27 +345,46 @@ def repeated(epsilon: float, times: int, factor: float) -> list[LowerBound]:
 
 def main() -> None:
     """Measure what is not measured yet, keep the rows, and draw the figure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=0, help="at claim 3, whose bounds above it are counted, in all")
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
     known = read("whole_audit")
-    for factor, words, repeats, times in ((1.0, "", 3, 200), (0.5, HALF, 1, 20)):
+    for twin, repeats, times in ((AS_STATED, 3, 200), (HALF, 1, 20), (UNCLIPPED, 1, 0)):
         for epsilon in CANDIDATES:
-            claim = f"claim {epsilon:g}{words}"
+            claim = f"claim {epsilon:g}{twin}"
             with tempfile.TemporaryDirectory() as place:
                 for number in range(1, repeats + 1):
                     what = f"{claim}, run {number}"
                     if any(each["what"].startswith(f"{what}:") for each in known):
                         continue
-                    claims, found, included = whole(Path(place), f"run{number}", epsilon, factor)
+                    claims, found, included = whole(Path(place), f"run{number}", epsilon, twin)
                     for name, score in found.items():
                         known += rows(what, name, claims[name], score, included)
                     keep("whole_audit", known)
             what = f"{claim}: {RELEASES}"
-            if all(each["what"] != what for each in known):
-                above = sum(each.refutes_the_claim for each in repeated(epsilon, times, factor))
+            if times and all(each["what"] != what for each in known):
+                above = sum(each.refutes_the_claim for each in repeated(epsilon, times, twin))
                 known.append(row(COMMAND, what, above, times, "releases", above / times, "releases"))
                 keep("whole_audit", known)
+    count_whole_runs(known, min(CANDIDATES, key=CANDIDATES.__getitem__), arguments.runs)
     put(ROOT / "docs/audits.md", "whole", table(known))
     figure(known)
+
+
+def count_whole_runs(known: list[dict[str, Any]], epsilon: float, most: int) -> None:
+    """Run all stages until ``most`` runs at a claim are counted, and keep how many had a bound above it."""
+    what = f"claim {epsilon:g}: {WHOLE_RUNS}"
+    done, above = next(((each["peer"], each["ours"]) for each in known if each["what"] == what), (0, 0))
+    with tempfile.TemporaryDirectory() as place:
+        for number in range(done + 1, most + 1):
+            claims, found, included = whole(Path(place), f"run{number}", epsilon)
+            above += any(bounds(claims[name], score, included).refutes_the_claim for name, score in found.items())
+            counted = row(COMMAND, what, above, number, "runs", above / number, "runs")
+            known[:] = [*(each for each in known if each["what"] != what), counted]
+            keep("whole_audit", known)
+            for made in (f"run{number}", f"run{number}-bundle"):
+                shutil.rmtree(Path(place) / made)
 
 
 def rows(what: str, name: str, claimed: float, score: Floats, included: Booleans) -> list[dict[str, object]]:
@@ -389,7 +417,7 @@ def figure(known: list[dict[str, Any]]) -> None:
     axes.plot(claims, claims, color="black", label="the claim")
     axes.plot(claims, [0.6 * each for each in claims], color="0.7", linestyle=":", label="60% of it")
     for number, (label, words, end) in enumerate(CURVES):
-        points = [each for each in known if each["what"].endswith(end) and (HALF in each["what"]) == words]
+        points = [p for p in known if re.match(f"claim [0-9.]+{words}, run .*{end}$", p["what"])]
         ends = zip(*sorted((p["peer"], p["ours"]) for p in points), strict=True)
         axes.plot(*ends, "o-", color=f"C{number}", label=label)
     axes.set(xlabel="claimed ε at δ = 1e-5", ylabel="lower bound on ε, 99% confidence", xlim=claims)
