@@ -243,6 +243,7 @@ def _units_that_fit(setup: TrainingSetup, transitions: int, batch: int) -> int:
 
     A unit needs memory for its weights, its update (float32 and float64) and the activations of one step. Its rows need
     memory raw, normalised, with the random keys of their order, and once more for the next chunk, which is read ahead.
+    Features are made when a chunk is trained, so they are among the activations alone.
     """
     shape, local = setup.architecture, setup.local
     activations = 3 * sum(shape.hidden) + 8 * shape.targets + shape.inputs
