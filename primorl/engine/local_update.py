@@ -50,6 +50,10 @@ class LocalBatches:
     targets: Tensor
     weights: Tensor
 
+    def standardised(self, normaliser: Normaliser) -> "LocalBatches":
+        """Standardise what `raw_batches` gave."""
+        return LocalBatches(normaliser.inputs(self.inputs), normaliser.targets(self.targets), self.weights)
+
 
 def with_idle_units(batches: LocalBatches, units: int) -> LocalBatches:
     """Fill batches up to so many units with units that have no rows."""
@@ -73,7 +77,7 @@ class Workspace:
     def take(self, name: str, layer: int, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
         """A tensor of ``shape`` with arbitrary content."""
         size, key = math.prod(shape), (name, layer)
-        if key not in self._held or len(self._held[key]) < size:
+        if key not in self._held or self._held[key].numel() < size:
             self._held[key] = torch.empty(size, device=self._device, dtype=dtype)
         return self._held[key][:size].view(shape)
 
@@ -192,7 +196,9 @@ class Kernel:
         gradient = _LossGradient(self.shape, 0.0, units, rows, self.workspace)
         gradient(output.mT, batches.targets[0], error.mT).mul_(batches.weights[0].unsqueeze(-1))
         moved = self.workspace.take("moved", 0, (units, inputs + 1, outputs))
-        moved[:, :-1].baddbmm_(features, error.mT, beta=0, alpha=-rate)
+        # Into memory of its own: into rows with gaps, torch calls one product after the other.
+        product = self.workspace.take("product", 0, (units, inputs, outputs))
+        torch.mul(torch.bmm(features, error.mT, out=product), -rate, out=moved[:, :-1])
         moved[:, -1] = error.sum(-1).mul_(-rate)
         return moved
 
@@ -302,9 +308,11 @@ class _LossGradient:
         self._squashed = isinstance(shape, PolicyNetwork)
         self._discrete = isinstance(shape, PolicyNetwork) and shape.discrete_actions
         self._beta = 0.0 if self._squashed else beta_nll
-        parts = [workspace.apart("loss", i, pairs, rows, shape.targets) for i in range(4)]
-        self._share, self._precision, self._miss, self._mean = parts
-        self._probability = workspace.apart("flag", 0, pairs, rows, 1)
+        if shape.spread or self._discrete:
+            parts = [workspace.apart("loss", i, pairs, rows, shape.targets) for i in range(4)]
+            self._share, self._precision, self._miss, self._mean = parts
+        if self._flag:
+            self._probability = workspace.apart("flag", 0, pairs, rows, 1)
 
     def __call__(self, output: Tensor, y: Tensor, gradient: Tensor) -> Tensor:
         """Write it into ``gradient``."""
@@ -386,7 +394,19 @@ def local_batches(
     entropy: Entropy,
     rows: int | None = None,
 ) -> LocalBatches:
-    """Shuffle every unit's transitions, anew for each epoch, and cut them into its local batches.
+    """Read batches as `raw_batches` does, to where the public maps of ``normaliser`` are, and standardise them."""
+    return raw_batches(source, units, local, entropy, normaliser.input_mean.device, rows).standardised(normaliser)
+
+
+def raw_batches(
+    source: CohortSource,
+    units: Tensor,
+    local: LocalTraining,
+    entropy: Entropy,
+    device: torch.device = _CPU,
+    rows: int | None = None,
+) -> LocalBatches:
+    """Shuffle every unit's transitions, anew for each epoch, and cut them into its local batches, not standardised.
 
     A unit that takes one step on all of its rows keeps their order, which would change nothing but last bits. The
     orders (and, with ``max_transitions_per_unit``, the uniform subset used in this round) are secret and independent
@@ -396,9 +416,9 @@ def local_batches(
     Args:
         source: the private units.
         units: indices, ``[U]``.
-        normaliser: public maps applied to inputs and targets.
         local: size of a batch (the last one of an epoch may be smaller), epochs, most transitions of a unit.
         entropy: where the orders come from.
+        device: where the batches go.
         rows: of a batch in place of ``local.batch_size``; at least as many as take part of any of the units.
     """
     batch_size, epochs, max_transitions = rows or local.batch_size, local.local_epochs, local.max_transitions_per_unit
@@ -412,25 +432,24 @@ def local_batches(
     orders += [order.gather(1, _shuffled(lengths, most, entropy)) for _ in range(epochs - 1)]
 
     batches = math.ceil(most / batch_size)
-    padding = batches * batch_size - most
-    steps = torch.nn.functional.pad(torch.stack(orders, dim=1), (0, padding))  # [U, E, batches·B]
-    inputs, targets = source.transitions(units, steps.flatten(1))
+    if padding := batches * batch_size - most:
+        orders = [torch.nn.functional.pad(each, (0, padding)) for each in orders]
+    inputs, targets = source.transitions(units, torch.cat(orders, dim=1) if epochs > 1 else orders[0])
     own = torch.arange(batches * batch_size, device=lengths.device) < lengths.unsqueeze(1)
-    device = normaliser.input_mean.device
     inputs, targets, own = (part.to(device) for part in (inputs, targets, own))
     # Padding must be finite: weight 0 times an overflow would be NaN, and how much padding a unit
     # gets depends on its neighbours in the chunk, so one unit's length could zero another's update.
-    padded = ~own.repeat(1, epochs).unsqueeze(-1)
-    if padded.any():
+    if not own.all():
+        padded = ~own.repeat(1, epochs).unsqueeze(-1)
         inputs, targets = inputs.masked_fill(padded, 0.0), targets.masked_fill(padded, 0.0)
-    own = own.view(len(units), batches, batch_size)
-    weights = own / own.sum(-1, keepdim=True).clamp(min=1)
+    own = own.view(len(units), 1, batches, batch_size).float()
+    weights = (own / own.sum(-1, keepdim=True).clamp(min=1)).expand(-1, epochs, -1, -1).flatten(1, 2)
 
     by_step = (len(units), epochs * batches, batch_size)
     return LocalBatches(
-        inputs=normaliser.inputs(_by_step(inputs, by_step)),
-        targets=normaliser.targets(_by_step(targets, by_step)),
-        weights=weights.repeat(1, epochs, 1).transpose(0, 1).to(torch.float32).contiguous(),
+        inputs=_by_step(inputs, by_step),
+        targets=_by_step(targets, by_step),
+        weights=weights.transpose(0, 1).contiguous(),
     )
 
 
@@ -443,7 +462,9 @@ def _first_order(lengths: Tensor, most: int, local: LocalTraining, entropy: Entr
     if not local.one_batch or bound is None:
         return _shuffled(lengths, most, entropy)
     place = torch.arange(most, device=lengths.device)
-    as_they_come = place.where(place < lengths.unsqueeze(1), 0)
+    as_they_come = place.expand(len(lengths), -1)
+    if (lengths < most).any():
+        as_they_come = as_they_come.where(place < lengths.unsqueeze(1), 0)
     if most <= bound:
         return as_they_come
     return as_they_come.where(lengths.unsqueeze(1) <= bound, _shuffled(lengths, most, entropy))

@@ -21,15 +21,15 @@ from primorl.engine.local_update import (
     CohortSource,
     Kernel,
     LocalBatches,
-    local_batches,
     one_product,
+    raw_batches,
     with_idle_units,
 )
 from primorl.engine.setup import TrainingSetup
 from primorl.model.ensemble import Normaliser, Weights
 
 _MOST_ON_CPU = 64  # more units at once gain nothing
-_ROWS_ON_CPU = 16384  # of one product of linear heads
+_ROWS_ON_CPU = 32768  # of one product of linear heads
 _LEAST_ROWS = 8
 _TEST_STEPS = 2  # of the made-up unit in `check_setup`
 
@@ -116,14 +116,19 @@ class Rounds:
 
     def _read_chunk(self, units: Tensor, size: int, rows: int) -> LocalBatches:
         """Read the units' rows as batches of ``rows``, and add idle units up to ``size``."""
-        local, entropy = self._setup.local, self._setup.plan.entropy
-        return with_idle_units(local_batches(self._source, units, self._normaliser, local, entropy, rows), size)
+        local, entropy, device = self._setup.local, self._setup.plan.entropy, self._setup.execution.device
+        return with_idle_units(raw_batches(self._source, units, local, entropy, device, rows), size)
 
     def _sum_chunk(self, weights: Weights, batches: LocalBatches) -> list[Tensor]:
-        """Sum the clipped updates of one chunk on a thread of the pool, which has a kernel of its own."""
+        """Sum the clipped updates of one chunk on a thread of the pool, which has a kernel of its own.
+
+        Rows are standardised here: features take most of the memory and time of a round of linear heads.
+        """
         if not hasattr(self._of_thread, "kernel"):
             self._of_thread.kernel = self._setup.kernel()
-        total: list[Tensor] = self._of_thread.kernel.sum(weights, batches, self._setup.plan.grid)
+        total: list[Tensor] = self._of_thread.kernel.sum(
+            weights, batches.standardised(self._normaliser), self._setup.plan.grid
+        )
         return total
 
     def _thread_pool(self, threads: int) -> ThreadPoolExecutor:
@@ -238,11 +243,12 @@ def _units_that_fit(setup: TrainingSetup, transitions: int, batch: int) -> int:
 
     A unit needs memory for its weights, its update (float32 and float64) and the activations of one step. Its rows need
     memory raw, normalised, with the random keys of their order, and once more for the next chunk, which is read ahead.
+    Features are made when a chunk is trained, so they are among the activations alone.
     """
     shape, local = setup.architecture, setup.local
     activations = 3 * sum(shape.hidden) + 8 * shape.targets + shape.inputs
     members = shape.members * batch * activations + 4 * shape.parameters
-    row = shape.inputs + shape.targets + 1
+    row = (shape.inputs if shape.features is None else shape.features.inputs) + shape.targets + 1
     rows = local.local_epochs * max(transitions, batch) * (row + 2 * row + 6)
     return max(1, setup.execution.chunk_bytes // (4 * (members + rows)))
 

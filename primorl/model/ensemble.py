@@ -61,8 +61,9 @@ class Normaliser:
 
     def inputs(self, raw: Tensor) -> Tensor:
         """Standardise ``[..., S + A]``, and make features of it where there are any."""
-        standardised = (raw - self.input_mean) / self.input_scale
-        return standardised if self.features is None or self.basis is None else self.features(standardised, self.basis)
+        if self.features is None or self.basis is None:
+            return (raw - self.input_mean) / self.input_scale
+        return self.features(_by_column(raw, self.input_mean, self.input_scale), self.basis)
 
     def with_features(self, features: Polynomials, frequencies: Tensor) -> "Normaliser":
         """Make ``features`` of the inputs; their categories have these ``frequencies [S + A]``."""
@@ -79,13 +80,24 @@ class Normaliser:
     def targets(self, raw: Tensor) -> Tensor:
         """Standardise the first S + 1 columns of ``[..., >= S + 1]``; gives these, and the flag where it is kept."""
         size = len(self.target_mean)
-        standardised = (raw[..., :size] - self.target_mean) / self.target_scale
-        return torch.cat((standardised, raw[..., size : size + 1]), dim=-1) if self.flag else standardised
+        if self.features is None:
+            standardised = (raw[..., :size] - self.target_mean) / self.target_scale
+            return torch.cat((standardised, raw[..., size : size + 1]), dim=-1) if self.flag else standardised
+        return _by_column(raw[..., : size + self.flag], self.target_mean, self.target_scale)
 
     def to(self, device: torch.device) -> "Normaliser":
         """The same maps on ``device``."""
         moved: dict[str, Any] = {name: v.to(device) for name, v in vars(self).items() if isinstance(v, Tensor)}
         return replace(self, **moved)
+
+
+def _by_column(raw: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
+    """Standardise all columns that have a mean. In memory, values of a column follow each other (`Polynomials`)."""
+    rows, size = raw.reshape(-1, raw.shape[-1]).T, len(mean)
+    found = rows.new_empty(rows.shape)
+    torch.sub(rows[:size], mean.unsqueeze(1), out=found[:size]).div_(scale.unsqueeze(1))
+    found[size:] = rows[size:]
+    return found.T.view(raw.shape)
 
 
 def _positive(scale: Tensor) -> Tensor:

@@ -9,7 +9,6 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 FARTHEST = 3.5
@@ -105,33 +104,37 @@ class Polynomials:
 
         # In memory a feature's values follow each other: then every operation runs over whole columns.
         columns = standardised.reshape(-1, self.inputs).T
-        held = columns.clamp(-FARTHEST, FARTHEST)
-        parts, place = [held[self.continuous]], len(self.continuous)
-        for first, size in self.one_hot:
-            whitened = basis[first : first + size, place : place + size - 1, None]
-            terms = [column * factors for column, factors in zip(held[first : first + size], whitened, strict=True)]
-            parts.append(sum(terms[1:], terms[0]))
-            place += size - 1
-        z = torch.cat(parts)
+        z = columns.clamp(-FARTHEST, FARTHEST)
+        if self.one_hot:
+            parts, place = [z[self.continuous]], len(self.continuous)
+            for first, size in self.one_hot:
+                whitened = basis[first : first + size, place : place + size - 1, None]
+                terms = [column * factors for column, factors in zip(z[first : first + size], whitened, strict=True)]
+                parts.append(sum(terms[1:], terms[0]))
+                place += size - 1
+            z = torch.cat(parts)
         whole = cubic = _powers(z, self.degree)
         if self.degree > 2 and self.tails < FARTHEST:
             cubic = _powers(z.clamp(-self.tails, self.tails), self.degree)
-        found = z.new_empty(self.size, z.shape[1])
-        kinds = torch.split(found, self._sizes)
-        for (degrees, _), factors, part in zip(_products(self), _places(self, z.device), kinds, strict=True):
+        found, runs = z.new_empty(self.size, z.shape[1]), _runs(self)
+        of_runs = torch.split(found, [len(last) for *_, last in runs])
+        for (degrees, leading, last), part in zip(runs, of_runs, strict=True):
             powers = cubic if sum(degrees) == 3 else whole
-            torch.index_select(powers[degrees[0]], 0, factors[0], out=part)
-            for degree, chosen in zip(degrees[1:], factors[1:], strict=True):
-                part.mul_(powers[degree].index_select(0, chosen))
+            columns = powers[degrees[-1]][last.start : last.stop]
+            factors = [powers[degree][column] for degree, column in zip(degrees, leading, strict=False)]
+            if not factors:
+                part.copy_(columns)
+            else:
+                torch.mul(math.prod(factors[1:], start=factors[0]), columns, out=part)
         return found.T.view(*standardised.shape[:-1], self.size)
 
 
 def _powers(z: Tensor, degree: int) -> dict[int, Tensor]:
-    powers = {1: z}
+    powers, square = {1: z}, z * z
     if degree > 1:
-        powers[2] = (z * z - 1) / math.sqrt(2)
+        powers[2] = (square - 1).div_(math.sqrt(2))
     if degree > 2:
-        powers[3] = (z * z * z - 3 * z) / math.sqrt(6)
+        powers[3] = (square * z).sub_(3 * z).div_(math.sqrt(6))
     return powers
 
 
@@ -160,11 +163,20 @@ def _products(features: Polynomials) -> list[tuple[tuple[int, ...], list[list[in
 
 
 @cache
-def _places(features: Polynomials, device: torch.device) -> list[list[Tensor]]:
-    """Return the columns of the factors of `_products`, as indices on ``device``."""
-    import torch
+def _runs(features: Polynomials) -> list[tuple[tuple[int, ...], list[int], range]]:
+    """Group `_products` that follow each other and differ in the last factor alone, by one column each time.
 
-    return [[torch.tensor(columns, device=device) for columns in factors] for _, factors in _products(features)]
+    Returns:
+        Degrees of the factors, columns of all but the last factor, and columns of the last one.
+    """
+    runs: list[tuple[tuple[int, ...], list[int], range]] = []
+    for degrees, factors in _products(features):
+        for *leading, last in zip(*factors, strict=True):
+            if runs and runs[-1][:2] == (degrees, leading) and runs[-1][2].stop == last:
+                runs[-1] = degrees, leading, range(runs[-1][2].start, last + 1)
+            else:
+                runs.append((degrees, leading, range(last, last + 1)))
+    return runs
 
 
 def _sound(frequencies: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ ENGINE = (
     "data/storage/*.py",
     "data/private.py",
 )
-SOURCES = "d15c1ae6a2eef70be477f77e9ebe78bb883be6f7f189706f85005871306af72e"
+SOURCES = "97f80a1118a1c43a9324d43da1d42283718fa0bab6f11533cc46be1600cded72"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:

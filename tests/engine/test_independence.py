@@ -3,7 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -173,6 +173,56 @@ def test_a_unit_of_one_row_beside_idle_units_is_a_unit_in_company() -> None:
     whole = updates(list(range(9)), 9)
     for unit, size in itertools.product(range(9), (1, 2, 5, 12)):
         assert equal(updates([unit], size), [part[unit : unit + 1] for part in whole])
+
+
+@dataclass
+class WithEmptyUnits(Ragged):
+    """Units of which some have no row of their own; those have one in their tensors, which padding may point to."""
+
+    counts: Tensor
+
+    def lengths(self, units: Tensor) -> Tensor:
+        return self.counts[units]
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_an_update_of_heads_is_its_units_own_from_the_rows_on(data: st.DataObject) -> None:
+    """Rows are read, standardised and made into features in company: in any order, beside units of 0 or more rows."""
+    draw = data.draw
+    observations, actions = draw(st.integers(1, 9)), draw(st.integers(1, 3))
+    inputs, flag = observations + actions, draw(st.booleans())
+    one_hot = ((0, 2),) if observations > 2 and draw(st.booleans()) else ()
+    features = Polynomials(inputs, one_hot, draw(st.integers(1, 3 if inputs < 6 else 2)))
+    shape = Architecture(observations, actions, 1, (), -10.0, 0.5, flag, features=features, spread=False)
+    rows = draw(st.sampled_from([1, 2, 3, 8, 16, 20, 64]))
+    lengths = draw(st.lists(st.integers(0, rows), min_size=1, max_size=20))
+    drawn = torch.Generator().manual_seed(draw(st.integers(0, 99)))
+    parts = [
+        [torch.randn(length + (length == 0), size, generator=drawn) for length in lengths]
+        for size in (inputs, observations + 2)
+    ]
+    source = WithEmptyUnits(*parts, torch.tensor(lengths))
+    scales = [torch.rand(size, generator=drawn) + 0.1 for size in (inputs, observations + 1)]
+    normaliser = Normaliser(scales[0], scales[0], scales[1], scales[1], flag)
+    normaliser = normaliser.with_features(features, torch.rand(inputs, generator=drawn))
+    local = local_training(1.0, rows, max_transitions_per_unit=rows)
+    kernel = Kernel(shape, local, EnsembleClip(draw(st.sampled_from([0.35, 1e6])), "flat", 1, 1))
+    start = weights_of(shape)
+
+    def updates(units: list[int], size: int) -> list[Tensor]:
+        batches = local_update.raw_batches(source, torch.tensor(units), local, SystemEntropy(), rows=rows)
+        found = kernel.updates(start, local_update.with_idle_units(batches, size).standardised(normaliser))
+        return [part[: len(units)].clone() for part in found]
+
+    everybody = draw(st.permutations(range(len(lengths))))
+    whole = updates(everybody, len(everybody) + draw(st.integers(0, 5)))
+    some = everybody[: draw(st.integers(1, len(everybody)))][::-1]
+    for units in (some, *([unit] for unit in some[:3])):
+        places = [everybody.index(unit) for unit in units]
+        found = updates(units, draw(st.sampled_from([0, 1, 2, 5, 8, 12, 64])))
+        assert equal(found, [part[places] for part in whole])
+        assert not any(part[i].any() for part in found for i, unit in enumerate(units) if lengths[unit] == 0)
 
 
 @pytest.mark.parametrize("norm", [1e-6, 0.35, 1.0, 1e6])

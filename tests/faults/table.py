@@ -287,7 +287,7 @@ CATCHERS = {
         ),
     ],
     "tests/engine/test_cohort.py::test_every_epoch_takes_each_transition_once": [
-        Fault("sensitivity-weights-of-others", LOCAL_UPDATE, "local_batches", call("own.sum", "_.float().mean()"))
+        Fault("sensitivity-weights-of-others", LOCAL_UPDATE, "raw_batches", call("own.sum", "_.float().mean()"))
     ],
     f"{TESTS}/test_selection.py::test_a_unit_adds_at_most_one_and_at_least_nothing": [
         Fault(

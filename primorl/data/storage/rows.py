@@ -199,14 +199,17 @@ class UnitStore:
 
     def _gather(self, rows: "Tensor") -> tuple["Tensor", "Tensor"]:
         import torch
-        from torch.nn.functional import embedding  # faster than an index
 
-        S, tensors = self.observation_size, self._tensors
-        places = tensors["places"][rows]
-        inputs, following = embedding(places, tensors["rows"]), embedding(places + 1, tensors["rows"])
+        # NumPy takes short rows in half of torch's time.
+        S, arrays, chosen = self.observation_size, self._arrays, rows.numpy()
+        places = arrays["places"][chosen]
+        inputs, following, outcomes = (
+            torch.from_numpy(arrays[name].take(at, axis=0))
+            for name, at in (("rows", places), ("rows", places + 1), ("outcomes", chosen))
+        )
         targets = torch.empty(*rows.shape, S + 2)
         torch.sub(following[..., :S], inputs[..., :S], out=targets[..., :S])
-        targets[..., S:] = embedding(rows, tensors["outcomes"])
+        targets[..., S:] = outcomes
         return inputs, targets
 
 

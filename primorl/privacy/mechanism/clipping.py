@@ -229,6 +229,7 @@ def _squares(update: Tensor) -> Tensor:
     """Compute the squared norms of P updates ``[P, .., n]``, float64 ``[P]``."""
     import torch
 
+    update = update.flatten(1) if update.shape[1:].numel() <= _LONGEST_ROW else update
     dtype = None if update.shape[-1] <= _LONGEST_ROW else torch.float64
     rows: Tensor = torch.linalg.vector_norm(update, dim=-1, dtype=dtype).double().square_()
     if dtype is not None and update.dtype == torch.float32:  # short rows overflow by themselves
