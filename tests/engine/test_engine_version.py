@@ -15,7 +15,7 @@ ENGINE = (
     "data/storage/*.py",
     "data/private.py",
 )
-SOURCES = "d15c1ae6a2eef70be477f77e9ebe78bb883be6f7f189706f85005871306af72e"
+SOURCES = "8a5e82548f59b6c505a7effb244e5948f6f6cb3629c1a602a3e2296cfb13e41c"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:
