@@ -13,7 +13,7 @@ from primorl.base.paths import WITHDRAWALS
 from primorl.config.datasets import AnyDataset
 from primorl.data.checks import RowCheck
 from primorl.data.identity.consent import IdList, write_consent
-from primorl.data.identity.membership import DuplicateCheck, Fingerprint, project_secret
+from primorl.data.identity.membership import DuplicateCheck, Fingerprint, SpellingCheck, project_secret
 from primorl.data.sources import source_of
 from primorl.data.sources.tabular.source import TabularReader
 from primorl.data.storage.parquet import PartWriter
@@ -61,7 +61,7 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset, public_colum
     )
     gone = IdList(dataset.ingestion.exclude_units, WITHDRAWALS, "ingestion.exclude_units of the dataset's file")
     check, fingerprint = RowCheck(info, reader.path), Fingerprint(info.schema)
-    check_duplicates = DuplicateCheck(reader.path)
+    check_duplicates, check_spelling = DuplicateCheck(reader.path), SpellingCheck(reader.path)
     with (
         replaced_directory(target) as fresh,
         PartWriter(fresh, info.schema) as writer,
@@ -69,6 +69,8 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset, public_colum
     ):
         rows = 0
         for everybody in tables:
+            if info.unit != "trajectory":
+                check_spelling(everybody)
             table = gone.drop(everybody)
             if table.num_rows == 0:
                 continue
@@ -80,6 +82,7 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset, public_colum
             rows += table.num_rows
         check.finish()
         check_duplicates.finish()
+        check_spelling.finish()
         gone.check_all_met()
         if rows == 0:
             raise PipelineError(f"{reader.path}: found no transitions; allowed is at least one")

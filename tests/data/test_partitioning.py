@@ -26,8 +26,9 @@ def ingested(project: Path, monkeypatch: pytest.MonkeyPatch) -> pa.Table:
     """Twenty units in ``trajectories/``, in many row groups."""
     monkeypatch.setattr(parquet, "ROWS_PER_BATCH", 8)
     write_raw(Path("raw"), episodes(20))
-    ingest(Path("raw"), Path("trajectories"), "small", entry())
-    return read("trajectories")
+    info, rows = ingest(Path("raw"), Path("trajectories"), "small", entry()), read("trajectories")
+    write_parts(Path("trajectories"), rows, info=info, rows_per_group=8)
+    return rows
 
 
 def is_public(unit: str, public_fraction: float, salt: str) -> bool:

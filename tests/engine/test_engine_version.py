@@ -15,7 +15,7 @@ ENGINE = (
     "data/storage/*.py",
     "data/private.py",
 )
-SOURCES = "97f80a1118a1c43a9324d43da1d42283718fa0bab6f11533cc46be1600cded72"
+SOURCES = "64ad138f178df761c05a6a6c1eb721d42f1184a6f7267d819293693bb9d1ad28"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:

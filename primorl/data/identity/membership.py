@@ -251,3 +251,39 @@ class DuplicateCheck:
                 "allowed: every trajectory once, or its owner counts twice; drop it, or set ingestion.duplicates: "
                 "allow in the dataset's file where different people may have equal records"
             )
+
+
+class SpellingCheck:
+    """Refuses two ids of units that are written differently and are one: their owner would be two units.
+
+    Ids are one where they agree without blanks around them, without zeros in front of digits and ``.0`` behind them,
+    and in one Unicode form. Case tells people apart.
+
+    Args:
+        origin: the file or folder that errors name.
+    """
+
+    def __init__(self, origin: object):
+        self._origin = origin
+        self._ids: list[pa.Array] = []
+
+    def __call__(self, table: pa.Table) -> None:
+        """Take in the next batch of whole units, also of those who withdrew: they may be there in two spellings."""
+        self._ids.append(pc.unique(table["unit_id"]))
+
+    def finish(self) -> None:
+        """Compare all ids; call it after the last batch.
+
+        Raises:
+            PipelineError: if two are one. They are counted and not named, as an id may name a person.
+        """
+        ids = pc.unique(pa.chunked_array(self._ids, pa.string()))
+        plain = pc.utf8_trim_whitespace(pc.utf8_normalize(ids, form="NFKC"))
+        for pattern in (r"^([0-9]+)\.0*$", r"^0+([0-9]+)$"):
+            plain = pc.replace_substring_regex(plain, pattern=pattern, replacement=r"\1")
+        if again := len(ids) - pc.count_distinct(plain).as_py():
+            raise PipelineError(
+                f"{self._origin}: found ids of units ({again}) that differ from another one in blanks around it, zeros "
+                "in front, `.0` at the end or Unicode form alone, so that one person would be two; allowed: each "
+                "person's id in one spelling in all files; correct the unit column"
+            )

@@ -52,14 +52,14 @@ class PartWriter(ExitStack):
         """Append a table of whole units."""
         self._waiting.append(table)
         if sum(table.num_rows for table in self._waiting) >= ROWS_PER_BATCH:
-            self._encode()
+            self._encode(rest=False)
 
     def finish(self, info: DatasetInfo) -> None:
         """Write what waits and the dataset's facts; without this the parts are not complete.
 
         A dataset without rows is one part without rows.
         """
-        self._encode()
+        self._encode(rest=True)
         if not self._parts:
             self._begin_part()
         facts = info.to_metadata()
@@ -72,7 +72,12 @@ class PartWriter(ExitStack):
             part.add_key_value_metadata(facts | {b"ARROW:schema": described, _INDEX_KEY: index})
         self._parts.clear()  # a closed writer holds the places of its row groups, and the parts are read again next
 
-    def _encode(self) -> None:
+    def _encode(self, *, rest: bool) -> None:
+        """Write what waits, without the ``rest`` that fills no row group yet.
+
+        Where groups end depends on the rows alone, not on the tables they come in: those of public rows tell how many
+        private ones lie between them.
+        """
         batch = pa.concat_tables([self._schema.empty_table(), *self._waiting]).combine_chunks()
         self._waiting = []
         starts = run_starts(batch["unit_id"])
@@ -80,6 +85,9 @@ class PartWriter(ExitStack):
         first = 0
         while first < len(starts):
             begin = int(starts[first])
+            if not rest and batch.num_rows - begin < self._rows_per_group:
+                self._waiting = [batch.slice(begin)]
+                return
             last = int(np.searchsorted(ends, min(begin + self._rows_per_group, batch.num_rows)))
             if self._rows_in_part >= _ROWS_PER_PART:
                 self._begin_part()

@@ -124,9 +124,7 @@ def scaled_returns(problem: Problem, episodes: Episodes) -> Tensor:
     order where another unit of the batch has more of them, and its last bit would decide about a bin.
     """
     middle, half = problem.return_centre, problem.return_half
-    longest = episodes.own.shape[1]
-    discounts = torch.tensor([problem.discount**step for step in range(longest)], dtype=torch.float64)
-    reward = problem.reward(episodes.reward) * discounts.to(episodes.reward.device)[episodes.step]
+    reward = problem.reward(episodes.reward) * problem.discounts(episodes.step)
     terms = _whole(reward.where(counted(problem, episodes), 0.0) / half)
     number = (episodes.begins.cumsum(1) - 1).clamp(min=0)
     count = episodes.trajectories

@@ -210,7 +210,7 @@ class DoublyRobust(ModelCorrection):
         ahead = q(following, problem.actions(following), step + 1) * problem.continues(step, episodes.terminated)
         logged = q(now, episodes.action, step)
         error = problem.reward(episodes.reward) + problem.discount * ahead - logged
-        rows = self.weights(problem, values, episodes) * problem.discount**step * error * counted(problem, episodes)
+        rows = self.weights(problem, values, episodes) * problem.discounts(step) * error * counted(problem, episodes)
         first = q(now, problem.actions(now), step).where(episodes.begins, 0.0)
         corrected = (sum_of_rows(rows + first) / episodes.trajectories)[:, None]
         return ((corrected - problem.return_centre) / self._half_range(problem)).clamp(-1, 1)

@@ -202,6 +202,14 @@ class Problem:
         goes_on = ~terminated if self.horizon is None else ~terminated & (step + 1 < self.horizon)
         return goes_on * self.chance_of_next(step)
 
+    def discounts(self, step: Tensor) -> Tensor:
+        """Compute γ^step, float64, for steps from 0, int64.
+
+        Powers are taken one by one: torch's own, of the numbers at the end of a tensor, have other last bits.
+        """
+        powers = [self.discount**each for each in range(int(step.max()) + 1)]
+        return torch.tensor(powers, dtype=torch.float64).to(step.device)[step]
+
     def chance_of_next(self, step: Tensor) -> Tensor:
         """Compute S(t + 1) / S(t), float64: the chance of another step for a trajectory that does not terminate."""
         if self.survival is None:
@@ -463,7 +471,7 @@ def counted(problem: Problem, episodes: Episodes) -> Tensor:
 
 def row_shares(problem: Problem, episodes: Episodes) -> Tensor:
     """Weigh each row by γ^t over the sum of γ^t over the unit's rows, ``[U, M]``; 0 in padding."""
-    weights = (problem.discount ** episodes.step.double()).where(episodes.own, 0.0)
+    weights = problem.discounts(episodes.step).where(episodes.own, 0.0)
     return weights / sum_of_rows(weights).unsqueeze(1).clamp(min=1e-300)
 
 

@@ -122,7 +122,7 @@ class CorrectedScorer:
         problem = self.problem
         value = self.values(episodes.observation, episodes.step).where(episodes.begins[..., None], 0.0)
         if self.score.largest_weight > 0:
-            factor = problem.discount ** episodes.step.double() * episodes.own
+            factor = problem.discounts(episodes.step) * episodes.own
             value = value + factor[..., None] * self.action_weights(episodes) * self.surprises(episodes)
         mean = value.sum(1) / episodes.trajectories.clamp(min=1)[:, None]
         low, high = problem.return_low, problem.return_high

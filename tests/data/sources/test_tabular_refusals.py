@@ -233,3 +233,33 @@ def test_choices_that_do_not_fit() -> None:
     ):
         with pytest.raises(ValidationError, match=message):
             entry(columns, **changes)
+
+
+@pytest.mark.parametrize(
+    "two",
+    [
+        ("4217", "4217.0"),
+        ("P421", "P421 "),
+        ("P421", "P421\u00a0"),
+        ("Ren\u00e9", "Rene\u0301"),
+        ("0123456789012", "123456789012"),
+    ],
+)
+def test_one_person_in_two_spellings_is_not_two_units(project: Path, two: tuple[str, str]) -> None:
+    """Neither where one of them withdrew: the other would stay."""
+    for number, user in enumerate(two):
+        text(f"{HEADER}{user},{number},0,1.0,A,0.5,1.0,true,false\n", f"log/{number}.csv")
+    gone = Path("data/withdrawals/gone.txt")
+    gone.parent.mkdir(parents=True)
+    gone.write_text(f"{two[0]}\n", encoding="utf-8")
+    for ingestion in ({}, {"exclude_units": str(gone)}):
+        with pytest.raises(PipelineError, match="in blanks around it, zeros in front") as refused:
+            run(entry(sorted=False, ingestion={"duplicates": "allow"} | ingestion))
+        assert two[0] not in str(refused.value)
+
+
+def test_other_ids_are_other_people(project: Path) -> None:
+    users = ("ab", "AB", "a b", "7.2", "7.20", "70", "+7", "7", "-7")
+    for number, user in enumerate(users):
+        text(f"{HEADER}{user},{number},0,1.0,A,0.5,1.0,true,false\n", f"log/{number}.csv")
+    assert len(set(run(entry(sorted=False))["unit_id"].to_pylist())) == len(users)

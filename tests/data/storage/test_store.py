@@ -1,6 +1,7 @@
 """Parts on disk and both stores of units: what was written is what is read, by unit, and damage is refused."""
 
 import base64
+import itertools
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from primorl.base.errors import PipelineError
 from primorl.data.private import ShardedStore, open_units
-from primorl.data.storage import parquet
+from primorl.data.storage import parquet, schema
 from primorl.data.storage.parquet import PartReader
 from primorl.data.storage.rows import UnitStore
 from primorl.engine.rounds import Rounds
@@ -27,7 +28,7 @@ from primorl.model.features import Polynomials
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
-from tests.data.builders import INFO, NAMED, episode, episodes, table, with_probabilities, write_parts
+from tests.data.builders import INFO, NAMED, episode, episodes, snapshot, table, with_probabilities, write_parts
 from tests.units import local_training, training_setup
 
 
@@ -46,6 +47,23 @@ def sharded(folder: Path, keep_bytes: int = 0, episodes: bool = False) -> Sharde
 def matrix(rows: pa.Table, *names: str) -> np.ndarray:
     columns = [np.array(rows[name].to_pylist(), dtype=np.float32).reshape(rows.num_rows, -1) for name in names]
     return np.hstack(columns)
+
+
+@pytest.mark.parametrize("rows_per_group", [8, 40])
+def test_files_do_not_depend_on_the_tables_that_rows_come_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_per_group: int
+) -> None:
+    """Public rows come in tables of which private ones were taken out: these must not decide about public files."""
+    monkeypatch.setattr(parquet, "ROWS_PER_BATCH", 40)
+    whole = people([[1 + 5 * unit % 7] for unit in range(90)])
+    starts = [*np.flatnonzero(schema.changes(whole["unit_id"])), whole.num_rows]
+    found = []
+    for units in (1, 7, 20, 90):
+        cuts = [*starts[:-1:units], whole.num_rows]
+        tables = [whole.slice(begin, end - begin) for begin, end in itertools.pairwise(cuts)]
+        found.append(snapshot(write_parts(tmp_path / str(units), *tables, rows_per_group=rows_per_group)))
+    assert all(each == found[0] for each in found)
+    assert pq.read_metadata(tmp_path / "1/part-00000.parquet").num_row_groups > 1
 
 
 def check_units(store: UnitStore | ShardedStore, rows: pa.Table, units: list[int]) -> None:
@@ -237,7 +255,8 @@ def test_parts_hold_whole_units_and_the_facts(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(parquet, "ROWS_PER_BATCH", 8)
     monkeypatch.setattr(parquet, "_ROWS_PER_PART", 16)
     rows = table(episodes(12))
-    write_parts(tmp_path, *(rows.filter(pc.equal(rows["unit_id"], f"{unit:03d}")) for unit in range(12)))
+    units = (rows.filter(pc.equal(rows["unit_id"], f"{unit:03d}")) for unit in range(12))
+    write_parts(tmp_path, *units, rows_per_group=8)
     parts = sorted(tmp_path.iterdir())
     assert len(parts) > 2
     assert all(b"primorl" in pq.read_metadata(part).metadata for part in parts)

@@ -17,7 +17,7 @@ from primorl.evaluate.private.dptd import Dptd
 from primorl.evaluate.private.estimator import Estimator, EvaluationState, FirstStateValue, OneRelease, run
 from primorl.evaluate.private.lstd import Lstd
 from primorl.evaluate.private.model_check import ModelCheck
-from primorl.evaluate.private.problem import Episodes, Problem, sum_of_rows
+from primorl.evaluate.private.problem import Episodes, Problem, row_shares, sum_of_rows
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.queries import ONE, BoundedSum
 from primorl.privacy.mechanism.sampling import SeededEntropy
@@ -168,6 +168,32 @@ def test_nobody_else_changes_a_bit_of_a_number_that_a_query_sums(name: str, monk
         return  # products of so few numbers may come out the same
     monkeypatch.setattr(rows_of_units, "in_blocks", lambda function, rows: function(rows))
     assert differing() > 0
+
+
+def test_nobody_else_changes_a_bit_of_a_discount(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Powers at the end of a tensor have other last bits than in its middle. The twin: torch's powers."""
+    of_rows, of_actions = replace(CHAIN, discount=0.97), replace(TINY, discount=0.986)
+    payer, logged, estimator = payers(UNITS, 1.0, length=15), tiny_mdp.log(UNITS), doubly_robust(**CUT)
+    values = values_of(estimator, of_actions, logged)
+
+    def differing() -> list[bool]:
+        """Of shares of rows, and of the numbers of `DoublyRobust`, whether one has other bits alone."""
+        found = [False, False]
+        for most in range(2, UNITS + 1):
+            units = range(most)
+            shares = row_shares(of_rows, payer.episodes(*units))
+            alone = [row_shares(of_rows, payer.episodes(unit))[0] for unit in units]
+            found[0] |= any(not torch.equal(own[: len(one)], one) for own, one in zip(shares, alone, strict=True))
+            numbers = [estimator.numbers(of_actions, values, logged.episodes(unit)) for unit in units]
+            together = estimator.numbers(of_actions, values, logged.episodes(*units))
+            found[1] |= not torch.equal(together, torch.cat(numbers))
+        return found
+
+    assert differing() == [False, False]
+    monkeypatch.setattr(Problem, "discounts", lambda self, step: self.discount ** step.double())
+    assert differing()[0]
+    monkeypatch.setattr(Problem, "discounts", lambda self, step: self.discount**step)
+    assert differing()[1]
 
 
 def test_a_cohort_of_nobody_releases_noise_and_a_checkpoint_restores_the_run() -> None:
