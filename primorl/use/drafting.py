@@ -21,7 +21,7 @@ FILL = "FILL IN"
 _NUMBERS = ("whole numbers", "numbers", "empty")  # types as `ingest` reads them: `true` in a CSV is none
 _BLOCKS = ("partition", "privacy", "dynamics", "behaviour", "policy", "evaluation")
 _TEMPLATE = """\
-# Drafted by `primorl init` from the names and types of a log's columns: {listed}.
+# Drafted by `primorl init` from a log's columns: {listed}.
 # docs/datasets/tabular.md of primorl's repository explains every key. Replace each FILL IN. Bounds, categories and the
 # horizon are public: take them from what is known beforehand (physiology, devices, the protocol), and never from the
 # rows. Statements and cards call a person by the name of the unit's column. For another word, such as "patient",
@@ -166,7 +166,9 @@ class Draft:
         if not one_each and self.per_person is None:
             self.left.append("trajectories_per_person")
         written = {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}  # JSON is YAML
-        return _TEMPLATE.format(**written, listed=self._listed(), dimensions=", ".join(map(shown, dimensions)) or "?")
+        # Names alone: the types follow from the people's rows, and git keeps this file.
+        listed = ", ".join(shown(column.name) for column in self.columns)
+        return _TEMPLATE.format(**written, listed=listed, dimensions=", ".join(map(shown, dimensions)) or "?")
 
     def _kind(self, column: str) -> str | None:
         return next((each.kind for each in self.columns if each.name == column), None)
