@@ -152,9 +152,10 @@ def by_pieces(
     def rows(number: int) -> Tensor:
         at, workspace = number * _AT_ONCE, workspaces.get()
         part, own = met.of(slice(at, at + _AT_ONCE)), values[at : at + _AT_ONCE]
-        found = function(part.filled(_AT_ONCE), filled(own, _AT_ONCE), workspace, number)
-        workspaces.put(workspace)
-        return found[: part.users]
+        try:
+            return function(part.filled(_AT_ONCE), filled(own, _AT_ONCE), workspace, number)[: part.users]
+        finally:
+            workspaces.put(workspace)
 
     pieces = range(max(1, -(-met.users // _AT_ONCE)))
     torch.set_num_threads(1)
@@ -238,11 +239,14 @@ class DPPG:
             workspace: memory to work in.
         """
         begin = start.expand(met.users, -1)
-        old = network.step_gradients(start.unsqueeze(0), met.observations, met.actions, workspace).logs
-        deltas, climb = torch.zeros_like(begin), self.rule(begin)
-        for rows in schedule:
+        deltas, climb, old = torch.zeros_like(begin), self.rule(begin), torch.zeros_like(advantages)
+        if self.minibatches > 1:  # else the first step, which begins at θ₀, computes them by the way
+            old = network.step_gradients(begin, met.observations, met.actions, workspace).logs
+        for number, rows in enumerate(schedule):
             valid, seen, done = met.valid[:, rows], met.observations[:, rows], met.actions[:, rows]
             part = network.step_gradients(begin + deltas, seen, done, workspace)
+            if self.minibatches == 1 and number == 0:
+                old[:, rows] = part.logs
             gradients = self.gradients(part, old[:, rows], advantages[:, rows], own_weights(valid))
             moved = within(deltas + self.local_learning_rate * climb(gradients), self.clipping_norm)
             deltas = torch.where(valid.any(1, keepdim=True), moved, deltas)

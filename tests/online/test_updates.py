@@ -26,6 +26,7 @@ from tests.online.test_sensitivity import UPDATES
 
 SHAPE, LINEAR = network((5,)), network()
 DESCENT = NaturalGradientByDescent(learning_rate=1.0, clipping_norm=1e6, steps=150, step_size=1.0, ball=100.0)
+ONE_BATCH = DPPG(clipping_norm=0.2, local_learning_rate=0.5, epochs=2, minibatches=1)
 REBEL = Rebel(temperature=0.7, step_size=0.5, steps=2, clipping_norm=0.3)
 
 
@@ -69,7 +70,7 @@ def test_the_baseline_is_each_users_own_regression() -> None:
     assert (residuals.sum(1).abs() < 0.05 * data.valid.sum(1)).all()
 
 
-@pytest.mark.parametrize("update", UPDATES, ids=lambda update: update.name)
+@pytest.mark.parametrize("update", (*UPDATES, ONE_BATCH), ids=lambda update: update.name)
 @pytest.mark.parametrize("discrete", [True, False])
 @pytest.mark.parametrize(("hidden", "fixed"), [((), 0), ((5,), 0), ((7, 6), 0), ((), 5), ((4,), 5)])
 def test_contributions_are_those_of_the_loop_with_autograd(
