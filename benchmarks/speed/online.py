@@ -1,12 +1,12 @@
 """Online private updates beside a loop over the users.
 
-python -m benchmarks.speed.online
+python -m benchmarks.speed.online [--threads 1]
 
 What is timed is one whole update of a cohort: advantages, every user's vector, clip, sum and noise. The loop
 (`tests.online.reference`) makes one user's vector after the other: returns and advantages step by step over Python's
 numbers, log-probabilities and gradients by autograd, the layers being its leaves. The mechanism is the same. The loop
-has one thread, on which it is fastest. On one thread, seconds are those of the processor; on two, those of the wall.
-The least of several repeats, in turns, counts.
+has one thread, on which it is fastest. Seconds of one thread are the processor's, those of several the wall's; the
+least of several repeats, in turns, counts.
 """
 
 import argparse
@@ -24,7 +24,6 @@ from primorl.online.updates import DPPG, NaturalGradientByDescent, PolicyGradien
 from tests.online.reference import Looped
 
 USERS, STEPS, REPEATS = 64, (64, 200), 15
-THREADS = (1, 2)
 NETWORK = PolicyNetwork((64, 64), torch.zeros(4), torch.ones(4), torch.zeros(2), torch.ones(2), discrete_actions=True)
 UPDATES: tuple[Update, ...] = (
     DPPG(local_learning_rate=1.0, epochs=4, minibatches=1, decay=0.97, clipping_norm=0.5),
@@ -36,9 +35,11 @@ UPDATES: tuple[Update, ...] = (
 
 def main() -> None:
     """Check that both agree, time them, keep the figures."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    rows = [measured(update, steps, threads) for threads in THREADS for steps in STEPS for update in UPDATES]
-    write("online", rows)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=1)
+    threads = parser.parse_args().threads
+    rows = [measured(update, steps, threads) for steps in STEPS for update in UPDATES]
+    write("online" if threads == 1 else f"online_{threads}_threads", rows)
 
 
 def measured(update: Update, steps: int, threads: int) -> dict[str, object]:
@@ -51,8 +52,9 @@ def measured(update: Update, steps: int, threads: int) -> dict[str, object]:
     works = partial(made, update, met, theta, 1.0), partial(made, Looped(update), met, theta, 1.0)
     ours, loop = least(works, (threads, 1), clock)
     torch.set_num_threads(threads)
-    what = f"{update.name}, {USERS} users, {steps} steps, {NETWORK.parameters:,} parameters, {threads} thread(s)"
-    return row("python -m benchmarks.speed.online", what, ours, loop, "a loop over the users", loop / ours, "s")
+    what = f"{update.name}, {USERS} users, {steps} steps, {NETWORK.parameters:,} parameters"
+    command = f"python -m benchmarks.speed.online --threads {threads}"
+    return row(command, what, ours, loop, "a loop over the users", loop / ours, "s")
 
 
 def made(update: Update, met: Trajectories, theta: Tensor, z: float) -> Tensor:

@@ -221,9 +221,8 @@ class StepGradients:
         """∂ log π(a_t | s_t) / ∂(output of every layer), ``[U, t, out]``."""
         found = [self.error.mT]
         for weight, signal in zip(self.weights[:0:-1], self.signals[:0:-1], strict=True):
-            carried = torch.bmm(found[-1], weight, out=self._scratch(signal))
-            below = self.workspace.take("error", len(found), tuple(signal.shape))
-            found.append(_relu_backward_into(carried, signal, 0, grad_input=below))
+            carried = torch.bmm(found[-1], weight, out=self.workspace.take("error", len(found), tuple(signal.shape)))
+            found.append(_relu_backward_into(carried, signal, 0, grad_input=carried))
         return found[::-1]
 
     def sums(self, weights: Tensor) -> Tensor:

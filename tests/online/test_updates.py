@@ -70,7 +70,7 @@ def test_the_baseline_is_each_users_own_regression() -> None:
     assert (residuals.sum(1).abs() < 0.05 * data.valid.sum(1)).all()
 
 
-@pytest.mark.parametrize("update", (*UPDATES, ONE_BATCH), ids=lambda update: update.name)
+@pytest.mark.parametrize("update", [*UPDATES, ONE_BATCH], ids=lambda update: update.name)
 @pytest.mark.parametrize("discrete", [True, False])
 @pytest.mark.parametrize(("hidden", "fixed"), [((), 0), ((5,), 0), ((7, 6), 0), ((), 5), ((4,), 5)])
 def test_contributions_are_those_of_the_loop_with_autograd(
