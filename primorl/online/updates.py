@@ -248,8 +248,8 @@ class DPPG:
             if self.minibatches == 1 and number == 0:
                 old[:, rows] = part.logs
             gradients = self.gradients(part, old[:, rows], advantages[:, rows], own_weights(valid))
-            moved = within(deltas + self.local_learning_rate * climb(gradients), self.clipping_norm)
-            deltas = torch.where(valid.any(1, keepdim=True), moved, deltas)
+            rates = self.local_learning_rate * valid.any(1, keepdim=True)  # 0 for users without steps among these
+            deltas = within(deltas + rates * climb(gradients), self.clipping_norm)
         return deltas
 
     def gradients(self, steps: StepGradients, old: Tensor, advantages: Tensor, weights: Tensor) -> Tensor:
