@@ -133,7 +133,7 @@ def within(vectors: Tensor, bound: float) -> Tensor:
     return scaled
 
 
-_AT_ONCE = 16  # users who are computed side by side: of more, the steps do not fit a core's cache
+_AT_ONCE = 16  # users who are computed side by side: more are hardly faster, and small cohorts are filled up to them
 
 
 def by_pieces(
@@ -175,8 +175,8 @@ class DPPG:
 
     From the released θ₀, every user makes E epochs over M minibatches of her own steps. A step climbs the mean of (π_θ
     / π_θ0)(a_t | s_t) Â_t, without a clip of the ratio, and θ - θ₀ is scaled back to norm at most S. What a user
-    contributes is the last θ - θ₀; then θ₀ ← θ₀ + η (mean of the contributions + noise). All users are computed side by
-    side: their parameters are ``[U, d]``, and a step is one product for all.
+    contributes is the last θ - θ₀; then θ₀ ← θ₀ + η (mean of the contributions + noise). Users are computed side by
+    side: their parameters are ``[U, d]``, and a step is one batched product for all (`by_pieces`).
 
     Where this departs from the paper: there is no critic, because one that is carried from user to user without noise
     would void ε (`research.paper_mode`). Â is GAE over a linear baseline that is fitted inside the user's data
