@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from primorl.engine.local_update import Workspace
 from primorl.evaluate.statistics import MeanInterval
 from primorl.online.learning import PARAMETERS, Cohort, Trajectories, Values, online_plan
 from primorl.online.network import PolicyNetwork
@@ -177,11 +178,9 @@ class NaturalGradientByChoice(ReturnBasedUpdate):
 
 def step_scores(network: PolicyNetwork, parameters: Tensor, met: Trajectories) -> Tensor:
     """Compute ψ_t = ∇ log π(a_t | s_t) of every step, ``[U, T, d]``; 0 at padding. Sensitive."""
-    own = parameters.expand(met.users * met.steps, -1).contiguous().requires_grad_()
-    logs = network.log_probabilities(
-        own, met.observations.flatten(0, 1).unsqueeze(1), met.actions.flatten(0, 1).unsqueeze(1)
-    )
-    (scores,) = torch.autograd.grad(logs.sum(), own)
+    observations, actions = (each.flatten(0, 1).unsqueeze(1) for each in (met.observations, met.actions))
+    steps = network.step_gradients(parameters.unsqueeze(0), observations, actions, Workspace())
+    scores = steps.sums(torch.ones_like(steps.logs))
     held: Tensor = torch.where(met.valid.unsqueeze(-1), scores.view(met.users, met.steps, -1), 0.0)
     return held
 

@@ -23,7 +23,7 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from primorl.online.learning import PARAMETERS, Cohort, Trajectories, Values, online_plan
-from primorl.online.network import PolicyNetwork
+from primorl.online.network import PolicyNetwork, StepGradients
 from primorl.online.updates import DPPG, generalised_advantages, normalised, returns_to_go, within
 from primorl.paid.online import SimulatedUsers
 from primorl.privacy.accounting.epsilon import Training
@@ -109,15 +109,16 @@ class CarriedCritic(AdamDPPG):
 
     entropy_coefficient: float = 0.0
 
-    def gains(
-        self, network: PolicyNetwork, parameters: Tensor, seen: Tensor, done: Tensor, old: Tensor, advantages: Tensor
-    ) -> Tensor:
-        """See `DPPG.gains`."""
-        gains = super().gains(network, parameters, seen, done, old, advantages)
-        if not self.entropy_coefficient or not network.discrete_actions:
-            return gains
-        logs = network.outputs(parameters, seen).log_softmax(-1)
-        return gains - self.entropy_coefficient * (logs.exp() * logs).sum(-1)
+    def gradients(self, steps: StepGradients, old: Tensor, advantages: Tensor, weights: Tensor) -> Tensor:
+        """See `DPPG.gradients`; with the entropy H, whose derivative by an output is -π (log π + H)."""
+        gradients = super().gradients(steps, old, advantages, weights)
+        if not self.entropy_coefficient or not steps.network.discrete_actions:
+            return gradients
+        chances = (steps.error > 0).float() - steps.error  # the error is 1 - π where the action was taken, -π elsewhere
+        logs = chances.clamp(min=1e-30).log()
+        entropy = -(chances * logs).sum(1, keepdim=True)
+        of_entropy = replace(steps, error=-chances * (logs + entropy))
+        return gradients + self.entropy_coefficient * of_entropy.sums(weights)
 
     def updated(self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int) -> Values:
         """See `primorl.online.learning.Update.updated`; the first cohort begins a new critic."""

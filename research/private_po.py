@@ -60,7 +60,7 @@ class EpisodeRegression(Regression):
         """Compute η w from the users' episodes under the base policy and under the current one."""
         weights = self.discount ** torch.arange(base.steps)
         gained = ((base.rewards - current.rewards) * weights).sum(1) * (1 - self.discount)
-        scores = policy_gradients(network, theta, base, base.valid.float())
+        scores = torch.cat(list(policy_gradients(network, theta, base, base.valid.float())))
 
         def gradients(direction: Tensor) -> Tensor:
             return (gained - scores @ direction).unsqueeze(1) * scores

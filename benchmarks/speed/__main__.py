@@ -9,7 +9,7 @@ import sys
 
 import torch
 
-NAMES = ("local_update", "overheads", "noise", "sac", "ingest", "gpu")
+NAMES = ("local_update", "online", "overheads", "noise", "sac", "ingest", "gpu")
 
 
 def main() -> None:

@@ -111,14 +111,14 @@ class Cohort:
             users += len(rows)
             if users > self.users:
                 raise ValueError(f"{users} users in a cohort of {self.users}")
-            clipped = clip.finish(rows.detach().to(torch.float64) / clipping_norm)
+            clipped = clip.finish(rows.detach().to(torch.float64, copy=True).mul_(1 / clipping_norm))
             if grid > 0:  # the sum is then exact, so that nobody's presence moves the rounding of the others
-                clipped = clipped.div_(grid).trunc_().mul_(grid)
+                clipped.mul_(1 / grid).trunc_()
             own = clipped.sum(0)
             total = own if total is None else total.add_(own)
         if total is None:
             raise ValueError("no contributions: an empty cohort is a piece of no rows, [0, n]")
-        (unit,) = plan.release((total,))
+        (unit,) = plan.release((total.mul_(grid or 1.0),))
         return unit * clipping_norm
 
 
@@ -171,9 +171,19 @@ class Trajectories:
         """The same of some of the users."""
         return Trajectories(**{name: value[users] for name, value in vars(self).items()})
 
+    def filled(self, users: int) -> "Trajectories":
+        """The same with empty users behind, up to so many."""
+        return Trajectories(**{name: filled(value, users) for name, value in vars(self).items()})
+
     def to(self, device: torch.device) -> "Trajectories":
         """The same on a device."""
         return Trajectories(**{name: value.to(device) for name, value in vars(self).items()})
+
+
+def filled(values: Tensor, users: int) -> Tensor:
+    """Add rows of zeros to ``[U, ..]`` up to so many; the same tensor if it has them."""
+    missing = users - len(values)
+    return torch.cat([values, values.new_zeros(missing, *values.shape[1:])]) if missing else values
 
 
 class Users(Protocol):

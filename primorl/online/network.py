@@ -1,15 +1,19 @@
 """The stochastic policy that is learned: a network with its parameters in one vector, for one user or one each."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from primorl.engine.local_update import Workspace
 from primorl.policy.exported import DeterministicPolicy, Layers, in_bounds, mlp
 from primorl.policy.networks import initial_layers
 
 _LOG_ROOT_2PI = 0.5 * math.log(2 * math.pi)
+_relu_backward_into = torch.ops.aten.threshold_backward.grad_input
 
 
 @dataclass(frozen=True)
@@ -114,14 +118,40 @@ class PolicyNetwork:
             inputs = mlp(self.fixed, flat).relu_().view(*inputs.shape[:-1], -1)
         return mlp(self._layers(parameters), inputs)
 
-    def log_probabilities(self, parameters: Tensor, observations: Tensor, actions: Tensor) -> Tensor:
-        """Log-probabilities of actions: ``[P, d]``, ``[P, B, S]`` and ``[P, B(, A)]`` to ``[P, B]``."""
-        outputs = self.outputs(parameters, observations)
+    @torch.no_grad()
+    def step_gradients(
+        self, parameters: Tensor, observations: Tensor, actions: Tensor, workspace: Workspace
+    ) -> "StepGradients":
+        """Compute log-probabilities of actions and what their gradients are made of. Sensitive.
+
+        Args:
+            parameters: shared by all users, ``[1, d]``, or each user's own, ``[U, d]``.
+            observations: ``[U, t, S]``.
+            actions: ``[U, t]``, or u of a box, ``[U, t, A]``.
+            workspace: holds most of the result, until it is used again.
+        """
+        users, steps = observations.shape[:2]
+        layers = [part.expand(users, -1, -1) for part in (*self.fixed, *self._layers(parameters))]
+        signals = [(observations - self.observation_mean) / self.observation_scale]
+        for weight, bias in zip(layers[:-2:2], layers[1:-2:2], strict=True):
+            above = workspace.take("signal", len(signals), (users, steps, weight.shape[1]))
+            signals.append(torch.baddbmm(bias, signals[-1], weight.mT, out=above).relu_())
+        outputs = torch.baddbmm(layers[-1].mT, layers[-2], signals[-1].mT)  # [U, A, t]
         if self.discrete_actions:
-            return torch.log_softmax(outputs, -1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
-        scales = self._log_scales(parameters)
-        deviations = (actions - outputs) * (-scales).exp()
-        return (-0.5 * deviations.square() - scales - _LOG_ROOT_2PI).sum(-1)
+            chosen = actions.unsqueeze(1)
+            logs = outputs.log_softmax(1).gather(1, chosen).squeeze(1)
+            error = outputs.softmax(1).neg_()
+            error.scatter_add_(1, chosen, torch.ones_like(error[:, :1]))
+            spread = outputs[:, :0]
+        else:
+            scales = self._log_scales(parameters).mT
+            precision = workspace.apart("precision", 0, *scales.shape).copy_(-scales).exp_()
+            deviations = (actions.mT - outputs) * precision
+            squares = deviations.square()
+            logs = (-0.5 * squares - scales - _LOG_ROOT_2PI).sum(1)
+            error, spread = deviations * precision, squares - 1
+        first = len(self.fixed) // 2
+        return StepGradients(self, logs, signals[first:], layers[2 * first :: 2], error, spread, workspace)
 
     @torch.no_grad()
     def sample(self, parameters: Tensor, observations: Tensor, generator: torch.Generator) -> Tensor:
@@ -157,6 +187,65 @@ class PolicyNetwork:
     def _log_scales(self, parameters: Tensor) -> Tensor:
         """ℓ, ``[P, 1, A]``."""
         return parameters[:, parameters.shape[1] - len(self.action_low) :].unsqueeze(1)
+
+
+@dataclass(frozen=True)
+class StepGradients:
+    """ψ_t = ∇ log π(a_t | s_t) of every step of U users, in factors. Sensitive.
+
+    In a layer, ψ_t is the outer product of the error at the layer's output and of its input. The backward pass is
+    written by hand: autograd would take longer than the products. All products are those of one user's rows, and
+    exponentials have a gap behind each user (`Workspace.apart`). So for the same U on one thread, the numbers of one
+    user depend neither on the others nor on her place among them, to the last bit.
+
+    Attributes:
+        network: shape of the policy.
+        logs: log π(a_t | s_t), ``[U, t]``.
+        signals: inputs of every layer, ``[U, t, in]``.
+        weights: of every layer, ``[U, out, in]``.
+        error: ∂ log π(a_t | s_t) / ∂f, ``[U, A, t]``.
+        spread: ∂ log π(a_t | s_t) / ∂ℓ, ``[U, A, t]``; ``[U, 0, t]`` for discrete actions.
+        workspace: holds signals and errors.
+    """
+
+    network: PolicyNetwork
+    logs: Tensor
+    signals: Sequence[Tensor]
+    weights: Sequence[Tensor]
+    error: Tensor
+    spread: Tensor
+    workspace: Workspace
+
+    @cached_property
+    def errors(self) -> list[Tensor]:
+        """∂ log π(a_t | s_t) / ∂(output of every layer), ``[U, t, out]``."""
+        found = [self.error.mT]
+        for weight, signal in zip(self.weights[:0:-1], self.signals[:0:-1], strict=True):
+            carried = torch.bmm(found[-1], weight, out=self.workspace.take("error", len(found), tuple(signal.shape)))
+            found.append(_relu_backward_into(carried, signal, 0, grad_input=carried))
+        return found[::-1]
+
+    def sums(self, weights: Tensor) -> Tensor:
+        """Compute Σ_t w_t ψ_t: ``[U, t]`` to ``[U, d]``."""
+        parts = []
+        for error, signal in zip(self.errors, self.signals, strict=True):
+            weighted = torch.mul(error, weights.unsqueeze(-1), out=self._scratch(error))
+            parts += [torch.bmm(weighted.mT, signal).flatten(1), weighted.sum(1)]
+        return torch.cat([*parts, (self.spread * weights.unsqueeze(1)).sum(-1)], 1)
+
+    def products(self, direction: Tensor) -> Tensor:
+        """Compute wᵀψ_t: ``[d]`` to ``[U, t]``."""
+        layers = [part.expand(len(self.logs), -1, -1) for part in self.network._layers(direction.unsqueeze(0))]
+        products = torch.zeros_like(self.logs)
+        for weight, bias, error, signal in zip(layers[::2], layers[1::2], self.errors, self.signals, strict=True):
+            moved = torch.baddbmm(bias, signal, weight.mT, out=self._scratch(error))
+            products += moved.mul_(error).sum(-1)
+        if self.spread.shape[1]:
+            products += (self.spread * self.network._log_scales(direction.unsqueeze(0)).mT).sum(1)
+        return products
+
+    def _scratch(self, like: Tensor) -> Tensor:
+        return self.workspace.take("scratch", 0, tuple(like.shape))
 
 
 def drawn(outputs: Tensor, generator: torch.Generator) -> Tensor:

@@ -1,14 +1,17 @@
 """Advantages and policy gradients of a user's steps, each computed from her own data alone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from queue import SimpleQueue
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from primorl.online.learning import PARAMETERS, Cohort, Trajectories, Values
-from primorl.online.network import PolicyNetwork
+from primorl.engine.local_update import Workspace
+from primorl.online.learning import PARAMETERS, Cohort, Trajectories, Values, filled
+from primorl.online.network import PolicyNetwork, StepGradients
 
 _LEAST_SCALE = 1e-6
 _RIDGE = 1e-3
@@ -24,14 +27,22 @@ def returns_to_go(met: Trajectories, discount: float) -> Tensor:
     rewards = met.rewards.double()
     counts = met.valid.sum(1, keepdim=True).clamp(min=1)
     beyond = rewards.sum(1, keepdim=True) / counts / (1 - discount)
-    following = torch.zeros_like(rewards[:, 0])
-    result = torch.empty_like(rewards)
     cut = met.ends & ~met.terminated
-    for step in reversed(range(met.steps)):
-        after = torch.where(met.ends[:, step], torch.where(cut[:, step], beyond[:, 0], 0.0), following)
-        following = rewards[:, step] + discount * after
-        result[:, step] = following
-    return result * met.valid
+    return _discounted(met, rewards + discount * torch.where(cut, beyond, 0.0), discount) * met.valid
+
+
+def _discounted(met: Trajectories, terms: Tensor, factor: float) -> Tensor:
+    """Compute x_t = terms_t + factor · x_{t+1} inside every episode, float64 ``[U, T]``.
+
+    A pass doubles the number of terms that every x_t has, so that log₂ T passes do.
+    """
+    sums, factors, reach = terms, factor * (~met.ends).double(), 1
+    while reach < met.steps:
+        more, factor_of_more = factors[:, :-reach] * sums[:, reach:], factors[:, :-reach] * factors[:, reach:]
+        sums = torch.cat([sums[:, :-reach] + more, sums[:, -reach:]], 1)
+        factors = torch.cat([factor_of_more, factors[:, -reach:]], 1)
+        reach *= 2
+    return sums
 
 
 def normalised(values: Tensor, valid: Tensor) -> Tensor:
@@ -60,12 +71,7 @@ def generalised_advantages(met: Trajectories, before: Tensor, after: Tensor, dis
         decay: λ.
     """
     errors = met.rewards.double() + discount * torch.where(met.terminated, 0.0, after) - before
-    following = torch.zeros_like(errors[:, 0])
-    result = torch.empty_like(errors)
-    for step in reversed(range(met.steps)):
-        following = errors[:, step] + discount * decay * torch.where(met.ends[:, step], 0.0, following)
-        result[:, step] = following
-    return torch.where(met.valid, result, 0.0)
+    return torch.where(met.valid, _discounted(met, errors, discount * decay), 0.0)
 
 
 def own_baseline(network: PolicyNetwork, met: Trajectories, discount: float) -> tuple[Tensor, Tensor]:
@@ -108,12 +114,16 @@ def own_weights(valid: Tensor) -> Tensor:
     return valid / valid.sum(1, keepdim=True).clamp(min=1)
 
 
-def policy_gradients(network: PolicyNetwork, parameters: Tensor, met: Trajectories, weights: Tensor) -> Tensor:
-    """Compute Σ_t w_t ∇ log π(a_t | s_t) of every user, ``[U, d]``. Sensitive."""
-    own = parameters.expand(met.users, -1).contiguous().requires_grad_()
-    logs = network.log_probabilities(own, met.observations, met.actions)
-    (gradients,) = torch.autograd.grad((logs * weights).sum(), own)
-    return gradients
+def policy_gradients(
+    network: PolicyNetwork, parameters: Tensor, met: Trajectories, weights: Tensor
+) -> Iterator[Tensor]:
+    """Compute Σ_t w_t ∇ log π(a_t | s_t) of every user, pieces of ``[U, d]``. Sensitive."""
+    here = parameters.unsqueeze(0)
+
+    def gradients(own: Trajectories, weights: Tensor, workspace: Workspace, number: int) -> Tensor:
+        return network.step_gradients(here, own.observations, own.actions, workspace).sums(weights)
+
+    return by_pieces(gradients, met, weights)
 
 
 def within(vectors: Tensor, bound: float) -> Tensor:
@@ -123,7 +133,40 @@ def within(vectors: Tensor, bound: float) -> Tensor:
     return scaled
 
 
-_AT_ONCE = 32  # users whose local updates are computed side by side: more do not fit a core's cache, and are slower
+_AT_ONCE = 16  # users who are computed side by side: more are hardly faster, and small cohorts are filled up to them
+
+
+def by_pieces(
+    function: Callable[[Trajectories, Tensor, Workspace, int], Tensor], met: Trajectories, values: Tensor
+) -> Iterator[Tensor]:
+    """Compute one row for each user from trajectories, rows of ``values``, memory to work in and a piece's number.
+
+    The rounding of a product may depend on the number of users, and that of an operation that threads share on where it
+    is cut. So every piece has the same number of users, the last one with empty users, and one thread computes it.
+    """
+    threads = torch.get_num_threads() if values.device.type == "cpu" else 1
+    workspaces: SimpleQueue[Workspace] = SimpleQueue()
+    for _ in range(threads):
+        workspaces.put(Workspace(values.device))
+
+    def rows(number: int) -> Tensor:
+        at, workspace = number * _AT_ONCE, workspaces.get()
+        part, own = met.of(slice(at, at + _AT_ONCE)), values[at : at + _AT_ONCE]
+        try:
+            return function(part.filled(_AT_ONCE), filled(own, _AT_ONCE), workspace, number)[: part.users]
+        finally:
+            workspaces.put(workspace)
+
+    pieces = range(max(1, -(-met.users // _AT_ONCE)))
+    torch.set_num_threads(1)
+    try:
+        if threads == 1:
+            yield from map(rows, pieces)
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                yield from pool.map(rows, pieces)
+    finally:
+        torch.set_num_threads(threads)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,8 +175,8 @@ class DPPG:
 
     From the released θ₀, every user makes E epochs over M minibatches of her own steps. A step climbs the mean of (π_θ
     / π_θ0)(a_t | s_t) Â_t, without a clip of the ratio, and θ - θ₀ is scaled back to norm at most S. What a user
-    contributes is the last θ - θ₀; then θ₀ ← θ₀ + η (mean of the contributions + noise). All users are computed side by
-    side: their parameters are ``[U, d]``, and a step is one product for all.
+    contributes is the last θ - θ₀; then θ₀ ← θ₀ + η (mean of the contributions + noise). Users are computed side by
+    side: their parameters are ``[U, d]``, and a step is one batched product for all (`by_pieces`).
 
     Where this departs from the paper: there is no critic, because one that is carried from user to user without noise
     would void ε (`research.paper_mode`). Â is GAE over a linear baseline that is fitted inside the user's data
@@ -163,11 +206,13 @@ class DPPG:
 
     def updated(self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int) -> Values:
         """See `Update.updated`."""
-        start, advantages = values[PARAMETERS], self.advantages(network, values, met)
-        schedule = self.schedule(met.steps, number)
-        pieces = (slice(at, at + _AT_ONCE) for at in range(0, met.users, _AT_ONCE))
-        deltas = (self.local_updates(network, start, met.of(own), advantages[own], schedule) for own in pieces)
-        return {PARAMETERS: start + self.learning_rate * cohort.noisy_mean(deltas, self.clipping_norm)}
+        start, schedule = values[PARAMETERS], self.schedule(met.steps, number)
+
+        def deltas(own: Trajectories, advantages: Tensor, workspace: Workspace, number: int) -> Tensor:
+            return self.local_updates(network, start, own, advantages, schedule, workspace)
+
+        rows = by_pieces(deltas, met, self.advantages(network, values, met))
+        return {PARAMETERS: start + self.learning_rate * cohort.noisy_mean(rows, self.clipping_norm)}
 
     def advantages(self, network: PolicyNetwork, values: Values, met: Trajectories) -> Tensor:
         """Compute Â, ``[U, T]``. Sensitive."""
@@ -175,7 +220,13 @@ class DPPG:
         return normalised(generalised_advantages(met, before, after, self.discount, self.decay), met.valid)
 
     def local_updates(
-        self, network: PolicyNetwork, start: Tensor, met: Trajectories, advantages: Tensor, schedule: list[Tensor]
+        self,
+        network: PolicyNetwork,
+        start: Tensor,
+        met: Trajectories,
+        advantages: Tensor,
+        schedule: list[Tensor],
+        workspace: Workspace,
     ) -> Tensor:
         """Compute θ - θ₀ of every user, ``[U, d]``; zero for one without steps. Sensitive.
 
@@ -185,36 +236,34 @@ class DPPG:
             met: trajectories.
             advantages: Â, ``[U, T]``.
             schedule: numbers of the steps of every minibatch, the same for all users.
+            workspace: memory to work in.
         """
         begin = start.expand(met.users, -1)
-        with torch.no_grad():
-            old = network.log_probabilities(begin, met.observations, met.actions)
-        deltas, climb = torch.zeros_like(begin), self.rule(begin)
-        for steps in schedule:
-            valid = met.valid[:, steps]
-            counts = valid.sum(1, keepdim=True)
-            own = (begin + deltas).requires_grad_()
-            seen, done = met.observations[:, steps], met.actions[:, steps]
-            gains = self.gains(network, own, seen, done, old[:, steps], advantages[:, steps])
-            (gradients,) = torch.autograd.grad((torch.where(valid, gains, 0.0) / counts.clamp(min=1)).sum(), own)
-            moved = deltas + self.local_learning_rate * climb(gradients)
-            deltas = within(torch.where(counts > 0, moved, deltas), self.clipping_norm)
+        deltas, climb, old = torch.zeros_like(begin), self.rule(begin), torch.zeros_like(advantages)
+        if self.minibatches > 1:  # else the first step, which begins at θ₀, computes them by the way
+            old = network.step_gradients(begin, met.observations, met.actions, workspace).logs
+        for number, rows in enumerate(schedule):
+            valid, seen, done = met.valid[:, rows], met.observations[:, rows], met.actions[:, rows]
+            part = network.step_gradients(begin + deltas, seen, done, workspace)
+            if self.minibatches == 1 and number == 0:
+                old[:, rows] = part.logs
+            gradients = self.gradients(part, old[:, rows], advantages[:, rows], own_weights(valid))
+            rates = self.local_learning_rate * valid.any(1, keepdim=True)  # 0 for users without steps among these
+            deltas = within(deltas + rates * climb(gradients), self.clipping_norm)
         return deltas
 
-    def gains(
-        self, network: PolicyNetwork, parameters: Tensor, seen: Tensor, done: Tensor, old: Tensor, advantages: Tensor
-    ) -> Tensor:
-        """Compute (π_θ / π_θ0)(a_t | s_t) Â_t, which the local steps climb, ``[U, t]``.
+    def gradients(self, steps: StepGradients, old: Tensor, advantages: Tensor, weights: Tensor) -> Tensor:
+        """Compute the gradient of Σ_t w_t (π_θ / π_θ0)(a_t | s_t) Â_t, which the local steps climb, ``[U, d]``.
 
         Args:
-            network: shape of the policy.
-            parameters: θ of every user, ``[U, d]``.
-            seen: observations, ``[U, t, S]``.
-            done: actions.
+            steps: log-probabilities and gradients at every user's θ.
             old: log π_θ0(a_t | s_t), ``[U, t]``.
             advantages: Â, ``[U, t]``.
+            weights: w, ``[U, t]``; 0 at padding.
         """
-        return (network.log_probabilities(parameters, seen, done) - old).exp() * advantages
+        ratios = steps.workspace.apart("ratios", 0, len(old), 1, old.shape[1]).squeeze(1)
+        gains = torch.sub(steps.logs, old, out=ratios).exp_() * advantages * weights
+        return steps.sums(torch.where(weights > 0, gains, 0.0))
 
     def rule(self, parameters: Tensor) -> Callable[[Tensor], Tensor]:
         """Make the rule from users' gradients ``[U, d]`` to uphill steps, for parameters of this shape."""
@@ -287,7 +336,11 @@ class Regression(ReturnBasedUpdate):
         return self.steps
 
     def ascended(
-        self, cohort: Cohort, point: Tensor, gradients: Callable[[Tensor], Tensor], ball: float = float("inf")
+        self,
+        cohort: Cohort,
+        point: Tensor,
+        gradients: Callable[[Tensor], Tensor | Iterator[Tensor]],
+        ball: float = float("inf"),
     ) -> Tensor:
         """K times: x ← Π(x + α · noisy mean of the users' gradients at x), Π scaling back to norm at most ``ball``."""
         for _ in range(self.steps):
@@ -315,11 +368,15 @@ class NaturalGradientByDescent(Regression):
 
     def updated(self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int) -> Values:
         """See `Update.updated`."""
-        parameters, advantages, weights = values[PARAMETERS], self.advantages(met), own_weights(met.valid)
+        parameters, advantages = values[PARAMETERS], self.advantages(met)
+        here = parameters.unsqueeze(0)
 
-        def gradients(direction: Tensor) -> Tensor:
-            errors = advantages - predictions(network, parameters, met, direction)
-            return policy_gradients(network, parameters, met, errors * weights)
+        def gradients(direction: Tensor) -> Iterator[Tensor]:
+            def rows(own: Trajectories, advantages: Tensor, workspace: Workspace, number: int) -> Tensor:
+                steps = network.step_gradients(here, own.observations, own.actions, workspace)
+                return steps.sums((advantages - steps.products(direction)) * own_weights(own.valid))
+
+            return by_pieces(rows, met, advantages)
 
         direction = self.ascended(cohort, torch.zeros_like(parameters), gradients, self.ball)
         return {PARAMETERS: parameters + self.learning_rate * direction}
@@ -346,27 +403,16 @@ class Rebel(Regression):
     def updated(self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int) -> Values:
         """See `Update.updated`."""
         advantages = self.advantages(met)
+        old: dict[int, Tensor] = {}  # log π_t, from the first step, which begins at θ_t
 
-        @torch.no_grad()
-        def logs(parameters: Tensor) -> Tensor:
-            return network.log_probabilities(parameters.expand(met.users, -1), met.observations, met.actions)
+        def gradients(parameters: Tensor) -> Iterator[Tensor]:
+            here = parameters.unsqueeze(0)
 
-        old = logs(values[PARAMETERS])
+            def rows(own: Trajectories, advantages: Tensor, workspace: Workspace, number: int) -> Tensor:
+                steps = network.step_gradients(here, own.observations, own.actions, workspace)
+                errors = advantages - (steps.logs - old.setdefault(number, steps.logs)) / self.temperature
+                return steps.sums((errors - own_mean(errors, own.valid)) * own_weights(own.valid))
 
-        def gradients(parameters: Tensor) -> Tensor:
-            errors = advantages - (logs(parameters) - old) / self.temperature
-            weights = (errors - own_mean(errors, met.valid)) * own_weights(met.valid)
-            return policy_gradients(network, parameters, met, weights)
+            return by_pieces(rows, met, advantages)
 
         return {PARAMETERS: self.ascended(cohort, values[PARAMETERS], gradients)}
-
-
-def predictions(network: PolicyNetwork, parameters: Tensor, met: Trajectories, direction: Tensor) -> Tensor:
-    """Compute wᵀψ_t of every step, ``[U, T]``. Sensitive."""
-    own = parameters.expand(met.users, -1).contiguous().requires_grad_()
-    weights = torch.ones_like(met.rewards).requires_grad_()
-    logs = network.log_probabilities(own, met.observations, met.actions)
-    # The gradient is linear in the weights, and its derivative by them is what is wanted.
-    (gradients,) = torch.autograd.grad((logs * weights).sum(), own, create_graph=True)
-    (products,) = torch.autograd.grad((gradients @ direction).sum(), weights)
-    return products

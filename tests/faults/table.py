@@ -305,7 +305,7 @@ CATCHERS = {
             "sensitivity-of-users",
             ONLINE,
             "Cohort.noisy_mean",
-            call("clip.finish", "(rows.detach().to(torch.float64) / scale).nan_to_num()"),
+            call("clip.finish", "(rows.detach().to(torch.float64) / clipping_norm).nan_to_num()"),
         )
     ],
     "tests/online/test_cohort.py::test_all_that_a_user_is_in_is_accounted": [

@@ -14,25 +14,31 @@ USERS, STEPS, SIZE = 4, 12, 3
 OTHERS = [0, 2, 3]  # all but user 1
 
 
-def network(hidden: tuple[int, ...] = (), *, discrete: bool = True) -> PolicyNetwork:
-    low = torch.zeros(2) if discrete else -torch.ones(2)
-    return PolicyNetwork(hidden, torch.zeros(SIZE), torch.ones(SIZE), low, torch.ones(2), discrete)
+def network(
+    hidden: tuple[int, ...] = (), *, discrete: bool = True, size: int = SIZE, actions: int = 2, fixed: int = 0
+) -> PolicyNetwork:
+    """A small network, behind a fixed layer of so many units if there are any."""
+    low = torch.zeros(actions) if discrete else -torch.ones(actions)
+    drawn = torch.Generator().manual_seed(7)
+    layers = torch.randn(1, fixed, size, generator=drawn), torch.randn(1, 1, fixed, generator=drawn)
+    whole = PolicyNetwork(hidden, torch.zeros(size), torch.ones(size), low, torch.ones(actions), discrete)
+    return replace(whole, fixed=layers) if fixed else whole
 
 
-def met(shape: PolicyNetwork, *, users: int = USERS, seed: int = 0) -> Trajectories:
+def met(shape: PolicyNetwork, *, users: int = USERS, seed: int = 0, steps: int = STEPS) -> Trajectories:
     """Random users; some leave before the last step, some have two episodes."""
     generator = torch.Generator().manual_seed(seed)
-    observations = torch.randn(users, STEPS + 1, SIZE, generator=generator)
+    observations = torch.randn(users, steps + 1, len(shape.observation_mean), generator=generator)
     if shape.discrete_actions:
-        actions = torch.randint(2, (users, STEPS), generator=generator)
+        actions = torch.randint(len(shape.action_low), (users, steps), generator=generator)
     else:
-        actions = torch.randn(users, STEPS, 2, generator=generator)
-    valid = torch.arange(STEPS) < torch.randint(STEPS // 2, STEPS + 1, (users, 1), generator=generator)
-    ends = torch.zeros(users, STEPS, dtype=torch.bool)
-    ends[:, 3] = True
+        actions = torch.randn(users, steps, len(shape.action_low), generator=generator)
+    valid = torch.arange(steps) < torch.randint((steps + 1) // 2, steps + 1, (users, 1), generator=generator)
+    ends = torch.zeros(users, steps, dtype=torch.bool)
+    ends[:, min(3, steps - 1)] = True
     ends[torch.arange(users), valid.sum(1) - 1] = True
-    terminated = ends & (torch.rand(users, STEPS, generator=generator) < 0.5)
-    rewards = torch.randn(users, STEPS, generator=generator)
+    terminated = ends & (torch.rand(users, steps, generator=generator) < 0.5)
+    rewards = torch.randn(users, steps, generator=generator)
     everything = (observations[:, :-1], actions, rewards, observations[:, 1:], terminated, ends, valid)
     return Trajectories(
         *(each * valid.view(*valid.shape, *[1] * (each.dim() - 2)).to(each.dtype) for each in everything)
@@ -96,15 +102,15 @@ def begun(shape: PolicyNetwork) -> dict[str, Tensor]:
 
 def recorded(update: Update, shape: PolicyNetwork, data: Trajectories, values: Values | None = None) -> Seen:
     """Run an update on a cohort, with releases that are the same for every cohort."""
-    plan = RecordedPlan(**vars(plan_of(1.0, update.releases)))
+    plan = RecordedPlan(**vars(plan_of(1.0, update.releases, max(USERS, data.users))))
     cohort = RecordedCohort(plan, update.releases)
     made = update.updated(shape, values or begun(shape), data, cohort, 3)
     return Seen(cohort.rows, plan.sums, made)
 
 
-def plan_of(noise_multiplier: float, releases: int = 1) -> Plan:
+def plan_of(noise_multiplier: float, releases: int = 1, users: int = USERS) -> Plan:
     return online_plan(
-        users=USERS, cohort=USERS, noise_multiplier=noise_multiplier, releases=releases, appearances=1, delta=1e-5
+        users=users, cohort=users, noise_multiplier=noise_multiplier, releases=releases, appearances=1, delta=1e-5
     )
 
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
 
-from primorl.online.learning import PARAMETERS
+from primorl.engine.local_update import Workspace
+from primorl.online.learning import PARAMETERS, Update
 from primorl.online.updates import (
     DPPG,
     NaturalGradientByDescent,
@@ -16,15 +16,17 @@ from primorl.online.updates import (
     normalised,
     own_baseline,
     own_mean,
-    predictions,
     returns_to_go,
 )
 from research.natural_gradient import gain, step_scores
 from research.paper_mode import AdamDPPG
-from tests.online.cohorts import USERS, begun, met, network, recorded, without_noise
+from tests.online.cohorts import USERS, begun, met, network, recorded, with_user, without_noise
+from tests.online.reference import Looped, Policy
+from tests.online.test_sensitivity import UPDATES
 
 SHAPE, LINEAR = network((5,)), network()
 DESCENT = NaturalGradientByDescent(learning_rate=1.0, clipping_norm=1e6, steps=150, step_size=1.0, ball=100.0)
+ONE_BATCH = DPPG(clipping_norm=0.2, local_learning_rate=0.5, epochs=2, minibatches=1)
 REBEL = Rebel(temperature=0.7, step_size=0.5, steps=2, clipping_norm=0.3)
 
 
@@ -68,6 +70,25 @@ def test_the_baseline_is_each_users_own_regression() -> None:
     assert (residuals.sum(1).abs() < 0.05 * data.valid.sum(1)).all()
 
 
+@pytest.mark.parametrize("update", [*UPDATES, ONE_BATCH], ids=lambda update: update.name)
+@pytest.mark.parametrize("discrete", [True, False])
+@pytest.mark.parametrize(("hidden", "fixed"), [((), 0), ((5,), 0), ((7, 6), 0), ((), 5), ((4,), 5)])
+def test_contributions_are_those_of_the_loop_with_autograd(
+    update: Update, discrete: bool, hidden: tuple[int, ...], fixed: int
+) -> None:
+    shape = network(hidden, discrete=discrete, actions=3, fixed=fixed)
+    data = with_user(met(shape, users=19), None)
+    found, loop = recorded(update, shape, data), recorded(Looped(update), shape, data)
+    for rows, looped in zip(found.rows, loop.rows, strict=True):
+        torch.testing.assert_close(rows, looped, atol=1e-4, rtol=1e-4)
+        assert rows.abs().amax() > 0.01
+    torch.testing.assert_close(found.values[PARAMETERS], loop.values[PARAMETERS], atol=1e-5, rtol=1e-5)
+
+
+def test_an_empty_cohort_contributes_nothing() -> None:
+    assert all(recorded(each, SHAPE, met(SHAPE, users=0)).rows[0].shape == (0, SHAPE.parameters) for each in UPDATES)
+
+
 @pytest.mark.parametrize("bound", [0.05, math.inf])
 @pytest.mark.parametrize("update", [DPPG, AdamDPPG])
 def test_all_users_at_once_are_one_after_the_other(update: type[DPPG], bound: float) -> None:
@@ -77,17 +98,18 @@ def test_all_users_at_once_are_one_after_the_other(update: type[DPPG], bound: fl
     data, start = met(SHAPE), begun(SHAPE)[PARAMETERS]
     advantages = normalised(torch.randn(USERS, data.steps, generator=torch.Generator().manual_seed(0)), data.valid)
     schedule = asked.schedule(data.steps, 3)
-    found = asked.local_updates(SHAPE, start, data, advantages, schedule)
+    found = asked.local_updates(SHAPE, start, data, advantages, schedule, Workspace())
     for user in range(USERS):
         own = start[None].clone().requires_grad_()
         kind = torch.optim.Adam if adam else torch.optim.SGD
         optimiser = kind([own], asked.local_learning_rate, maximize=True)
-        observations, actions = data.observations[user : user + 1], data.actions[user : user + 1]
-        old = SHAPE.log_probabilities(start[None], observations, actions)
+        observations, actions = data.observations[user], data.actions[user]
+        old = Policy(SHAPE, start).logs(observations, actions).detach()
         for steps in schedule:
             steps = steps[data.valid[user, steps]]
-            logs = SHAPE.log_probabilities(own, observations[:, steps], actions[:, steps])
-            (own.grad,) = torch.autograd.grad(((logs - old[:, steps]).exp() * advantages[user, steps]).mean(), own)
+            policy = Policy(SHAPE, own.detach()[0])
+            ratios = (policy.logs(observations[steps], actions[steps]) - old[steps]).exp()
+            own.grad = policy.gradient((ratios * advantages[user, steps]).mean()).unsqueeze(0)
             optimiser.step()
             with torch.no_grad():
                 delta = own - start
@@ -114,7 +136,8 @@ def test_many_descent_steps_come_near_least_squares_and_stay_in_the_ball() -> No
     far = replace(DESCENT, steps=3, step_size=100.0, ball=0.2)
     torch.testing.assert_close(torch.linalg.vector_norm(without_noise(far, SHAPE, met(SHAPE))), torch.tensor(0.2))
     parameters, direction = torch.randn(2, SHAPE.parameters, generator=torch.Generator().manual_seed(0))
-    found = predictions(SHAPE, parameters, data, direction) * data.valid
+    here = parameters.unsqueeze(0)
+    found = SHAPE.step_gradients(here, data.observations, data.actions, Workspace()).products(direction) * data.valid
     torch.testing.assert_close(found, step_scores(SHAPE, parameters, data) @ direction, atol=1e-5, rtol=1e-4)
 
 
@@ -125,13 +148,10 @@ def test_rebel_descends_the_loss_over_all_pairs_of_a_users_decisions(step: int) 
     before = recorded(replace(REBEL, steps=step), SHAPE, data).values[PARAMETERS]
     advantages = REBEL.advantages(data)
     for user in range(USERS):
-        valid, own = data.valid[user], before.clone().requires_grad_()
-
-        def logs(parameters: Tensor, user: int = user) -> Tensor:
-            rows = slice(user, user + 1)
-            return SHAPE.log_probabilities(parameters[None], data.observations[rows], data.actions[rows])[0]
-
-        errors = (logs(own) - logs(begin))[valid] / REBEL.temperature - advantages[user, valid]
+        valid, policy = data.valid[user], Policy(SHAPE, before)
+        rows = data.observations[user, valid], data.actions[user, valid]
+        old = Policy(SHAPE, begin).logs(*rows).detach()
+        errors = (policy.logs(*rows) - old) / REBEL.temperature - advantages[user, valid]
         loss = (errors.unsqueeze(0) - errors.unsqueeze(1)).square().mean() / 4
-        (gradient,) = torch.autograd.grad(loss, own)
+        gradient = policy.gradient(loss)
         torch.testing.assert_close(seen.rows[step][user], -gradient * REBEL.temperature, atol=1e-5, rtol=1e-3)
