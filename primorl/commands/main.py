@@ -132,7 +132,6 @@ def _mention_changes(command: str) -> None:
         return
     from primorl.base.dvc import remade_inputs
     from primorl.config.params import load, load_reading
-    from primorl.data.sources.tabular.watch import changed
 
     if remade := remade_inputs():
         rest = "what is made of it is still of the former one; run `dvc repro`"
@@ -142,6 +141,8 @@ def _mention_changes(command: str) -> None:
         if found not in (None, named):
             print(f"warning: params.yaml names {named}; the results here are of {found}; `dvc repro`", file=sys.stderr)
         if command not in ("check", "doctor") and COPIES.exists():
+            from primorl.data.sources.tabular.watch import changed
+
             params = load()
             if said := changed(params.dataset, params.chosen):
                 print(f"warning: {said}", file=sys.stderr)

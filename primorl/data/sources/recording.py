@@ -14,7 +14,7 @@ import numpy.typing as npt
 import stable_baselines3
 import torch
 from gymnasium.spaces import Box, Discrete
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import DtypeObservation
 from stable_baselines3.common.noise import NormalActionNoise, VectorizedActionNoise
 from stable_baselines3.common.vec_env import VecEnv
@@ -26,7 +26,7 @@ from primorl.base.reporting import progress_bar
 from primorl.config.datasets import ReplayOptions
 from primorl.data.sources.minari.writing import Episode, EpisodeWriter
 from primorl.data.sources.spaces import spaces_of
-from primorl.simulators.classic_control import PendulumBatch
+from primorl.simulators.batches import Pendulums, vector_env
 
 Array = npt.NDArray[Any]
 _Layer = tuple[torch.nn.Parameter, torch.nn.Parameter]
@@ -105,12 +105,7 @@ def _record_run(
             keep(episode)
             kept += 1
 
-    if environment == "Pendulum-v1":
-        side_by_side: SyncVectorEnv | _Pendulums = _Pendulums(options.num_envs)
-    else:
-        makers = [lambda: _recordable(environment)] * options.num_envs
-        side_by_side = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
-    envs = RecordingEnvs(side_by_side, finished)
+    envs = RecordingEnvs(vector_env(environment, options.num_envs, lambda: _recordable(environment)), finished)
     threads = torch.get_num_threads()
     # With two, networks of 64 units take three times the processor time of one, and no less wall time.
     torch.set_num_threads(1 if max(options.hidden) <= ONE_THREAD_UP_TO else threads)
@@ -260,35 +255,6 @@ class _Noise(VectorizedActionNoise):
         return np.random.normal(0.0, self._deviation, self._shape).astype(np.float32)
 
 
-class _Pendulums(PendulumBatch):
-    """What `RecordingEnvs` asks of a ``SyncVectorEnv`` of Pendulum-v1: the same bits, in a tenth of the time."""
-
-    def __init__(self, num_envs: int):
-        env, self.num_envs = make("Pendulum-v1"), num_envs
-        self.single_observation_space, self.single_action_space = env.observation_space, env.action_space
-
-    def reset(self, *, seed: list[int | None]) -> tuple[Array, dict[str, Any]]:  # type: ignore[override]
-        """First observations ``[N, 3]``; each environment has a seed of its own."""
-        self._generators = [np.random.default_rng(each) for each in seed]
-        return super().reset(self.num_envs, 0), {}
-
-    def _first_states(self) -> npt.NDArray[np.float64]:
-        widest = np.array(self._widest)
-        return np.stack([generator.uniform(-widest, widest) for generator in self._generators], 1)
-
-    def _square(self, values: Array) -> Array:
-        return np.array([each**2 for each in values])  # the power of one number rounds otherwise than an array's
-
-    def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:  # type: ignore[override]
-        """Observations, rewards, terminated, truncated and infos; all episodes end, and begin again, in one step."""
-        seen, costs, truncated = self.swing(actions)
-        now = self.restart(truncated) if truncated.any() else seen
-        return now, -costs, np.zeros(self.num_envs, bool), truncated, {"final_obs": seen}
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
 class RecordingEnvs(VecEnv):
     """Copies of one environment side by side, which record every step that they are asked to take.
 
@@ -301,7 +267,7 @@ class RecordingEnvs(VecEnv):
         finished: called with every episode that ends, in order of time, then of environment.
     """
 
-    def __init__(self, envs: "SyncVectorEnv | _Pendulums", finished: Callable[[Episode], None]):
+    def __init__(self, envs: SyncVectorEnv | Pendulums, finished: Callable[[Episode], None]):
         self._envs, num_envs = envs, envs.num_envs
         observation_space, action_space = self._envs.single_observation_space, self._envs.single_action_space
         assert isinstance(observation_space, Box)

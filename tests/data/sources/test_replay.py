@@ -19,6 +19,7 @@ from primorl.data.checks import RowCheck
 from primorl.data.sources import recording, source_of
 from primorl.data.sources.minari.writing import Episode
 from primorl.data.sources.recording import RecordingEnvs, _Adam, record_training
+from primorl.simulators import batches
 from primorl.simulators.environments import make
 from tests.data.builders import INFO, dataset, snapshot
 
@@ -69,7 +70,7 @@ def test_the_seed_repeats_the_data_and_runs_have_seeds_of_their_own(project: Pat
     assert len({tuple(episode.observations[0]) for episode in together}) == 5
 
 
-@pytest.mark.parametrize("wrong", [None, "_DDPG", "_Pendulums"])
+@pytest.mark.parametrize("wrong", [None, "_DDPG", "Pendulums"])
 def test_fast_environments_and_updates_record_the_bits_of_their_libraries(
     project: Path, monkeypatch: pytest.MonkeyPatch, wrong: str | None
 ) -> None:
@@ -78,11 +79,11 @@ def test_fast_environments_and_updates_record_the_bits_of_their_libraries(
     with monkeypatch.context() as ours:
         if wrong == "_DDPG":
             ours.setattr(recording, "_DDPG", partial(recording._DDPG, tau=0.0050001))
-        if wrong == "_Pendulums":
-            ours.setattr(recording._Pendulums, "_square", lambda self, values: np.nextafter(values**2, 1e3))
+        if wrong == "Pendulums":
+            ours.setattr(batches.Pendulums, "_square", lambda self, values: np.nextafter(values**2, 1e3))
         record_training("Pendulum-v1", chosen, Path("ours"), "x-v0")
     monkeypatch.setattr(recording, "_DDPG", stable_baselines3.DDPG)
-    monkeypatch.setattr(recording, "_Pendulums", looped)
+    monkeypatch.setattr(batches, "Pendulums", looped)
     record_training("Pendulum-v1", chosen, Path("theirs"), "x-v0")
     same = []
     for one, other in zip(recorded("ours"), recorded("theirs"), strict=True):
