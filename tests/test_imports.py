@@ -7,6 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.release.conftest import trained
+
+__all__ = ["trained"]
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -44,6 +48,34 @@ def test_a_planted_import_breaks_the_contract(tmp_path: Path, room: str, forbidd
         text=True,
     )
     assert (done.returncode == 0) is kept, done.stdout + done.stderr
+
+
+RESULTS = ("torch", "mlflow", "pandas", "dp_accounting", "scipy", "pyarrow")
+"""Modules that take a short command a second or more."""
+
+
+@pytest.mark.parametrize(
+    ("command", "spared"),
+    [
+        ("runs", (*RESULTS, "sqlalchemy", "numpy")),
+        ("summary", RESULTS[:-1]),
+        ("ledger show", RESULTS[:3]),
+        ("plan", RESULTS[:3]),
+    ],
+)
+def test_a_short_command_imports_only_what_it_needs(
+    trained: Path, empty_store: Path, tmp_path: Path, command: str, spared: tuple[str, ...]
+) -> None:
+    shutil.copytree(trained, tmp_path / "project")
+    shutil.copy(empty_store, tmp_path / "project")
+    program = (
+        "import sys; from primorl.commands.main import main; "
+        f"print(main({command.split()!r}), [m for m in {spared!r} if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path / "project", capture_output=True, text=True, check=True
+    )
+    assert done.stdout.endswith("0 []\n"), done.stdout + done.stderr
 
 
 def test_a_policy_is_loaded_where_files_cannot_be_locked() -> None:

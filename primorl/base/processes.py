@@ -1,5 +1,7 @@
 """Processes: their marks, whether one is alive, cores, environment variables, and git's commit."""
 
+import atexit
+import gc
 import os
 import platform
 import subprocess
@@ -16,6 +18,12 @@ from primorl.base.paths import STATE
 
 ONE_THREAD_UP_TO = 192
 """Units of a layer up to which small networks train on one thread: a second one costs more than it saves."""
+
+
+def collect_garbage_rarely() -> None:
+    """Spare a short process a quarter of its time, in which the collector looks through what it imported."""
+    gc.set_threshold(100_000)
+    atexit.register(gc.freeze)  # or the interpreter looks through all of it again as it ends
 
 
 def mark(process: psutil.Process) -> str:

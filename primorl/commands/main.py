@@ -17,6 +17,7 @@ import primorl
 from primorl.base.errors import PipelineError
 from primorl.base.files import read_json
 from primorl.base.paths import COPIES, LOCK, PARAMS, SUMMARY
+from primorl.base.processes import collect_garbage_rarely
 from primorl.base.reporting import INTERRUPTED, explained
 from primorl.commands import audit, data, doctor, init, ledger, plan, policies, results, sweep
 from primorl.commands.terminal import add_command, flag, in_project
@@ -68,6 +69,8 @@ def main(words: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0, 1 for an error, 2 for a command line that makes no sense, 130 after Ctrl-C.
     """
+    if words is None:
+        collect_garbage_rarely()
     given = list(sys.argv[1:] if words is None else words)
     debug = "--debug" in given
     given = [word for word in given if word != "--debug"]
@@ -129,7 +132,6 @@ def _mention_changes(command: str) -> None:
         return
     from primorl.base.dvc import remade_inputs
     from primorl.config.params import load, load_reading
-    from primorl.data.sources.tabular.watch import changed
 
     if remade := remade_inputs():
         rest = "what is made of it is still of the former one; run `dvc repro`"
@@ -139,6 +141,8 @@ def _mention_changes(command: str) -> None:
         if found not in (None, named):
             print(f"warning: params.yaml names {named}; the results here are of {found}; `dvc repro`", file=sys.stderr)
         if command not in ("check", "doctor") and COPIES.exists():
+            from primorl.data.sources.tabular.watch import changed
+
             params = load()
             if said := changed(params.dataset, params.chosen):
                 print(f"warning: {said}", file=sys.stderr)

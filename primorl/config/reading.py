@@ -86,7 +86,7 @@ def _content(text: str) -> Any:
     if node is None:
         return None
     _count(node, {})
-    return reader.load(text)
+    return reader.constructor.construct_document(node)
 
 
 def _count(node: Node, known: dict[int, int]) -> int:

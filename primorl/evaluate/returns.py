@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from gymnasium.error import DependencyNotInstalled
 from gymnasium.spaces import Discrete
-from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.vector import SyncVectorEnv
 from torch import Tensor
 
 from primorl.base.errors import PipelineError
@@ -27,8 +27,10 @@ from primorl.model.ensemble import GaussianEnsemble
 from primorl.policy.exported import DeterministicPolicy
 from primorl.policy.member_values import returns_by_member, step_weights
 from primorl.simulators import environments
+from primorl.simulators.batches import Pendulums, vector_env
 
 Frame = npt.NDArray[np.uint8]
+_Envs = SyncVectorEnv | Pendulums
 
 NAME = "episode.gif"
 _OPENGL = ("gymnasium.envs.mujoco.", "shimmy.")  # they draw by OpenGL, which few servers have and which fails loudly
@@ -198,9 +200,7 @@ def reset_seeds(seed: int, episodes: int) -> list[int]:
     return [int(drawn) for drawn in np.random.SeedSequence(seed).generate_state(episodes)]
 
 
-def _returns(
-    envs: SyncVectorEnv, policy: DeterministicPolicy, seeds: list[int], limit: int | None
-) -> npt.NDArray[np.float64]:
+def _returns(envs: _Envs, policy: DeterministicPolicy, seeds: list[int], limit: int | None) -> npt.NDArray[np.float64]:
     """Measure returns ``[P, len(seeds)]`` of one batch; in a last, smaller batch the other environments run idle."""
     count = envs.num_envs // policy.policies
     alive = np.tile(np.arange(count) < len(seeds), policy.policies)
@@ -225,8 +225,8 @@ def as_the_space_has_them(actions: Tensor, space: Any) -> npt.NDArray[Any]:
     return plain.astype(space.dtype, copy=False)
 
 
-def _build(environment_id: str, policy: DeterministicPolicy, limit: int | None, count: int) -> SyncVectorEnv:
-    envs = SyncVectorEnv([lambda: environments.make(environment_id)] * count, autoreset_mode=AutoresetMode.NEXT_STEP)
+def _build(environment_id: str, policy: DeterministicPolicy, limit: int | None, count: int) -> _Envs:
+    envs = vector_env(environment_id, count, lambda: environments.make(environment_id))
     observation, action, spec = envs.single_observation_space, envs.single_action_space, envs.envs[0].spec
     actions = f"{action.n} discrete actions" if isinstance(action, Discrete) else f"actions of shape {action.shape}"
     expected = f"actions of shape {(policy.action_size,)}"

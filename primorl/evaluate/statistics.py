@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtrit
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,6 +45,8 @@ class MeanInterval:
         count = len(sample)
         if count < 2:
             raise ValueError(f"an interval needs at least 2 values, found {count}")
+        from scipy.special import stdtrit  # readers of a summary do without it
+
         mean = float(sample.mean())
         half = float(stdtrit(count - 1, 0.975) * sample.std(ddof=1) / np.sqrt(count))
         return cls(mean, mean - half, mean + half)

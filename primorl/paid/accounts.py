@@ -8,18 +8,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dp_accounting.dp_event import DpEvent
-from sqlalchemy import URL, make_url
-from sqlalchemy.exc import ArgumentError
 
 from primorl.base.dvc import REMAKE
 from primorl.base.errors import PipelineError
 from primorl.base.files import home, workspace
-from primorl.base.paths import (
-    LEDGER,
-    LEDGER_HEAD,
-    PARTITIONS,
-    SECRET,
-)
+from primorl.base.paths import LEDGER_HEAD, PARTITIONS, SECRET
 from primorl.base.processes import git_commit
 from primorl.config.params import Params, Reading
 from primorl.data.identity.membership import (
@@ -33,6 +26,7 @@ from primorl.data.identity.membership import (
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import DatasetInfo, Manifest
 from primorl.paid.estimators import check_question
+from primorl.paid.ledger_place import ledger_url, sqlite_file
 from primorl.paid.missing_charges import refuse_missing_charges
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.ledger.history import Request, Version
@@ -74,7 +68,7 @@ def begun(params: Params | Reading, kind: type[_L]) -> _L | None:
     if not head.exists() and not Store(ledger_url(params), read_only=True).read():
         return None
     if not (home() / SECRET).exists():
-        file = _sqlite_file(params)
+        file = sqlite_file(params)
         away = "name another database in ledger.url, move" if file is None else f"move {file} and"
         raise PipelineError(
             f"{home() / SECRET}: not there, and without it the ledger cannot be read; put back the secret it was "
@@ -318,21 +312,3 @@ def _digests(file: Path, units: int, info: DatasetInfo) -> bytes:
             f"{file}: missing, or not of {units} units as manifest.json says; run {REMAKE} to make it again"
         )
     return content
-
-
-def ledger_url(params: Params | Reading) -> str:
-    """SQLAlchemy's URL of the ledger's database."""
-    file = _sqlite_file(params)
-    return URL.create("sqlite", database=str(file)).render_as_string() if file else params.ledger.url or ""
-
-
-def _sqlite_file(params: Params | Reading) -> Path | None:
-    """The ledger's SQLite file; None if it is somewhere else."""
-    if params.ledger.url is None:
-        return home() / LEDGER
-    try:
-        url = make_url(params.ledger.url)
-    except (ArgumentError, ValueError):
-        return None  # `Ledger.open` says what is wrong with it
-    plain = url.get_backend_name() == "sqlite" and url.database and not url.query
-    return home() / str(url.database) if plain and url.database != ":memory:" else None

@@ -1,6 +1,6 @@
 """Many environments that step together, as arrays: how users of an online run are simulated."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -8,13 +8,14 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from primorl.base.errors import PipelineError
 from primorl.simulators import dosing, environments
 from primorl.simulators.classic_control import AcrobotBatch, CartPoleBatch, PendulumBatch
-from primorl.simulators.environments import EnvironmentBatch, Flags, Floats
+from primorl.simulators.environments import EnvironmentBatch, Flags, Floats, State
 
-__all__ = ["EnvironmentBatch", "GymBatch", "batch"]
+__all__ = ["EnvironmentBatch", "GymBatch", "Pendulums", "batch", "vector_env"]
 
 
 class GymBatch:
@@ -69,6 +70,47 @@ class GymBatch:
             self._latest[at] = self._envs[at].reset()[0]
         self._over &= ~which
         return self._latest.copy()
+
+
+class Pendulums(PendulumBatch):
+    """What this project asks of a ``SyncVectorEnv`` of Pendulum-v1: the same bits, in a tenth of the time."""
+
+    def __init__(self, num_envs: int):
+        self.num_envs, self.envs = num_envs, [environments.make("Pendulum-v1")]
+        self.single_observation_space, self.single_action_space = (
+            self.envs[0].observation_space,
+            self.envs[0].action_space,
+        )
+
+    def reset(self, *, seed: Sequence[int | None]) -> tuple[Floats, dict[str, Any]]:  # type: ignore[override]
+        """First observations ``[N, 3]``; each environment has a seed of its own."""
+        self._generators = [np.random.default_rng(each) for each in seed]
+        return super().reset(self.num_envs, 0), {}
+
+    def _first_states(self) -> State:
+        widest = np.array(self._widest)
+        return np.stack([generator.uniform(-widest, widest) for generator in self._generators], 1)
+
+    def _square(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return np.array([each**2 for each in values])  # the power of one number rounds otherwise than an array's
+
+    def step(  # type: ignore[override]
+        self, actions: npt.NDArray[Any]
+    ) -> tuple[Floats, State, Flags, Flags, dict[str, Any]]:
+        """Observations, rewards, terminated, truncated and infos; all episodes end, and begin again, in one step."""
+        seen, costs, truncated = self.swing(actions)
+        now = self.restart(truncated) if truncated.any() else seen
+        return now, -costs, np.zeros(self.num_envs, bool), truncated, {"final_obs": seen}
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def vector_env(environment: str, count: int, build: Callable[[], gymnasium.Env[Any, Any]]) -> SyncVectorEnv | Pendulums:
+    """Build ``count`` environments, each with Gymnasium's own numbers; one that ends begins again in the same step."""
+    if environment == "Pendulum-v1":
+        return Pendulums(count)
+    return SyncVectorEnv([build] * count, autoreset_mode=AutoresetMode.SAME_STEP)
 
 
 _FAST: dict[str, Callable[[], EnvironmentBatch]] = {

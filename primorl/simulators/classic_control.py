@@ -140,14 +140,25 @@ class PendulumBatch(ClassicControl):
 
     def step(self, actions: npt.NDArray[Any]) -> tuple[Floats, Floats, Flags, Flags]:
         """See `EnvironmentBatch.step`."""
+        seen, costs, truncated = self.swing(actions)
+        return seen, -costs.astype(np.float32), np.zeros(len(costs), bool), truncated
+
+    def swing(self, actions: npt.NDArray[Any]) -> tuple[Floats, State, Flags]:
+        """Step all; return observations ``[n, S]``, costs ``[n]`` and whether the limit is reached ``[n]``.
+
+        Operations have Gymnasium's order and precision, so observations equal its own to the last bit.
+        """
         angle, speed = self._state
-        torque = actions[:, 0].astype(np.float64).clip(-self._torque, self._torque)
+        torque = actions[:, 0].clip(-self._torque, self._torque)
         upright = (angle + math.pi) % (2 * math.pi) - math.pi
-        costs = upright**2 + 0.1 * speed**2 + 0.001 * torque**2
+        costs = self._square(upright) + 0.1 * self._square(speed) + 0.001 * self._square(torque)
         faster = speed + (1.5 * self._gravity * np.sin(angle) + 3 * torque) * self._tau
         faster = faster.clip(-self._fastest, self._fastest)
         seen, truncated = self._move_to(np.stack((angle + faster * self._tau, faster)))
-        return seen, -costs.astype(np.float32), np.zeros(len(costs), bool), truncated
+        return seen, costs, truncated
+
+    def _square(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return values**2
 
     def _seen(self) -> Floats:
         angle, speed = self._state

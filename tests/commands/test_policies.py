@@ -7,6 +7,7 @@ import shutil
 import sys
 from contextlib import closing, nullcontext
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from primorl.privacy.accounting.rounding import at_least, at_most
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.statement import Statement
 from primorl.sweeps.file import Trial
-from primorl.tracking import RUN_TAGS, stage_run
+from primorl.tracking import RUN_TAGS, stage_run, store
 from tests.commands.charging import data
 from tests.commands.conftest import Call
 from tests.data.builders import episode, episodes, snapshot, table
@@ -304,6 +305,10 @@ def test_each_result_is_listed_once_and_the_best_that_compares_first(
     assert [(each["name"], each["spent"], each["value"], each["low"]) for each in found] == [
         *(("small", 2.5, -200.0, -9.0), ("asked", None, 3.0, 2.0), ("modelled", None, 99.0, None))
     ]
+    own = Path("mlflow.db"), "pendulum-replay", "pendulum-replay"
+    found, expected = store._in_file(*own), store._in_client(store.store_uri(params.load()), *own[1:])
+    assert sorted(found, key=attrgetter("run")) == sorted(expected, key=attrgetter("run"))
+    assert len(found) == 11
 
 
 LATEST = Path("reports/latest.html")

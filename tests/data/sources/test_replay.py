@@ -1,5 +1,6 @@
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -7,15 +8,19 @@ import gymnasium
 import minari
 import numpy as np
 import pytest
+import stable_baselines3
 import torch
 from gymnasium.spaces import Box, Discrete
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from primorl.base.errors import PipelineError
 from primorl.config.datasets import ReplayDataset, ReplayOptions, checked
 from primorl.data.checks import RowCheck
-from primorl.data.sources import source_of
+from primorl.data.sources import recording, source_of
 from primorl.data.sources.minari.writing import Episode
 from primorl.data.sources.recording import RecordingEnvs, _Adam, record_training
+from primorl.simulators import batches
+from primorl.simulators.environments import make
 from tests.data.builders import INFO, dataset, snapshot
 
 
@@ -63,6 +68,33 @@ def test_the_seed_repeats_the_data_and_runs_have_seeds_of_their_own(project: Pat
         assert np.array_equal(one.observations, other.observations)
         assert np.array_equal(one.actions, other.actions)
     assert len({tuple(episode.observations[0]) for episode in together}) == 5
+
+
+@pytest.mark.parametrize("wrong", [None, "_DDPG", "Pendulums"])
+def test_fast_environments_and_updates_record_the_bits_of_their_libraries(
+    project: Path, monkeypatch: pytest.MonkeyPatch, wrong: str | None
+) -> None:
+    """The twins update targets, or step, a little differently."""
+    chosen = options(episodes=8, num_envs=4, learning_starts=800, hidden=[64, 64])
+    with monkeypatch.context() as ours:
+        if wrong == "_DDPG":
+            ours.setattr(recording, "_DDPG", partial(recording._DDPG, tau=0.0050001))
+        if wrong == "Pendulums":
+            ours.setattr(batches.Pendulums, "_square", lambda self, values: np.nextafter(values**2, 1e3))
+        record_training("Pendulum-v1", chosen, Path("ours"), "x-v0")
+    monkeypatch.setattr(recording, "_DDPG", stable_baselines3.DDPG)
+    monkeypatch.setattr(batches, "Pendulums", looped)
+    record_training("Pendulum-v1", chosen, Path("theirs"), "x-v0")
+    same = []
+    for one, other in zip(recorded("ours"), recorded("theirs"), strict=True):
+        for name in ("observations", "actions", "rewards", "terminations", "truncations"):
+            first, second = getattr(one, name), getattr(other, name)
+            same.append(first.dtype == second.dtype and np.array_equal(first, second))
+    assert all(same) == (wrong is None)
+
+
+def looped(num_envs: int) -> SyncVectorEnv:
+    return SyncVectorEnv([lambda: make("Pendulum-v1")] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
 
 
 def test_discrete_actions_are_learned_by_dqn_and_read_back(project: Path) -> None:
@@ -166,11 +198,11 @@ def recorder(environment: type[Counter]) -> tuple[RecordingEnvs, list[Episode], 
     finished: list[Episode] = []
     made: list[Counter] = []
 
-    def make() -> Counter:
+    def begin() -> Counter:
         made.append(environment())
         return made[-1]
 
-    envs = RecordingEnvs(make, 2, finished.append)
+    envs = RecordingEnvs(SyncVectorEnv([begin] * 2, autoreset_mode=AutoresetMode.SAME_STEP), finished.append)
     envs.reset()
     return envs, finished, made
 
