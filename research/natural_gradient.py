@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from primorl.engine.local_update import Workspace
 from primorl.evaluate.statistics import MeanInterval
+from primorl.model.workspace import Workspace
 from primorl.online.learning import PARAMETERS, Cohort, Trajectories, Values, online_plan
 from primorl.online.network import PolicyNetwork
 from primorl.online.updates import NaturalGradientByDescent, ReturnBasedUpdate, own_weights, within

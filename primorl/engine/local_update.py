@@ -23,11 +23,11 @@ from primorl.engine.policy_network import Network, PolicyNetwork
 from primorl.engine.settings import LocalTraining
 from primorl.model.architecture import TERMINATION_GAIN
 from primorl.model.ensemble import Normaliser, Weights
+from primorl.model.workspace import Workspace
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.sampling import Entropy, uniforms
 
 _CPU = torch.device("cpu")
-_GAP = 16  # numbers behind each pair: a cache line, so that an alignment stays what it is
 _silu_into, _relu_into = torch.ops.aten.silu.out, torch.ops.aten.relu.out
 _silu_backward_into = torch.ops.aten.silu_backward.grad_input
 _relu_backward_into = torch.ops.aten.threshold_backward.grad_input
@@ -62,35 +62,6 @@ def with_idle_units(batches: LocalBatches, units: int) -> LocalBatches:
         return batches
     parts = [torch.cat((v, v.new_zeros(len(v), more, *v.shape[2:])), dim=1) for v in vars(batches).values()]
     return LocalBatches(*parts)
-
-
-class Workspace:
-    """Memory that one chunk after another is trained in: a system hands out fresh pages slowly, for a tenth of a round.
-
-    Sensitive: it holds the last chunk's updates until the next one overwrites them.
-    """
-
-    def __init__(self, device: torch.device = _CPU) -> None:
-        self._device = device
-        self._held: dict[tuple[str, int], Tensor] = {}
-
-    def take(self, name: str, layer: int, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
-        """A tensor of ``shape`` with arbitrary content."""
-        size, key = math.prod(shape), (name, layer)
-        if key not in self._held or self._held[key].numel() < size:
-            self._held[key] = torch.empty(size, device=self._device, dtype=dtype)
-        return self._held[key][:size].view(shape)
-
-    def apart(self, name: str, layer: int, pairs: int, rows: int, columns: int) -> Tensor:
-        """``[pairs, rows, columns]`` with a gap behind every pair, so that no element-wise operation runs across pairs.
-
-        Such an operation takes as many numbers at once as the processor's registers hold, and those that are left at
-        the end of a row of numbers by other instructions, with other last bits. Where it may run across pairs, the
-        end falls into one pair or another, depending on how many there are. Behind a gap, every pair has its own end.
-        """
-        size = rows * columns
-        stride = size + _GAP
-        return self.take(name, layer, (pairs * stride,)).as_strided((pairs, rows, columns), (stride, columns, 1))
 
 
 def one_product(shape: Network, local: LocalTraining) -> bool:

@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from primorl.engine.local_update import Workspace
+from primorl.model.workspace import Workspace
 from primorl.policy.exported import DeterministicPolicy, Layers, in_bounds, mlp
 from primorl.policy.networks import initial_layers
 

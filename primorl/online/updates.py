@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from primorl.engine.local_update import Workspace
+from primorl.model.workspace import Workspace
 from primorl.online.learning import PARAMETERS, Cohort, Trajectories, Values, filled
 from primorl.online.network import PolicyNetwork, StepGradients
 

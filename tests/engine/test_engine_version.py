@@ -12,10 +12,11 @@ ENGINE = (
     "model/ensemble.py",
     "model/features.py",
     "model/starts.py",
+    "model/workspace.py",
     "data/storage/*.py",
     "data/private.py",
 )
-SOURCES = "64ad138f178df761c05a6a6c1eb721d42f1184a6f7267d819293693bb9d1ad28"
+SOURCES = "99eb9cfd260ef18baad521485971acf0f41e815d4c59070a2f53b1fc7e52c096"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:

@@ -275,7 +275,7 @@ CATCHERS = {
     ],
     # sensitivity
     f"{INDEPENDENCE}::test_neighbours_and_places_do_not_matter": [
-        Fault("sensitivity-shared-lanes", LOCAL_UPDATE, "Workspace.apart", value_of("stride", "size"))
+        Fault("sensitivity-shared-lanes", "primorl.model.workspace", "Workspace.apart", value_of("stride", "size"))
     ],
     f"{INDEPENDENCE}::test_a_unit_moves_the_sum_by_its_own_update_exactly": [
         Fault("sensitivity-rounded-sum", LOCAL_UPDATE, "Kernel.sum", call(".trunc_", "update.mul_(1 / grid)")),

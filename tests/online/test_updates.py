@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from primorl.engine.local_update import Workspace
+from primorl.model.workspace import Workspace
 from primorl.online.learning import PARAMETERS, Update
 from primorl.online.updates import (
     DPPG,
