@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from primorl.base.errors import PipelineError
-from primorl.base.files import replaced_file
+from primorl.base.files import replaced_file, sync
 
 _RECORDS = b"primorl ledger records 1"  # the secret keys other things as well
 _MEMBERS = b"primorl ledger members 1"
@@ -178,6 +178,8 @@ class Anchor:
             known = self.read()
             if known is None or known.sequence < head.sequence:
                 self._write(head)
+            else:
+                sync(self.path.parent)  # who wrote it may have died before its name was on the disk
 
     def replace(self, head: Head) -> Path | None:
         """Replace the head, also by an earlier one or over a damaged file; return the path of the old file's copy.

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from primorl.base import files
 from primorl.base.errors import PipelineError
+from primorl.privacy.ledger import chain
 from primorl.privacy.ledger.chain import Anchor, Chain, Head, Record
 from primorl.privacy.ledger.ledger import BrokenLedger, Budget, Disagreement, Ledger
 from primorl.privacy.ledger.store import Store
@@ -198,6 +200,26 @@ def test_it_only_moves_forwards(tmp_path: Path) -> None:
     assert anchor.read() == head(60)
     assert sorted(file.name for file in anchor.path.parent.iterdir()) == ["ledger.head", "ledger.head.lock"]
     assert [each.stat().st_mode & 0o777 for each in (anchor.path, anchor.path.parent)] == [0o600, 0o700]
+
+
+def test_a_head_is_on_the_disk_before_anybody_relies_on_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process may die after it has renamed the file and before the folder is synced; the next one finds the name."""
+    synced, interrupted = list[Path](), True
+
+    def sync(place: Path) -> None:
+        if interrupted and place == path.parent:
+            raise KeyboardInterrupt
+        synced.append(place)
+
+    monkeypatch.setattr(files, "sync", sync)
+    monkeypatch.setattr(chain, "sync", sync)
+    with pytest.raises(KeyboardInterrupt):
+        Anchor(path).advance(head(1))
+    assert Anchor(path).read() == head(1)
+    assert path.parent not in synced
+    interrupted = False
+    Anchor(path).advance(head(1))
+    assert path.parent in synced
 
 
 def test_a_damaged_file_is_named_and_nothing_is_granted(url: str, path: Path) -> None:
