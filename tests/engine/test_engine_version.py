@@ -15,7 +15,7 @@ ENGINE = (
     "data/storage/*.py",
     "data/private.py",
 )
-SOURCES = "64ad138f178df761c05a6a6c1eb721d42f1184a6f7267d819293693bb9d1ad28"
+SOURCES = "094dc180b2961533f2692ba5fdd0901939f12c3c5b15deb31bc7be5aa84cbb02"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:
