@@ -15,7 +15,7 @@ ENGINE = (
     "data/storage/*.py",
     "data/private.py",
 )
-SOURCES = "094dc180b2961533f2692ba5fdd0901939f12c3c5b15deb31bc7be5aa84cbb02"
+SOURCES = "7c7156fa23f65a4a7efecece8c24c7f5effb72e759efb66294aab42fc40994aa"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:
