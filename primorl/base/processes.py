@@ -23,7 +23,8 @@ ONE_THREAD_UP_TO = 192
 def collect_garbage_rarely() -> None:
     """Spare a short process a quarter of its time, in which the collector looks through what it imported."""
     gc.set_threshold(100_000)
-    atexit.register(gc.freeze)  # or the interpreter looks through all of it again as it ends
+    # Or the interpreter looks through all of it again as it ends. Files must be closed: one in a cycle loses its rest.
+    atexit.register(gc.freeze)
 
 
 def mark(process: psutil.Process) -> str:

@@ -243,13 +243,16 @@ def _units_that_fit(setup: TrainingSetup, transitions: int, batch: int) -> int:
 
     A unit needs memory for its weights, its update (float32 and float64) and the activations of one step. Its rows need
     memory raw, normalised, with the random keys of their order, and once more for the next chunk, which is read ahead.
-    Features are made when a chunk is trained, so they are among the activations alone.
+    Features are made when a chunk is trained: of all of its steps, and copied, unless there is one product.
     """
     shape, local = setup.architecture, setup.local
     activations = 3 * sum(shape.hidden) + 8 * shape.targets + shape.inputs
     members = shape.members * batch * activations + 4 * shape.parameters
-    row = (shape.inputs if shape.features is None else shape.features.inputs) + shape.targets + 1
-    rows = local.local_epochs * max(transitions, batch) * (row + 2 * row + 6)
+    row, made = shape.inputs + shape.targets + 1, 0
+    if shape.features is not None:
+        row += shape.features.inputs - shape.inputs
+        made = 0 if one_product(shape, local) else 2 * shape.inputs
+    rows = local.local_epochs * max(transitions, batch) * (row + 2 * row + 6 + made)
     return max(1, setup.execution.chunk_bytes // (4 * (members + rows)))
 
 

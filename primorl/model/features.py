@@ -46,11 +46,7 @@ class Polynomials:
     @property
     def size(self) -> int:
         """F, the number of features without the constant."""
-        return sum(self._sizes)
-
-    @property
-    def _sizes(self) -> list[int]:
-        return [len(factors[0]) for _, factors in _products(self)]
+        return sum(len(factors[0]) for _, factors in _products(self))
 
     @property
     def columns(self) -> int:

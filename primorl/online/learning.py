@@ -90,8 +90,8 @@ class Cohort:
 
         Args:
             contributions: one row for each user, float32 or float64 ``[U, n]``, U ≤ m; sensitive. Users who are not
-                there contribute zero. Where n is large, the rows may come in pieces ``[u, n]``, so that never more than
-                one piece is in memory.
+                there contribute zero. Where n is large, the rows may come in pieces ``[u, n]``, so that memory holds
+                few of them.
             clipping_norm: S.
 
         Returns:

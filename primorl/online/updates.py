@@ -1,7 +1,8 @@
 """Advantages and policy gradients of a user's steps, each computed from her own data alone."""
 
+from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import ClassVar
@@ -163,8 +164,13 @@ def by_pieces(
         if threads == 1:
             yield from map(rows, pieces)
         else:
+            running: deque[Future[Tensor]] = deque()  # few, as rows of all users may not fit into memory
             with ThreadPoolExecutor(threads) as pool:
-                yield from pool.map(rows, pieces)
+                for number in pieces:
+                    running.append(pool.submit(rows, number))
+                    if len(running) > threads:
+                        yield running.popleft().result()
+                yield from (each.result() for each in running)
     finally:
         torch.set_num_threads(threads)
 

@@ -76,11 +76,9 @@ class Pendulums(PendulumBatch):
     """What this project asks of a ``SyncVectorEnv`` of Pendulum-v1: the same bits, in a tenth of the time."""
 
     def __init__(self, num_envs: int):
-        self.num_envs, self.envs = num_envs, [environments.make("Pendulum-v1")]
-        self.single_observation_space, self.single_action_space = (
-            self.envs[0].observation_space,
-            self.envs[0].action_space,
-        )
+        own = environments.make("Pendulum-v1")
+        self.num_envs, self.envs = num_envs, [own]
+        self.single_observation_space, self.single_action_space = own.observation_space, own.action_space
 
     def reset(self, *, seed: Sequence[int | None]) -> tuple[Floats, dict[str, Any]]:  # type: ignore[override]
         """First observations ``[N, 3]``; each environment has a seed of its own."""

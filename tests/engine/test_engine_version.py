@@ -16,7 +16,7 @@ ENGINE = (
     "data/storage/*.py",
     "data/private.py",
 )
-SOURCES = "99eb9cfd260ef18baad521485971acf0f41e815d4c59070a2f53b1fc7e52c096"
+SOURCES = "5a2acbf8578b147782bd809865cf55339a2b545d17023a2eefbe39b7c7e55a11"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from primorl.base.errors import PipelineError
 from primorl.engine.local_update import Kernel, LocalBatches
-from primorl.engine.rounds import Rounds
+from primorl.engine.rounds import Rounds, chunks
 from primorl.engine.settings import Execution
 from primorl.model.architecture import Architecture
 from primorl.model.ensemble import Normaliser
+from primorl.model.features import Polynomials
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
@@ -94,3 +95,14 @@ def test_each_cohort_is_summed_whole_and_once_in_the_round_it_was_drawn_for(
     assert [] in seen, "an empty cohort was among them"
     assert len({tuple(units) for units in drawn}) > 30, "each round's is drawn anew"
     assert [sorted(units) for units in seen] == drawn
+
+
+def test_features_of_all_steps_of_a_chunk_fit_the_memory() -> None:
+    """Kernels copy them once, to put a column of ones beside."""
+    features, chunk_bytes, epochs, rows = Polynomials(20, (), 2), 1 << 24, 4, 64
+    shape = Architecture(16, 4, 1, (), -10.0, 0.5, learned_termination=False, features=features, spread=False)
+    plan = Plan(64, "trajectory", PoissonSampler(1.0), EnsembleClip(0.2, "flat", 1, 1), 1.0, 9, 1e-5)
+    local = local_training(batch_size=8, local_epochs=epochs)
+    setup = training_setup(plan, shape, local=local, execution=Execution(torch.device("cpu"), chunk_bytes))
+    units = chunks(setup, torch.arange(64), torch.full((64,), rows), 1)[0][1]
+    assert 1 < units <= chunk_bytes / (2 * 4 * features.size * epochs * rows)

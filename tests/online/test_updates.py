@@ -5,13 +5,15 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import Tensor
 
 from primorl.model.workspace import Workspace
-from primorl.online.learning import PARAMETERS, Update
+from primorl.online.learning import PARAMETERS, Trajectories, Update
 from primorl.online.updates import (
     DPPG,
     NaturalGradientByDescent,
     Rebel,
+    by_pieces,
     generalised_advantages,
     normalised,
     own_baseline,
@@ -87,6 +89,25 @@ def test_contributions_are_those_of_the_loop_with_autograd(
 
 def test_an_empty_cohort_contributes_nothing() -> None:
     assert all(recorded(each, SHAPE, met(SHAPE, users=0)).rows[0].shape == (0, SHAPE.parameters) for each in UPDATES)
+
+
+def test_few_pieces_are_computed_ahead_and_threads_are_as_before_where_nobody_takes_them() -> None:
+    data, started, before = met(SHAPE, users=320), list[int](), torch.get_num_threads()
+
+    def rows(own: Trajectories, values: Tensor, workspace: Workspace, number: int) -> Tensor:
+        started.append(number)
+        return values
+
+    torch.set_num_threads(2)
+    try:
+        pieces = by_pieces(rows, data, data.rewards)
+        assert torch.equal(next(pieces), data.rewards[:16])
+        pieces.close()
+        assert len(started) <= 3
+        assert torch.get_num_threads() == 2
+        assert torch.equal(torch.cat(list(by_pieces(rows, data, data.rewards))), data.rewards)
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("bound", [0.05, math.inf])

@@ -10,6 +10,7 @@ import json
 import os
 import secrets
 import tempfile
+from array import array
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -259,17 +260,25 @@ class SpellingCheck:
     Ids are one where they agree without blanks around them, without zeros in front of digits and ``.0`` behind them,
     and in one Unicode form. Case tells people apart.
 
+    Only hashes are held, 16 bytes for each id. Two of 10⁷ different ids have equal ones in one ingestion of 370,000,
+    which is refused, too; repeated, it passes.
+
     Args:
         origin: the file or folder that errors name.
     """
 
     def __init__(self, origin: object):
         self._origin = origin
-        self._ids: list[pa.Array] = []
+        self._ids, self._plain = array("q"), array("q")
 
     def __call__(self, table: pa.Table) -> None:
         """Take in the next batch of whole units, also of those who withdrew: they may be there in two spellings."""
-        self._ids.append(pc.unique(table["unit_id"]))
+        ids = pc.unique(table["unit_id"])
+        plain = pc.utf8_trim_whitespace(pc.utf8_normalize(ids, form="NFKC"))
+        for pattern in (r"^([0-9]+)\.0*$", r"^0+([0-9]+)$"):
+            plain = pc.replace_substring_regex(plain, pattern=pattern, replacement=r"\1")
+        self._ids.extend(map(hash, ids.to_pylist()))
+        self._plain.extend(map(hash, plain.to_pylist()))
 
     def finish(self) -> None:
         """Compare all ids; call it after the last batch.
@@ -277,11 +286,9 @@ class SpellingCheck:
         Raises:
             PipelineError: if two are one. They are counted and not named, as an id may name a person.
         """
-        ids = pc.unique(pa.chunked_array(self._ids, pa.string()))
-        plain = pc.utf8_trim_whitespace(pc.utf8_normalize(ids, form="NFKC"))
-        for pattern in (r"^([0-9]+)\.0*$", r"^0+([0-9]+)$"):
-            plain = pc.replace_substring_regex(plain, pattern=pattern, replacement=r"\1")
-        if again := len(ids) - pc.count_distinct(plain).as_py():
+        # Sorted, as np.unique takes ten times as long for as many numbers.
+        ids, plain = (np.count_nonzero(np.diff(np.sort(hashes))) for hashes in (self._ids, self._plain))
+        if again := ids - plain:
             raise PipelineError(
                 f"{self._origin}: found ids of units ({again}) that differ from another one in blanks around it, zeros "
                 "in front, `.0` at the end or Unicode form alone, so that one person would be two; allowed: each "

@@ -258,7 +258,7 @@ class _Noise(VectorizedActionNoise):
 class RecordingEnvs(VecEnv):
     """Copies of one environment side by side, which record every step that they are asked to take.
 
-    Gymnasium's ``SyncVectorEnv`` steps them, 2.5 times as fast as stable-baselines3's own. Recording sits at the
+    `vector_env` makes them; Gymnasium's steps are 2.5 times as fast as stable-baselines3's own. Recording sits at the
     environment's own boundary, so an episode holds the clipped action that was executed, the raw reward and the true
     last observation, even if the learner changes them.
 
