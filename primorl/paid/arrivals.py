@@ -13,7 +13,7 @@ from primorl.base.errors import PipelineError
 from primorl.base.paths import ARRIVALS, WITHDRAWALS
 from primorl.config.params import Params
 from primorl.data.identity.consent import IdList, read_ids
-from primorl.data.identity.membership import id_digests, population_digest, project_secret
+from primorl.data.identity.membership import SpellingCheck, id_digests, population_digest, project_secret
 from primorl.online.learning import ONE_USER
 from primorl.privacy.ledger.history import Version
 
@@ -47,7 +47,7 @@ class Arrivals:
         """Read or make the list of arrivals, and put them into cohorts.
 
         Raises:
-            PipelineError: the list cannot be read, or holds too few people for one cohort.
+            PipelineError: the list cannot be read, spells one id in two ways, or holds too few people for one cohort.
         """
         asked = params.online
         if asked.arrivals is None:
@@ -55,6 +55,9 @@ class Arrivals:
         else:
             listed = read_ids(asked.arrivals, ARRIVALS, f"{_KEY}.arrivals")
             ids = [one for one in listed if one][: asked.users]
+            check = SpellingCheck(asked.arrivals)
+            check(pa.table({"unit_id": pa.array(ids, pa.string())}))
+            check.finish()
         population, unit = _population(params)
         shared = unit != ONE_USER
         cohorts = in_cohorts(ids, asked.cohort, asked.appearances, _withdrawn(params, ids) if shared else ())

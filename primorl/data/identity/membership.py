@@ -256,8 +256,9 @@ class DuplicateCheck:
 class SpellingCheck:
     """Refuses two ids of units that are written differently and are one: their owner would be two units.
 
-    Ids are one where they agree without blanks around them, without zeros in front of digits and ``.0`` behind them,
-    and in one Unicode form. Case tells people apart.
+    Ids are one where they agree without blanks around them and second ones within, without invisible characters (a
+    byte order mark, a zero-width blank), without zeros in front of digits and ``.0`` or ``,0`` behind them, and in one
+    Unicode form. Case tells people apart.
 
     Args:
         origin: the file or folder that errors name.
@@ -278,12 +279,15 @@ class SpellingCheck:
             PipelineError: if two are one. They are counted and not named, as an id may name a person.
         """
         ids = pc.unique(pa.chunked_array(self._ids, pa.string()))
-        plain = pc.utf8_trim_whitespace(pc.utf8_normalize(ids, form="NFKC"))
-        for pattern in (r"^([0-9]+)\.0*$", r"^0+([0-9]+)$"):
+        plain = pc.utf8_normalize(ids, form="NFKC")
+        for pattern, kept in ((r"[\p{Cf}\x00]+", ""), (r"\s+", " ")):
+            plain = pc.replace_substring_regex(plain, pattern=pattern, replacement=kept)
+        plain = pc.utf8_trim_whitespace(plain)
+        for pattern in (r"^([0-9]+)[.,]0*$", r"^0+([0-9]+)$"):
             plain = pc.replace_substring_regex(plain, pattern=pattern, replacement=r"\1")
         if again := len(ids) - pc.count_distinct(plain).as_py():
             raise PipelineError(
                 f"{self._origin}: found ids of units ({again}) that differ from another one in blanks around it, zeros "
-                "in front, `.0` at the end or Unicode form alone, so that one person would be two; allowed: each "
-                "person's id in one spelling in all files; correct the unit column"
+                "in front, `.0` at the end, invisible characters or Unicode form alone, so that one unit would be two; "
+                "allowed: each unit's id in one spelling in all files; correct them"
             )
