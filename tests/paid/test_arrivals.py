@@ -82,6 +82,9 @@ def test_people_of_the_log_are_recognised_where_the_unit_is_a_person(project: Pa
     assert not digests(version.members) & digests(log.to_bytes())
     withdrawn = asking(unit="person", arrivals=TODAY, gone="data/withdrawals/gone")
     assert Arrivals.of(withdrawn).cohorts == ((0, 2),), "who withdrew from the log is not met"
+    Path(TODAY).write_text("p1\np2 \np3\n")
+    with pytest.raises(PipelineError, match=rf"{TODAY}: found ids of units"):
+        Arrivals.of(withdrawn)
 
 
 def test_a_wrong_list_is_one_clear_error(project: Path) -> None:
