@@ -63,7 +63,7 @@ def summary(
 
 
 def _mention_later_charges(charges: int) -> None:
-    """Print the account by now where the ledger has more charges than the results counted."""
+    """Print the account by now where the ledger has more charges than the results counted, a warning where fewer."""
     from primorl.config.params import load_reading
     from primorl.paid.ledger_place import ledger_url
     from primorl.privacy.ledger.store import Store
@@ -73,8 +73,15 @@ def _mention_later_charges(charges: int) -> None:
     with suppress(PipelineError):  # other commands say what is wrong with a ledger
         reading = load_reading()
         with closing(Store(ledger_url(reading), read_only=True)) as store:
-            bodies = "\n".join(record.body for record in store.read())
-        if bodies.count('"kind":"reserved"') <= charges:  # of all datasets; what follows imports the accountant
+            records = store.read()
+        count = sum('"kind":"reserved"' in record.body for record in records)  # of all datasets
+        if records and count < charges:
+            print(
+                f"warning: the ledger has fewer charges ({count}) than these results counted ({charges}): it was cut, "
+                "or is another one; `primorl ledger verify`",
+                file=sys.stderr,
+            )
+        if count <= charges:  # what follows imports the accountant
             return
         from primorl.data.storage.schema import Manifest
         from primorl.paid.accounts import begun_ledger, dataset_version

@@ -12,8 +12,8 @@ import pyarrow as pa
 from primorl.base.errors import PipelineError
 from primorl.base.paths import ARRIVALS, WITHDRAWALS
 from primorl.config.params import Params
-from primorl.data.identity.consent import IdList, read_ids
-from primorl.data.identity.membership import id_digests, population_digest, project_secret
+from primorl.data.identity.consent import read_ids
+from primorl.data.identity.membership import SpellingCheck, id_digests, population_digest, project_secret
 from primorl.online.learning import ONE_USER
 from primorl.privacy.ledger.history import Version
 
@@ -47,7 +47,8 @@ class Arrivals:
         """Read or make the list of arrivals, and put them into cohorts.
 
         Raises:
-            PipelineError: the list cannot be read, or holds too few people for one cohort.
+            PipelineError: the list cannot be read, holds too few people for one cohort, or spells an id in two ways, or
+                in another one than the list of who withdrew.
         """
         asked = params.online
         if asked.arrivals is None:
@@ -57,7 +58,11 @@ class Arrivals:
             ids = [one for one in listed if one][: asked.users]
         population, unit = _population(params)
         shared = unit != ONE_USER
-        cohorts = in_cohorts(ids, asked.cohort, asked.appearances, _withdrawn(params, ids) if shared else ())
+        withdrawn = _withdrawn(params) if shared else set()
+        check = SpellingCheck(asked.arrivals)
+        check(pa.table({"unit_id": pa.array([*ids, *withdrawn], pa.string())}))
+        check.finish()
+        cohorts = in_cohorts(ids, asked.cohort, asked.appearances, withdrawn)
         if not cohorts:
             raise PipelineError(
                 f"{_KEY}.cohort: found {asked.cohort}, and {len(set(ids))} different users come"
@@ -144,9 +149,6 @@ def _population(params: Params) -> tuple[str, str]:
     return own, params.chosen.unit
 
 
-def _withdrawn(params: Params, ids: list[str]) -> set[str]:
-    if params.chosen.ingestion.exclude_units is None:
-        return set()
-    listed = IdList(params.chosen.ingestion.exclude_units, WITHDRAWALS, "ingestion.exclude_units")
-    found = listed.contains(pa.array(ids, pa.string()))
-    return {one for one, out in zip(ids, found.tolist(), strict=True) if out}
+def _withdrawn(params: Params) -> set[str]:
+    listed = params.chosen.ingestion.exclude_units
+    return set() if listed is None else set(read_ids(listed, WITHDRAWALS, "ingestion.exclude_units")) - {""}

@@ -82,6 +82,9 @@ def test_people_of_the_log_are_recognised_where_the_unit_is_a_person(project: Pa
     assert not digests(version.members) & digests(log.to_bytes())
     withdrawn = asking(unit="person", arrivals=TODAY, gone="data/withdrawals/gone")
     assert Arrivals.of(withdrawn).cohorts == ((0, 2),), "who withdrew from the log is not met"
+    Path(TODAY).write_text("p1\np2 \np3\n")
+    with pytest.raises(PipelineError, match=rf"{TODAY}: found ids of units"):
+        Arrivals.of(withdrawn)
 
 
 def test_a_wrong_list_is_one_clear_error(project: Path) -> None:
@@ -90,6 +93,8 @@ def test_a_wrong_list_is_one_clear_error(project: Path) -> None:
         ("data/elsewhere", b"1\n2\n", "online.arrivals: found 'data/elsewhere'; allowed is a file in data/arrivals"),
         (TODAY, b"1\n1\n1\n", "online.cohort: found 2, and 1 different users come"),
         (TODAY, b"\xff\xfe1", f"{TODAY}: not UTF-8 text"),
+        (TODAY, b"17\n18\n17.0\n19\n", rf"{TODAY}: found ids of units \(1\)"),
+        (TODAY, b"p1\np2\np1 \np3\n", rf"{TODAY}: found ids of units \(1\)"),
     ):
         if content is not None:
             Path(name).write_bytes(content)

@@ -5,6 +5,7 @@ import json
 import pickle
 import re
 import shutil
+import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -453,3 +454,8 @@ def test_summary_says_what_was_charged_since(project: Path, capsys: pytest.Captu
         ledger.reserve(request, None)
     assert cli.main(["summary"]) == 0
     assert "since then more was charged" in capsys.readouterr().err
+    with closing(sqlite3.connect(".primorl/ledger.db")) as database:
+        database.execute('DELETE FROM ledger_records WHERE body LIKE \'%"kind":"reserved"%\'')
+        database.commit()
+    assert cli.main(["summary"]) == 0
+    assert "fewer charges (0) than these results counted" in capsys.readouterr().err

@@ -257,8 +257,9 @@ class DuplicateCheck:
 class SpellingCheck:
     """Refuses two ids of units that are written differently and are one: their owner would be two units.
 
-    Ids are one where they agree without blanks around them, without zeros in front of digits and ``.0`` behind them,
-    and in one Unicode form. Case tells people apart.
+    Ids are one where they agree without blanks around them and second ones within, without invisible characters (a
+    byte order mark, a zero-width blank), without zeros in front of digits and ``.0`` or ``,0`` behind them, and in one
+    Unicode form. Case tells people apart.
 
     Only hashes are held, 16 bytes for each id. Two of 10⁷ different ids have equal ones in one ingestion of 370,000,
     which is refused, too; repeated, it passes.
@@ -274,8 +275,11 @@ class SpellingCheck:
     def __call__(self, table: pa.Table) -> None:
         """Take in the next batch of whole units, also of those who withdrew: they may be there in two spellings."""
         ids = pc.unique(table["unit_id"])
-        plain = pc.utf8_trim_whitespace(pc.utf8_normalize(ids, form="NFKC"))
-        for pattern in (r"^([0-9]+)\.0*$", r"^0+([0-9]+)$"):
+        plain = pc.utf8_normalize(ids, form="NFKC")
+        for pattern, kept in ((r"[\p{Cf}\x00]+", ""), (r"\s+", " ")):
+            plain = pc.replace_substring_regex(plain, pattern=pattern, replacement=kept)
+        plain = pc.utf8_trim_whitespace(plain)
+        for pattern in (r"^([0-9]+)[.,]0*$", r"^0+([0-9]+)$"):
             plain = pc.replace_substring_regex(plain, pattern=pattern, replacement=r"\1")
         self._ids.extend(map(hash, ids.to_pylist()))
         self._plain.extend(map(hash, plain.to_pylist()))
@@ -291,6 +295,6 @@ class SpellingCheck:
         if again := ids - plain:
             raise PipelineError(
                 f"{self._origin}: found ids of units ({again}) that differ from another one in blanks around it, zeros "
-                "in front, `.0` at the end or Unicode form alone, so that one person would be two; allowed: each "
-                "person's id in one spelling in all files; correct the unit column"
+                "in front, `.0` at the end, invisible characters or Unicode form alone, so that one unit would be two; "
+                "allowed: each unit's id in one spelling in all files; correct them"
             )

@@ -243,12 +243,16 @@ def test_choices_that_do_not_fit() -> None:
         ("P421", "P421\u00a0"),
         ("Ren\u00e9", "Rene\u0301"),
         ("0123456789012", "123456789012"),
+        ("4217", "4217,0"),
+        ("P421", "\ufeffP421"),
+        ("P421", "P4\u200b21"),
+        ("Ann Lee", "Ann  Lee"),
     ],
 )
 def test_one_person_in_two_spellings_is_not_two_units(project: Path, two: tuple[str, str]) -> None:
     """Neither where one of them withdrew: the other would stay."""
     for number, user in enumerate(two):
-        text(f"{HEADER}{user},{number},0,1.0,A,0.5,1.0,true,false\n", f"log/{number}.csv")
+        text(f'{HEADER}"{user}",{number},0,1.0,A,0.5,1.0,true,false\n', f"log/{number}.csv")
     gone = Path("data/withdrawals/gone.txt")
     gone.parent.mkdir(parents=True)
     gone.write_text(f"{two[0]}\n", encoding="utf-8")
@@ -256,6 +260,14 @@ def test_one_person_in_two_spellings_is_not_two_units(project: Path, two: tuple[
         with pytest.raises(PipelineError, match="in blanks around it, zeros in front") as refused:
             run(entry(sorted=False, ingestion={"duplicates": "allow"} | ingestion))
         assert two[0] not in str(refused.value)
+
+
+def test_one_trajectory_in_two_spellings_is_not_two_units(project: Path) -> None:
+    """An export with gaps may write its second half as ``17.0``."""
+    for number, visit in enumerate(("17", "17.0")):
+        text(f"{HEADER}P421,{visit},{number},1.0,A,0.5,1.0,true,false\n", f"log/{number}.csv")
+    with pytest.raises(PipelineError, match="so that one unit would be two"):
+        run(entry({"unit": None}, unit="trajectory", sorted=False, trajectory_ids="global"))
 
 
 def test_other_ids_are_other_people(project: Path) -> None:
