@@ -83,9 +83,10 @@ class Log:
         self._flushed = time.monotonic()
 
     def params(self, values: Mapping[str, Any]) -> None:
-        """Log parameters; nested mappings become dotted keys."""
+        """Log parameters, after the numbers that wait; nested mappings become dotted keys."""
         from mlflow.entities import Param
 
+        self.flush()
         for part in _chunks([Param(key, text) for key, text in _flatten(values)], _PARAMS_PER_BATCH):
             self.send(methodcaller("log_batch", self.run_id, params=part))
 
