@@ -116,6 +116,8 @@ class Status:
             return frozenset(json.loads(out))
         except ValueError:
             said = next((line for line in err.splitlines() if line.startswith("ERROR")), "no answer")
+            if " is busy, " in said:
+                said = "a run of DVC is under way (.dvc/tmp/rwlock); ask again when it has ended"
             raise PipelineError(f"`dvc status` fails: {said.removeprefix('ERROR: ')}") from None
 
 

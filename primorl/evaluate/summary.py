@@ -231,8 +231,8 @@ def log_summary(
         files: for both runs.
     """
     overall, plain = evaluation.overall, summary.to_json()
+    _log_choices(run, plain, fingerprint)
     for log in (run, pipeline):
-        _log_choices(log, plain, fingerprint)
         for file in files:
             log.artifact(file)
     pipeline.dataset(summary.dataset, fingerprint, {"private units": summary.units, "unit": summary.unit})
@@ -258,6 +258,7 @@ def log_summary(
         if value is not None:
             pipeline.metric(name, value)
     _log_result(pipeline, overall, score)
+    _log_choices(pipeline, plain, fingerprint)  # after its numbers: `primorl runs` lists a run that has these
     _log_curve(run, overall)
     for seed, result in zip(summary.seeds or (), evaluation.by_seed, strict=False):
         with run.nested(f"seed {seed}") as inner:

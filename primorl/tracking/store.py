@@ -24,7 +24,7 @@ from math import inf, isnan, nan
 from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import home
@@ -83,9 +83,10 @@ class Log:
         self._flushed = time.monotonic()
 
     def params(self, values: Mapping[str, Any]) -> None:
-        """Log parameters; nested mappings become dotted keys."""
+        """Log parameters, after the numbers that wait; nested mappings become dotted keys."""
         from mlflow.entities import Param
 
+        self.flush()
         for part in _chunks([Param(key, text) for key, text in _flatten(values)], _PARAMS_PER_BATCH):
             self.send(methodcaller("log_batch", self.run_id, params=part))
 
@@ -374,8 +375,11 @@ def results(params: Params, *, most_epsilon: float | None, sweeps: bool) -> list
         PipelineError: there is no store, or it cannot be used.
     """
     uri, of = store_uri(params), (params.tracking.experiment or params.dataset, params.dataset)
-    file = Path(uri.removeprefix("sqlite:///").partition("?")[0]) if uri.startswith("sqlite:///") else None
+    scheme, _, path = uri.partition(":///")
+    file = Path(unquote(path.partition("?")[0])) if scheme.startswith("sqlite") else None  # as SQLAlchemy reads it
     if file is not None and not file.exists():
+        if params.tracking.uri is not None:
+            raise PipelineError(f"tracking.uri: {file}: not there; correct it, or run `dvc repro`, which makes it")
         raise PipelineError("mlflow.db: not there: nothing was run yet; run `dvc repro`")
     try:
         runs = _in_client(uri, *of) if file is None else _in_file(file, *of)

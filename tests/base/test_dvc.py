@@ -1,5 +1,6 @@
 """What DVC is asked for, and what a stage leaves behind under real DVC when it fails or its dataset is swapped."""
 
+import json
 import os
 import shutil
 import sys
@@ -75,6 +76,12 @@ def test_a_project_is_asked_and_restored(project: Path, monkeypatch: pytest.Monk
         assert changed_params() == [f"params.yaml: {said}"]
     Path("params.yaml").write_text("word: two\n")
     assert changed_stages() == {"make"}
+    lock = Path(".dvc/tmp/rwlock")
+    before = lock.read_text()
+    lock.write_text(json.dumps({"write": {str(project / "made/single"): {"pid": os.getpid(), "cmd": "dvc repro"}}}))
+    with pytest.raises(PipelineError, match="`dvc status` fails: a run of DVC is under way"):
+        changed_stages()
+    lock.write_text(before)
     assert changed_params() == ['params.yaml: word: "one" → "two"']
     assert run_dvc(project, "repro", "--single-item", "make").returncode == 0
     assert (changed_params(), remade_inputs()) == ([], ["made/single"])

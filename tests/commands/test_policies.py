@@ -258,7 +258,11 @@ def test_each_result_is_listed_once_and_the_best_that_compares_first(
     write_settings(project_settings())
     assert primorl("runs", "--max-epsilon", "-1")[2].startswith("error: --max-epsilon: found -1; allowed is a finite")
     assert primorl("runs", "--max-epsilon", "0")[2].startswith("error: mlflow.db: not there")
-    assert not Path("mlflow.db").exists()
+    for named, missing in (("sqlite:///other.db", "other.db"), ("sqlite+pysqlite:///a%20b.db", "a b.db")):
+        write_settings(project_settings() | {"tracking": {"uri": named, "experiment": None}})
+        assert f"error: tracking.uri: {Path(missing).resolve()}: not there" in primorl("runs")[2]
+    write_settings(project_settings())
+    assert not list(Path().glob("*.db"))
     write_json(Path("mlflow.db"), {"not": "a database"})
     assert primorl("runs")[2].startswith("error: tracking.uri: the MLflow store")
     shutil.copy(empty_store, "mlflow.db")

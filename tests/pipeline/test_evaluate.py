@@ -27,6 +27,7 @@ from primorl.policy.exported import DeterministicPolicy, save
 from primorl.privacy.composition import composed_statement
 from primorl.privacy.statement import ProfilePoint, SpentOnDataset
 from primorl.tracking import RUN_TAGS, stage_run
+from primorl.tracking.store import results
 from tests import statements
 from tests.data.builders import INFO, episodes, table
 from tests.evaluate.conftest import random_policy
@@ -134,6 +135,8 @@ def test_the_summary_and_mlflow_say_what_the_policy_earns(project: Path, monkeyp
     selected = chosen(score={"low": -1500.0, "high": 0.0, "scale": 1000.0})
     with stage_run("evaluate", selected) as log:
         evaluate.body(selected, log)
+        (listed,) = results(selected, most_epsilon=None, sweeps=False)
+        assert None not in (listed.value, listed.epsilon), "no half of a result is listed while the stage runs"
         ((filmed, environment, policy, seed, limit),) = drawn
         assert filmed is log.pipeline, "a film of the final policy is the pipeline's"
     assert (environment, seed, limit) == ("Pendulum-v1", 9, Manifest.load(MANIFEST).info.horizon)
