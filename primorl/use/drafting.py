@@ -216,7 +216,7 @@ class Draft:
                         f"--{flag}: found {shown(column)}, which is no column; allowed are {self._listed()}"
                     )
         if self.reward is not None and (kind := self._kind(self.reward)) not in _NUMBERS:
-            remedy = "write it as 0 and 1" if kind == "truth values" else "name a column of numbers"
+            remedy = "write it as 0 and 1" if kind == "truth values" else "name one of numbers, with decimal points"
             raise PipelineError(f"--reward: found {shown(self.reward)}, a column of {kind}; {remedy}")
         if self.step is not None and (kind := self._kind(self.step)) not in (*_NUMBERS, "times"):
             raise PipelineError(
