@@ -10,11 +10,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-
-import psutil
+from typing import TYPE_CHECKING
 
 from primorl.base.files import HOST, home, workspace
 from primorl.base.paths import STATE
+
+if TYPE_CHECKING:  # an installation for policies alone does without it
+    import psutil
 
 ONE_THREAD_UP_TO = 192
 """Units of a layer up to which small networks train on one thread: a second one costs more than it saves."""
@@ -27,13 +29,15 @@ def collect_garbage_rarely() -> None:
     atexit.register(gc.freeze)
 
 
-def mark(process: psutil.Process) -> str:
+def mark(process: "psutil.Process") -> str:
     """A process by machine, number and start time. Numbers are used again, so a number alone is not enough."""
     return f"{HOST}:{process.pid}:{process.create_time():.2f}"
 
 
 def is_alive(known: str) -> bool:
     """Whether the process with a mark runs on this machine."""
+    import psutil
+
     try:
         return mark(psutil.Process(int(known.split(":")[1]))) == known
     except (psutil.Error, ValueError):

@@ -17,6 +17,7 @@ from primorl.engine import local_update
 from primorl.engine.local_update import Kernel
 from primorl.engine.rounds import Rounds, check_independence, check_setup, chunk_sizes, chunks
 from primorl.engine.settings import Execution
+from primorl.model import workspace
 from primorl.model.architecture import Architecture
 from primorl.model.ensemble import Normaliser
 from primorl.model.features import Polynomials
@@ -79,7 +80,7 @@ def test_the_check_passes_here_and_without_gaps_the_last_bits_would_differ(
     check_independence(Kernel(shape, local, clip), range(1, 20), 7)
     if kind in ("discrete actions", "linear", "linear actions", "linear logits", "linear with ends"):
         return  # without hidden layers no bits differ, or on some processors alone
-    monkeypatch.setattr(local_update, "_GAP", 0)
+    monkeypatch.setattr(workspace, "_GAP", 0)
     batches, start = batches_of(shape, [2] * 15, 7), weights_of(shape)
     whole = Kernel(shape, local, clip).updates(start, batches)
     few = [Kernel(shape, local, clip).updates(start, some(batches, range(n), 2)) for n in range(2, 15)]
