@@ -1,23 +1,19 @@
 """Online private updates beside a loop over the users.
 
-python -m benchmarks.speed.online [--threads 1]
+python -m benchmarks.speed.online
 
 What is timed is one whole update of a cohort: advantages, every user's vector, clip, sum and noise. The loop
 (`tests.online.reference`) makes one user's vector after the other: returns and advantages step by step over Python's
-numbers, log-probabilities and gradients by autograd, the layers being its leaves. The mechanism is the same. The loop
-has one thread, on which it is fastest. Seconds of one thread are the processor's, those of several the wall's; the
-least of several repeats, in turns, counts.
+numbers, log-probabilities and gradients by autograd, the layers being its leaves. The mechanism is the same.
+Both have one thread.
 """
 
-import argparse
-import time
-from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from benchmarks.machine import row, write
+from benchmarks.machine import interleaved, row, write
 from primorl.online.learning import PARAMETERS, Cohort, Trajectories, Update, online_plan
 from primorl.online.network import PolicyNetwork
 from primorl.online.updates import DPPG, NaturalGradientByDescent, PolicyGradient, Rebel
@@ -35,26 +31,19 @@ UPDATES: tuple[Update, ...] = (
 
 def main() -> None:
     """Check that both agree, time them, keep the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=1)
-    threads = parser.parse_args().threads
-    rows = [measured(update, steps, threads) for steps in STEPS for update in UPDATES]
-    write("online" if threads == 1 else f"online_{threads}_threads", rows)
-
-
-def measured(update: Update, steps: int, threads: int) -> dict[str, object]:
-    """One update, beside the loop."""
     torch.set_num_threads(1)
+    write("online", [measured(update, steps) for steps in STEPS for update in UPDATES])
+
+
+def measured(update: Update, steps: int) -> dict[str, object]:
+    """One update, beside the loop."""
     met, theta = cohort(steps), NETWORK.initial(0)
     fast, slow = (made(each, met, theta, 0.0) for each in (update, Looped(update)))
     torch.testing.assert_close(fast, slow, rtol=1e-3, atol=1e-5)
-    clock = time.process_time if threads == 1 else time.perf_counter
     works = partial(made, update, met, theta, 1.0), partial(made, Looped(update), met, theta, 1.0)
-    ours, loop = least(works, (threads, 1), clock)
-    torch.set_num_threads(threads)
+    ours, loop = interleaved(works, REPEATS)
     what = f"{update.name}, {USERS} users, {steps} steps, {NETWORK.parameters:,} parameters"
-    command = f"python -m benchmarks.speed.online --threads {threads}"
-    return row(command, what, ours, loop, "a loop over the users", loop / ours, "s")
+    return row("python -m benchmarks.speed.online", what, ours, loop, "a loop over the users", loop / ours, "s")
 
 
 def made(update: Update, met: Trajectories, theta: Tensor, z: float) -> Tensor:
@@ -62,18 +51,6 @@ def made(update: Update, met: Trajectories, theta: Tensor, z: float) -> Tensor:
     releases = update.releases
     plan = online_plan(users=USERS, cohort=USERS, noise_multiplier=z, releases=releases, appearances=1, delta=1e-5)
     return update.updated(NETWORK, {PARAMETERS: theta}, met, Cohort(plan, releases), 0)[PARAMETERS]
-
-
-def least(works: Sequence[Callable[[], object]], threads: Sequence[int], clock: Callable[[], float]) -> list[float]:
-    """The least time of each work, called in turns, each with its threads."""
-    times: list[list[float]] = [[] for _ in works]
-    for _ in range(REPEATS):
-        for work, count, mine in zip(works, threads, times, strict=True):
-            torch.set_num_threads(count)
-            started = clock()
-            work()
-            mine.append(clock() - started)
-    return [min(mine) for mine in times]
 
 
 def cohort(steps: int) -> Trajectories:

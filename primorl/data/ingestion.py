@@ -69,8 +69,7 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset, public_colum
     ):
         rows = 0
         for everybody in tables:
-            if info.unit != "trajectory" or isinstance(reader, TabularReader):  # others number trajectories
-                check_spelling(everybody)
+            check_spelling(everybody)
             table = gone.drop(everybody)
             if table.num_rows == 0:
                 continue

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -84,12 +85,12 @@ class Looped:
         if isinstance(update, Rebel):
             point = theta
             for _ in range(update.steps):
-                step = mean(lambda user, at=point: user.regression_on_pairs(update, theta, at))  # type: ignore[misc]
+                step = mean(partial(_User.regression_on_pairs, update=update, start=theta, theta=point))
                 point = point + update.step_size * step
             return {PARAMETERS: point}
         direction = torch.zeros_like(theta)
         for _ in range(update.steps):
-            step = mean(lambda user, at=direction: user.regression_on_scores(theta, at))  # type: ignore[misc]
+            step = mean(partial(_User.regression_on_scores, theta=theta, direction=direction))
             direction = direction + update.step_size * step
             direction = direction * min(1.0, update.ball / float(direction.norm()))
         return {PARAMETERS: theta + update.learning_rate * direction}

@@ -82,7 +82,7 @@ class Lstd(ModelCorrection):
         here, gap, error = torch.split(found, [size, size, 1], -1)
         weighted = here * row_shares(problem, episodes)[..., None]
         matrices = torch.einsum("umi,umj->uij", weighted, gap).flatten(1)
-        return torch.cat((matrices, torch.einsum("umi,umj->ui", weighted, error)), 1)
+        return torch.cat((matrices, torch.einsum("umi,um->ui", weighted, error[..., 0])), 1)
 
     def stepped(self, problem: Problem, values: Values, released: Tensor, done: int) -> dict[str, Tensor]:
         """Solve for θ and η by the noisy A and b."""
