@@ -39,7 +39,9 @@ def commit() -> str:
     return subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=ROOT, text=True).strip()
 
 
-def interleaved(works: Sequence[Callable[[], object]], repeats: int, *, warm: bool = True) -> list[float]:
+def interleaved(
+    works: Sequence[Callable[[], object]], repeats: int, *, warm: bool = True
+) -> list[float]:
     """The median wall time of each work, called in turns, so that a slow minute of the machine falls on all of them."""
     for work in works if warm else ():
         work()
@@ -53,7 +55,13 @@ def interleaved(works: Sequence[Callable[[], object]], repeats: int, *, warm: bo
 
 
 def row(
-    command: str, what: str, ours: float, peer: float | None, peer_name: str | None, ratio: float | None, unit: str
+    command: str,
+    what: str,
+    ours: float,
+    peer: float | None,
+    peer_name: str | None,
+    ratio: float | None,
+    unit: str,
 ) -> dict[str, object]:
     """One line of the results, made on this machine by ``command``; None: there is no peer."""
     return {
@@ -71,7 +79,9 @@ def row(
 def read(name: str) -> list[dict[str, Any]]:
     """Rows on disk; none where the file is not there."""
     file = RESULTS / f"{name}.json"
-    rows: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+    rows: list[dict[str, Any]] = (
+        json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+    )
     return rows
 
 
@@ -88,7 +98,9 @@ def write(name: str, rows: list[dict[str, Any]]) -> None:
 
     keep(name, rows)
     for row in rows:
-        beside = "" if row["peer"] is None else f", peer {row['peer']:.4g}, ratio {row['ratio']:.3g}"
+        beside = (
+            "" if row["peer"] is None else f", peer {row['peer']:.4g}, ratio {row['ratio']:.3g}"
+        )
         print(f"{row['what']}: {row['ours']:.4g} {row['unit']}{beside}")
     tables.main()
 

@@ -27,9 +27,13 @@ MEALS = {"none": 0.0, "snack": 1.5, "meal": 4.0}  # mmol/L that the next hour ad
 
 def main() -> None:
     """Invent the patients and write one file for each year."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--patients", type=int, default=1000)
-    parser.add_argument("--judge", nargs="+", metavar="FOLDER", help="write no log, but judge these policies")
+    parser.add_argument(
+        "--judge", nargs="+", metavar="FOLDER", help="write no log, but judge these policies"
+    )
     parser.add_argument("--meds", action="store_true", help="write events, in a folder of its own")
     arguments = parser.parse_args()
     if arguments.judge:
@@ -49,7 +53,9 @@ def main() -> None:
         with (FOLDER / f"{year}.csv").open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(HEADER)
-            writer.writerows([[row[0].isoformat(), *row[1:]] for row in rows if row[0].year == year])
+            writer.writerows(
+                [[row[0].isoformat(), *row[1:]] for row in rows if row[0].year == year]
+            )
 
 
 def _write_meds(rows: list[list[Any]], generator: np.random.Generator) -> None:
@@ -73,10 +79,18 @@ def _write_meds(rows: list[list[Any]], generator: np.random.Generator) -> None:
             events.append((patient, time + timedelta(minutes=1), "INSULIN", dose))
     events.sort(key=lambda event: event[:2])
     columns = zip(*events, strict=True)
-    types = {"subject_id": pa.int64(), "time": pa.timestamp("us"), "code": pa.string(), "numeric_value": pa.float32()}
+    types = {
+        "subject_id": pa.int64(),
+        "time": pa.timestamp("us"),
+        "code": pa.string(),
+        "numeric_value": pa.float32(),
+    }
     shard = MEDS / "data/train/0.parquet"
     shard.parent.mkdir(parents=True, exist_ok=True)
-    made = {name: pa.array(column, kind) for (name, kind), column in zip(types.items(), columns, strict=True)}
+    made = {
+        name: pa.array(column, kind)
+        for (name, kind), column in zip(types.items(), columns, strict=True)
+    }
     pq.write_table(pa.table(made), shard)
 
 
@@ -87,7 +101,14 @@ def _stay(generator: np.random.Generator, patient: int, stay: int) -> list[list[
     rows: list[list[object]] = []
     for hour in range(HOURS + 1):
         meal = str(generator.choice(list(MEALS), p=[0.6, 0.2, 0.2]))
-        observed = [start + timedelta(hours=hour), patient, stay, round(glucose, 2), round(on_board, 2), meal]
+        observed = [
+            start + timedelta(hours=hour),
+            patient,
+            stay,
+            round(glucose, 2),
+            round(on_board, 2),
+            meal,
+        ]
         if hour == HOURS:
             rows.append([*observed, "", ""])
             break
@@ -125,7 +146,9 @@ def _judge(folders: list[str], stays: int = 2000) -> None:
             policy.act([glucose, on_board, *one_hot[names.index(meal)]])[0]
         )
 
-    judged = {"today": lambda generator, glucose, on_board, meal: _usual_dose(generator, glucose, meal)}
+    judged = {
+        "today": lambda generator, glucose, on_board, meal: _usual_dose(generator, glucose, meal)
+    }
     for name, dose in (judged | {folder: of(folder) for folder in folders}).items():
         generator, returns = np.random.default_rng(1), np.zeros(stays)
         for stay in range(stays):

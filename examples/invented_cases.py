@@ -40,10 +40,14 @@ Dose = Callable[[np.ndarray, int, np.random.Generator], float]
 
 def main() -> None:
     """Invent the cases, or judge policies."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--patients", type=int, default=3000)
     parser.add_argument("--out", type=Path, default=FOLDER)
-    parser.add_argument("--judge", nargs="+", metavar="FOLDER", help="write no case, but judge these policies")
+    parser.add_argument(
+        "--judge", nargs="+", metavar="FOLDER", help="write no case, but judge these policies"
+    )
     arguments = parser.parse_args()
     if arguments.judge:
         return judge(arguments.judge)
@@ -78,10 +82,14 @@ def controller(generator: np.random.Generator) -> Dose:
     return lambda seen, since, drawn: float(base + gain * (seen[2] - 50) + noise * drawn.normal())
 
 
-def anaesthesia(env: Any, person: int, generator: np.random.Generator, dose: Dose) -> list[list[object]]:
+def anaesthesia(
+    env: Any, person: int, generator: np.random.Generator, dose: Dose
+) -> list[list[object]]:
     """The rows of one case: BIS in every row, concentrations every minute, the rate where it was set."""
     observation, _ = env.reset(seed=person)
-    env.unwrapped._rng = np.random.default_rng(generator.integers(2**31))  # the same person, another day
+    env.unwrapped._rng = np.random.default_rng(
+        generator.integers(2**31)
+    )  # the same person, another day
     rows: list[list[object]] = []
     rate, wait, since, ended = 0.0, 0, 0, False
     for step in range(STEPS + 1):
@@ -93,7 +101,11 @@ def anaesthesia(env: Any, person: int, generator: np.random.Generator, dose: Dos
             decided = f"{rate:.2f}"
             steady = 40 <= observation[2] <= 60
             wait = since = int(generator.integers(4, 11) if steady else generator.integers(1, 4))
-        drug = [f"{value:.3f}" for value in observation[:2]] if step % 2 == 0 or decided or ended else ["", ""]
+        drug = (
+            [f"{value:.3f}" for value in observation[:2]]
+            if step % 2 == 0 or decided or ended
+            else ["", ""]
+        )
         rows.append([step * STEP, *drug, f"{observation[2]:.1f}", decided])
         if ended:
             break

@@ -38,10 +38,14 @@ class RunningMean(DataclassState):
 def make_plan(people: int) -> Plan:
     """Eight rounds over a quarter of the people each, every person clipped to norm 1, for ε = 2 in all."""
     noise = solve_noise_multiplier(2.0, BUDGET.delta, sampling_probability=0.25, rounds=8)
-    return Plan(people, "person", PoissonSampler(0.25), L2Clip(1.0), noise, rounds=8, delta=BUDGET.delta)
+    return Plan(
+        people, "person", PoissonSampler(0.25), L2Clip(1.0), noise, rounds=8, delta=BUDGET.delta
+    )
 
 
-def private_mean(plan: Plan, ids: list[str], read: Callable[[], Tensor], secret: bytes, folder: Path) -> Tensor:
+def private_mean(
+    plan: Plan, ids: list[str], read: Callable[[], Tensor], secret: bytes, folder: Path
+) -> Tensor:
     """Pay, release, and write ``privacy.json`` in ``folder``; run again after a kill, it resumes at no cost."""
     digests = [hmac.digest(secret, name.encode(), "sha256") for name in sorted(ids)]
     members = b"".join(digest[:16] for digest in digests)
@@ -49,21 +53,36 @@ def private_mean(plan: Plan, ids: list[str], read: Callable[[], Tensor], secret:
     identity = repr((data.fingerprint, plan.sampler, plan.clip, plan.noise_multiplier, plan.rounds))
     request = Request(data, "people", "private_mean", identity, plan.event, plan.delta, None, None)
     with (
-        closing(Ledger.open(f"sqlite:///{folder}/ledger.db", secret=secret, anchor=folder / "ledger.head")) as ledger,
+        closing(
+            Ledger.open(
+                f"sqlite:///{folder}/ledger.db", secret=secret, anchor=folder / "ledger.head"
+            )
+        ) as ledger,
         pay_or_resume(
-            ledger, request, BUDGET, folder / "checkpoints", RunningMean(torch.zeros(2)), RunningMean.restore
+            ledger,
+            request,
+            BUDGET,
+            folder / "checkpoints",
+            RunningMean(torch.zeros(2)),
+            RunningMean.restore,
         ) as payment,
     ):
         state = payment.state
         while state.started < plan.rounds:
             state = replace(state, started=state.started + 1)
-            payment.save_checkpoint(state)  # the round is spent from here on, before any private number is read
+            payment.save_checkpoint(
+                state
+            )  # the round is spent from here on, before any private number is read
             clipped = plan.clip.finish(read()[plan.cohort()].double())
             (released,) = plan.release([clipped.sum(0)])
             state = replace(state, total=state.total + released, done=state.done + 1)
         payment.save_checkpoint(replace(state, finished=True))
-        statement = plan.statement(dataset_fingerprint=data.fingerprint, public_assumptions=["the number of people"])
-        statement = statement.with_payment(payment.charge.id, spent_on_dataset(ledger, data, BUDGET.delta))
+        statement = plan.statement(
+            dataset_fingerprint=data.fingerprint, public_assumptions=["the number of people"]
+        )
+        statement = statement.with_payment(
+            payment.charge.id, spent_on_dataset(ledger, data, BUDGET.delta)
+        )
         statement.write(folder)
         ledger.commit(payment.charge.id)
     return state.total / max(1, state.done)

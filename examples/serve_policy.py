@@ -65,21 +65,27 @@ class Handler(BaseHTTPRequestHandler):
         try:
             asked = json.loads(self.rfile.read(int(length)))
         except (ValueError, RecursionError):
-            return HTTPStatus.BAD_REQUEST, {"error": "found no JSON; allowed is an object with a key observation"}
+            return HTTPStatus.BAD_REQUEST, {
+                "error": "found no JSON; allowed is an object with a key observation"
+            }
         observation = asked.get("observation") if isinstance(asked, dict) else None
         if isinstance(observation, dict):
             fits = not any(isinstance(value, list | dict) for value in observation.values())
         else:
-            fits = isinstance(observation, list) and all(type(value) in (int, float) for value in observation)
+            fits = isinstance(observation, list) and all(
+                type(value) in (int, float) for value in observation
+            )
         if not fits:
             names = ", ".join(self.policy.observation_names) or "no names"
-            allowed = (
-                f"allowed is a list of {self.policy.observation_size} numbers, or an object with numbers by {names}"
-            )
-            return HTTPStatus.UNPROCESSABLE_ENTITY, {"error": f"observation: found no list of numbers; {allowed}"}
+            allowed = f"allowed is a list of {self.policy.observation_size} numbers, or an object with numbers by {names}"
+            return HTTPStatus.UNPROCESSABLE_ENTITY, {
+                "error": f"observation: found no list of numbers; {allowed}"
+            }
         try:
             action = self.policy.act(observation)
-            answer: dict[str, Any] = {"action": action if isinstance(action, int) else action.tolist()}
+            answer: dict[str, Any] = {
+                "action": action if isinstance(action, int) else action.tolist()
+            }
             if self.policy.action_names and isinstance(action, int):
                 answer["action_name"] = self.policy.action_names[action]
         except OutsideRangeError as outside:
@@ -96,22 +102,32 @@ def server(policy: Policy, host: str, port: int) -> ThreadingHTTPServer:
 
 def main() -> None:
     """Serve until Ctrl-C."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--policy", default="models/policy", metavar="DIR")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default: this machine only)")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen at (default: this machine only)"
+    )
     parser.add_argument("--port", type=int, default=8000, help="0: a free one")
-    parser.add_argument("--against-advice", action="store_true", help="serve it although its run advises against it")
+    parser.add_argument(
+        "--against-advice", action="store_true", help="serve it although its run advises against it"
+    )
     arguments = parser.parse_args()
     try:
         policy = primorl.load_policy(arguments.policy, against_advice=arguments.against_advice)
         with server(policy, arguments.host, arguments.port) as serving:
             what = f"{arguments.policy}{label(Path(arguments.policy))}"
-            print(f"serving {what} at http://{arguments.host}:{serving.server_port}/act", flush=True)
+            print(
+                f"serving {what} at http://{arguments.host}:{serving.server_port}/act", flush=True
+            )
             serving.serve_forever()
     except PipelineError as wrong:
         sys.exit(f"error: {wrong}")
     except OSError as wrong:
-        sys.exit(f"error: --host and --port: {arguments.host}:{arguments.port}: {wrong.strerror or wrong}")
+        sys.exit(
+            f"error: --host and --port: {arguments.host}:{arguments.port}: {wrong.strerror or wrong}"
+        )
     except KeyboardInterrupt:
         print("stopped")
 

@@ -25,11 +25,15 @@ ID_DIGITS = 12  # to which ingest pads ids of digits only
 
 def main() -> None:
     """Read, sort and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("source", help="the log, a folder or a pattern of Parquet files")
     parser.add_argument("target", help="a folder that is not there yet")
     parser.add_argument("--csv", action="store_true", help="SOURCE has CSV with a header")
-    parser.add_argument("--files", type=int, default=16, help="how many files to write; up to about 1 GB each")
+    parser.add_argument(
+        "--files", type=int, default=16, help="how many files to write; up to about 1 GB each"
+    )
     arguments = parser.parse_args()
     try:
         params = load()
@@ -48,13 +52,17 @@ def main() -> None:
         log = spark.read.csv(arguments.source, header=True, inferSchema=True, sep=delimiter)
     else:
         log = spark.read.parquet(arguments.source)
-    in_order(log, columns, keys, arguments.files).write.option("compression", "zstd").parquet(arguments.target)
+    in_order(log, columns, keys, arguments.files).write.option("compression", "zstd").parquet(
+        arguments.target
+    )
 
 
 def mapped(params: Params) -> tuple[list[str], list[str]]:
     """The columns that the entry maps, and of these the keys that rows are sorted by: unit, trajectory and order."""
     if not isinstance(params.chosen, TabularDataset):
-        raise PipelineError(f"datasets/{params.dataset}.yaml: source: found another than tabular, which reads logs")
+        raise PipelineError(
+            f"datasets/{params.dataset}.yaml: source: found another than tabular, which reads logs"
+        )
     columns = params.chosen.options.columns
     named = [field.column for field in fields_of(columns)]
     if isinstance(params.partition.public, PublicColumn):
@@ -67,8 +75,12 @@ def in_order(log: "DataFrame", columns: list[str], keys: list[str], files: int) 
     """The mapped columns alone; all rows of a unit in one file, files and rows in ascending order of the keys."""
     *ids, order = keys
     padded = {name: as_ingest_writes_it(log[f"`{name}`"]) for name in ids}
-    chosen = log.select(*(padded[name].alias(name) if name in padded else log[f"`{name}`"] for name in columns))
-    return chosen.repartitionByRange(files, _quoted(ids[0])).sortWithinPartitions(*map(_quoted, [*ids, order]))
+    chosen = log.select(
+        *(padded[name].alias(name) if name in padded else log[f"`{name}`"] for name in columns)
+    )
+    return chosen.repartitionByRange(files, _quoted(ids[0])).sortWithinPartitions(
+        *map(_quoted, [*ids, order])
+    )
 
 
 def as_ingest_writes_it(identity: "Column") -> Any:

@@ -39,7 +39,10 @@ def log_of(folder: Path) -> pd.DataFrame:
     """The rows of all cases in ``folder``."""
     whose = pd.read_csv(folder / "clinical_data.csv").set_index("caseid")["subjectid"]
     files = {int(path.name.partition(".")[0]): path for path in folder.glob("[0-9]*.csv*")}
-    logs = [rows_of(pd.read_csv(files[case])).assign(subjectid=subject, caseid=case) for case, subject in whose.items()]
+    logs = [
+        rows_of(pd.read_csv(files[case])).assign(subjectid=subject, caseid=case)
+        for case, subject in whose.items()
+    ]
     return pd.concat(logs, ignore_index=True)
 
 

@@ -15,8 +15,16 @@ def body(params: Params, run: StageRun) -> None:
     source = source_of(params.dataset, params.chosen)
     with replaced_directory(RAW) as fresh:
         source.collect(fresh)
-    run.params({"dataset": params.dataset, "source": params.chosen.source, "environment": params.chosen.environment})
+    run.params(
+        {
+            "dataset": params.dataset,
+            "source": params.chosen.source,
+            "environment": params.chosen.environment,
+        }
+    )
 
 
 if __name__ == "__main__":
-    sys.exit(run_stage("collect", "bring the source's raw files here: made, fetched or copied", body))
+    sys.exit(
+        run_stage("collect", "bring the source's raw files here: made, fetched or copied", body)
+    )

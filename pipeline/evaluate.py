@@ -28,7 +28,11 @@ def body(params: Params, run: StageRun) -> None:
     seconds = {stage: read_json(seconds_of(stage))["seconds"] for stage in _STAGES.split()}
     seconds["evaluate"] = round(time.perf_counter() - started, 3)
     summary = summarise(found, params, evaluation, seconds)
-    said, overall, fingerprint = summary.to_json(), evaluation.overall, found.policy.dataset_fingerprint
+    said, overall, fingerprint = (
+        summary.to_json(),
+        evaluation.overall,
+        found.policy.dataset_fingerprint,
+    )
     score = None if params.chosen.score is None else params.chosen.score.of
     with replaced_file(CURVES) as fresh:
         write_curve(fresh, overall.curve, score)
@@ -46,7 +50,9 @@ def body(params: Params, run: StageRun) -> None:
     )
     if params.chosen.environment is not None and not in_sweep():
         policy, seed = DeterministicPolicy.load(found.folder), params.evaluation.seed
-        log_episode(run.pipeline, params.chosen.environment, policy, seed, found.manifest.info.horizon)
+        log_episode(
+            run.pipeline, params.chosen.environment, policy, seed, found.manifest.info.horizon
+        )
 
 
 if __name__ == "__main__":

@@ -3,7 +3,14 @@
 import sys
 
 from pipeline.runner import run_stage
-from primorl.base.paths import BEHAVIOUR, EVALUATION_FIGURE, MODEL, PARTITIONS, POLICY, PRIVATE_EVALUATION
+from primorl.base.paths import (
+    BEHAVIOUR,
+    EVALUATION_FIGURE,
+    MODEL,
+    PARTITIONS,
+    POLICY,
+    PRIVATE_EVALUATION,
+)
 from primorl.config.params import Params, plain
 from primorl.paid.answers import nothing_asked, write_evaluation
 from primorl.policy.config import PolicyConfig

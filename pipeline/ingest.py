@@ -15,7 +15,10 @@ def body(params: Params, run: StageRun) -> None:
     """Validate and convert; only the keyed fingerprint is logged."""
     chosen, public = params.chosen, params.partition.public
     if isinstance(chosen, TabularDataset) and chosen.options.beyond_bounds == "clip":
-        print("ingest: values beyond the entry's bounds are cut, as options.beyond_bounds says", file=sys.stderr)
+        print(
+            "ingest: values beyond the entry's bounds are cut, as options.beyond_bounds says",
+            file=sys.stderr,
+        )
     info = ingest(
         RAW,
         TRAJECTORIES,

@@ -45,14 +45,24 @@ def body(params: Params, run: StageRun) -> None:
     partitions = Partitions.open(PARTITIONS, params)
     manifest, version = partitions.manifest, partitions.version
     wanted = accounts.request(
-        params, run, manifest.info.dataset, version, "optimize_mopo", dp_event.NonPrivateDpEvent(), ""
+        params,
+        run,
+        manifest.info.dataset,
+        version,
+        "optimize_mopo",
+        dp_event.NonPrivateDpEvent(),
+        "",
     )
     with closing(accounts.project_ledger(params)) as ledger:
         charge = ledger.reserve(wanted, accounts.budget(params, manifest.private_units))
         data = open_private(partitions, charge, sys.maxsize)
         assert isinstance(data, UnitStore)
-        inputs, targets, terminated = (part.to(device) for part in (*data.flat(), data.terminated()))
-        real = real_transitions(inputs, targets, terminated, Scaling.of(pessimistic, chosen.reward_scale))
+        inputs, targets, terminated = (
+            part.to(device) for part in (*data.flat(), data.terminated())
+        )
+        real = real_transitions(
+            inputs, targets, terminated, Scaling.of(pessimistic, chosen.reward_scale)
+        )
         write_trained(
             MOPO,
             released,
@@ -70,4 +80,6 @@ def body(params: Params, run: StageRun) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_stage("optimize_mopo", "Train the MOPO baseline's policy. Not private.", body, idle))
+    sys.exit(
+        run_stage("optimize_mopo", "Train the MOPO baseline's policy. Not private.", body, idle)
+    )

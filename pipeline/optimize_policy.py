@@ -13,7 +13,13 @@ from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.pessimism import PessimisticModel
 from primorl.model.termination import NONE
 from primorl.paid.compute import policy_device
-from primorl.paid.policy_fitting import PublicLog, clone_reference, fitted_policy, needs_public, unfitted
+from primorl.paid.policy_fitting import (
+    PublicLog,
+    clone_reference,
+    fitted_policy,
+    needs_public,
+    unfitted,
+)
 from primorl.policy.config import BehaviourConfig, PolicyPointer, write_pointer
 from primorl.policy.replay import ReplayBuffer
 from primorl.policy.training import Released, write_trained
@@ -22,13 +28,21 @@ from primorl.tracking import StageRun
 
 def body(params: Params, run: StageRun) -> None:
     """Train, then write ``models/policy``; variant mopo only points to where its policy will be."""
-    released = Released.read(MODEL, variant=params.dynamics.variant, environment=params.chosen.environment)
+    released = Released.read(
+        MODEL, variant=params.dynamics.variant, environment=params.chosen.environment
+    )
     if params.dynamics.variant == "mopo":
-        write_pointer(POLICY, PolicyPointer(variant="mopo", policy="models/mopo"), released.statement)
+        write_pointer(
+            POLICY, PolicyPointer(variant="mopo", policy="models/mopo"), released.statement
+        )
         return
     near_clone, cpu = BehaviourConfig.read(BEHAVIOUR).made, torch.device("cpu")
     model = GaussianEnsemble.load(MODEL, cpu)
-    public = PublicLog.open(params) if near_clone or needs_public(params, model.termination) else PublicLog(None)
+    public = (
+        PublicLog.open(params)
+        if near_clone or needs_public(params, model.termination)
+        else PublicLog(None)
+    )
     believed = public.believes(model)
     if unfitted(params):
         found = params.fitted(fitted_policy(params, public, model, near_clone=near_clone))
@@ -39,7 +53,9 @@ def body(params: Params, run: StageRun) -> None:
     device = policy_device(params.compute, len(params.policy_seeds) * max(chosen.hidden))
     if near_clone:
         released = released.with_clone(BEHAVIOUR)
-        reference = clone_reference(params, public, model if believed else model.without_head(), device)
+        reference = clone_reference(
+            params, public, model if believed else model.without_head(), device
+        )
     model = GaussianEnsemble.load(MODEL, device)
     model = model if believed else model.without_head()
     write_trained(
@@ -59,4 +75,10 @@ def body(params: Params, run: StageRun) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_stage("optimize_policy", "Train a policy in the pessimistic model; sees no private data.", body))
+    sys.exit(
+        run_stage(
+            "optimize_policy",
+            "Train a policy in the pessimistic model; sees no private data.",
+            body,
+        )
+    )

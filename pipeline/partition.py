@@ -42,7 +42,10 @@ def body(params: Params, run: StageRun) -> None:
     run.metric("public_units", manifest.public_units)
     run.tag("dataset_fingerprint", manifest.info.dataset_fingerprint)
     if manifest.public_units:
-        print(f"partition: {manifest.public_units} units are public, {PUBLIC_BY[manifest.public_by]}", file=sys.stderr)
+        print(
+            f"partition: {manifest.public_units} units are public, {PUBLIC_BY[manifest.public_by]}",
+            file=sys.stderr,
+        )
     found = objections(params, manifest, UnitStore.open(PUBLIC))
     say_public("partition", (*found.stops, *found.warnings))
 

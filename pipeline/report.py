@@ -21,4 +21,6 @@ def body(params: Params, run: StageRun) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_stage("report", "Write a report of the run: one page that needs no network.", body))
+    sys.exit(
+        run_stage("report", "Write a report of the run: one page that needs no network.", body)
+    )

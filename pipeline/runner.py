@@ -29,7 +29,9 @@ Idle = Callable[[Params], bool]
 The body of such a stage imports what is slow to load, which would take longer than the idle stage itself.
 """
 
-_BYTES_NEEDED = 32 << 20  # less free space than this would not hold a stage's log, checkpoints and small outputs
+_BYTES_NEEDED = (
+    32 << 20
+)  # less free space than this would not hold a stage's log, checkpoints and small outputs
 
 
 def run_stage(name: str, description: str, body: Body, idle: Idle | None = None) -> int:
@@ -41,12 +43,18 @@ def run_stage(name: str, description: str, body: Body, idle: Idle | None = None)
     A stage that is idle has no MLflow run: it takes less time than MLflow takes to load.
     """
     parser = argparse.ArgumentParser(prog=f"python -m pipeline.{name}", description=description)
-    parser.add_argument("--debug", action="store_true", help="show tracebacks (inside the trust boundary only)")
+    parser.add_argument(
+        "--debug", action="store_true", help="show tracebacks (inside the trust boundary only)"
+    )
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, _interrupt)  # a scheduler's stop ends the MLflow run as Ctrl-C does
+    signal.signal(
+        signal.SIGTERM, _interrupt
+    )  # a scheduler's stop ends the MLflow run as Ctrl-C does
     status = exit_status(name, lambda: _run(name, body, idle), debug=arguments.debug)
     if status != 0:
-        with suppress(OSError):  # a full disk may not have room for them; `dvc checkout` brings them back later
+        with suppress(
+            OSError
+        ):  # a full disk may not have room for them; `dvc checkout` brings them back later
             restore_outputs(name)
             if advice := hint(name):
                 print(advice, file=sys.stderr)
@@ -82,7 +90,11 @@ def _outputs(stage: str) -> list[Path]:
     except (FileNotFoundError, KeyError):
         return []
     outputs = [*listed.get("outs", []), *listed.get("metrics", []), *listed.get("plots", [])]
-    return [Path(path) for output in outputs for path in ([output] if isinstance(output, str) else output)]
+    return [
+        Path(path)
+        for output in outputs
+        for path in ([output] if isinstance(output, str) else output)
+    ]
 
 
 def _interrupt(signal_number: int, frame: FrameType | None) -> None:

@@ -12,7 +12,13 @@ from primorl.paid.compute import run_worker
 from primorl.paid.fitting import MODEL_TRAINING, check_verdict, say_fit
 from primorl.paid.partitions import Partitions
 from primorl.paid.public_checks import check_public
-from primorl.paid.training import paid_training, publish_units, work_for_first, write_model, write_public_model
+from primorl.paid.training import (
+    paid_training,
+    publish_units,
+    work_for_first,
+    write_model,
+    write_public_model,
+)
 from primorl.tracking import StageRun
 
 
@@ -27,10 +33,15 @@ def body(params: Params, run: StageRun) -> None:
         say_fit("train_model", chosen, fit)
         check_verdict(params, fit)
         next_bill(params, partitions, plan, never).refuse()
-    run.params({"seed": params.seed, "privacy": plain(chosen.privacy), "dynamics": plain(chosen.dynamics)})
+    run.params(
+        {"seed": params.seed, "privacy": plain(chosen.privacy), "dynamics": plain(chosen.dynamics)}
+    )
     run.pipeline.params(chosen.values(params.unfitted - chosen.unfitted))
     if spent is not None:
-        print("train_model: of the public units alone: no private row is read, nothing is charged", file=sys.stderr)
+        print(
+            "train_model: of the public units alone: no private row is read, nothing is charged",
+            file=sys.stderr,
+        )
         write_public_model(MODEL_TRAINING, chosen, partitions, spent, run)
         return
     run.tag("can_learn", fit.answer)
@@ -41,4 +52,8 @@ def body(params: Params, run: StageRun) -> None:
 if __name__ == "__main__":
     description = "Train the dynamics ensemble under trajectory-level differential privacy."
     worker = partial(work_for_first, stage=MODEL_TRAINING, folder=PARTITIONS)
-    sys.exit(run_worker("train_model", worker) if is_worker() else run_stage("train_model", description, body))
+    sys.exit(
+        run_worker("train_model", worker)
+        if is_worker()
+        else run_stage("train_model", description, body)
+    )

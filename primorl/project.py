@@ -95,7 +95,9 @@ class Project:
                 raise PipelineError(UNKNOWN)
             return found
 
-    def run(self, *, dataset: str | None = None, epsilon: float | None = None, **settings: Any) -> "Run":
+    def run(
+        self, *, dataset: str | None = None, epsilon: float | None = None, **settings: Any
+    ) -> "Run":
         """Run the stages whose inputs changed, and show what they print. Without any, nothing is trained or charged.
 
         Args:
@@ -129,7 +131,10 @@ class Project:
         """
         with chdir(self.folder):
             found = results(load(), most_epsilon=max_epsilon, sweeps=sweeps)
-        rows = [{key: value for key, value in asdict(each).items() if key != "settings"} for each in found]
+        rows = [
+            {key: value for key, value in asdict(each).items() if key != "settings"}
+            for each in found
+        ]
         return pd.DataFrame([row | each.settings for row, each in zip(rows, found, strict=True)])
 
 
@@ -188,7 +193,9 @@ class Run:
         target = self.project.folder / LATEST_REPORT if out is None else Path(out).resolve()
         with chdir(self.project.folder):
             if Summary.read(SUMMARY) != self.summary:
-                raise PipelineError(f"{SUMMARY}: found the results of another run; report on a run before the next one")
+                raise PipelineError(
+                    f"{SUMMARY}: found the results of another run; report on a run before the next one"
+                )
             write_report(load(), target)
         return target
 
@@ -272,6 +279,8 @@ def _spending(params: Params) -> Spending | None:
     if not account.entries:
         return None
     limit, delta = budget(params, manifest.private_units), params.privacy.budget.delta
-    charges = tuple((charge.stage, charge.time[:10], total) for charge, total in account.running(delta))
+    charges = tuple(
+        (charge.stage, charge.time[:10], total) for charge, total in account.running(delta)
+    )
     costs = {entry.charge.id: entry.cost for entry in account.entries}
     return Spending(charges, None if limit is None else limit.epsilon, delta, costs)

@@ -13,7 +13,16 @@ import torch
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256
-from primorl.base.paths import BEHAVIOUR, MANIFEST, MODEL, MOPO, POLICY, PRIVATE_EVALUATION, PUBLIC, SUMMARY
+from primorl.base.paths import (
+    BEHAVIOUR,
+    MANIFEST,
+    MODEL,
+    MOPO,
+    POLICY,
+    PRIVATE_EVALUATION,
+    PUBLIC,
+    SUMMARY,
+)
 from primorl.config.params import Params, Reading
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
@@ -34,7 +43,12 @@ from primorl.privacy.statement import FILE, Statement
 
 _STARTS = 4096  # drawn from the released first states
 _REMEDY = "run `dvc repro`"
-_OF_ANSWERS = ("spent_on_dataset", "private_evaluation", "model_verdict", "recommendation")  # keys of a summary
+_OF_ANSWERS = (
+    "spent_on_dataset",
+    "private_evaluation",
+    "model_verdict",
+    "recommendation",
+)  # keys of a summary
 
 
 @dataclass(frozen=True)
@@ -77,7 +91,9 @@ class Run:
         """
         results = Summary.read(SUMMARY) if variant is None else None
         folder = MOPO if "mopo" in (variant, results and results.variant) else POLICY
-        cloned = (BEHAVIOUR / FILE).exists() or (BEHAVIOUR.exists() and BehaviourConfig.read(BEHAVIOUR).made)
+        cloned = (BEHAVIOUR / FILE).exists() or (
+            BEHAVIOUR.exists() and BehaviourConfig.read(BEHAVIOUR).made
+        )
         run = cls(
             folder=folder,
             manifest=Manifest.load(MANIFEST),
@@ -130,13 +146,21 @@ class Run:
             if getattr(found, key) != value:
                 of_answers = key == "recommendation" or (self.answers.asked and key in _OF_ANSWERS)
                 source = PRIVATE_EVALUATION if of_answers else self.folder / FILE
-                raise PipelineError(f"{SUMMARY}: {key}: not what {source} says; run `dvc repro evaluate`")
+                raise PipelineError(
+                    f"{SUMMARY}: {key}: not what {source} says; run `dvc repro evaluate`"
+                )
 
     def _check_statements(self) -> None:
         """Refuse statements that their parts or the accountant contradict."""
         if self.policy.private:
-            parts = {str(folder): each for folder, each in self.statements.items() if folder != self.folder}
-            check_with_parts(self.folder, self.policy, parts, near_clone=self.config.clone_error is not None)
+            parts = {
+                str(folder): each
+                for folder, each in self.statements.items()
+                if folder != self.folder
+            }
+            check_with_parts(
+                self.folder, self.policy, parts, near_clone=self.config.clone_error is not None
+            )
         for statement in self.answers.statements.values():
             if statement.private:
                 check_epsilon(PRIVATE_EVALUATION, statement)
@@ -186,7 +210,9 @@ def evaluate(run: Run, params: Params) -> Evaluation:
     recorded = None if asked_of_private(MODEL) else run.recorded
     if recorded is None:
         survival = survival_of(MODEL, by_model=ends != NONE)
-        starts = StartModel.load(MODEL, torch.device("cpu")).sample(_STARTS, torch.Generator().manual_seed(sizes.seed))
+        starts = StartModel.load(MODEL, torch.device("cpu")).sample(
+            _STARTS, torch.Generator().manual_seed(sizes.seed)
+        )
     else:
         survival = recorded.in_rollouts(ends).survival(horizon)
         starts = run.public.first_observations()
@@ -202,7 +228,9 @@ def evaluate(run: Run, params: Params) -> Evaluation:
     )
 
 
-def summarise(run: Run, params: Params, evaluation: Evaluation, seconds: dict[str, float]) -> Summary:
+def summarise(
+    run: Run, params: Params, evaluation: Evaluation, seconds: dict[str, float]
+) -> Summary:
     """Summarise an evaluation as ``metrics/summary.json`` has it; ``seconds`` are the stages' wall times."""
     environment = params.chosen.environment
     return Summary.of(

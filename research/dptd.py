@@ -87,7 +87,9 @@ class Sarsa:
         self.weights = np.zeros((int(self.env.action_space.n), _FEATURES))
         self.env.reset(seed=seed)
 
-    def episode(self, steps: int, exploration: float, rate: float) -> list[tuple[NDArray[np.float64], float, bool]]:
+    def episode(
+        self, steps: int, exploration: float, rate: float
+    ) -> list[tuple[NDArray[np.float64], float, bool]]:
         """Play an episode: (state and next state, reward, whether it ended) of each step; learn at ``rate``."""
         here = np.asarray(self.env.reset()[0], dtype=np.float64)
         features = self._features(here)
@@ -100,7 +102,11 @@ class Sarsa:
                 target = reward + (0 if ended else 0.99 * self.weights[next_action] @ next_features)
                 self.weights[action] += rate * (target - self.weights[action] @ features) * features
             rows.append((np.stack((here, following)), float(reward), ended))
-            here, features, action = np.asarray(following, dtype=np.float64), next_features, next_action
+            here, features, action = (
+                np.asarray(following, dtype=np.float64),
+                next_features,
+                next_action,
+            )
             if ended:
                 break
         return rows
@@ -111,7 +117,9 @@ class Sarsa:
         return int((self.weights @ features).argmax())
 
     def _features(self, observation: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.cos(self.frequencies @ (observation / self.scale) + self.phases) * np.sqrt(2 / _FEATURES)
+        return np.cos(self.frequencies @ (observation / self.scale) + self.phases) * np.sqrt(
+            2 / _FEATURES
+        )
 
 
 def logs(task: str, units: int) -> Episodes:
@@ -122,16 +130,25 @@ def logs(task: str, units: int) -> Episodes:
     played = [player.episode(100, 0.05, 0.0) for _ in range(units)]
     shape = (units, max(map(len, played)))
     states = torch.zeros(2, *shape, len(player.scale)).double()
-    reward, own, ended = torch.zeros(shape).double(), torch.zeros(shape).bool(), torch.zeros(shape).bool()
+    reward, own, ended = (
+        torch.zeros(shape).double(),
+        torch.zeros(shape).bool(),
+        torch.zeros(shape).bool(),
+    )
     for unit, rows in enumerate(played):
         pairs, paid, over = zip(*rows, strict=True)
         states[:, unit, : len(rows)] = torch.from_numpy(np.stack(pairs, 1))
-        reward[unit, : len(rows)], ended[unit, : len(rows)] = torch.tensor(paid).double(), torch.tensor(over)
+        reward[unit, : len(rows)], ended[unit, : len(rows)] = (
+            torch.tensor(paid).double(),
+            torch.tensor(over),
+        )
         own[unit, : len(rows)] = True
     place = torch.arange(shape[1]).expand(shape)
     ends = own & (place == own.sum(1, keepdim=True) - 1)
     no_action = torch.zeros(*shape, 1).double()
-    return Episodes(states[0], no_action, reward, states[1], ended, place, own & (place == 0), ends, own)
+    return Episodes(
+        states[0], no_action, reward, states[1], ended, place, own & (place == 0), ends, own
+    )
 
 
 def question(task: str, units: int) -> Problem:
@@ -184,18 +201,26 @@ def langevin_step(inverse_temperature: float, noise: float, most: float) -> floa
     return most if noise == 0 else min(most, 2 / (inverse_temperature * noise**2))
 
 
-def descent_ascent(values: dict[str, Tensor], p: Tensor, d: Tensor, step: float) -> dict[str, Tensor]:
+def descent_ascent(
+    values: dict[str, Tensor], p: Tensor, d: Tensor, step: float
+) -> dict[str, Tensor]:
     """SGD: θ ← P(θ - η p), ω ← P(ω + η d). With `langevin_step` it is DPGLD (Wang, Chen and Xu 2019)."""
     theta, omega = values["theta"], values["omega"]
     earlier = {"earlier_theta": theta, "earlier_omega": omega, "p": p, "d": d}
-    return values | earlier | {"theta": projected(theta - step * p), "omega": projected(omega + step * d)}
+    return (
+        values
+        | earlier
+        | {"theta": projected(theta - step * p), "omega": projected(omega + step * d)}
+    )
 
 
 @cache
 def log_of(task: str, units: int) -> tuple[Problem, TdBatch, float]:
     """Make the question, the transitions with their own rewards, and the log's mean discounted return, in float32."""
     episodes, problem = logs(task, units), question(task, units)
-    value = float((DISCOUNT ** episodes.step.double() * episodes.reward * episodes.own).sum(1).mean())
+    value = float(
+        (DISCOUNT ** episodes.step.double() * episodes.reward * episodes.own).sum(1).mean()
+    )
     batch = ESTIMATOR.batch(problem, episodes)._replace(reward=episodes.reward[None])
     return problem, TdBatch(*(part.float() for part in batch)), value
 
@@ -205,10 +230,19 @@ def made(key: Row) -> Row:
     method, epsilon, units = key["method"], key["epsilon"], key["units"]
     problem, whole, true_value = log_of(key["task"], units)
     if method == "pipeline":
-        return {"value": in_the_pipeline(problem, whole, epsilon), "true_value": round(true_value, 2)}
-    noise = 0.0 if epsilon is None else solve_noise_multiplier(epsilon, problem.delta, COHORT / units, UPDATES)
+        return {
+            "value": in_the_pipeline(problem, whole, epsilon),
+            "true_value": round(true_value, 2),
+        }
+    noise = (
+        0.0
+        if epsilon is None
+        else solve_noise_multiplier(epsilon, problem.delta, COHORT / units, UPDATES)
+    )
     clip = L2Clip(float("inf") if method in ("td", "sgd_plain") else CLIPPING_NORM)
-    plan = Plan(units, "trajectory", PoissonSampler(COHORT / units), clip, noise, UPDATES, problem.delta)
+    plan = Plan(
+        units, "trajectory", PoissonSampler(COHORT / units), clip, noise, UPDATES, problem.delta
+    )
     step = STEP
     if method == "dpgld":
         step = langevin_step(INVERSE_TEMPERATURE, noise_of(plan), LARGE_STEP)
@@ -272,13 +306,17 @@ def rounded(number: float) -> float:
     return float(f"{number:.3g}")
 
 
-def contributed(plan: Plan, network: ValueNetwork, values: dict[str, Tensor], whole: TdBatch, kept: float) -> Tensor:
+def contributed(
+    plan: Plan, network: ValueNetwork, values: dict[str, Tensor], whole: TdBatch, kept: float
+) -> Tensor:
     """Sum the clipped gradients of each run's own cohort, ``[RUNS 2d]``. Sensitive.
 
     A unit contributes the mean over ``ROWS`` of its transitions. With ``kept`` (DPSRM, stochastic recursive momentum;
     Wang, Jayaraman, Evans and Gu 2019) it contributes g(θ_t) - kept g(θ_{t-1}), and the difference is clipped.
     """
-    units = pad_sequence([plan.cohort() for _ in range(RUNS)], batch_first=True, padding_value=-1)[..., None]
+    units = pad_sequence([plan.cohort() for _ in range(RUNS)], batch_first=True, padding_value=-1)[
+        ..., None
+    ]
     lengths = (whole.weight[0] > 0).sum(1)[units]
     rows = (torch.rand(*units.shape[:2], ROWS) * lengths).long()
     batch = TdBatch(*(part[0][units, rows] for part in whole))
@@ -301,40 +339,79 @@ def draw(path: Path, rows: list[Row]) -> None:
     for axes, task in zip(figure.subplots(1, len(DRAWN)), DRAWN, strict=True):
         for row in [row for row in rows if row["task"] == task]:
             mean, std = torch.tensor(row["objective_mean"]), torch.tensor(row["objective_std"])
-            label = NAMES[row["method"]] + ("" if row["epsilon"] is None else f", ε = {row['epsilon']:g}")
+            label = NAMES[row["method"]] + (
+                "" if row["epsilon"] is None else f", ε = {row['epsilon']:g}"
+            )
             (line,) = axes.plot(range(len(mean)), mean, label=label)
-            axes.fill_between(range(len(mean)), mean - std, mean + std, color=line.get_color(), alpha=0.15, linewidth=0)
+            axes.fill_between(
+                range(len(mean)),
+                mean - std,
+                mean + std,
+                color=line.get_color(),
+                alpha=0.15,
+                linewidth=0,
+            )
         axes.set(title=task, xlabel=f"epoch ({EPOCH} updates)", ylabel="L(θ, ω)")
         axes.set_yscale("symlog", linthresh=1e-2)
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    figure.legend(
+        *axes.get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=3,
+        frameon=False,
+        fontsize=9,
+    )
     figure.savefig(path)
 
 
 def main() -> None:
     """Make the rows that are missing, print the table and draw the figures."""
     cases: list[tuple[str, float | None]] = [("td", None), ("dptd", 1.0)]
-    others: list[tuple[str, float | None]] = [("sgd_plain", None), ("dpgld", 1.0), ("dpsrm", 1.0), ("dptd", 0.1)]
+    others: list[tuple[str, float | None]] = [
+        ("sgd_plain", None),
+        ("dpgld", 1.0),
+        ("dpsrm", 1.0),
+        ("dptd", 0.1),
+    ]
     others += [("clip", None), ("noise", 1.0), ("dptd", 10.0), ("dptd", 100.0)]
     asked = [*product(cases, TASKS), *product(others, DRAWN)]
     size = {"units": UNITS, "updates": UPDATES, "runs": RUNS}
-    keys: list[Row] = [{"task": task, "method": name, "epsilon": epsilon} | size for (name, epsilon), task in asked]
-    keys.append({"task": "Acrobot-v1", "method": "dptd", "epsilon": 1.0} | size | {"units": MORE_UNITS})
+    keys: list[Row] = [
+        {"task": task, "method": name, "epsilon": epsilon} | size for (name, epsilon), task in asked
+    ]
+    keys.append(
+        {"task": "Acrobot-v1", "method": "dptd", "epsilon": 1.0} | size | {"units": MORE_UNITS}
+    )
     more: list[Row] = [
-        {"task": task, "method": "pipeline", "epsilon": epsilon, "units": UNITS, "updates": DPTD.rounds, "runs": RUNS}
+        {
+            "task": task,
+            "method": "pipeline",
+            "epsilon": epsilon,
+            "units": UNITS,
+            "updates": DPTD.rounds,
+            "runs": RUNS,
+        }
         for epsilon, task in product((None, 1.0), TASKS)
     ]
     rows = completed("dptd", [*more, *keys], made)
     for row in rows:
         value = torch.tensor(row["value"])
         error = float((value / row["true_value"] - 1).abs().mean())
-        print(f"{row['task']:25} {NAMES[row['method']]:24} ε {row['epsilon'] or '-':5} K {row['units']}", end="  ")
         print(
-            f"value {float(value.mean()):6.2f} ± {float(value.std()):.2f} of {row['true_value']}, {error:.1%}", end="  "
+            f"{row['task']:25} {NAMES[row['method']]:24} ε {row['epsilon'] or '-':5} K {row['units']}",
+            end="  ",
+        )
+        print(
+            f"value {float(value.mean()):6.2f} ± {float(value.std()):.2f} of {row['true_value']}, {error:.1%}",
+            end="  ",
         )
         last = torch.tensor(row.get("objective", [])).abs()
         print(f"|L| {float(last.mean()):.1e} ± {float(last.std()):.0e}" if len(last) else "")
     rows = [row for row in rows if row["units"] == UNITS]
-    figure_1 = [r for r in rows if r["method"] not in ("clip", "noise", "pipeline") and r["epsilon"] in (None, 1.0)]
+    figure_1 = [
+        r
+        for r in rows
+        if r["method"] not in ("clip", "noise", "pipeline") and r["epsilon"] in (None, 1.0)
+    ]
     draw(FIGURES / "dptd_figure1.png", figure_1)
     draw(FIGURES / "dptd_figure2.png", [row for row in rows if row["method"] in ("td", "dptd")])
 

@@ -48,7 +48,13 @@ def draw(path: Path) -> None:
     for delta, color in zip(DELTAS, ("C0", "C1"), strict=True):
         for formula, style in ((exact, "-"), (zhao, "--"), (closed_form, ":")):
             label = f"{formula.__name__.replace('_', ' ')}, δ = {delta:g}"
-            axes.plot(multipliers, [formula(z, delta) for z in multipliers], style, color=color, label=label)
+            axes.plot(
+                multipliers,
+                [formula(z, delta) for z in multipliers],
+                style,
+                color=color,
+                label=label,
+            )
     axes.plot(list(STATED), list(STATED.values()), "kx", label="stated in the paper")
     axes.axhline(1, color="grey", linewidth=0.8)
     axes.set(xscale="log", yscale="log", xlabel="noise multiplier z", ylabel="ε of one update")
@@ -60,7 +66,10 @@ def main() -> None:
     """Print the table and draw the figure."""
     for delta in DELTAS:
         for z in (0.01, 0.05, 0.1, 0.5, 1.0, 3.0):
-            found = ", ".join(f"{formula.__name__} {formula(z, delta):.3g}" for formula in (closed_form, zhao, exact))
+            found = ", ".join(
+                f"{formula.__name__} {formula(z, delta):.3g}"
+                for formula in (closed_form, zhao, exact)
+            )
             print(f"δ {delta:g} z {z:<4g} {found}, stated {STATED.get(z, '-')}")
     draw(FIGURES / "dppg_figure3.png")
 

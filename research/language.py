@@ -35,7 +35,13 @@ from research.rows import Row, completed
 REFERENCE = "reference"
 """Among the values: the parameters that the KL penalty pulls to, ``[d]``."""
 DELTA = 1e-5
-PARTS = {"all": 0.3, "output": 0.3, "hidden": 0.3, "adapter of the output": 1.0, "adapters of the hidden": 3.0}
+PARTS = {
+    "all": 0.3,
+    "output": 0.3,
+    "hidden": 0.3,
+    "adapter of the output": 1.0,
+    "adapters of the hidden": 3.0,
+}
 """Learning rate for each part of the tiny model that `table` trains."""
 
 
@@ -57,17 +63,26 @@ class LanguagePolicy:
 
     def initial(self) -> Tensor:
         """Flatten the trained parameters as the module has them, float32 ``[d]``."""
-        return torch.cat([parameter.detach().flatten().float() for parameter in self._trained().values()])
+        return torch.cat(
+            [parameter.detach().flatten().float() for parameter in self._trained().values()]
+        )
 
     def tensors(self, parameters: Tensor) -> dict[str, Tensor]:
         """Split ``[d]`` into the trained parameters by name."""
         trained = self._trained()
         parts = torch.split(parameters, [parameter.numel() for parameter in trained.values()])
-        return {name: part.view(old.shape) for (name, old), part in zip(trained.items(), parts, strict=True)}
+        return {
+            name: part.view(old.shape)
+            for (name, old), part in zip(trained.items(), parts, strict=True)
+        }
 
-    def log_probabilities(self, parameters: Tensor, tokens: Tensor, present: Tensor, length: int) -> Tensor:
+    def log_probabilities(
+        self, parameters: Tensor, tokens: Tensor, present: Tensor, length: int
+    ) -> Tensor:
         """Compute the log-probabilities of the last ``length`` tokens of each row, ``[B, length]``."""
-        logits = functional_call(self.module, self.tensors(parameters), (tokens, present, length + 1))
+        logits = functional_call(
+            self.module, self.tensors(parameters), (tokens, present, length + 1)
+        )
         logs = torch.log_softmax(logits[:, :-1].float(), -1)
         return logs.gather(-1, tokens[:, -length:].unsqueeze(-1)).squeeze(-1)
 
@@ -76,7 +91,9 @@ class LanguagePolicy:
         return LanguagePolicy(self.module.to(device))
 
     def _trained(self) -> dict[str, nn.Parameter]:
-        return {name: value for name, value in self.module.named_parameters() if value.requires_grad}
+        return {
+            name: value for name, value in self.module.named_parameters() if value.requires_grad
+        }
 
 
 @dataclass(frozen=True)
@@ -150,7 +167,9 @@ class PromptUpdate:
         step = cohort.noisy_mean(self._contributions(network, values, met), self.clipping_norm)
         return {**values, PARAMETERS: values[PARAMETERS] + self.learning_rate * step}
 
-    def _contributions(self, policy: LanguagePolicy, values: Values, met: Answers) -> Iterator[Tensor]:
+    def _contributions(
+        self, policy: LanguagePolicy, values: Values, met: Answers
+    ) -> Iterator[Tensor]:
         """One row ``[u, d]`` for each prompt, piece after piece. Sensitive."""
         now = values[PARAMETERS]
         yield now.new_zeros(0, len(now))  # a cohort of nobody releases noise as well
@@ -162,7 +181,9 @@ class PromptUpdate:
             gradients = prompt_gradients(policy, part, beside_the_others(rewards))
             change = torch.zeros_like(now) if self.local_steps else gradients(now)
             for _ in range(self.local_steps):
-                change = within(change + self.local_rate * gradients(now + change), self.clipping_norm)
+                change = within(
+                    change + self.local_rate * gradients(now + change), self.clipping_norm
+                )
             yield change
 
 
@@ -172,7 +193,9 @@ def beside_the_others(rewards: Tensor) -> Tensor:
     return (rewards - rewards.mean(1, keepdim=True)) * (answers / (answers - 1))
 
 
-def prompt_gradients(policy: LanguagePolicy, part: Answers, advantages: Tensor) -> Callable[[Tensor], Tensor]:
+def prompt_gradients(
+    policy: LanguagePolicy, part: Answers, advantages: Tensor
+) -> Callable[[Tensor], Tensor]:
     """Make the function from parameters, ``[d]`` or ``[u, d]``, to all prompts' gradients, ``[u, d]``. Sensitive."""
     length = part.answered.shape[-1]
 
@@ -196,7 +219,9 @@ def log_ratios(policy: LanguagePolicy, reference: Tensor, part: Answers) -> Tens
     """Compute log(π_0(y | x) / π_ref(y | x)) of every answer, ``[u, R]``."""
     rows = part.tokens.flatten(0, 1), part.present.flatten(0, 1)
     logs = policy.log_probabilities(reference, *rows, part.answered.shape[-1])
-    return torch.where(part.answered, part.log_probabilities - logs.view_as(part.log_probabilities), 0.0).sum(-1)
+    return torch.where(
+        part.answered, part.log_probabilities - logs.view_as(part.log_probabilities), 0.0
+    ).sum(-1)
 
 
 class Transformer(nn.Module):
@@ -208,16 +233,24 @@ class Transformer(nn.Module):
 
     def __init__(self, model: Any):
         super().__init__()
-        self.model = model.eval()  # no dropout: an answer's probability is a number, not a random variable
+        self.model = (
+            model.eval()
+        )  # no dropout: an answer's probability is a number, not a random variable
 
     def forward(self, tokens: Tensor, present: Tensor, kept: int) -> Tensor:
         """Compute the logits at the last ``kept`` positions."""
         own = torch.eye(tokens.shape[-1], dtype=torch.bool, device=tokens.device)
         seen = (torch.ones_like(own).tril() & present[:, None, None, :]) | own
-        mask = torch.zeros_like(seen, dtype=torch.float32).masked_fill(~seen, torch.finfo(torch.float32).min)
+        mask = torch.zeros_like(seen, dtype=torch.float32).masked_fill(
+            ~seen, torch.finfo(torch.float32).min
+        )
         positions = (present.long().cumsum(-1) - 1).clamp(min=0)
         return self.model(
-            input_ids=tokens, attention_mask=mask, position_ids=positions, use_cache=False, logits_to_keep=kept
+            input_ids=tokens,
+            attention_mask=mask,
+            position_ids=positions,
+            use_cache=False,
+            logits_to_keep=kept,
         ).logits
 
 
@@ -248,27 +281,44 @@ class PromptedUsers:
         )
         texts = [self.prompts[number] for number in numbers]
         encoded = self.tokenizer(
-            texts, truncation=True, max_length=length, padding="max_length", padding_side="left", return_tensors="pt"
+            texts,
+            truncation=True,
+            max_length=length,
+            padding="max_length",
+            padding_side="left",
+            return_tensors="pt",
         )
         tokens = encoded["input_ids"].long().repeat_interleave(count, 0).to(parameters.device)
         present = encoded["attention_mask"].bool().repeat_interleave(count, 0).to(parameters.device)
         going, end, logs = present.any(1), self.tokenizer.eos_token_id, []
         for _ in range(answer):
-            scores = functional_call(network.module, network.tensors(parameters), (tokens, present, 1))
+            scores = functional_call(
+                network.module, network.tensors(parameters), (tokens, present, 1)
+            )
             scores = torch.log_softmax(scores[:, -1].float(), -1)
             new = torch.where(going, drawn(scores, generator), end).unsqueeze(1)
             logs.append(scores.gather(1, new))
-            tokens, present = torch.cat([tokens, new], 1), torch.cat([present, going.unsqueeze(1)], 1)
+            tokens, present = (
+                torch.cat([tokens, new], 1),
+                torch.cat([present, going.unsqueeze(1)], 1),
+            )
             going = going & (new[:, 0] != end)
         kept = [row[there].tolist() for row, there in zip(tokens.cpu(), present.cpu(), strict=True)]
         rewards = self.reward(self.tokenizer.batch_decode(kept, skip_special_tokens=True))
         scored = torch.where(present.any(1), rewards.to(parameters), 0.0)
         each = (len(numbers), count)
-        whole = tokens.view(*each, -1), present.view(*each, -1), scored.view(each), torch.cat(logs, 1).view(*each, -1)
+        whole = (
+            tokens.view(*each, -1),
+            present.view(*each, -1),
+            scored.view(each),
+            torch.cat(logs, 1).view(*each, -1),
+        )
         return Answers(*whole)
 
 
-def tiny_task(count: int, seed: int, steps: int = 300) -> tuple[Any, Any, list[str], Callable[[Sequence[str]], Tensor]]:
+def tiny_task(
+    count: int, seed: int, steps: int = 300
+) -> tuple[Any, Any, list[str], Callable[[Sequence[str]], Tensor]]:
     """Make a model of GPT-2's architecture that learned to write invented reviews, its tokenizer, prompts and reward.
 
     The reward is the share of good words among the good and bad ones.
@@ -276,12 +326,25 @@ def tiny_task(count: int, seed: int, steps: int = 300) -> tuple[Any, Any, list[s
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-    good, bad = ["good", "great", "lovely", "moving", "fun"], ["bad", "dull", "awful", "slow", "silly"]
-    kinds = ["this", "the", "that", "their"], ["film", "story", "cast", "music", "ending"], ["was", "is"], good + bad
-    vocabulary = {word: number for number, word in enumerate([".", "and", *(word for kind in kinds for word in kind)])}
+    good, bad = (
+        ["good", "great", "lovely", "moving", "fun"],
+        ["bad", "dull", "awful", "slow", "silly"],
+    )
+    kinds = (
+        ["this", "the", "that", "their"],
+        ["film", "story", "cast", "music", "ending"],
+        ["was", "is"],
+        good + bad,
+    )
+    vocabulary = {
+        word: number
+        for number, word in enumerate([".", "and", *(word for kind in kinds for word in kind)])
+    }
     words = Tokenizer(models.WordLevel({**vocabulary, "[unk]": len(vocabulary)}, unk_token="[unk]"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token=".", pad_token=".", unk_token="[unk]")
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=words, eos_token=".", pad_token=".", unk_token="[unk]"
+    )
     generator = np.random.default_rng(seed)
 
     def clause() -> str:
@@ -289,10 +352,19 @@ def tiny_task(count: int, seed: int, steps: int = 300) -> tuple[Any, Any, list[s
 
     public, prompts = ([f"{clause()} and {clause()} ." for _ in range(n)] for n in (2048, count))
     torch.manual_seed(seed)
-    sizes = {"vocab_size": len(tokenizer), "n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 2}
+    sizes = {
+        "vocab_size": len(tokenizer),
+        "n_positions": 32,
+        "n_embd": 32,
+        "n_layer": 2,
+        "n_head": 2,
+    }
     config = GPT2Config(**sizes, bos_token_id=0, eos_token_id=0, attn_implementation="eager")
     model = GPT2LMHeadModel(config)
-    encoded, optimiser = tokenizer(public, return_tensors="pt")["input_ids"], torch.optim.Adam(model.parameters(), 3e-3)
+    encoded, optimiser = (
+        tokenizer(public, return_tensors="pt")["input_ids"],
+        torch.optim.Adam(model.parameters(), 3e-3),
+    )
     for step in range(steps):
         batch = encoded[torch.arange(64 * step, 64 * (step + 1)) % len(encoded)]
         optimiser.zero_grad()
@@ -300,29 +372,49 @@ def tiny_task(count: int, seed: int, steps: int = 300) -> tuple[Any, Any, list[s
         optimiser.step()
 
     def sentiment(texts: Sequence[str]) -> Tensor:
-        counts = torch.tensor([[sum(word in kind for word in text.split()) for kind in (good, bad)] for text in texts])
+        counts = torch.tensor(
+            [[sum(word in kind for word in text.split()) for kind in (good, bad)] for text in texts]
+        )
         return counts[:, 0] / counts.sum(1).clamp(min=1)
 
     return model, tokenizer, prompts, sentiment
 
 
-def named_task(options: argparse.Namespace) -> tuple[Any, Any, list[str], Callable[[Sequence[str]], Tensor]]:
+def named_task(
+    options: argparse.Namespace,
+) -> tuple[Any, Any, list[str], Callable[[Sequence[str]], Tensor]]:
     """Load model, prompts and a sentiment classifier by name from the Hugging Face hub, or from folders."""
     from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
 
     from datasets import load_dataset
 
     tokenizer = AutoTokenizer.from_pretrained(options.model)
-    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # padding is told apart by the mask
-    model = AutoModelForCausalLM.from_pretrained(options.model, attn_implementation="eager", dtype=torch.float32)
+    tokenizer.pad_token = (
+        tokenizer.pad_token or tokenizer.eos_token
+    )  # padding is told apart by the mask
+    model = AutoModelForCausalLM.from_pretrained(
+        options.model, attn_implementation="eager", dtype=torch.float32
+    )
     prompts = [str(text) for text in load_dataset(options.prompts, split="train")["text"]]
     of_reward = AutoTokenizer.from_pretrained(options.reward)
     classifier = AutoModelForSequenceClassification.from_pretrained(options.reward).eval()
-    positive = next(int(number) for number, label in classifier.config.id2label.items() if label.lower() == "positive")
-    length = 2 * (options.prompt_length + options.answer_length)  # one for all: a score depends on no other text
+    positive = next(
+        int(number)
+        for number, label in classifier.config.id2label.items()
+        if label.lower() == "positive"
+    )
+    length = 2 * (
+        options.prompt_length + options.answer_length
+    )  # one for all: a score depends on no other text
 
     def reward(texts: Sequence[str]) -> Tensor:
-        encoded = of_reward(list(texts), truncation=True, max_length=length, padding="max_length", return_tensors="pt")
+        encoded = of_reward(
+            list(texts),
+            truncation=True,
+            max_length=length,
+            padding="max_length",
+            return_tensors="pt",
+        )
         return torch.logit(torch.softmax(classifier(**encoded).logits, -1)[:, positive], eps=1e-6)
 
     return model, tokenizer, prompts, reward
@@ -343,8 +435,13 @@ def with_adapters(model: Any, rank: int, layers: Any = ("lm_head",)) -> Any:
 def with_trained(model: Any, part: str) -> Any:
     """Choose what is trained of the tiny model, by a name of `PARTS`."""
     if "adapter" in part:
-        return with_adapters(model, 4, ["lm_head"] if part == "adapter of the output" else "all-linear")
-    for name, parameter in model.named_parameters():  # the output layer is the embedding of words, transposed
+        return with_adapters(
+            model, 4, ["lm_head"] if part == "adapter of the output" else "all-linear"
+        )
+    for (
+        name,
+        parameter,
+    ) in model.named_parameters():  # the output layer is the embedding of words, transposed
         parameter.requires_grad_(part == "all" or ("wte" in name) == (part == "output"))
     return model
 
@@ -361,7 +458,9 @@ def measured(key: Row) -> Row:
     users = PromptedUsers(prompts, tokenizer, reward, (3, 8, 2), seed)
     without_noise = key["mode"] in ("neither", "clip alone")
     z = 0.0 if without_noise else solve_noise_multiplier(epsilon, DELTA, 1.0, 1)
-    plan = online_plan(users=cohorts * m, cohort=m, noise_multiplier=z, releases=1, appearances=1, delta=DELTA)
+    plan = online_plan(
+        users=cohorts * m, cohort=m, noise_multiplier=z, releases=1, appearances=1, delta=DELTA
+    )
     norm = 1e3 if key["mode"] == "neither" else 1.0  # beyond all gradients
     update = PromptUpdate(PARTS[key["part"]], clipping_norm=norm, kl_weight=0.01, piece=256)
     values: Values = update.begin(policy, policy.initial())
@@ -383,9 +482,17 @@ def measured(key: Row) -> Row:
 
 def table() -> None:
     """Make the rows of the tiny model that are missing, and print them."""
-    modes = ("neither", math.inf), ("clip alone", 1.0), *product(("learning", "noise alone"), (8.0, 1.0))
+    modes = (
+        ("neither", math.inf),
+        ("clip alone", 1.0),
+        *product(("learning", "noise alone"), (8.0, 1.0)),
+    )
     cases = [(part, *case) for part in ("all", "adapter of the output") for case in modes]
-    cases += [(part, "neither", math.inf) for part in PARTS if part not in ("all", "adapter of the output")]
+    cases += [
+        (part, "neither", math.inf)
+        for part in PARTS
+        if part not in ("all", "adapter of the output")
+    ]
     keys = [
         {"part": part, "mode": mode, "epsilon": str(epsilon), "seed": seed}
         for part, mode, epsilon in cases
@@ -393,18 +500,32 @@ def table() -> None:
     ]
     for row in completed("language", keys, measured):
         named = f"{row['part']:24} {row['mode']:11} ε {row['epsilon']:3} seed {row['seed']}"
-        print(f"{named}  {row['before']:.3f} -> {row['after']:.3f}, divergence {row['divergence']:.2f}")
+        print(
+            f"{named}  {row['before']:.3f} -> {row['after']:.3f}, divergence {row['divergence']:.2f}"
+        )
 
 
 def options() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="name or folder of a causal language model; default: a tiny one, made here")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--model", help="name or folder of a causal language model; default: a tiny one, made here"
+    )
     parser.add_argument("--prompts", help="name or folder of texts; default: invented reviews")
-    parser.add_argument("--reward", help="name or folder of a sentiment classifier; default: words are counted")
-    parser.add_argument("--epsilon", type=float, default=8.0, help="ε of the run, at δ = 1e-5; inf: not private")
-    parser.add_argument("--rank", type=int, default=0, help="of the output layer's adapter; 0: train all parameters")
-    parser.add_argument("--table", action="store_true", help="make the rows of docs/rlhf.md and nothing else")
+    parser.add_argument(
+        "--reward", help="name or folder of a sentiment classifier; default: words are counted"
+    )
+    parser.add_argument(
+        "--epsilon", type=float, default=8.0, help="ε of the run, at δ = 1e-5; inf: not private"
+    )
+    parser.add_argument(
+        "--rank", type=int, default=0, help="of the output layer's adapter; 0: train all parameters"
+    )
+    parser.add_argument(
+        "--table", action="store_true", help="make the rows of docs/rlhf.md and nothing else"
+    )
     for name, default, text in (
         ("cohorts", 20, "updates"),
         ("cohort", 512, "prompts of one update"),
@@ -418,9 +539,15 @@ def options() -> argparse.Namespace:
     ):
         parser.add_argument(f"--{name}", type=int, default=default, help=text)
     parser.add_argument("--learning-rate", type=float, default=0.3, help="of an update")
-    parser.add_argument("--clipping-norm", type=float, default=1.0, help="of a prompt's contribution")
-    parser.add_argument("--kl-weight", type=float, default=0.01, help="of the divergence from the model before")
-    parser.add_argument("--out", type=Path, default=Path("models/language"), help="folder of the weights")
+    parser.add_argument(
+        "--clipping-norm", type=float, default=1.0, help="of a prompt's contribution"
+    )
+    parser.add_argument(
+        "--kl-weight", type=float, default=0.01, help="of the divergence from the model before"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("models/language"), help="folder of the weights"
+    )
     return parser.parse_args()
 
 
@@ -435,20 +562,39 @@ def main() -> None:
     else:
         model, tokenizer, prompts, reward = tiny_task(needed + asked.held_out, asked.seed)
     if len(prompts) < needed + asked.held_out:
-        raise SystemExit(f"error: found {len(prompts)} prompts, --cohorts, --cohort and --held-out ask for more")
+        raise SystemExit(
+            f"error: found {len(prompts)} prompts, --cohorts, --cohort and --held-out ask for more"
+        )
     if asked.rank:
         model = with_adapters(model, asked.rank)
     policy = LanguagePolicy(Transformer(model))
     lengths = asked.prompt_length, asked.answer_length, asked.answers
     users = PromptedUsers(prompts[:needed], tokenizer, reward, lengths, asked.seed)
-    public = PromptedUsers(prompts[needed : needed + asked.held_out], tokenizer, reward, lengths, asked.seed)
-    z = solve_noise_multiplier(asked.epsilon, DELTA, 1.0, 1) if math.isfinite(asked.epsilon) else 0.0
-    plan = online_plan(users=needed, cohort=asked.cohort, noise_multiplier=z, releases=1, appearances=1, delta=DELTA)
-    update = PromptUpdate(asked.learning_rate, asked.clipping_norm, asked.kl_weight, asked.piece, asked.local_steps)
+    public = PromptedUsers(
+        prompts[needed : needed + asked.held_out], tokenizer, reward, lengths, asked.seed
+    )
+    z = (
+        solve_noise_multiplier(asked.epsilon, DELTA, 1.0, 1)
+        if math.isfinite(asked.epsilon)
+        else 0.0
+    )
+    plan = online_plan(
+        users=needed,
+        cohort=asked.cohort,
+        noise_multiplier=z,
+        releases=1,
+        appearances=1,
+        delta=DELTA,
+    )
+    update = PromptUpdate(
+        asked.learning_rate, asked.clipping_norm, asked.kl_weight, asked.piece, asked.local_steps
+    )
     cohorts = [range(at, at + asked.cohort) for at in range(0, needed, asked.cohort)]
     begun = update.begin(policy, policy.initial())
     learned = learn(update, policy, plan, users, cohorts, OnlineState(begun, len(cohorts)))  # type: ignore[arg-type]
-    print(f"{policy.parameters} trained parameters, {needed} prompts in {asked.cohorts} cohorts, noise multiplier {z}")
+    print(
+        f"{policy.parameters} trained parameters, {needed} prompts in {asked.cohorts} cohorts, noise multiplier {z}"
+    )
     for when, theta in (("before", begun[PARAMETERS]), ("after", learned.parameters)):
         rewards = public.meet(range(asked.held_out), policy, theta).rewards
         print(f"reward {when}: {float(rewards.mean()):.3f}")
@@ -456,8 +602,13 @@ def main() -> None:
         policy.module.get_parameter(name).data.copy_(value)
     model.save_pretrained(asked.out, **({"save_embedding_layers": False} if asked.rank else {}))
     # No ledger is kept here, so nobody has to recognise the data again: the key is thrown away.
-    fingerprint = hmac.digest(secrets.token_bytes(32), "\n".join(users.prompts).encode(), "sha256").hex()
-    assumed = ["the number of users, each with one prompt", "the model before, the reward model and the tokenizer"]
+    fingerprint = hmac.digest(
+        secrets.token_bytes(32), "\n".join(users.prompts).encode(), "sha256"
+    ).hex()
+    assumed = [
+        "the number of users, each with one prompt",
+        "the model before, the reward model and the tokenizer",
+    ]
     plan.statement(dataset_fingerprint=fingerprint, public_assumptions=assumed).write(asked.out)
     print(f"weights and privacy.json: {asked.out}")
 

@@ -59,7 +59,9 @@ class NaturalGradientByStatistics(ReturnBasedUpdate):
     ridge: float
     largest_step: float
 
-    def updated(self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int) -> Values:
+    def updated(
+        self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
+    ) -> Values:
         """See `Update.updated`."""
         d = network.parameters
         statistics = self.statistics(network, values[PARAMETERS], met)
@@ -73,7 +75,10 @@ class NaturalGradientByStatistics(ReturnBasedUpdate):
         eigenvalues, vectors = torch.linalg.eigh(fisher)
         floor = max(self.ridge, 2 * noise * math.sqrt(d))
         direction = (vectors @ (vectors.mT @ gradient / eigenvalues.clamp(min=floor))).float()
-        return {PARAMETERS: values[PARAMETERS] + within(self.learning_rate * direction, self.largest_step)}
+        return {
+            PARAMETERS: values[PARAMETERS]
+            + within(self.learning_rate * direction, self.largest_step)
+        }
 
     def statistics(self, network: PolicyNetwork, parameters: Tensor, met: Trajectories) -> Tensor:
         """Every user's vector, ``[U, d (d + 3) / 2]``. Sensitive."""
@@ -154,7 +159,12 @@ class NaturalGradientByChoice(ReturnBasedUpdate):
     largest_loss: float
 
     def updated(
-        self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: ChoiceCohort, number: int
+        self,
+        network: PolicyNetwork,
+        values: Values,
+        met: Trajectories,
+        cohort: ChoiceCohort,
+        number: int,
     ) -> dict[str, Tensor]:
         """See `Update.updated`."""
         directions = self.directions(values[PARAMETERS], number)
@@ -163,22 +173,33 @@ class NaturalGradientByChoice(ReturnBasedUpdate):
 
     def directions(self, parameters: Tensor, number: int) -> Tensor:
         """The class, ``[k, d]``: public."""
-        drawn: Tensor = torch.randn(self.candidates, len(parameters), generator=torch.Generator().manual_seed(number))
+        drawn: Tensor = torch.randn(
+            self.candidates, len(parameters), generator=torch.Generator().manual_seed(number)
+        )
         drawn *= self.ball / torch.linalg.vector_norm(drawn, dim=1, keepdim=True)
         drawn[0] = 0.0
         return drawn.to(parameters.device)
 
-    def scores(self, network: PolicyNetwork, parameters: Tensor, met: Trajectories, directions: Tensor) -> Tensor:
+    def scores(
+        self, network: PolicyNetwork, parameters: Tensor, met: Trajectories, directions: Tensor
+    ) -> Tensor:
         """What every user adds to the scores, ``[U, k]``; zero for one without steps. Sensitive."""
-        errors = self.advantages(met).unsqueeze(-1) - step_scores(network, parameters, met) @ directions.mT
+        errors = (
+            self.advantages(met).unsqueeze(-1)
+            - step_scores(network, parameters, met) @ directions.mT
+        )
         losses = (errors.square() * own_weights(met.valid).unsqueeze(-1)).sum(1)
-        found: Tensor = torch.where(met.valid.any(1, keepdim=True), 1 - losses / self.largest_loss, 0.0)
+        found: Tensor = torch.where(
+            met.valid.any(1, keepdim=True), 1 - losses / self.largest_loss, 0.0
+        )
         return found
 
 
 def step_scores(network: PolicyNetwork, parameters: Tensor, met: Trajectories) -> Tensor:
     """Compute ψ_t = ∇ log π(a_t | s_t) of every step, ``[U, T, d]``; 0 at padding. Sensitive."""
-    observations, actions = (each.flatten(0, 1).unsqueeze(1) for each in (met.observations, met.actions))
+    observations, actions = (
+        each.flatten(0, 1).unsqueeze(1) for each in (met.observations, met.actions)
+    )
     steps = network.step_gradients(parameters.unsqueeze(0), observations, actions, Workspace())
     scores = steps.sums(torch.ones_like(steps.logs))
     held: Tensor = torch.where(met.valid.unsqueeze(-1), scores.view(met.users, met.steps, -1), 0.0)
@@ -192,14 +213,21 @@ def _upper(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def gain(
-    network: PolicyNetwork, theta: Tensor, met: Trajectories, update: ReturnBasedUpdate, direction: Tensor
+    network: PolicyNetwork,
+    theta: Tensor,
+    met: Trajectories,
+    update: ReturnBasedUpdate,
+    direction: Tensor,
 ) -> float:
     """Measure how much less loss a direction leaves than none does, as a share of what least squares takes away."""
     weights = own_weights(met.valid).sqrt().flatten().double().unsqueeze(1)
     rows = step_scores(network, theta, met).flatten(0, 1).double() * weights
     targets = update.advantages(met).flatten().double() * weights[:, 0]
     best = torch.linalg.pinv(rows, rtol=1e-4) @ targets
-    none, least, own = (float((targets - rows @ each).square().sum()) for each in (0 * best, best, direction.double()))
+    none, least, own = (
+        float((targets - rows @ each).square().sum())
+        for each in (0 * best, best, direction.double())
+    )
     return (none - own) / (none - least)
 
 
@@ -207,20 +235,26 @@ def main() -> None:
     """Print the mean gains of all oracles, with 95% intervals over twenty cohorts of 500 users."""
     cartpole, m, delta = batch("CartPole-v1"), 500, 1e-5
     low, high = torch.from_numpy(cartpole.action_low), torch.from_numpy(cartpole.action_high)
-    network = PolicyNetwork((), torch.zeros(4), torch.tensor([2.4, 2.0, 0.2, 2.0]), low, high, discrete_actions=True)
+    network = PolicyNetwork(
+        (), torch.zeros(4), torch.tensor([2.4, 2.0, 0.2, 2.0]), low, high, discrete_actions=True
+    )
     theta, users = network.initial(0), SimulatedUsers(cartpole, 200, 1, 0)
     choice = NaturalGradientByChoice(1.0, 64, 0.5, 2.0)
     oracles: dict[str, tuple[Any, Any]] = {
         "noisy sufficient statistics": (NaturalGradientByStatistics(1.0, 1.0, 1e-3, 10.0), Cohort),
         "noisy descent": (
-            NaturalGradientByDescent(learning_rate=1.0, clipping_norm=0.1, steps=2, step_size=0.5, ball=0.5),
+            NaturalGradientByDescent(
+                learning_rate=1.0, clipping_norm=0.1, steps=2, step_size=0.5, ball=0.5
+            ),
             Cohort,
         ),
         "permute-and-flip": (choice, ChoiceCohort),
         "exponential mechanism": (choice, ExponentialCohort),
     }
     sizes = {"users": m, "cohort": m, "appearances": 1, "delta": delta}
-    cohorts = [users.meet(range(number * m, (number + 1) * m), network, theta) for number in range(20)]
+    cohorts = [
+        users.meet(range(number * m, (number + 1) * m), network, theta) for number in range(20)
+    ]
     best = [
         max(gain(network, theta, met, choice, each) for each in choice.directions(theta, number))
         for number, met in enumerate(cohorts)
@@ -232,14 +266,22 @@ def main() -> None:
             if kind is Cohort:
                 z = solve_noise_multiplier(epsilon, delta, 1.0, update.releases)
                 plan = online_plan(**sizes, noise_multiplier=z, releases=update.releases)
-                mechanism, event = Cohort(plan, update.releases), Training(1.0, z, update.releases).event
+                mechanism, event = (
+                    Cohort(plan, update.releases),
+                    Training(1.0, z, update.releases).event,
+                )
             else:
                 mechanism = kind(m, "user", update.candidates, epsilon, delta, cohort=m)
                 event = mechanism.event
-            moved = update.updated(network, {PARAMETERS: theta}, met, mechanism, number)[PARAMETERS] - theta
+            moved = (
+                update.updated(network, {PARAMETERS: theta}, met, mechanism, number)[PARAMETERS]
+                - theta
+            )
             gains.append(gain(network, theta, met, update, moved))
         found = MeanInterval.of(np.array(gains))
-        print(f"ε {spent(event, delta).epsilon_pld:.3g} {name:27} {found.mean:.2f} ± {found.high - found.mean:.2f}")
+        print(
+            f"ε {spent(event, delta).epsilon_pld:.3g} {name:27} {found.mean:.2f} ± {found.high - found.mean:.2f}"
+        )
 
 
 if __name__ == "__main__":

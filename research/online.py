@@ -33,7 +33,14 @@ from torch import Tensor
 
 from benchmarks.machine import ROOT, put
 from primorl.evaluate.statistics import MeanInterval
-from primorl.online.learning import PARAMETERS, OnlineState, Trajectories, Update, learn, online_plan
+from primorl.online.learning import (
+    PARAMETERS,
+    OnlineState,
+    Trajectories,
+    Update,
+    learn,
+    online_plan,
+)
 from primorl.online.network import PolicyNetwork
 from primorl.online.updates import DPPG, NaturalGradientByDescent, PolicyGradient, Rebel
 from primorl.paid.online import SimulatedUsers
@@ -75,7 +82,9 @@ class Task:
         own = batch(self.environment)
         low, high = torch.from_numpy(own.action_low), torch.from_numpy(own.action_high)
         scale = torch.tensor(self.scale)
-        return PolicyNetwork(hidden, torch.zeros(len(scale)), scale, low, high, own.discrete_actions)
+        return PolicyNetwork(
+            hidden, torch.zeros(len(scale)), scale, low, high, own.discrete_actions
+        )
 
     def returns(self, act: Act, episodes: int) -> NDArray[np.float64]:
         """Play whole episodes, and return their undiscounted returns. First states are the same for all policies."""
@@ -111,7 +120,9 @@ def drawn(network: PolicyNetwork, parameters: Tensor) -> Act:
     generator = torch.Generator().manual_seed(_JUDGED_SEED)
 
     def act(observations: NDArray[np.float32]) -> NDArray[Any]:
-        return network.squashed(network.sample(parameters, torch.from_numpy(observations), generator)).numpy()
+        return network.squashed(
+            network.sample(parameters, torch.from_numpy(observations), generator)
+        ).numpy()
 
     return act
 
@@ -120,8 +131,12 @@ def greedy(network: PolicyNetwork, parameters: Tensor) -> Act:
     """Act by the policy's likeliest actions."""
 
     def act(observations: NDArray[np.float32]) -> NDArray[Any]:
-        outputs = network.outputs(parameters.unsqueeze(0), torch.from_numpy(observations).unsqueeze(0))[0]
-        return (outputs.argmax(-1) if network.discrete_actions else network.squashed(outputs)).numpy()
+        outputs = network.outputs(
+            parameters.unsqueeze(0), torch.from_numpy(observations).unsqueeze(0)
+        )[0]
+        return (
+            outputs.argmax(-1) if network.discrete_actions else network.squashed(outputs)
+        ).numpy()
 
     return act
 
@@ -129,9 +144,13 @@ def greedy(network: PolicyNetwork, parameters: Tensor) -> Act:
 class NobodyThere(SimulatedUsers):
     """Users who come and take no step, so that the noise is all that an update has."""
 
-    def meet(self, numbers: Sequence[int], network: PolicyNetwork, parameters: Tensor) -> Trajectories:
+    def meet(
+        self, numbers: Sequence[int], network: PolicyNetwork, parameters: Tensor
+    ) -> Trajectories:
         """See `Users.meet`."""
-        met = super().meet(numbers[:1], network, parameters)  # those who are not met contribute zero, too
+        met = super().meet(
+            numbers[:1], network, parameters
+        )  # those who are not met contribute zero, too
         return replace(met, valid=torch.zeros_like(met.valid))
 
 
@@ -172,12 +191,20 @@ class Run:
         """Names and settings of the row."""
         users = f"{self.cohorts} × {self.cohort} users of {self.steps} steps, {self.episodes or 'all'} episodes"
         setting = f"{users}, hidden {list(self.hidden)}, deviation {self.deviation}, {self.update}"
-        return {"task": self.task, "method": self.method, "row": self.row, "budget": self.budget, "setting": setting}
+        return {
+            "task": self.task,
+            "method": self.method,
+            "row": self.row,
+            "budget": self.budget,
+            "setting": setting,
+        }
 
     def simulated(self, seed: int) -> SimulatedUsers:
         """Make the users."""
         kind = NobodyThere if self.row == "noise alone" else SimulatedUsers
-        if self.row == "paper" and self.episodes is None:  # else the users before leave finished episodes
+        if (
+            self.row == "paper" and self.episodes is None
+        ):  # else the users before leave finished episodes
             kind = CarriedUsers
         return kind(batch(TASKS[self.task].environment), self.steps, self.episodes, seed)
 
@@ -199,7 +226,12 @@ class Run:
         last = learn(self.update, network, plan, self.simulated(seed), numbers, state)
         curve = []
         for after, one in zip(last.kept_after[1:-1], last.kept[1:-1], strict=True):
-            curve.append([after * m, round(float(task.returns(drawn(network, one), task.judged // 4).mean()), 1)])
+            curve.append(
+                [
+                    after * m,
+                    round(float(task.returns(drawn(network, one), task.judged // 4).mean()), 1),
+                ]
+            )
         spent = plan.spent()
         return {
             "users": users,
@@ -224,7 +256,13 @@ class Peer:
     def key(self) -> Row:
         """See `Run.key`."""
         setting = f"{TASKS[self.task].steps} steps, {_PEERS.get((self.task, self.method), {})}"
-        return {"task": self.task, "method": self.method, "row": self.row, "budget": "", "setting": setting}
+        return {
+            "task": self.task,
+            "method": self.method,
+            "row": self.row,
+            "budget": "",
+            "setting": setting,
+        }
 
     def made(self, seed: int) -> Row:
         """Learn and judge the last policy."""
@@ -233,18 +271,26 @@ class Peer:
         from stable_baselines3.common.vec_env import VecNormalize
 
         task, setting = TASKS[self.task], dict(_PEERS.get((self.task, self.method), {}))
-        envs: Any = make_vec_env(lambda: environments.make(task.environment), setting.pop("envs", 1), seed)
+        envs: Any = make_vec_env(
+            lambda: environments.make(task.environment), setting.pop("envs", 1), seed
+        )
         seen: Any = np.array
         if setting.pop("normalise", False):
             envs = VecNormalize(envs, gamma=setting.get("gamma", 0.99))
             seen = envs.normalize_obs
-        model = {"PPO": PPO, "A2C": A2C}[self.method]("MlpPolicy", envs, seed=seed, device="cpu", **setting)
+        model = {"PPO": PPO, "A2C": A2C}[self.method](
+            "MlpPolicy", envs, seed=seed, device="cpu", **setting
+        )
         model.learn(task.steps)
 
         def act(deterministic: bool) -> Act:
-            return lambda observations: np.asarray(model.predict(seen(observations), deterministic=deterministic)[0])
+            return lambda observations: np.asarray(
+                model.predict(seen(observations), deterministic=deterministic)[0]
+            )
 
-        found = {name: task.returns(act(greedily), task.judged).mean() for name, greedily in _HOW.items()}
+        found = {
+            name: task.returns(act(greedily), task.judged).mean() for name, greedily in _HOW.items()
+        }
         return {name: float(value) for name, value in found.items()}
 
 
@@ -269,7 +315,9 @@ _PEERS: dict[tuple[str, str], dict[str, Any]] = {
 def multiplier(budget: str, releases: int = 1) -> float:
     """Return z of ``z 3``, or solve it for ``ε 1`` by the exact mechanism."""
     kind, value = budget.split()
-    return float(value) if kind == "z" else solve_noise_multiplier(float(value), DELTA, 1.0, releases)
+    return (
+        float(value) if kind == "z" else solve_noise_multiplier(float(value), DELTA, 1.0, releases)
+    )
 
 
 def lines(base: Run, budgets: Sequence[str], nulls_at: str, **free: float) -> Iterator[Run]:
@@ -287,7 +335,9 @@ def lines(base: Run, budgets: Sequence[str], nulls_at: str, **free: float) -> It
     yield replace(base, row="no noise", noise_multiplier=0.0)
     plain = replace(base.update, clipping_norm=NO_CLIP, **free)  # type: ignore[type-var]
     yield replace(base, row="no clip", noise_multiplier=0.0, update=plain)
-    yield replace(base, row="noise alone", budget=nulls_at, noise_multiplier=multiplier(nulls_at, releases))
+    yield replace(
+        base, row="noise alone", budget=nulls_at, noise_multiplier=multiplier(nulls_at, releases)
+    )
     yield replace(base, row="untrained", noise_multiplier=0.0, cohorts=0)
 
 
@@ -296,63 +346,119 @@ def published(base: Run, budgets: Sequence[str]) -> Iterator[Run]:
     k = base.update.releases
     for budget in budgets:
         kind, value = budget.split()
-        z = float(value) if kind == "z" else math.sqrt(2 * math.log(1.25 * k / DELTA)) * k / float(value)
+        z = (
+            float(value)
+            if kind == "z"
+            else math.sqrt(2 * math.log(1.25 * k / DELTA)) * k / float(value)
+        )
         yield replace(base, row="paper", budget=budget, noise_multiplier=z)
 
 
 def cartpole() -> Iterator[Run]:
     """CartPole: 1,000 users of one episode each. In the papers' mode, DP-PG, NPG and REBEL have 100 × 10 episodes."""
     gradient = PolicyGradient(learning_rate=2.0, clipping_norm=1.0)
-    natural = NaturalGradientByDescent(learning_rate=20.0, clipping_norm=0.1, steps=2, step_size=0.5, ball=0.5)
+    natural = NaturalGradientByDescent(
+        learning_rate=20.0, clipping_norm=0.1, steps=2, step_size=0.5, ball=0.5
+    )
     regression = Rebel(temperature=10.0, step_size=10.0, steps=2, clipping_norm=0.1)
     theirs: tuple[tuple[str, Update, dict[str, float], Update], ...] = (
         ("DP-PG", gradient, {"learning_rate": 0.2}, replace(gradient, learning_rate=0.03)),
-        ("DP-NPG", natural, {"learning_rate": 10.0, "ball": 1.0}, replace(natural, learning_rate=0.5)),
-        ("DP-REBEL", regression, {"temperature": 3.0, "step_size": 3.0}, replace(regression, step_size=1.0)),
+        (
+            "DP-NPG",
+            natural,
+            {"learning_rate": 10.0, "ball": 1.0},
+            replace(natural, learning_rate=0.5),
+        ),
+        (
+            "DP-REBEL",
+            regression,
+            {"temperature": 3.0, "step_size": 3.0},
+            replace(regression, step_size=1.0),
+        ),
     )
     for method, own, free, paper in theirs:
         base = Run("CartPole", method, "strict", "", own, 0.0, 125, 8, 500, 1)
         yield from lines(base, ("ε 1", "ε 3", "ε 5"), "ε 1", **free)
         base = replace(base, update=loose(paper), cohort=10, cohorts=100, hidden=(64,))
         yield from published(base, ("ε 1", "ε 3", "ε 5"))
-    local = DPPG(clipping_norm=0.1, local_learning_rate=1.0, epochs=4, minibatches=1, decay=0.97, learning_rate=20.0)
+    local = DPPG(
+        clipping_norm=0.1,
+        local_learning_rate=1.0,
+        epochs=4,
+        minibatches=1,
+        decay=0.97,
+        learning_rate=20.0,
+    )
     base = Run("CartPole", "DPPG", "strict", "", local, 0.0, 125, 8, 500, 1)
     yield from lines(base, BUDGETS, "ε 1", learning_rate=1.0)
-    yield from published(Run("CartPole", "DPPG", "paper", "", CONTROL, 0.0, 8, 976, 64, None, (64, 64)), Z)
+    yield from published(
+        Run("CartPole", "DPPG", "paper", "", CONTROL, 0.0, 8, 976, 64, None, (64, 64)), Z
+    )
 
 
 Z = ("z 1", "z 3")
 BUDGETS = (*Z, "ε 1", "ε 0.5", "ε 0.25", "ε 0.1")
 CONTROL = CarriedCritic(
-    clipping_norm=0.05, local_learning_rate=7.26e-4, epochs=8, minibatches=2, decay=0.85, entropy_coefficient=0.36
+    clipping_norm=0.05,
+    local_learning_rate=7.26e-4,
+    epochs=8,
+    minibatches=2,
+    decay=0.85,
+    entropy_coefficient=0.36,
 )
-DOSING = CarriedCritic(clipping_norm=0.08, local_learning_rate=9.25e-4, epochs=4, minibatches=2, decay=0.97)
+DOSING = CarriedCritic(
+    clipping_norm=0.08, local_learning_rate=9.25e-4, epochs=4, minibatches=2, decay=0.97
+)
 
 
 def acrobot() -> Iterator[Run]:
     """Acrobot: a user has four episodes, for within one all rewards are equal until the goal."""
-    update = DPPG(clipping_norm=0.1, local_learning_rate=1.0, epochs=1, minibatches=1, decay=0.97, learning_rate=40.0)
+    update = DPPG(
+        clipping_norm=0.1,
+        local_learning_rate=1.0,
+        epochs=1,
+        minibatches=1,
+        decay=0.97,
+        learning_rate=40.0,
+    )
     base = Run("Acrobot", "DPPG", "strict", "", update, 0.0, 300, 12, 2000, 4)
     yield from lines(base, BUDGETS, "ε 1", learning_rate=1.0)
-    yield from published(Run("Acrobot", "DPPG", "paper", "", CONTROL, 0.0, 8, 976, 64, None, (64, 64)), Z)
+    yield from published(
+        Run("Acrobot", "DPPG", "paper", "", CONTROL, 0.0, 8, 976, 64, None, (64, 64)), Z
+    )
 
 
 def dosing() -> Iterator[Run]:
     """Dosing: one day of each user. The simulator is this project's (Bergman's minimal model), not the paper's."""
-    update = DPPG(clipping_norm=0.1, local_learning_rate=1.0, epochs=1, minibatches=1, decay=1.0, learning_rate=8.0)
+    update = DPPG(
+        clipping_norm=0.1,
+        local_learning_rate=1.0,
+        epochs=1,
+        minibatches=1,
+        decay=1.0,
+        learning_rate=8.0,
+    )
     for task in ("Dosing-0", "Dosing-1"):
         base = Run(task, "DPPG", "strict", "", update, 0.0, 250, 24, 96, 1, deviation=0.7)
         yield from lines(base, ("z 0.1", "z 0.5", "ε 1"), "ε 1", learning_rate=1.0)
-        yield from published(Run(task, "DPPG", "paper", "", DOSING, 0.0, 8, 250, 96, 1, (64, 64)), ("z 0.1", "z 0.5"))
+        yield from published(
+            Run(task, "DPPG", "paper", "", DOSING, 0.0, 8, 250, 96, 1, (64, 64)), ("z 0.1", "z 0.5")
+        )
 
 
 def mujoco() -> Iterator[Run]:
     """HalfCheetah and Hopper: 1,000 steps of 3,200 and 2,400 users, log-linear policies of 114 and 39 numbers."""
     local: dict[str, Any] = {"epochs": 8, "minibatches": 32, "decay": 0.91}
     update = AnnealedDPPG(clipping_norm=0.5, local_learning_rate=2e-3, cohorts=100, **local)
-    yield from lines(Run("HalfCheetah", "DPPG", "strict", "", update, 0.0, 32, 100, 1000, 1), ("z 0.05", "ε 8"), "ε 8")
+    yield from lines(
+        Run("HalfCheetah", "DPPG", "strict", "", update, 0.0, 32, 100, 1000, 1),
+        ("z 0.05", "ε 8"),
+        "ε 8",
+    )
     update = AnnealedDPPG(clipping_norm=0.4, local_learning_rate=1.5e-3, cohorts=150, **local)
-    yield from lines(Run("Hopper", "DPPG", "strict", "", update, 0.0, 16, 150, 1000), ("z 0.05", "ε 8"), "ε 8")
+    yield from lines(
+        Run("Hopper", "DPPG", "strict", "", update, 0.0, 16, 150, 1000), ("z 0.05", "ε 8"), "ε 8"
+    )
 
 
 def cases() -> list[Run | Peer]:
@@ -390,7 +496,16 @@ PUBLISHED = {
 
 def table(rows: Sequence[Row]) -> str:
     """Write a line for each budget, beside the paper's figure."""
-    head = ("task", "method", "budget", "ε", "the paper's", "our mode of the papers, drawn; greedy", "drawn", "greedy")
+    head = (
+        "task",
+        "method",
+        "budget",
+        "ε",
+        "the paper's",
+        "our mode of the papers, drawn; greedy",
+        "drawn",
+        "greedy",
+    )
     lines, all_lines = [f"| {' | '.join(head)} | users |", "|---" * (len(head) + 1) + "|"], cases()
     for one in all_lines:
         if one.row not in ("strict", "peer") or not (own := _of(rows, one)):
@@ -411,7 +526,10 @@ def table(rows: Sequence[Row]) -> str:
 def nulls(rows: Sequence[Row]) -> str:
     """Write a line for each method: returns of drawn actions, and of everything that could explain them."""
     kinds = ("no noise", "no clip", "noise alone", "untrained")
-    lines, all_lines = [f"| task | method | strict | {' | '.join(kinds)} |", "|---" * (3 + len(kinds)) + "|"], cases()
+    lines, all_lines = (
+        [f"| task | method | strict | {' | '.join(kinds)} |", "|---" * (3 + len(kinds)) + "|"],
+        cases(),
+    )
     for null in (one for one in all_lines if one.row == "noise alone"):
         same = [one for one in all_lines if (one.task, one.method) == (null.task, null.method)]
         strict = [one for one in same if one.row == "strict" and one.budget == null.budget]
@@ -454,11 +572,18 @@ def draw(rows: Sequence[Row]) -> None:
         shown = sorted(by_epsilon)
         means = [np.mean(by_epsilon[epsilon]) for epsilon in shown]
         spread = [np.std(by_epsilon[epsilon], ddof=1) for epsilon in shown]
-        axes.errorbar(shown, means, spread, marker="o", capsize=3, label="DPPG, mean and standard deviation")
+        axes.errorbar(
+            shown, means, spread, marker="o", capsize=3, label="DPPG, mean and standard deviation"
+        )
         for kind, style in (("no noise", ":"), ("noise alone", "--")):
             level = np.mean([row["drawn"] for row in own if row["row"] == kind])
             axes.axhline(level, color="0.4", linestyle=style, label=kind)
-        axes.set(title=task, xscale="log", xlabel="ε of a user (δ 1e-5)", ylabel="return of the last policy")
+        axes.set(
+            title=task,
+            xscale="log",
+            xlabel="ε of a user (δ 1e-5)",
+            ylabel="return of the last policy",
+        )
         axes.set_xticks(shown, [f"{epsilon:.2g}" for epsilon in shown])
         axes.xaxis.set_minor_locator(NullLocator())
         axes.legend(frameon=False)
@@ -467,11 +592,15 @@ def draw(rows: Sequence[Row]) -> None:
 
 def main() -> None:
     """Make what is missing, or write the tables and the figure of what is there."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", nargs="+", default=list(TASKS), help="tasks")
     parser.add_argument("--rows", nargs="+", help="kinds of rows; all, if none is named")
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--report", action="store_true", help="write the tables of docs/results.md and the figure")
+    parser.add_argument(
+        "--report", action="store_true", help="write the tables of docs/results.md and the figure"
+    )
     asked = parser.parse_args()
     if asked.report:
         found = read("online")
@@ -480,14 +609,20 @@ def main() -> None:
             put(ROOT / "docs" / "results.md", name, write(rows))
         draw(rows)
         return
-    chosen = [one for one in cases() if one.task in asked.only and (not asked.rows or one.row in asked.rows)]
+    chosen = [
+        one
+        for one in cases()
+        if one.task in asked.only and (not asked.rows or one.row in asked.rows)
+    ]
     by_key = {str(one.key): one for one in chosen}
 
     def made(key: Row) -> Row:
         own = {name: value for name, value in key.items() if name != "seed"}
         return by_key[str(own)].made(key["seed"])
 
-    completed("online", [one.key | {"seed": seed} for seed in range(asked.seeds) for one in chosen], made)
+    completed(
+        "online", [one.key | {"seed": seed} for seed in range(asked.seeds) for one in chosen], made
+    )
 
 
 if __name__ == "__main__":

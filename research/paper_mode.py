@@ -32,7 +32,12 @@ from primorl.privacy.mechanism.plan import Plan
 from primorl.simulators.batches import batch
 from primorl.simulators.environments import Floats
 
-_CRITIC, _FIRST, _SECOND, _STEPS = "critic", "critic_first_moment", "critic_second_moment", "critic_steps"
+_CRITIC, _FIRST, _SECOND, _STEPS = (
+    "critic",
+    "critic_first_moment",
+    "critic_second_moment",
+    "critic_steps",
+)
 _FIRST_DECAY, _SECOND_DECAY, _LEAST = 0.9, 0.999, 1e-8  # of Adam
 
 
@@ -93,9 +98,13 @@ class AnnealedDPPG(AdamDPPG):
 
     cohorts: int
 
-    def updated(self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int) -> Values:
+    def updated(
+        self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
+    ) -> Values:
         """See `primorl.online.learning.Update.updated`."""
-        moved = super().updated(network, values, met, cohort, number)[PARAMETERS] - values[PARAMETERS]
+        moved = (
+            super().updated(network, values, met, cohort, number)[PARAMETERS] - values[PARAMETERS]
+        )
         return {PARAMETERS: values[PARAMETERS] + (1 - number / self.cohorts) * moved}
 
 
@@ -109,18 +118,24 @@ class CarriedCritic(AdamDPPG):
 
     entropy_coefficient: float = 0.0
 
-    def gradients(self, steps: StepGradients, old: Tensor, advantages: Tensor, weights: Tensor) -> Tensor:
+    def gradients(
+        self, steps: StepGradients, old: Tensor, advantages: Tensor, weights: Tensor
+    ) -> Tensor:
         """See `DPPG.gradients`; with the entropy H, whose derivative by an output is -π (log π + H)."""
         gradients = super().gradients(steps, old, advantages, weights)
         if not self.entropy_coefficient or not steps.network.discrete_actions:
             return gradients
-        chances = (steps.error > 0).float() - steps.error  # the error is 1 - π where the action was taken, -π elsewhere
+        chances = (
+            steps.error > 0
+        ).float() - steps.error  # the error is 1 - π where the action was taken, -π elsewhere
         logs = chances.clamp(min=1e-30).log()
         entropy = -(chances * logs).sum(1, keepdim=True)
         of_entropy = replace(steps, error=-chances * (logs + entropy))
         return gradients + self.entropy_coefficient * of_entropy.sums(weights)
 
-    def updated(self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int) -> Values:
+    def updated(
+        self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
+    ) -> Values:
         """See `primorl.online.learning.Update.updated`; the first cohort begins a new critic."""
         critic = critic_of(network).initial(0)
         zeros, steps = torch.zeros_like(critic), torch.zeros((), dtype=torch.int64)
@@ -133,28 +148,46 @@ class CarriedCritic(AdamDPPG):
         """See `DPPG.advantages`."""
         return over_cohort(self._raw(network, values, met)[1], met.valid)
 
-    def _raw(self, network: PolicyNetwork, values: Values, met: Trajectories) -> tuple[Tensor, Tensor]:
+    def _raw(
+        self, network: PolicyNetwork, values: Values, met: Trajectories
+    ) -> tuple[Tensor, Tensor]:
         """V of the observations, and Â before it is normalised."""
-        before, after = (self._estimates(network, values, seen) for seen in (met.observations, met.next_observations))
+        before, after = (
+            self._estimates(network, values, seen)
+            for seen in (met.observations, met.next_observations)
+        )
         return before, generalised_advantages(met, before, after, self.discount, self.decay)
 
     def _estimates(self, network: PolicyNetwork, values: Values, observations: Tensor) -> Tensor:
         """V of observations: ``[U, T, S]`` to ``[U, T]``."""
         flat = observations.flatten(0, 1).unsqueeze(0)
-        return critic_of(network).outputs(values[_CRITIC].unsqueeze(0), flat).view(observations.shape[:2])
+        return (
+            critic_of(network)
+            .outputs(values[_CRITIC].unsqueeze(0), flat)
+            .view(observations.shape[:2])
+        )
 
     def _fitted(
-        self, network: PolicyNetwork, values: Values, met: Trajectories, targets: Tensor, schedule: list[Tensor]
+        self,
+        network: PolicyNetwork,
+        values: Values,
+        met: Trajectories,
+        targets: Tensor,
+        schedule: list[Tensor],
     ) -> dict[str, Tensor]:
         """V after steps of Adam on the squared error of all users' steps. Sensitive."""
         shape, parameters = critic_of(network), values[_CRITIC].unsqueeze(0)
         adam = Adam(values[_FIRST].unsqueeze(0), values[_SECOND].unsqueeze(0), int(values[_STEPS]))
         for steps in schedule:
             leaf = parameters.detach().requires_grad_()
-            outputs = shape.outputs(leaf, met.observations[:, steps].flatten(0, 1).unsqueeze(0)).flatten()
+            outputs = shape.outputs(
+                leaf, met.observations[:, steps].flatten(0, 1).unsqueeze(0)
+            ).flatten()
             valid = met.valid[:, steps].flatten()
             errors = torch.where(valid, outputs - targets[:, steps].float().flatten(), 0.0)
-            (gradient,) = torch.autograd.grad(-errors.square().sum() / valid.sum().clamp(min=1), leaf)
+            (gradient,) = torch.autograd.grad(
+                -errors.square().sum() / valid.sum().clamp(min=1), leaf
+            )
             parameters = parameters + self.local_learning_rate * adam.direction(gradient)
         moments = {_FIRST: adam.first[0], _SECOND: adam.second[0], _STEPS: torch.tensor(adam.steps)}
         return {_CRITIC: parameters.detach()[0], **moments}
@@ -187,11 +220,16 @@ def loose(update: Any) -> Any:
     """Put an update of `primorl.online` into the papers' mode."""
     if isinstance(update, AdamDPPG):
         return CarriedCritic(**vars(update))
-    return type(f"Paper{type(update).__name__}", (CoupledAdvantages, type(update)), {})(**vars(update))
+    return type(f"Paper{type(update).__name__}", (CoupledAdvantages, type(update)), {})(
+        **vars(update)
+    )
 
 
 USERS, STEPS, DELTA, Z, TRIALS = 8, 64, 1e-5, 3.73, 1000
-REWARD, CONFIDENCE = -1000.0, 0.95  # of the canary's steps, the others' are 1; of the ε that is proved
+REWARD, CONFIDENCE = (
+    -1000.0,
+    0.95,
+)  # of the canary's steps, the others' are 1; of the ε that is proved
 
 
 class Noiseless(Cohort):
@@ -203,7 +241,9 @@ class Noiseless(Cohort):
 
     def noisy_mean(self, contributions: Tensor | Iterable[Tensor], clipping_norm: float) -> Tensor:
         """See `Cohort.noisy_mean`."""
-        rows = contributions if isinstance(contributions, Tensor) else torch.cat(list(contributions))
+        rows = (
+            contributions if isinstance(contributions, Tensor) else torch.cat(list(contributions))
+        )
         self.mean = within(rows, clipping_norm).sum(0) / self.users
         return self.mean
 
@@ -234,9 +274,14 @@ def attacked(update: DPPG, trials: int) -> Mapping[str, float]:
     empty = Trajectories(**{name: value.clone() for name, value in vars(first).items()})
     for value in vars(empty).values():
         value[0] = 0
-    plan = online_plan(users=2000, cohort=USERS, noise_multiplier=Z, releases=1, appearances=1, delta=DELTA)
+    plan = online_plan(
+        users=2000, cohort=USERS, noise_multiplier=Z, releases=1, appearances=1, delta=DELTA
+    )
     cohort, begun, afters, means = Noiseless(plan), {PARAMETERS: parameters}, [], []
-    for data in (empty, first):  # the critic after the first cohort does not depend on what is released
+    for data in (
+        empty,
+        first,
+    ):  # the critic after the first cohort does not depend on what is released
         afters.append(update.updated(network, begun, data, cohort, 0))
         means.append(cohort.mean)
     noise = Z * update.clipping_norm / USERS
@@ -249,7 +294,10 @@ def attacked(update: DPPG, trials: int) -> Mapping[str, float]:
             now = {**after, PARAMETERS: parameters + update.learning_rate * released}
             update.updated(network, now, second, cohort, 1)
             seconds.append(cohort.mean.double())
-        seen, difference = seconds[int(there)] + torch.randn_like(seconds[0]) * noise, seconds[1] - seconds[0]
+        seen, difference = (
+            seconds[int(there)] + torch.randn_like(seconds[0]) * noise,
+            seconds[1] - seconds[0],
+        )
         moved[trial] = float(difference.norm()) * USERS / update.clipping_norm
         ratio = float((seen - (seconds[0] + seconds[1]) / 2) @ difference)
         guessed[trial] = ratio > 0 if ratio else np.random.default_rng().random() < 0.5
@@ -267,7 +315,9 @@ def proved(guessed: NDArray[np.bool_], included: NDArray[np.bool_]) -> float:
 
     With Clopper-Pearson bounds of both rates, the means are at least Φ⁻¹(TPR) - Φ⁻¹(FPR) standard deviations apart.
     """
-    right, wrong, there = (int(np.count_nonzero(x)) for x in (guessed & included, guessed & ~included, included))
+    right, wrong, there = (
+        int(np.count_nonzero(x)) for x in (guessed & included, guessed & ~included, included)
+    )
     hits = float(clopper_pearson(right, there, CONFIDENCE)[0])
     alarms = float(clopper_pearson(wrong, len(included) - there, CONFIDENCE)[1])
     apart = float(ndtri(hits) - ndtri(alarms))
@@ -277,7 +327,10 @@ def proved(guessed: NDArray[np.bool_], included: NDArray[np.bool_]) -> float:
 def main() -> None:
     """Attack both modes and print the table."""
     strict = AdamDPPG(clipping_norm=0.5, local_learning_rate=0.02, epochs=16, minibatches=4)
-    found = {mode: attacked(update, TRIALS) for mode, update in (("strict", strict), ("paper", loose(strict)))}
+    found = {
+        mode: attacked(update, TRIALS)
+        for mode, update in (("strict", strict), ("paper", loose(strict)))
+    }
     print(f"stated ε: {epsilon(Z):.3g}")
     for name, value in found["strict"].items():
         print(f"{name}: strict {value:.3g}, paper {found['paper'][name]:.3g}")

@@ -55,7 +55,12 @@ class EpisodeRegression(Regression):
     ball: float
 
     def step(
-        self, network: PolicyNetwork, theta: Tensor, base: Trajectories, current: Trajectories, cohort: Cohort
+        self,
+        network: PolicyNetwork,
+        theta: Tensor,
+        base: Trajectories,
+        current: Trajectories,
+        cohort: Cohort,
     ) -> Tensor:
         """Compute η w from the users' episodes under the base policy and under the current one."""
         weights = self.discount ** torch.arange(base.steps)
@@ -65,7 +70,9 @@ class EpisodeRegression(Regression):
         def gradients(direction: Tensor) -> Tensor:
             return (gained - scores @ direction).unsqueeze(1) * scores
 
-        return self.learning_rate * self.ascended(cohort, torch.zeros_like(theta), gradients, self.ball)
+        return self.learning_rate * self.ascended(
+            cohort, torch.zeros_like(theta), gradients, self.ball
+        )
 
 
 GRADIENT = PolicyGradient(learning_rate=2.0, clipping_norm=1.0)
@@ -76,22 +83,41 @@ def learned(key: Row, seed: int) -> float:
     """Learn from 1,000 users, and return the mean return of the last policy."""
     cartpole, barrier = batch("CartPole-v1"), key["barrier"]
     low, high = torch.from_numpy(cartpole.action_low), torch.from_numpy(cartpole.action_high)
-    network = PolicyNetwork((), torch.zeros(4), torch.tensor([1.0, 1.0, 0.1, 0.5]), low, high, discrete_actions=True)
+    network = PolicyNetwork(
+        (), torch.zeros(4), torch.tensor([1.0, 1.0, 0.1, 0.5]), low, high, discrete_actions=True
+    )
     first = theta = network.initial(seed)
-    users, again, judges = (SimulatedUsers(cartpole, STEPS, 1, seed + at) for at in (0, 10_000, 20_000))
+    users, again, judges = (
+        SimulatedUsers(cartpole, STEPS, 1, seed + at) for at in (0, 10_000, 20_000)
+    )
     states = (2 * torch.rand(1000, 4, generator=torch.Generator().manual_seed(seed)) - 1) * BOX
     releases = GRADIENT.releases if key["base"] == "none" else EPISODE.releases
-    z = 0.0 if key["mode"] == "clip alone" else solve_noise_multiplier(float(key["epsilon"]), DELTA, 1.0, releases)
-    plan = online_plan(users=USERS, cohort=COHORT, noise_multiplier=z, releases=releases, appearances=1, delta=DELTA)
+    z = (
+        0.0
+        if key["mode"] == "clip alone"
+        else solve_noise_multiplier(float(key["epsilon"]), DELTA, 1.0, releases)
+    )
+    plan = online_plan(
+        users=USERS,
+        cohort=COHORT,
+        noise_multiplier=z,
+        releases=releases,
+        appearances=1,
+        delta=DELTA,
+    )
     for number in range(USERS // COHORT):
         numbers = range(number * COHORT, (number + 1) * COHORT)
         cohort = (NoiseAlone if key["mode"] == "noise alone" else Cohort)(plan, releases)
         met = users.meet(numbers, network, first if key["base"] == "first" else theta)
         if key["base"] == "none":
             moved = GRADIENT.updated(network, {PARAMETERS: theta}, met, cohort, number)[PARAMETERS]
-            theta = moved + GRADIENT.learning_rate * barrier * barrier_gradient(network, theta, states)
+            theta = moved + GRADIENT.learning_rate * barrier * barrier_gradient(
+                network, theta, states
+            )
         else:
-            theta = theta + EPISODE.step(network, theta, met, again.meet(numbers, network, theta), cohort)
+            theta = theta + EPISODE.step(
+                network, theta, met, again.meet(numbers, network, theta), cohort
+            )
     return float(judges.meet(range(EPISODES), network, theta).rewards.sum(1).mean())
 
 
@@ -103,9 +129,14 @@ def made(key: Row) -> Row:
 def main() -> None:
     """Make the rows that are missing and print them: mean ± 95% interval (Student's t)."""
     methods = [("none", 0.0), ("none", 0.01), ("none", 0.1), ("current", 0.0), ("first", 0.0)]
-    cases = [(*method, "learning", epsilon) for method, epsilon in product(methods, (0.1, 0.25, 1.0))]
+    cases = [
+        (*method, "learning", epsilon) for method, epsilon in product(methods, (0.1, 0.25, 1.0))
+    ]
     cases += [(*method, "clip alone", 1.0) for method in methods]
-    cases += [(base, 0.0, "noise alone", epsilon) for base, epsilon in product(("none", "current"), (0.1, 1.0))]
+    cases += [
+        (base, 0.0, "noise alone", epsilon)
+        for base, epsilon in product(("none", "current"), (0.1, 1.0))
+    ]
     keys = [dict(zip(("base", "barrier", "mode", "epsilon"), case, strict=True)) for case in cases]
     for row in completed("private_po", keys, made):
         found = MeanInterval.of(np.array(row["returns"]))

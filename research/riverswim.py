@@ -50,9 +50,23 @@ from research.trust_region import Step
 from research.ucbvi import UCBVI, Learner, backward_induction
 
 S, A, H = 6, 2, 20  # states, actions, horizon
-USERS, RUNS, EVERY, DELTA, PUBLIC, DISCOUNT, FAILURE, REGULARISER = 1000, 100, 50, 1e-5, 25, 0.99, 0.4, 1e-3
+USERS, RUNS, EVERY, DELTA, PUBLIC, DISCOUNT, FAILURE, REGULARISER = (
+    1000,
+    100,
+    50,
+    1e-5,
+    25,
+    0.99,
+    0.4,
+    1e-3,
+)
 EPSILONS, PROBABILITIES = (1.0, 5.0), (0.6, 0.9)
-ALGORITHMS = {"dppg-kl": "DPPG-KL", "dppg-l2": "DPPG-L2", "ucb-vi": "UCB-VI", "random": "random actions"}
+ALGORITHMS = {
+    "dppg-kl": "DPPG-KL",
+    "dppg-l2": "DPPG-L2",
+    "ucb-vi": "UCB-VI",
+    "random": "random actions",
+}
 MODES = ("learning", "noise alone", "clip alone")
 Floats, Whole = NDArray[np.float64], NDArray[np.int64]
 
@@ -135,7 +149,10 @@ def rewards() -> Floats:
 def optimal_value(p: float) -> float:
     """Compute the best mean reward of an episode."""
     moves = transition_probabilities(p)
-    table = np.broadcast_to((moves * rewards()).sum(-1), (1, H, S, A)), np.broadcast_to(moves, (1, H, S, A, S))
+    table = (
+        np.broadcast_to((moves * rewards()).sum(-1), (1, H, S, A)),
+        np.broadcast_to(moves, (1, H, S, A, S)),
+    )
     return float(backward_induction(*table, np.random.default_rng(0))[0][0, 0, 0])
 
 
@@ -208,7 +225,9 @@ def dppg(key: Row, settings: Settings) -> Floats:
     """Run DPPG: rewards of each user, ``[USERS, RUNS]``."""
     p, m, region, mode = key["p"], settings.cohort, settings.regions[key["algorithm"]], key["mode"]
     z = 0.0 if mode == "neither" else solve_noise_multiplier(float(key["epsilon"]), DELTA, 1.0, 1)
-    plan = online_plan(users=USERS, cohort=m, noise_multiplier=z, releases=1, appearances=1, delta=DELTA)
+    plan = online_plan(
+        users=USERS, cohort=m, noise_multiplier=z, releases=1, appearances=1, delta=DELTA
+    )
     random, theta, totals = np.random.default_rng(0), np.zeros((RUNS, FEATURES.shape[-1])), []
     past = visits = np.zeros((RUNS, S))  # sums over all users before, for the paper's baseline
     for number in range(USERS // m):
@@ -234,7 +253,10 @@ def dppg(key: Row, settings: Settings) -> Floats:
             gradients *= 0
         lengths = np.linalg.norm(gradients, axis=-1, keepdims=True)
         total = (gradients * np.minimum(1, norms / np.maximum(lengths, 1e-12))).sum(0)
-        if mode in ("learning", "noise alone"):  # the plan adds the noise to sums of vectors of norm at most 1
+        if mode in (
+            "learning",
+            "noise alone",
+        ):  # the plan adds the noise to sums of vectors of norm at most 1
             moved = plan.release((torch.from_numpy(total / norms),))[0].numpy() * norms
         else:
             moved = total / m
@@ -281,8 +303,14 @@ def draw(path: Path, rows: list[Row]) -> None:
         color = f"C{list(ALGORITHMS).index(row['algorithm'])}"
         name = f"{ALGORITHMS[row['algorithm']]}, {row['mode']}, ε {float(row['epsilon']):g}"
         here.plot(users, curve, style, color=color, label=name)
-        here.fill_between(users, curve - errors, curve + errors, color=color, alpha=0.1, linewidth=0)
-        here.set(title=f"p = {row['p']}, {row['settings']} settings", xlabel="users", ylabel="cumulative regret")
+        here.fill_between(
+            users, curve - errors, curve + errors, color=color, alpha=0.1, linewidth=0
+        )
+        here.set(
+            title=f"p = {row['p']}, {row['settings']} settings",
+            xlabel="users",
+            ylabel="cumulative regret",
+        )
     lines, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(lines, labels, loc="outside lower center", ncols=3, frameon=False)
     figure.savefig(path)
@@ -290,19 +318,29 @@ def draw(path: Path, rows: list[Row]) -> None:
 
 def row_keys() -> list[Row]:
     """List the rows."""
-    cases: list[tuple[str, str, str, str, float]] = [("paper", "random", "none", "learning", math.inf)]
+    cases: list[tuple[str, str, str, str, float]] = [
+        ("paper", "random", "none", "learning", math.inf)
+    ]
     for settings in SETTINGS:
-        cases += [(settings, "ucb-vi", "none", "learning", epsilon) for epsilon in (*EPSILONS, math.inf)]
+        cases += [
+            (settings, "ucb-vi", "none", "learning", epsilon) for epsilon in (*EPSILONS, math.inf)
+        ]
         cases += [
             (settings, algorithm, "none", mode, epsilon)
             for algorithm, mode, epsilon in product(("dppg-kl", "dppg-l2"), MODES, EPSILONS)
         ]
-        cases.append((settings, "dppg-l2", "none", "neither", math.inf))  # without a clip DPPG-KL is the same
-    for algorithm, baseline, epsilon in product(("dppg-kl", "dppg-l2"), ("user", "carried"), EPSILONS):
+        cases.append(
+            (settings, "dppg-l2", "none", "neither", math.inf)
+        )  # without a clip DPPG-KL is the same
+    for algorithm, baseline, epsilon in product(
+        ("dppg-kl", "dppg-l2"), ("user", "carried"), EPSILONS
+    ):
         cases.append(("paper", algorithm, baseline, "learning", epsilon))
     names = "settings", "algorithm", "baseline", "mode", "epsilon"
     return [
-        dict(zip(names, (*case[:-1], str(case[-1])), strict=True)) | {"p": p} for case in cases for p in PROBABILITIES
+        dict(zip(names, (*case[:-1], str(case[-1])), strict=True)) | {"p": p}
+        for case in cases
+        for p in PROBABILITIES
     ]
 
 
@@ -314,10 +352,14 @@ def main() -> None:
         epsilon = "void" if row["baseline"] == "carried" else f"ε {row['epsilon']}"
         line = f"{named:40} {epsilon:5} p {row['p']}  regret {row['regret']:.0f} ± {1.96 * row['error']:.0f}"
         if row["mode"] == "learning" and row["algorithm"].startswith("dppg"):
-            same = {name: row[name] for name in ("settings", "algorithm", "epsilon", "p")} | {"mode": "noise alone"}
+            same = {name: row[name] for name in ("settings", "algorithm", "epsilon", "p")} | {
+                "mode": "noise alone"
+            }
             noise = next(other for other in rows if other.items() >= same.items())
             error = 1.96 * math.hypot(row["error"], noise["error"])
-            line += f", less than noise alone by {noise['regret'] - row['regret']:.0f} ± {error:.0f}"
+            line += (
+                f", less than noise alone by {noise['regret'] - row['regret']:.0f} ± {error:.0f}"
+            )
         print(line)
     draw(FIGURES / "riverswim.png", rows)
 

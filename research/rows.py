@@ -18,7 +18,11 @@ Row = dict[str, Any]
 def read(name: str) -> list[Row]:
     """Read the rows of ``results/NAME.jsonl``, one a line."""
     file = RESULTS / f"{name}.jsonl"
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
+    return (
+        [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        if file.exists()
+        else []
+    )
 
 
 def completed(name: str, keys: Iterable[Row], make: Callable[[Row], Row]) -> list[Row]:
@@ -32,7 +36,9 @@ def completed(name: str, keys: Iterable[Row], make: Callable[[Row], Row]) -> lis
         make: the other content of a row, from its key.
     """
     torch.set_num_threads(1)
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout[:12]
+    commit = subprocess.run(
+        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True
+    ).stdout[:12]
     machine = f"{os.cpu_count()} cores, torch {torch.__version__}, 1 thread"
     rows, found = read(name), []
     for key in keys:
@@ -40,10 +46,18 @@ def completed(name: str, keys: Iterable[Row], make: Callable[[Row], Row]) -> lis
         if row is None:
             started = time.perf_counter()
             row = key | make(key)
-            row |= {"seconds": round(time.perf_counter() - started, 1), "commit": commit, "machine": machine}
+            row |= {
+                "seconds": round(time.perf_counter() - started, 1),
+                "commit": commit,
+                "machine": machine,
+            }
             with (RESULTS / f"{name}.jsonl").open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
             shown = {name: value for name, value in key.items() if name != "setting"}
-            print(", ".join(f"{name} {value}" for name, value in shown.items()), f"({row['seconds']} s)", flush=True)
+            print(
+                ", ".join(f"{name} {value}" for name, value in shown.items()),
+                f"({row['seconds']} s)",
+                flush=True,
+            )
         found.append(row)
     return found

@@ -61,7 +61,11 @@ class TreeCounter:
     @property
     def scale(self) -> int:
         """Scale b of the noise: L Δ / ε, rounded up to a whole number; 0 without noise."""
-        return math.ceil(self.levels * self.sensitivity / Fraction(self.epsilon)) if self.private else 0
+        return (
+            math.ceil(self.levels * self.sensitivity / Fraction(self.epsilon))
+            if self.private
+            else 0
+        )
 
     @property
     def event(self) -> dp_event.DpEvent:
@@ -81,7 +85,11 @@ class TreeCounter:
         Laplace noise, so Corollary 2.9 of Chan, Shi and Song holds: √8 ν √ln(2/β), ν = b max(√L, √(2 ln(2/β))).
         """
         logarithm = math.log(2 / failure)
-        return self.scale * math.sqrt(8 * logarithm) * max(math.sqrt(self.levels), math.sqrt(2 * logarithm))
+        return (
+            self.scale
+            * math.sqrt(8 * logarithm)
+            * max(math.sqrt(self.levels), math.sqrt(2 * logarithm))
+        )
 
 
 class Stream:
@@ -121,7 +129,9 @@ class Stream:
         if not len(self._noise):
             each = self._noise.shape[1:]
             rows = min(_AHEAD // math.prod(each) + 1, self.counter.people)
-            drawn = discrete_laplace(self.counter.entropy, rows * math.prod(each), self.counter.scale)
+            drawn = discrete_laplace(
+                self.counter.entropy, rows * math.prod(each), self.counter.scale
+            )
             self._noise = drawn.reshape(rows, *each)
         row, self._noise = self._noise[0], self._noise[1:]
         return row
@@ -227,7 +237,9 @@ class UCBVI:
     @property
     def event(self) -> dp_event.DpEvent:
         """Event of the whole run, which the accountant composes; raises what `TreeCounter.event` raises."""
-        return dp_event.ComposedDpEvent((self.counter(1).event, self.counter(REWARD_UNIT).event, self.counter(1).event))
+        return dp_event.ComposedDpEvent(
+            (self.counter(1).event, self.counter(REWARD_UNIT).event, self.counter(1).event)
+        )
 
 
 class Learner:
@@ -247,7 +259,11 @@ class Learner:
         H, S, A = settings.horizon, settings.states, settings.actions
         self._table, cells = (runs, H, S, A), H * S * A
         visits, rewards = settings.counter(1), settings.counter(REWARD_UNIT)
-        self.streams = Stream(visits, runs, cells), Stream(rewards, runs, cells), Stream(visits, runs, cells * S)
+        self.streams = (
+            Stream(visits, runs, cells),
+            Stream(rewards, runs, cells),
+            Stream(visits, runs, cells * S),
+        )
         each = settings.failure / (3 * S * A * settings.users * H)
         self._errors = visits.error(each), rewards.error(each) / REWARD_UNIT, visits.error(each / S)
         zeros = np.zeros(self._table)
@@ -272,10 +288,13 @@ class Learner:
         counted = [np.bincount(at, minlength=cells), np.bincount(at, thousandths, cells)]
         counted.append(np.bincount(at * S + states[run, step + 1], minlength=cells * S))
         visits, sums, moves = (
-            stream.add(own.astype(np.int64).reshape(R, -1)) for stream, own in zip(self.streams, counted, strict=True)
+            stream.add(own.astype(np.int64).reshape(R, -1))
+            for stream, own in zip(self.streams, counted, strict=True)
         )
         self.policy = self._planned(
-            visits.reshape(self._table), sums.reshape(self._table) / REWARD_UNIT, moves.reshape(*self._table, S)
+            visits.reshape(self._table),
+            sums.reshape(self._table) / REWARD_UNIT,
+            moves.reshape(*self._table, S),
         )
 
     def _planned(self, visits: Floats | Whole, rewards: Floats, moves: Floats | Whole) -> Whole:
@@ -290,7 +309,9 @@ class Learner:
         return backward_induction(optimistic, moves / n[..., None], self._random)[1]
 
 
-def backward_induction(rewards: Floats, probabilities: Floats, random: np.random.Generator) -> tuple[Floats, Whole]:
+def backward_induction(
+    rewards: Floats, probabilities: Floats, random: np.random.Generator
+) -> tuple[Floats, Whole]:
     """Find optimal values ``[R, H, S]`` and actions ``[R, H, S]`` of R tasks of a finite horizon, H.
 
     A step brings at most 1, so values are held within 0 and the number of steps that are left.
@@ -302,9 +323,14 @@ def backward_induction(rewards: Floats, probabilities: Floats, random: np.random
         random: of the draws.
     """
     runs, horizon, states, actions = rewards.shape
-    values, policy = np.zeros((runs, horizon + 1, states)), np.zeros((runs, horizon, states), np.int64)
+    values, policy = (
+        np.zeros((runs, horizon + 1, states)),
+        np.zeros((runs, horizon, states), np.int64),
+    )
     for step in reversed(range(horizon)):
-        after = (probabilities[:, step].reshape(runs, -1, states) @ values[:, step + 1, :, None])[..., 0]
+        after = (probabilities[:, step].reshape(runs, -1, states) @ values[:, step + 1, :, None])[
+            ..., 0
+        ]
         q = (rewards[:, step] + after.reshape(runs, states, actions)).clip(0, horizon - step)
         best = q.max(-1, keepdims=True)
         values[:, step] = best[..., 0]

@@ -13,10 +13,26 @@ _MINUTES = 5
 
 def main() -> int:
     """Ask the service about every pin; 1 where one is known to be vulnerable."""
-    command = [sys.executable, "-m", "pip_audit", "--requirement", str(CONSTRAINTS), "--no-deps", "--disable-pip"]
-    command += ["--format", "json", "--progress-spinner", "off", *(f"--ignore-vuln={name}" for name in IGNORED)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip_audit",
+        "--requirement",
+        str(CONSTRAINTS),
+        "--no-deps",
+        "--disable-pip",
+    ]
+    command += [
+        "--format",
+        "json",
+        "--progress-spinner",
+        "off",
+        *(f"--ignore-vuln={name}" for name in IGNORED),
+    ]
     try:
-        output = subprocess.run(command, capture_output=True, text=True, timeout=60 * _MINUTES).stdout
+        output = subprocess.run(
+            command, capture_output=True, text=True, timeout=60 * _MINUTES
+        ).stdout
     except subprocess.TimeoutExpired:
         output = ""
     status, text = verdict(output)
@@ -36,14 +52,19 @@ def verdict(output: str) -> tuple[int, str]:
     known = [package for package in packages if "skip_reason" not in package]
     if not known:
         line = "=" * 78
-        return 0, f"{line}\nNOT AUDITED: no advisory service answered. Run `make audit` where one does.\n{line}"
+        return (
+            0,
+            f"{line}\nNOT AUDITED: no advisory service answered. Run `make audit` where one does.\n{line}",
+        )
     bad = [
         f"{package['name']} {package['version']}: {found['id']} (fixed in {', '.join(found['fix_versions']) or 'none'})"
         for package in known
         for found in package["vulns"]
     ]
     said = f"audit: {len(known)} of {len(packages)} pinned packages looked up"
-    unknown = "".join(f"\nnot looked up: {package['name']}" for package in packages if "skip_reason" in package)
+    unknown = "".join(
+        f"\nnot looked up: {package['name']}" for package in packages if "skip_reason" in package
+    )
     if bad:
         advice = "raise the pin in constraints.txt, or add the id to IGNORED with the reason"
         return 1, "\n".join([f"{said}; {advice}", *bad]) + unknown

@@ -31,12 +31,20 @@ def folder_with_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_sto
 @pytest.fixture
 def shape() -> Architecture:
     return Architecture(
-        observation_size=3, action_size=1, members=3, hidden=(16, 12), log_variance_low=-10.0, log_variance_high=0.5
+        observation_size=3,
+        action_size=1,
+        members=3,
+        hidden=(16, 12),
+        log_variance_low=-10.0,
+        log_variance_high=0.5,
     )
 
 
 @pytest.fixture
 def identity(shape: Architecture) -> Normaliser:
     return Normaliser(
-        torch.zeros(shape.inputs), torch.ones(shape.inputs), torch.zeros(shape.targets), torch.ones(shape.targets)
+        torch.zeros(shape.inputs),
+        torch.ones(shape.inputs),
+        torch.zeros(shape.targets),
+        torch.ones(shape.targets),
     )

@@ -30,7 +30,10 @@ def releasing(change: Callable[[Plan, list[Tensor]], Sequence[Tensor]]) -> type[
 
     class Changed(Plan):
         def release(self, total: Sequence[Tensor]) -> tuple[Tensor, ...]:
-            noise = [part.double() for part in super().release([torch.zeros_like(part) for part in total])]
+            noise = [
+                part.double()
+                for part in super().release([torch.zeros_like(part) for part in total])
+            ]
             return tuple(
                 (part / self.expected_cohort + own).float()
                 for part, own in zip(total, change(self, noise), strict=True)

@@ -36,11 +36,15 @@ def project_settings(dataset: str = "pendulum-replay") -> dict[str, Any]:
     """
     raw = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
     entry = yaml.safe_load((ROOT / f"datasets/{dataset}.yaml").read_text(encoding="utf-8"))
-    raw["partition"] |= {"public_fraction": entry["suggested"]["partition"].get("public_fraction", 0.02)}
+    raw["partition"] |= {
+        "public_fraction": entry["suggested"]["partition"].get("public_fraction", 0.02)
+    }
     checked = params.parse(raw | {"dataset": dataset}, ROOT / "params.yaml")
     content = params.plain(checked)
     for name, block in (("privacy", PRIVACY), ("dynamics", DYNAMICS)):
-        content[name] |= {key: value for key, value in block.items() if f"{name}.{key}" in checked.unfitted}
+        content[name] |= {
+            key: value for key, value in block.items() if f"{name}.{key}" in checked.unfitted
+        }
     content["privacy"]["total_epsilon"] = None
     content["dynamics"]["train_anyway"] = True
     if "policy.starts" in checked.unfitted and checked.chosen.environment is None:

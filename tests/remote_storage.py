@@ -21,7 +21,12 @@ KEYS = ("access_key_id", "secret_access_key")
 @pytest.fixture
 def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address of a server with the page's buckets, on a free port of the loopback interface."""
-    for variable in ("AWS_PROFILE", "AWS_ENDPOINT_URL", "AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+    for variable in (
+        "AWS_PROFILE",
+        "AWS_ENDPOINT_URL",
+        "AWS_CONFIG_FILE",
+        "AWS_SHARED_CREDENTIALS_FILE",
+    ):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
@@ -39,7 +44,9 @@ def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def client(endpoint: str) -> Any:
     import boto3
 
-    return boto3.client("s3", endpoint_url=endpoint, aws_access_key_id="made-up", aws_secret_access_key="made-up")
+    return boto3.client(
+        "s3", endpoint_url=endpoint, aws_access_key_id="made-up", aws_secret_access_key="made-up"
+    )
 
 
 def contents(endpoint: str, bucket: str) -> set[bytes]:
@@ -49,7 +56,10 @@ def contents(endpoint: str, bucket: str) -> set[bytes]:
 
 
 def test_released_outputs_go_to_s3_and_private_ones_only_where_they_are_sent(
-    endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    endpoint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The page's commands, with the server's address and keys in the place of the page's."""
     from dvc.cli import main  # in this process: starting five takes longer than all they do
@@ -79,7 +89,9 @@ def test_released_outputs_go_to_s3_and_private_ones_only_where_they_are_sent(
     assert cli.main(["data", "push", "--remote", "vault"]) == 0
     assert capsys.readouterr().out.endswith("private: on remote vault\n")
     assert b"rows\n" in contents(endpoint, "private-bucket")
-    assert b"rows\n" not in contents(endpoint, "bucket"), "the twin: what is private never reaches the shared remote"
+    assert b"rows\n" not in contents(endpoint, "bucket"), (
+        "the twin: what is private never reaches the shared remote"
+    )
     assert "made-up" not in Path(".dvc/config").read_text(encoding="utf-8"), "git commits this file"
 
     Path("released").unlink()

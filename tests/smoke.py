@@ -26,14 +26,45 @@ policy:
   {epochs: 2, updates_per_epoch: 10, rollout_every: 5, rollout_batch: 8, buffer_size: 2000, batch_size: 32, hidden: [8]}
 evaluation: {episodes: 4, epoch_episodes: 2}
 """
-NO_PUBLIC_SPLIT = {"dataset": "csv-log", "partition": {"public_fraction": 0}, "policy": {"starts": "released"}}
+NO_PUBLIC_SPLIT = {
+    "dataset": "csv-log",
+    "partition": {"public_fraction": 0},
+    "policy": {"starts": "released"},
+}
 SUMMARY_KEYS = {
-    *("dataset", "env_id", "variant", "private", "epsilon", "delta", "unit", "units", "seed", "return_mean"),
+    *(
+        "dataset",
+        "env_id",
+        "variant",
+        "private",
+        "epsilon",
+        "delta",
+        "unit",
+        "units",
+        "seed",
+        "return_mean",
+    ),
     *("return_ci95", "normalized_score", "episodes", "seconds"),
 }
 PRIVACY_KEYS = {
-    *("private", "epsilon", "delta", "unit", "neighboring_relation", "accountant", "epsilon_rdp", "event", "rounds"),
-    *("sampling_probability", "noise_multiplier", "clipping_norm", "public_assumptions", "dataset_fingerprint"),
+    *(
+        "private",
+        "epsilon",
+        "delta",
+        "unit",
+        "neighboring_relation",
+        "accountant",
+        "epsilon_rdp",
+        "event",
+        "rounds",
+    ),
+    *(
+        "sampling_probability",
+        "noise_multiplier",
+        "clipping_norm",
+        "public_assumptions",
+        "dataset_fingerprint",
+    ),
     *("void", "charge", "spent_on_dataset"),
 }
 FILES = [
@@ -41,7 +72,13 @@ FILES = [
     "data/partitions/manifest.json",
     *(f"models/dynamics/{name}" for name in ("model.safetensors", "config.json", "privacy.json")),
     *(f"models/policy/{name}" for name in ("policy.safetensors", "config.json", "privacy.json")),
-    *("metrics/summary.json", "plots/curves.csv", "plots/return.png", "reports/report.html", "mlflow.db"),
+    *(
+        "metrics/summary.json",
+        "plots/curves.csv",
+        "plots/return.png",
+        "reports/report.html",
+        "mlflow.db",
+    ),
 ]
 
 
@@ -56,7 +93,10 @@ def main() -> None:
         before = store_size(clone)
         run(clone, "python", "-m", "docs.tools.notebooks", "examples/quick_start.ipynb")
         again = (clone / "examples/quick_start.ipynb").read_text(encoding="utf-8")
-        expect("Data and pipelines are up to date." in again, "a second `dvc repro`, of a notebook, does nothing")
+        expect(
+            "Data and pipelines are up to date." in again,
+            "a second `dvc repro`, of a notebook, does nothing",
+        )
         expect(store_size(clone) == before, "a second `dvc repro` logs nothing")
         run(clone, "git", "checkout", "--quiet", "examples")
         run(clone, "python", "-m", "primorl.commands.main", "summary")
@@ -79,7 +119,9 @@ def another_dataset_and_back(clone: Path) -> None:
     (clone / "params.yaml").write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
     run(clone, "dvc", "repro", "partition")
     manifest = read(clone / "data/partitions/manifest.json")
-    expect((manifest["unit"], manifest["private_units"]) == ("patient", 600), "the unit is the person")
+    expect(
+        (manifest["unit"], manifest["private_units"]) == ("patient", 600), "the unit is the person"
+    )
     (clone / "params.yaml").write_bytes(before)
     said = run(clone, "dvc", "repro")
     expect("Running stage" not in said, "a dataset that is swapped back comes out of the cache")
@@ -97,15 +139,23 @@ def experiment_in_a_copy(clone: Path) -> None:
     expect(store_size(clone) > before, "an experiment in a copy logs to the project's MLflow")
     run(clone, "dvc", "exp", "apply", "copy")
     summary = read(clone / "metrics/summary.json")
-    expect(1.1 < summary["epsilon"] <= 1.2, "the experiment's results are those of its own parameters")
-    run(clone, "git", "checkout", "--quiet", "params.yaml", "dvc.lock")  # the README's next steps make the same one
+    expect(
+        1.1 < summary["epsilon"] <= 1.2, "the experiment's results are those of its own parameters"
+    )
+    run(
+        clone, "git", "checkout", "--quiet", "params.yaml", "dvc.lock"
+    )  # the README's next steps make the same one
 
 
 def readme_in_order(clone: Path) -> None:
     """Every step of README and settings.md works when pasted in order; going back trains and charges nothing."""
-    (clone / ".venv").symlink_to(Path(sys.executable).parents[1])  # instead of installing everything once more
+    (clone / ".venv").symlink_to(
+        Path(sys.executable).parents[1]
+    )  # instead of installing everything once more
     (Path(sys.executable).parents[1] / ".ready").touch()
-    text = "".join((clone / page).read_text(encoding="utf-8") for page in ("README.md", "docs/settings.md"))
+    text = "".join(
+        (clone / page).read_text(encoding="utf-8") for page in ("README.md", "docs/settings.md")
+    )
     blocks = re.findall(r"```sh\n(.*?)```", text, flags=re.DOTALL)
     expect(len(blocks) == 4, "README and docs/settings.md have their steps in four blocks")
     for block in blocks:
@@ -121,7 +171,9 @@ def run(cwd: Path, *command: str) -> str:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment |= {"PATH": path, "PYTHONPATH": str(cwd), "OMP_NUM_THREADS": "1"}
     said = ""
-    with subprocess.Popen(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, cwd=cwd, env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
         for line in process.stdout or ():
             print(line, end="", flush=True)
             said += line
@@ -146,7 +198,11 @@ def overlay(content: dict[str, Any], changes: dict[str, Any]) -> None:
 
 
 def contents(clone: Path) -> dict[str, bytes]:
-    return {name: (clone / name).read_bytes() for name in FILES if (clone / name).is_file() and name != "mlflow.db"}
+    return {
+        name: (clone / name).read_bytes()
+        for name in FILES
+        if (clone / name).is_file() and name != "mlflow.db"
+    }
 
 
 def check_outputs(clone: Path) -> None:
@@ -156,9 +212,18 @@ def check_outputs(clone: Path) -> None:
     expect(summary.keys() >= SUMMARY_KEYS, f"metrics/summary.json has {sorted(SUMMARY_KEYS)}")
     for model in ("dynamics", "policy"):
         statement = read(clone / "models" / model / "privacy.json")
-        expect(statement.keys() >= PRIVACY_KEYS, f"models/{model}/privacy.json has {sorted(PRIVACY_KEYS)}")
-        expect(statement["private"] and 0 < statement["epsilon"] <= 5.0, f"models/{model} keeps to its ε")
-        expect(statement["epsilon"] == summary["epsilon"], f"models/{model} and the summary state one ε")
+        expect(
+            statement.keys() >= PRIVACY_KEYS,
+            f"models/{model}/privacy.json has {sorted(PRIVACY_KEYS)}",
+        )
+        expect(
+            statement["private"] and 0 < statement["epsilon"] <= 5.0,
+            f"models/{model} keeps to its ε",
+        )
+        expect(
+            statement["epsilon"] == summary["epsilon"],
+            f"models/{model} and the summary state one ε",
+        )
     seen = {line[3:] for line in run(clone, "git", "status", "--porcelain").splitlines()}
     ours = {"params.yaml", "dvc.lock", "datasets/pendulum-replay.yaml"}
     expect(seen <= ours, f"git sees no output (it sees {sorted(seen)})")

@@ -3,7 +3,14 @@
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.accounting.figures import figures
-from primorl.privacy.statement import Accountant, AttackPoint, GroupPoint, ProfilePoint, SpentOnDataset, Statement
+from primorl.privacy.statement import (
+    Accountant,
+    AttackPoint,
+    GroupPoint,
+    ProfilePoint,
+    SpentOnDataset,
+    Statement,
+)
 
 _EVENT = Training(0.1, 4.083, 150).event
 _FIGURES = figures(_EVENT, 1e-5)
@@ -31,13 +38,22 @@ OF_TRAINING = Statement(
     epsilon_replace_one=_FIGURES.epsilon_replace_one,
     profile=tuple(ProfilePoint(epsilon=e, delta=d) for e, d in _FIGURES.profile),
     groups=tuple(GroupPoint(units=k, epsilon=e) for k, e in _FIGURES.groups),
-    attacks=tuple(AttackPoint(false_positive_rate=a, true_positive_rate=b) for a, b in _FIGURES.attacks),
+    attacks=tuple(
+        AttackPoint(false_positive_rate=a, true_positive_rate=b) for a, b in _FIGURES.attacks
+    ),
     charge="5f0c1d2e",
-    spent_on_dataset=SpentOnDataset(epsilon=2.5, epsilon_fixed=2.25, epsilon_rdp=2.75, delta=1e-5, charges=3),
+    spent_on_dataset=SpentOnDataset(
+        epsilon=2.5, epsilon_fixed=2.25, epsilon_rdp=2.75, delta=1e-5, charges=3
+    ),
 )
 PRIVATE = OF_TRAINING.to_json()
 NOT_PRIVATE = (
-    Statement.no_guarantee(unit="trajectory", units=9, dataset_fingerprint="d473" * 16, reason="variant mopo")
-    .with_payment("feedbeef", SpentOnDataset(epsilon=None, epsilon_fixed=None, epsilon_rdp=None, delta=1e-5, charges=1))
+    Statement.no_guarantee(
+        unit="trajectory", units=9, dataset_fingerprint="d473" * 16, reason="variant mopo"
+    )
+    .with_payment(
+        "feedbeef",
+        SpentOnDataset(epsilon=None, epsilon_fixed=None, epsilon_rdp=None, delta=1e-5, charges=1),
+    )
     .to_json()
 )

@@ -25,11 +25,20 @@ def test_links_lead_to_files_and_headings_and_commands_parse(page: Path) -> None
 
 def test_the_architecture_page_has_the_rooms_as_the_code_has_them() -> None:
     """Rooms stand in the order of the import contract, with the first lines of their modules; every place is there."""
-    text, contracts = (ROOT / "docs/architecture.md").read_text(), (ROOT / "pyproject.toml").read_text()
+    text, contracts = (
+        (ROOT / "docs/architecture.md").read_text(),
+        (ROOT / "pyproject.toml").read_text(),
+    )
     (layers,) = [
-        found["layers"] for found in tomllib.loads(contracts)["tool"]["importlinter"]["contracts"] if "layers" in found
+        found["layers"]
+        for found in tomllib.loads(contracts)["tool"]["importlinter"]["contracts"]
+        if "layers" in found
     ]
-    rooms = [room.removeprefix("primorl.") for layer in reversed(layers) for room in reversed(layer.split(" | "))]
+    rooms = [
+        room.removeprefix("primorl.")
+        for layer in reversed(layers)
+        for room in reversed(layer.split(" | "))
+    ]
     wanted = []
     for room in rooms[:-1]:
         files = ROOT / f"primorl/{room}.py", ROOT / f"primorl/{room}/__init__.py"
@@ -47,11 +56,20 @@ def test_the_architecture_page_has_the_rooms_as_the_code_has_them() -> None:
 
 def test_every_page_is_in_one_of_four_parts_of_the_navigation() -> None:
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
-    assert re.findall(r"^  - ([\w ]+):$", nav, re.MULTILINE) == ["Start", "Guides", "Understand", "For maintainers"]
-    assert sorted(re.findall(r"[\w/-]+\.md", nav)) == sorted([*site.pages().values(), site.REFERENCE])
+    assert re.findall(r"^  - ([\w ]+):$", nav, re.MULTILINE) == [
+        "Start",
+        "Guides",
+        "Understand",
+        "For maintainers",
+    ]
+    assert sorted(re.findall(r"[\w/-]+\.md", nav)) == sorted(
+        [*site.pages().values(), site.REFERENCE]
+    )
 
 
-@pytest.mark.parametrize("notebook", sorted((ROOT / "examples").glob("*.ipynb")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "notebook", sorted((ROOT / "examples").glob("*.ipynb")), ids=lambda path: path.stem
+)
 def test_a_notebook_has_the_outputs_of_a_run_and_no_path_of_a_machine(notebook: Path) -> None:
     """`tests/smoke.py` and `tests/own_data.py` run them."""
     compile(notebooks.script(notebook), notebook.name, "exec")
@@ -71,7 +89,9 @@ def test_pages_that_the_code_names_exist() -> None:
 
 def test_a_broken_link_is_found(tmp_path: Path) -> None:
     """The twin that must fail: a file that is gone, a figure that was never made, a heading that was renamed."""
-    (tmp_path / "other.md").write_text("# Title: `x` (twice)\n\n```\n# in code\n```\n\n# Title: `x` (twice)\n")
+    (tmp_path / "other.md").write_text(
+        "# Title: `x` (twice)\n\n```\n# in code\n```\n\n# Title: `x` (twice)\n"
+    )
     page = tmp_path / "page.md"
     page.write_text(
         "[a](other.md#title-x-twice-1) [b](gone.md) ![c](figures/gone.png) [d](other.md#in-code) [e](#nowhere)\n"
@@ -100,7 +120,10 @@ def test_a_command_that_does_not_parse_is_found() -> None:
 
 def test_the_site_has_the_reference_and_its_links_stay_inside() -> None:
     """README is the first page there; files that are not on the site are named instead."""
-    text, first = reference.page(), site.for_site(ROOT / "README.md", (ROOT / "README.md").read_text(encoding="utf-8"))
+    text, first = (
+        reference.page(),
+        site.for_site(ROOT / "README.md", (ROOT / "README.md").read_text(encoding="utf-8")),
+    )
     assert {f"primorl.{name}" for name in primorl.__all__ if name != "__version__"} <= set(
         re.findall(r"^### `([\w.]+)`$", text, re.MULTILINE)
     )
@@ -108,7 +131,13 @@ def test_the_site_has_the_reference_and_its_links_stay_inside() -> None:
     namespace: dict[str, Any] = {"primorl": primorl}
     exec(reference.EXAMPLES["Plan"], namespace)
     assert 0 < namespace["plan"].spent().epsilon_pld < 4
-    for needed in ("`primorl.load_policy`", "`Policy.act`", "`Statement.read`", "--target-epsilon E", "| `event` |"):
+    for needed in (
+        "`primorl.load_policy`",
+        "`Policy.act`",
+        "`Statement.read`",
+        "--target-epsilon E",
+        "| `event` |",
+    ):
         assert needed in text
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
     assert "](docs/" not in first

@@ -38,7 +38,13 @@ RELEASED = (
 )
 # These change how a stage runs, speaks and is recorded, not what it computes: whole rooms, and a few modules.
 EDGES = (
-    *("primorl.config", "primorl.base", "primorl.tracking", "primorl.privacy.ledger", "pipeline.runner"),
+    *(
+        "primorl.config",
+        "primorl.base",
+        "primorl.tracking",
+        "primorl.privacy.ledger",
+        "pipeline.runner",
+    ),
     *("primorl.paid.accounts", "primorl.paid.compute"),
     *("primorl.paid.bill", "primorl.paid.public_checks"),  # refuse and warn
 )
@@ -47,7 +53,13 @@ BY_FILE = ("primorl.paid.policy_fitting", "primorl.run")
 CODE, PAID = ("pipeline/", "primorl/"), "primorl.paid."
 READ = {field.name for field in fields(Params)} - {"compute", "tracking", "ledger", "origins"}
 ALONE = (
-    *("privacy.budget.", "privacy.draw.", "privacy.train_on.", "evaluation.private.draw.", "dynamics.variant."),
+    *(
+        "privacy.budget.",
+        "privacy.draw.",
+        "privacy.train_on.",
+        "evaluation.private.draw.",
+        "dynamics.variant.",
+    ),
     "partition.public.",
 )
 SUGGESTIBLE = {key for key in leaves() if not f"{key}.".startswith(ALONE)}
@@ -55,8 +67,14 @@ METHODS = {"of", "entropy_of"}
 
 
 def outputs(stage: str) -> dict[str, dict[str, Any]]:
-    entries = [entry for kind in ("outs", "metrics", "plots") for entry in STAGES[stage].get(kind, [])]
-    return dict(item for entry in entries for item in ({entry: {}} if isinstance(entry, str) else entry).items())
+    entries = [
+        entry for kind in ("outs", "metrics", "plots") for entry in STAGES[stage].get(kind, [])
+    ]
+    return dict(
+        item
+        for entry in entries
+        for item in ({entry: {}} if isinstance(entry, str) else entry).items()
+    )
 
 
 def listed(stage: str) -> Iterator[tuple[str, str]]:
@@ -67,7 +85,8 @@ def listed(stage: str) -> Iterator[tuple[str, str]]:
 
 def follows(stage: str, file: str, key: str) -> bool:
     return file in STAGES[stage]["deps"] or any(
-        other == file and (not key or f"{key}.".startswith(f"{mine}.") or mine.startswith(f"{key}."))
+        other == file
+        and (not key or f"{key}.".startswith(f"{mine}.") or mine.startswith(f"{key}."))
         for other, mine in listed(stage)
     )
 
@@ -82,7 +101,11 @@ def is_private(path: str) -> bool:
 
 def test_only_the_doors_depend_on_private_data_and_private_outputs_stay_off_remotes() -> None:
     made = {output: stage for stage in STAGES for output in outputs(stage)}
-    ignored = [line.strip("/") for line in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines() if line]
+    ignored = [
+        line.strip("/")
+        for line in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+        if line
+    ]
     assert set(STAGES) == BEFORE_THE_SPLIT | PAYING | {"optimize_policy", "evaluate", "report"}
     for stage in STAGES:
         for dep in STAGES[stage].get("deps", []):
@@ -90,7 +113,9 @@ def test_only_the_doors_depend_on_private_data_and_private_outputs_stay_off_remo
                 continue
             if dep not in ("data/withdrawals", "data/consent", "data/arrivals"):  # the user's
                 assert made[dep] != stage
-            baseline = stage == "evaluate" and dep == "models/mopo"  # said to be without a guarantee
+            baseline = (
+                stage == "evaluate" and dep == "models/mopo"
+            )  # said to be without a guarantee
             if stage not in BEFORE_THE_SPLIT | PAYING and not baseline:
                 assert within(dep, RELEASED), f"{stage} depends on {dep}, which nothing released"
                 assert not is_private(dep), f"{stage} depends on {dep}"
@@ -109,10 +134,15 @@ def test_a_stage_depends_on_the_rooms_whose_code_it_runs_and_on_no_other(stage: 
 
 
 def test_an_edit_makes_no_more_stages_run_again_than_it_must() -> None:
-    assert len([dep for stage in STAGES.values() for dep in stage["deps"] if dep.endswith(".py")]) <= 20
+    assert (
+        len([dep for stage in STAGES.values() for dep in stage["deps"] if dep.endswith(".py")])
+        <= 20
+    )
     for stage in ("optimize_policy", "evaluate"):
         for paid in ("primorl/engine", "primorl/paid/training.py"):
-            assert not any(within(dep, [paid]) or within(paid, [dep]) for dep in STAGES[stage]["deps"])
+            assert not any(
+                within(dep, [paid]) or within(paid, [dep]) for dep in STAGES[stage]["deps"]
+            )
     assert [stage for stage in STAGES if follows(stage, DATASET, "card")] == ["report"]
     assert [stage for stage in STAGES if DATASET in STAGES[stage]["deps"]] == ["report"]
     assert "dynamics.variant" not in SUGGESTIBLE
@@ -132,21 +162,35 @@ def test_the_params_that_stages_list_exist_for_every_dataset() -> None:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_stage_follows_the_params_it_reads_and_their_suggestions_and_no_others(stage: str) -> None:
-    modules = {f"pipeline.{stage}"} | {m for m in reached(f"pipeline.{stage}") if m.startswith(("pipeline.", PAID))}
+def test_a_stage_follows_the_params_it_reads_and_their_suggestions_and_no_others(
+    stage: str,
+) -> None:
+    modules = {f"pipeline.{stage}"} | {
+        m for m in reached(f"pipeline.{stage}") if m.startswith(("pipeline.", PAID))
+    }
     for file, key in {read for module in modules for read in params_read(module)}:
         if key == "dataset" and any(file == DATASET for file, _ in listed(stage)):
             continue  # another dataset is another file
-        assert follows(stage, file, key), f"{stage} reads {key} of {file}, which is not among its params"
+        assert follows(stage, file, key), (
+            f"{stage} reads {key} of {file}, which is not among its params"
+        )
     own = {key for file, key in listed(stage) if file == "params.yaml"}
     for key in own:
         if any(f"{leaf}.".startswith(f"{key}.") for leaf in SUGGESTIBLE):
-            assert follows(stage, DATASET, f"suggested.{key}"), f"{stage} does not follow suggestions for {key}"
+            assert follows(stage, DATASET, f"suggested.{key}"), (
+                f"{stage} does not follow suggestions for {key}"
+            )
             assert follows(stage, DEFAULTS, key), f"{stage} does not follow the default of {key}"
     for file, key in listed(stage):
-        block = key.removeprefix("suggested.") if file == DATASET and key.startswith("suggested.") else key
+        block = (
+            key.removeprefix("suggested.")
+            if file == DATASET and key.startswith("suggested.")
+            else key
+        )
         if file == DEFAULTS or block != key:
-            assert any(name == block or name.startswith(f"{block}.") for name in own), f"{stage} follows {key}"
+            assert any(name == block or name.startswith(f"{block}.") for name in own), (
+                f"{stage} follows {key}"
+            )
 
 
 def test_the_analysis_sees_what_a_stage_reads() -> None:
@@ -157,7 +201,9 @@ def test_the_analysis_sees_what_a_stage_reads() -> None:
 
 def code(stage: str) -> set[str]:
     rooms = {room(module) for module in reached(f"pipeline.{stage}")}
-    outer = {one for one in rooms if not any(one != other and within(one, [other]) for other in rooms)}
+    outer = {
+        one for one in rooms if not any(one != other and within(one, [other]) for other in rooms)
+    }
     return outer | {f"pipeline/{stage}.py"}
 
 
@@ -185,20 +231,28 @@ def imported(module: str) -> frozenset[str]:
             assert node.level == 0, f"{module}: a relative import"
             names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
     names |= {name.rpartition(".")[0] for name in names}
-    ours = {name for name in names if name.partition(".")[0] in ("pipeline", "primorl") and source(name)}
+    ours = {
+        name for name in names if name.partition(".")[0] in ("pipeline", "primorl") and source(name)
+    }
     return frozenset(
-        name for name in ours if not edge(name) and any(not isinstance(node, ast.Expr) for node in tree(name).body)
+        name
+        for name in ours
+        if not edge(name) and any(not isinstance(node, ast.Expr) for node in tree(name).body)
     )
 
 
 def edge(module: str) -> bool:
-    return module in ("primorl", "pipeline") or any(f"{module}.".startswith(f"{room}.") for room in EDGES)
+    return module in ("primorl", "pipeline") or any(
+        f"{module}.".startswith(f"{room}.") for room in EDGES
+    )
 
 
 def source(module: str) -> Any:
     """A module's file; None if there is no such module."""
     path = ROOT.joinpath(*module.split("."))
-    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.exists()), None)
+    return next(
+        (file for file in (path.with_suffix(".py"), path / "__init__.py") if file.exists()), None
+    )
 
 
 @cache
@@ -209,14 +263,18 @@ def tree(module: str) -> ast.Module:
 @cache
 def params_read(module: str) -> frozenset[tuple[str, str]]:
     found = set()
-    for text in {ast.unparse(node) for node in ast.walk(tree(module)) if isinstance(node, ast.Attribute)}:
+    for text in {
+        ast.unparse(node) for node in ast.walk(tree(module)) if isinstance(node, ast.Attribute)
+    }:
         name, *parts = text.split(".")
         if name != "params" or not "".join(parts).isidentifier():
             continue
         key = ".".join(part for part in parts if part not in METHODS)
         if parts[0] == "chosen":
             found.add((DATASET, "".join(parts[1:2])))
-        elif parts[0] in READ and not f"{key}.".startswith("privacy.budget."):  # what may be spent, not what is trained
+        elif parts[0] in READ and not f"{key}.".startswith(
+            "privacy.budget."
+        ):  # what may be spent, not what is trained
             found.add(("params.yaml", key))
     return frozenset(found)
 

@@ -31,12 +31,19 @@ def test_dvc_follows_the_chosen_dataset(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     assert dvc(["init", "--quiet", "--no-scm"]) == 0
     Path("datasets").mkdir()
-    for name in ("params.yaml", *(f"datasets/{file.name}" for file in (ROOT / "datasets").glob("*.yaml"))):
+    for name in (
+        "params.yaml",
+        *(f"datasets/{file.name}" for file in (ROOT / "datasets").glob("*.yaml")),
+    ):
         Path(name).write_bytes((ROOT / name).read_bytes())
     Path("dvc.yaml").write_text(TINY, encoding="utf-8")
     runs = 0
     log, replay = "datasets/csv-log.yaml", "datasets/pendulum-replay.yaml"
-    unseen = ["params.yaml seed=4", f"{log} suggested.partition.public_fraction=0.2", f"{replay} options.episodes=7"]
+    unseen = [
+        "params.yaml seed=4",
+        f"{log} suggested.partition.public_fraction=0.2",
+        f"{replay} options.episodes=7",
+    ]
     for changes, followed in (
         (["params.yaml seed=3"], True),  # the first run
         (["params.yaml policy.discount=0.98"], True),
@@ -53,7 +60,10 @@ def test_dvc_follows_the_chosen_dataset(tmp_path: Path, monkeypatch: pytest.Monk
         assert len(Path("made.txt").read_text(encoding="utf-8")) == runs, changes
 
 
-FILES = ("params.yaml", *(f"datasets/{name}.yaml" for name in (*names(ROOT / "datasets"), "defaults")))
+FILES = (
+    "params.yaml",
+    *(f"datasets/{name}.yaml" for name in (*names(ROOT / "datasets"), "defaults")),
+)
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -61,7 +71,9 @@ def test_a_change_by_dvc_is_one_changed_line(file: str, tmp_path: Path) -> None:
     copy, text = tmp_path / "copy.yaml", (ROOT / file).read_text(encoding="utf-8")
     copy.write_text(text, encoding="utf-8")
     known = yaml.safe_load(text)
-    key = next((name for name in ("seed", "environment") if name in known), "partition.public_fraction")
+    key = next(
+        (name for name in ("seed", "environment") if name in known), "partition.public_fraction"
+    )
     apply_overrides(str(copy), [f"{key}=77"])
     old, new = text.splitlines(), copy.read_text(encoding="utf-8").splitlines()
     assert sum(a != b for a, b in zip(old, new, strict=True)) == 1

@@ -32,10 +32,14 @@ ROOT = Path(__file__).resolve().parent.parent
         ("simulators", "import primorl.data.storage.schema", False),
     ],
 )
-def test_a_planted_import_breaks_the_contract(tmp_path: Path, room: str, forbidden: str | None, kept: bool) -> None:
+def test_a_planted_import_breaks_the_contract(
+    tmp_path: Path, room: str, forbidden: str | None, kept: bool
+) -> None:
     """What comes after the private model must not reach the data, by any path."""
     for package in ("primorl", "pipeline"):
-        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__")
+        )
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     if forbidden is not None:
         (tmp_path / "primorl" / room / "planted.py").write_text(f"{forbidden}\n", encoding="utf-8")
@@ -73,7 +77,11 @@ def test_a_short_command_imports_only_what_it_needs(
         f"print(main({command.split()!r}), [m for m in {spared!r} if m in sys.modules])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path / "project", capture_output=True, text=True, check=True
+        [sys.executable, "-c", program],
+        cwd=tmp_path / "project",
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout.endswith("0 []\n"), done.stdout + done.stderr
 

@@ -29,7 +29,9 @@ def numbers(text: str, before: str) -> Iterator[Decimal]:
 
 def summed(epsilon: float) -> str:
     account: Any = SimpleNamespace(total=lambda delta: Total(epsilon, epsilon, epsilon, delta, 1))
-    params: Any = SimpleNamespace(privacy=SimpleNamespace(budget=SimpleNamespace(epsilon=BUDGET, delta=DELTA)))
+    params: Any = SimpleNamespace(
+        privacy=SimpleNamespace(budget=SimpleNamespace(epsilon=BUDGET, delta=DELTA))
+    )
     some: Any = SimpleNamespace(fingerprint="d473" * 16, units=9, unit="person")
     own: Any = [SimpleNamespace(dataset="small", time="2026-11-20T00:00:00+00:00")]
     return "\n".join(ledger._summary(1, some, account, own, params))
@@ -43,11 +45,21 @@ def rendered(epsilon: float, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple
     planned = "\n".join(plan_answer._text(settings, None))
     summary = {"private": True, "epsilon": epsilon, "delta": DELTA, "unit": "person", "void": []}
     charged = {"epsilon": epsilon, "epsilon_fixed": epsilon, "delta": DELTA, "charges": 2}
-    answers = {"statements": {}, "estimates": [], "total": charged, "units": 9, "unit": "person", "discount": 1}
+    answers = {
+        "statements": {},
+        "estimates": [],
+        "total": charged,
+        "units": 9,
+        "unit": "person",
+        "discount": 1,
+    }
     answers |= {"horizon": None, "verdict": None}
     made = card(
         STATEMENT | {"epsilon": epsilon, "groups": [{"units": 2, "epsilon": epsilon}]},
-        ledger={"epsilon": epsilon, "records": [RECORD | {"day": "2026-11-20", "epsilon": epsilon}]},
+        ledger={
+            "epsilon": epsilon,
+            "records": [RECORD | {"day": "2026-11-20", "epsilon": epsilon}],
+        },
     ).markdown()
     spending = summed(epsilon).splitlines()[1]
     bounds = [SimpleNamespace(name="any", epsilon=0.0, assumes="-")]
@@ -62,13 +74,18 @@ def rendered(epsilon: float, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple
         "ledger, fixed beforehand": (spending, r"\("),
         "card": (made.split("## For the expert")[0], "ε"),
         "card, groups": (made, "ε is"),
-        "card, with the answers": (card(answers=answers).markdown().split("it included")[1].split("charges")[0], "ε"),
+        "card, with the answers": (
+            card(answers=answers).markdown().split("it included")[1].split("charges")[0],
+            "ε",
+        ),
         "audit": (audit._bounds(found), "claimed"),
     }
 
 
 @pytest.mark.parametrize("epsilon", AWKWARD)
-def test_every_printed_epsilon_is_at_least_the_true_one(epsilon: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_printed_epsilon_is_at_least_the_true_one(
+    epsilon: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for output, (text, before) in rendered(epsilon, monkeypatch).items():
         found = list(numbers(text, before))
         assert found, output
@@ -90,7 +107,14 @@ def test_the_helpers_round_to_their_side(value: float) -> None:
     if value < 1:
         assert Decimal(percent_at_most(value).rstrip("%")) >= 100 * exact
     assert left_of(value, value) == left_of(value, float("inf")) == "0"
-    assert (at_least(float("nan")), at_least(-1.0), at_most(None), at_most(float("nan"))) == ("0", "0", "∞", "∞")
-    found: Any = SimpleNamespace(epsilon=1.23456, claimed=0.50000001, delta=DELTA, refutes_the_claim=True)
+    assert (at_least(float("nan")), at_least(-1.0), at_most(None), at_most(float("nan"))) == (
+        "0",
+        "0",
+        "∞",
+        "∞",
+    )
+    found: Any = SimpleNamespace(
+        epsilon=1.23456, claimed=0.50000001, delta=DELTA, refutes_the_claim=True
+    )
     with pytest.raises(PipelineError, match=r"ε is at least 1\.23 and 0\.501 is claimed"):
         audits.refuse(found)

@@ -34,7 +34,9 @@ def words(project: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> lis
     return found
 
 
-def test_settings_reach_dvc_and_the_results_stay(words: list[tuple[str, ...]], tmp_path: Path) -> None:
+def test_settings_reach_dvc_and_the_results_stay(
+    words: list[tuple[str, ...]], tmp_path: Path
+) -> None:
     here = Project(tmp_path)
     run = here.run()
     here.run(epsilon=1.0, seed=3, policy={"epochs": 2, "seeds": [0, 1]})
@@ -52,17 +54,23 @@ def test_settings_reach_dvc_and_the_results_stay(words: list[tuple[str, ...]], t
     assert isinstance(found, pd.DataFrame)
     summary = tmp_path / "metrics/summary.json"
     summary.write_text(summary.read_text().replace('"seed": 0', '"seed": 1'))
-    with pytest.raises(PipelineError, match=r"^metrics/summary\.json: found the results of another run"):
+    with pytest.raises(
+        PipelineError, match=r"^metrics/summary\.json: found the results of another run"
+    ):
         run.report()
 
 
-def test_a_value_that_is_a_mapping_is_replaced_and_comments_stay(words: list[tuple[str, ...]], tmp_path: Path) -> None:
+def test_a_value_that_is_a_mapping_is_replaced_and_comments_stay(
+    words: list[tuple[str, ...]], tmp_path: Path
+) -> None:
     """To ask nothing any more charges nothing; blocks keep their other keys."""
     file = tmp_path / PARAMS
     file.write_text(f"# ours\n{file.read_text()}")
     alone = {"total_epsilon": None, "target_epsilon": 2.0}
     for asked in ({"behaviour": 0.05}, {"model_check": 0.1}, {}):
-        Project(tmp_path).run(evaluation={"private": {"estimators": asked}}, partition={"salt": "ä\\b"}, privacy=alone)
+        Project(tmp_path).run(
+            evaluation={"private": {"estimators": asked}}, partition={"salt": "ä\\b"}, privacy=alone
+        )
         assert load(file).evaluation.private.estimators == asked
     assert load(file).partition.salt == "ä\\b"
     assert file.read_text().startswith("# ours\n")
@@ -83,7 +91,10 @@ def test_what_cannot_run_is_one_line_before_dvc_begins(
     monkeypatch.setattr("primorl.project.git_commit", lambda: None)
     with pytest.raises(PipelineError, match="no commit yet"):
         here.run(seed=1)
-    with pytest.raises(PipelineError, match=r"^\S+: no project; allowed is a folder with params\.yaml and dvc\.yaml"):
+    with pytest.raises(
+        PipelineError,
+        match=r"^\S+: no project; allowed is a folder with params\.yaml and dvc\.yaml",
+    ):
         Project(tmp_path.parent)
     assert words == []
 
@@ -93,7 +104,9 @@ def test_a_stage_that_fails_is_told_in_its_own_line(
 ) -> None:
     """Twin: one that succeeds. What it prints is seen either way."""
     python = tmp_path / "python"
-    python.write_text("#!/bin/sh\necho said; [ $4 = well ] && exit\necho 'error: params.yaml: odd' >&2; exit 1\n")
+    python.write_text(
+        "#!/bin/sh\necho said; [ $4 = well ] && exit\necho 'error: params.yaml: odd' >&2; exit 1\n"
+    )
     python.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(python))
     show_dvc("repro", "well")

@@ -38,7 +38,10 @@ def rows_of_privacy() -> list[str]:
     exceeded = float(norm.sf((EPSILON - mean**2 / 2) / mean))
     profile = [at_most(delta, 2) for delta in deltas(EVENT, EPSILON, SHARES)]
     return [
-        *(f"| {percent_at_most(a)} | {percent_at_most(b)} | {' | '.join(belief(a, b))} |" for a, b in found.attacks),
+        *(
+            f"| {percent_at_most(a)} | {percent_at_most(b)} | {' | '.join(belief(a, b))} |"
+            for a, b in found.attacks
+        ),
         f"| ε at δ = 1e-5 | {EPSILON:g} | {' | '.join(at_most(epsilon) for _, epsilon in found.groups)} |",
         f"| δ | {' | '.join([*profile[:-2], '1e-5', profile[-1]])} |",
         f"with probability {at_most(exceeded, 2)}, which is {at_most(exceeded / DELTA, 2)} times δ",
@@ -49,7 +52,9 @@ def rows_of_privacy() -> list[str]:
 def rows_of_concepts() -> list[str]:
     gain = deltas(EVENT, EPSILON, [0.0])[0]
     found = " | ".join(at_most(1000 * power) for _, power in meaning().attacks)
-    return [f"| {EPSILON:g} | {found} | {percent_at_most(gain)} | {percent_at_most((1 + gain) / 2)} |"]
+    return [
+        f"| {EPSILON:g} | {found} | {percent_at_most(gain)} | {percent_at_most((1 + gain) / 2)} |"
+    ]
 
 
 def rows_of_readme() -> list[str]:
@@ -92,7 +97,9 @@ def test_every_figure_is_what_is_computed(page: str, rows: Callable[[], list[str
 
 
 def test_results_that_the_readme_quotes_stand_in_the_results() -> None:
-    readme, results = ((ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/results.md"))
+    readme, results = (
+        (ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/results.md")
+    )
     assert (
         "At ε 0.01, where `primorl plan` says that it cannot learn, two draws of the noise score 7 and 73"
         in " ".join(readme.split())

@@ -68,7 +68,11 @@ DANGERS = re.compile(
 
 
 def test_no_module_can_turn_data_into_code() -> None:
-    files = [file for package in ("primorl", "pipeline") for file in sorted((ROOT / package).rglob("*.py"))]
+    files = [
+        file
+        for package in ("primorl", "pipeline")
+        for file in sorted((ROOT / package).rglob("*.py"))
+    ]
     assert len(files) > 50
     assert [str(file) for file in files if DANGERS.search(file.read_text(encoding="utf-8"))] == []
     for planted in (
@@ -88,10 +92,16 @@ def is_pickle(content: bytes) -> bool:
 
 
 def test_no_output_is_a_pickle_or_an_archive_of_them(trained: Path) -> None:
-    files = [file for name in ("models", "metrics", "plots", "out", ".primorl") for file in (trained / name).rglob("*")]
+    files = [
+        file
+        for name in ("models", "metrics", "plots", "out", ".primorl")
+        for file in (trained / name).rglob("*")
+    ]
     outputs = [file for file in files if file.is_file() and file.name != "secret"]
     assert len(outputs) > 20
-    assert [file for file in outputs if zipfile.is_zipfile(file) or is_pickle(file.read_bytes())] == []
+    assert [
+        file for file in outputs if zipfile.is_zipfile(file) or is_pickle(file.read_bytes())
+    ] == []
     assert is_pickle(pickle.dumps({"weights": [1.0]}))  # the twins
     assert is_pickle(pickle.dumps(Bomb(), protocol=0))
 
@@ -128,7 +138,9 @@ OF_STAGES = {
     ingest: [f"data/raw/small-v0/data/{name}" for name in ("metadata.json", "main_data.hdf5")],
     train_model: [*PARTITIONS, ".primorl/checkpoints/*.safetensors"],
     optimize_policy: [f"models/dynamics/{name}" for name in ("model.safetensors", *STATED)],
-    evaluate: [f"models/policy/{name}" for name in ("policy.safetensors", "epochs.safetensors", *STATED)],
+    evaluate: [
+        f"models/policy/{name}" for name in ("policy.safetensors", "epochs.safetensors", *STATED)
+    ],
 }
 READERS: dict[str, Callable[[], object]] = {"params.yaml": params.load}
 READERS |= {name: partial(run, stage) for stage, names in OF_STAGES.items() for name in names}
@@ -144,7 +156,9 @@ def test_a_hostile_file_runs_nothing_and_is_one_clear_error(project: Path, name:
     for payload, content in PAYLOADS.items():
         path.write_bytes(content)
         if name.startswith("out/") and not name.endswith(contents.MANIFEST):
-            write_json(project / "out" / contents.MANIFEST, to_json(contents.manifest_of(project / "out")))
+            write_json(
+                project / "out" / contents.MANIFEST, to_json(contents.manifest_of(project / "out"))
+            )
         with pytest.raises(PipelineError) as refused:
             READERS[name]()
         said = str(refused.value)
@@ -156,7 +170,11 @@ def test_a_hostile_file_runs_nothing_and_is_one_clear_error(project: Path, name:
 def test_a_datasets_own_description_of_its_environment_builds_nothing(project: Path) -> None:
     path = project / "data/raw/small-v0/data/metadata.json"
     metadata = {key: value for key, value in read_json(path).items() if not key.endswith("_space")}
-    entry = {"entry_point": "subprocess:call", "kwargs": {"args": ["touch", CANARY]}, "id": "Evil-v0"}
+    entry = {
+        "entry_point": "subprocess:call",
+        "kwargs": {"args": ["touch", CANARY]},
+        "id": "Evil-v0",
+    }
     write_json(path, metadata | {"env_spec": json.dumps(json.loads(metadata["env_spec"]) | entry)})
     run(ingest)
     assert not Path(CANARY).exists()
@@ -166,7 +184,10 @@ def test_a_models_config_cannot_name_a_module_to_import(project: Path) -> None:
     (project / "trap.py").write_text(f"open({CANARY!r}, 'w').close()", encoding="utf-8")
     path = project / "models/dynamics/config.json"
     write_json(path, read_json(path) | {"environment": "trap:Pendulum-v1"})
-    with pytest.raises(PipelineError, match=r"config.json: found variant 'private' for environment 'trap:Pendulum-v1'"):
+    with pytest.raises(
+        PipelineError,
+        match=r"config.json: found variant 'private' for environment 'trap:Pendulum-v1'",
+    ):
         run(optimize_policy)
     assert not Path(CANARY).exists()
     reset_states("trap:Pendulum-v1", 1, seed=0)  # the twin: the trap would have sprung
@@ -180,7 +201,11 @@ ADDRESS = f"postgresql+psycopg://ana:{PASSWORD}@127.0.0.1:1/x?password={PASSWORD
 
 @pytest.mark.parametrize("block", ["ledger", "tracking"])
 def test_a_password_in_an_address_is_told_nowhere(
-    project: Path, block: str, capsys: pytest.CaptureFixture[str], empty_store: Path, monkeypatch: pytest.MonkeyPatch
+    project: Path,
+    block: str,
+    capsys: pytest.CaptureFixture[str],
+    empty_store: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     shutil.copy(empty_store, "mlflow.db")
     monkeypatch.setattr("mlflow.store.db.utils.MAX_RETRY_COUNT", 1)  # its own take minutes
@@ -203,11 +228,18 @@ def test_a_password_in_an_address_is_told_nowhere(
 
 
 def test_an_audit_that_looked_nothing_up_never_passes_for_a_clean_one() -> None:
-    clean, skipped = {"name": "six", "version": "1.17.0", "vulns": []}, {"name": "torch", "skip_reason": "not found"}
+    clean, skipped = (
+        {"name": "six", "version": "1.17.0", "vulns": []},
+        {"name": "torch", "skip_reason": "not found"},
+    )
     known = [{"id": "PYSEC-1", "fix_versions": ["3.1.3"], "aliases": []}]
     for listed, status, says in (
         ([clean, skipped], 0, "audit: 1 of 2 pinned packages looked up, no known vulnerability"),
-        ([clean, {"name": "jinja2", "version": "3.1.2", "vulns": known}], 1, "jinja2 3.1.2: PYSEC-1 (fixed in 3.1.3)"),
+        (
+            [clean, {"name": "jinja2", "version": "3.1.2", "vulns": known}],
+            1,
+            "jinja2 3.1.2: PYSEC-1 (fixed in 3.1.3)",
+        ),
         ([skipped, skipped], 0, "NOT AUDITED"),
     ):
         found = verdict(json.dumps({"dependencies": listed, "fixes": []}))

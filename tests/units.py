@@ -49,7 +49,9 @@ def make_units(shape: Architecture, lengths: Sequence[int], seed: int = 0) -> Ra
     return Ragged(inputs, [torch.sin(x @ mixing) for x in inputs])
 
 
-def local_training(learning_rate: float = 0.05, batch_size: int = 16, **changes: Any) -> LocalTraining:
+def local_training(
+    learning_rate: float = 0.05, batch_size: int = 16, **changes: Any
+) -> LocalTraining:
     """One epoch of local steps without weight decay."""
     settings: dict[str, Any] = {
         "local_epochs": 1,
@@ -65,7 +67,9 @@ def server_training(
 ) -> ServerTraining:
     """The paper's plain server."""
     stopping = EarlyStopping(every=every, patience=patience)
-    return ServerTraining(server_momentum=momentum, server_averaging=averaging, early_stopping=stopping)
+    return ServerTraining(
+        server_momentum=momentum, server_averaging=averaging, early_stopping=stopping
+    )
 
 
 def training_setup(plan: Plan, architecture: Architecture, **changes: Any) -> TrainingSetup:

@@ -33,12 +33,16 @@ class HalfTheNoise(Plan):
         """Half the noise of the plan, on the whole sum."""
         noise = super().release([part * 0 for part in total])
         pairs = zip(total, noise, strict=True)
-        return tuple((part / self.expected_cohort).to(added.dtype) + added / 2 for part, added in pairs)
+        return tuple(
+            (part / self.expected_cohort).to(added.dtype) + added / 2 for part, added in pairs
+        )
 
 
 def main() -> None:
     """Measure, print and keep the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=5, help="full audits of each claim")
     parser.add_argument("--small", type=int, default=40, help="small audits of each claim")
     arguments = parser.parse_args()
@@ -59,20 +63,46 @@ def main() -> None:
             rows.append(row(command, what, middle, found[0].claimed, "the claim", share, "epsilon"))
         rows.append(count(command, f"claim {epsilon:g}: audits with a bound above it", found))
         rows.append(
-            row(command, f"claim {epsilon:g}: processor time of an audit", seconds, 60.0, "a minute", seconds / 60, "s")
+            row(
+                command,
+                f"claim {epsilon:g}: processor time of an audit",
+                seconds,
+                60.0,
+                "a minute",
+                seconds / 60,
+                "s",
+            )
         )
         broken = [audit(plan(HalfTheNoise, epsilon), runs)]
-        rows.append(count(command, f"claim {epsilon:g}, half the noise: audits with a bound above it", broken))
+        rows.append(
+            count(
+                command, f"claim {epsilon:g}, half the noise: audits with a bound above it", broken
+            )
+        )
         small = [audit(sound, SMALL) for _ in range(arguments.small)]
         canaries = SMALL * MECHANISM_CANARIES
-        rows.append(count(command, f"claim {epsilon:g}, {canaries} canaries: audits with a bound above it", small))
+        rows.append(
+            count(
+                command,
+                f"claim {epsilon:g}, {canaries} canaries: audits with a bound above it",
+                small,
+            )
+        )
         write("audits", rows)
 
 
 def plan(kind: type[Plan], epsilon: float) -> Plan:
     """The default run with the noise of ``epsilon``."""
     multiplier = solve_noise_multiplier(epsilon, DELTA, Q, ROUNDS)
-    return kind(UNITS, "trajectory", PoissonSampler(Q), EnsembleClip(NORM, "flat", 3, 3), multiplier, ROUNDS, DELTA)
+    return kind(
+        UNITS,
+        "trajectory",
+        PoissonSampler(Q),
+        EnsembleClip(NORM, "flat", 3, 3),
+        multiplier,
+        ROUNDS,
+        DELTA,
+    )
 
 
 def audit(audited: Plan, runs: int) -> LowerBound:

@@ -69,8 +69,17 @@ L = TypeVar("L", bound=ledgers.Ledger)
 OURS = b"s" * 32
 MODULE = "benchmarks.privacy.crash_schedules"
 PLANTED = [
-    *(fault for fault in FAULTS if fault.module == CHARGES or fault.name == "payment-rounds-made-up-for"),
-    Fault("lost-work-goes-unnoticed", CHARGES, "_refuse_lost_work", expression("has_begun(file)", "False")),
+    *(
+        fault
+        for fault in FAULTS
+        if fault.module == CHARGES or fault.name == "payment-rounds-made-up-for"
+    ),
+    Fault(
+        "lost-work-goes-unnoticed",
+        CHARGES,
+        "_refuse_lost_work",
+        expression("has_begun(file)", "False"),
+    ),
     Fault("number-one-behind", CHARGES, "_writer", expression("mark.saves + 1", "mark.saves")),
     Fault("fsync-dropped", "primorl.base.files", "flush", expression("os.fsync(handle)", "None")),
 ]
@@ -91,7 +100,10 @@ class Rounds:
 
     def sum(self, weights: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Compute a round's sum; its number is that of the checkpoint, which announced it."""
-        must(self._world.announced <= self._plan.rounds, "more rounds were announced than were paid for")
+        must(
+            self._world.announced <= self._plan.rounds,
+            "more rounds were announced than were paid for",
+        )
         self._world.compute(f"round {self._world.announced}")
         cohort = self._plan.cohort()
         return [self._plan.clip.finish(torch.ones(len(cohort), 2, dtype=torch.float64)).sum(0)]
@@ -110,16 +122,31 @@ class Tracker:
 
     def __getattr__(self, name: str) -> Callable[..., object]:
         running = Stub(info=Stub(status="RUNNING"))
-        return lambda *_, **__: self._world.at("mlflow", name, lambda: running, ConnectionError("lost"))
+        return lambda *_, **__: self._world.at(
+            "mlflow", name, lambda: running, ConnectionError("lost")
+        )
 
 
 def settings(world: World) -> tuple[Any, Any, Any]:
     """Make parameters, partitions and the setup of a training, of no more than the code reads."""
     budget, model = Stub(epsilon=100.0, delta=DELTA), Stub(variant="private")
-    params = Stub(ledger=Stub(url=world.url), privacy=Stub(budget=budget), dynamics=model, origins={}, suggested=dict)
-    facts = {"dataset_fingerprint": VERSION.fingerprint, "unit": VERSION.unit, "horizon": 3, "termination": "none"}
+    params = Stub(
+        ledger=Stub(url=world.url),
+        privacy=Stub(budget=budget),
+        dynamics=model,
+        origins={},
+        suggested=dict,
+    )
+    facts = {
+        "dataset_fingerprint": VERSION.fingerprint,
+        "unit": VERSION.unit,
+        "horizon": 3,
+        "termination": "none",
+    }
     info = Stub(dataset="data", environment=None, trajectories_per_person=None, **facts)
-    partitions = Stub(manifest=Stub(info=info, private_units=UNITS, public_units=0, public_by="nobody"))
+    partitions = Stub(
+        manifest=Stub(info=info, private_units=UNITS, public_units=0, public_by="nobody")
+    )
     stopping = Stub(patience=None, every=1)
 
     def asked(source: object) -> torch.Tensor:
@@ -144,9 +171,14 @@ def process(world: World, identity: str) -> None:
     params, partitions, setup = settings(world)
     tracking = Tracking(Tracker(world), "stub")  # type: ignore[arg-type]
     run = StageRun(tracking, "run", Log(tracking, "pipeline"), first=False)
-    request = Request(VERSION, "data", "train_model", identity, world.plan.event, DELTA, None, "run")
+    request = Request(
+        VERSION, "data", "train_model", identity, world.plan.event, DELTA, None, "run"
+    )
     shape: Any = Stub(initial_weights=lambda seed: (torch.zeros(2),))
-    begin, restore = TrainingState.begin(setup.first_weights()), partial(TrainingState.restore, shape)
+    begin, restore = (
+        TrainingState.begin(setup.first_weights()),
+        partial(TrainingState.restore, shape),
+    )
     with work.paid_work(params, run, request, begin, restore) as paid:
         payment = paid.payment
         charge = world.charge = payment.charge.id
@@ -161,14 +193,24 @@ def process(world: World, identity: str) -> None:
             run.metric("round", started)
 
         source: Any = None if payment.finished else Stub(units=UNITS)
-        trained = training.train(setup, source, None, state=payment.state, save_checkpoint=save, on_round=on_round)
+        trained = training.train(
+            setup, source, None, state=payment.state, save_checkpoint=save, on_round=on_round
+        )
         with _released(
-            MODEL, params, partitions, PaidModel(setup, trained, ENGINE_VERSION, paid), run, [WEIGHTS]
+            MODEL,
+            params,
+            partitions,
+            PaidModel(setup, trained, ENGINE_VERSION, paid),
+            run,
+            [WEIGHTS],
         ) as fresh:
             (fresh / WEIGHTS).write_bytes(trained.weights[0].numpy().tobytes())
     run.end("FINISHED")
     weights = held(MODEL / WEIGHTS)
-    must(world.models.setdefault(charge, weights) == weights, f"charge {charge} made two different models")
+    must(
+        world.models.setdefault(charge, weights) == weights,
+        f"charge {charge} made two different models",
+    )
 
 
 def live(world: World, identity: str, *, last: bool = False) -> str:
@@ -242,13 +284,22 @@ def judge(world: World, identities: Sequence[str]) -> str:
         charges = world.charges()
         own = {charge: state for charge, (state, of) in charges.items() if of == identity}
         kept = [charge for charge, state in own.items() if state != "aborted"]
-        must(len(kept) == 1 and own[kept[0]] == "committed", f"one charge should be committed, found {own}")
+        must(
+            len(kept) == 1 and own[kept[0]] == "committed",
+            f"one charge should be committed, found {own}",
+        )
         for charge in own.keys() - set(kept):
             done = [what for of, what in world.computed if of == charge]
-            must(done in ([], ["the query"]) and bool(world.plan.queries), f"charge {charge} was given up after {done}")
+            must(
+                done in ([], ["the query"]) and bool(world.plan.queries),
+                f"charge {charge} was given up after {done}",
+            )
         stated = files.read_json(MODEL / "privacy.json")["charge"]
         must(stated == kept[0], "the model names another charge than was paid")
-    must(DB in world.lies or world.granted <= charges.keys(), "a charge that was granted is not there")
+    must(
+        DB in world.lies or world.granted <= charges.keys(),
+        "a charge that was granted is not there",
+    )
     with opened(world, ledgers.Ledger) as book:
         book.verify()
     return ""
@@ -269,7 +320,9 @@ def simulate(
     MODEL.parent.mkdir()
     world = World(seed, folder, server, trace)
     identities = ["one", "two"] if world.rng.random() < 0.25 else ["one"]
-    world.say(f"{world.crashes} crashes, queries: {len(world.plan.queries)}, lies: {', '.join(world.lies) or 'none'}")
+    world.say(
+        f"{world.crashes} crashes, queries: {len(world.plan.queries)}, lies: {', '.join(world.lies) or 'none'}"
+    )
     try:
         for _ in range(world.crashes):
             live(world, world.rng.choice(identities))
@@ -290,9 +343,15 @@ def simulate(
 def with_fault(fault: Fault) -> Iterator[None]:
     """Plant a fault into a function of the project, as long as the block lasts."""
     module = importlib.import_module(fault.module)
-    source = planted(module_file(ROOT, fault.module).read_text(encoding="utf-8"), fault.function, fault.edit)
+    source = planted(
+        module_file(ROOT, fault.module).read_text(encoding="utf-8"), fault.function, fault.edit
+    )
     name = fault.function.partition(".")[0]
-    (changed,) = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef) and node.name == name)
+    (changed,) = (
+        node
+        for node in ast.parse(source).body
+        if isinstance(node, ast.FunctionDef) and node.name == name
+    )
     with patch.dict(vars(module)):
         exec(compile(ast.Module([changed], []), module.__file__ or name, "exec"), vars(module))
         yield
@@ -311,11 +370,17 @@ def first_caught(fault: Fault, folder: Path, most: int) -> int:
 
 def main() -> int:
     """Run schedules on both databases and with planted faults; write the table. With ``--seed``, replay one."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--schedules", type=int, default=100_000, help="on SQLite")
-    parser.add_argument("--postgresql", type=int, default=1000, help="schedules on a PostgreSQL server")
+    parser.add_argument(
+        "--postgresql", type=int, default=1000, help="schedules on a PostgreSQL server"
+    )
     parser.add_argument("--minutes", type=float, default=60, help="for each database, at most")
-    parser.add_argument("--seed", type=int, help="replay this schedule; on PostgreSQL with --schedules 0")
+    parser.add_argument(
+        "--seed", type=int, help="replay this schedule; on PostgreSQL with --schedules 0"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     memory = Path("/dev/shm")
@@ -327,10 +392,22 @@ def main() -> int:
             return 0
         rows = many("SQLite", range(arguments.schedules), folder, None, arguments.minutes)
         with postgresql.server() as server:
-            rows += many("PostgreSQL", range(arguments.postgresql), folder, server, arguments.minutes)
+            rows += many(
+                "PostgreSQL", range(arguments.postgresql), folder, server, arguments.minutes
+            )
         for fault in PLANTED:
             what = f"planted, {fault.name}: schedules until caught"
-            rows.append(row(command(MODULE), what, first_caught(fault, folder, 1000), None, None, None, "schedules"))
+            rows.append(
+                row(
+                    command(MODULE),
+                    what,
+                    first_caught(fault, folder, 1000),
+                    None,
+                    None,
+                    None,
+                    "schedules",
+                )
+            )
         os.chdir(ROOT)
     write("crash_schedules", rows)
     return int(any("must be 0" in str(found["what"]) and found["ours"] for found in rows))
@@ -367,7 +444,10 @@ def many(
         ("schedules a second", done / (time.monotonic() - began), "1/s"),
         ("schedules a second of processor", done / (time.process_time() - used), "1/s"),
     ]
-    return [row(command(MODULE), f"{database}: {what}", found, None, None, None, unit) for what, found, unit in figures]
+    return [
+        row(command(MODULE), f"{database}: {what}", found, None, None, None, unit)
+        for what, found, unit in figures
+    ]
 
 
 if __name__ == "__main__":

@@ -50,7 +50,16 @@ Content = bytes | dict[str, bytes] | None
 ROUNDS, UNITS, DELTA = 3, 4, 1e-5
 MOMENTS = 120  # writes of an undisturbed run, about
 DB, HEAD, CHECKPOINT, OUTPUT = "database", "head", "checkpoint", "output"
-LIARS = [(), (DB,), (HEAD,), (CHECKPOINT,), (OUTPUT,), (DB, HEAD), (HEAD, CHECKPOINT), (DB, HEAD, CHECKPOINT)]
+LIARS = [
+    (),
+    (DB,),
+    (HEAD,),
+    (CHECKPOINT,),
+    (OUTPUT,),
+    (DB, HEAD),
+    (HEAD, CHECKPOINT),
+    (DB, HEAD, CHECKPOINT),
+]
 WEIGHTS = "weights.safetensors"
 
 
@@ -79,14 +88,20 @@ class StoppedError(KeyboardInterrupt):
 class World:
     """One schedule: what is durable, the faults to come, and the judge's books."""
 
-    def __init__(self, seed: int, folder: Path, server: "postgresql.Server | None", trace: bool = False):
+    def __init__(
+        self, seed: int, folder: Path, server: "postgresql.Server | None", trace: bool = False
+    ):
         self.rng, self.folder, self.trace = random.Random(seed), folder, trace
         self.url = None if server is None else server.new_url()
         self.plan = plan_of(self.rng.random() < 0.5)
         on_disk = server is None  # a server's disk is not simulated
         self.lies = self.rng.choices(LIARS, [10, on_disk, 1, 3, 1, on_disk, 1, on_disk])[0]
         self.all_may_be_lost = {DB, CHECKPOINT} <= set(self.lies)
-        self.crashes, self.clock, self.life = self.rng.choices([1, 2, 3, 4], [4, 3, 2, 1])[0], 0.0, 0
+        self.crashes, self.clock, self.life = (
+            self.rng.choices([1, 2, 3, 4], [4, 3, 2, 1])[0],
+            0.0,
+            0,
+        )
         self.memory, self.connections = Memory(":memory:"), self.connected()
         self.history: dict[Path, list[Content]] = {}  # states of each file, oldest first
         self.durable: Counter[Path] = Counter()  # index of the state that is surely on the disk
@@ -112,14 +127,31 @@ class World:
 
     def begin_life(self, last: bool) -> None:
         """Begin a process, and draw its faults."""
-        self.life, self.moments, self.dead, self.charge, self.announced = self.life + 1, 0, False, "", 0
+        self.life, self.moments, self.dead, self.charge, self.announced = (
+            self.life + 1,
+            0,
+            False,
+            "",
+            0,
+        )
         rng, self.faults = self.rng, {}
         if not last:
-            for kind in (rng.choice(["die", "die", "die", "fail", "stop"]), rng.choice(["fail", "clock", "clock"])):
-                self.faults[1 + int(MOMENTS * rng.random() ** 2)] = (kind, rng.choice(["before", "half", "after"]))
+            for kind in (
+                rng.choice(["die", "die", "die", "fail", "stop"]),
+                rng.choice(["fail", "clock", "clock"]),
+            ):
+                self.faults[1 + int(MOMENTS * rng.random() ** 2)] = (
+                    kind,
+                    rng.choice(["before", "half", "after"]),
+                )
 
     def at(
-        self, what: str, path: Any, act: Callable[[], T], error: Exception, half: Callable[[], object] = lambda: None
+        self,
+        what: str,
+        path: Any,
+        act: Callable[[], T],
+        error: Exception,
+        half: Callable[[], object] = lambda: None,
     ) -> T:
         """Make a write, with the fault that the schedule has for this moment."""
         if self.dead:
@@ -206,7 +238,9 @@ class World:
             with suppress(UndefinedTable), self.connections[True].transaction():
                 bodies = self.connections[True].execute(select).fetchall()
         else:
-            there = self.memory.execute("SELECT 1 FROM sqlite_master WHERE name = 'ledger_records'").fetchall()
+            there = self.memory.execute(
+                "SELECT 1 FROM sqlite_master WHERE name = 'ledger_records'"
+            ).fetchall()
             bodies = self.memory.execute(select).fetchall() if there else []
         found: dict[str, tuple[str, str]] = {}
         for (body,) in bodies:
@@ -225,12 +259,21 @@ class World:
             content = held(MODEL)
             assert isinstance(content, dict)
             stated = json.loads(content.get("privacy.json", b"{}"))
-            must(WEIGHTS in content and stated.get("charge") in there, "the model is not whole, or unpaid")
+            must(
+                WEIGHTS in content and stated.get("charge") in there,
+                "the model is not whole, or unpaid",
+            )
 
     def compute(self, what: str) -> None:
         """Count a look at private rows; its charge must be there, and not have paid for it before."""
-        must(self.charge in self.charges(), f"{what} was computed under charge {self.charge}, which is not there")
-        must((self.charge, what) not in self.computed, f"{what} was computed twice under charge {self.charge}")
+        must(
+            self.charge in self.charges(),
+            f"{what} was computed under charge {self.charge}, which is not there",
+        )
+        must(
+            (self.charge, what) not in self.computed,
+            f"{what} was computed twice under charge {self.charge}",
+        )
         must(not self.lost, f"{what} was computed although the ledger has lost charges")
         self.computed.append((self.charge, what))
         self.say(f"computes {what} under {self.charge}")
@@ -238,7 +281,9 @@ class World:
 
 def device_of(path: Path) -> str:
     """Tell what a file is part of."""
-    return {LEDGER: DB, LEDGER_HEAD: HEAD}.get(path, CHECKPOINT if path.parent == CHECKPOINTS else OUTPUT)
+    return {LEDGER: DB, LEDGER_HEAD: HEAD}.get(
+        path, CHECKPOINT if path.parent == CHECKPOINTS else OUTPUT
+    )
 
 
 class BrokenPromiseError(Exception):
@@ -270,7 +315,9 @@ def plan_of(queries: bool) -> Plan:
 def in_world(world: World) -> Iterator[None]:
     """Send every write of a process through `World.at`, and give it the world's clock, names and process id."""
     full, broken = (OSError(number, os.strerror(number)) for number in (errno.ENOSPC, errno.EIO))
-    real: Any = Stub(**{name: getattr(os, name) for name in ("open", "replace", "unlink", "fsync", "mkdir")})
+    real: Any = Stub(
+        **{name: getattr(os, name) for name in ("open", "replace", "unlink", "fsync", "mkdir")}
+    )
     write_bytes, swap, now = Path.write_bytes, files._swap, time.time
     commit: Any = DefaultDialect.do_commit
 
@@ -290,7 +337,9 @@ def in_world(world: World) -> Iterator[None]:
             world.unsynced.add(world.path(path))
             return write_bytes(path, part)
 
-        return world.at("write", path, lambda: act(content), full, lambda: act(content[: len(content) // 2]))
+        return world.at(
+            "write", path, lambda: act(content), full, lambda: act(content[: len(content) // 2])
+        )
 
     def moved(one: Path, other: Path, move: Callable[[Path, Path], T]) -> T:
         before, after = world.path(one), world.path(other)
@@ -387,7 +436,9 @@ def _engine(sqlite: bool, read_only: bool) -> sa.Engine:
     """An engine whose pool is one connection, that of the world; it compiles each statement once."""
     kind = "sqlite://" if sqlite else "postgresql+psycopg://"
     engine = sa.create_engine(kind, creator=lambda: CONNECTIONS[read_only], poolclass=sa.StaticPool)
-    sa.event.listen(engine, "connect", store._sqlite_settings if sqlite else store._postgresql_settings)
+    sa.event.listen(
+        engine, "connect", store._sqlite_settings if sqlite else store._postgresql_settings
+    )
     if read_only and not sqlite:
         sa.event.listen(engine, "connect", store._postgresql_reads)
     return engine

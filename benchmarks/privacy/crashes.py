@@ -53,10 +53,14 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 def main() -> int:
     """Kill, resume, judge; write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--undisturbed", type=int, default=15)
-    parser.add_argument("--seed", type=int, default=0, help="of the moments; the mechanism has no seed")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the moments; the mechanism has no seed"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="primorl-crashes-") as name:
@@ -64,13 +68,25 @@ def main() -> int:
         os.chdir(folder)
         content = make(folder, CHANGES)
         command = f"python -m benchmarks.privacy.crashes --kills {arguments.kills}"
-        rows = study(folder, content, arguments.kills, arguments.undisturbed, random.Random(arguments.seed), command)
+        rows = study(
+            folder,
+            content,
+            arguments.kills,
+            arguments.undisturbed,
+            random.Random(arguments.seed),
+            command,
+        )
     write("crashes", rows)
     return int(any(str(found["what"]).startswith("must be 0") and found["ours"] for found in rows))
 
 
 def study(
-    folder: Path, content: dict[str, Any], kills: int, undisturbed: int, rng: random.Random, command: str
+    folder: Path,
+    content: dict[str, Any],
+    kills: int,
+    undisturbed: int,
+    rng: random.Random,
+    command: str,
 ) -> list[dict[str, Any]]:
     """Make all kills; return the rows of the table."""
     seeds = iter(range(10_000))
@@ -82,7 +98,9 @@ def study(
         took.append(time.monotonic() - began)
         usual.append(loss())
     length = median(took)
-    counts = dict.fromkeys(("killed", "alive", "failed", "corrupt", "unpaid", "unverified", "lost", "resumed"), 0)
+    counts = dict.fromkeys(
+        ("killed", "alive", "failed", "corrupt", "unpaid", "unverified", "lost", "resumed"), 0
+    )
     disturbed = []
     with progress_bar(kills, "crashes", "kill") as bar:
         while counts["killed"] < kills:
@@ -108,10 +126,22 @@ def study(
         ("runs that ended before their kill", counts["alive"], "runs"),
         ("runs taken up in the middle of their rounds", counts["resumed"], "runs"),
         ("must be 0: resumed runs that did not end well", counts["failed"], "runs"),
-        ("must be 0: outputs that do not load or contradict their statement", counts["corrupt"], "looks"),
-        ("must be 0: runs with more rounds released than the ledger shows", counts["unpaid"], "runs"),
+        (
+            "must be 0: outputs that do not load or contradict their statement",
+            counts["corrupt"],
+            "looks",
+        ),
+        (
+            "must be 0: runs with more rounds released than the ledger shows",
+            counts["unpaid"],
+            "runs",
+        ),
         ("must be 0: ledgers that do not verify", counts["unverified"], "looks"),
-        (f"rounds of {ROUNDS} lost to a kill, mean over kills", counts["lost"] / counts["killed"], "rounds"),
+        (
+            f"rounds of {ROUNDS} lost to a kill, mean over kills",
+            counts["lost"] / counts["killed"],
+            "rounds",
+        ),
         ("p-value that the losses are alike (Mann-Whitney)", float(alike), "probability"),
     ]
     rows = [row(command, what, found, None, None, None, unit) for what, found, unit in figures]
@@ -176,22 +206,31 @@ def sound() -> bool:
         stated = read_json(Path("models/dynamics/privacy.json"))
     except Exception:
         return False
-    return stated["private"] and stated["void"] == [] and stated["rounds"] == ROUNDS and "charge" in stated
+    return (
+        stated["private"]
+        and stated["void"] == []
+        and stated["rounds"] == ROUNDS
+        and "charge" in stated
+    )
 
 
 def loss() -> float:
     """The last public loss of the newest MLflow run of the stage."""
     with sqlite3.connect("mlflow.db") as store:
-        query = (
-            "SELECT m.value FROM metrics m WHERE m.key = 'public_loss' ORDER BY m.timestamp DESC, m.step DESC LIMIT 1"
-        )
+        query = "SELECT m.value FROM metrics m WHERE m.key = 'public_loss' ORDER BY m.timestamp DESC, m.step DESC LIMIT 1"
         return float(store.execute(query).fetchone()[0])
 
 
 def make(folder: Path, changes: dict[str, Any]) -> dict[str, Any]:
     """Collect, ingest and partition a small Pendulum dataset in ``folder``; returns its settings."""
     content = project_settings()
-    small = {"episodes": 120, "num_envs": 30, "learning_starts": 24000, "hidden": [16], "gradient_steps": 1}
+    small = {
+        "episodes": 120,
+        "num_envs": 30,
+        "learning_starts": 24000,
+        "hidden": [16],
+        "gradient_steps": 1,
+    }
     content["chosen"]["options"] |= small
     content["partition"]["public_fraction"] = 0.2
     for block, values in changes.items():
@@ -199,7 +238,9 @@ def make(folder: Path, changes: dict[str, Any]) -> dict[str, Any]:
     write_settings(content, folder)
     for stage in ("collect", "ingest", "partition"):
         environment = os.environ | {"PYTHONPATH": str(ROOT), "MLFLOW_DISABLE_TELEMETRY": "true"}
-        subprocess.run([sys.executable, "-m", f"pipeline.{stage}"], cwd=folder, env=environment, check=True)
+        subprocess.run(
+            [sys.executable, "-m", f"pipeline.{stage}"], cwd=folder, env=environment, check=True
+        )
     return content
 
 

@@ -30,14 +30,19 @@ FORK = multiprocessing.get_context("fork")
 
 def main() -> None:
     """Race on both databases, check that no budget was ever passed, keep the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--processes", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=100)
     arguments = parser.parse_args()
     command = f"python -m benchmarks.privacy.ledger_race --processes {arguments.processes} --rounds {arguments.rounds}"
     rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory(prefix="race-") as name, postgresql.server() as server:
-        for database, url in (("SQLite", f"sqlite:///{name}/ledger.db"), ("PostgreSQL", server.new_url())):
+        for database, url in (
+            ("SQLite", f"sqlite:///{name}/ledger.db"),
+            ("PostgreSQL", server.new_url()),
+        ):
             anchor = Path(name) / f"{database}.head"
             where = f"{database}, {arguments.processes} processes, {arguments.rounds} rounds"
             for what, found, must, unit in race(url, anchor, arguments.processes, arguments.rounds):
@@ -46,16 +51,26 @@ def main() -> None:
     write("ledger_race", rows)
 
 
-def race(url: str, anchor: Path, processes: int, rounds: int) -> list[tuple[str, float, float | None, str]]:
+def race(
+    url: str, anchor: Path, processes: int, rounds: int
+) -> list[tuple[str, float, float | None, str]]:
     """The figures of one database, each with what it must be."""
     ledger = Ledger.open(url, secret=SECRET, anchor=anchor)
-    versions = [Version(f"{turn:064x}", "trajectory", UNITS, os.urandom(32 * UNITS)) for turn in range(rounds)]
+    versions = [
+        Version(f"{turn:064x}", "trajectory", UNITS, os.urandom(32 * UNITS))
+        for turn in range(rounds)
+    ]
     for turn, version in enumerate(versions):
-        first, second = (ledger.reserve(asked(version, f"{turn} {i}"), BUDGET) for i in range(TAKEN))
+        first, second = (
+            ledger.reserve(asked(version, f"{turn} {i}"), BUDGET) for i in range(TAKEN)
+        )
         ledger.commit(first.id)
         ledger.abort(second.id, "diverged")
     together, results = FORK.Barrier(processes), FORK.Queue()
-    racers = [FORK.Process(target=run, args=(url, anchor, versions, together, results)) for _ in range(processes)]
+    racers = [
+        FORK.Process(target=run, args=(url, anchor, versions, together, results))
+        for _ in range(processes)
+    ]
     for racer in racers:
         racer.start()
     outcomes = [results.get() for _ in range(processes * rounds)]
@@ -69,7 +84,12 @@ def race(url: str, anchor: Path, processes: int, rounds: int) -> list[tuple[str,
     assert ledger.verify() == records, "the chain has other records than were granted"
     times = {won: [seconds for _, w, seconds in outcomes if w is won] for won in (True, False)}
     return [
-        ("budgets overspent (must be 0)", sum(epsilon > BUDGET.epsilon for epsilon in spent), None, "rounds"),
+        (
+            "budgets overspent (must be 0)",
+            sum(epsilon > BUDGET.epsilon for epsilon in spent),
+            None,
+            "rounds",
+        ),
         ("grants, fewest in a round", min(grants), 1, "charges"),
         ("grants, most in a round", max(grants), 1, "charges"),
         ("median time to be granted", median(times[True]), None, "s"),
@@ -77,7 +97,9 @@ def race(url: str, anchor: Path, processes: int, rounds: int) -> list[tuple[str,
     ]
 
 
-def run(url: str, anchor: Path, versions: list[Version], together: Barrier, results: "Queue[object]") -> None:
+def run(
+    url: str, anchor: Path, versions: list[Version], together: Barrier, results: "Queue[object]"
+) -> None:
     """One process: in every round, ask at the same moment as all others."""
     ledger = Ledger.open(url, secret=SECRET, anchor=anchor)
     for turn, version in enumerate(versions):

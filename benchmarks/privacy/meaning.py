@@ -57,13 +57,29 @@ def advantage(training: Training, epsilon: float) -> float:
 
 def rows(epsilon: float, training: Training) -> list[dict[str, object]]:
     """The rates at one ε beside riskcal's, as the results hold them."""
-    names = [f"true positives at {percent_at_most(rate)} false positives" for rate in FALSE_POSITIVE_RATES]
-    ours = [*true_positive_rates(training.event, epsilon, FALSE_POSITIVE_RATES), advantage(training, epsilon)]
+    names = [
+        f"true positives at {percent_at_most(rate)} false positives"
+        for rate in FALSE_POSITIVE_RATES
+    ]
+    ours = [
+        *true_positive_rates(training.event, epsilon, FALSE_POSITIVE_RATES),
+        advantage(training, epsilon),
+    ]
     losses = accountant_near(training.event, epsilon)._pld
-    theirs = [1 - float(analysis.get_beta_from_pld(losses, alpha=rate)) for rate in FALSE_POSITIVE_RATES]
+    theirs = [
+        1 - float(analysis.get_beta_from_pld(losses, alpha=rate)) for rate in FALSE_POSITIVE_RATES
+    ]
     theirs.append(float(analysis.get_advantage_from_pld(losses)))
     return [
-        row(COMMAND, f"ε {epsilon:g}: {what}", own, peer, f"riskcal {version('riskcal')}", own / peer, "share")
+        row(
+            COMMAND,
+            f"ε {epsilon:g}: {what}",
+            own,
+            peer,
+            f"riskcal {version('riskcal')}",
+            own / peer,
+            "share",
+        )
         for what, own, peer in zip([*names, "advantage"], ours, theirs, strict=True)
     ]
 
@@ -78,7 +94,11 @@ def table(runs: dict[float, Training]) -> str:
     for epsilon, training in runs.items():
         found = true_positive_rates(training.event, epsilon, FALSE_POSITIVE_RATES)
         gain = advantage(training, epsilon)
-        cells = [*(at_most(1000 * rate) for rate in found), percent_at_most(gain), percent_at_most((1 + gain) / 2)]
+        cells = [
+            *(at_most(1000 * rate) for rate in found),
+            percent_at_most(gain),
+            percent_at_most((1 + gain) / 2),
+        ]
         lines.append(f"| {epsilon:g} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -91,20 +111,34 @@ def attacks(runs: dict[float, Training]) -> Figure:
     for number, (epsilon, training) in enumerate(runs.items()):
         rates = true_positive_rates(training.event, epsilon, _RATES.tolist())
         axes.plot(_RATES, rates, color=f"C{number}", label=f"ε = {epsilon:g}")
-    axes.set(xscale="log", yscale="log", xlim=(1e-4, 1), ylim=(1e-4, 1.1), title="The best attack at δ = 1e-5")
-    axes.set(xlabel="of those not in the data: the share named", ylabel="of those in the data: the share found")
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlim=(1e-4, 1),
+        ylim=(1e-4, 1.1),
+        title="The best attack at δ = 1e-5",
+    )
+    axes.set(
+        xlabel="of those not in the data: the share named",
+        ylabel="of those in the data: the share found",
+    )
     axes.legend(fontsize=9)
     return _plain(figure)
 
 
 def seed(training: Training) -> Figure:
     """What somebody recovers of one person's contribution to one released sum, without and with the noise's seed."""
-    noise = np.random.default_rng(0).normal(scale=training.noise_multiplier, size=20_000)  # a drawing, not a release
+    noise = np.random.default_rng(0).normal(
+        scale=training.noise_multiplier, size=20_000
+    )  # a drawing, not a release
     figure = Figure(figsize=(6.4, 3.2), dpi=120, layout="constrained")
     axes = figure.subplots()
     axes.hist(1 + noise, bins=80, density=True, color="C0", alpha=0.6, label="noise unknown")
     axes.axvline(1, color="C3", linewidth=2, label="seed of the noise known: exact")
-    axes.set(xlabel="estimate of one person's contribution, in clipping norms (the truth is 1)", yticks=[])
+    axes.set(
+        xlabel="estimate of one person's contribution, in clipping norms (the truth is 1)",
+        yticks=[],
+    )
     axes.set_title(f"One round, noise multiplier {training.noise_multiplier:.3g}")
     axes.legend(fontsize=9)
     return _plain(figure)
@@ -112,7 +146,9 @@ def seed(training: Training) -> Figure:
 
 def budget(training: Training) -> Figure:
     """ε of the first runs together, and the limit."""
-    spent = {str(runs): total_of([training.event] * runs, DELTA).epsilon for runs in range(1, RUNS + 1)}
+    spent = {
+        str(runs): total_of([training.event] * runs, DELTA).epsilon for runs in range(1, RUNS + 1)
+    }
     figure = _bars(spent, f"runs of ε = {DEFAULT:g} on the same people")
     axes = figure.axes[0]
     axes.axhline(BUDGET, color="black", linestyle="--", linewidth=1)
@@ -122,7 +158,9 @@ def budget(training: Training) -> Figure:
 
 def units(training: Training) -> Figure:
     """ε of one person with several trajectories, where the unit is the trajectory."""
-    groups = {str(size): epsilon or 0.0 for size, epsilon in meaning_of(training.event, DELTA).groups}
+    groups = {
+        str(size): epsilon or 0.0 for size, epsilon in meaning_of(training.event, DELTA).groups
+    }
     figure = _bars({"1": DEFAULT, **groups}, "trajectories of one person", most=np.inf)
     figure.axes[0].set_title(f"unit: trajectory, at ε = {DEFAULT:g}: what the person is promised")
     return figure

@@ -73,7 +73,14 @@ CURVES = (
     ("no clip in rounds, all releases", UNCLIPPED, "together, largest"),
 )
 DATA = ("collect", "ingest", "partition")
-PAID = ("train_model", "clone_behaviour", "optimize_policy", "optimize_mopo", "evaluate_private", "evaluate")
+PAID = (
+    "train_model",
+    "clone_behaviour",
+    "optimize_policy",
+    "optimize_mopo",
+    "evaluate_private",
+    "evaluate",
+)
 Floats = NDArray[np.float64]
 Booleans = NDArray[np.bool_]
 Rows = Callable[[UnitStore], Tensor]
@@ -100,7 +107,12 @@ class Tap:
     @contextmanager
     def attached(self) -> Iterator[None]:
         """Watch the mechanisms of this process."""
-        release, answer, rounds, asked = Plan.release, Plan.answer, Rounds.sum, Behaviour.contributions
+        release, answer, rounds, asked = (
+            Plan.release,
+            Plan.answer,
+            Rounds.sum,
+            Behaviour.contributions,
+        )
 
         def released(plan: Plan, total: Any) -> Any:
             made = release(plan, total)
@@ -129,8 +141,15 @@ class Tap:
 
             return asked_for
 
-        queries = (linear.ScalesQuery, linear.ResidualQuery, linear.FirstStatesQuery, linear.LengthsQuery)
-        watched: list[tuple[type, str, Callable[..., Any]]] = [(kind, "total", asking(kind.total)) for kind in queries]
+        queries = (
+            linear.ScalesQuery,
+            linear.ResidualQuery,
+            linear.FirstStatesQuery,
+            linear.LengthsQuery,
+        )
+        watched: list[tuple[type, str, Callable[..., Any]]] = [
+            (kind, "total", asking(kind.total)) for kind in queries
+        ]
         watched += [(Plan, "release", released), (Plan, "answer", answered)]
         watched += [(Rounds, "sum", summed), (Behaviour, "contributions", contributed)]
         with ExitStack() as patches:
@@ -142,7 +161,9 @@ class Tap:
         self.seen.append(Release(self.stage, what, noisy, deviation, self._rows))
 
 
-def _queried(total: Callable[..., Tensor], source: Any, store: Any, seen: tuple[Any, ...]) -> Tensor:
+def _queried(
+    total: Callable[..., Tensor], source: Any, store: Any, seen: tuple[Any, ...]
+) -> Tensor:
     """Compute each candidate's contribution to a query: those that its sum adds up, one by one."""
     found: list[Tensor] = []
     bounded, fractions = BoundedSum.total, Fractions.total
@@ -156,8 +177,14 @@ def _queried(total: Callable[..., Tensor], source: Any, store: Any, seen: tuple[
         found.append(torch.stack([fractions(own, *unit).flatten() for unit in units]))
         return fractions(own, bins, rows)
 
-    with mock.patch.object(BoundedSum, "total", vectors), mock.patch.object(Fractions, "total", counts):
-        total(CloningSource(store, source._split) if isinstance(source, CloningSource) else store, *seen)
+    with (
+        mock.patch.object(BoundedSum, "total", vectors),
+        mock.patch.object(Fractions, "total", counts),
+    ):
+        total(
+            CloningSource(store, source._split) if isinstance(source, CloningSource) else store,
+            *seen,
+        )
     return torch.cat(found).float() / ONE
 
 
@@ -171,7 +198,9 @@ def _updates(setup: Any, maps: Any, weights: Any, store: UnitStore) -> Tensor:
 
 def _returns(asked: Behaviour, problem: Any, values: Any, store: UnitStore) -> Tensor:
     some = (Episodes.read(store, units) for units in torch.split(torch.arange(store.units), 4096))
-    return torch.cat([L2Clip(1.0).finish(asked.contributions(problem, values, rows)).float() for rows in some])
+    return torch.cat(
+        [L2Clip(1.0).finish(asked.contributions(problem, values, rows)).float() for rows in some]
+    )
 
 
 def scores(seen: list[Release], store: UnitStore) -> dict[str, Floats]:
@@ -180,7 +209,9 @@ def scores(seen: list[Release], store: UnitStore) -> dict[str, Floats]:
     Others' coins are noise too: their variance is known, and directions where it is large count less.
     """
     found: dict[str, Tensor] = {}
-    for (stage, what, size), group in groupby(seen, lambda each: (each.stage, each.what, len(each.noisy))):
+    for (stage, what, size), group in groupby(
+        seen, lambda each: (each.stage, each.what, len(each.noisy))
+    ):
         releases, shrink = list(group), torch.empty(0)
         print(f"  {stage} {what}: {len(releases)} releases of {size} numbers", flush=True)
         for release in releases:
@@ -191,7 +222,9 @@ def scores(seen: list[Release], store: UnitStore) -> dict[str, Floats]:
                     own_noise = alone * torch.eye(size, dtype=torch.float64)
                     shrink = torch.linalg.solve((rows.T @ rows).double() / 4 + own_noise, own_noise)
                 else:
-                    shrink = torch.tensor(alone / (float(rows.square().sum()) / 4 / size + alone), dtype=torch.float64)
+                    shrink = torch.tensor(
+                        alone / (float(rows.square().sum()) / 4 / size + alone), dtype=torch.float64
+                    )
             gap = release.noisy - rows.sum(0, dtype=torch.float64) / 2
             gap = shrink @ gap if shrink.dim() else shrink * gap
             own = (rows @ gap.float()).double() / variance
@@ -208,7 +241,15 @@ def bounds(claimed: float, score: Floats, included: Booleans) -> LowerBound:
 
 def gaussian_plan(epsilon: float, units: int) -> Plan:
     """Plan one Gaussian release at ε, which all releases of a run together are."""
-    return Plan(units, "person", PoissonSampler(1.0), L2Clip(1.0), 1 / gaussian_mean(epsilon, DELTA), 1, DELTA)
+    return Plan(
+        units,
+        "person",
+        PoissonSampler(1.0),
+        L2Clip(1.0),
+        1 / gaussian_mean(epsilon, DELTA),
+        1,
+        DELTA,
+    )
 
 
 def write_log(file: Path, present: Booleans) -> None:
@@ -216,9 +257,14 @@ def write_log(file: Path, present: Booleans) -> None:
     generator, candidates = np.random.default_rng(0), len(present)
     state = generator.choice([-0.5, 0.5], (candidates, OBSERVED))
     after = state + generator.choice([-0.5, 0.5], state.shape)
-    action, reward = generator.choice([-1.0, 1.0], (candidates, ACTIONS)), generator.uniform(-1, 1, candidates)
+    action, reward = (
+        generator.choice([-1.0, 1.0], (candidates, ACTIONS)),
+        generator.uniform(-1, 1, candidates),
+    )
     names = [*(f"o{i}" for i in range(OBSERVED)), *(f"a{i}" for i in range(ACTIONS)), "reward"]
-    values = np.stack((np.c_[state, action, reward], np.c_[after, 0 * action, 0 * reward]), 1)[present]
+    values = np.stack((np.c_[state, action, reward], np.c_[after, 0 * action, 0 * reward]), 1)[
+        present
+    ]
     people = np.repeat([f"p{i:06d}" for i in range(candidates)], 2).reshape(-1, 2)[present].ravel()
     log = pd.DataFrame(values.reshape(-1, len(names)).round(4), columns=names)
     log.insert(0, "step", np.tile([0, 1], int(present.sum())))
@@ -232,7 +278,10 @@ def project(folder: Path, log: Path, changes: dict[str, Any]) -> None:
     given = [f"--bounds={name}=-1:1" for name in columns]
     given += [f"--{'observation' if name[0] == 'o' else 'action'}={name}" for name in columns[:-1]]
     given += ["--unit=person", "--trajectory=person", "--step=step", "--reward=reward"]
-    app(["init", str(folder), f"--csv={log}", "--name=log", "--horizon=2", *given], standalone_mode=False)
+    app(
+        ["init", str(folder), f"--csv={log}", "--name=log", "--horizon=2", *given],
+        standalone_mode=False,
+    )
     settings = yaml.safe_load((folder / PARAMS).read_text(encoding="utf-8"))
     for block, own in changes.items():
         settings[block] |= own
@@ -268,12 +317,26 @@ def whole(
         The claims by attacker, from the statements and the ledger; their scores; and who was in.
     """
     included = half(CANDIDATES[epsilon])
-    model, clone, answer = (gaussian_epsilon(gaussian_mean(epsilon, DELTA) * share**0.5, DELTA) for share in SHARES)
-    statistics_noise = 12 / gaussian_mean(model, DELTA)  # the queries have few numbers, in which others' coins hide all
-    asked = {"estimators": {"behaviour": answer}, "discount": 1.0, "return_bounds": [-1.0, 1.0], "draw": 0}
+    model, clone, answer = (
+        gaussian_epsilon(gaussian_mean(epsilon, DELTA) * share**0.5, DELTA) for share in SHARES
+    )
+    statistics_noise = 12 / gaussian_mean(
+        model, DELTA
+    )  # the queries have few numbers, in which others' coins hide all
+    asked = {
+        "estimators": {"behaviour": answer},
+        "discount": 1.0,
+        "return_bounds": [-1.0, 1.0],
+        "draw": 0,
+    }
     statistics = {"normaliser": "auto", "starts": "auto", "noise_multiplier": statistics_noise}
     changes = {
-        "privacy": {"total_epsilon": None, "target_epsilon": model, "rounds": 15, "statistics": statistics},
+        "privacy": {
+            "total_epsilon": None,
+            "target_epsilon": model,
+            "rounds": 15,
+            "statistics": statistics,
+        },
         "dynamics": {"degree": 2},
         "behaviour": {"target_epsilon": clone},
         "policy": {"epochs": 1, "updates_per_epoch": 20},
@@ -290,7 +353,10 @@ def whole(
         run(place / name, PAID, tap)
     bundle, store = place / f"{name}-bundle", UnitStore.open(place / "all" / PRIVATE)
     with chdir(place / name):
-        app(["release", str(bundle), "--policy=models/policy", "--against-advice"], standalone_mode=False)
+        app(
+            ["release", str(bundle), "--policy=models/policy", "--against-advice"],
+            standalone_mode=False,
+        )
         answers = json.loads(PRIVATE_EVALUATION.read_text(encoding="utf-8"))
         stated = {"model": Statement.read(MODEL), "clone": Statement.read(BEHAVIOUR)}
     with broken(twin):  # noise apart, candidates' contributions are those of the run
@@ -298,13 +364,18 @@ def whole(
     found = {artefact: by_stage[stage] for artefact, stage in ARTEFACTS.items()}
     last = [each for each in tap.seen if (each.stage, each.what) == ("train_model", "release")][-1]
     inputs = store.flat()[0]
-    gap = DeterministicPolicy.load(bundle / "policy").act(inputs[None, :, :OBSERVED])[0] - inputs[:, OBSERVED:]
+    gap = (
+        DeterministicPolicy.load(bundle / "policy").act(inputs[None, :, :OBSERVED])[0]
+        - inputs[:, OBSERVED:]
+    )
     files = GaussianEnsemble.load(bundle / "dynamics", torch.device("cpu")).weights
     first = torch.cat([part[0, :, : OBSERVED + 1].flatten() for part in files])
     ledger = json.loads((bundle / "ledger-statement.json").read_text(encoding="utf-8"))
     claims = {artefact: each.epsilon or 0.0 for artefact, each in stated.items()}
     claims |= {"answers": answers["estimates"][0]["epsilon"], "together": ledger["epsilon_fixed"]}
-    claims |= dict.fromkeys(("policy file", "random"), claims["together"]) | {"model file": claims["model"]}
+    claims |= dict.fromkeys(("policy file", "random"), claims["together"]) | {
+        "model file": claims["model"]
+    }
     found |= {
         "together": sum(found.values(), np.zeros(len(included))),
         "model file": (last.contributions(store) @ first).double().numpy(),
@@ -318,7 +389,9 @@ def broken(twin: str) -> AbstractContextManager[object]:
     """Draw half of the stated noise, or let rounds go without a clip."""
     drawn = noise.discrete_gaussian
     if twin == HALF:
-        return mock.patch.object(noise, "discrete_gaussian", lambda entropy, n, scale: drawn(entropy, n, scale / 2))
+        return mock.patch.object(
+            noise, "discrete_gaussian", lambda entropy, n, scale: drawn(entropy, n, scale / 2)
+        )
     if twin == UNCLIPPED:
         return mock.patch.object(EnsembleClip, "finish", lambda self, updates: updates)
     return nullcontext()
@@ -345,8 +418,12 @@ def repeated(epsilon: float, times: int, twin: str) -> list[LowerBound]:
 
 def main() -> None:
     """Measure what is not measured yet, keep the rows, and draw the figure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=0, help="at claim 3, whose bounds above it are counted, in all")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--runs", type=int, default=0, help="at claim 3, whose bounds above it are counted, in all"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     known = read("whole_audit")
@@ -365,7 +442,9 @@ def main() -> None:
             what = f"{claim}: {RELEASES}"
             if times and all(each["what"] != what for each in known):
                 above = sum(each.refutes_the_claim for each in repeated(epsilon, times, twin))
-                known.append(row(COMMAND, what, above, times, "releases", above / times, "releases"))
+                known.append(
+                    row(COMMAND, what, above, times, "releases", above / times, "releases")
+                )
                 keep("whole_audit", known)
     count_whole_runs(known, min(CANDIDATES, key=CANDIDATES.__getitem__), arguments.runs)
     put(ROOT / "docs/audits.md", "whole", table(known))
@@ -375,11 +454,16 @@ def main() -> None:
 def count_whole_runs(known: list[dict[str, Any]], epsilon: float, most: int) -> None:
     """Run all stages until ``most`` runs at a claim are counted, and keep how many had a bound above it."""
     what = f"claim {epsilon:g}: {WHOLE_RUNS}"
-    done, above = next(((each["peer"], each["ours"]) for each in known if each["what"] == what), (0, 0))
+    done, above = next(
+        ((each["peer"], each["ours"]) for each in known if each["what"] == what), (0, 0)
+    )
     with tempfile.TemporaryDirectory() as place:
         for number in range(done + 1, most + 1):
             claims, found, included = whole(Path(place), f"run{number}", epsilon)
-            above += any(bounds(claims[name], score, included).refutes_the_claim for name, score in found.items())
+            above += any(
+                bounds(claims[name], score, included).refutes_the_claim
+                for name, score in found.items()
+            )
             counted = row(COMMAND, what, above, number, "runs", above / number, "runs")
             known[:] = [*(each for each in known if each["what"] != what), counted]
             keep("whole_audit", known)
@@ -387,12 +471,22 @@ def count_whole_runs(known: list[dict[str, Any]], epsilon: float, most: int) -> 
                 shutil.rmtree(Path(place) / made)
 
 
-def rows(what: str, name: str, claimed: float, score: Floats, included: Booleans) -> list[dict[str, object]]:
+def rows(
+    what: str, name: str, claimed: float, score: Floats, included: Booleans
+) -> list[dict[str, object]]:
     """Rows of one attacker: each bound of all releases together, and otherwise the largest."""
     found = bounds(claimed, score, included)
     kinds = {each.name: each.epsilon for each in found.bounds} if name == "together" else {}
     return [
-        row(COMMAND, f"{what}: {name}, {kind}", value, claimed, "the claim", value / claimed, "epsilon")
+        row(
+            COMMAND,
+            f"{what}: {name}, {kind}",
+            value,
+            claimed,
+            "the claim",
+            value / claimed,
+            "epsilon",
+        )
         for kind, value in {"largest": found.epsilon, **kinds}.items()
     ]
 
@@ -403,7 +497,11 @@ def table(known: list[dict[str, Any]]) -> str:
     for epsilon in sorted(CANDIDATES):
         cells = []
         for name in ATTACKERS:
-            own = [p["ratio"] for p in known if re.match(f"claim {epsilon:g}, run .*: {name}, largest", p["what"])]
+            own = [
+                p["ratio"]
+                for p in known
+                if re.match(f"claim {epsilon:g}, run .*: {name}, largest", p["what"])
+            ]
             cells.append(f"{min(own):.0%} to {max(own):.0%}" if max(own) > 0 else "0%")
         lines.append(f"| {epsilon:g} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -415,7 +513,9 @@ def figure(known: list[dict[str, Any]]) -> None:
     axes = drawn.subplots()
     claims = [0, 1.1 * max(CANDIDATES)]
     axes.plot(claims, claims, color="black", label="the claim")
-    axes.plot(claims, [0.6 * each for each in claims], color="0.7", linestyle=":", label="60% of it")
+    axes.plot(
+        claims, [0.6 * each for each in claims], color="0.7", linestyle=":", label="60% of it"
+    )
     for number, (label, words, end) in enumerate(CURVES):
         points = [p for p in known if re.match(f"claim [0-9.]+{words}, run .*{end}$", p["what"])]
         ends = zip(*sorted((p["peer"], p["ours"]) for p in points), strict=True)

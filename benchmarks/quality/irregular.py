@@ -33,13 +33,30 @@ from numpy.typing import NDArray
 
 from benchmarks.machine import command, commit, keep, machine, put, read
 from benchmarks.quality.logs.care import glucose_start, glucose_step
-from benchmarks.quality.logs.log import TERMINATED, Act, Array, Box, Levels, Log, Number, Observed, State
+from benchmarks.quality.logs.log import (
+    TERMINATED,
+    Act,
+    Array,
+    Box,
+    Levels,
+    Log,
+    Number,
+    Observed,
+    State,
+)
 from benchmarks.quality.logs.project import act_of, data_project, lay, stages
 from primorl.base.paths import POLICY, SUMMARY
 from primorl.evaluate.statistics import MeanInterval
 from primorl.policy.exported import DeterministicPolicy
 
-_STAGES = ("train_model", "clone_behaviour", "optimize_policy", "optimize_mopo", "evaluate_private", "evaluate")
+_STAGES = (
+    "train_model",
+    "clone_behaviour",
+    "optimize_policy",
+    "optimize_mopo",
+    "evaluate_private",
+    "evaluate",
+)
 _JUDGED, _SEED = 20_000, 77
 
 
@@ -67,7 +84,9 @@ class Irregular(Log):
         self._grid = grid
         if grid:
             self.name, self.terminates = f"{self.name}-grid", False
-            self.observation = tuple(column for column in self.observation if column.column != "since")
+            self.observation = tuple(
+                column for column in self.observation if column.column != "since"
+            )
             self.horizon = self.ticks // self.bin
 
     @abstractmethod
@@ -99,12 +118,18 @@ class Irregular(Log):
         """Go on tick by tick until the next decision of each."""
         left = self.ticks - state["now"]
         wait = np.full(len(left), self.bin) if self.fixed else self.wait(rng, state)
-        going, total, since = np.ones(len(left), bool), np.zeros(len(left)), np.zeros(len(left), np.int64)
+        going, total, since = (
+            np.ones(len(left), bool),
+            np.zeros(len(left)),
+            np.zeros(len(left), np.int64),
+        )
         while going.any():
             moved = dict(state)
             earned = self.tick(rng, moved, action)
             for name, value in moved.items():
-                state[name] = np.where(going[:, None] if value.ndim == 2 else going, value, state[name])
+                state[name] = np.where(
+                    going[:, None] if value.ndim == 2 else going, value, state[name]
+                )
             total += earned * going
             since += going
             called = np.zeros(len(left), bool) if self.fixed else self.alarm(rng, state)
@@ -125,18 +150,24 @@ class Irregular(Log):
     def _binned(self, rows: pa.Table) -> pa.Table:
         now = np.rint(rows["clock"].to_numpy() * 60 / self.minutes).astype(np.int64)
         lasts = np.append(now[1:] == 0, True)
-        held = np.where(lasts, self.ticks, np.append(now[1:], 0)) - now  # ticks until the next decision
+        held = (
+            np.where(lasts, self.ticks, np.append(now[1:], 0)) - now
+        )  # ticks until the next decision
         at = np.repeat(np.arange(len(now)), held).reshape(-1, self.horizon, self.bin)
         first, count = pa.array(at[:, :, 0].ravel()), len(at)
         columns = {name: rows[name].take(first) for name in (self.unit, "trajectory")}
         columns["step"] = pa.array(np.tile(np.arange(self.horizon), count))
         columns |= {column.column: rows[column.column].take(first) for column in self.observation}
         hours = self.bin * self.minutes / 60
-        columns["clock"] = pa.array(np.tile(np.arange(self.horizon) * hours, count).astype(np.float32))
+        columns["clock"] = pa.array(
+            np.tile(np.arange(self.horizon) * hours, count).astype(np.float32)
+        )
         for column in self.action.columns:
             given = rows[column].to_numpy()[at]
             if isinstance(self.action, Levels):
-                columns[column] = pa.array((given[..., None] == np.arange(self.action.count)).sum(2).argmax(2).ravel())
+                columns[column] = pa.array(
+                    (given[..., None] == np.arange(self.action.count)).sum(2).argmax(2).ravel()
+                )
             else:
                 columns[column] = pa.array(given.mean(2).ravel().astype(np.float32))
         earned = (rows["reward"].to_numpy() / held)[at].sum(2).ravel()
@@ -150,7 +181,11 @@ class Dialysis(Irregular):
     Invented after the two-compartment picture of ultrafiltration and plasma refilling (Schneditz et al. 1992).
     """
 
-    name, kind, unit = "dialysis", "five rates of ultrafiltration, checks every 10 to 60 minutes", "patient"
+    name, kind, unit = (
+        "dialysis",
+        "five rates of ultrafiltration, checks every 10 to 60 minutes",
+        "patient",
+    )
     observation = (
         Number("pressure", 50.0, 220.0),
         Number("overload", -1.0, 6.0),
@@ -165,7 +200,11 @@ class Dialysis(Irregular):
 
     def people(self, rng: Generator, n: int) -> State:
         """Pressure at rest, its fall by the litre that plasma lacks, and how fast tissue refills it."""
-        traits = {"rest": rng.normal(135, 14, n), "fall": rng.uniform(30, 90, n), "refill": rng.uniform(0.4, 1.4, n)}
+        traits = {
+            "rest": rng.normal(135, 14, n),
+            "fall": rng.uniform(30, 90, n),
+            "refill": rng.uniform(0.4, 1.4, n),
+        }
         return traits | {"habit": rng.uniform(0.6, 1.6, n)}
 
     def start(self, rng: Generator, state: State, n: int) -> None:
@@ -189,7 +228,9 @@ class Dialysis(Irregular):
         refill = state["refill"] * (0.4 + 0.2 * np.maximum(state["overload"], 0)) * state["deficit"]
         state["deficit"] = np.maximum(state["deficit"] + hours * (rate - refill), 0)
         state["overload"] = state["overload"] - rate * hours
-        state["pressure"] = state["rest"] - state["fall"] * state["deficit"] + rng.normal(0, 4, len(rate))
+        state["pressure"] = (
+            state["rest"] - state["fall"] * state["deficit"] + rng.normal(0, 4, len(rate))
+        )
         state["rate"] = rate
         low = np.clip((100 - state["pressure"]) / 20, 0, 1)
         return useful - 0.12 * low
@@ -207,19 +248,29 @@ class Dialysis(Irregular):
         """Draw evenly over what is left of the time, less where pressure is low."""
         pressure, overload, _, _, clock = observed.T
         even = overload / np.maximum(4 - clock, 0.5) / 0.35 * state["habit"]
-        return np.rint(even - 1.0 * (pressure < 100) - 1.0 * (pressure < 90) + rng.normal(0, 1.0, len(even)))
+        return np.rint(
+            even - 1.0 * (pressure < 100) - 1.0 * (pressure < 90) + rng.normal(0, 1.0, len(even))
+        )
 
     def best_known(self, observed: Observed) -> NDArray[Any]:
         """As fast as pressure allows."""
         pressure, overload, _, _, clock = observed.T
         even = np.maximum(overload, 0) / np.maximum(4 - clock, 0.3) / 0.35
-        return np.where(overload < 0.05, 0, np.rint(np.clip(even * 1.25 - np.clip((112 - pressure) / 7, 0, 4), 0, 4)))
+        return np.where(
+            overload < 0.05,
+            0,
+            np.rint(np.clip(even * 1.25 - np.clip((112 - pressure) / 7, 0, 4), 0, 4)),
+        )
 
 
 class Pump(Irregular):
     """A day of insulin by the minimal model (Bergman et al. 1981), seen after a quarter of an hour to three hours."""
 
-    name, kind, unit = "pump", "continuous insulin, visits every 15 minutes to 3 hours, and at alarms", "patient"
+    name, kind, unit = (
+        "pump",
+        "continuous insulin, visits every 15 minutes to 3 hours, and at alarms",
+        "patient",
+    )
     observation = (
         Number("glucose", 40.0, 400.0),
         Number("insulin", 0.0, 200.0),
@@ -266,7 +317,9 @@ class Pump(Irregular):
     def alarm(self, rng: Generator, state: State) -> NDArray[np.bool_]:
         """At most meals, and half of the time below 65 or above 260."""
         drawn, read = rng.random(len(state["now"])), state["read"]
-        return ((state["eaten"] > 0) & (drawn < 0.8)) | (((read < 65) | (read > 260)) & (drawn < 0.5))
+        return ((state["eaten"] > 0) & (drawn < 0.8)) | (
+            ((read < 65) | (read > 260)) & (drawn < 0.5)
+        )
 
     def behave(self, rng: Generator, observed: Observed, state: State) -> NDArray[Any]:
         """A basal rate, and far too little for what was eaten."""
@@ -283,7 +336,11 @@ class Pump(Irregular):
 class Anaesthesia(Irregular):
     """A hundred minutes of propofol: three compartments and an effect site (Marsh et al. 1991), BIS by a sigmoid."""
 
-    name, kind, unit = "anaesthesia", "continuous propofol, set after 30 seconds to 5 minutes, and at alarms", "patient"
+    name, kind, unit = (
+        "anaesthesia",
+        "continuous propofol, set after 30 seconds to 5 minutes, and at alarms",
+        "patient",
+    )
     observation = (
         Number("bis", 0.0, 100.0),
         Number("effect", 0.0, 12.0),
@@ -297,7 +354,15 @@ class Anaesthesia(Irregular):
     horizon, minutes, ticks, bin = 200, 0.5, 200, 8
     idle = (0.0,)
 
-    _OUT, _THERE, _BACK, _DEEP, _SHALLOW, _VOLUME, _EFFECT = 0.119, 0.112, 0.055, 0.042, 0.0033, 0.228, 0.26
+    _OUT, _THERE, _BACK, _DEEP, _SHALLOW, _VOLUME, _EFFECT = (
+        0.119,
+        0.112,
+        0.055,
+        0.042,
+        0.0033,
+        0.228,
+        0.26,
+    )
 
     def people(self, rng: Generator, n: int) -> State:
         """Clearance and sensitivity of one's own; the observed concentrations are those of the mean patient."""
@@ -321,9 +386,17 @@ class Anaesthesia(Irregular):
     def _moved(self, now: Array, rate: Array, clearance: Array | float) -> Array:
         central, fast, slow, effect = now.T
         out = clearance * self._OUT + self._THERE + self._DEEP
-        change = rate / 1000 / self._VOLUME - out * central + self._BACK * fast + self._SHALLOW * slow
-        moves = (change, self._THERE * central - self._BACK * fast, self._DEEP * central - self._SHALLOW * slow)
-        return np.maximum(now + self.minutes * np.stack((*moves, self._EFFECT * (central - effect)), 1), 0)
+        change = (
+            rate / 1000 / self._VOLUME - out * central + self._BACK * fast + self._SHALLOW * slow
+        )
+        moves = (
+            change,
+            self._THERE * central - self._BACK * fast,
+            self._DEEP * central - self._SHALLOW * slow,
+        )
+        return np.maximum(
+            now + self.minutes * np.stack((*moves, self._EFFECT * (central - effect)), 1), 0
+        )
 
     def tick(self, rng: Generator, state: State, action: NDArray[Any]) -> Array:
         """Earn 1 a minute with BIS in 40 to 60, else lose 0.5, or 2 where it is beyond 30 to 70."""
@@ -348,7 +421,9 @@ class Anaesthesia(Irregular):
 
     def behave(self, rng: Generator, observed: Observed, state: State) -> NDArray[Any]:
         """In proportion to the error, with a hand of one's own."""
-        rule = state["base"] + state["gain"] * (observed[:, 0] - 50) + rng.normal(0, 30, len(observed))
+        rule = (
+            state["base"] + state["gain"] * (observed[:, 0] - 50) + rng.normal(0, 30, len(observed))
+        )
         return rule[:, None]
 
     def best_known(self, observed: Observed) -> NDArray[Any]:
@@ -365,7 +440,11 @@ ARMS = ("as it is", "grid")
 def run(base: Irregular, arm: str, people: int, seed: int, work: Path) -> dict[str, Any]:
     """Learn from one log in one form; true returns of the policy at irregular decisions and at the grid's times."""
     log = type(base)(grid=arm == "grid")
-    settings = {"partition.public_fraction": 0, "privacy.target_epsilon": 1.0, "evaluation.private.estimators": {}}
+    settings = {
+        "partition.public_fraction": 0,
+        "privacy.target_epsilon": 1.0,
+        "evaluation.private.estimators": {},
+    }
     key = {"people": people, "seed": seed, "public": "nobody", "learner": "private"}
     folder = work / f"{log.name}-{seed}"
     shutil.rmtree(folder, ignore_errors=True)
@@ -379,7 +458,9 @@ def run(base: Irregular, arm: str, people: int, seed: int, work: Path) -> dict[s
         seconds = json.loads((folder / "stages.json").read_text(encoding="utf-8"))
         found["seconds"] = round(sum(seconds.values()))
     if (folder / POLICY / "policy.safetensors").exists():
-        act = act_of(DeterministicPolicy.load(folder / POLICY), discrete=isinstance(base.action, Levels))
+        act = act_of(
+            DeterministicPolicy.load(folder / POLICY), discrete=isinstance(base.action, Levels)
+        )
         found |= judged(base, act if arm == "as it is" else _without_since(base, act))
     shutil.rmtree(folder, ignore_errors=True)
     return found
@@ -419,14 +500,20 @@ def table(rows: list[dict[str, Any]]) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     for name, arm in product(LOGS, ARMS):
-        own = [row for row in rows if row["log"] == name and row["arm"] == arm and "at decisions" in row]
+        own = [
+            row
+            for row in rows
+            if row["log"] == name and row["arm"] == arm and "at decisions" in row
+        ]
         if len(own) < 2:
             continue
         seeds = ", ".join(f"{row['at decisions']:.2f}" for row in own)
         cells = []
         for key in ("at decisions", "at the grid", "model_value"):
             found = MeanInterval.of(np.array([row[key] for row in own]))
-            half = f" ± {found.high - found.mean:.2f}" if len(own) > 2 else ""  # of two, it says nothing
+            half = (
+                f" ± {found.high - found.mean:.2f}" if len(own) > 2 else ""
+            )  # of two, it says nothing
             cells.append(f"{found.mean:.2f}{half}")
         known = [f"{own[0]['truth'][key]:.2f}" for key in ("behaviour", "by hand")]
         lines.append("| " + " | ".join([name, arm, seeds, *cells, *known]) + " |")
@@ -435,7 +522,9 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Run what is missing, then write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--logs", nargs="+", choices=LOGS, default=list(LOGS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--people", type=int, default=3000)
@@ -448,7 +537,11 @@ def main() -> None:
         if any(row.items() >= key.items() for row in rows):
             continue
         found = run(LOGS[name], arm, arguments.people, seed, work)
-        same = {"machine": machine(), "commit": commit(), "command": command("benchmarks.quality.irregular")}
+        same = {
+            "machine": machine(),
+            "commit": commit(),
+            "command": command("benchmarks.quality.irregular"),
+        }
         rows.append(key | found | {"truth": truth(LOGS[name])} | same)
         keep("irregular", rows)
         print(key, found, flush=True)

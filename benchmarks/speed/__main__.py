@@ -14,7 +14,9 @@ NAMES = ("local_update", "online", "overheads", "noise", "sac", "ingest", "gpu")
 
 def main() -> None:
     """Run them; the first that fails ends it."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     for name in NAMES:
         if name == "gpu" and not torch.cuda.is_available():
             print("\ngpu: left out, torch sees no GPU", flush=True)

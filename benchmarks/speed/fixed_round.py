@@ -42,7 +42,9 @@ class FixedRound:
     @property
     def name(self) -> str:
         """In one line, as tables have it."""
-        sizes = f"N {self.members}, 2x{self.width}" if self.width else f"{self.shape.inputs} features"
+        sizes = (
+            f"N {self.members}, 2x{self.width}" if self.width else f"{self.shape.inputs} features"
+        )
         return f"qK {self.cohort}, {sizes}, T {self.transitions}, B {self.batch}"
 
     @property
@@ -54,14 +56,20 @@ class FixedRound:
     def shape(self) -> Architecture:
         """Of the ensemble."""
         if self.width:
-            return Architecture(OBSERVATION, ACTION, self.members, (self.width, self.width), -10.0, 0.5)
+            return Architecture(
+                OBSERVATION, ACTION, self.members, (self.width, self.width), -10.0, 0.5
+            )
         features = Polynomials(OBSERVATION + ACTION, (), 3)
-        return Architecture(OBSERVATION, ACTION, self.members, (), -10.0, 0.5, features=features, spread=False)
+        return Architecture(
+            OBSERVATION, ACTION, self.members, (), -10.0, 0.5, features=features, spread=False
+        )
 
     @property
     def local(self) -> LocalTraining:
         """One epoch; of linear heads a step on all rows, as the pipeline has it."""
-        return local_training(0.01, self.batch, max_transitions_per_unit=None if self.width else self.batch)
+        return local_training(
+            0.01, self.batch, max_transitions_per_unit=None if self.width else self.batch
+        )
 
     @property
     def plan(self) -> Plan:
@@ -79,14 +87,18 @@ class FixedRound:
     def normaliser(self) -> Normaliser:
         """The identity."""
         size, targets, features = OBSERVATION + ACTION, self.shape.targets, self.shape.features
-        maps = Normaliser(torch.zeros(size), torch.ones(size), torch.zeros(targets), torch.ones(targets))
+        maps = Normaliser(
+            torch.zeros(size), torch.ones(size), torch.zeros(targets), torch.ones(targets)
+        )
         maps = maps if features is None else maps.with_features(features, torch.zeros(size))
         return maps.to(torch.device(self.device))
 
     def source(self) -> Units:
         """Fresh units of random inputs; targets are their sines."""
         generator = torch.Generator().manual_seed(self.cohort)
-        inputs = torch.randn(self.cohort, self.transitions, OBSERVATION + ACTION, generator=generator)
+        inputs = torch.randn(
+            self.cohort, self.transitions, OBSERVATION + ACTION, generator=generator
+        )
         return Units(inputs, torch.sin(inputs)[..., : self.shape.targets])
 
     def rounds(self, source: Units) -> Rounds:

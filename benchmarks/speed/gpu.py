@@ -36,9 +36,14 @@ _WEIGHT_PASSES, _ACTIVATION_PASSES = 9, 11
 
 def main() -> None:
     """Check, time, keep."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     if not torch.cuda.is_available():
-        print("error: benchmarks.speed.gpu: torch sees no GPU; run it on a machine with one", file=sys.stderr)
+        print(
+            "error: benchmarks.speed.gpu: torch sees no GPU; run it on a machine with one",
+            file=sys.stderr,
+        )
         sys.exit(1)
     check(CHECKED, fresh_batches(CHECKED, CHECKED.cohort))
     print("checked: the sum of updates is the slow loop's")
@@ -68,10 +73,13 @@ def round_rows() -> list[dict[str, object]]:
     peers = {
         "the same on the CPU": seconds(rounds(replace(ROUND, device="cpu")), repeats=3),
         "torch.bmm of the same shapes": seconds(bare(ROUND, ROUND.cohort)),
-        f"its {traffic(ROUND) / 1e9:.3g} GB at a copy's {copied / 1e12:.2f} TB/s": traffic(ROUND) / copied,
+        f"its {traffic(ROUND) / 1e9:.3g} GB at a copy's {copied / 1e12:.2f} TB/s": traffic(ROUND)
+        / copied,
     }
     what = f"private round, {ROUND.name}"
-    rows = [row(_COMMAND, what, taken, peer, name, peer / taken, "s") for name, peer in peers.items()]
+    rows = [
+        row(_COMMAND, what, taken, peer, name, peer / taken, "s") for name, peer in peers.items()
+    ]
     for size in HEADS:
         taken, peer = seconds(rounds(size)), seconds(rounds(replace(size, device="cpu")), repeats=3)
         what = f"private round of linear heads, {size.name}"
@@ -92,7 +100,17 @@ def update_rows() -> list[dict[str, object]]:
             )
         ]
         what = f"SAC updates, 256x256, batch 256, {name} sizes ({sizes[0]} + {sizes[1]})"
-        rows.append(row(_COMMAND, what, rates[0], rates[1], "the same on the CPU", rates[0] / rates[1], "1/s"))
+        rows.append(
+            row(
+                _COMMAND,
+                what,
+                rates[0],
+                rates[1],
+                "the same on the CPU",
+                rates[0] / rates[1],
+                "1/s",
+            )
+        )
         what = f"SAC updates of {len(sac.SEEDS)} seeds together, {name} sizes"
         rows.append(row(_COMMAND, what, rates[2], rates[0], "one seed", rates[2] / rates[0], "1/s"))
     return rows

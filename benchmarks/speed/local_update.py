@@ -33,7 +33,9 @@ SIZES = [
 
 def main() -> None:
     """Check that both agree, time them, keep the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--threads", type=int, default=1)
     threads = parser.parse_args().threads
     torch.set_num_threads(threads)
@@ -56,7 +58,10 @@ def measured(size: FixedRound, command: str) -> list[dict[str, object]]:
     taken, *products = interleaved(works, 5)
     counted = "" if looped == size.cohort else f" ({looped} units, times {size.cohort / looped:g})"
     peers = {
-        "the loop": (loop, f"per-trajectory, per-member autograd loop (tests/engine/reference.py){counted}"),
+        "the loop": (
+            loop,
+            f"per-trajectory, per-member autograd loop (tests/engine/reference.py){counted}",
+        ),
         "bare products": (min(products), "torch.bmm of the same shapes, nothing else"),
     }
     return [
@@ -67,22 +72,30 @@ def measured(size: FixedRound, command: str) -> list[dict[str, object]]:
 
 def fresh_batches(size: FixedRound, units: int) -> LocalBatches:
     """Of the first ``units``, in a fresh order."""
-    return local_batches(size.source(), torch.arange(units), size.normaliser, size.local, size.plan.entropy)
+    return local_batches(
+        size.source(), torch.arange(units), size.normaliser, size.local, size.plan.entropy
+    )
 
 
 def check(size: FixedRound, batches: LocalBatches) -> float:
     """Seconds of the loop on ``batches``, whose sum must be the kernel's."""
-    fast = Kernel(size.shape, size.local, size.plan.clip, torch.device(size.device)).sum(size.weights, batches)
+    fast = Kernel(size.shape, size.local, size.plan.clip, torch.device(size.device)).sum(
+        size.weights, batches
+    )
     slow: list[Tensor] = []
     weights = tuple(part.cpu() for part in size.weights)
-    copied = LocalBatches(*(part.cpu() for part in (batches.inputs, batches.targets, batches.weights)))
+    copied = LocalBatches(
+        *(part.cpu() for part in (batches.inputs, batches.targets, batches.weights))
+    )
 
     def loop() -> None:
         slow[:] = reference_sum(weights, copied, size.shape, size.local, size.clipping_norm, "flat")
 
     (seconds,) = interleaved([loop], 1, warm=False)
     for ours, theirs in zip(fast, slow, strict=True):
-        torch.testing.assert_close(ours.cpu(), theirs, rtol=0, atol=1e-4 * float(theirs.abs().max()))
+        torch.testing.assert_close(
+            ours.cpu(), theirs, rtol=0, atol=1e-4 * float(theirs.abs().max())
+        )
     return seconds
 
 

@@ -22,14 +22,18 @@ _COMMAND = "python -m benchmarks.speed.noise"
 
 def main() -> None:
     """Time all in one run and keep the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=4_000_000)
     count = parser.parse_args().count
     torch.set_num_threads(1)
     generator = np.random.default_rng()
     entropy = SystemEntropy()
     peers: dict[str, Callable[[int], object]] = {
-        "torch.randn, float64 (one draw, not cryptographic)": lambda n: torch.randn(n, dtype=torch.float64),
+        "torch.randn, float64 (one draw, not cryptographic)": lambda n: torch.randn(
+            n, dtype=torch.float64
+        ),
         "numpy Generator.standard_normal (one draw, not cryptographic)": generator.standard_normal,
     }
     ours = count / seconds(lambda: discrete_gaussian(entropy, count, 2.0**27), REPEATS)

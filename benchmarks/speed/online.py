@@ -20,11 +20,15 @@ from primorl.online.updates import DPPG, NaturalGradientByDescent, PolicyGradien
 from tests.online.reference import Looped
 
 USERS, STEPS, REPEATS = 64, (64, 200), 15
-NETWORK = PolicyNetwork((64, 64), torch.zeros(4), torch.ones(4), torch.zeros(2), torch.ones(2), discrete_actions=True)
+NETWORK = PolicyNetwork(
+    (64, 64), torch.zeros(4), torch.ones(4), torch.zeros(2), torch.ones(2), discrete_actions=True
+)
 UPDATES: tuple[Update, ...] = (
     DPPG(local_learning_rate=1.0, epochs=4, minibatches=1, decay=0.97, clipping_norm=0.5),
     PolicyGradient(learning_rate=1.0, clipping_norm=1.0),
-    NaturalGradientByDescent(learning_rate=1.0, steps=2, step_size=0.5, ball=0.5, clipping_norm=1.0),
+    NaturalGradientByDescent(
+        learning_rate=1.0, steps=2, step_size=0.5, ball=0.5, clipping_norm=1.0
+    ),
     Rebel(temperature=10.0, steps=2, step_size=0.5, clipping_norm=1.0),
 )
 
@@ -43,13 +47,23 @@ def measured(update: Update, steps: int) -> dict[str, object]:
     works = partial(made, update, met, theta, 1.0), partial(made, Looped(update), met, theta, 1.0)
     ours, loop = interleaved(works, REPEATS)
     what = f"{update.name}, {USERS} users, {steps} steps, {NETWORK.parameters:,} parameters"
-    return row("python -m benchmarks.speed.online", what, ours, loop, "a loop over the users", loop / ours, "s")
+    return row(
+        "python -m benchmarks.speed.online",
+        what,
+        ours,
+        loop,
+        "a loop over the users",
+        loop / ours,
+        "s",
+    )
 
 
 def made(update: Update, met: Trajectories, theta: Tensor, z: float) -> Tensor:
     """Parameters after one update."""
     releases = update.releases
-    plan = online_plan(users=USERS, cohort=USERS, noise_multiplier=z, releases=releases, appearances=1, delta=1e-5)
+    plan = online_plan(
+        users=USERS, cohort=USERS, noise_multiplier=z, releases=releases, appearances=1, delta=1e-5
+    )
     return update.updated(NETWORK, {PARAMETERS: theta}, met, Cohort(plan, releases), 0)[PARAMETERS]
 
 
@@ -57,7 +71,10 @@ def cohort(steps: int) -> Trajectories:
     """Users with CartPole's sizes who take all of their steps in one episode."""
     drawn = torch.Generator().manual_seed(0)
     observations = torch.randn(USERS, steps + 1, 4, generator=drawn)
-    actions, rewards = torch.randint(2, (USERS, steps), generator=drawn), torch.rand(USERS, steps, generator=drawn)
+    actions, rewards = (
+        torch.randint(2, (USERS, steps), generator=drawn),
+        torch.rand(USERS, steps, generator=drawn),
+    )
     never = torch.zeros(USERS, steps, dtype=torch.bool)
     ends = never.clone()
     ends[:, -1] = True

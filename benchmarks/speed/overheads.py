@@ -37,7 +37,10 @@ from tests.units import server_training
 
 RATE, EVALUATE_EVERY, PUBLIC = 0.1, 5, 60
 SIZES = [
-    (FixedRound(members=3, width=64, transitions=200, cohort=2940), 150),  # the default: a cohort of 294
+    (
+        FixedRound(members=3, width=64, transitions=200, cohort=2940),
+        150,
+    ),  # the default: a cohort of 294
     (FixedRound(members=5, width=128, transitions=1000, cohort=300), 40),  # a cohort of 30
 ]
 
@@ -49,7 +52,10 @@ COMMAND = "python -m benchmarks.speed.overheads"
 def main() -> None:
     """Run the rounds of both sizes and keep the shares."""
     torch.set_num_threads(1)
-    write("overheads", [made for size, rounds in SIZES for made in shares(size, measure(size, rounds))])
+    write(
+        "overheads",
+        [made for size, rounds in SIZES for made in shares(size, measure(size, rounds))],
+    )
 
 
 def shares(size: FixedRound, of_rounds: list[dict[str, float]]) -> list[dict[str, object]]:
@@ -63,7 +69,9 @@ def shares(size: FixedRound, of_rounds: list[dict[str, float]]) -> list[dict[str
     for what, names in [*((part, (part,)) for part in PARTS), ("all of them", PARTS)]:
         mine = [sum(spent[name] for name in names) for spent in of_rounds]
         for average, how in ((statistics.fmean, "totals"), (statistics.median, "medians")):
-            if how == "medians" and names != PARTS:  # accounting and evaluations come now and then: medians miss them
+            if (
+                how == "medians" and names != PARTS
+            ):  # accounting and evaluations come now and then: medians miss them
                 continue
             each = [part / own for part, own in zip(mine, whole, strict=True)]
             share = sum(mine) / sum(whole) if how == "totals" else average(each)
@@ -102,7 +110,9 @@ def measure(size: FixedRound, rounds: int) -> list[dict[str, float]]:
             train(setup, source, public_of(source), save_checkpoint=timed_save, on_round=on_round)
             add_time(run.flush, spent, "logging")()
             marks[-1] = spent | {"round": time.perf_counter() - began}
-    return [{name: after[name] - before[name] for name in after} for before, after in pairwise(marks)]
+    return [
+        {name: after[name] - before[name] for name in after} for before, after in pairwise(marks)
+    ]
 
 
 @contextmanager

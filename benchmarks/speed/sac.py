@@ -52,7 +52,11 @@ def config(hidden: int, actions: int = 1) -> SacConfig:
 
 
 def ours(
-    observations: int, actions: int, hidden: int, seeds: tuple[int, ...] = (0,), device: torch.device = CPU
+    observations: int,
+    actions: int,
+    hidden: int,
+    seeds: tuple[int, ...] = (0,),
+    device: torch.device = CPU,
 ) -> Work:
     """This project's, on a filled buffer."""
     columns, generators = ReplayColumns(observations, actions), SeedGenerators.of(seeds, device)
@@ -73,7 +77,13 @@ def ours(
 
 def network(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
     """Two hidden layers of ReLU."""
-    layers = nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, outputs)
+    layers = (
+        nn.Linear(inputs, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, outputs),
+    )
     return nn.Sequential(*layers)
 
 
@@ -100,12 +110,18 @@ def plain_pytorch(observations: int, actions: int, hidden: int) -> Work:
     log_alpha = torch.zeros(1, requires_grad=True)
     alpha_adam = torch.optim.Adam([log_alpha], 3e-4)
     observation, following = torch.randn(HELD, observations), torch.randn(HELD, observations)
-    action, reward, done = torch.randn(HELD, actions).tanh(), torch.randn(HELD, 1), torch.zeros(HELD, 1)
+    action, reward, done = (
+        torch.randn(HELD, actions).tanh(),
+        torch.randn(HELD, 1),
+        torch.zeros(HELD, 1),
+    )
 
     def work(updates: int) -> None:
         for _ in range(updates):
             chosen = torch.randint(HELD, (BATCH,))
-            s, a, r, after, d = (part[chosen] for part in (observation, action, reward, following, done))
+            s, a, r, after, d = (
+                part[chosen] for part in (observation, action, reward, following, done)
+            )
             alpha = log_alpha.exp().detach()
             with torch.no_grad():
                 next_action, next_density = drawn(actor, after)
@@ -120,7 +136,9 @@ def plain_pytorch(observations: int, actions: int, hidden: int) -> Work:
 
             own, density = drawn(actor, s)
             own_pair = torch.cat((s, own), 1)
-            actor_loss = (alpha * density - torch.min(critics[0](own_pair), critics[1](own_pair))).mean()
+            actor_loss = (
+                alpha * density - torch.min(critics[0](own_pair), critics[1](own_pair))
+            ).mean()
             actor_adam.zero_grad()
             actor_loss.backward()
             actor_adam.step()
@@ -183,7 +201,9 @@ def whole_training(seeds: tuple[int, ...]) -> Callable[[], object]:
     normaliser = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), 0.1 * torch.ones(4))
     ensemble = GaussianEnsemble(shape, shape.initial_weights(0), normaliser, bounds)
     model = PessimisticModel(ensemble, uncertainty="max_pairwise_difference", penalty=0.5)
-    return lambda: list(train(model, torch.randn(512, 3), config(64), ReplayBuffer.batches, seeds=seeds))
+    return lambda: list(
+        train(model, torch.randn(512, 3), config(64), ReplayBuffer.batches, seeds=seeds)
+    )
 
 
 def updates_per_second(threads: int, count: int = 40) -> list[dict[str, object]]:
@@ -191,11 +211,15 @@ def updates_per_second(threads: int, count: int = 40) -> list[dict[str, object]]
     torch.set_num_threads(threads)
     rows = []
     for name, (observations, actions) in SIZES.items():
-        works = [made(observations, actions, 256) for made in (ours, stable_baselines3, plain_pytorch)]
+        works = [
+            made(observations, actions, 256) for made in (ours, stable_baselines3, plain_pytorch)
+        ]
         taken, *others = interleaved([lambda work=work: work(count) for work in works], REPEATS)  # type: ignore[misc]
         what = f"SAC updates, 256x256, batch 256, {name} sizes ({observations} + {actions}), {threads} thread(s)"
         for peer, other in zip(("stable-baselines3", "plain PyTorch"), others, strict=True):
-            rows.append(row(_COMMAND, what, count / taken, count / other, peer, other / taken, "1/s"))
+            rows.append(
+                row(_COMMAND, what, count / taken, count / other, peer, other / taken, "1/s")
+            )
     return rows
 
 
@@ -233,7 +257,9 @@ def together_and_in_turn(count: int = 60) -> list[dict[str, object]]:
 
 def main() -> None:
     """Measure, print, keep."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     rows = [row for threads in (1, 2) for row in updates_per_second(threads)]
     write("sac", [*rows, *together_and_in_turn()])
 

@@ -86,7 +86,9 @@ AXES = {
 
 def main() -> None:
     """Measure what is missing, then draw."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--axes", nargs="+", choices=AXES, default=list(AXES))
     parser.add_argument("--most", type=float, default=1e7, help="rows of a point; up to 1e8")
     parser.add_argument("--work", nargs=5, help=argparse.SUPPRESS)
@@ -121,7 +123,9 @@ def measure(axis: str, size: Size, rows: list[dict[str, Any]]) -> None:
             found = child(stage, Path(folder), size, processes)
             if (stage, processes) not in missing:
                 continue
-            of = f"{axis}: {size.units} units, {size.units * size.rows} rows, {size.columns} columns"
+            of = (
+                f"{axis}: {size.units} units, {size.units * size.rows} rows, {size.columns} columns"
+            )
             what = f"processor time of {stage}, {of}" + f", {processes} processes" * (processes > 1)
             own = row(COMMAND, what, found.pop("processor"), None, None, None, "s")
             rows.append(own | point | {"stage": stage, "processes": processes} | found)
@@ -139,7 +143,15 @@ def child(stage: str, folder: Path, size: Size, processes: int) -> dict[str, flo
         with ProcessPoolExecutor(1, get_context("fork")) as pool:
             return pool.submit(_alone, stage, folder, size).result()
     numbers = [size.units, size.rows, size.columns, processes]
-    words = [sys.executable, *COMMAND.split()[1:], "--work", stage, *map(str, numbers), "--folder", str(folder)]
+    words = [
+        sys.executable,
+        *COMMAND.split()[1:],
+        "--work",
+        stage,
+        *map(str, numbers),
+        "--folder",
+        str(folder),
+    ]
     done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True)
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     return {name: max(each[name] for each in found) for name in found[0]}
@@ -182,7 +194,9 @@ def make(folder: Path, size: Size) -> None:
     """Write a log: units of half to one and a half times ``size.rows`` rows in trajectories of 100 to 199."""
     (folder / "raw").mkdir()
     generator, writer = np.random.default_rng(0), None
-    lengths = generator.integers(max(2, size.rows // 2), size.rows + (size.rows + 1) // 2 + 1, size.units)
+    lengths = generator.integers(
+        max(2, size.rows // 2), size.rows + (size.rows + 1) // 2 + 1, size.units
+    )
     ends = np.cumsum(lengths)
     starts = ends - lengths
     for first in range(0, int(ends[-1]), AT_ONCE):
@@ -191,10 +205,15 @@ def make(folder: Path, size: Size) -> None:
         step = place - starts[user]
         session = np.minimum(step // SESSION, np.maximum(lengths[user] // SESSION - 1, 0))
         numbers = {
-            f"o{i}": generator.standard_normal(len(place), dtype=np.float32).clip(-5, 5) for i in range(size.columns)
+            f"o{i}": generator.standard_normal(len(place), dtype=np.float32).clip(-5, 5)
+            for i in range(size.columns)
         }
-        numbers |= {name: generator.random(len(place), dtype=np.float32) for name in ("action", "reward")}
-        table = pa.table({"user": user, "session": session, "step": step.astype(np.int32), **numbers})
+        numbers |= {
+            name: generator.random(len(place), dtype=np.float32) for name in ("action", "reward")
+        }
+        table = pa.table(
+            {"user": user, "session": session, "step": step.astype(np.int32), **numbers}
+        )
         writer = writer or pq.ParquetWriter(folder / "raw/log.parquet", table.schema)
         writer.write_table(table)
     assert writer is not None
@@ -206,9 +225,17 @@ def dataset(size: Size) -> TabularDataset:
     names = [f"o{i}" for i in range(size.columns)]
     entry = read_yaml(ROOT / "datasets/csv-log.yaml", "the example of a log")
     action = {"columns": ["action"], "low": [0.0], "high": [1.0]}
-    columns = entry["options"]["columns"] | {"unit": "user", "trajectory": "session", "order": "step", "action": action}
+    columns = entry["options"]["columns"] | {
+        "unit": "user",
+        "trajectory": "session",
+        "order": "step",
+        "action": action,
+    }
     options = entry["options"] | {"columns": columns | {"observation": names}, "sorted": True}
-    bounds = {"observation": {"low": [-5.0] * len(names), "high": [5.0] * len(names)}, "reward": [0.0, 1.0]}
+    bounds = {
+        "observation": {"low": [-5.0] * len(names), "high": [5.0] * len(names)},
+        "reward": [0.0, 1.0],
+    }
     changes = {"unit": "user", "horizon": 2 * SESSION, "trajectories_per_person": None}
     return checked(TabularDataset, entry | changes | {"options": options, "bounds": bounds})
 
@@ -217,7 +244,9 @@ def opened(folder: Path, own: slice = slice(None), *, members: bool = False) -> 
     """The private rows; with ``members``, compared with the account as `open_private` does."""
     reader = PartReader(folder / "partitions/private", made_by="partition")
     found = Membership(project_secret(), reader.info.dataset, reader.info.population)
-    store = ShardedStore(reader, KEPT, found.update if members else lambda table: None, own, episodes=True)
+    store = ShardedStore(
+        reader, KEPT, found.update if members else lambda table: None, own, episodes=True
+    )
     assert not members or found.to_bytes()
     return store
 
@@ -226,7 +255,10 @@ def setup_of(what: str, size: Size, units: int) -> TrainingSetup:
     """A few rounds, with the queries that the pipeline asks."""
     S, features = size.columns, None
     queries: tuple[GaussianQuery, ...] = ()
-    changes: dict[str, Any] = {"normaliser": "bounds", "execution": Execution(torch.device("cpu"), CHUNK_BYTES["cpu"])}
+    changes: dict[str, Any] = {
+        "normaliser": "bounds",
+        "execution": Execution(torch.device("cpu"), CHUNK_BYTES["cpu"]),
+    }
     if what == "clone":
         shape: Any = PolicyNetwork(S, 1, False, (32, 32), -5.0, 1.0)
     elif what == "network":
@@ -238,7 +270,16 @@ def setup_of(what: str, size: Size, units: int) -> TrainingSetup:
         queries = tuple(GaussianQuery(name, asked[name].sensitivity, 1.0) for name in asked)
         changes["normaliser"] = "private"
     clip = EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
-    plan = Plan(units, "user", PoissonSampler(0.3 if what == "clone" else 0.05), clip, 8.0, ROUNDS, 1e-9, queries)
+    plan = Plan(
+        units,
+        "user",
+        PoissonSampler(0.3 if what == "clone" else 0.05),
+        clip,
+        8.0,
+        ROUNDS,
+        1e-9,
+        queries,
+    )
     one = what != "network"
     local = local_training(0.1, 256 if one else 16, max_transitions_per_unit=256 if one else None)
     whole = training_setup(plan, shape, local=local, horizon=2 * SESSION, **changes)
@@ -265,8 +306,15 @@ def evaluation(estimator: Estimator, folder: Path, size: Size) -> Callable[[], o
     shape = Architecture(size.columns, 1, 3, (64, 64), -10.0, 0.5)
     zeros, ones = torch.zeros(size.columns + 1), torch.ones(size.columns + 1)
     bounds = setup_of("network", size, store.units).bounds
-    ensemble = GaussianEnsemble(shape, shape.initial_weights(0), Normaliser(zeros, ones, zeros, ones), bounds)
-    known = {"observation_low": -side, "observation_high": side, "horizon": 2 * SESSION, "ensemble": ensemble}
+    ensemble = GaussianEnsemble(
+        shape, shape.initial_weights(0), Normaliser(zeros, ones, zeros, ones), bounds
+    )
+    known = {
+        "observation_low": -side,
+        "observation_high": side,
+        "horizon": 2 * SESSION,
+        "ensemble": ensemble,
+    }
     problem = question(store.units, size.columns, 1, **known)
     return lambda: run(estimator, problem, estimator.plan(problem, 1.0), store)
 
@@ -306,17 +354,32 @@ def draw(rows: list[dict[str, Any]]) -> None:
     """Draw a panel for each axis, processor time above memory."""
     figure = Figure(figsize=(12.5, 8), dpi=110, layout="constrained")
     panels = figure.subplots(2, 3, sharex="col", sharey="row")
-    labels = {"units": "units of 10 rows", "rows": "rows of 2,000 units", "columns": "columns, 2,000 units of 20 rows"}
+    labels = {
+        "units": "units of 10 rows",
+        "rows": "rows of 2,000 units",
+        "columns": "columns, 2,000 units of 20 rows",
+    }
     for place, (axis, label) in enumerate(labels.items()):
-        for line, (key, name) in enumerate((("ours", "processor seconds"), ("memory", "GB beside the imports"))):
+        for line, (key, name) in enumerate(
+            (("ours", "processor seconds"), ("memory", "GB beside the imports"))
+        ):
             panel = panels[line, place]
             for stage in STAGES:
                 own = [each for each in rows if (each["axis"], each["stage"]) == (axis, stage)]
-                sizes = [each["units"] * each["rows"] if axis == "rows" else each[axis] for each in own]
+                sizes = [
+                    each["units"] * each["rows"] if axis == "rows" else each[axis] for each in own
+                ]
                 values = [each[key] for each in own]
                 if sizes:
-                    panel.plot(sizes, values, "o-", ms=3, label=f"{stage}: {slope(sizes, values):.2f}")
-            panel.set(xscale="log", yscale="log", xlabel=label if line else None, ylabel=None if place else name)
+                    panel.plot(
+                        sizes, values, "o-", ms=3, label=f"{stage}: {slope(sizes, values):.2f}"
+                    )
+            panel.set(
+                xscale="log",
+                yscale="log",
+                xlabel=label if line else None,
+                ylabel=None if place else name,
+            )
             panel.grid(alpha=0.3)
             panel.set_ylim(top=(1e3, 10)[line])  # room for the legend
             panel.legend(fontsize=7.5, title="slope", title_fontsize=7.5)

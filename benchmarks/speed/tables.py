@@ -40,7 +40,9 @@ def table(results: Path, name: str) -> str:
         beside = "" if row["peer"] is None else _number(row["peer"], row["unit"])
         named = "" if shared or _peer(row) is None or not beside else f" ({_peer(row)})"
         ratio = "" if row["ratio"] is None else f"{row['ratio']:.3g}"
-        lines.append(f"| {row['what']} | {_number(row['ours'], row['unit'])} | {beside}{named} | {ratio} |")
+        lines.append(
+            f"| {row['what']} | {_number(row['ours'], row['unit'])} | {beside}{named} | {ratio} |"
+        )
     made = "; ".join(sorted({f"`{row['command']}` on {row['machine']}" for row in rows}))
     peer = f" Peer: {peers.pop()}." if shared else ""
     return "\n".join(lines) + f"\n\n{made}.{peer}\n"

@@ -22,7 +22,20 @@ from primorl.commands.main import app
 _BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 _HEREDOC = re.compile(r"<<'(\w+)'.*?^\1$", re.MULTILINE | re.DOTALL)
 _DVC = (
-    *("repro", "exp", "push", "pull", "checkout", "commit", "remote", "gc", "status", "metrics", "plots", "params"),
+    *(
+        "repro",
+        "exp",
+        "push",
+        "pull",
+        "checkout",
+        "commit",
+        "remote",
+        "gc",
+        "status",
+        "metrics",
+        "plots",
+        "params",
+    ),
     "artifacts",
 )
 
@@ -41,7 +54,12 @@ def commands(text: str) -> list[Command]:
     for language, block in _BLOCK.findall(text):
         if language not in ("python", "yaml", "json"):
             lines = _HEREDOC.sub("", re.sub(r" *\\\n *", " ", block)).splitlines()
-            found += [Command(words, True) for line in lines for part in line.split(" && ") if (words := _words(part))]
+            found += [
+                Command(words, True)
+                for line in lines
+                for part in line.split(" && ")
+                if (words := _words(part))
+            ]
     for span in re.findall(r"`([^`]+)`", _BLOCK.sub("", text)):
         if words := _words(" ".join(re.sub(r"[\[\]]", "", span).split()).split(", ")[0]):
             found.append(Command(words, False))
@@ -76,16 +94,25 @@ def problems(command: Command, page: str = "") -> Iterator[str]:
         yield from _of_primorl(words, whole=command.whole)
     elif tool == "dvc":
         yield from _of_dvc(words)
-    elif tool == "make" and (command.whole or len(words) == 1):  # "make policy and summary again" is no command
-        targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
-        yield from (f"no target {word}" for word in words if "=" not in word and word not in targets)
+    elif tool == "make" and (
+        command.whole or len(words) == 1
+    ):  # "make policy and summary again" is no command
+        targets = re.findall(
+            r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+        )
+        yield from (
+            f"no target {word}" for word in words if "=" not in word and word not in targets
+        )
     elif "-m" in words:
         place = words.index("-m") + 1
         yield from _of_module(words[place], words[place + 1 :])
     elif tool in ("python", "bash") and words and words[0] != "-c" and f"> {words[0]}" not in page:
         yield from _of_file(ROOT / words[0], words[1:])
     for word in words:  # of this project, and no placeholder like sweeps/NAME.yaml
-        if re.fullmatch(r"[a-z][a-z0-9_/-]*/[a-z0-9_-]+\.(yaml|py)", word) and not (ROOT / word).exists():
+        if (
+            re.fullmatch(r"[a-z][a-z0-9_/-]*/[a-z0-9_-]+\.(yaml|py)", word)
+            and not (ROOT / word).exists()
+        ):
             yield f"no file {word}"
 
 
@@ -95,7 +122,10 @@ def _of_primorl(words: Sequence[str], *, whole: bool) -> Iterator[str]:
     context = command.make_context("primorl", [], resilient_parsing=True)
     rest = [word for word in words if word != "--debug"]
     while (
-        (below := getattr(command, "commands", {})) and rest and not rest[0].startswith("-") and not rest[0].isupper()
+        (below := getattr(command, "commands", {}))
+        and rest
+        and not rest[0].startswith("-")
+        and not rest[0].isupper()
     ):
         name, *rest = rest
         if name not in below:
@@ -104,8 +134,14 @@ def _of_primorl(words: Sequence[str], *, whole: bool) -> Iterator[str]:
         command = below[name]
         context = command.make_context(name, [], parent=context, resilient_parsing=True)
     parameters = command.get_params(context)
-    options = {name for parameter in parameters for name in parameter.opts + parameter.secondary_opts}
-    yield from (f"no option {word}" for word in rest if word.startswith("-") and word.split("=")[0] not in options)
+    options = {
+        name for parameter in parameters for name in parameter.opts + parameter.secondary_opts
+    }
+    yield from (
+        f"no option {word}"
+        for word in rest
+        if word.startswith("-") and word.split("=")[0] not in options
+    )
     if whole and not {"--help", "--version"} & set(rest):
         context.resilient_parsing = False
         try:
@@ -114,7 +150,11 @@ def _of_primorl(words: Sequence[str], *, whole: bool) -> Iterator[str]:
             yield refused.format_message()
             return
         yield from (f"unexpected argument {word}" for word in left)
-        yield from (f"{each.opts[0]} is missing" for each in parameters if each.required and not given.get(each.name))
+        yield from (
+            f"{each.opts[0]} is missing"
+            for each in parameters
+            if each.required and not given.get(each.name)
+        )
 
 
 def _of_dvc(words: Sequence[str]) -> Iterator[str]:
@@ -142,7 +182,9 @@ def _of_module(module: str, words: Sequence[str]) -> Iterator[str]:
         yield f"no module {module}"
     elif Path(found.origin).is_relative_to(ROOT) and ".venv" not in Path(found.origin).parts:
         file = Path(found.origin)
-        yield from _of_file(file.with_name("__main__.py") if file.name == "__init__.py" else file, words)
+        yield from _of_file(
+            file.with_name("__main__.py") if file.name == "__init__.py" else file, words
+        )
 
 
 def _of_file(file: Path, words: Sequence[str]) -> Iterator[str]:
@@ -151,4 +193,6 @@ def _of_file(file: Path, words: Sequence[str]) -> Iterator[str]:
         yield f"no file {file.relative_to(ROOT)}"
         return
     text = file.read_text(encoding="utf-8")
-    yield from (f"no option {word}" for word in words if word.startswith("--") and f'"{word}"' not in text)
+    yield from (
+        f"no option {word}" for word in words if word.startswith("--") and f'"{word}"' not in text
+    )

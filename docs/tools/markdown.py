@@ -57,6 +57,8 @@ def broken_links(page: Path) -> list[str]:
         file = (page.parent / path).resolve() if path else page
         if not file.exists():
             wrong.append(f"{page}: {target}: no such file")
-        elif fragment and (file.suffix != ".md" or fragment not in anchors(file.read_text(encoding="utf-8"))):
+        elif fragment and (
+            file.suffix != ".md" or fragment not in anchors(file.read_text(encoding="utf-8"))
+        ):
             wrong.append(f"{page}: {target}: no heading has this anchor")
     return wrong

@@ -23,14 +23,19 @@ _COMMAND = re.compile(r"^( *)!((?:.*\\\n)*.*)$", re.MULTILINE)
 
 def main() -> None:
     """Write the outputs into each notebook that is named."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("notebook", type=Path, nargs="+")
     for path in parser.parse_args().notebook:
         content = json.loads(path.read_text(encoding="utf-8"))
         namespace: dict[str, Any] = {}
         exec(_SHELL, namespace)
         for number, cell in enumerate(_code_cells(content), start=1):
-            cell["execution_count"], cell["outputs"] = number, _outputs("".join(cell["source"]), namespace, number)
+            cell["execution_count"], cell["outputs"] = (
+                number,
+                _outputs("".join(cell["source"]), namespace, number),
+            )
         path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
@@ -63,7 +68,14 @@ def _outputs(source: str, namespace: dict[str, Any], number: int) -> list[dict[s
         data = {"text/plain": _lines(repr(shown))}
         if hasattr(shown, "_repr_html_"):
             data["text/html"] = _lines(shown._repr_html_())
-        made.append({"data": data, "execution_count": number, "metadata": {}, "output_type": "execute_result"})
+        made.append(
+            {
+                "data": data,
+                "execution_count": number,
+                "metadata": {},
+                "output_type": "execute_result",
+            }
+        )
     return made
 
 

@@ -52,7 +52,9 @@ plan.spent().epsilon_pld  # before anybody's data are read""",
 }
 """Code by public name."""
 _WIDTH = 100
-_SECTION = re.compile(r"^(Args|Returns|Raises|Attributes|Yields):\n((?:(?: {4}.*)?\n)+)", re.MULTILINE)
+_SECTION = re.compile(
+    r"^(Args|Returns|Raises|Attributes|Yields):\n((?:(?: {4}.*)?\n)+)", re.MULTILINE
+)
 _ENTRY = re.compile(r"^(\w+): ", re.MULTILINE)
 _INTRODUCTION = """\
 # Reference
@@ -80,7 +82,11 @@ def page() -> str:
 
 def _class(cls: type) -> str:
     name = f"primorl.{cls.__name__}" if cls.__name__ in primorl.__all__ else cls.__name__
-    public = {attribute: member for attribute, member in vars(cls).items() if not attribute.startswith("_")}
+    public = {
+        attribute: member
+        for attribute, member in vars(cls).items()
+        if not attribute.startswith("_")
+    }
     properties = [
         f"- `{attribute}`: {_documented(member.__doc__ or '').strip()}\n"
         for attribute, member in public.items()
@@ -92,13 +98,19 @@ def _class(cls: type) -> str:
         if inspect.isfunction(member) or isinstance(member, classmethod)
     ]
     heading = f"### `{name}`\n\n{_documented(cls.__doc__ or '')}{_example(name)}"
-    return "\n".join([heading, *(["".join(["**Properties**\n\n", *properties])] if properties else []), *methods])
+    return "\n".join(
+        [heading, *(["".join(["**Properties**\n\n", *properties])] if properties else []), *methods]
+    )
 
 
 def _function(function: Callable[..., object], name: str, level: str) -> str:
-    signature = re.sub(r"(?<=: )'([^']*)'|(?<=> )'([^']*)'", r"\1\2", str(inspect.signature(function)))  # annotations
+    signature = re.sub(
+        r"(?<=: )'([^']*)'|(?<=> )'([^']*)'", r"\1\2", str(inspect.signature(function))
+    )  # annotations
     signature = re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Z])|pathlib\._local\.", "", signature)
-    shown = textwrap.fill(f"{name}{signature}", _WIDTH, subsequent_indent="    ", break_long_words=False)
+    shown = textwrap.fill(
+        f"{name}{signature}", _WIDTH, subsequent_indent="    ", break_long_words=False
+    )
     return f"{level} `{name}`\n\n```\n{shown}\n```\n\n{_documented(inspect.getdoc(function) or '')}{_example(name)}"
 
 
@@ -110,7 +122,9 @@ def _example(name: str) -> str:
 def _documented(doc: str) -> str:
     """A docstring in Google's style as Markdown."""
     text = inspect.cleandoc(doc).replace("``", "`") + "\n"
-    return _SECTION.sub(lambda part: f"**{part[1]}**\n\n{_entries(part[2])}\n", text).rstrip() + "\n"
+    return (
+        _SECTION.sub(lambda part: f"**{part[1]}**\n\n{_entries(part[2])}\n", text).rstrip() + "\n"
+    )
 
 
 def _entries(block: str) -> str:
@@ -139,7 +153,10 @@ def _keys(record: Any) -> Iterator[tuple[str, str]]:
     for field in dataclasses.fields(record):
         parts = typing.get_args(hints[field.name])
         texts = [part for part in parts[1:] if isinstance(part, str)]
-        optional = field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING
+        optional = (
+            field.default is not dataclasses.MISSING
+            or field.default_factory is not dataclasses.MISSING
+        )
         yield field.name, " ".join([*texts, *(["Optional."] if optional else [])])
         for inner in _inner_records(hints[field.name]):
             mark = "[]" if "tuple" in str(hints[field.name]) else ""

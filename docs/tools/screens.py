@@ -33,13 +33,17 @@ _PATIENCE = 120  # seconds until MLflow answers
 
 def main() -> None:
     """Write docs/figures/screen-*.png."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--project", type=Path, required=True)
     project = parser.parse_args().project.resolve()
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as started, mlflow(project) as address:
-        browser = started.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        browser = started.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
         page = browser.new_page(viewport={"width": _WIDTH, "height": _HEIGHT})
         for picture, place, wait in (
             ("report", (project / "reports" / "latest.html").as_uri(), ".plot .main-svg"),
@@ -51,12 +55,16 @@ def main() -> None:
                 "text=Columns",
             ),
         ):
-            page.set_viewport_size({"width": _WIDE if picture.startswith("mlflow") else _WIDTH, "height": _HEIGHT})
+            page.set_viewport_size(
+                {"width": _WIDE if picture.startswith("mlflow") else _WIDTH, "height": _HEIGHT}
+            )
             page.goto(place)
             with suppress(Exception):  # the picture shows what is missing
                 page.wait_for_selector(wait, timeout=30_000)
             page.wait_for_timeout(1500)
-            for closed in page.get_by_role("button", name="Close").all():  # MLflow's assistant covers a third of it
+            for closed in page.get_by_role(
+                "button", name="Close"
+            ).all():  # MLflow's assistant covers a third of it
                 with suppress(Exception):
                     closed.click(timeout=2000)
             if picture == "mlflow-runs":
@@ -83,7 +91,15 @@ def mlflow(project: Path) -> Iterator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    words = ["-m", "mlflow", "ui", "--backend-store-uri", f"sqlite:///{project}/mlflow.db", "--port", str(port)]
+    words = [
+        "-m",
+        "mlflow",
+        "ui",
+        "--backend-store-uri",
+        f"sqlite:///{project}/mlflow.db",
+        "--port",
+        str(port),
+    ]
     environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     with subprocess.Popen([sys.executable, *words, "--workers", "1"], env=environment) as server:
         address, until = f"http://127.0.0.1:{port}", time.monotonic() + _PATIENCE
@@ -103,7 +119,9 @@ def newest_run(project: Path) -> str:
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(f"sqlite:///{project}/mlflow.db")
-    (experiment,) = [each.experiment_id for each in client.search_experiments() if each.name != "Default"]
+    (experiment,) = [
+        each.experiment_id for each in client.search_experiments() if each.name != "Default"
+    ]
     run = client.search_runs([experiment], "metrics.epsilon >= 0", max_results=1)[0].info.run_id
     return f"experiments/{experiment}/runs/{run}"
 

@@ -31,7 +31,9 @@ def main() -> None:
     shutil.rmtree(STAGED, ignore_errors=True)
     for page, place in pages().items():
         (STAGED / place).parent.mkdir(parents=True, exist_ok=True)
-        (STAGED / place).write_text(for_site(page, page.read_text(encoding="utf-8")), encoding="utf-8")
+        (STAGED / place).write_text(
+            for_site(page, page.read_text(encoding="utf-8")), encoding="utf-8"
+        )
     text = for_site(ROOT / "docs" / REFERENCE, reference.page())
     (STAGED / REFERENCE).write_text(text, encoding="utf-8")
     for file in (file for ending in ("*.png", "*.js") for file in (ROOT / "docs").rglob(ending)):
@@ -42,7 +44,10 @@ def main() -> None:
 
 def pages() -> dict[Path, str]:
     """The source of every page, and its place on the site."""
-    own = {page: page.relative_to(ROOT / "docs").as_posix() for page in sorted((ROOT / "docs").rglob("*.md"))}
+    own = {
+        page: page.relative_to(ROOT / "docs").as_posix()
+        for page in sorted((ROOT / "docs").rglob("*.md"))
+    }
     return {ROOT / name: place for name, place in FROM_ROOT.items()} | own
 
 
@@ -51,7 +56,13 @@ def for_site(page: Path, text: str) -> str:
     lines: list[str] = []
     for line, outside in prose(text):
         before = lines[-1] if lines else ""
-        if outside and _ITEM.match(line) and before and not _ITEM.match(before) and not before[0].isspace():
+        if (
+            outside
+            and _ITEM.match(line)
+            and before
+            and not _ITEM.match(before)
+            and not before[0].isspace()
+        ):
             lines.append("")
         lines.append(LINK.sub(lambda link: _link(page, link), line) if outside else line)
     return "\n".join(lines) + "\n"

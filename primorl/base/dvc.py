@@ -72,7 +72,9 @@ def show_dvc(*words: str) -> None:
 
 
 def _started(folder: Path, *words: str) -> "subprocess.Popen[str]":
-    wide = os.environ | {"COLUMNS": "10000"}  # DVC breaks lines to fit a terminal, also where there is none
+    wide = os.environ | {
+        "COLUMNS": "10000"
+    }  # DVC breaks lines to fit a terminal, also where there is none
     command = [sys.executable, "-m", "dvc", *words]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=folder, env=wide, stdout=pipe, stderr=pipe, text=True)
@@ -115,7 +117,9 @@ class Status:
         try:
             return frozenset(json.loads(out))
         except ValueError:
-            said = next((line for line in err.splitlines() if line.startswith("ERROR")), "no answer")
+            said = next(
+                (line for line in err.splitlines() if line.startswith("ERROR")), "no answer"
+            )
             if " is busy, " in said:
                 said = "a run of DVC is under way (.dvc/tmp/rwlock); ask again when it has ended"
             raise PipelineError(f"`dvc status` fails: {said.removeprefix('ERROR: ')}") from None
@@ -137,14 +141,20 @@ def push_private(remote: str) -> list[str]:
         PipelineError: no such remote, nothing to send, or DVC failed.
     """
     root = home()
-    listed = [line.split() for line in _checked(root, "remote", "list").stdout.splitlines() if line.strip()]
+    listed = [
+        line.split()
+        for line in _checked(root, "remote", "list").stdout.splitlines()
+        if line.strip()
+    ]
     known = {words[0]: words[1] for words in listed}  # DVC shows a relative path as an absolute one
     if remote not in known:
         raise PipelineError(
             f"--remote: found {remote!r}, allowed are the project's DVC remotes: {', '.join(known) or 'none yet'}; "
             "`dvc remote add NAME URL` makes one"
         )
-    pipeline, private = _without_flag(yaml.safe_load((root / "dvc.yaml").read_text(encoding="utf-8")))
+    pipeline, private = _without_flag(
+        yaml.safe_load((root / "dvc.yaml").read_text(encoding="utf-8"))
+    )
     if not (root / "dvc.lock").exists():
         raise PipelineError("dvc.lock: not there; nothing was made yet: run `dvc repro`")
     with scratch_directory(root / ".dvc" / "tmp" / "push") as copy:
@@ -154,7 +164,9 @@ def push_private(remote: str) -> list[str]:
                 shutil.copy(root / ".dvc" / file, copy / ".dvc" / file)
         _checked(copy, "config", "--local", "core.no_scm", "true")
         _checked(copy, "remote", "modify", "--local", remote, "url", known[remote])
-        _checked(copy, "config", "--local", "cache.dir", _checked(root, "cache", "dir").stdout.strip())
+        _checked(
+            copy, "config", "--local", "cache.dir", _checked(root, "cache", "dir").stdout.strip()
+        )
         for file in ("dvc.lock", "params.yaml"):
             shutil.copy(root / file, copy / file)
         (copy / "dvc.yaml").write_text(yaml.safe_dump(pipeline), encoding="utf-8")
@@ -176,7 +188,9 @@ def _checked(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     done = run_dvc(folder, *words)
     if done.returncode != 0:
         said = [line for line in done.stderr.splitlines() if line.strip()]
-        raise PipelineError(f"dvc {words[0]}: {said[0].removeprefix('ERROR: ') if said else 'failed'}")
+        raise PipelineError(
+            f"dvc {words[0]}: {said[0].removeprefix('ERROR: ') if said else 'failed'}"
+        )
     return done
 
 
@@ -187,7 +201,11 @@ def restore_outputs(stage: str) -> list[str]:
     """
     missing = _missing(stage)
     cache = _cache() if missing else Path()
-    return [path for path, digest in missing.items() if _put_back(workspace() / path, _cached_files(digest, cache))]
+    return [
+        path
+        for path, digest in missing.items()
+        if _put_back(workspace() / path, _cached_files(digest, cache))
+    ]
 
 
 def missing_outputs() -> list[str]:
@@ -202,7 +220,9 @@ def changed_params() -> list[str]:
     """
     found: dict[str, None] = {}  # a param of several stages is listed once
     # No lock, or a file of another form, which DVC reports.
-    with suppress(OSError, KeyError, TypeError, AttributeError, ValueError, RecursionError, yaml.YAMLError):
+    with suppress(
+        OSError, KeyError, TypeError, AttributeError, ValueError, RecursionError, yaml.YAMLError
+    ):
         for stage in _parsed((workspace() / LOCK).read_text(encoding="utf-8"))["stages"].values():
             for file, params in stage.get("params", {}).items():
                 content = _parsed(Path(file).read_text(encoding="utf-8"))
@@ -210,13 +230,17 @@ def changed_params() -> list[str]:
                     now: Any = content
                     for part in key.split("."):
                         now = now.get(part) if isinstance(now, dict) else None
-                    found |= dict.fromkeys(f"{file}: {line}" for line in _differences(key, before, now))
+                    found |= dict.fromkeys(
+                        f"{file}: {line}" for line in _differences(key, before, now)
+                    )
     return list(found)
 
 
 def remade_inputs() -> list[str]:
     """List outputs but wall times that were made again since a stage that reads them ran, by ``dvc.lock``."""
-    with suppress(OSError, KeyError, TypeError, AttributeError, yaml.YAMLError):  # no lock, or DVC reports it
+    with suppress(
+        OSError, KeyError, TypeError, AttributeError, yaml.YAMLError
+    ):  # no lock, or DVC reports it
         stages = _parsed((workspace() / LOCK).read_text(encoding="utf-8"))["stages"].values()
         made = {out["path"]: out.get("md5") for stage in stages for out in stage.get("outs", ())}
         read = {(dep["path"], dep.get("md5")) for stage in stages for dep in stage.get("deps", ())}
@@ -230,7 +254,9 @@ def _differences(key: str, before: Any, now: Any) -> Iterator[str]:
         for name in {**before, **now}:
             yield from _differences(f"{key}.{name}", before.get(name), now.get(name))
     elif _comparable(before) != _comparable(now):
-        said = " → ".join(json.dumps(each, ensure_ascii=False, default=str) for each in (before, now))
+        said = " → ".join(
+            json.dumps(each, ensure_ascii=False, default=str) for each in (before, now)
+        )
         yield f"{key}: {said}" if len(said) <= _SHOWN else key
 
 
@@ -239,7 +265,9 @@ def _comparable(value: Any) -> Any:
     if isinstance(value, list):
         return [_comparable(each) for each in value]
     with suppress(TypeError, ValueError):
-        return value if isinstance(value, bool) else str(float(value))  # true is not 1, and nan is nan
+        return (
+            value if isinstance(value, bool) else str(float(value))
+        )  # true is not 1, and nan is nan
     return value
 
 
@@ -253,7 +281,9 @@ def recorded_file(output: Path, name: str | None = None) -> str | None:
     digest = _recorded().get(str(output), "")
     if not digest or not (home() / ".dvc").is_dir():
         return None
-    files = _cached_files(digest, home() / ".dvc" / "cache")  # the usual place first: asking DVC takes a second
+    files = _cached_files(
+        digest, home() / ".dvc" / "cache"
+    )  # the usual place first: asking DVC takes a second
     if files is None:
         files = _cached_files(digest, _cache())
     file = None if files is None else files.get(name or "")
@@ -283,7 +313,11 @@ def hint(stage: str | None = None) -> str | None:
 
 def _missing(stage: str | None = None) -> dict[str, str]:
     """Map missing outputs of one stage, or of all, to their digests in ``dvc.lock``."""
-    return {path: digest for path, digest in _recorded(stage).items() if not (workspace() / path).exists()}
+    return {
+        path: digest
+        for path, digest in _recorded(stage).items()
+        if not (workspace() / path).exists()
+    }
 
 
 def _recorded(stage: str | None = None) -> dict[str, str]:
@@ -291,7 +325,9 @@ def _recorded(stage: str | None = None) -> dict[str, str]:
     try:
         stages = _parsed((workspace() / LOCK).read_text(encoding="utf-8"))["stages"]
         chosen = stages.values() if stage is None else [stages[stage]]
-        outputs: list[dict[str, Any]] = [output for entry in chosen for output in entry.get("outs", [])]
+        outputs: list[dict[str, Any]] = [
+            output for entry in chosen for output in entry.get("outs", [])
+        ]
         return {str(output["path"]): str(output.get("md5", "")) for output in outputs}
     except (OSError, KeyError, TypeError, AttributeError, yaml.YAMLError):
         return {}  # nothing has run to its end yet

@@ -23,7 +23,9 @@ _EXPERIMENTS = "/.dvc/tmp/exps/"
 HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 """This machine. A process number means nothing on another one."""
 _TEMPORARY = re.compile(rf"\.(?P<target>.+)\.new-{HOST}-(?P<process>\d{{1,9}})-(?P<previous>old-)?")
-_LOCK_SECONDS = 3600.0  # a younger lock file may belong to a run that is about to write its first checkpoint
+_LOCK_SECONDS = (
+    3600.0  # a younger lock file may belong to a run that is about to write its first checkpoint
+)
 _SECONDS_BETWEEN_LOOKS = 0.5  # at a lock that is waited for
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of Linux's renameat2(2)
 
@@ -62,7 +64,9 @@ def project_folder(start: Path) -> Path:
 def leaves_project(path: str) -> bool:
     """Whether a path relative to `home` ends outside the project. Absolute paths are allowed to, and give False."""
     named = Path(path).expanduser()
-    return not named.is_absolute() and not (home() / named).resolve().is_relative_to(home().resolve())
+    return not named.is_absolute() and not (home() / named).resolve().is_relative_to(
+        home().resolve()
+    )
 
 
 @contextmanager
@@ -75,7 +79,9 @@ def replaced_directory(target: Path) -> Iterator[Path]:
     target.parent.mkdir(parents=True, exist_ok=True)
     _sweep(target.parent, target.name)
     fresh = Path(tempfile.mkdtemp(prefix=_temporary(target), dir=target.parent))
-    fresh.chmod(0o777 & ~_umask())  # mkdtemp's 0700 would hide the output from a group that shares it
+    fresh.chmod(
+        0o777 & ~_umask()
+    )  # mkdtemp's 0700 would hide the output from a group that shares it
     try:
         yield fresh
         for file in fresh.rglob("*"):
@@ -199,7 +205,10 @@ def sweep_leftovers(root: Path) -> list[Path]:
     """
     swept = [leftover for parent in PARENTS for leftover in _sweep(root / parent)]
     for lock in sorted((root / CHECKPOINTS).glob("*.lock")):
-        if lock.with_suffix(".safetensors").exists() or time.time() - lock.stat().st_mtime < _LOCK_SECONDS:
+        if (
+            lock.with_suffix(".safetensors").exists()
+            or time.time() - lock.stat().st_mtime < _LOCK_SECONDS
+        ):
             continue
         with locked(lock) as free:
             if free:
@@ -248,7 +257,9 @@ def check_writable(paths: Iterable[Path], bytes_needed: int = 0) -> None:
             ) from None
         if free < bytes_needed:
             found, needed = -(-free // 2**20), -(-bytes_needed // 2**20)
-            raise PipelineError(f"{folder}: found {found} MB free, this stage needs {needed} MB; free some space")
+            raise PipelineError(
+                f"{folder}: found {found} MB free, this stage needs {needed} MB; free some space"
+            )
 
 
 def _alive(process: int) -> bool:
@@ -320,11 +331,16 @@ def parse_json(text: str, path: Path) -> dict[str, Any]:
     """`read_json` of a text that was read from ``path``."""
     try:
         content = json.loads(
-            text, parse_constant=_refuse_constant, parse_float=_finite_only, object_pairs_hook=_keys_once
+            text,
+            parse_constant=_refuse_constant,
+            parse_float=_finite_only,
+            object_pairs_hook=_keys_once,
         )
     except (ValueError, RecursionError) as broken:  # RecursionError: thousands of brackets
         reason = str(broken) if isinstance(broken, _RefusedError) else type(broken).__name__
-        raise PipelineError(f"{path}: not JSON ({reason}); run the stage that writes it again") from None
+        raise PipelineError(
+            f"{path}: not JSON ({reason}); run the stage that writes it again"
+        ) from None
     if not isinstance(content, dict):
         raise PipelineError(f"{path}: found a JSON {type(content).__name__}, expected an object")
     return content

@@ -29,7 +29,10 @@ MODEL, POLICY, MOPO = MODELS / "dynamics", MODELS / "policy", MODELS / "mopo"
 BEHAVIOUR = MODELS / "behaviour"
 SECONDS = Path("metrics/seconds")
 SUMMARY = Path("metrics/summary.json")
-PRIVATE_EVALUATION, EVALUATION_FIGURE = Path("metrics/private_evaluation.json"), Path("plots/private_evaluation.png")
+PRIVATE_EVALUATION, EVALUATION_FIGURE = (
+    Path("metrics/private_evaluation.json"),
+    Path("plots/private_evaluation.png"),
+)
 ONLINE = MODELS / "online"
 ONLINE_METRICS, ONLINE_CURVE = Path("metrics/online.json"), Path("plots/online.csv")
 ONLINE_FIGURE = Path("plots/online.png")
@@ -37,7 +40,11 @@ CURVES, FIGURE = Path("plots/curves.csv"), Path("plots/return.png")
 REPORTS = Path("reports")
 REPORT, LATEST_REPORT = REPORTS / "report.html", REPORTS / "latest.html"
 SELECTION = REPORTS / "selection.json"
-AUDIT_REPORT, AUDIT_FIGURE, AUDIT_RECORDS = REPORTS / "audit.json", REPORTS / "audit.png", REPORTS / "audit"
+AUDIT_REPORT, AUDIT_FIGURE, AUDIT_RECORDS = (
+    REPORTS / "audit.json",
+    REPORTS / "audit.png",
+    REPORTS / "audit",
+)
 
 STATE = Path(".primorl")
 SECRET = STATE / "secret"
@@ -49,7 +56,20 @@ SOURCES = STATE / "sources"
 
 PARENTS = (
     *(Path(folder) for folder in ("", "data", "metrics", "plots", ".dvc/tmp")),
-    *(PARTITIONS, MODELS, MODEL, POLICY, BEHAVIOUR, ONLINE, SECONDS, REPORTS, AUDIT_RECORDS, STATE, CHECKPOINTS, FITS),
+    *(
+        PARTITIONS,
+        MODELS,
+        MODEL,
+        POLICY,
+        BEHAVIOUR,
+        ONLINE,
+        SECONDS,
+        REPORTS,
+        AUDIT_RECORDS,
+        STATE,
+        CHECKPOINTS,
+        FITS,
+    ),
 )
 """Folders that outputs are written into, and so the folders in which a killed process leaves temporary files."""
 

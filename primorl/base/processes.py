@@ -115,7 +115,9 @@ def _git(*arguments: str) -> str | None:
     # Not in the folder of a sweep's trial, which git ignores.
     folder = home() if workspace().resolve().is_relative_to(home() / STATE) else workspace()
     try:
-        done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            ["git", *arguments], cwd=folder, capture_output=True, text=True, check=True
+        )
     except (OSError, subprocess.CalledProcessError):
         return None
     return done.stdout.strip()

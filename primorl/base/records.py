@@ -36,7 +36,9 @@ class Within:
         A core schema is a plain mapping (https://docs.pydantic.dev, "Custom types"), so nothing is imported.
         """
         given = {bound.name: getattr(self, bound.name) for bound in fields(self)}
-        schema = handler(source) | {name: bound for name, bound in given.items() if bound is not None}
+        schema = handler(source) | {
+            name: bound for name, bound in given.items() if bound is not None
+        }
         schema |= {"allow_inf_nan": False} if source is float else {}
         check = {"type": "no-info", "function": _not_a_truth_value}
         return {"type": "function-before", "function": check, "schema": schema}
@@ -82,7 +84,9 @@ NonNegative = Annotated[float, Within(ge=0, le=1e12)]  # penalties
 LearningRate = Annotated[float, Within(ge=1e-9, le=10)]
 WeightDecay = Annotated[float, Within(ge=0, le=1)]
 ClippingNorm = Annotated[float, Within(ge=1e-6, le=1e6)]  # C
-Multiplier = Annotated[float, Within(ge=0.1, le=1e6)]  # z; less noise than 0.1 C is no useful protection
+Multiplier = Annotated[
+    float, Within(ge=0.1, le=1e6)
+]  # z; less noise than 0.1 C is no useful protection
 Epsilon = Annotated[float, Within(ge=1e-6, le=1e6)]  # targets and budgets
 Delta = Annotated[float, Within(ge=1e-30, lt=1)]  # δ
 Probability = Annotated[float, Within(ge=1e-9, le=1)]  # q and other probabilities that are not zero
@@ -163,15 +167,24 @@ def read_record(path: Path, kind: type[R], remedy: str = "run `dvc repro` to mak
         found = content.pop("format", 1)
         if type(found) is not int or found != version:
             named = found if type(found) is int and abs(found) < 10**6 else "an unknown one"
-            raise PipelineError(f"{path}: found format {named}, this version reads {version}; {remedy}")
+            raise PipelineError(
+                f"{path}: found format {named}, this version reads {version}; {remedy}"
+            )
     try:
         # From JSON, where strict checks take a list for a tuple.
         unchecked: Any = kind
         checked: R = _adapter(unchecked).validate_json(json.dumps(content))
     except ValidationError as wrong:
-        keys = sorted({f"{printable('.'.join(map(str, error['loc'])))} ({_reason(error)})" for error in wrong.errors()})
+        keys = sorted(
+            {
+                f"{printable('.'.join(map(str, error['loc'])))} ({_reason(error)})"
+                for error in wrong.errors()
+            }
+        )
         more = f" and {len(keys) - _MOST_KEYS_NAMED} more" if len(keys) > _MOST_KEYS_NAMED else ""
-        raise PipelineError(f"{path}: not as declared: {', '.join(keys[:_MOST_KEYS_NAMED])}{more}; {remedy}") from None
+        raise PipelineError(
+            f"{path}: not as declared: {', '.join(keys[:_MOST_KEYS_NAMED])}{more}; {remedy}"
+        ) from None
     return checked
 
 
@@ -224,5 +237,6 @@ class ElapsedTime:
     unit: Annotated[TimeUnit, "What it counts."]
     most: Annotated[Annotated[float, Within(gt=0)], "A longer time counts as this."]
     trajectory: Annotated[
-        tuple[Line, ...], "Columns of the log that tell trajectories apart, together; empty: it is not known."
+        tuple[Line, ...],
+        "Columns of the log that tell trajectories apart, together; empty: it is not known.",
     ] = ()

@@ -104,5 +104,11 @@ def progress_bar(total: int, description: str, unit: str) -> "tqdm[Any]":
     if sys.stderr.isatty():
         return tqdm(total=total, desc=description, unit=unit, mininterval=0.2, maxinterval=0.2)
     return tqdm(
-        total=total, desc=description, unit=unit, mininterval=15.0, maxinterval=15.0, file=_Lines(), bar_format=_LINE
+        total=total,
+        desc=description,
+        unit=unit,
+        mininterval=15.0,
+        maxinterval=15.0,
+        file=_Lines(),
+        bar_format=_LINE,
     )

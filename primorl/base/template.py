@@ -14,17 +14,33 @@ from primorl.base.files import replaced_file, scratch_directory
 
 _DEFAULT = "datasets/pendulum-replay.yaml"  # the one that params.yaml names
 FILES = (
-    *("dvc.yaml", "params.yaml", "datasets/defaults.yaml", _DEFAULT, "pipeline/*.py", ".gitignore", ".dvcignore"),
+    *(
+        "dvc.yaml",
+        "params.yaml",
+        "datasets/defaults.yaml",
+        _DEFAULT,
+        "pipeline/*.py",
+        ".gitignore",
+        ".dvcignore",
+    ),
     *(".dvc/config", ".dvc/.gitignore", "data/README.md", "data/*/.gitignore", "models/README.md"),
     "examples/serve_policy.py",
 )
 """Patterns from the repository's root."""
 FOLDER = "template"  # where they are in the installed package
-_OF_THE_VERSION = ("dvc.yaml", "pipeline/", "primorl.version")  # the others are the user's once they are there
+_OF_THE_VERSION = (
+    "dvc.yaml",
+    "pipeline/",
+    "primorl.version",
+)  # the others are the user's once they are there
 VERSION = Path("primorl.version")
 """Names the version that a project's stages are of. Each stage depends on it, in the place of the package's code."""
-UNFINISHED = VERSION.with_suffix(".unfinished")  # in its place while a folder that was empty is filled
-RESERVED = tuple(Path(name).stem for name in FILES if name.startswith("datasets/"))  # of the template's own files
+UNFINISHED = VERSION.with_suffix(
+    ".unfinished"
+)  # in its place while a folder that was empty is filled
+RESERVED = tuple(
+    Path(name).stem for name in FILES if name.startswith("datasets/")
+)  # of the template's own files
 
 
 def template(version: str) -> Iterator[tuple[str, str]]:
@@ -59,7 +75,9 @@ def _of_installed(pipeline: str) -> str:
     return "".join(lines)
 
 
-def write_new(folder: Path, version: str, entry: tuple[str, str] | None = None, consent: str | None = None) -> None:
+def write_new(
+    folder: Path, version: str, entry: tuple[str, str] | None = None, consent: str | None = None
+) -> None:
     """Fill a new or empty folder with a project, and make it a git repository where git is installed.
 
     DVC's files are those that ``dvc init`` writes. Without git they say so (``core.no_scm``). All is written beside the
@@ -82,9 +100,13 @@ def write_new(folder: Path, version: str, entry: tuple[str, str] | None = None, 
     if entry is not None:
         name, text = entry
         named = f"dataset: {as_text(name)}"
-        files["params.yaml"] = re.sub(r"^dataset: \S+", named, files["params.yaml"], flags=re.MULTILINE)
+        files["params.yaml"] = re.sub(
+            r"^dataset: \S+", named, files["params.yaml"], flags=re.MULTILINE
+        )
         if consent is not None:
-            files["params.yaml"] = files["params.yaml"].replace("\n  public:\n", f"\n  public: {consent}\n")
+            files["params.yaml"] = files["params.yaml"].replace(
+                "\n  public:\n", f"\n  public: {consent}\n"
+            )
         del files[_DEFAULT]
         files[f"datasets/{name}.yaml"] = text
     with scratch_directory(folder) as scratch:
@@ -113,7 +135,9 @@ def _fill(folder: Path, made: Path) -> None:
         place = folder / path.relative_to(made)
         if path.is_dir():
             place.mkdir(exist_ok=True)
-        elif not place.exists():  # a call that was killed made it, and it may have been edited since
+        elif (
+            not place.exists()
+        ):  # a call that was killed made it, and it may have been edited since
             path.replace(place)
     (folder / UNFINISHED).replace(folder / VERSION)
 
@@ -122,8 +146,15 @@ def _begin_repository(folder: Path) -> None:
     if shutil.which("git") is None:
         with (folder / ".dvc/config").open("a", encoding="utf-8") as config:
             config.write("    no_scm = true\n")
-    elif subprocess.run(["git", "init", "--quiet"], cwd=folder, check=False, capture_output=True).returncode != 0:
-        raise PipelineError(f"{folder}: `git init` fails there; run it yourself to see why, or repair git")
+    elif (
+        subprocess.run(
+            ["git", "init", "--quiet"], cwd=folder, check=False, capture_output=True
+        ).returncode
+        != 0
+    ):
+        raise PipelineError(
+            f"{folder}: `git init` fails there; run it yourself to see why, or repair git"
+        )
 
 
 def bring_up_to_date(folder: Path, version: str) -> list[str]:
@@ -135,7 +166,9 @@ def bring_up_to_date(folder: Path, version: str) -> list[str]:
     changed = []
     for name, text in template(version):  # the version comes last: it speaks of all
         path = folder / name
-        if name.startswith(_OF_THE_VERSION) and (not path.exists() or path.read_text(encoding="utf-8") != text):
+        if name.startswith(_OF_THE_VERSION) and (
+            not path.exists() or path.read_text(encoding="utf-8") != text
+        ):
             with replaced_file(path) as fresh:
                 fresh.write_text(text, encoding="utf-8")
             changed.append(name)

@@ -48,9 +48,14 @@ def _logged() -> "Iterator[tuple[Params, StageRun]]":
 
 
 def _mechanism(
-    canaries: Annotated[int | None, option("M", "Canaries in one run.  [default: 2048]", parser=_COUNT)] = None,
+    canaries: Annotated[
+        int | None, option("M", "Canaries in one run.  [default: 2048]", parser=_COUNT)
+    ] = None,
     runs: Annotated[
-        int | None, option("N", "Runs of all rounds.  [default: as many as see 131,072 canaries]", parser=_COUNT)
+        int | None,
+        option(
+            "N", "Runs of all rounds.  [default: as many as see 131,072 canaries]", parser=_COUNT
+        ),
     ] = None,
     as_json: _Json = False,
 ) -> None:
@@ -58,7 +63,9 @@ def _mechanism(
     from primorl.paid import audits
 
     with _logged() as (params, log):
-        found = audits.of_mechanism(params, canaries or audits.MECHANISM_CANARIES, runs, audits.CONFIDENCE)
+        found = audits.of_mechanism(
+            params, canaries or audits.MECHANISM_CANARIES, runs, audits.CONFIDENCE
+        )
         audits.log_bounds(log, found)
         table = _bounds(found) + f"\n{found.canaries} canaries were seen"
         _finish("mechanism", audits.report(found), table, as_json, log)
@@ -66,7 +73,9 @@ def _mechanism(
 
 
 def _one_run(
-    canaries: Annotated[int | None, option("M", "Canary trajectories.  [default: 200]", parser=_COUNT)] = None,
+    canaries: Annotated[
+        int | None, option("M", "Canary trajectories.  [default: 200]", parser=_COUNT)
+    ] = None,
     as_json: _Json = False,
 ) -> None:
     """Train once with canary trajectories in the data."""
@@ -76,7 +85,10 @@ def _one_run(
         found = audits.of_one_run(params, canaries or audits.ONE_RUN_CANARIES, audits.CONFIDENCE)
         audits.log_bounds(log, found)
         table = _bounds(found)
-        for name, view in (("every round's release", found.rounds), ("the released model", found.model)):
+        for name, view in (
+            ("every round's release", found.rounds),
+            ("the released model", found.model),
+        ):
             table += f"\n{name}: {view.correct} of {view.guesses} guesses right"
         table += f"\ntrained on {found.units} public units and {found.canaries} canaries; the model was dropped"
         _finish("one-run", audits.report(found), table, as_json, log)

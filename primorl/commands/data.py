@@ -27,7 +27,9 @@ def register(app: typer.Typer) -> None:
     add_group(app, "data", about, _EXAMPLES, _describe, _push)
 
 
-def _push(remote: Annotated[str, option("NAME", "A DVC remote inside the trust boundary.")]) -> None:
+def _push(
+    remote: Annotated[str, option("NAME", "A DVC remote inside the trust boundary.")],
+) -> None:
     """Send private outputs to the remote that you name."""
     from primorl.base.dvc import push_private
 
@@ -38,7 +40,9 @@ def _push(remote: Annotated[str, option("NAME", "A DVC remote inside the trust b
 
 def _describe(
     as_json: AsJson = False,
-    figure: Annotated[Path | None, path_option("PNG", "Draw returns, lengths and coverage into this file.")] = None,
+    figure: Annotated[
+        Path | None, path_option("PNG", "Draw returns, lengths and coverage into this file.")
+    ] = None,
 ) -> None:
     """Describe the dataset and its public split. Opens nothing private."""
     from primorl.base.files import replaced_file
@@ -68,7 +72,9 @@ def _check_units() -> None:
         open_public(load_reading())
 
 
-def _declared(about: dict[str, Any], public: "PublicSplit | None") -> tuple[list[dict[str, Any]], bool]:
+def _declared(
+    about: dict[str, Any], public: "PublicSplit | None"
+) -> tuple[list[dict[str, Any]], bool]:
     """Read the bounds that the model keeps to, of each dimension of an observation and of the reward.
 
     Returns:
@@ -116,9 +122,12 @@ def _text(about: dict[str, Any], *, cut: bool) -> str:
     measured = ("public min", "max", "mean", "std", "outside") if public is not None else ()
     lines += ["", rendered(("dimension", "declared", *measured), rows, right=measured)]
     if public is None:
-        return "\n".join([*lines, "", "public split: none, and nothing may be said of the private one"])
+        return "\n".join(
+            [*lines, "", "public split: none, and nothing may be said of the private one"]
+        )
     quantiles = {
-        what: " / ".join(f"{public[what][q]:.4g}" for q in ("5%", "50%", "95%")) for what in ("return", "length")
+        what: " / ".join(f"{public[what][q]:.4g}" for q in ("5%", "50%", "95%"))
+        for what in ("return", "length")
     }
     lines += [
         "",
@@ -159,7 +168,9 @@ def _ends(termination: str, public: dict[str, Any], *, cut: bool) -> list[str]:
             "  also leaves out each trajectory's last reward.",
         ]
     if public["terminated_share"] == 1:
-        said.append("  Here every public trajectory terminates, as if the recording's own ends were meant. Are they?")
+        said.append(
+            "  Here every public trajectory terminates, as if the recording's own ends were meant. Are they?"
+        )
     return said
 
 
@@ -181,7 +192,11 @@ def _dimensions(about: dict[str, Any], what: str) -> Iterator[tuple[str, ...]]:
             more = f"… and {len(columns) - _MOST_ROWS} more (--json has all)"
             yield (more, *("",) * (1 if public is None else 6))
             return
-        measured = () if public is None else tuple(f"{public[what][q][i]:.4g}" for q in ("min", "max", "mean", "std"))
+        measured = (
+            ()
+            if public is None
+            else tuple(f"{public[what][q][i]:.4g}" for q in ("min", "max", "mean", "std"))
+        )
         # Actions outside their bounds are refused at ingest.
         beyond = () if public is None else (f"{column.get('outside', 0.0):.1%}",)
         yield (column["name"], _bounds(column), *measured, *beyond)
@@ -191,4 +206,6 @@ def _bounds(column: dict[str, Any]) -> str:
     low, high = column["low"], column["high"]
     if column.get("from_public"):
         return "those of the public split"
-    return f"[{'-inf' if low is None else f'{low:.4g}'}, {'inf' if high is None else f'{high:.4g}'}]"
+    return (
+        f"[{'-inf' if low is None else f'{low:.4g}'}, {'inf' if high is None else f'{high:.4g}'}]"
+    )

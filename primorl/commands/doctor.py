@@ -51,7 +51,11 @@ def doctor() -> None:
       primorl doctor                    after a crash, a kill or a full disk, or when a command behaves strangely
     """
     findings = list(examine())
-    print(rendered(("check", "", "result"), [(found.what, found.state, found.says) for found in findings]))
+    print(
+        rendered(
+            ("check", "", "result"), [(found.what, found.state, found.says) for found in findings]
+        )
+    )
     if any(found.state == "problem" for found in findings):
         raise typer.Exit(1)
 
@@ -86,7 +90,10 @@ def examine() -> Iterator[Finding]:
         except ModuleNotFoundError as missing:
             state, says = "problem", f"needs {missing.name}, which is not installed; {_INSTALL}"
         except OSError as wrong:
-            state, says = "problem", f"{wrong.filename or what}: {wrong.strerror or type(wrong).__name__}"
+            state, says = (
+                "problem",
+                f"{wrong.filename or what}: {wrong.strerror or type(wrong).__name__}",
+            )
         yield Finding(what, state, says)
 
 
@@ -102,7 +109,10 @@ def _environment() -> Verdict:
     ours, found = Path(sys.executable).parent, shutil.which("python")
     if found is not None and Path(found).absolute().parent == ours:
         return "ok", sys.prefix
-    return "problem", f"found {found or 'no python'} first on PATH; put {ours} first: source {ours}/activate"
+    return (
+        "problem",
+        f"found {found or 'no python'} first on PATH; put {ours} first: source {ours}/activate",
+    )
 
 
 def _packages() -> Verdict:
@@ -114,7 +124,9 @@ def _packages() -> Verdict:
         return "problem", f"primorl itself is not installed, so its packages may be any; {_INSTALL}"
     absent, other = [], []
     for wanted in listed:
-        needed = wanted.marker is None or any(wanted.marker.evaluate({"extra": extra}) for extra in _EXTRAS)
+        needed = wanted.marker is None or any(
+            wanted.marker.evaluate({"extra": extra}) for extra in _EXTRAS
+        )
         if wanted.name == "primorl" or not needed:
             continue
         try:
@@ -134,9 +146,15 @@ def _packages() -> Verdict:
 def _git() -> Verdict:
     here = Path.cwd()
     if shutil.which("git") is None:
-        return "warning", "not installed: `dvc exp` and versions of the project need it; install git"
+        return (
+            "warning",
+            "not installed: `dvc exp` and versions of the project need it; install git",
+        )
     if not any((folder / ".git").exists() for folder in (here, *here.parents)):
-        return "warning", "the project is in no repository, so `dvc exp` does not work; run `git init`"
+        return (
+            "warning",
+            "the project is in no repository, so `dvc exp` does not work; run `git init`",
+        )
     return "ok", "there"
 
 
@@ -163,7 +181,10 @@ def _params() -> Verdict:
     from primorl.config.params import load
 
     if not paths.PARAMS.exists():
-        return "problem", "not there: this folder is no project; change to the folder with params.yaml and dvc.yaml"
+        return (
+            "problem",
+            "not there: this folder is no project; change to the folder with params.yaml and dvc.yaml",
+        )
     load()
     return "ok", "valid"
 
@@ -176,7 +197,10 @@ def _lock() -> Verdict:
     if paths.LOCK.exists():
         return "ok", "valid"
     if paths.MODEL.exists():
-        return "problem", "not there, although there is a model; `git checkout dvc.lock` or `dvc repro` brings it back"
+        return (
+            "problem",
+            "not there, although there is a model; `git checkout dvc.lock` or `dvc repro` brings it back",
+        )
     return "ok", "not there yet; `dvc repro` writes it"
 
 
@@ -185,8 +209,20 @@ def _locked_outputs() -> list[str] | None:
 
     try:
         content: Any = yaml.safe_load(paths.LOCK.read_text(encoding="utf-8"))
-        return [output["path"] for stage in content["stages"].values() for output in stage.get("outs", [])]
-    except (OSError, ValueError, yaml.YAMLError, AttributeError, KeyError, TypeError, RecursionError):
+        return [
+            output["path"]
+            for stage in content["stages"].values()
+            for output in stage.get("outs", [])
+        ]
+    except (
+        OSError,
+        ValueError,
+        yaml.YAMLError,
+        AttributeError,
+        KeyError,
+        TypeError,
+        RecursionError,
+    ):
         return None
 
 
@@ -212,7 +248,9 @@ def _summary() -> Verdict:
     if not paths.SUMMARY.exists():
         return "ok", "not there yet"
     stale = other_files(Summary.read(paths.SUMMARY))
-    return ("ok", "of the model and the policy that are here") if stale is None else ("problem", stale)
+    return (
+        ("ok", "of the model and the policy that are here") if stale is None else ("problem", stale)
+    )
 
 
 def _tracking() -> Verdict:
@@ -232,7 +270,10 @@ def _secret() -> Verdict:
     if secret.exists() and secret.stat().st_mode & 0o077:
         return "problem", f"others may read {secret}; chmod 600 {secret}"
     if not secret.exists() and (home() / paths.LEDGER_HEAD).exists():
-        return "problem", f"{secret}: not there, and without it the ledger cannot be read; put it back from its backup"
+        return (
+            "problem",
+            f"{secret}: not there, and without it the ledger cannot be read; put it back from its backup",
+        )
     if paths.MANIFEST.exists():
         check_secret(Manifest.load(paths.MANIFEST), paths.PARTITIONS)
     return "ok", "there" if secret.exists() else "not there yet; the first run makes one"
@@ -294,12 +335,20 @@ def _leftovers() -> Verdict:
 def _space() -> Verdict:
     free = shutil.disk_usage(Path.cwd()).free
     text = f"{free / 2**30:.1f} GiB free"
-    return ("ok", text) if free >= _LEAST_SPACE else ("problem", f"{text}; make room for at least 1 GiB")
+    return (
+        ("ok", text)
+        if free >= _LEAST_SPACE
+        else ("problem", f"{text}; make room for at least 1 GiB")
+    )
 
 
 def check(
     charges: Annotated[
-        bool, flag("--charges", "Say what `dvc repro` would charge; on a terminal, ask where a budget is near.")
+        bool,
+        flag(
+            "--charges",
+            "Say what `dvc repro` would charge; on a terminal, ask where a budget is near.",
+        ),
     ] = False,
 ) -> None:
     """Check params.yaml, datasets and a log's columns before `dvc repro`. Runs nothing and changes nothing.
@@ -334,7 +383,9 @@ def check(
 
         there = Tabular(params.dataset, params.chosen).check_columns()
         named = params.chosen.options.files
-        print(f"{named}: {'has the columns of the entry' if there else 'not there yet, so its columns are unchecked'}")
+        print(
+            f"{named}: {'has the columns of the entry' if there else 'not there yet, so its columns are unchecked'}"
+        )
     if charges:
         _say_charges(params)
 
@@ -344,7 +395,9 @@ def _check_keys_of_stages(params: "Params") -> None:
     from primorl.config.suggestions import leaves
 
     stages = Path("dvc.yaml").read_text(encoding="utf-8") if Path("dvc.yaml").exists() else ""
-    if missing := sorted(key for key in leaves().keys() - params.origins.keys() if f"- {key}\n" in stages):
+    if missing := sorted(
+        key for key in leaves().keys() - params.origins.keys() if f"- {key}\n" in stages
+    ):
         raise PipelineError(
             f"params.yaml: {', '.join(missing)}: missing, and dvc.yaml asks for it; add it as a new project's "
             "params.yaml has it (total_epsilon: auto, train_on: private)"

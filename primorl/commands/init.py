@@ -60,7 +60,9 @@ def _time(text: str) -> tuple[str, float]:
     except ValueError:
         most = math.nan
     if unit not in TIME_UNITS or not 0 < most < math.inf:
-        raise ValueError(f"is UNIT:MOST: {', '.join(TIME_UNITS)}, and a number above 0: a longer time counts as this")
+        raise ValueError(
+            f"is UNIT:MOST: {', '.join(TIME_UNITS)}, and a number above 0: a longer time counts as this"
+        )
     return unit, most
 
 
@@ -86,26 +88,34 @@ def init(
     csv: Annotated[str | None, option("FILE", "Your log: .csv or .csv.gz.")] = None,
     name: Annotated[str | None, option("NAME", "Of the dataset (default: the file's).")] = None,
     unit: Annotated[
-        str | None, option("COLUMN", "Whom the guarantee protects: the person; or the trajectory's column.")
+        str | None,
+        option("COLUMN", "Whom the guarantee protects: the person; or the trajectory's column."),
     ] = None,
     trajectory: Annotated[str | None, option("COLUMN", "Which trajectory a row is of.")] = None,
-    step: Annotated[str | None, option("COLUMN", "A number or time that ascends within a trajectory.")] = None,
+    step: Annotated[
+        str | None, option("COLUMN", "A number or time that ascends within a trajectory.")
+    ] = None,
     observation: Annotated[list[str] | None, option("COLUMN", "Observed; repeat it.")] = None,
     action: Annotated[list[str] | None, option("COLUMN", "Done; repeat it.")] = None,
     reward: Annotated[str | None, option("COLUMN", "The reward of the row's action.")] = None,
     categories: Annotated[
         list[Any] | None,
         _column_option(
-            "COLUMN=A,B", _categories, "All that may be in a column; repeat it. An action becomes discrete."
+            "COLUMN=A,B",
+            _categories,
+            "All that may be in a column; repeat it. An action becomes discrete.",
         ),
     ] = None,
     bounds: Annotated[
-        list[Any] | None, _column_option("COLUMN=LOW:HIGH", _bounds, "Public bounds, known beforehand; repeat it.")
+        list[Any] | None,
+        _column_option("COLUMN=LOW:HIGH", _bounds, "Public bounds, known beforehand; repeat it."),
     ] = None,
     elapsed: Annotated[
         Any,
         _column_option(
-            "NAME=UNIT:MOST", _time, "Observe the time since the row before, at most so long: since=hours:24."
+            "NAME=UNIT:MOST",
+            _time,
+            "Observe the time since the row before, at most so long: since=hours:24.",
         ),
     ] = None,
     carry: Annotated[
@@ -118,13 +128,22 @@ def init(
     ] = None,
     public: Annotated[
         Any,
-        _column_option("COLUMN=A,B", _values, "People who consented to be public, by a column (default: nobody)."),
+        _column_option(
+            "COLUMN=A,B",
+            _values,
+            "People who consented to be public, by a column (default: nobody).",
+        ),
     ] = None,
     end: Annotated[
         Literal["last_row", "outcome"] | None,
-        option("WHAT", "outcome: a trajectory ends with its last row's reward; last_row: that reward is not used."),
+        option(
+            "WHAT",
+            "outcome: a trajectory ends with its last row's reward; last_row: that reward is not used.",
+        ),
     ] = None,
-    horizon: Annotated[int | None, option("STEPS", "The most steps of a trajectory, known beforehand.", min=1)] = None,
+    horizon: Annotated[
+        int | None, option("STEPS", "The most steps of a trajectory, known beforehand.", min=1)
+    ] = None,
     per_person: Annotated[
         int | None, option("N", "The most trajectories of one person, known beforehand.", min=1)
     ] = None,
@@ -166,8 +185,14 @@ def init(
     target = given_path(folder).resolve()
     there = _check_target(target)
     if csv is None:
-        if unused := [f"--{flag}" for flag, value in ({"name": name, "public": public} | given).items() if value]:
-            raise PipelineError(f"{', '.join(unused)}: found without --csv; name the log: --csv FILE")
+        if unused := [
+            f"--{flag}"
+            for flag, value in ({"name": name, "public": public} | given).items()
+            if value
+        ]:
+            raise PipelineError(
+                f"{', '.join(unused)}: found without --csv; name the log: --csv FILE"
+            )
         _make(target, None, there=there)
         return
     from primorl.data.sources.tabular.columns import columns_of
@@ -175,20 +200,32 @@ def init(
 
     log = given_path(csv)
     if log.resolve().is_relative_to(target):
-        raise PipelineError(f"{log}: lies in the project, where git would see its rows; move it to another folder")
+        raise PipelineError(
+            f"{log}: lies in the project, where git would see its rows; move it to another folder"
+        )
     form, columns = columns_of(log)
     draft = Draft(columns=columns, **given)
     name = _dataset_name(name, log)
-    consent = None if public is None else json.dumps({"column": public[0], "values": public[1]}, ensure_ascii=False)
+    consent = (
+        None
+        if public is None
+        else json.dumps({"column": public[0], "values": public[1]}, ensure_ascii=False)
+    )
     if public is not None and public[0] not in (each.name for each in columns):
-        raise PipelineError(f"--public: found {public[0]!r}, which is no column of the log; give its name")
+        raise PipelineError(
+            f"--public: found {public[0]!r}, which is no column of the log; give its name"
+        )
     _make(target, (name, draft.text(name, log, form)), consent, there=there)
-    print(f"datasets/{name}.yaml has the names and types of the columns; no bound was read off the rows")
+    print(
+        f"datasets/{name}.yaml has the names and types of the columns; no bound was read off the rows"
+    )
     if there:
         asked = f" and `public: {consent}` under partition" if consent else ""
         print(f"set `dataset: {template.as_text(name)}`{asked} in params.yaml to use it")
     elif public is None:
-        print("nobody is public; where some people consented, name the column that says so: --public COLUMN=VALUE")
+        print(
+            "nobody is public; where some people consented, name the column that says so: --public COLUMN=VALUE"
+        )
     if draft.uncarried:
         print(
             f"empty cells among the first rows of: {', '.join(draft.uncarried)}; ingestion refuses them unless the "
@@ -204,7 +241,9 @@ def init(
             f"fill in, in datasets/{name}.yaml, from what is known beforehand and not from the rows: "
             f"{', '.join(draft.left)}; nothing trains before"
         )
-    print(f"then: cd {target} && primorl check && dvc repro partition && primorl plan; these charge nothing")
+    print(
+        f"then: cd {target} && primorl check && dvc repro partition && primorl plan; these charge nothing"
+    )
     print("last: dvc repro, which charges")
 
 
@@ -212,8 +251,15 @@ def _dataset_name(given: str | None, log: Path) -> str:
     """Check the dataset's name; the default is made of the log's."""
     stem = log.name.partition(".")[0]
     name = given or re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:100] or "log"
-    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name) is None or name.lower() in template.RESERVED:
-        found = f"found {name[:80]!r}" if given else f"not given, and the file's name stands for it: found {name!r}"
+    if (
+        re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name) is None
+        or name.lower() in template.RESERVED
+    ):
+        found = (
+            f"found {name[:80]!r}"
+            if given
+            else f"not given, and the file's name stands for it: found {name!r}"
+        )
         others = " or ".join(f"`{reserved}`" for reserved in template.RESERVED)
         raise PipelineError(
             f"--name: {found}; allowed are letters, digits, dots, - and _, and not {others}; give another one"
@@ -231,15 +277,23 @@ def _check_target(target: Path) -> bool:
         return True
     unfinished = (target / UNFINISHED).exists()  # it was killed while it filled an empty folder
     if not unfinished and target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise PipelineError(f"{target}: found files there; allowed is a new or empty folder; name another one")
+        raise PipelineError(
+            f"{target}: found files there; allowed is a new or empty folder; name another one"
+        )
     if (other := project_folder(target)) != target:
         raise PipelineError(f"{target}: lies in the project {other}; name a folder outside of it")
-    if repository := next((parent for parent in target.parents if (parent / ".git").exists()), None):
-        raise PipelineError(f"{target}: lies in the git repository {repository}; name a folder outside of it")
+    if repository := next(
+        (parent for parent in target.parents if (parent / ".git").exists()), None
+    ):
+        raise PipelineError(
+            f"{target}: lies in the git repository {repository}; name a folder outside of it"
+        )
     return False
 
 
-def _make(target: Path, entry: tuple[str, str] | None, consent: str | None = None, *, there: bool) -> None:
+def _make(
+    target: Path, entry: tuple[str, str] | None, consent: str | None = None, *, there: bool
+) -> None:
     """Make the project, or bring it to the installed version, with a dataset's name and file."""
     if not there:
         template.write_new(target, primorl.__version__, entry, consent)
@@ -247,7 +301,9 @@ def _make(target: Path, entry: tuple[str, str] | None, consent: str | None = Non
         return
     file = target / "datasets" / f"{entry[0]}.yaml" if entry is not None else None
     if file is not None and file.exists():
-        raise PipelineError(f"{file}: is there already; edit it, delete it to draft it anew, or give another --name")
+        raise PipelineError(
+            f"{file}: is there already; edit it, delete it to draft it anew, or give another --name"
+        )
     changed = template.bring_up_to_date(target, primorl.__version__)
     print(f"brought to the installed version: {', '.join(changed) or 'nothing, it was all there'}")
     if file is not None and entry is not None:

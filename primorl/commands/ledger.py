@@ -37,7 +37,9 @@ def register(app: typer.Typer) -> None:
 
 
 def _show(
-    as_json: Annotated[bool, flag("--json", "Print a JSON list, oldest first, with the running total.")] = False,
+    as_json: Annotated[
+        bool, flag("--json", "Print a JSON list, oldest first, with the running total.")
+    ] = False,
     dataset: Annotated[str | None, option("NAME", "Show only the charges of this dataset.")] = None,
 ) -> None:
     """List the charges, and what is spent and left of each dataset."""
@@ -65,7 +67,11 @@ def _verify() -> None:
     with closing(opened) as ledger:
         records = ledger.verify()
         note = _check(params, ledger)
-    print(f"the ledger is whole: {records} records" if note is None else f"{records} records, each as it was written")
+    print(
+        f"the ledger is whole: {records} records"
+        if note is None
+        else f"{records} records, each as it was written"
+    )
     if note is not None:
         print(note)
 
@@ -73,7 +79,10 @@ def _verify() -> None:
 def _repair(
     accept_loss: Annotated[
         bool,
-        flag("--accept-loss", "Go on although something is lost that cannot be recorded again; it is put on record."),
+        flag(
+            "--accept-loss",
+            "Go on although something is lost that cannot be recorded again; it is put on record.",
+        ),
     ] = False,
 ) -> None:
     """Say what the ledger has lost, record again what can be, and begin a new head.
@@ -89,7 +98,9 @@ def _repair(
 
 
 def _export(
-    file: Annotated[Path, typer.Argument(metavar="FILE", parser=given_path, help="The file to write.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", parser=given_path, help="The file to write.")
+    ],
 ) -> None:
     """Write the raw records as JSON lines."""
     from primorl.base.files import replaced_file
@@ -155,14 +166,19 @@ def _print_json(ledger: "Ledger", charges: "Sequence[Charge]", params: "Reading"
     totals: dict[str, float] = {}
     for _, account in ledger.accounts().values():
         for charge, epsilon in account.running(delta):
-            totals[charge.id] = max(epsilon, totals.get(charge.id, 0.0))  # of all versions that it was charged to
+            totals[charge.id] = max(
+                epsilon, totals.get(charge.id, 0.0)
+            )  # of all versions that it was charged to
     entries = [
-        {**asdict(charge), "epsilon_total": finite(totals[charge.id]), "delta_total": delta} for charge in charges
+        {**asdict(charge), "epsilon_total": finite(totals[charge.id]), "delta_total": delta}
+        for charge in charges
     ]
     print(json.dumps(entries, indent=2, allow_nan=False))
 
 
-def _print_table(ledger: "Ledger", charges: "Sequence[Charge]", params: "Reading", dataset: str | None) -> None:
+def _print_table(
+    ledger: "Ledger", charges: "Sequence[Charge]", params: "Reading", dataset: str | None
+) -> None:
     from primorl.privacy.accounting.rounding import at_most
 
     if not charges:
@@ -191,11 +207,17 @@ def _print_lost(ledger: "Ledger") -> None:
         epsilon = "no ε was stated"
         if lost["epsilon"] is not None:
             epsilon = f"ε {at_most(lost['epsilon'], 4)} at δ {at_most(lost['delta'])}"
-        print(f"lost, and in none of these sums: charge {lost['charge']} ({epsilon}), which {lost['file']} named")
+        print(
+            f"lost, and in none of these sums: charge {lost['charge']} ({epsilon}), which {lost['file']} named"
+        )
 
 
 def _summary(
-    record: int, version: "Registered", account: "Account", own: "Sequence[Charge]", params: "Reading"
+    record: int,
+    version: "Registered",
+    account: "Account",
+    own: "Sequence[Charge]",
+    params: "Reading",
 ) -> Iterator[str]:
     from primorl.privacy.accounting.rounding import at_most, left_of
 

@@ -23,7 +23,15 @@ from primorl.commands import audit, data, doctor, init, ledger, plan, policies, 
 from primorl.commands.terminal import add_command, flag, in_project
 
 _COMMANDS = (
-    *(init.init, doctor.check, plan.plan, results.summary, results.report, results.runs, sweep.sweep),
+    *(
+        init.init,
+        doctor.check,
+        plan.plan,
+        results.summary,
+        results.report,
+        results.runs,
+        sweep.sweep,
+    ),
     *(policies.select, policies.predict, policies.export, policies.release, doctor.doctor),
 )
 """In the order of ``primorl --help``, where the groups come last."""
@@ -51,9 +59,14 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Show the version and exit."
+        ),
     ] = False,
-    debug: Annotated[bool, flag("--debug", "Show tracebacks, which may quote private values. Goes anywhere.")] = False,
+    debug: Annotated[
+        bool, flag("--debug", "Show tracebacks, which may quote private values. Goes anywhere.")
+    ] = False,
 ) -> None: ...
 
 
@@ -78,7 +91,11 @@ def main(words: Sequence[str] | None = None) -> int:
         command = typer.main.get_command(app)
         if _COMPLETION in os.environ:  # the shell asks what may come next, in variables of its own
             command.main([], prog_name="primorl")
-        with in_project(), command.make_context("primorl", given) as context, warnings.catch_warnings():
+        with (
+            in_project(),
+            command.make_context("primorl", given) as context,
+            warnings.catch_warnings(),
+        ):
             warnings.filterwarnings("once", module="primorl")
             warnings.showwarning = _print_warning  # type: ignore[assignment]
             try:
@@ -137,9 +154,15 @@ def _mention_changes(command: str) -> None:
         rest = "what is made of it is still of the former one; run `dvc repro`"
         print(f"warning: made again: {', '.join(remade)}; {rest}", file=sys.stderr)
     with suppress(PipelineError):  # of params.yaml; the command itself has said so
-        named, found = load_reading().dataset, read_json(SUMMARY).get("dataset") if SUMMARY.exists() else None
+        named, found = (
+            load_reading().dataset,
+            read_json(SUMMARY).get("dataset") if SUMMARY.exists() else None,
+        )
         if found not in (None, named):
-            print(f"warning: params.yaml names {named}; the results here are of {found}; `dvc repro`", file=sys.stderr)
+            print(
+                f"warning: params.yaml names {named}; the results here are of {found}; `dvc repro`",
+                file=sys.stderr,
+            )
         if command not in ("check", "doctor") and COPIES.exists():
             from primorl.data.sources.tabular.watch import changed
 

@@ -18,7 +18,9 @@ def _is_multiplier(z: float) -> bool:
 
 _probability = number(float, lambda q: 0 < q <= 1, "a number above 0, at most 1")
 _multiplier = number(float, _is_multiplier, _MULTIPLIERS)
-_query = number(float, _is_multiplier, f"none, or numbers with commas between them, each {_MULTIPLIERS}")
+_query = number(
+    float, _is_multiplier, f"none, or numbers with commas between them, each {_MULTIPLIERS}"
+)
 _rounds = number(int, lambda t: 1 <= t <= MOST_ROUNDS, f"a whole number from 1 to {MOST_ROUNDS}")
 _delta = number(float, lambda d: 0 < d < 1, "a number above 0 and below 1")
 _epsilon = number(float, lambda e: 0 < e < math.inf, "a number above 0")
@@ -34,23 +36,35 @@ def _queries(text: str) -> tuple[float, ...]:
 
 def plan(
     sampling_probability: Annotated[
-        float | None, option("Q", "Probability with which each unit joins a round.", parser=_probability)
+        float | None,
+        option("Q", "Probability with which each unit joins a round.", parser=_probability),
     ] = None,
-    noise_multiplier: Annotated[float | None, option("Z", "Noise over clipping norm.", parser=_multiplier)] = None,
+    noise_multiplier: Annotated[
+        float | None, option("Z", "Noise over clipping norm.", parser=_multiplier)
+    ] = None,
     rounds: Annotated[int | None, option("T", "Number of rounds.", parser=_rounds)] = None,
     delta: Annotated[float | None, option("D", "δ.", parser=_delta)] = None,
     queries: Annotated[
-        Any, option("Z,Z", "Noise multipliers of the queries beside the rounds, or none.", parser=_queries)
+        Any,
+        option(
+            "Z,Z", "Noise multipliers of the queries beside the rounds, or none.", parser=_queries
+        ),
     ] = None,
     target_epsilon: Annotated[
-        float | None, option("E", "Solve for the noise or the rounds that spend this ε, by PLD.", parser=_epsilon)
+        float | None,
+        option(
+            "E", "Solve for the noise or the rounds that spend this ε, by PLD.", parser=_epsilon
+        ),
     ] = None,
     solve: Annotated[
         Literal["noise-multiplier", "rounds"] | None,
         option("WHAT", "What to solve for: noise-multiplier (default) or rounds."),
     ] = None,
     units: Annotated[
-        int | None, option("K", "Private units.  [default: those of data/partitions/manifest.json]", parser=_units)
+        int | None,
+        option(
+            "K", "Private units.  [default: those of data/partitions/manifest.json]", parser=_units
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -69,7 +83,9 @@ def plan(
 
     given = (sampling_probability, noise_multiplier, rounds, delta, queries, target_epsilon, solve)
     own = not as_json and all(number is None for number in given)
-    with Status() if own else nullcontext() as status:  # DVC takes as long to start as the accountant to load
+    with (
+        Status() if own else nullcontext() as status
+    ):  # DVC takes as long to start as the accountant to load
         from primorl.commands import plan_answer
 
         plan_answer.show(plan_answer.Options(*given, units), as_json=as_json, status=status)

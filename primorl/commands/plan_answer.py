@@ -102,11 +102,17 @@ class Settings:
         ledger, partitions, account = begun_ledger(self.params), None, Account(())
         with nullcontext() if ledger is None else closing(ledger):
             missing = missing_charges(ledger)
-            if PUBLIC.is_dir() and UNITS.exists() and (ledger is not None or (home() / SECRET).exists()):
+            if (
+                PUBLIC.is_dir()
+                and UNITS.exists()
+                and (ledger is not None or (home() / SECRET).exists())
+            ):
                 partitions = Partitions.read(PARTITIONS, ledger)
                 account = partitions.account
             elif ledger is not None and self.manifest is not None and UNITS.exists():
-                check_secret(self.manifest, PARTITIONS)  # under another one the ledger would recognise nobody
+                check_secret(
+                    self.manifest, PARTITIONS
+                )  # under another one the ledger would recognise nobody
                 version = dataset_version(self.manifest, PARTITIONS)
                 ledger.check_published(self.manifest.info.dataset, version)
                 account = ledger.account(version)
@@ -133,10 +139,18 @@ class Settings:
         They are fitted to a target ε that an option gives, but where the noise is that of ``params.yaml``.
         """
         params, manifest, target = self.params, self.manifest, self.options.target_epsilon
-        if params is None or manifest is None or manifest.info.dataset != params.dataset or not PUBLIC.is_dir():
+        if (
+            params is None
+            or manifest is None
+            or manifest.info.dataset != params.dataset
+            or not PUBLIC.is_dir()
+        ):
             return None
         if target is not None and self.options.solve != "rounds":
-            params = replace(params, privacy=replace(params.privacy, target_epsilon=target, noise_multiplier=None))
+            params = replace(
+                params,
+                privacy=replace(params.privacy, target_epsilon=target, noise_multiplier=None),
+            )
         return fitted(params, manifest, self.public)
 
     @cached_property
@@ -162,11 +176,15 @@ class Settings:
         number = getattr(self.options, name)
         option = f"--{name.replace('_', '-')}"
         if number is None and self.params is None:
-            raise PipelineError(f"{option}: not given, and there is no {PARAMS} here to take it from; give it")
+            raise PipelineError(
+                f"{option}: not given, and there is no {PARAMS} here to take it from; give it"
+            )
         if number is None:
             number = self.in_params(name)
         if number is None:
-            raise PipelineError(f"{option}: not given, and privacy.{name} in {PARAMS} is null; give it")
+            raise PipelineError(
+                f"{option}: not given, and privacy.{name} in {PARAMS} is null; give it"
+            )
         return number
 
     def in_params(self, name: str) -> Any:
@@ -193,7 +211,11 @@ class Settings:
     def no_guarantee(self) -> bool:
         """Whether the noise is that of ``params.yaml``, and its variant gives no guarantee."""
         options = self.options
-        asked = (options.noise_multiplier, options.target_epsilon, options.solve) != (None, None, None)
+        asked = (options.noise_multiplier, options.target_epsilon, options.solve) != (
+            None,
+            None,
+            None,
+        )
         return self.params is not None and not asked and self.params.dynamics.variant != "private"
 
     @property
@@ -220,7 +242,9 @@ def asked_for(settings: Settings) -> tuple[Training, float]:
     target_given = options.solve is not None or options.target_epsilon is not None
     if options.solve == "rounds":
         if options.rounds is not None:
-            raise PipelineError("--rounds: found with --solve rounds, which looks for them; leave one of the two out")
+            raise PipelineError(
+                "--rounds: found with --solve rounds, which looks for them; leave one of the two out"
+            )
     elif target_given and options.noise_multiplier is not None:
         raise PipelineError(
             "--noise-multiplier: found where the one for a target is looked for; leave it out, or look for the rounds "
@@ -230,15 +254,25 @@ def asked_for(settings: Settings) -> tuple[Training, float]:
         raise PipelineError(
             f"--noise-multiplier, --target-epsilon: neither is given, and there is no {PARAMS} here; give one"
         )
-    q, delta, queries = settings.needed("sampling_probability"), settings.needed("delta"), settings.queries
+    q, delta, queries = (
+        settings.needed("sampling_probability"),
+        settings.needed("delta"),
+        settings.queries,
+    )
     z = options.noise_multiplier
     if options.solve == "rounds":
         target = settings.needed("target_epsilon")
         if z is None and params is not None and params.privacy.target_epsilon is not None:
-            own = (params.privacy.delta, settings.in_params("sampling_probability"), settings.in_params("rounds"))
+            own = (
+                params.privacy.delta,
+                settings.in_params("sampling_probability"),
+                settings.in_params("rounds"),
+            )
             z = _noise_for(params.privacy.target_epsilon, *own, queries)
         z = z or float(settings.needed("noise_multiplier"))
-        rounds = _solved("the noise multiplier", target, partial(solve_rounds, target, delta, q, z, queries))
+        rounds = _solved(
+            "the noise multiplier", target, partial(solve_rounds, target, delta, q, z, queries)
+        )
         return Training(q, z, rounds, queries), delta
     rounds = settings.needed("rounds")
     if z is None and params is not None and not target_given:
@@ -260,10 +294,14 @@ def _as_trained(settings: Settings, params: Params, manifest: Manifest) -> tuple
     check_clone(params, manifest)
     plan = make_plan(chosen, manifest)
     queries = tuple(query.noise_multiplier for query in plan.queries)
-    return Training(plan.sampling_probability, plan.noise_multiplier, plan.rounds, queries), plan.delta
+    return Training(
+        plan.sampling_probability, plan.noise_multiplier, plan.rounds, queries
+    ), plan.delta
 
 
-def _noise_for(target: float, delta: float, q: float, rounds: int, queries: tuple[float, ...]) -> float:
+def _noise_for(
+    target: float, delta: float, q: float, rounds: int, queries: tuple[float, ...]
+) -> float:
     solve = partial(solve_noise_multiplier, target, delta, q, rounds, queries)
     return _solved("lower sampling probability or rounds", target, solve)
 
@@ -272,7 +310,9 @@ def _solved(otherwise: str, target: float, solve: Callable[[], T]) -> T:
     try:
         return solve()
     except ValueError as impossible:
-        raise PipelineError(f"--target-epsilon: found {target:.12g}: {impossible}; raise it, or {otherwise}") from None
+        raise PipelineError(
+            f"--target-epsilon: found {target:.12g}: {impossible}; raise it, or {otherwise}"
+        ) from None
 
 
 def show(options: Options, *, as_json: bool, status: Status | None) -> None:
@@ -295,7 +335,10 @@ def _as_json(settings: Settings) -> dict[str, Any]:
     }
     answer = {
         "private": not settings.no_guarantee,
-        **{name: None if settings.no_guarantee else finite(number) for name, number in numbers.items()},
+        **{
+            name: None if settings.no_guarantee else finite(number)
+            for name, number in numbers.items()
+        },
         **asdict(training),
         "delta": delta,
         "neighboring_relation": RELATION_NAME,
@@ -356,7 +399,11 @@ def _fit_lines(settings: Settings, fit: Fit, manifest: Manifest) -> Iterator[str
         yield f"  fitted to public facts of the data: {said}"
     for stop in settings.objections.stops:
         yield f"  can it learn? no: {stop}"
-    if not settings.objections.stops and settings.run is not None and settings.run[0].privacy.train_on == "private":
+    if (
+        not settings.objections.stops
+        and settings.run is not None
+        and settings.run[0].privacy.train_on == "private"
+    ):
         yield f"  can it learn? {fit.answer.replace('_', ' ')}: {fit.reason}"
     for warning in settings.objections.warnings:
         yield f"  warning: {warning}"
@@ -390,7 +437,11 @@ def _with_others(bill: Bill) -> str:
 
 def _today_line(bill: Bill) -> str | None:
     """Foretell the noise in today's mean return, which grows with its bounds; None: not asked, or not known yet."""
-    manifest, asked, reward = bill.manifest, bill.params.evaluation.private, bill.params.chosen.bounds.reward
+    manifest, asked, reward = (
+        bill.manifest,
+        bill.params.evaluation.private,
+        bill.params.chosen.bounds.reward,
+    )
     event = next((each.event for each in bill.charges if each.question == "behaviour"), None)
     if manifest is None or not isinstance(event, dp_event.GaussianDpEvent):
         return None
@@ -404,7 +455,9 @@ def _today_line(bill: Bill) -> str | None:
         low, high, origin = min(low, 0.0), max(high, 0.0), ", those of the reward times the horizon"
     else:
         low, high = asked.return_bounds
-    deviation = event.noise_multiplier * (high - low) / 2 / math.sqrt(MEAN_SHARE) / manifest.private_units
+    deviation = (
+        event.noise_multiplier * (high - low) / 2 / math.sqrt(MEAN_SHARE) / manifest.private_units
+    )
     return (
         f"  today's mean return will be known to ± {1.96 * deviation:.3g} at best, as its bounds are "
         f"{low:g} to {high:g}{origin}: declare the narrowest that you know without the rows "
@@ -416,12 +469,18 @@ def _online_line(params: Params) -> str:
     from primorl.paid.arrivals import Arrivals, whose_account
 
     asked, arrivals = params.online, Arrivals.of(params)
-    each = "no guarantee" if asked.target_epsilon is None else f"ε {at_most(asked.target_epsilon, 4)} for each"
+    each = (
+        "no guarantee"
+        if asked.target_epsilon is None
+        else f"ε {at_most(asked.target_epsilon, 4)} for each"
+    )
     whose = whose_account(shared=arrivals.shared)
     return f"online: {arrivals.people} users in {len(arrivals.cohorts)} cohorts of {asked.cohort}, {each}; {whose}"
 
 
-def _ledger_lines(settings: Settings, bill: Bill, training: Training, status: Status | None) -> Iterator[str]:
+def _ledger_lines(
+    settings: Settings, bill: Bill, training: Training, status: Status | None
+) -> Iterator[str]:
     params, known = bill.params, settings.known
     for charge in known.missing:
         yield f"warning: {charge.says}, so more may be spent than is known here; `primorl ledger verify` says more"
@@ -440,7 +499,9 @@ def _ledger_lines(settings: Settings, bill: Bill, training: Training, status: St
     if changed & MAKE_DATA:
         yield f"  {UNKNOWN}"
     elif settings.run is not None:
-        if known.partitions is not None and (bill.account.entries or params.privacy.train_on == "public"):
+        if known.partitions is not None and (
+            bill.account.entries or params.privacy.train_on == "public"
+        ):
             bill = bill.mark_paid(known.partitions, partial(same_questions, changed))
         yield _next_line(bill)
     if bill.budget is None:
@@ -467,7 +528,9 @@ def _budget_lines(bill: Bill, budget: Budget, training: Training) -> Iterator[st
     if not bill.unpaid:
         return
     if bill.fits:
-        what = "this run fits: with it" if len(bill.unpaid) == 1 else "this run fits: with all of it"
+        what = (
+            "this run fits: with it" if len(bill.unpaid) == 1 else "this run fits: with all of it"
+        )
         yield f"  {what} ε {at_most(bill.after, 4)} in all (ε compose, they do not add)"
     elif bill.model.paid:
         yield (

@@ -11,21 +11,31 @@ from primorl.base.errors import PipelineError
 from primorl.base.paths import PARAMS, SELECTION
 from primorl.commands.terminal import VoidOk, flag, given_path, option, path_option
 
-_Policy = Annotated[Path | None, path_option("DIR", "Folder of the policy.  [default: the recommended one]")]
+_Policy = Annotated[
+    Path | None, path_option("DIR", "Folder of the policy.  [default: the recommended one]")
+]
 _AgainstAdvice = Annotated[
-    bool, flag("--against-advice", "Use the policy that --policy names although its run advises against it.")
+    bool,
+    flag(
+        "--against-advice",
+        "Use the policy that --policy names although its run advises against it.",
+    ),
 ]
 
 
 def select(
     folders: Annotated[
-        list[Path] | None, typer.Argument(metavar="DIR…", parser=given_path, help="Folders of policies.")
+        list[Path] | None,
+        typer.Argument(metavar="DIR…", parser=given_path, help="Folders of policies."),
     ] = None,
     seeds: Annotated[bool, flag("--seeds", "The policies of all seeds.")] = False,
     epsilon: Annotated[float, option("ε", "Of the choice.", min=1e-3, max=100.0)] = 0.2,
     estimator: Annotated[
         str,
-        option("NAME", "model: its value at the units' first states; corrected: and the model's errors on their rows."),
+        option(
+            "NAME",
+            "model: its value at the units' first states; corrected: and the model's errors on their rows.",
+        ),
     ] = "corrected",
     as_json: Annotated[bool, flag("--json", "Print reports/selection.json.")] = False,
 ) -> None:
@@ -51,7 +61,9 @@ def select(
     if bool(folders) == seeds:
         raise PipelineError("select: name folders, or give --seeds")
     if estimator not in selection.ESTIMATORS:
-        raise PipelineError(f"--estimator: found {estimator!r}, allowed are {', '.join(selection.ESTIMATORS)}")
+        raise PipelineError(
+            f"--estimator: found {estimator!r}, allowed are {', '.join(selection.ESTIMATORS)}"
+        )
     checked = params.load(PARAMS)
     candidates = selection.of_seeds(checked) if seeds else selection.of_folders(folders or [])
     with tracking.stage_run("select", checked) as run:
@@ -69,18 +81,26 @@ def predict(
     policy: _Policy = None,
     against_advice: _AgainstAdvice = False,
     keep: Annotated[
-        list[str] | None, option("COLUMN", "A column of the observations to carry over; may be repeated.")
+        list[str] | None,
+        option("COLUMN", "A column of the observations to carry over; may be repeated."),
     ] = None,
     decimal_point: Annotated[
-        Literal[".", ","], typer.Option(help="The decimal mark of a CSV's numbers; thousands have none.")
+        Literal[".", ","],
+        typer.Option(help="The decimal mark of a CSV's numbers; thousands have none."),
     ] = ".",
     trajectory: Annotated[
         list[str] | None,
-        option("COLUMN", "Which trajectory a row is of; repeat it if several columns tell. With --step."),
+        option(
+            "COLUMN",
+            "Which trajectory a row is of; repeat it if several columns tell. With --step.",
+        ),
     ] = None,
     step: Annotated[
         str | None,
-        option("COLUMN", "A number or time that ascends within a trajectory, to find the time between rows."),
+        option(
+            "COLUMN",
+            "A number or time that ascends within a trajectory, to find the time between rows.",
+        ),
     ] = None,
 ) -> None:
     """Write a policy's actions for a table of observations, a row each, in the same order.
@@ -103,11 +123,15 @@ def predict(
     from primorl.use.prediction import predict
 
     if bool(trajectory) != bool(step):
-        raise PipelineError("--trajectory, --step: found one without the other; allowed are both, or neither; add it")
+        raise PipelineError(
+            "--trajectory, --step: found one without the other; allowed are both, or neither; add it"
+        )
     folder = chosen(policy, against_advice=against_advice)
     by = RowOrder(tuple(trajectory), step) if trajectory and step else None
     loaded = read_policy(folder)
-    rows, abstained = predict(loaded, observations, out, keep=keep or (), decimal_point=decimal_point, by=by)
+    rows, abstained = predict(
+        loaded, observations, out, keep=keep or (), decimal_point=decimal_point, by=by
+    )
     print(f"{out}: {rows} rows, actions of {folder}{label(folder)}")
     print(f"abstained: {abstained} of {rows} rows, which have no action", file=sys.stderr)
 
@@ -142,7 +166,11 @@ def export(
     loaded, stated = read_policy(folder), Statement.read(folder)
     stated = check_origin(folder, stated, void_ok=void_ok, against_advice=against_advice)
     rows, difference = onnx_file.export(loaded, stated, out, recommendation=described(folder))
-    of = "of the actions differ" if loaded.discrete_actions else "of an action's range is the largest difference"
+    of = (
+        "of the actions differ"
+        if loaded.discrete_actions
+        else "of an action's range is the largest difference"
+    )
     print(f"{out}: opset {onnx_file.OPSET}; checked on {rows} observations: {difference:.2g} {of}")
     print(guarantee(stated.to_json()))
     if CHOSEN in stated.public_assumptions:
@@ -151,7 +179,10 @@ def export(
 
 def release(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", parser=given_path, help="The bundle's folder: new, empty or a bundle.")
+        Path,
+        typer.Argument(
+            metavar="DIR", parser=given_path, help="The bundle's folder: new, empty or a bundle."
+        ),
     ],
     check: Annotated[bool, flag("--check", "Make nothing; check the bundle in DIR.")] = False,
     void_ok: VoidOk = False,
@@ -160,8 +191,12 @@ def release(
         option("FOLDER", "The policy to release.  [default: the recommended one]"),
     ] = None,
     against_advice: _AgainstAdvice = False,
-    sign: Annotated[Path | None, path_option("FILE", "Sign with this private Ed25519 key (PEM).")] = None,
-    key: Annotated[Path | None, path_option("FILE", "With --check: the signer's public key (PEM).")] = None,
+    sign: Annotated[
+        Path | None, path_option("FILE", "Sign with this private Ed25519 key (PEM).")
+    ] = None,
+    key: Annotated[
+        Path | None, path_option("FILE", "With --check: the signer's public key (PEM).")
+    ] = None,
 ) -> None:
     """Make the bundle that may leave, or check one that came.
 
@@ -188,9 +223,13 @@ def release(
     if check and (policy is not None or against_advice):
         raise PipelineError("--policy, --against-advice: found with --check, allowed without it")
     if sign is not None and check:
-        raise PipelineError("--sign: found with --check, allowed without it; --key FILE verifies a signature")
+        raise PipelineError(
+            "--sign: found with --check, allowed without it; --key FILE verifies a signature"
+        )
     if key is not None and not check:
-        raise PipelineError("--key: found without --check, allowed with it; --sign FILE signs a bundle")
+        raise PipelineError(
+            "--key: found without --check, allowed with it; --sign FILE signs a bundle"
+        )
     online = build.is_online(directory) if check else policy == "models/online"
     if check and online:
         promise = guarantee(build.check_online(directory, void_ok=void_ok, key=key).to_json())
@@ -198,7 +237,9 @@ def release(
         bundle.check(directory, void_ok=void_ok, key=key)
         promise = promised(directory)
     elif policy == "models/online":
-        stated = build.release_online(directory, params.load_reading(PARAMS), void_ok=void_ok, sign=sign)
+        stated = build.release_online(
+            directory, params.load_reading(PARAMS), void_ok=void_ok, sign=sign
+        )
         promise = guarantee(stated.to_json())
     else:
         release(
@@ -215,9 +256,19 @@ def release(
     if not check and not online and (words := label(directory / "policy")):
         print(f"its policy is {PolicyConfig.read(directory / 'policy').policy}{words}")
     if check and online:
-        print("not checked: whether a ledger has its charge, and whether it began with an offline policy that it hides")
+        print(
+            "not checked: whether a ledger has its charge, and whether it began with an offline policy that it hides"
+        )
     if check and key is not None:
-        print(f"signed by the owner of {key}; not checked: the returns that the cards quote, and texts of people")
+        print(
+            f"signed by the owner of {key}; not checked: the returns that the cards quote, and texts of people"
+        )
     elif check:
-        signed = f" ({SIGNATURE} was not verified: --key FILE does that)" if (directory / SIGNATURE).exists() else ""
-        print(f"not checked: the returns that the cards quote, texts of people, and who made the bundle{signed}")
+        signed = (
+            f" ({SIGNATURE} was not verified: --key FILE does that)"
+            if (directory / SIGNATURE).exists()
+            else ""
+        )
+        print(
+            f"not checked: the returns that the cards quote, texts of people, and who made the bundle{signed}"
+        )

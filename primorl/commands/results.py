@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 
 def summary(
-    as_json: AsJson = False, links: Annotated[bool, flag("--links", "Tell where report and MLflow's run are.")] = False
+    as_json: AsJson = False,
+    links: Annotated[bool, flag("--links", "Tell where report and MLflow's run are.")] = False,
 ) -> None:
     """Show the results of the last run.
 
@@ -119,7 +120,9 @@ def _online_row() -> str:
     """Write the result of online learning as one more row; empty where no users were met."""
     from primorl.evaluate.summary import OnlineSummary
 
-    found = OnlineSummary.read(ONLINE_METRICS) if ONLINE_METRICS.exists() else OnlineSummary(met=False)
+    found = (
+        OnlineSummary.read(ONLINE_METRICS) if ONLINE_METRICS.exists() else OnlineSummary(met=False)
+    )
     if not found.met:
         return ""
     low, high = found.return_ci95 or (0.0, 0.0)
@@ -135,7 +138,9 @@ def other_files(summary: "Summary") -> str | None:
 
 
 def runs(
-    max_epsilon: Annotated[float | None, typer.Option(help="Only private results with at most this ε, from 0.")] = None,
+    max_epsilon: Annotated[
+        float | None, typer.Option(help="Only private results with at most this ε, from 0.")
+    ] = None,
     sweeps: Annotated[bool, flag("--sweeps", "List the trials of sweeps as well.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -158,10 +163,15 @@ def runs(
     from primorl.tracking.store import results
 
     if max_epsilon is not None and not (math.isfinite(max_epsilon) and max_epsilon >= 0):
-        raise PipelineError(f"--max-epsilon: found {max_epsilon:g}; allowed is a finite number from 0; give one")
+        raise PipelineError(
+            f"--max-epsilon: found {max_epsilon:g}; allowed is a finite number from 0; give one"
+        )
     found = results(params.load(), most_epsilon=max_epsilon, sweeps=sweeps)
     if as_json:
-        rows = [asdict(each) | {"finished": each.finished.isoformat(timespec="seconds")} for each in found]
+        rows = [
+            asdict(each) | {"finished": each.finished.isoformat(timespec="seconds")}
+            for each in found
+        ]
         print(json.dumps(rows, indent=2, allow_nan=False))
     else:
         print(_table(found) if found else "no results")
@@ -178,26 +188,35 @@ def _table(found: "list[Result]") -> str:
     columns["in all"] = ["–" if each.spent is None else at_most(each.spent) for each in found]
     columns["value"] = ["–" if each.value is None else f"{each.value:.4g}" for each in found]
     columns["95% interval"] = [
-        "" if each.low is None or each.high is None else f"{each.low:.4g} to {each.high:.4g}" for each in found
+        "" if each.low is None or each.high is None else f"{each.low:.4g} to {each.high:.4g}"
+        for each in found
     ]
     columns["by"] = [each.by for each in found]
     columns["advice"] = [(each.advice or "").replace("_", " ") for each in found]
     columns["when"] = [f"{each.finished:%m-%d %H:%M}" for each in found]
-    columns["changed"] = [", ".join(f"{short[key]}={value}" for key, value in each.settings.items()) for each in found]
+    columns["changed"] = [
+        ", ".join(f"{short[key]}={value}" for key, value in each.settings.items()) for each in found
+    ]
     shown = {header: cells for header, cells in columns.items() if any(cells)}
     rows = list(zip(*shown.values(), strict=True))
-    return rendered(tuple(shown), rows, right=("ε", "δ", "in all", "value"), cut=("result", "changed"))
+    return rendered(
+        tuple(shown), rows, right=("ε", "δ", "in all", "value"), cut=("result", "changed")
+    )
 
 
 def _short_names(found: "list[Result]") -> dict[str, str]:
     """Name settings by the last part of their keys, or by the whole key where two end alike."""
     keys = {key for each in found for key in each.settings}
     ends = [key.rpartition(".")[2] for key in keys]
-    return {key: end if ends.count(end) == 1 else key for key in keys if (end := key.rpartition(".")[2])}
+    return {
+        key: end if ends.count(end) == 1 else key for key in keys if (end := key.rpartition(".")[2])
+    }
 
 
 def report(
-    out: Annotated[Path | None, path_option("FILE", "The page to write.  [default: reports/latest.html]")] = None,
+    out: Annotated[
+        Path | None, path_option("FILE", "The page to write.  [default: reports/latest.html]")
+    ] = None,
 ) -> None:
     """Write the report of the last run, with what was spent since and the other results.
 

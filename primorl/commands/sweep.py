@@ -13,10 +13,16 @@ if TYPE_CHECKING:
 
 
 def sweep(
-    file: Annotated[Path, typer.Argument(metavar="FILE", parser=given_path, help="The sweep, a YAML file.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", parser=given_path, help="The sweep, a YAML file.")
+    ],
     plan: Annotated[bool, flag("--plan", "Say what it would charge; run nothing.")] = False,
-    rows: Annotated[Path | None, path_option("OUT", "Write finished trials to OUT.csv or OUT.parquet.")] = None,
-    workers: Annotated[int | None, option("N", "Trials at a time.  [default: cores / compute.threads]", min=1)] = None,
+    rows: Annotated[
+        Path | None, path_option("OUT", "Write finished trials to OUT.csv or OUT.parquet.")
+    ] = None,
+    workers: Annotated[
+        int | None, option("N", "Trials at a time.  [default: cores / compute.threads]", min=1)
+    ] = None,
 ) -> None:
     """Run the stages after partition for many settings, each in a folder of its own.
 
@@ -61,7 +67,9 @@ def _table(sweep: "Sweep", rows: "list[Row]") -> str:
         found = (row.first("return_mean", "model_value"), row.first("normalized_score"))
         values = ["" if value is None else f"{value:.4g}" for value in found]
         epsilon = at_most(row.summary.get("epsilon"), 4) if row.summary else ""
-        lines.append((row.trial, row.case or "", *varied, *values, epsilon, f"{row.seconds:.0f}", row.status))
+        lines.append(
+            (row.trial, row.case or "", *varied, *values, epsilon, f"{row.seconds:.0f}", row.status)
+        )
     columns = ("trial", "case", *heads, "return", "score", "ε", "seconds", "")
     table = rendered(columns, lines, right=columns[2:-1], cut=("trial", "case", *heads))
     unfinished = [f"{row.trial} {row.status}: {one_line(row.error)}" for row in rows if row.error]

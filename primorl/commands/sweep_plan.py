@@ -103,9 +103,15 @@ def _table(sweep: Sweep, found: list[_Planned]) -> str:
     for each in found:
         varied = [str(each.trial.settings.get(key, "")) for key in sweep.keys]
         numbers = ["-" if number is None else at_most(number, 4) for number in each.numbers]
-        charges = "finished" if each.finished else f"{len(each.charges)} new" if each.charges else "paid"
-        cells.append((each.trial.name, each.trial.case or "", *varied, *numbers, each.can_learn, charges))
-    return rendered(columns, cells, right=columns[2:-2], cut=("trial", "case", *heads, "can it learn?"))
+        charges = (
+            "finished" if each.finished else f"{len(each.charges)} new" if each.charges else "paid"
+        )
+        cells.append(
+            (each.trial.name, each.trial.case or "", *varied, *numbers, each.can_learn, charges)
+        )
+    return rendered(
+        columns, cells, right=columns[2:-2], cut=("trial", "case", *heads, "can it learn?")
+    )
 
 
 def _total(found: list[_Planned], partitions: Partitions, account: Account) -> Iterator[str]:
@@ -113,7 +119,9 @@ def _total(found: list[_Planned], partitions: Partitions, account: Account) -> I
     checked = params.load()
     delta = checked.privacy.budget.delta
     charges = {name: event for each in found for name, event in each.charges.items()}
-    private = [event for event in charges.values() if not isinstance(event, dp_event.NonPrivateDpEvent)]
+    private = [
+        event for event in charges.values() if not isinstance(event, dp_event.NonPrivateDpEvent)
+    ]
     open_ended = len(charges) - len(private)
     waiting = sum(not each.finished for each in found)
     yield f"{len(found)} trials, {waiting} to run; {len(charges)} new charges"
@@ -130,6 +138,8 @@ def _total(found: list[_Planned], partitions: Partitions, account: Account) -> I
         yield "  budget: none (privacy.budget.epsilon is null)"
         return
     counts = range(1, len(private) + 1)
-    fitting = bisect_left(counts, True, key=lambda count: not account.fits_all(private[:count], budget))
+    fitting = bisect_left(
+        counts, True, key=lambda count: not account.fits_all(private[:count], budget)
+    )
     left = left_of(budget.epsilon, spent)
     yield f"  budget: ε {at_most(budget.epsilon, 6)}, left {left}; the first {fitting} of {len(private)} charges fit"

@@ -17,13 +17,17 @@ _GAP, _LEAST = 2, 3  # columns between cells, and of a cell that is cut
 _called_from = Path()
 
 
-def add_command(app: typer.Typer, name: str, function: Callable[..., None], examples: str = "") -> None:
+def add_command(
+    app: typer.Typer, name: str, function: Callable[..., None], examples: str = ""
+) -> None:
     """Add a command. Its help is the function's docstring and ``examples``; examples are not wrapped."""
     text = f"{inspect.getdoc(function)}\n\n{examples}"
     app.command(name, help=text.replace("Examples:\n", "\b\nExamples:\n").rstrip())(function)
 
 
-def add_group(app: typer.Typer, name: str, about: str, examples: str, *functions: Callable[..., None]) -> None:
+def add_group(
+    app: typer.Typer, name: str, about: str, examples: str, *functions: Callable[..., None]
+) -> None:
     """Add a group of commands, each named as its function is; all of them show the same examples."""
     group = typer.Typer(help=f"{about}\n\n\b\n{examples}")
     for function in functions:
@@ -49,7 +53,9 @@ def path_option(metavar: str, about: str) -> Any:
 MOST_ROUNDS = 1_000_000
 """Rounds that `primorl plan` accounts at most."""
 AsJson: TypeAlias = Annotated[bool, flag("--json", "Print JSON.")]
-VoidOk: TypeAlias = Annotated[bool, flag("--void-ok", "Go on although the statement says not to rely on it.")]
+VoidOk: TypeAlias = Annotated[
+    bool, flag("--void-ok", "Go on although the statement says not to rely on it.")
+]
 
 
 @contextlib.contextmanager
@@ -70,7 +76,9 @@ def given_path(text: str) -> Path:
     return path.relative_to(here) if path.is_relative_to(here) else path
 
 
-def number(kind: type[int] | type[float], fits: Callable[[float], bool], allowed: str) -> Callable[[str], Any]:
+def number(
+    kind: type[int] | type[float], fits: Callable[[float], bool], allowed: str
+) -> Callable[[str], Any]:
     """Make a parser of numbers of ``kind`` that satisfy ``fits``; ``allowed`` says which, for the error."""
 
     def parse(text: str) -> float:
@@ -86,7 +94,11 @@ def number(kind: type[int] | type[float], fits: Callable[[float], bool], allowed
 
 
 def rendered(
-    headers: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[str] = (), cut: Iterable[str] = ()
+    headers: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: Iterable[str] = (),
+    cut: Iterable[str] = (),
 ) -> str:
     """A table as text: columns aligned, wrapped and coloured only if stdout is a terminal.
 
@@ -104,7 +116,9 @@ def rendered(
     console = Console(width=None if sys.stdout.isatty() else _UNLIMITED, highlight=False)
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     numbers, cells, giving = set(right), list(rows), set(cut)
-    widths = [max(cell_len(text) for text in column) for column in zip(headers, *cells, strict=True)]
+    widths = [
+        max(cell_len(text) for text in column) for column in zip(headers, *cells, strict=True)
+    ]
     room = console.width - _GAP * len(headers)
     which = [number for number, header in enumerate(headers) if header in giving]
     while which and sum(widths) > room and max(widths[number] for number in which) > _LEAST:
@@ -112,7 +126,13 @@ def rendered(
     for number, header in enumerate(headers):
         justify: Literal["right", "left"] = "right" if header in numbers else "left"
         if number in which:
-            table.add_column(Text(header), justify=justify, overflow="ellipsis", no_wrap=True, width=widths[number])
+            table.add_column(
+                Text(header),
+                justify=justify,
+                overflow="ellipsis",
+                no_wrap=True,
+                width=widths[number],
+            )
         else:
             table.add_column(Text(header), justify=justify, overflow="fold", no_wrap=bool(which))
     for row in cells:

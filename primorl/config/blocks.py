@@ -67,7 +67,8 @@ def _kind_of_public(value: Any) -> str:
 
 
 PublicUnits = Annotated[
-    Annotated[PublicColumn, Tag("by column")] | Annotated[PublicFile, Tag("by file")], Discriminator(_kind_of_public)
+    Annotated[PublicColumn, Tag("by column")] | Annotated[PublicFile, Tag("by file")],
+    Discriminator(_kind_of_public),
 ]
 
 
@@ -135,13 +136,17 @@ class Privacy(Block):
     draw: NaturalInt
 
     def __post_init__(self) -> None:
-        _one_of_two("target_epsilon", self.target_epsilon, "noise_multiplier", self.noise_multiplier)
+        _one_of_two(
+            "target_epsilon", self.target_epsilon, "noise_multiplier", self.noise_multiplier
+        )
 
 
 def _one_of_two(first: str, a: object, second: str, b: object) -> None:
     if (a is None) == (b is None):
         found = "neither" if a is None else "both"
-        raise ValueError(f"found {found} of {first} and {second}; give exactly one and set the other to null or auto")
+        raise ValueError(
+            f"found {found} of {first} and {second}; give exactly one and set the other to null or auto"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,7 +202,11 @@ class Behaviour(Block):
         paid for.
         """
         network = self.hidden, self.log_variance_bounds
-        return None if self.target_epsilon is None or network == FIRST_CLONE else [list(part) for part in network]
+        return (
+            None
+            if self.target_epsilon is None or network == FIRST_CLONE
+            else [list(part) for part in network]
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +222,8 @@ class Policy(SacConfig, Block):
 
 
 ReturnBounds = Annotated[
-    Annotated[Literal["public"], Tag("word")] | Annotated[Range, Tag("numbers")], Discriminator(word_or_numbers)
+    Annotated[Literal["public"], Tag("word")] | Annotated[Range, Tag("numbers")],
+    Discriminator(word_or_numbers),
 ]
 
 

@@ -108,7 +108,9 @@ def keys_of(value: Any) -> Iterable[str]:
 
 def _kind_of_action(value: Any) -> str:
     keys = keys_of(value)
-    return next((f"by {key}" for key in ("categories", "count") if key in keys), "by columns")  # tags that are no keys
+    return next(
+        (f"by {key}" for key in ("categories", "count") if key in keys), "by columns"
+    )  # tags that are no keys
 
 
 def _kind_of_observation(value: Any) -> str:
@@ -148,15 +150,25 @@ class TabularColumns(Block):
     behaviour_probability: Column | None = None
 
     def __post_init__(self) -> None:
-        if self.next_observation is not None and len(self.next_observation) != len(self.observation):
-            raise ValueError("next_observation must be null or name one column for each entry of observation")
+        if self.next_observation is not None and len(self.next_observation) != len(
+            self.observation
+        ):
+            raise ValueError(
+                "next_observation must be null or name one column for each entry of observation"
+            )
         elapsed = [entry.elapsed for entry in self.observation if isinstance(entry, Elapsed)]
         carried = [entry for entry in self.observation if isinstance(entry, Carried)]
         if (elapsed or carried) and self.next_observation is not None:
-            raise ValueError("observation has an entry with elapsed or carried, so next_observation must be null")
+            raise ValueError(
+                "observation has an entry with elapsed or carried, so next_observation must be null"
+            )
         if len(elapsed) > 1 or any(name in self.observation for name in elapsed):
-            raise ValueError("observation may have one entry with elapsed, under a name that no column there has")
+            raise ValueError(
+                "observation may have one entry with elapsed, under a name that no column there has"
+            )
         named = [*elapsed, *(name for name in self.observation if isinstance(name, str))]
         named += [name for entry in carried for name in (entry.carried, entry.age)]
         if carried and len(set(named)) < len(named):
-            raise ValueError("observation has one name twice; a carried column also makes a dimension COLUMN_age")
+            raise ValueError(
+                "observation has one name twice; a carried column also makes a dimension COLUMN_age"
+            )

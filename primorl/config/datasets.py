@@ -67,7 +67,11 @@ class TabularOptions(Block):
                 "trajectory_ids: per_unit needs columns.unit; name that column; or, where every trajectory is a unit, "
                 "set global, and let columns.trajectory name a column in which no two trajectories have the same id"
             )
-        if self.end == "flags" and self.columns.terminated is None and self.columns.truncated is None:
+        if (
+            self.end == "flags"
+            and self.columns.terminated is None
+            and self.columns.truncated is None
+        ):
             raise ValueError(
                 "found no end flags: columns.terminated and columns.truncated are null; name one, or set end to "
                 "last_row (every recording was cut there), outcome (it ended there) or horizon (the declared step "
@@ -130,7 +134,9 @@ class MinariOptions(Block):
     def __post_init__(self) -> None:
         ids = [part.id for part in self.parts]
         if len(set(ids)) < len(ids):
-            raise ValueError("an id is given twice; name each once, with the filter that keeps all its episodes")
+            raise ValueError(
+                "an id is given twice; name each once, with the filter that keeps all its episodes"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +150,9 @@ class D4rlOptions(Block):
     def __post_init__(self) -> None:
         if (self.file is None) == (self.name is None):
             found = "neither" if self.file is None else "both"
-            raise ValueError(f"found {found} of file and name; give exactly one and set the other to null")
+            raise ValueError(
+                f"found {found} of file and name; give exactly one and set the other to null"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,8 +185,12 @@ class DeclaredBounds(Block):
     high: tuple[Finite, ...]
 
     def __post_init__(self) -> None:
-        if len(self.low) != len(self.high) or any(a >= b for a, b in zip(self.low, self.high, strict=False)):
-            raise ValueError("low and high must have the same length, and low < high in every dimension")
+        if len(self.low) != len(self.high) or any(
+            a >= b for a, b in zip(self.low, self.high, strict=False)
+        ):
+            raise ValueError(
+                "low and high must have the same length, and low < high in every dimension"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,11 +198,13 @@ class Bounds(Block):
     """Public bounds of model states and rewards."""
 
     observation: Annotated[
-        Annotated[Literal["space", "public"], Tag("word")] | Annotated[DeclaredBounds, Tag("numbers")],
+        Annotated[Literal["space", "public"], Tag("word")]
+        | Annotated[DeclaredBounds, Tag("numbers")],
         Discriminator(word_or_numbers),
     ]
     reward: Annotated[
-        Annotated[Literal["public"], Tag("word")] | Annotated[Range, Tag("numbers")], Discriminator(word_or_numbers)
+        Annotated[Literal["public"], Tag("word")] | Annotated[Range, Tag("numbers")],
+        Discriminator(word_or_numbers),
     ]
 
 
@@ -333,7 +347,9 @@ class TabularDataset(DatasetCommon):
             raise ValueError(
                 "unit must be the column that options.columns.unit names, or trajectory where that is null"
             )
-        if isinstance(action, BoxActions) and (action.low is None) != (self.environment is not None):
+        if isinstance(action, BoxActions) and (action.low is None) != (
+            self.environment is not None
+        ):
             raise ValueError(
                 "options.columns.action.low and high must be declared where environment is null, and be null where an "
                 "environment declares them"
@@ -341,7 +357,9 @@ class TabularDataset(DatasetCommon):
         if self.options.end == "horizon" and self.horizon is None:
             raise ValueError("options.end: horizon needs a horizon")
         if self.options.end == "outcome" and self.termination == "none":
-            raise ValueError("options.end: outcome means that trajectories terminate; set termination: learned")
+            raise ValueError(
+                "options.end: outcome means that trajectories terminate; set termination: learned"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -356,9 +374,13 @@ class MedsDataset(DatasetCommon):
 
     def __post_init__(self) -> None:
         if self.bounds.observation != "space":
-            raise ValueError("bounds.observation must be space: options.observation says low, high and most")
+            raise ValueError(
+                "bounds.observation must be space: options.observation says low, high and most"
+            )
         if (self.options.terminates is None) != (self.termination == "none"):
-            raise ValueError("termination must be learned where options.terminates names codes, and else none")
+            raise ValueError(
+                "termination must be learned where options.terminates names codes, and else none"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -380,7 +402,13 @@ class PropofolDataset(DatasetCommon):
 
 
 AnyDataset = (
-    ReplayDataset | MinariDataset | D4rlDataset | TabularDataset | MedsDataset | IcuSepsisDataset | PropofolDataset
+    ReplayDataset
+    | MinariDataset
+    | D4rlDataset
+    | TabularDataset
+    | MedsDataset
+    | IcuSepsisDataset
+    | PropofolDataset
 )
 Dataset = Annotated[AnyDataset, Field(discriminator="source")]
 

@@ -50,7 +50,10 @@ class MedsValue(Block):
         return (self.name, self.low, self.high), (self.age, 0.0, self.most)
 
     def __post_init__(self) -> None:
-        if not self.low < self.high or not self.low <= (self.low if self.first is None else self.first) <= self.high:
+        if (
+            not self.low < self.high
+            or not self.low <= (self.low if self.first is None else self.first) <= self.high
+        ):
             raise ValueError("low must be below high, and first null or within them")
 
 
@@ -196,8 +199,13 @@ class MedsOptions(Block):
     reward: Annotated[
         tuple[
             Annotated[
-                Annotated[MedsEventReward, Tag("by codes")] | Annotated[MedsRangeReward, Tag("by observation")],
-                Discriminator(lambda value: "by observation" if "observation" in keys_of(value) else "by codes"),
+                Annotated[MedsEventReward, Tag("by codes")]
+                | Annotated[MedsRangeReward, Tag("by observation")],
+                Discriminator(
+                    lambda value: (
+                        "by observation" if "observation" in keys_of(value) else "by codes"
+                    )
+                ),
             ],
             ...,
         ],
@@ -209,9 +217,13 @@ class MedsOptions(Block):
         names = [name for entry in self.observation for name, _, _ in entry.dimensions]
         names += [dose.name for dose in self.action]
         if len({*names, *_COLUMNS}) < len(names) + len(_COLUMNS):
-            raise ValueError(f"a name stands twice, or is one of {', '.join(_COLUMNS)}; a value NAME has a NAME_age")
+            raise ValueError(
+                f"a name stands twice, or is one of {', '.join(_COLUMNS)}; a value NAME has a NAME_age"
+            )
         if any(dose.bins for dose in self.action) and len(self.action) > 1:
             raise ValueError("action must be one entry with bins, or entries with low and high")
         for part in self.reward:
             if isinstance(part, MedsRangeReward) and part.observation not in values:
-                raise ValueError(f"reward names the observation {part.observation!r}, which is none with codes and low")
+                raise ValueError(
+                    f"reward names the observation {part.observation!r}, which is none with codes and low"
+                )

@@ -60,7 +60,9 @@ class Unfitted:
 
     __float__ = __int__ = __index__ = __bool__ = __len__ = __iter__ = __getitem__ = _refuse
     __lt__ = __le__ = __gt__ = __ge__ = _refuse
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __neg__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = (
+        __neg__
+    ) = _refuse
 
     def __eq__(self, other: object) -> bool:
         return self.key == other.key if isinstance(other, Unfitted) else bool(self._refuse())
@@ -110,8 +112,14 @@ class Params(Block):
         self._check_total()
         nobody, starts, nowhere = self.partition.public_fraction == 0, self.policy.starts, None
         if self.privacy.train_on == "public" and (nobody or self.dynamics.variant != "private"):
-            found = "partition.public_fraction 0" if nobody else f"dynamics.variant {self.dynamics.variant}"
-            raise ValueError(f"privacy.train_on: found public, with {found}; allowed: private, or {_ALONE}")
+            found = (
+                "partition.public_fraction 0"
+                if nobody
+                else f"dynamics.variant {self.dynamics.variant}"
+            )
+            raise ValueError(
+                f"privacy.train_on: found public, with {found}; allowed: private, or {_ALONE}"
+            )
         if self.dynamics.variant == "mopo":  # its rollouts begin at real states
             return
         if nobody:
@@ -132,8 +140,15 @@ class Params(Block):
 
     def _check_total(self) -> None:
         """Refuse a clone and questions that a total leaves no room for, counted as Gaussian releases."""
-        total, model, delta = self.privacy.total_epsilon, self.privacy.target_epsilon, self.privacy.delta
-        beside = [self.behaviour.target_epsilon or 0.0, *self.evaluation.private.estimators.values()]
+        total, model, delta = (
+            self.privacy.total_epsilon,
+            self.privacy.target_epsilon,
+            self.privacy.delta,
+        )
+        beside = [
+            self.behaviour.target_epsilon or 0.0,
+            *self.evaluation.private.estimators.values(),
+        ]
         if total is None or model is None or not self.holds_total or not any(beside):
             return
         from primorl.privacy.accounting.gaussian import composed_epsilon
@@ -155,24 +170,37 @@ class Params(Block):
     @property
     def holds_total(self) -> bool:
         """Whether ``privacy.total_epsilon`` is a limit: it was set for this run or this dataset, and not by default."""
-        limit = self.privacy.total_epsilon is not None and self.origins.get(suggestions.TOTAL) != DEFAULTS_FILE
+        limit = (
+            self.privacy.total_epsilon is not None
+            and self.origins.get(suggestions.TOTAL) != DEFAULTS_FILE
+        )
         return limit and self.dynamics.variant == "private"
 
     def _check_without_public(self) -> None:
         """Name at once all keys that must be set where no unit is public."""
-        bounds, statistics, alone = self.chosen.bounds, self.privacy.statistics, self.chosen.environment is None
+        bounds, statistics, alone = (
+            self.chosen.bounds,
+            self.privacy.statistics,
+            self.chosen.environment is None,
+        )
         taken = "policy.starts" not in self.unfitted and self.policy.starts == "public"
         wanted = {
-            "privacy.statistics.normaliser: auto (private, charged, or bounds)": statistics.normaliser == "public",
+            "privacy.statistics.normaliser: auto (private, charged, or bounds)": statistics.normaliser
+            == "public",
             "privacy.statistics.starts: auto (true, charged)": alone and not statistics.starts,
             f"policy.starts: {'released' if alone else 'reset'} (or auto)": taken,
-            "dynamics.early_stopping.patience: null": self.dynamics.early_stopping.patience is not None,
-            f"bounds.observation: {{low, high}} in {DATASETS}/{self.dataset}.yaml": bounds.observation == "public",
-            f"bounds.reward: [low, high] in {DATASETS}/{self.dataset}.yaml": bounds.reward == "public",
+            "dynamics.early_stopping.patience: null": self.dynamics.early_stopping.patience
+            is not None,
+            f"bounds.observation: {{low, high}} in {DATASETS}/{self.dataset}.yaml": bounds.observation
+            == "public",
+            f"bounds.reward: [low, high] in {DATASETS}/{self.dataset}.yaml": bounds.reward
+            == "public",
         }
         if any(wanted.values()):
             keys = ", ".join(key for key, needed in wanted.items() if needed)
-            raise ValueError(f"partition.public_fraction: found 0, so nobody is public; set, all at once, {keys}")
+            raise ValueError(
+                f"partition.public_fraction: found 0, so nobody is public; set, all at once, {keys}"
+            )
 
     @property
     def policy_seeds(self) -> tuple[int, ...]:
@@ -182,11 +210,15 @@ class Params(Block):
     @property
     def unfitted(self) -> frozenset[str]:
         """Keys with values that stand in for those still to be fitted to the data."""
-        return frozenset(key for key, origin in self.origins.items() if origin == suggestions.TO_FIT)
+        return frozenset(
+            key for key, origin in self.origins.items() if origin == suggestions.TO_FIT
+        )
 
     def choices(self) -> dict[str, Any]:
         """Values to compare runs by, by dotted key, without addresses, speed and settings still to be fitted."""
-        blocks = {key: value for key, value in plain(self).items() if key not in ("chosen", *_NO_CHOICES)}
+        blocks = {
+            key: value for key, value in plain(self).items() if key not in ("chosen", *_NO_CHOICES)
+        }
         facts = {"environment": self.chosen.environment, "unit": self.chosen.unit}
         return facts | {key: value for key, value in _leaves(blocks) if key not in self.unfitted}
 
@@ -221,15 +253,27 @@ class Params(Block):
     def suggested(self) -> dict[str, Any]:
         """The values that were taken from a dataset's file or from the defaults, by dotted key."""
         paired = {key for group in suggestions.ONE_OF for key in group}
-        taken = self.values(key for key, file in self.origins.items() if file not in (PARAMS.name, suggestions.TO_FIT))
-        return {key: value for key, value in taken.items() if value is not None or key not in paired}
+        taken = self.values(
+            key
+            for key, file in self.origins.items()
+            if file not in (PARAMS.name, suggestions.TO_FIT)
+        )
+        return {
+            key: value for key, value in taken.items() if value is not None or key not in paired
+        }
 
     def suggestions_line(self) -> str | None:
         """The values that the dataset decided, in one line; None: it decided none."""
         by_file: dict[str, list[str]] = {}
         for key, value in self.suggested().items():
-            by_file.setdefault(self.origins[key], []).append(f"{key} {'null' if value is None else value}")
-        parts = [f"{file}: {', '.join(said)}" for file, said in sorted(by_file.items()) if file != DEFAULTS_FILE]
+            by_file.setdefault(self.origins[key], []).append(
+                f"{key} {'null' if value is None else value}"
+            )
+        parts = [
+            f"{file}: {', '.join(said)}"
+            for file, said in sorted(by_file.items())
+            if file != DEFAULTS_FILE
+        ]
         return f"taken from suggestions ({PARAMS} says auto): {'; '.join(parts)}" if parts else None
 
 
@@ -277,7 +321,9 @@ def parse(raw: Any, path: Path = PARAMS) -> Params:
         raise PipelineError(f"{own}: a block of keys is needed")
     wrong: dict[Path, list[str]] = {path: [], own: [], common: []}
     if "settings" in entry:
-        wrong[own].append("settings: unknown key; it is called suggested, and holds where params.yaml says auto")
+        wrong[own].append(
+            "settings: unknown key; it is called suggested, and holds where params.yaml says auto"
+        )
     suggested = entry.get("suggested", {})
     sources = [
         suggestions.read(suggested, f"{DATASETS}/{name}.yaml", "suggested.", wrong[own]),
@@ -287,10 +333,20 @@ def parse(raw: Any, path: Path = PARAMS) -> Params:
     suggestions.decide_shares(effective, origins, entry.get("environment"))
     wrong[path] += undecided
     by_default = origins.get(_FRACTION) == DEFAULTS_FILE
-    if entry.get("unit") != "trajectory" and by_default and effective["partition"]["public_fraction"]:
+    if (
+        entry.get("unit") != "trajectory"
+        and by_default
+        and effective["partition"]["public_fraction"]
+    ):
         # Units are people: none is public by a default that nobody wrote for them.
-        effective["partition"]["public_fraction"], origins[_FRACTION] = 0, "primorl: units are people"
-    said = effective | {"chosen": {key: value for key, value in entry.items() if key != "settings"}, "origins": origins}
+        effective["partition"]["public_fraction"], origins[_FRACTION] = (
+            0,
+            "primorl: units are people",
+        )
+    said = effective | {
+        "chosen": {key: value for key, value in entry.items() if key != "settings"},
+        "origins": origins,
+    }
     reading.decide_derived(said, origins, suggestions.TO_FIT)
     return _checked(said, path, own, wrong)
 
@@ -305,8 +361,12 @@ def _checked(said: dict[str, Any], path: Path, own: Path, wrong: dict[Path, list
             if suggestions.may_be_auto(key) and isinstance(found_at(said, key), str):
                 why += f", or {suggestions.AUTO}"
             chosen = key.partition(".")[0] == "chosen"
-            file, inner = (own, key.removeprefix("chosen").removeprefix(".")) if chosen else (path, key)
-            if not inner or not any(other.startswith((f"{inner}: ", f"{inner}.")) for other in wrong[file]):
+            file, inner = (
+                (own, key.removeprefix("chosen").removeprefix(".")) if chosen else (path, key)
+            )
+            if not inner or not any(
+                other.startswith((f"{inner}: ", f"{inner}.")) for other in wrong[file]
+            ):
                 wrong[file].append(f"{inner}: {why}" if inner else why)
     lines = [f"{file}: {'; '.join(texts)}" for file, texts in wrong.items() if texts]
     if lines or made is None:
@@ -328,7 +388,11 @@ def load_reading(path: Path = PARAMS) -> Reading:
     """
     raw = _block(read_yaml(path, _WHY), path, keys=False)
     budget = found_at(raw, "privacy.budget")
-    said = {"dataset": raw.get("dataset"), "ledger": raw.get("ledger"), "privacy": {"budget": budget}}
+    said = {
+        "dataset": raw.get("dataset"),
+        "ledger": raw.get("ledger"),
+        "privacy": {"budget": budget},
+    }
     return _validated(Reading, said, path)
 
 
@@ -342,7 +406,9 @@ def declared_texts(dataset: str, folder: Path = Path(DATASETS)) -> dict[str, str
     """
     own = folder / f"{dataset}.yaml"
     card = found_at(read_yaml(own, ""), "card") if own.exists() else None
-    return _validated(dict[str, CardTexts], {"card": {} if card is None else card}, own)["card"].stated
+    return _validated(dict[str, CardTexts], {"card": {} if card is None else card}, own)[
+        "card"
+    ].stated
 
 
 def _validated(kind: type[T], said: dict[str, Any], file: Path) -> T:
@@ -388,7 +454,9 @@ def _block(raw: Any, path: Path, *, keys: bool = True) -> dict[str, Any]:
     if keys:
         for reserved in ("chosen", "origins"):
             if reserved in raw:
-                raise PipelineError(f"{path}: {reserved}: unknown key; remove it or check its spelling")
+                raise PipelineError(
+                    f"{path}: {reserved}: unknown key; remove it or check its spelling"
+                )
     return raw
 
 
@@ -399,7 +467,11 @@ def _dataset(raw: dict[str, Any], path: Path) -> str:
         raise PipelineError(f"{path}: dataset: missing")
     name = raw["dataset"]
     if name not in there:
-        allowed = f"allowed are the files in {DATASETS}/: {', '.join(there)}" if there else f"{DATASETS}/ has no file"
+        allowed = (
+            f"allowed are the files in {DATASETS}/: {', '.join(there)}"
+            if there
+            else f"{DATASETS}/ has no file"
+        )
         raise PipelineError(f"{path}: dataset: found {shown(name)}; {allowed}")
     return str(name)
 

@@ -33,12 +33,16 @@ class _RefusedError(Exception):
 class _PlainData(SafeConstructor):
     """Makes plain data, and nothing of any other tag; a date stays text."""
 
-    yaml_constructors = {f"{_TAG}{kind}": SafeConstructor.yaml_constructors[f"{_TAG}{kind}"] for kind in _KINDS} | {
+    yaml_constructors = {
+        f"{_TAG}{kind}": SafeConstructor.yaml_constructors[f"{_TAG}{kind}"] for kind in _KINDS
+    } | {
         f"{_TAG}timestamp": SafeConstructor.construct_yaml_str,
         None: SafeConstructor.construct_undefined,
     }
 
-    def check_mapping_key(self, node: Any, key_node: Any, mapping: Any, key: Any, value: Any) -> bool:
+    def check_mapping_key(
+        self, node: Any, key_node: Any, mapping: Any, key: Any, value: Any
+    ) -> bool:
         if not isinstance(key, str | int | float | None):
             raise _RefusedError(key_node, "found a key that is a list; allowed is text")
         if key in mapping:
@@ -50,7 +54,9 @@ class _PlainData(SafeConstructor):
         if any("\ud800" <= character <= "\udfff" for character in text):
             raise _RefusedError(node, "found half of a surrogate pair; allowed is text in Unicode")
         if node.tag == f"{_TAG}int" and len(text) > _MOST_DIGITS:
-            raise _RefusedError(node, f"found a number of {len(text)} digits; allowed are up to {_MOST_DIGITS}")
+            raise _RefusedError(
+                node, f"found a number of {len(text)} digits; allowed are up to {_MOST_DIGITS}"
+            )
         return text
 
 
@@ -100,7 +106,9 @@ def _count(node: Node, known: dict[int, int]) -> int:
     inner = [part for pair in parts for part in pair] if isinstance(node, MappingNode) else parts
     known[id(node)] = total = 1 + sum(_count(part, known) for part in inner)
     if total > _MOST_NODES:
-        raise _RefusedError(node, f"found more than {_MOST_NODES} values, aliases written out; write fewer")
+        raise _RefusedError(
+            node, f"found more than {_MOST_NODES} values, aliases written out; write fewer"
+        )
     return total
 
 
@@ -121,7 +129,10 @@ _MOST = 10
 
 def explanations(wrong: ValidationError, raw: Any) -> Iterator[tuple[str, str]]:
     """List wrong keys, dotted, with their mistakes; at most ten."""
-    errors = [(key_of(error, raw), error) for error in wrong.errors(include_url=False, include_context=True)]
+    errors = [
+        (key_of(error, raw), error)
+        for error in wrong.errors(include_url=False, include_context=True)
+    ]
     named = {key for key, _ in errors}
     within = {key[:place] for key in named for place, mark in enumerate(key) if mark == "."}
     # Pydantic does not count a list's broken entries, and then complains about its length too.
@@ -148,7 +159,9 @@ def key_of(error: Any, raw: Any) -> str:
     """The path of keys as the file has them; pydantic's own also names the alternatives of a type."""
     path, inside = [], raw
     for part in error["loc"]:
-        if (isinstance(inside, dict) and part in inside) or (isinstance(inside, list) and part in range(len(inside))):
+        if (isinstance(inside, dict) and part in inside) or (
+            isinstance(inside, list) and part in range(len(inside))
+        ):
             path.append(str(part))
             inside = inside[part]
     if error["type"] == "missing":
@@ -180,11 +193,17 @@ def explain(key: str, error: Any) -> str:
         message = "a list is needed"
     message = (message[0].lower() + message[1:]).replace("input should be", "allowed is", 1)
     # A rule about several keys says itself what it found; a store's address may carry a password.
-    quiet = isinstance(found, dict | list) or not key or key.partition(".")[0] in ("tracking", "ledger")
+    quiet = (
+        isinstance(found, dict | list) or not key or key.partition(".")[0] in ("tracking", "ledger")
+    )
     return message if quiet else f"found {'nothing' if found is None else shown(found)}; {message}"
 
 
-MODEL, NORMALISER, STARTS = "dynamics.model", "privacy.statistics.normaliser", "privacy.statistics.starts"
+MODEL, NORMALISER, STARTS = (
+    "dynamics.model",
+    "privacy.statistics.normaliser",
+    "privacy.statistics.starts",
+)
 QUERY_NOISE = "privacy.statistics.noise_multiplier"
 KEYS = (MODEL, NORMALISER, STARTS, QUERY_NOISE)
 ORIGIN = "who is public"

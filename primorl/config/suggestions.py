@@ -19,7 +19,16 @@ from pydantic import TypeAdapter, ValidationError
 
 from primorl.base.paths import MODEL
 from primorl.config import reading
-from primorl.config.blocks import Behaviour, Dynamics, EstimatorName, Estimators, Evaluation, Partition, Policy, Privacy
+from primorl.config.blocks import (
+    Behaviour,
+    Dynamics,
+    EstimatorName,
+    Estimators,
+    Evaluation,
+    Partition,
+    Policy,
+    Privacy,
+)
 from primorl.config.reading import explain, found_at, shown_key, unknown_key
 
 SHARE = "share"
@@ -46,8 +55,12 @@ def decide_shares(content: dict[str, Any], origins: dict[str, str], environment:
     """
     total, delta = found_at(content, TOTAL), found_at(content, "privacy.delta")
     given = found_at(content, TARGET) is not None
-    if not given and all(isinstance(value, int | float) and 0 < value < math.inf for value in (total, delta)):
-        content["privacy"]["target_epsilon"] = total if environment is not None else model_of(total, delta)
+    if not given and all(
+        isinstance(value, int | float) and 0 < value < math.inf for value in (total, delta)
+    ):
+        content["privacy"]["target_epsilon"] = (
+            total if environment is not None else model_of(total, delta)
+        )
         origins[TARGET] = TOTAL
     target = found_at(content, TARGET)
     for key in KEYS:
@@ -232,7 +245,9 @@ def _is_block(key: str) -> bool:
     return any(known.startswith(f"{key}.") for known in leaves())
 
 
-def decide(raw: dict[str, Any], sources: list[Source]) -> tuple[dict[str, Any], dict[str, str], list[str]]:
+def decide(
+    raw: dict[str, Any], sources: list[Source]
+) -> tuple[dict[str, Any], dict[str, str], list[str]]:
     """Put suggestions in the place of ``auto``.
 
     Returns:
@@ -264,7 +279,9 @@ def decide(raw: dict[str, Any], sources: list[Source]) -> tuple[dict[str, Any], 
             return AUTO
         reason, found = _alone(key), "null" if value is None else AUTO
         if reason is not None:
-            wrong.append(f"{key}: found {found}; {reason}, so that no dataset suggests it; give a value")
+            wrong.append(
+                f"{key}: found {found}; {reason}, so that no dataset suggests it; give a value"
+            )
         else:
             places = " nor ".join(f"{source.file} ({source.prefix}{key})" for source in sources)
             wrong.append(f"{key}: found {found}, and neither {places} suggests a value; give one")

@@ -25,7 +25,9 @@ def _increasing(pair: tuple[float, float]) -> tuple[float, float]:
 
 def _ordered(pair: tuple[float | None, float | None]) -> tuple[float | None, float | None]:
     if pair[0] is not None and pair[1] is not None and pair[0] > pair[1]:
-        raise ValueError(f"found {list(pair)}; must be [low, high] with low <= high, or null for an open end")
+        raise ValueError(
+            f"found {list(pair)}; must be [low, high] with low <= high, or null for an open end"
+        )
     return pair
 
 
@@ -57,9 +59,13 @@ def _one_line(text: str) -> str:
     """Lines that YAML folded, as one."""
     line = " ".join(text.split())
     if not line or not line.isprintable():
-        raise ValueError("found nothing, or a character that is not printable; allowed is text, or null")
+        raise ValueError(
+            "found nothing, or a character that is not printable; allowed is text, or null"
+        )
     if re.search(r"https?:|www\.", line, re.IGNORECASE):
-        raise ValueError("found http: or www., and a card holds no links; write the address without, as example.org/x")
+        raise ValueError(
+            "found http: or www., and a card holds no links; write the address without, as example.org/x"
+        )
     return line
 
 
@@ -84,7 +90,9 @@ def _once(seeds: tuple[int, ...]) -> tuple[int, ...]:
 
 
 Text = Annotated[str, Field(max_length=_MOST_CHARACTERS)]
-Sentence = Annotated[str, AfterValidator(_one_line), Field(min_length=1, max_length=_MOST_CHARACTERS)]
+Sentence = Annotated[
+    str, AfterValidator(_one_line), Field(min_length=1, max_length=_MOST_CHARACTERS)
+]
 FilledText = Annotated[str, Field(min_length=1, max_length=_MOST_CHARACTERS)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 Column = FilledText
@@ -95,6 +103,10 @@ Range = Annotated[tuple[Finite, Finite], AfterValidator(_increasing)]
 LogVariances = Annotated[tuple[LogVariance, LogVariance], AfterValidator(_increasing)]
 OpenRange = Annotated[tuple[Finite | None, Finite | None], AfterValidator(_ordered)]
 Category = Annotated[str, BeforeValidator(_text), Field(min_length=1, max_length=_MOST_CHARACTERS)]
-ConsentValue = Annotated[str, BeforeValidator(_word), Field(min_length=1, max_length=_MOST_CHARACTERS)]
-Categories = Annotated[tuple[Category, ...], Field(min_length=2, max_length=10_000), AfterValidator(_different)]
+ConsentValue = Annotated[
+    str, BeforeValidator(_word), Field(min_length=1, max_length=_MOST_CHARACTERS)
+]
+Categories = Annotated[
+    tuple[Category, ...], Field(min_length=2, max_length=10_000), AfterValidator(_different)
+]
 Variant = Literal["private", "no_privacy", "no_clip", "mopo"]

@@ -8,9 +8,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from primorl.base.errors import PipelineError
-from primorl.data.storage.schema import BEHAVIOUR_PROBABILITY, DatasetInfo, trajectory_starts, vectors, whole
+from primorl.data.storage.schema import (
+    BEHAVIOUR_PROBABILITY,
+    DatasetInfo,
+    trajectory_starts,
+    vectors,
+    whole,
+)
 
-_RELATIVE_TOLERANCE = 1e-5  # a bound that went through float32 and a rescaling comes back this close
+_RELATIVE_TOLERANCE = (
+    1e-5  # a bound that went through float32 and a rescaling comes back this close
+)
 
 
 class KeyOrder:
@@ -29,8 +37,12 @@ class KeyOrder:
     def disordered(self, units: pa.Array, trajectories: pa.Array) -> npt.NDArray[np.bool_]:
         """Find the trajectories that do not come after the one before by (unit, id), bool [trajectories]."""
         # Before the first comes an id that is below all others.
-        earlier_units = pa.concat_arrays([pa.array([self.unit or ""], pa.string()), units.slice(0, len(units) - 1)])
-        earlier = pa.concat_arrays([pa.array([self._trajectory], pa.string()), trajectories.slice(0, len(units) - 1)])
+        earlier_units = pa.concat_arrays(
+            [pa.array([self.unit or ""], pa.string()), units.slice(0, len(units) - 1)]
+        )
+        earlier = pa.concat_arrays(
+            [pa.array([self._trajectory], pa.string()), trajectories.slice(0, len(units) - 1)]
+        )
         not_later = pc.less_equal(trajectories, earlier)
         self.ascending = self.ascending and not pc.any(not_later).as_py()
         self.unit, self._trajectory = units[-1].as_py(), trajectories[-1].as_py()
@@ -53,7 +65,9 @@ class RowCheck:
 
     def __init__(self, info: DatasetInfo, origin: Path):
         self._info, self._spaces, self._origin = info, info.spaces, origin
-        self._vectors = [field.name for field in info.schema if pa.types.is_fixed_size_list(field.type)]
+        self._vectors = [
+            field.name for field in info.schema if pa.types.is_fixed_size_list(field.type)
+        ]
         self._keys = KeyOrder()
         self._trajectories: list[pa.Array] = []
         self._seen = 0  # trajectories of earlier batches
@@ -72,18 +86,24 @@ class RowCheck:
         starts = self._starts = trajectory_starts(table)
         self._check_order(table, starts)
         lengths = np.diff(starts, append=table.num_rows)
-        misnumbered = whole(table["step"]).to_numpy() != np.arange(table.num_rows) - np.repeat(starts, lengths)
+        misnumbered = whole(table["step"]).to_numpy() != np.arange(table.num_rows) - np.repeat(
+            starts, lengths
+        )
         allowed = "0, 1, 2, … in every trajectory; sort the rows by step"
         self._refuse(misnumbered, "step numbers not contiguous from 0", allowed)
         if (horizon := self._info.horizon) is not None:
             allowed = f"at most {horizon} steps, as `horizon` or the environment says; correct it, or split the episode"
-            self._refuse(lengths > horizon, "an episode longer than the horizon", allowed, starts + horizon)
+            self._refuse(
+                lengths > horizon, "an episode longer than the horizon", allowed, starts + horizon
+            )
         self._check_numbers(table)
         self._check_ends(table, starts)
         self._check_actions(table)
         if self._info.behaviour_probabilities:
             probabilities = whole(table[BEHAVIOUR_PROBABILITY]).to_numpy()
-            outside, allowed = unfit_probabilities(probabilities, discrete=self._spaces.discrete_actions)
+            outside, allowed = unfit_probabilities(
+                probabilities, discrete=self._spaces.discrete_actions
+            )
             self._refuse(outside, f"a {BEHAVIOUR_PROBABILITY} out of range", allowed)
         self._seen += len(starts)
 
@@ -110,29 +130,55 @@ class RowCheck:
         for column in self._info.schema:
             array, where = table[column.name], f"{self._origin}: column {column.name}"
             if array.type != column.type:
-                raise PipelineError(f"{where}: found {array.type}, allowed {column.type}; check `environment`")
-            inner = sum(chunk.flatten().null_count for chunk in array.chunks) if column.name in self._vectors else 0
+                raise PipelineError(
+                    f"{where}: found {array.type}, allowed {column.type}; check `environment`"
+                )
+            inner = (
+                sum(chunk.flatten().null_count for chunk in array.chunks)
+                if column.name in self._vectors
+                else 0
+            )
             if array.null_count + inner > 0:
-                raise PipelineError(f"{where}: found missing values, allowed none; fill or drop them")
+                raise PipelineError(
+                    f"{where}: found missing values, allowed none; fill or drop them"
+                )
 
     def _check_order(self, table: pa.Table, starts: npt.NDArray[np.int64]) -> None:
         """Check ids, their order, and how many trajectories each unit has, of all trajectories of the batch at once."""
         chosen = pa.array(starts)
-        units, trajectories = (whole(table[name]).take(chosen) for name in ("unit_id", "trajectory_id"))
+        units, trajectories = (
+            whole(table[name]).take(chosen) for name in ("unit_id", "trajectory_id")
+        )
         for ids in (units, trajectories):
             unusable = pc.or_(pc.equal(ids, ""), pc.match_substring(ids, "\0"))
-            self._refuse(unusable, "an empty unit_id or trajectory_id, or one with a NUL", "a name; fill it in", starts)
+            self._refuse(
+                unusable,
+                "an empty unit_id or trajectory_id, or one with a NUL",
+                "a name; fill it in",
+                starts,
+            )
         self._trajectories.append(trajectories)
         most = self._info.trajectories_per_person
         if most is not None and len(units) > most:
             # Sorted by unit, so a unit with more than `most` is still the same so many places later.
             beyond = pc.equal(units[most:], units[: len(units) - most])
             allowed = f"at most {most}, as `trajectories_per_person` says; correct it, or leave the person out"
-            self._refuse(beyond, "a person with more trajectories than declared", allowed, starts[most:])
+            self._refuse(
+                beyond, "a person with more trajectories than declared", allowed, starts[most:]
+            )
         allowed = "all rows of a unit together; run the stage before again"
-        self._refuse([units[0].as_py() == self._keys.unit], "a unit split over two batches or row groups", allowed)
+        self._refuse(
+            [units[0].as_py() == self._keys.unit],
+            "a unit split over two batches or row groups",
+            allowed,
+        )
         allowed = "every (unit_id, trajectory_id) once and ascending, all its rows together; sort, drop duplicates"
-        self._refuse(self._keys.disordered(units, trajectories), "rows out of order or duplicated", allowed, starts)
+        self._refuse(
+            self._keys.disordered(units, trajectories),
+            "rows out of order or duplicated",
+            allowed,
+            starts,
+        )
 
     def _check_numbers(self, table: pa.Table) -> None:
         repair = "finite float32 numbers; drop or repair the trajectory"
@@ -141,7 +187,9 @@ class RowCheck:
         with np.errstate(over="ignore"):
             change = vectors(table["next_observation"]) - vectors(table["observation"])
         allowed = "next_observation - observation within float32; rescale the observations, or drop the trajectory"
-        self._refuse(_non_finite(change), "a step whose change of observation overflows float32", allowed)
+        self._refuse(
+            _non_finite(change), "a step whose change of observation overflows float32", allowed
+        )
         self._refuse(~np.isfinite(whole(table["reward"]).to_numpy()), "a non-finite reward", repair)
 
     def _check_ends(self, table: pa.Table, starts: npt.NDArray[np.int64]) -> None:
@@ -153,22 +201,24 @@ class RowCheck:
         last = np.zeros(table.num_rows, dtype=bool)
         last[np.append(starts[1:], table.num_rows) - 1] = True
         allowed = "one end, at the last step; split the trajectory at its ends"
-        self._refuse(ended & ~last, "an end (terminated or truncated) before the last step", allowed)
+        self._refuse(
+            ended & ~last, "an end (terminated or truncated) before the last step", allowed
+        )
         allowed = "terminated or truncated; mark a cut recording as truncated"
         self._refuse(last & ~ended, "end flags missing at the last step", allowed)
 
     def _check_actions(self, table: pa.Table) -> None:
         if self._spaces.discrete_actions:
             chosen = whole(table["action"]).to_numpy()
-            allowed = (
-                f"whole numbers from 0 to {self._spaces.action_size - 1}; correct the data or the declared actions"
-            )
+            allowed = f"whole numbers from 0 to {self._spaces.action_size - 1}; correct the data or the declared actions"
             outside = (chosen < 0) | (chosen >= self._spaces.action_size)
             self._refuse(outside, "an action outside the declared space", allowed)
             return
         actions = vectors(table["action"])
         low, high = np.array(self._spaces.action_low), np.array(self._spaces.action_high)
-        slack_low, slack_high = (_RELATIVE_TOLERANCE * np.maximum(1, np.abs(bound)) for bound in (low, high))
+        slack_low, slack_high = (
+            _RELATIVE_TOLERANCE * np.maximum(1, np.abs(bound)) for bound in (low, high)
+        )
         above = actions > high + slack_high
         outside = above | (actions < low - slack_low)
         if outside.any():
@@ -177,10 +227,20 @@ class RowCheck:
             if self._info.environment is None:
                 bound = "high" if above[:, dimension].any() else "low"
                 repair = f"correct options.columns.action.{bound} of the entry, or the log"
-            found = f"an action outside the declared space ({self._spaces.action_names[dimension]!r})"
-            self._refuse(outside.any(axis=1), found, f"[{low[dimension]:g}, {high[dimension]:g}]; {repair}")
+            found = (
+                f"an action outside the declared space ({self._spaces.action_names[dimension]!r})"
+            )
+            self._refuse(
+                outside.any(axis=1), found, f"[{low[dimension]:g}, {high[dimension]:g}]; {repair}"
+            )
 
-    def _refuse(self, bad: npt.ArrayLike, found: str, allowed: str, rows: npt.NDArray[np.int64] | None = None) -> None:
+    def _refuse(
+        self,
+        bad: npt.ArrayLike,
+        found: str,
+        allowed: str,
+        rows: npt.NDArray[np.int64] | None = None,
+    ) -> None:
         """Raise the error about the first row that is bad, if any; ``rows`` says which rows the flags are of."""
         places = np.flatnonzero(bad)
         if len(places) == 0:
@@ -193,7 +253,9 @@ class RowCheck:
         )
 
 
-def unfit_probabilities(values: npt.NDArray[np.float32], *, discrete: bool) -> tuple[npt.NDArray[np.bool_], str]:
+def unfit_probabilities(
+    values: npt.NDArray[np.float32], *, discrete: bool
+) -> tuple[npt.NDArray[np.bool_], str]:
     """Find the logged actions' probabilities [rows] that cannot be; name the values allowed.
 
     Args:
@@ -202,7 +264,9 @@ def unfit_probabilities(values: npt.NDArray[np.float32], *, discrete: bool) -> t
     """
     fit = np.isfinite(values) & (values > 0)
     if discrete:
-        return ~(fit & (values <= 1)), "a probability above 0 and at most 1; correct the log, or drop the trajectory"
+        return ~(
+            fit & (values <= 1)
+        ), "a probability above 0 and at most 1; correct the log, or drop the trajectory"
     return ~fit, "a finite density above 0; correct the log, or drop the trajectory"
 
 

@@ -54,15 +54,22 @@ class PublicSplit:
             rewards = table["reward"].to_numpy().astype(float)
             observation = vectors(table["observation"]).astype(float)
             action = action_vectors(table, reader.info.spaces).astype(float)
-            returns, terminated = np.add.reduceat(rewards, starts), table["terminated"].to_numpy()[lasts]
+            returns, terminated = (
+                np.add.reduceat(rewards, starts),
+                table["terminated"].to_numpy()[lasts],
+            )
             parts.append((observation, action, lasts - starts + 1, rewards, returns, terminated))
-        return cls(*(np.concatenate(column) for column in zip(*parts, strict=True))) if parts else None
+        return (
+            cls(*(np.concatenate(column) for column in zip(*parts, strict=True))) if parts else None
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Counts, quantiles and ranges as plain JSON."""
         last = np.zeros(len(self.reward), dtype=bool)
         last[np.cumsum(self.lengths) - 1] = True
-        only_at_ends = bool((self.reward[~last] == 0).all() and (self.reward[last] != 0).any() and not last.all())
+        only_at_ends = bool(
+            (self.reward[~last] == 0).all() and (self.reward[last] != 0).any() and not last.all()
+        )
         return {
             "trajectories": len(self.lengths),
             "transitions": len(self.observation),
@@ -91,8 +98,14 @@ def describe(partitions: Path) -> tuple[dict[str, Any], PublicSplit | None]:
     public = PublicSplit.read(partitions / "public")
     info = manifest.info
     schema = {field.name: str(field.type) for field in info.schema}
-    names = {name: list(getattr(info.spaces, name)) for name in ("observation_names", "action_names")}
-    about = manifest.to_json() | {"schema": schema, **names, "public": None if public is None else public.to_json()}
+    names = {
+        name: list(getattr(info.spaces, name)) for name in ("observation_names", "action_names")
+    }
+    about = manifest.to_json() | {
+        "schema": schema,
+        **names,
+        "public": None if public is None else public.to_json(),
+    }
     return about, public
 
 
@@ -113,26 +126,45 @@ def draw(path: Path, about: dict[str, Any], public: PublicSplit) -> None:
     lengths.hist(public.lengths, bins=length_bins(public.lengths), color="C1")
     lengths.set_xlabel("steps of an episode")
     # an automatic locator has ticks at halves where all lengths are nearly the same
-    lengths.xaxis.set_major_locator(MultipleLocator(math.ceil((np.ptp(public.lengths) + 1) / _MOST_TICKS)))
+    lengths.xaxis.set_major_locator(
+        MultipleLocator(math.ceil((np.ptp(public.lengths) + 1) / _MOST_TICKS))
+    )
     _draw_coverage(coverage, about, public)
     for axes in (returns, lengths, coverage):
         axes.spines[["top", "right"]].set_visible(False)
     units = about["public_units"] + about["private_units"]
-    figure.suptitle(f"{about['dataset']}: its public split ({about['public_units']} of {units} units)", fontsize=11)
+    figure.suptitle(
+        f"{about['dataset']}: its public split ({about['public_units']} of {units} units)",
+        fontsize=11,
+    )
     figure.savefig(path, format="png", metadata={"Software": None})
 
 
 def _draw_coverage(coverage: "Axes", about: dict[str, Any], public: PublicSplit) -> None:
     rows = len(public.observation)
     chosen = np.linspace(0, rows - 1, min(_MOST_POINTS, rows)).astype(int)
-    categories = {column for begin, size in about["spaces"]["one_hot"] for column in range(begin, begin + size)}
+    categories = {
+        column
+        for begin, size in about["spaces"]["one_hot"]
+        for column in range(begin, begin + size)
+    }
     every = range(public.observation.shape[1])
-    numbers = [column for column in every if column not in categories] or list(every)  # categories are stripes
+    numbers = [column for column in every if column not in categories] or list(
+        every
+    )  # categories are stripes
     shown = public.observation[:, numbers]
     if len(numbers) == 1:
         steps = np.concatenate([np.arange(1, n + 1) for n in public.lengths])
         names = about["observation_names"]
-        coverage.plot(steps[chosen], shown[chosen, 0], ".", color="C0", markersize=4, alpha=0.3, markeredgewidth=0)
+        coverage.plot(
+            steps[chosen],
+            shown[chosen, 0],
+            ".",
+            color="C0",
+            markersize=4,
+            alpha=0.3,
+            markeredgewidth=0,
+        )
         coverage.set_xlabel("step of the episode")
         coverage.set_ylabel(names[numbers[0]] if names else "observation")
         return
@@ -165,9 +197,17 @@ def _principal(observation: Floats) -> tuple[Floats, Floats, Floats]:
 
 
 def _quantiles(values: Floats) -> dict[str, float]:
-    return {f"{q:.0%}": float(v) for q, v in zip(_QUANTILES, np.quantile(values, _QUANTILES), strict=True)}
+    return {
+        f"{q:.0%}": float(v)
+        for q, v in zip(_QUANTILES, np.quantile(values, _QUANTILES), strict=True)
+    }
 
 
 def _ranges(values: Floats) -> dict[str, list[float]]:
-    columns = {"min": values.min(0), "mean": values.mean(0), "max": values.max(0), "std": values.std(0)}
+    columns = {
+        "min": values.min(0),
+        "mean": values.mean(0),
+        "max": values.max(0),
+        "std": values.std(0),
+    }
     return {name: [float(f"{number:.6g}") for number in column] for name, column in columns.items()}

@@ -13,7 +13,12 @@ from primorl.base.paths import WITHDRAWALS
 from primorl.config.datasets import AnyDataset
 from primorl.data.checks import RowCheck
 from primorl.data.identity.consent import IdList, write_consent
-from primorl.data.identity.membership import DuplicateCheck, Fingerprint, SpellingCheck, project_secret
+from primorl.data.identity.membership import (
+    DuplicateCheck,
+    Fingerprint,
+    SpellingCheck,
+    project_secret,
+)
 from primorl.data.sources import source_of
 from primorl.data.sources.tabular.source import TabularReader
 from primorl.data.storage.parquet import PartWriter
@@ -22,7 +27,9 @@ from primorl.data.storage.schema import DatasetInfo
 _Item = TypeVar("_Item")
 
 
-def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset, public_column: str | None = None) -> DatasetInfo:
+def ingest(
+    raw: Path, target: Path, name: str, dataset: AnyDataset, public_column: str | None = None
+) -> DatasetInfo:
     """Read the files of ``collect`` in ``raw``, check every row and write ``target`` whole or not at all.
 
     Args:
@@ -59,7 +66,11 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset, public_colum
         trajectories_per_person=dataset.trajectories_per_person,
         behaviour_probabilities=reader.behaviour_probabilities,
     )
-    gone = IdList(dataset.ingestion.exclude_units, WITHDRAWALS, "ingestion.exclude_units of the dataset's file")
+    gone = IdList(
+        dataset.ingestion.exclude_units,
+        WITHDRAWALS,
+        "ingestion.exclude_units of the dataset's file",
+    )
     check, fingerprint = RowCheck(info, reader.path), Fingerprint(info.schema)
     check_duplicates, check_spelling = DuplicateCheck(reader.path), SpellingCheck(reader.path)
     with (

@@ -12,7 +12,13 @@ from primorl.base.errors import PipelineError
 from primorl.base.files import replaced_directory, replaced_file, write_json
 from primorl.data.checks import RowCheck
 from primorl.data.identity.consent import ConsentColumn, ConsentList, HashDraw, PublicRule
-from primorl.data.identity.membership import NOBODY, Fingerprint, Membership, project_secret, secret_check
+from primorl.data.identity.membership import (
+    NOBODY,
+    Fingerprint,
+    Membership,
+    project_secret,
+    secret_check,
+)
 from primorl.data.storage.parquet import RANDOM, PartReader, PartWriter
 from primorl.data.storage.schema import Manifest, whole
 
@@ -51,7 +57,9 @@ def partition(
     elif public is not None:
         rule = ConsentColumn(source, public.column, public.values)
     elif public_fraction is None:
-        raise PipelineError("params.yaml: partition: found neither public_fraction nor public; allowed is one of them")
+        raise PipelineError(
+            "params.yaml: partition: found neither public_fraction nor public; allowed is one of them"
+        )
     else:
         rule = HashDraw(public_fraction, salt)
     reader = PartReader(source, made_by="ingest")
@@ -71,7 +79,10 @@ def partition(
         replaced_directory(target / "public") as public,
         replaced_directory(target / "private") as private,
     ):
-        with PartWriter(private, schema, RANDOM) as private_writer, PartWriter(public, schema) as public_writer:
+        with (
+            PartWriter(private, schema, RANDOM) as private_writer,
+            PartWriter(public, schema) as public_writer,
+        ):
             for table in reader.tables():
                 check(table)
                 fingerprint.update(table)
@@ -88,7 +99,9 @@ def partition(
                 private_writer.write(kept)
             check.finish()
             if fingerprint.keyed(project_secret()) != reader.info.dataset_fingerprint:
-                raise PipelineError(f"{source}: rows or secret are not those that were ingested; run {REMAKE}")
+                raise PipelineError(
+                    f"{source}: rows or secret are not those that were ingested; run {REMAKE}"
+                )
             rule.finish()
             for side, count in counts.items():
                 if count == 0 and not (side == "public" and rule.may_be_none):
@@ -102,7 +115,13 @@ def partition(
                 "drop the duplicate; or, where the id of a trajectory is that of another unit, give it one of its own "
                 "(in a log: set options.trajectory_ids: per_unit)"
             )
-        manifest = Manifest(reader.info, counts["private"], counts["public"], rule.by, secret_check(project_secret()))
+        manifest = Manifest(
+            reader.info,
+            counts["private"],
+            counts["public"],
+            rule.by,
+            secret_check(project_secret()),
+        )
         of_private, of_public = members.to_bytes(), public_members.to_bytes()
         if check_units is not None:
             check_units(manifest, of_private, of_public)
@@ -120,7 +139,12 @@ def check_disjoint(private: Path, public: Path) -> None:
     """
     readers = [PartReader(folder, made_by="partition") for folder in (private, public)]
     readers.sort(key=lambda reader: reader.rows)
-    few, many = ([pc.unique(table["unit_id"]) for table in reader.tables(columns=["unit_id"])] for reader in readers)
+    few, many = (
+        [pc.unique(table["unit_id"]) for table in reader.tables(columns=["unit_id"])]
+        for reader in readers
+    )
     smaller = pa.chunked_array(few, pa.string())
     if any(pc.any(pc.is_in(units, value_set=smaller)).as_py() for units in many):
-        raise PipelineError(f"{private}: found a unit that is in {public} too; run `dvc repro partition` again")
+        raise PipelineError(
+            f"{private}: found a unit that is in {public} too; run `dvc repro partition` again"
+        )

@@ -37,7 +37,10 @@ def open_units(
         PipelineError: if files are missing, corrupt or out of order, or memory runs out; it quotes no value.
     """
     reader = PartReader(folder, made_by="partition")
-    if int(reader.index().lengths[own].sum()) * row_bytes(reader.info, episodes=episodes) <= keep_bytes:
+    if (
+        int(reader.index().lengths[own].sum()) * row_bytes(reader.info, episodes=episodes)
+        <= keep_bytes
+    ):
         return UnitStore(reader, watch, own)
     return ShardedStore(reader, keep_bytes, watch, own, episodes=episodes)
 
@@ -60,12 +63,24 @@ class ShardedStore:
         PipelineError: if files are missing, corrupt or out of order, or memory runs out; it quotes no value.
     """
 
-    def __init__(self, reader: PartReader, keep_bytes: int, watch: Watch, own: slice = EVERY, *, episodes: bool):
+    def __init__(
+        self,
+        reader: PartReader,
+        keep_bytes: int,
+        watch: Watch,
+        own: slice = EVERY,
+        *,
+        episodes: bool,
+    ):
         self._reader = reader
         self.info, spaces = reader.info, reader.info.spaces
         self.observation_size, self.action_size = S, A = spaces.observation_size, spaces.action_size
         index = reader.index()
-        self._groups, self._group_of, self._start = index.groups, index.group_of[own], index.start_in_group[own]
+        self._groups, self._group_of, self._start = (
+            index.groups,
+            index.group_of[own],
+            index.start_in_group[own],
+        )
         self._lengths = torch.from_numpy(index.lengths[own].copy())
         self.numbers = torch.arange(len(index.lengths))[own]
         self.units = len(self.numbers)
@@ -100,11 +115,15 @@ class ShardedStore:
 
     def behaviour_probabilities(self, units: Tensor, steps: Tensor) -> Tensor | None:
         """See `UnitStore.behaviour_probabilities`, and `begins` for its errors."""
-        return self._of_episodes(units, steps)[..., 1] if self.info.behaviour_probabilities else None
+        return (
+            self._of_episodes(units, steps)[..., 1] if self.info.behaviour_probabilities else None
+        )
 
     def _of_episodes(self, units: Tensor, steps: Tensor) -> Tensor:
         if "step" not in self._columns:
-            raise ValueError("the store was opened without episodes=True, so it did not read these columns")
+            raise ValueError(
+                "the store was opened without episodes=True, so it did not read these columns"
+            )
         return embedding(self._chosen(units, steps), self._ring.matrices[2])
 
     def _chosen(self, units: Tensor, steps: Tensor) -> Tensor:
@@ -133,7 +152,9 @@ class ShardedStore:
 
     def _decode(self, job: tuple[int, list[int]]) -> None:
         part, groups = job
-        table = self._reader.row_groups(part, [self._groups[group][1] for group in groups], self._columns)
+        table = self._reader.row_groups(
+            part, [self._groups[group][1] for group in groups], self._columns
+        )
         begin, S = self._ring.held[groups[0]][0], self.observation_size
         # Ascending, so they lie one after the other in the ring too.
         own = slice(begin, begin + table.num_rows)
@@ -146,7 +167,9 @@ class ShardedStore:
         targets[:, S + 1] = table["terminated"].to_numpy()
         for place, name in enumerate(self._columns[len(_COLUMNS) :]):
             values = table[name].to_numpy()
-            extras[:, place] = values == 0 if name == "step" else values  # ingest has checked that steps count from 0
+            extras[:, place] = (
+                values == 0 if name == "step" else values
+            )  # ingest has checked that steps count from 0
 
 
 class Ring:
@@ -177,14 +200,18 @@ class Ring:
         # anew, the groups behind the last one are older still, and go with them.
         wrapped = begin < self._next
         in_the_way = takewhile(
-            lambda item: (begin < item[1][1] and item[1][0] < end) or (wrapped and item[1][0] >= self._next),
+            lambda item: (
+                (begin < item[1][1] and item[1][0] < end) or (wrapped and item[1][0] >= self._next)
+            ),
             self.held.items(),
         )
         gone = [group for group, _ in in_the_way]
         if end > room or any(group in wanted for group in gone):
             # What this cohort wants would overwrite itself: begin again with room for all of it.
             if sum(wanted.values()) > room:
-                self.matrices = [_matrix(sum(wanted.values()), matrix.shape[1]) for matrix in self.matrices]
+                self.matrices = [
+                    _matrix(sum(wanted.values()), matrix.shape[1]) for matrix in self.matrices
+                ]
             self.held.clear()
             missing, begin = wanted, 0
         self.forget(gone)

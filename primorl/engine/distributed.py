@@ -43,7 +43,9 @@ class _Do(IntEnum):
     """Commands of the first process to the others."""
 
     STOP = 0
-    OPEN = 1  # the ledger has granted what the digest that follows stands for: open the private units
+    OPEN = (
+        1  # the ledger has granted what the digest that follows stands for: open the private units
+    )
     QUERY = 2  # answer the query of this number with a sum over the own units
     BEGIN = 3  # take the normaliser: rounds follow
     ROUND = 4  # take the weights, answer with the sum of a fresh cohort's updates
@@ -63,7 +65,9 @@ class Group:
         ProcessLostError: not all processes came.
     """
 
-    def __init__(self, *, silence: timedelta = SILENCE, watch: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, *, silence: timedelta = SILENCE, watch: Callable[[], None] | None = None
+    ) -> None:
         self._watch = watch or (lambda: None)
         self._silence = silence
         self._limit = SILENCE.total_seconds()
@@ -100,7 +104,9 @@ class Group:
     def add(self, own: Tensor) -> Tensor | None:
         """Return the sum over all processes, at the first one, in their order; None at the others. Sensitive."""
         moved = own.cpu().contiguous()
-        parts = [torch.empty_like(moved) for _ in range(self.processes)] if self.process == 0 else None
+        parts = (
+            [torch.empty_like(moved) for _ in range(self.processes)] if self.process == 0 else None
+        )
         self._wait(lambda: dist.gather(moved, parts, dst=0))
         if parts is None:
             return None
@@ -127,12 +133,18 @@ class Group:
             if thread.is_alive():
                 self._watch()
                 if time.monotonic() > until:
-                    raise ProcessLostError(f"a process of the training {failed}: nothing heard for {self._limit:g} s")
+                    raise ProcessLostError(
+                        f"a process of the training {failed}: nothing heard for {self._limit:g} s"
+                    )
         if errors:
-            for _ in range(_POLLS):  # whoever ended may still be ending: better told by name than as a connection
+            for _ in range(
+                _POLLS
+            ):  # whoever ended may still be ending: better told by name than as a connection
                 self._watch()
                 time.sleep(_POLL_SECONDS)
-            if isinstance(errors[0], RuntimeError | ValueError):  # torch's own: they quote addresses
+            if isinstance(
+                errors[0], RuntimeError | ValueError
+            ):  # torch's own: they quote addresses
                 raise ProcessLostError(f"a process of the training {failed}") from errors[0]
             raise errors[0]
 
@@ -148,7 +160,12 @@ class DistributedRounds:
 
     def __init__(self, group: Group, own: Rounds, normaliser: Normaliser) -> None:
         self._group, self._own = group, own
-        maps = normaliser.input_mean, normaliser.input_scale, normaliser.target_mean, normaliser.target_scale
+        maps = (
+            normaliser.input_mean,
+            normaliser.input_scale,
+            normaliser.target_mean,
+            normaliser.target_scale,
+        )
         self._maps = maps if normaliser.basis is None else (*maps, normaliser.basis.flatten())
 
     def __enter__(self) -> Self:
@@ -232,13 +249,17 @@ def serve(group: Group, setup: TrainingSetup, source: CohortSource) -> None:
     sizes += [] if features is None else [inputs * features.columns]
     maps = torch.split(group.receive(torch.empty(sum(sizes), device=device)), sizes)
     basis = None if features is None else maps[4].view(inputs, features.columns)
-    normaliser = Normaliser(maps[0], maps[1], maps[2], maps[3], shape.columns > shape.targets, features, basis)
+    normaliser = Normaliser(
+        maps[0], maps[1], maps[2], maps[3], shape.columns > shape.targets, features, basis
+    )
     weights = tuple(w.to(device) for w in shape.initial_weights(0))
     with Rounds(setup, source, normaliser) as rounds:
         command, number = _told(group)
         while command != _Do.STOP:
             weights = shaped(group.receive(flat(weights)), weights)
-            group.add(flat(rounds.sum(weights)) if command == _Do.ROUND else rounds.late(number, weights))
+            group.add(
+                flat(rounds.sum(weights)) if command == _Do.ROUND else rounds.late(number, weights)
+            )
             command, number = _told(group)
 
 

@@ -18,7 +18,10 @@ ROUNDS, NORM, ROWS, MOMENTUM, AVERAGING = 60, 0.1, 64, 0.6, 0.9
 """Rounds, clipping norm, rows of a unit and round, and the server's momentum and average."""
 RATE = 0.5
 """Learning rate of the local step. Correlated features have directions of several times curvature 1: 1 overshoots."""
-_ROWS_OF_A_UNIT, _UNEXPLAINED = 32, 0.5  # as is usual: rows, and the share of a target that no features explain
+_ROWS_OF_A_UNIT, _UNEXPLAINED = (
+    32,
+    0.5,
+)  # as is usual: rows, and the share of a target that no features explain
 SCALES, FINER_SCALES, RESIDUALS = "scales", "finer_scales", "residuals"
 FIRST_STATES, LENGTHS = "first_states", "lengths"
 """Names of the queries in ``privacy.json``."""
@@ -33,10 +36,17 @@ LOST_YES, LOST_OF_CUBES, MOST_CUBES, _MOST_COLUMNS = 0.2, 0.02, 400, 30
 of degree 3), and those of degree 3 are worth their time up to so many."""
 WINDOW = 2.5
 """Deviations around the mean that `FINER_SCALES` looks at."""
-_USUAL, _USUAL_FINER, _USUAL_CHANGE, _USUAL_RESIDUAL = 0.8, 0.35, 0.25, 0.2  # squared norms that few units exceed
+_USUAL, _USUAL_FINER, _USUAL_CHANGE, _USUAL_RESIDUAL = (
+    0.8,
+    0.35,
+    0.25,
+    0.2,
+)  # squared norms that few units exceed
 
 
-def of_scales(observations: int, actions: int, one_hot: OneHot, *, discrete: bool, finer: bool) -> BoundedSum:
+def of_scales(
+    observations: int, actions: int, one_hot: OneHot, *, discrete: bool, finer: bool
+) -> BoundedSum:
     """Contribution of a unit to the query of scales.
 
     Args:
@@ -48,7 +58,9 @@ def of_scales(observations: int, actions: int, one_hot: OneHot, *, discrete: boo
     """
     changes = observations - sum(size for _, size in one_hot)
     numbers = changes + (0 if discrete else actions) + 1
-    categories = [size for _, size in one_hot_inputs(one_hot, observations, actions, discrete=discrete)]
+    categories = [
+        size for _, size in one_hot_inputs(one_hot, observations, actions, discrete=discrete)
+    ]
     usual = _USUAL_FINER if finer else _USUAL
     squares = usual * numbers + _USUAL_CHANGE * changes + len(categories)
     return BoundedSum(2 * (numbers + changes) + sum(categories), math.sqrt(squares))
@@ -71,7 +83,9 @@ def of_lengths() -> Fractions:
     return Fractions(1, 2 * PARTS)
 
 
-def contributions(observations: int, actions: int, one_hot: OneHot, *, discrete: bool) -> dict[str, Contribution]:
+def contributions(
+    observations: int, actions: int, one_hot: OneHot, *, discrete: bool
+) -> dict[str, Contribution]:
     """Contributions of a unit to each query, by name; see `of_scales`."""
     return {
         SCALES: of_scales(observations, actions, one_hot, discrete=discrete, finer=False),
@@ -111,8 +125,12 @@ def noise_in_weights(plan: Plan, server: ServerTraining, rate: float) -> float:
         server: of the rounds.
         rate: by which a round takes errors back; the learning rate of the local step.
     """
-    of_round = plan.noise_multiplier * plan.clip.sensitivity / plan.divisor if plan.is_private else 0.0
-    return of_round * math.sqrt(_gain(plan.rounds, server.server_momentum, server.server_averaging, rate))
+    of_round = (
+        plan.noise_multiplier * plan.clip.sensitivity / plan.divisor if plan.is_private else 0.0
+    )
+    return of_round * math.sqrt(
+        _gain(plan.rounds, server.server_momentum, server.server_averaging, rate)
+    )
 
 
 def noise_beside_people(plan: Plan, server: ServerTraining, rate: float, shape: Network) -> float:
@@ -120,7 +138,9 @@ def noise_beside_people(plan: Plan, server: ServerTraining, rate: float, shape: 
 
     Where that makes their gradients longer than the clip, a round takes less of an error back and is as noisy.
     """
-    step = rate * math.sqrt(_UNEXPLAINED * shape.layers[-1][1] * (shape.inputs + 1) / _ROWS_OF_A_UNIT)
+    step = rate * math.sqrt(
+        _UNEXPLAINED * shape.layers[-1][1] * (shape.inputs + 1) / _ROWS_OF_A_UNIT
+    )
     return noise_in_weights(plan, server, rate / max(1.0, step / plan.clip.sensitivity))
 
 
@@ -148,5 +168,9 @@ def blurred(plan: Plan) -> float | None:
     Of numbers that vary by at least some tenth of their declared range: of narrower ones the share is larger, which is
     known after the queries (`primorl.engine.setup.TrainingSetup.hidden_by_noise`).
     """
-    asked = (query.standard_deviation / plan.units for query in plan.queries if query.what == FINER_SCALES)
+    asked = (
+        query.standard_deviation / plan.units
+        for query in plan.queries
+        if query.what == FINER_SCALES
+    )
     return next((WINDOW**2 * noise for noise in asked), None)

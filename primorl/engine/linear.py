@@ -67,7 +67,9 @@ def released_heads(
     """
     low, high = shape.log_variance_low, shape.log_variance_high
     assert shape.features is not None, "networks are released as they are"
-    kept = replace(shape.features, degree=2).size if shape.features.degree > 2 else shape.features.size
+    kept = (
+        replace(shape.features, degree=2).size if shape.features.degree > 2 else shape.features.size
+    )
     whole = replace(shape, members=members, spread=True)
     weights = []
     generator = torch.Generator().manual_seed(_MEMBER_SEED + seed)
@@ -101,7 +103,9 @@ def without_noise(weights: Weights, error: float) -> Weights:
 def raw_log_variance(wanted: Tensor, low: float, high: float) -> Tensor:
     """Invert `primorl.model.ensemble.soft_bounded`."""
     margin = 1e-3 * (high - low)
-    share = torch.expm1(wanted.clamp(low + margin, high - margin) - low).log()  # softplus(below - low) = wanted - low
+    share = torch.expm1(
+        wanted.clamp(low + margin, high - margin) - low
+    ).log()  # softplus(below - low) = wanted - low
     return high - torch.expm1(high - (share + low)).log()
 
 
@@ -135,10 +139,14 @@ def distilled(
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, _TEACHING_STEPS)
     one_hot = heads.features.one_hot if heads.features is not None else ()
     for _ in range(_TEACHING_STEPS):
-        z = torch.randn(_TEACHING_ROWS, S, generator=generator) * (1 + (torch.arange(_TEACHING_ROWS) % 2).unsqueeze(1))
+        z = torch.randn(_TEACHING_ROWS, S, generator=generator) * (
+            1 + (torch.arange(_TEACHING_ROWS) % 2).unsqueeze(1)
+        )
         observed = plain.input_mean + plain.input_scale * z
         for first, size in one_hot:
-            drawn = torch.multinomial(plain.input_mean[first : first + size], _TEACHING_ROWS, True, generator=generator)
+            drawn = torch.multinomial(
+                plain.input_mean[first : first + size], _TEACHING_ROWS, True, generator=generator
+            )
             observed[:, first : first + size] = torch.nn.functional.one_hot(drawn, size).float()
         observed = observed.clamp(bounds.observation_low, bounds.observation_high)
         wanted = outputs(weights, normaliser.inputs(observed)[None])
@@ -159,12 +167,16 @@ def distilled(
     if not heads.discrete_actions:
         low, high = heads.log_variance_low, heads.log_variance_high
         taught[-2][..., heads.action_size :] = 0.0
-        taught[-1][..., heads.action_size :] = raw_log_variance(2 * spread.clamp(min=1e-9).log(), low, high)
+        taught[-1][..., heads.action_size :] = raw_log_variance(
+            2 * spread.clamp(min=1e-9).log(), low, high
+        )
     return shape, tuple(taught), plain
 
 
 _ROOT_OF_NORMAL = 0.82218  # E √|x| of a standard normal
-_ROOT_OF_CHANGE = 0.676  # of a product of two, which is often small and seldom large, as changes are
+_ROOT_OF_CHANGE = (
+    0.676  # of a product of two, which is often small and seldom large, as changes are
+)
 _WIDEST_CHANGE = 6.0  # in their scale, that `FINER_SCALES` looks at
 _LARGEST_RESIDUAL = 2.0  # in scales of the target
 _SEEN = 3.5  # standard deviations of its noise, above which a mean square is told from nothing
@@ -197,16 +209,27 @@ class ScalesQuery:
     finer: bool = False
 
     @classmethod
-    def declared(cls, columns: ObservationColumns, bounds: Bounds, *, finer: bool = False) -> "ScalesQuery":
+    def declared(
+        cls, columns: ObservationColumns, bounds: Bounds, *, finer: bool = False
+    ) -> "ScalesQuery":
         """The query in windows of the declared ranges."""
         chosen = columns.continuous
         low = [bounds.observation_low[chosen], bounds.action_low, torch.tensor([bounds.reward_low])]
-        high = [bounds.observation_high[chosen], bounds.action_high, torch.tensor([bounds.reward_high])]
+        high = [
+            bounds.observation_high[chosen],
+            bounds.action_high,
+            torch.tensor([bounds.reward_high]),
+        ]
         if columns.discrete_actions:
             del low[1], high[1]
         least, most = torch.cat(low).double(), torch.cat(high).double()
         half = torch.where(most > least, (most - least) / 2, 1.0)
-        return cls(columns, bounds, torch.cat(((least + most) / 2, half, span_of(bounds)[chosen].double())), finer)
+        return cls(
+            columns,
+            bounds,
+            torch.cat(((least + most) / 2, half, span_of(bounds)[chosen].double())),
+            finer,
+        )
 
     @property
     def contribution(self) -> BoundedSum:
@@ -225,18 +248,28 @@ class ScalesQuery:
             numbers = torch.cat((inputs[..., chosen], actions, targets[..., S : S + 1]), -1)
             z = ((numbers - middle) / half).clamp(-1.0, 1.0)
             share = (targets[..., chosen].abs() / widest).clamp(max=1.0)
-            categories = [inputs[..., first : first + size].clamp(0.0, 1.0) for first, size in parts]
-            total += contribution.total(_means(torch.cat((z, z * z, _powers(share), *categories), -1), own))
+            categories = [
+                inputs[..., first : first + size].clamp(0.0, 1.0) for first, size in parts
+            ]
+            total += contribution.total(
+                _means(torch.cat((z, z * z, _powers(share), *categories), -1), own)
+            )
         return total
 
     def narrowed(self, answer: Tensor, noise: float) -> "ScalesQuery":
         """The query to be asked next: post-processing."""
         _, half, widest = self._split(self.windows)
         mean, deviation, change, _ = self._found([(self, answer, noise)])
-        windows = mean, (WINDOW * deviation).minimum(half), (_WIDEST_CHANGE * change).minimum(widest)
+        windows = (
+            mean,
+            (WINDOW * deviation).minimum(half),
+            (_WIDEST_CHANGE * change).minimum(widest),
+        )
         return replace(self, windows=torch.cat(windows), finer=True)
 
-    def normaliser(self, answer: Tensor, noise: float, first: tuple["ScalesQuery", Tensor, float]) -> Normaliser:
+    def normaliser(
+        self, answer: Tensor, noise: float, first: tuple["ScalesQuery", Tensor, float]
+    ) -> Normaliser:
         """Make the maps from two answers: post-processing.
 
         Changes are centred on 0 and scaled by at least a tenth of the number's own deviation; one-hot inputs are
@@ -257,16 +290,25 @@ class ScalesQuery:
         # Rare large rewards lie outside the second window: the first one counts where it surely saw them.
         wide = float(half[-1]) ** 2 * (float(self._variance(first[1])[-1]) - _SEEN * first[2])
         spread = math.sqrt(max(wide, float(deviation[-1]) ** 2))
-        found = assembled(columns, bounds, (states[0], states[1], states[2]), (float(mean[-1]), spread))
+        found = assembled(
+            columns, bounds, (states[0], states[1], states[2]), (float(mean[-1]), spread)
+        )
         if not columns.discrete_actions:
-            found.input_mean[S:], found.input_scale[S:] = mean[known:-1].float(), deviation[known:-1].float()
+            found.input_mean[S:], found.input_scale[S:] = (
+                mean[known:-1].float(),
+                deviation[known:-1].float(),
+            )
         place = 0
         for begin, size in self._one_hot:
-            found.input_mean[begin : begin + size] = possible_fractions(shares[place : place + size]).float()
+            found.input_mean[begin : begin + size] = possible_fractions(
+                shares[place : place + size]
+            ).float()
             place += size
         return found
 
-    def hidden(self, answer: Tensor, noise: float, first: tuple["ScalesQuery", Tensor, float]) -> Tensor:
+    def hidden(
+        self, answer: Tensor, noise: float, first: tuple["ScalesQuery", Tensor, float]
+    ) -> Tensor:
         """Whether noise hides how much each number varies, bool ``[n]``; arguments as in `normaliser`."""
         variance, doubt = _combined(self._variances([first, (self, answer, noise)]))
         return variance < doubt
@@ -275,7 +317,9 @@ class ScalesQuery:
     def _one_hot(self) -> tuple[tuple[int, int], ...]:
         columns = self.columns
         actions = len(self.bounds.action_low)
-        return one_hot_inputs(columns.one_hot, columns.observation_size, actions, discrete=columns.discrete_actions)
+        return one_hot_inputs(
+            columns.one_hot, columns.observation_size, actions, discrete=columns.discrete_actions
+        )
 
     def _split(self, windows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         changes = len(self.columns.continuous)
@@ -293,7 +337,9 @@ class ScalesQuery:
         mean, square, *_ = self._parts(answer)
         return square - mean.clamp(-1, 1).square()
 
-    def _found(self, asked: list[tuple["ScalesQuery", Tensor, float]]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _found(
+        self, asked: list[tuple["ScalesQuery", Tensor, float]]
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Mean and deviation of numbers, scale of changes, shares of categories, from all answers.
 
         One standard deviation of the noise is added to variances, half of one to roots: features whose scale is too
@@ -315,12 +361,19 @@ class ScalesQuery:
         variance, doubt = _combined(self._variances(asked))
         deviation = (variance.clamp(min=0) + doubt).sqrt()
         root, doubt = _combined(roots)
-        change = ((root.clamp(min=0) + doubt / 2) / _ROOT_OF_CHANGE).square().maximum(large).minimum(widest)
+        change = (
+            ((root.clamp(min=0) + doubt / 2) / _ROOT_OF_CHANGE)
+            .square()
+            .maximum(large)
+            .minimum(widest)
+        )
         floors = deviation.maximum(_LEAST * half), change.maximum(_LEAST * widest)
         mean = _combined(means)[0].maximum(middle - half).minimum(middle + half)
         return mean, *floors, _combined(shares)[0]
 
-    def _variances(self, asked: list[tuple["ScalesQuery", Tensor, float]]) -> list[tuple[Tensor, Tensor]]:
+    def _variances(
+        self, asked: list[tuple["ScalesQuery", Tensor, float]]
+    ) -> list[tuple[Tensor, Tensor]]:
         found = []
         for query, answer, noise in asked:
             square = query._split(query.windows)[1].square()
@@ -424,11 +477,17 @@ class FirstStatesQuery:
         chosen, S = self.columns.continuous, self.columns.observation_size
         mean, scale = (part[:S].cpu() for part in (normaliser.input_mean, normaliser.input_scale))
         total = torch.zeros(self.contribution.size, dtype=torch.int64)
-        for units in units_in_parts(source, _ROW_BYTES * self.contribution.size, _read_bytes(normaliser)):
-            state = source.transitions(units, torch.zeros(len(units), 1, dtype=torch.int64))[0][:, 0, :S]
+        for units in units_in_parts(
+            source, _ROW_BYTES * self.contribution.size, _read_bytes(normaliser)
+        ):
+            state = source.transitions(units, torch.zeros(len(units), 1, dtype=torch.int64))[0][
+                :, 0, :S
+            ]
             z = ((state - mean) / scale)[:, chosen].clamp(-FARTHEST, FARTHEST)
             categories = [state[:, first : first + size] for first, size in self.columns.one_hot]
-            total += self.contribution.total(torch.cat((z, (z.square() - 1) / math.sqrt(2), *categories), 1))
+            total += self.contribution.total(
+                torch.cat((z, (z.square() - 1) / math.sqrt(2), *categories), 1)
+            )
         return total
 
     def model(self, answer: Tensor, normaliser: Normaliser, bounds: Bounds) -> StartModel:
@@ -469,14 +528,20 @@ class LengthsQuery:
         assert isinstance(source, TrajectorySource), "the store was opened for trajectories"
         total, flag = torch.zeros(1, 2 * PARTS, dtype=torch.int64), len(normaliser.target_mean)
         first = 0
-        for _, targets, own in all_rows(source, 2 * PARTS * 32, _ROW_BYTES + _read_bytes(normaliser)):
+        for _, targets, own in all_rows(
+            source, 2 * PARTS * 32, _ROW_BYTES + _read_bytes(normaliser)
+        ):
             units, place = torch.arange(first, first + len(own)), torch.arange(own.shape[1])
             first += len(own)
             begins = source.begins(units, place.expand(len(own), -1).where(own, 0)) & own
             begins[:, 0] = True
-            last = own & torch.cat((begins[:, 1:] | ~own[:, 1:], torch.ones(len(own), 1, dtype=torch.bool)), 1)
+            last = own & torch.cat(
+                (begins[:, 1:] | ~own[:, 1:], torch.ones(len(own), 1, dtype=torch.bool)), 1
+            )
             step = place - torch.where(begins, place, 0).cummax(1).values
-            bins = (step * PARTS // self.horizon).clamp(0, PARTS - 1) + PARTS * (targets[..., flag] > 0)
+            bins = (step * PARTS // self.horizon).clamp(0, PARTS - 1) + PARTS * (
+                targets[..., flag] > 0
+            )
             total += self.contribution.total(bins.unsqueeze(-1), last)
         return total
 

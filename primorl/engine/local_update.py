@@ -52,7 +52,9 @@ class LocalBatches:
 
     def standardised(self, normaliser: Normaliser) -> "LocalBatches":
         """Standardise what `raw_batches` gave."""
-        return LocalBatches(normaliser.inputs(self.inputs), normaliser.targets(self.targets), self.weights)
+        return LocalBatches(
+            normaliser.inputs(self.inputs), normaliser.targets(self.targets), self.weights
+        )
 
 
 def with_idle_units(batches: LocalBatches, units: int) -> LocalBatches:
@@ -60,7 +62,10 @@ def with_idle_units(batches: LocalBatches, units: int) -> LocalBatches:
     more = units - batches.weights.shape[1]
     if more <= 0:
         return batches
-    parts = [torch.cat((v, v.new_zeros(len(v), more, *v.shape[2:])), dim=1) for v in vars(batches).values()]
+    parts = [
+        torch.cat((v, v.new_zeros(len(v), more, *v.shape[2:])), dim=1)
+        for v in vars(batches).values()
+    ]
     return LocalBatches(*parts)
 
 
@@ -80,7 +85,9 @@ class Kernel:
         device: where the weights are.
     """
 
-    def __init__(self, shape: Network, local: LocalTraining, clip: EnsembleClip, device: torch.device = _CPU) -> None:
+    def __init__(
+        self, shape: Network, local: LocalTraining, clip: EnsembleClip, device: torch.device = _CPU
+    ) -> None:
         self.shape, self.local, self.clip, self.device = shape, local, clip, device
         self.one_product = one_product(shape, local)
         self.workspace = Workspace(device)
@@ -104,8 +111,12 @@ class Kernel:
         for i, update in enumerate(self._clipped(start, batches)):
             if grid:
                 update.mul_(1 / grid).trunc_()
-            exact = self.workspace.take("exact", i, tuple(update.shape), torch.float64).copy_(update)
-            totals.append(exact.view(-1, self.shape.members, *update.shape[1:]).sum(0).mul_(grid or 1.0))
+            exact = self.workspace.take("exact", i, tuple(update.shape), torch.float64).copy_(
+                update
+            )
+            totals.append(
+                exact.view(-1, self.shape.members, *update.shape[1:]).sum(0).mul_(grid or 1.0)
+            )
         return _as_weights(totals)
 
     @torch.inference_mode()
@@ -113,7 +124,9 @@ class Kernel:
         """Δ_k of every unit, ``[U, N, in, out]`` and ``[U, N, 1, out]``: the terms of `sum`. Sensitive."""
         units = batches.weights.shape[1]
         found = self._clipped(start, batches)
-        return _as_weights([update.view(-1, self.shape.members, *update.shape[1:])[:units] for update in found])
+        return _as_weights(
+            [update.view(-1, self.shape.members, *update.shape[1:])[:units] for update in found]
+        )
 
     def _clipped(self, start: Weights, batches: LocalBatches) -> list[Tensor]:
         """Δ of every (unit, member) pair, one ``[U·N, in + 1, out]`` a layer."""
@@ -123,25 +136,38 @@ class Kernel:
         steps, units, rows = batches.weights.shape
         pairs = units * shape.members
         if steps == 0 or units == 0:
-            return [w.new_zeros(pairs, i + 1, o) for w, (i, o) in zip(start[::2], shape.layers, strict=True)]
+            return [
+                w.new_zeros(pairs, i + 1, o)
+                for w, (i, o) in zip(start[::2], shape.layers, strict=True)
+            ]
         if self.one_product:
             return self.clip.finish([self._step_of_heads(start, batches)])
         widest = max(outputs for _, outputs in shape.layers)
         workspace.apart("error", 0, pairs, rows, widest)  # large enough for every layer
         workspace.take("carried", 0, (pairs, rows, widest))
         parameters = zip(start[::2], start[1::2], strict=True)
-        layers = [_Layer(weight, bias, units, rows, workspace, i) for i, (weight, bias) in enumerate(parameters)]
-        signals = [workspace.take("signal", i, (pairs, rows, size + 1)) for i, size in enumerate(shape.hidden)]
+        layers = [
+            _Layer(weight, bias, units, rows, workspace, i)
+            for i, (weight, bias) in enumerate(parameters)
+        ]
+        signals = [
+            workspace.take("signal", i, (pairs, rows, size + 1))
+            for i, size in enumerate(shape.hidden)
+        ]
         # Padding is zero, and so is the column that the row of biases is multiplied with: whatever the weights are, the
         # output and the gradient of such a row are zeros, and a unit's update stays what it is.
         padding = batches.weights.unsqueeze(-1) == 0
-        x = _per_pair(pad(batches.inputs, (0, 1), value=1.0).masked_fill_(padding, 0.0), shape.members)
+        x = _per_pair(
+            pad(batches.inputs, (0, 1), value=1.0).masked_fill_(padding, 0.0), shape.members
+        )
         y = _per_pair(batches.targets.masked_fill(padding, 0.0), shape.members)
         weight = _per_pair(batches.weights.unsqueeze(-1), shape.members)
         idle = batches.weights.amax(dim=2, keepdim=True) == 0
         gradient = _LossGradient(shape, self.local.beta_nll, pairs, rows, workspace)
         ragged = padding.flatten(1).any(1).tolist()
-        for j, (x_j, y_j, weight_j) in enumerate(zip(x.unbind(), y.unbind(), weight.unbind(), strict=True)):
+        for j, (x_j, y_j, weight_j) in enumerate(
+            zip(x.unbind(), y.unbind(), weight.unbind(), strict=True)
+        ):
             if j == 0 or ragged[j] or ragged[j - 1]:
                 for signal in signals:
                     signal[..., -1] = x_j[..., -1]
@@ -159,10 +185,14 @@ class Kernel:
         units, rows, inputs = batches.inputs.shape[1:]
         # [U, F, B], its rows far apart. Strides are made anew: of batches of one row they vary with the number of idle
         # units, and with them the product's last bits.
-        features = batches.inputs[0].movedim(-1, 0).flatten().view(inputs, units, rows).movedim(0, 1)
+        features = (
+            batches.inputs[0].movedim(-1, 0).flatten().view(inputs, units, rows).movedim(0, 1)
+        )
         outputs, rate = weight.shape[-1], self.local.learning_rate
         output = self.workspace.take("above", 0, (units, outputs, rows))
-        torch.baddbmm(bias.mT.expand(units, -1, -1), weight.mT.expand(units, -1, -1), features, out=output)
+        torch.baddbmm(
+            bias.mT.expand(units, -1, -1), weight.mT.expand(units, -1, -1), features, out=output
+        )
         error = self.workspace.take("error", 0, (units, outputs, rows))
         gradient = _LossGradient(self.shape, 0.0, units, rows, self.workspace)
         gradient(output.mT, batches.targets[0], error.mT).mul_(batches.weights[0].unsqueeze(-1))
@@ -174,7 +204,12 @@ class Kernel:
         return moved
 
     def _descend(
-        self, layers: "list[_Layer]", signals: list[Tensor], y: Tensor, weight: Tensor, gradient: "_LossGradient"
+        self,
+        layers: "list[_Layer]",
+        signals: list[Tensor],
+        y: Tensor,
+        weight: Tensor,
+        gradient: "_LossGradient",
     ) -> None:
         """One gradient step of every pair, in place: forward, loss gradient, backward, update.
 
@@ -216,7 +251,13 @@ class _Layer:
     """
 
     def __init__(
-        self, weight: Tensor, bias: Tensor, units: int, rows: int, workspace: Workspace, number: int = 0
+        self,
+        weight: Tensor,
+        bias: Tensor,
+        units: int,
+        rows: int,
+        workspace: Workspace,
+        number: int = 0,
     ) -> None:
         self.origin = torch.cat((weight, bias), dim=1)
         members, inputs, outputs = self.origin.shape
@@ -274,7 +315,9 @@ class _LossGradient:
     softmax(output) - one-hot action. Linear heads (`primorl.engine.linear`) have ∂/∂output = mean - y.
     """
 
-    def __init__(self, shape: Network, beta_nll: float, pairs: int, rows: int, workspace: Workspace) -> None:
+    def __init__(
+        self, shape: Network, beta_nll: float, pairs: int, rows: int, workspace: Workspace
+    ) -> None:
         self._shape, self._flag = shape, shape.columns > shape.targets
         self._squashed = isinstance(shape, PolicyNetwork)
         self._discrete = isinstance(shape, PolicyNetwork) and shape.discrete_actions
@@ -288,8 +331,12 @@ class _LossGradient:
     def __call__(self, output: Tensor, y: Tensor, gradient: Tensor) -> Tensor:
         """Write it into ``gradient``."""
         if self._discrete:
-            exponential = torch.sub(output, output.amax(dim=-1, keepdim=True), out=self._share).exp_()
-            return torch.div(exponential, exponential.sum(dim=-1, keepdim=True), out=gradient).sub_(y)
+            exponential = torch.sub(
+                output, output.amax(dim=-1, keepdim=True), out=self._share
+            ).exp_()
+            return torch.div(exponential, exponential.sum(dim=-1, keepdim=True), out=gradient).sub_(
+                y
+            )
         size, high = self._shape.targets, self._shape.log_variance_high
         mean, raw = output[..., :size], output[..., size : 2 * size]
         if not self._shape.spread:
@@ -315,7 +362,9 @@ class _LossGradient:
 
     def _flagged(self, output: Tensor, y: Tensor, gradient: Tensor) -> Tensor:
         if self._flag:
-            probability = torch.mul(output[..., -1:], TERMINATION_GAIN, out=self._probability).sigmoid_()
+            probability = torch.mul(
+                output[..., -1:], TERMINATION_GAIN, out=self._probability
+            ).sigmoid_()
             torch.mul(probability.sub_(y[..., -1:]), TERMINATION_GAIN, out=gradient[..., -1:])
         return gradient
 
@@ -330,7 +379,9 @@ def _clip(layers: list[_Layer], idle: Tensor, clip: EnsembleClip) -> None:
     would carry their presence into its update.
     """
     squares = torch.stack([layer.norms() for layer in layers], dim=-1).square_()
-    factors = clip.factors(squares.flatten(0, 1)).view_as(squares).masked_fill(idle.unsqueeze(-1), 1.0)
+    factors = (
+        clip.factors(squares.flatten(0, 1)).view_as(squares).masked_fill(idle.unsqueeze(-1), 1.0)
+    )
     for layer, own in zip(layers, factors.unbind(-1), strict=True):
         layer.scale(own)
 
@@ -366,7 +417,9 @@ def local_batches(
     rows: int | None = None,
 ) -> LocalBatches:
     """Read batches as `raw_batches` does, to where the public maps of ``normaliser`` are, and standardise them."""
-    return raw_batches(source, units, local, entropy, normaliser.input_mean.device, rows).standardised(normaliser)
+    return raw_batches(
+        source, units, local, entropy, normaliser.input_mean.device, rows
+    ).standardised(normaliser)
 
 
 def raw_batches(
@@ -392,7 +445,11 @@ def raw_batches(
         device: where the batches go.
         rows: of a batch in place of ``local.batch_size``; at least as many as take part of any of the units.
     """
-    batch_size, epochs, max_transitions = rows or local.batch_size, local.local_epochs, local.max_transitions_per_unit
+    batch_size, epochs, max_transitions = (
+        rows or local.batch_size,
+        local.local_epochs,
+        local.max_transitions_per_unit,
+    )
     lengths = source.lengths(units)
     most = int(lengths.max()) if len(units) else 0
     order = _first_order(lengths, most, local, entropy)
@@ -405,7 +462,9 @@ def raw_batches(
     batches = math.ceil(most / batch_size)
     if padding := batches * batch_size - most:
         orders = [torch.nn.functional.pad(each, (0, padding)) for each in orders]
-    inputs, targets = source.transitions(units, torch.cat(orders, dim=1) if epochs > 1 else orders[0])
+    inputs, targets = source.transitions(
+        units, torch.cat(orders, dim=1) if epochs > 1 else orders[0]
+    )
     own = torch.arange(batches * batch_size, device=lengths.device) < lengths.unsqueeze(1)
     inputs, targets, own = (part.to(device) for part in (inputs, targets, own))
     # Padding must be finite: weight 0 times an overflow would be NaN, and how much padding a unit
@@ -414,7 +473,9 @@ def raw_batches(
         padded = ~own.repeat(1, epochs).unsqueeze(-1)
         inputs, targets = inputs.masked_fill(padded, 0.0), targets.masked_fill(padded, 0.0)
     own = own.view(len(units), 1, batches, batch_size).float()
-    weights = (own / own.sum(-1, keepdim=True).clamp(min=1)).expand(-1, epochs, -1, -1).flatten(1, 2)
+    weights = (
+        (own / own.sum(-1, keepdim=True).clamp(min=1)).expand(-1, epochs, -1, -1).flatten(1, 2)
+    )
 
     by_step = (len(units), epochs * batches, batch_size)
     return LocalBatches(

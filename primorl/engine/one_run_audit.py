@@ -32,7 +32,9 @@ _GAP = 5.0  # of its targets from what the initial weights predict, in their pub
 _GUESSED = 0.25  # share of the canaries that is guessed "in", and the same share "out"
 _FEWEST = 8
 _RIDGE = 1e-3  # of the Gram matrix of updates of length 1
-_MOST_EVIDENCE = 50.0  # that one round gives: without noise a single wrong estimate must not outweigh all others
+_MOST_EVIDENCE = (
+    50.0  # that one round gives: without noise a single wrong estimate must not outweigh all others
+)
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,9 @@ class WithCanaries:
         known, following = self.source.transitions(units[real], steps[real])
         # A source's rows may have a flag behind that is not learned.
         inputs[real], targets[real] = known, following[..., : targets.shape[-1]]
-        inputs[canary], targets[canary] = self.canaries.transitions(units[canary] - self.source.units, steps[canary])
+        inputs[canary], targets[canary] = self.canaries.transitions(
+            units[canary] - self.source.units, steps[canary]
+        )
         return inputs, targets
 
     def _split(self, units: Tensor) -> tuple[Tensor, Tensor]:
@@ -163,7 +167,9 @@ class OneRun:
         return self.claimed is not None and self.epsilon > self.claimed
 
 
-def canary_trajectories(count: int, rows: int, weights: Weights, shape: Architecture, normaliser: Normaliser) -> Units:
+def canary_trajectories(
+    count: int, rows: int, weights: Weights, shape: Architecture, normaliser: Normaliser
+) -> Units:
     """Trajectories made to leave a trace: far from all data, each pulling its own way, every round the same.
 
     A canary repeats one transition. Its input lies 10 standard deviations from the public mean in a random direction,
@@ -223,11 +229,15 @@ def audit_one_run(
     initial = setup.first_weights()
     setup = replace(setup, normaliser="public")
     normaliser = setup.make_normaliser(public, {})
-    planted = canary_trajectories(canaries, setup.local.batch_size, initial, architecture, normaliser)
+    planted = canary_trajectories(
+        canaries, setup.local.batch_size, initial, architecture, normaliser
+    )
     included = np.random.default_rng().random(canaries) < 0.5
     witness = Witness(setup, planted, normaliser)
     everybody = WithCanaries(source, planted, torch.from_numpy(included))
-    trained = train(setup, everybody, public, save_checkpoint=witness, on_round=lambda *_: on_round())  # type: ignore[arg-type]
+    trained = train(
+        setup, everybody, public, save_checkpoint=witness, on_round=lambda *_: on_round()
+    )  # type: ignore[arg-type]
     weights = tuple(w.cpu() for w in trained.weights)
     likelihood = _likelihood(weights, planted, architecture, normaliser)
     each = 1 - (1 - confidence) / 4
@@ -235,12 +245,24 @@ def audit_one_run(
     def view(scores: Floats) -> AttackResult:
         count = int(_GUESSED * canaries)
         made, right = guesses(scores, included, count, count)
-        by_family = f_dp_bound(Family.of(plan), canaries, made, right, each) if plan.is_private else 0.0
-        return AttackResult(made, right, epsilon_lower_bound(canaries, made, right, plan.delta, each), by_family)
+        by_family = (
+            f_dp_bound(Family.of(plan), canaries, made, right, each) if plan.is_private else 0.0
+        )
+        return AttackResult(
+            made, right, epsilon_lower_bound(canaries, made, right, plan.delta, each), by_family
+        )
 
     spent = plan.spent()
     claimed = spent.epsilon_pld if spent else None
-    return OneRun(claimed, view(likelihood), view(witness.scores), plan.delta, confidence, canaries, source.units)
+    return OneRun(
+        claimed,
+        view(likelihood),
+        view(witness.scores),
+        plan.delta,
+        confidence,
+        canaries,
+        source.units,
+    )
 
 
 class Witness:
@@ -255,8 +277,15 @@ class Witness:
     """
 
     def __init__(self, setup: TrainingSetup, canaries: Units, normaliser: Normaliser) -> None:
-        self._plan, self._momentum, self._kernel = setup.plan, setup.server.server_momentum, setup.kernel()
-        whole, everybody = replace(setup.local, max_transitions_per_unit=None), torch.arange(canaries.units)
+        self._plan, self._momentum, self._kernel = (
+            setup.plan,
+            setup.server.server_momentum,
+            setup.kernel(),
+        )
+        whole, everybody = (
+            replace(setup.local, max_transitions_per_unit=None),
+            torch.arange(canaries.units),
+        )
         on_device = normaliser.to(setup.execution.device)
         self._batches = local_batches(canaries, everybody, on_device, whole, self._plan.entropy)
         self._before: TrainingState | None = None
@@ -272,7 +301,9 @@ class Witness:
 
     def _evidence(self, weights: Weights, total: Tensor) -> Floats:
         q, count = self._plan.sampling_probability, len(self.scores)
-        moved = self._kernel.updates(tuple(w.to(self._kernel.device) for w in weights), self._batches)
+        moved = self._kernel.updates(
+            tuple(w.to(self._kernel.device) for w in weights), self._batches
+        )
         updates = torch.cat([part.flatten(1) for part in moved], dim=1)  # [m, parameters]
         scale = updates.norm(dim=1).mean()
         updates, total = updates / scale, total / scale
@@ -294,8 +325,13 @@ class Witness:
         return np.asarray(np.clip(ratio, -_MOST_EVIDENCE, _MOST_EVIDENCE))
 
 
-def _likelihood(weights: Weights, canaries: Units, shape: Architecture, normaliser: Normaliser) -> Floats:
+def _likelihood(
+    weights: Weights, canaries: Units, shape: Architecture, normaliser: Normaliser
+) -> Floats:
     """Log-likelihood of each canary's transition under the released weights, made finite."""
-    inputs, targets = normaliser.inputs(canaries.inputs[:, 0]), normaliser.targets(canaries.targets[:, 0])
+    inputs, targets = (
+        normaliser.inputs(canaries.inputs[:, 0]),
+        normaliser.targets(canaries.targets[:, 0]),
+    )
     losses, _ = row_losses(shape, weights, inputs.expand(shape.members, -1, -1), targets)
     return np.asarray((-losses.mean(0)).double().nan_to_num(nan=-1e300, neginf=-1e300).numpy())

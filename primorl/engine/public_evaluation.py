@@ -8,7 +8,13 @@ from torch import Tensor
 
 from primorl.engine.policy_network import Network, PolicyNetwork
 from primorl.model.architecture import PublicLosses
-from primorl.model.ensemble import Normaliser, Weights, negative_log_likelihood, row_losses, soft_bounded
+from primorl.model.ensemble import (
+    Normaliser,
+    Weights,
+    negative_log_likelihood,
+    row_losses,
+    soft_bounded,
+)
 
 _MOST_PUBLIC_ROWS = 16384
 
@@ -38,7 +44,9 @@ class PublicEvaluator:
         public: inputs ``[R, inputs]`` and targets ``[R, >= columns]``.
     """
 
-    def __init__(self, architecture: Network, normaliser: Normaliser, public: tuple[Tensor, Tensor]) -> None:
+    def __init__(
+        self, architecture: Network, normaliser: Normaliser, public: tuple[Tensor, Tensor]
+    ) -> None:
         device = normaliser.input_mean.device
         inputs, targets = public[0].to(device), public[1][:, : architecture.columns].to(device)
         stride = -(-len(inputs) // _MOST_PUBLIC_ROWS)
@@ -59,7 +67,9 @@ class PublicEvaluator:
     def compare(self, initial: Weights, final: Weights) -> PublicLosses:
         """The loss of the initial weights, of the best constant prediction and of the final weights."""
         first, last = (float(self._rows(weights)[0].mean()) for weights in (initial, final))
-        return PublicLosses(initial=first, constant=constant_loss(self._architecture, self._targets), final=last)
+        return PublicLosses(
+            initial=first, constant=constant_loss(self._architecture, self._targets), final=last
+        )
 
     def _rows(self, weights: Weights) -> tuple[Tensor, Tensor]:
         inputs = self._inputs.expand(self._architecture.members, -1, -1)
@@ -111,5 +121,7 @@ def losses_of_rows(
     if not network.spread:
         return negative_log_likelihood(output, torch.zeros_like(output), targets), output
     mean = output[..., : network.targets].tanh()
-    log_variance = soft_bounded(output[..., network.targets :], network.log_variance_low, network.log_variance_high)
+    log_variance = soft_bounded(
+        output[..., network.targets :], network.log_variance_low, network.log_variance_high
+    )
     return negative_log_likelihood(mean, log_variance, targets), mean

@@ -19,7 +19,10 @@ MOST_NOISE = 0.02
 """Standard deviation on a fraction beyond which little of a histogram is left."""
 _INPUT_SHARE, _CHANGE_SHARE = 1 / 4, 1 / 32  # of the declared range, where nothing else is known
 _LEAST_CHANGE_SHARE = 1 / 256
-_MOST, _CONCENTRATED = 0.9, 0.85  # of all: what is called usual; in one bin, what is called concentrated
+_MOST, _CONCENTRATED = (
+    0.9,
+    0.85,
+)  # of all: what is called usual; in one bin, what is called concentrated
 _NORMAL = 1.645  # 90% quantile of |x| of a standard normal
 _NOISE_DEVIATIONS, _LEAST_SEEN = 3.0, 0.8
 _HALF_DEVIATIONS = 2.0
@@ -31,8 +34,12 @@ batches of any size.
 """
 READ_BYTES = 12  # of a number of a row that is read: decoded, in the store, and handed out
 _COPIES = 3  # of a unit's counts: themselves, scaled, divided
-_ROW_BYTES = 80  # of a row and column, in which every tensor on the way from a number to its bin is counted
-_UNIT_BYTES = 8 * 8  # of a unit and number of the sum: products, their factors, and what they are rounded through
+_ROW_BYTES = (
+    80  # of a row and column, in which every tensor on the way from a number to its bin is counted
+)
+_UNIT_BYTES = (
+    8 * 8
+)  # of a unit and number of the sum: products, their factors, and what they are rounded through
 
 
 @dataclass(frozen=True)
@@ -82,7 +89,10 @@ def normaliser_of_bounds(columns: ObservationColumns, bounds: Bounds) -> Normali
     """
     span, middle = span_of(bounds), (bounds.observation_low + bounds.observation_high) / 2
     states = middle, span * _INPUT_SHARE, span * _CHANGE_SHARE
-    reward, spread = (bounds.reward_low + bounds.reward_high) / 2, (bounds.reward_high - bounds.reward_low)
+    reward, spread = (
+        (bounds.reward_low + bounds.reward_high) / 2,
+        (bounds.reward_high - bounds.reward_low),
+    )
     return assembled(columns, bounds, states, (reward, spread * _INPUT_SHARE))
 
 
@@ -115,7 +125,9 @@ class NormaliserQuery:
         total = torch.zeros(fractions.columns, fractions.bins, dtype=torch.int64)
         by_unit = fractions.columns * BINS * 8 * _COPIES
         read = 4 * (2 * self._columns.observation_size + len(self._bounds.action_low) + 2)
-        for inputs, targets, own in all_rows(source, by_unit, read + fractions.columns * _ROW_BYTES):
+        for inputs, targets, own in all_rows(
+            source, by_unit, read + fractions.columns * _ROW_BYTES
+        ):
             total += fractions.total(self._bins(inputs, targets), own)
         return total
 
@@ -158,10 +170,14 @@ class NormaliserQuery:
 def bins_of(values: Tensor) -> Tensor:
     """Bins of values in units of a bin, 0 … BINS - 1; -1 for NaN, which is not counted."""
     placed = values.floor()
-    return torch.where(placed.isnan(), torch.full_like(placed, -1), placed.clamp(0, BINS - 1)).to(torch.int64)
+    return torch.where(placed.isnan(), torch.full_like(placed, -1), placed.clamp(0, BINS - 1)).to(
+        torch.int64
+    )
 
 
-def all_rows(source: CohortSource, unit_bytes: int, row_bytes: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def all_rows(
+    source: CohortSource, unit_bytes: int, row_bytes: int
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield all units, some at a time: inputs ``[U, M, S + A]``, targets, and which rows are their own ``[U, M]``.
 
     Sensitive: for a query's sum only. As many at a time as stay within ``BYTES_AT_ONCE``, but one in any case.
@@ -177,12 +193,17 @@ def all_rows(source: CohortSource, unit_bytes: int, row_bytes: int) -> Iterator[
         last, longest = first, 0
         while last < source.units:
             wider = max(longest, numbers[last])
-            if last > first and (last + 1 - first) * (unit_bytes + wider * row_bytes) > BYTES_AT_ONCE:
+            if (
+                last > first
+                and (last + 1 - first) * (unit_bytes + wider * row_bytes) > BYTES_AT_ONCE
+            ):
                 break
             longest, last = wider, last + 1
         steps = torch.arange(longest).expand(last - first, -1)
         own = steps < lengths[first:last, None]
-        inputs, targets = source.transitions(torch.arange(first, last), steps.where(own, 0))  # padding: own row 0
+        inputs, targets = source.transitions(
+            torch.arange(first, last), steps.where(own, 0)
+        )  # padding: own row 0
         yield inputs, targets, own
         first = last
 
@@ -214,7 +235,9 @@ def likely_fractions(noisy: Tensor, noise: float) -> Tensor | None:
     """
     for width in (1, 2):
         joined = noisy.view(-1, width).sum(1)
-        kept = torch.where(joined > _NOISE_DEVIATIONS * noise * width**0.5, joined, torch.zeros_like(joined))
+        kept = torch.where(
+            joined > _NOISE_DEVIATIONS * noise * width**0.5, joined, torch.zeros_like(joined)
+        )
         if float(kept.sum()) >= _LEAST_SEEN:
             return (kept / kept.sum() / width).repeat_interleave(width)
     return None
@@ -236,14 +259,18 @@ def halved_fractions(noisy: Tensor, noise: float, whole: float = 1.0) -> Tensor:
         return noisy.new_tensor([whole])
     left, right = noisy.chunk(2)
     first = min(max((whole + float(left.sum() - right.sum())) / 2, 0.0), whole)
-    least = _HALF_DEVIATIONS * noise * (len(left) / 2) ** 0.5  # the mean of two such sums has half their variance
+    least = (
+        _HALF_DEVIATIONS * noise * (len(left) / 2) ** 0.5
+    )  # the mean of two such sums has half their variance
     if first < least and whole - first < least:
         first = whole / 2
     elif first < least:
         first = 0.0
     elif whole - first < least:
         first = whole
-    return torch.cat((halved_fractions(left, noise, first), halved_fractions(right, noise, whole - first)))
+    return torch.cat(
+        (halved_fractions(left, noise, first), halved_fractions(right, noise, whole - first))
+    )
 
 
 def possible_fractions(noisy: Tensor) -> Tensor:
@@ -301,7 +328,10 @@ def span_of(bounds: Bounds) -> Tensor:
 
 
 def assembled(
-    columns: ObservationColumns, bounds: Bounds, states: tuple[Tensor, Tensor, Tensor], rewards: tuple[float, float]
+    columns: ObservationColumns,
+    bounds: Bounds,
+    states: tuple[Tensor, Tensor, Tensor],
+    rewards: tuple[float, float],
 ) -> Normaliser:
     """Put together middle, scale and change of states, and middle and spread of rewards.
 
@@ -315,14 +345,25 @@ def assembled(
     if not columns.discrete_actions:
         action = (bounds.action_low + bounds.action_high) / 2
         action_scale = (bounds.action_high - bounds.action_low) * _INPUT_SHARE
-    reward, spread = torch.tensor([rewards[0]]), torch.tensor([rewards[1] if rewards[1] > 0 else 1.0])
-    targets = torch.cat((torch.zeros_like(change), reward)).float(), torch.cat((change, spread)).float()
-    return Normaliser(torch.cat((middle, action)).float(), torch.cat((scale, action_scale)).float(), *targets)
+    reward, spread = (
+        torch.tensor([rewards[0]]),
+        torch.tensor([rewards[1] if rewards[1] > 0 else 1.0]),
+    )
+    targets = (
+        torch.cat((torch.zeros_like(change), reward)).float(),
+        torch.cat((change, spread)).float(),
+    )
+    return Normaliser(
+        torch.cat((middle, action)).float(), torch.cat((scale, action_scale)).float(), *targets
+    )
 
 
 def categories_of(columns: ObservationColumns, shares: Tensor) -> tuple[Tensor, Tensor]:
     """Make `StartModel.block` and ``probabilities`` of the noisy shares of all categories, part after part."""
-    block, probabilities = torch.full((columns.observation_size,), CONTINUOUS), torch.zeros(columns.observation_size)
+    block, probabilities = (
+        torch.full((columns.observation_size,), CONTINUOUS),
+        torch.zeros(columns.observation_size),
+    )
     place = 0
     for part, (first, categories) in enumerate(columns.one_hot):
         inside = slice(first, first + categories)
@@ -352,9 +393,15 @@ class StartQuery:
         total = torch.zeros(moments.numbers, dtype=torch.int64)
         width = moments.numbers + 2 * self._columns.observation_size
         for units in units_in_parts(source, width * _UNIT_BYTES, READ_BYTES * self._read):
-            state = source.transitions(units, torch.zeros(len(units), 1, dtype=torch.int64))[0][:, 0]
-            parts = [state[:, first : first + size].argmax(1) for first, size in self._columns.one_hot]
-            chosen = torch.stack(parts, 1) if parts else torch.empty(len(units), 0, dtype=torch.int64)
+            state = source.transitions(units, torch.zeros(len(units), 1, dtype=torch.int64))[0][
+                :, 0
+            ]
+            parts = [
+                state[:, first : first + size].argmax(1) for first, size in self._columns.one_hot
+            ]
+            chosen = (
+                torch.stack(parts, 1) if parts else torch.empty(len(units), 0, dtype=torch.int64)
+            )
             total += moments.total(self._scaled(state), chosen)
         return total
 
@@ -377,7 +424,9 @@ class StartQuery:
         centre[self._continuous] = (middle + half * mean).float()
         factor[self._continuous, :size] = (half[:, None] * root).float()
         block, probabilities = categories_of(self._columns, answer[size + pairs :])
-        return StartModel(self._low.float(), self._high.float(), centre, factor, block, probabilities)
+        return StartModel(
+            self._low.float(), self._high.float(), centre, factor, block, probabilities
+        )
 
     def _middle_and_half(self) -> tuple[Tensor, Tensor]:
         low, high = self._low[self._continuous].double(), self._high[self._continuous].double()
@@ -385,4 +434,6 @@ class StartQuery:
 
     def _scaled(self, state: Tensor) -> Tensor:
         middle, half = self._middle_and_half()
-        return (state[:, self._continuous].double() - middle) / torch.where(half > 0, half, torch.ones_like(half))
+        return (state[:, self._continuous].double() - middle) / torch.where(
+            half > 0, half, torch.ones_like(half)
+        )

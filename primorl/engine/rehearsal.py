@@ -14,9 +14,20 @@ from torch import Tensor
 
 from primorl.engine.local_update import CohortSource, Kernel, local_batches
 from primorl.engine.policy_network import Network
-from primorl.engine.public_evaluation import PublicEvaluation, PublicEvaluator, constant_loss, losses_of_rows
+from primorl.engine.public_evaluation import (
+    PublicEvaluation,
+    PublicEvaluator,
+    constant_loss,
+    losses_of_rows,
+)
 from primorl.engine.queries import all_rows
-from primorl.engine.settings import LEAST_OF_A_DRY_RUN, LEAST_UNITS, EarlyStopping, Execution, PooledTraining
+from primorl.engine.settings import (
+    LEAST_OF_A_DRY_RUN,
+    LEAST_UNITS,
+    EarlyStopping,
+    Execution,
+    PooledTraining,
+)
 from primorl.engine.setup import TrainingSetup
 from primorl.engine.training import Trained, train
 from primorl.model.adam import Adam
@@ -29,7 +40,9 @@ _CPU = torch.device("cpu")
 _HELD_OUT = 4  # one unit in so many
 _MOST_ROWS, _HELD_OUT_ROWS = 262_144, 16_384
 _EPOCH_ROWS = 16_384
-_POOLED = PooledTraining(batch_size=256, learning_rate=2e-3, weight_decay=1e-3, max_epochs=300, patience=10)
+_POOLED = PooledTraining(
+    batch_size=256, learning_rate=2e-3, weight_decay=1e-3, max_epochs=300, patience=10
+)
 _BATCHES = 50  # of an epoch, at least, where rows are few
 _LEAST_BATCH = 32
 _ORDER_SEED = 3
@@ -152,14 +165,21 @@ def public_start(
         ValueError: there are fewer than `LEAST_UNITS` units.
     """
     if public.units < LEAST_UNITS:
-        raise ValueError(f"a start from public units needs {LEAST_UNITS} of them, found {public.units}")
+        raise ValueError(
+            f"a start from public units needs {LEAST_UNITS} of them, found {public.units}"
+        )
     order = shuffled(public)
     held_out = max(1, public.units // _HELD_OUT)
     rows = Units(public, order[held_out:]).rows(_MOST_ROWS)
     size = min(_POOLED.batch_size, max(_LEAST_BATCH, len(rows[0]) // _BATCHES))
     pooled = replace(_POOLED, batch_size=size)
     train = partial(
-        train_pooled, architecture, normaliser=normaliser, seed=seed, beta_nll=beta_nll, epoch_rows=_EPOCH_ROWS
+        train_pooled,
+        architecture,
+        normaliser=normaliser,
+        seed=seed,
+        beta_nll=beta_nll,
+        epoch_rows=_EPOCH_ROWS,
     )
     judged = train(rows, Units(public, order[:held_out]).rows(_HELD_OUT_ROWS), pooled=pooled)
     losses = [evaluation.loss for evaluation in judged.evaluations]
@@ -168,7 +188,9 @@ def public_start(
     return train(everybody, None, pooled=replace(pooled, max_epochs=epochs)).weights
 
 
-_MOST_UNITS = 48  # of which every other one judges: enough to tell settings apart, in about a second
+_MOST_UNITS = (
+    48  # of which every other one judges: enough to tell settings apart, in about a second
+)
 _ROWS_OF_A_REHEARSAL = 8192
 _SEED = 1
 _SAME = 1e-4  # of a column's scale; one that varies less is a counter or a trait, which everything predicts
@@ -212,7 +234,9 @@ class DryRun:
 
     def __init__(self, public: CohortSource, *, flag: bool) -> None:
         if public.units < LEAST_OF_A_DRY_RUN:
-            raise ValueError(f"a dry run needs {LEAST_OF_A_DRY_RUN} public units, found {public.units}")
+            raise ValueError(
+                f"a dry run needs {LEAST_OF_A_DRY_RUN} public units, found {public.units}"
+            )
         chosen = shuffled(public)
         second = torch.zeros(public.units, dtype=torch.bool)
         second[1:_MOST_UNITS:2] = True
@@ -236,25 +260,51 @@ class DryRun:
         plan, weights = setup.plan, self._start(setup, from_public=from_public)
         multiplier = noise * plan.noise_multiplier * self._second.units / plan.expected_cohort
         units, everybody, entropy = self._second.units, PoissonSampler(1.0), SeededEntropy(_SEED)
-        rehearsed = Plan(units, plan.unit, everybody, plan.clip, multiplier, plan.rounds, plan.delta, entropy=entropy)
+        rehearsed = Plan(
+            units,
+            plan.unit,
+            everybody,
+            plan.clip,
+            multiplier,
+            plan.rounds,
+            plan.delta,
+            entropy=entropy,
+        )
         execution = Execution(torch.device("cpu"), setup.execution.chunk_bytes)
-        server = replace(setup.server, early_stopping=EarlyStopping(every=plan.rounds, patience=None))
-        once = replace(setup, plan=rehearsed, start=weights, normaliser="public", execution=execution, server=server)
+        server = replace(
+            setup.server, early_stopping=EarlyStopping(every=plan.rounds, patience=None)
+        )
+        once = replace(
+            setup,
+            plan=rehearsed,
+            start=weights,
+            normaliser="public",
+            execution=execution,
+            server=server,
+        )
         result = train(once, self._second, self._rows)
         assert result.public_loss is not None, "there are rows that judge"
         shape, varying = setup.ensemble, self._varying
         constant = constant_loss(shape, self._judging[1], varying)
-        start, loss = (self._losses(shape, each, constant, varying) for each in (weights, result.weights))
+        start, loss = (
+            self._losses(shape, each, constant, varying) for each in (weights, result.weights)
+        )
         in_all = self._losses(shape, result.weights, result.public_loss.constant).mean()
-        by_unit = torch.stack([part.mean() for part in (start - loss).tensor_split(units)])  # about a unit each
+        by_unit = torch.stack(
+            [part.mean() for part in (start - loss).tensor_split(units)]
+        )  # about a unit each
         doubt = float(by_unit.std()) / math.sqrt(units)
         return Outcome(float(start.mean()), float(loss.mean()), constant, float(in_all), doubt)
 
     @torch.no_grad()
-    def _losses(self, shape: Architecture, weights: Weights, constant: float, counted: Tensor | None = None) -> Tensor:
+    def _losses(
+        self, shape: Architecture, weights: Weights, constant: float, counted: Tensor | None = None
+    ) -> Tensor:
         """Losses of rows ``[R]``, each at most `_WORST` more than a constant's: a row unlike others decides little."""
         most, (inputs, targets) = constant + _WORST, self._judging
-        losses, _ = row_losses(shape, weights, inputs.expand(shape.members, -1, -1), targets, counted=counted)
+        losses, _ = row_losses(
+            shape, weights, inputs.expand(shape.members, -1, -1), targets, counted=counted
+        )
         return losses.nan_to_num(nan=most).clamp(max=most).mean(0)
 
     def usual_norm(self, setup: TrainingSetup, *, from_public: bool) -> float:

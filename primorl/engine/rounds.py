@@ -110,13 +110,19 @@ class Rounds:
         # Units of as many steps share a chunk, which needs little padding then; of them those that are neighbours on
         # disk, so that a row group is read for few chunks. The order does not change the sum.
         rows = torch.tensor(_all_rows(self._setup), device=lengths.device)
-        steps = torch.searchsorted(rows, lengths) if len(rows) > 1 else -(-lengths // local.batch_size)
+        steps = (
+            torch.searchsorted(rows, lengths) if len(rows) > 1 else -(-lengths // local.batch_size)
+        )
         order = steps.sort(stable=True).indices
         return chunks(self._setup, cohort[order.to(cohort.device)], lengths[order], threads)
 
     def _read_chunk(self, units: Tensor, size: int, rows: int) -> LocalBatches:
         """Read the units' rows as batches of ``rows``, and add idle units up to ``size``."""
-        local, entropy, device = self._setup.local, self._setup.plan.entropy, self._setup.execution.device
+        local, entropy, device = (
+            self._setup.local,
+            self._setup.plan.entropy,
+            self._setup.execution.device,
+        )
         return with_idle_units(raw_batches(self._source, units, local, entropy, device, rows), size)
 
     def _sum_chunk(self, weights: Weights, batches: LocalBatches) -> list[Tensor]:
@@ -154,7 +160,11 @@ def chunk_sizes(setup: TrainingSetup) -> list[tuple[int, list[int]]]:
     """List the rows of a batch, each with the sizes of its chunks, among which no unit's update may differ."""
     if setup.execution.device.type == "cpu":
         return [(rows, _cpu_sizes(setup, 1, rows)) for rows in _all_rows(setup)]
-    sizes = {(rows, _gpu_size(setup, 1 << doublings, rows)) for rows in _all_rows(setup) for doublings in range(31)}
+    sizes = {
+        (rows, _gpu_size(setup, 1 << doublings, rows))
+        for rows in _all_rows(setup)
+        for doublings in range(31)
+    }
     return [(rows, [size]) for rows, size in sorted(sizes)]
 
 
@@ -174,20 +184,27 @@ def chunks(setup: TrainingSetup, cohort: Tensor, lengths: Tensor, threads: int) 
     rows_of_batches = _all_rows(setup)
     fewer = torch.tensor(rows_of_batches[:-1], device=lengths.device)
     places = torch.searchsorted(lengths, fewer, right=True).tolist()
-    for rows, first, last in zip(rows_of_batches, [0, *places], [*places, len(lengths)], strict=True):
+    for rows, first, last in zip(
+        rows_of_batches, [0, *places], [*places, len(lengths)], strict=True
+    ):
         found += [
-            (part, size, rows) for part, size in _cut(setup, cohort[first:last], lengths[first:last], rows, threads)
+            (part, size, rows)
+            for part, size in _cut(setup, cohort[first:last], lengths[first:last], rows, threads)
         ]
     return found
 
 
-def _cut(setup: TrainingSetup, cohort: Tensor, lengths: Tensor, rows: int, threads: int) -> list[tuple[Tensor, int]]:
+def _cut(
+    setup: TrainingSetup, cohort: Tensor, lengths: Tensor, rows: int, threads: int
+) -> list[tuple[Tensor, int]]:
     """Cut units with batches of ``rows`` rows into chunks."""
     if not len(cohort):
         return []
     if setup.execution.device.type != "cpu":
         distinct, index = lengths.unique(return_inverse=True)  # type: ignore[no-untyped-call]
-        sizes = torch.tensor([_gpu_size(setup, length, rows) for length in distinct.tolist()])[index]
+        sizes = torch.tensor([_gpu_size(setup, length, rows) for length in distinct.tolist()])[
+            index
+        ]
         parts = []
         for size in sorted(set(sizes.tolist())):
             same_size = cohort[(sizes == size).to(cohort.device)]
@@ -290,7 +307,10 @@ def check_independence(kernel: Kernel, sizes: Sequence[int], rows: int) -> None:
         steps = 1 if kernel.one_product else _TEST_STEPS + units % 2
         updates = kernel.updates(start, _equal_units(kernel, units, rows, steps))
         expected = expected or [update[0].clone() for update in updates]
-        if not all(torch.equal(update, one.expand_as(update)) for update, one in zip(updates, expected, strict=True)):
+        if not all(
+            torch.equal(update, one.expand_as(update))
+            for update, one in zip(updates, expected, strict=True)
+        ):
             raise PipelineError(
                 f"compute.device: on this machine ({device.type}), the last bits of one unit's update differ with the "
                 f"units that are trained beside it (found for {units} of them), which the guarantee does not allow; "
@@ -309,5 +329,10 @@ def _equal_units(kernel: Kernel, units: int, rows: int, steps: int) -> LocalBatc
     parts = []
     for values in (inputs, targets, weights):
         padding = values.new_zeros(steps - own, *values.shape[1:])
-        parts.append(torch.cat((values, padding)).expand(-1, units, *values.shape[2:]).contiguous().to(kernel.device))
+        parts.append(
+            torch.cat((values, padding))
+            .expand(-1, units, *values.shape[2:])
+            .contiguous()
+            .to(kernel.device)
+        )
     return LocalBatches(*parts)

@@ -104,7 +104,9 @@ class TrainingSetup:
         """Return the public split's inputs ``[R, S + A]`` and targets ``[R, >= S + 1]`` as training sees them."""
         return public
 
-    def queries(self, answers: Mapping[str, Tensor]) -> dict[str, NormaliserQuery | StartQuery | ScalesQuery]:
+    def queries(
+        self, answers: Mapping[str, Tensor]
+    ) -> dict[str, NormaliserQuery | StartQuery | ScalesQuery]:
         """Make the query of each name that is asked before the rounds, in the plan's order; see `ScalesQuery`.
 
         Args:
@@ -120,14 +122,22 @@ class TrainingSetup:
 
     def _scales(self, answers: Mapping[str, Tensor], *, finer: bool) -> ScalesQuery:
         first = ScalesQuery.declared(self.columns, self.bounds, finer=finer)
-        return first.narrowed(answers[SCALES], self.noise_of(SCALES)) if finer and SCALES in answers else first
+        return (
+            first.narrowed(answers[SCALES], self.noise_of(SCALES))
+            if finer and SCALES in answers
+            else first
+        )
 
     def _told_scales(
         self, answers: Mapping[str, Tensor]
     ) -> tuple[ScalesQuery, tuple[Tensor, float, tuple[ScalesQuery, Tensor, float]]]:
         """Make the second query of scales, and the arguments of its methods: answer, noise, and the first query's."""
         first = self._scales({}, finer=False), answers[SCALES], self.noise_of(SCALES)
-        return self._scales(answers, finer=True), (answers[FINER_SCALES], self.noise_of(FINER_SCALES), first)
+        return self._scales(answers, finer=True), (
+            answers[FINER_SCALES],
+            self.noise_of(FINER_SCALES),
+            first,
+        )
 
     def late_queries(self) -> dict[str, ResidualQuery | FirstStatesQuery | LengthsQuery]:
         """Make the query of each name that is asked after the rounds, in the plan's order."""
@@ -141,7 +151,9 @@ class TrainingSetup:
                 found[query.what] = LengthsQuery(self._horizon)
         return found
 
-    def make_normaliser(self, public: tuple[Tensor, Tensor] | None, answers: Mapping[str, Tensor]) -> Normaliser:
+    def make_normaliser(
+        self, public: tuple[Tensor, Tensor] | None, answers: Mapping[str, Tensor]
+    ) -> Normaliser:
         """Make the normaliser that ``normaliser`` names.
 
         Args:
@@ -160,7 +172,9 @@ class TrainingSetup:
         frequencies = torch.ones(features.inputs) if public is None else public[0].mean(0)
         return found.with_features(features, frequencies)
 
-    def _standardised(self, public: tuple[Tensor, Tensor] | None, answers: Mapping[str, Tensor]) -> Normaliser:
+    def _standardised(
+        self, public: tuple[Tensor, Tensor] | None, answers: Mapping[str, Tensor]
+    ) -> Normaliser:
         if self.normaliser == "bounds":
             return normaliser_of_bounds(self.columns, self.bounds)
         if self.normaliser == "private":
@@ -184,22 +198,34 @@ class TrainingSetup:
         columns, S = self.columns, self.columns.observation_size
         known = [names[place] for place in columns.continuous.tolist()]
         known += [] if columns.discrete_actions else names[S:-1]
-        return [name for name, lost in zip([*known, names[-1]], hidden.tolist(), strict=True) if lost]
+        return [
+            name for name, lost in zip([*known, names[-1]], hidden.tolist(), strict=True) if lost
+        ]
 
     def noise_of(self, name: str) -> float:
         """Standard deviation of the noise on every number of a query's answer."""
         (query,) = (query for query in self.plan.queries if query.what == name)
         return query.standard_deviation / self.plan.units
 
-    def start_model(self, answers: Mapping[str, Tensor], normaliser: Normaliser) -> StartModel | None:
+    def start_model(
+        self, answers: Mapping[str, Tensor], normaliser: Normaliser
+    ) -> StartModel | None:
         """The model of first states; None where they were not queried."""
         if FIRST_STATES in answers:
-            found = FirstStatesQuery(self.columns).model(answers[FIRST_STATES], normaliser, self.bounds)
+            found = FirstStatesQuery(self.columns).model(
+                answers[FIRST_STATES], normaliser, self.bounds
+            )
             if LENGTHS not in answers:
                 return found
-            survival = LengthsQuery(self._horizon).survival(answers[LENGTHS], self.noise_of(LENGTHS))
+            survival = LengthsQuery(self._horizon).survival(
+                answers[LENGTHS], self.noise_of(LENGTHS)
+            )
             return replace(found, survival=survival)
-        return StartQuery(self.columns, self.bounds).model(answers[STARTS]) if STARTS in answers else None
+        return (
+            StartQuery(self.columns, self.bounds).model(answers[STARTS])
+            if STARTS in answers
+            else None
+        )
 
     def spread(self, answers: Mapping[str, Tensor]) -> Tensor:
         """Standard deviations of the residuals of linear heads, in scales of the target; 1 where not asked for.
@@ -210,7 +236,11 @@ class TrainingSetup:
         if RESIDUALS not in answers:
             return torch.ones(targets)
         least = self.noise_in_weights * (self.architecture.inputs + 1) ** 0.5
-        return ResidualQuery(targets).spread(answers[RESIDUALS], self.noise_of(RESIDUALS)).clamp(min=least)
+        return (
+            ResidualQuery(targets)
+            .spread(answers[RESIDUALS], self.noise_of(RESIDUALS))
+            .clamp(min=least)
+        )
 
     @property
     def noise_in_weights(self) -> float:
@@ -221,15 +251,21 @@ class TrainingSetup:
         """Return weights of networks as they are; of linear heads see `primorl.engine.linear.without_noise`."""
         if self.architecture.features is None:
             return weights
-        error = noise_beside_people(self.plan, self.server, self.local.learning_rate, self.architecture)
+        error = noise_beside_people(
+            self.plan, self.server, self.local.learning_rate, self.architecture
+        )
         return tuple(part.to(weights[0].device) for part in without_noise(weights, error))
 
-    def released(self, weights: Weights, answers: Mapping[str, Tensor], members: int) -> tuple[Architecture, Weights]:
+    def released(
+        self, weights: Weights, answers: Mapping[str, Tensor], members: int
+    ) -> tuple[Architecture, Weights]:
         """Make the ensemble that is released of trained weights; of linear heads see `released_heads`."""
         if self.architecture.features is None:
             return self.ensemble, weights
         spread = self.spread(answers)
-        return released_heads(weights, spread, members, self.noise_in_weights, self.ensemble, self.seed)
+        return released_heads(
+            weights, spread, members, self.noise_in_weights, self.ensemble, self.seed
+        )
 
     def initial_weights(self) -> Weights:
         """Random weights, from the public seed."""
@@ -244,12 +280,25 @@ class TrainingSetup:
         """Hash the settings of the rounds that may be fitted: the same in all processes and after a resumption."""
         plan, local, server = self.plan, self.local, self.server
         content: tuple[object, ...] = (
-            *(plan.sampling_probability, plan.noise_multiplier, str(plan.clip), plan.rounds, self.architecture),
-            *(local.learning_rate, local.max_transitions_per_unit, server.server_momentum, server.server_averaging),
+            *(
+                plan.sampling_probability,
+                plan.noise_multiplier,
+                str(plan.clip),
+                plan.rounds,
+                self.architecture,
+            ),
+            *(
+                local.learning_rate,
+                local.max_transitions_per_unit,
+                server.server_momentum,
+                server.server_averaging,
+            ),
             *(self.start is None, local.beta_nll),
         )
         if self.architecture.features is not None:
-            queries = tuple((each.what, each.sensitivity, each.noise_multiplier) for each in self.plan.queries)
+            queries = tuple(
+                (each.what, each.sensitivity, each.noise_multiplier) for each in self.plan.queries
+            )
             content += (self.architecture.features, self.normaliser, self.horizon, queries)
         return hashlib.sha256(repr(content).encode()).hexdigest()
 
@@ -257,7 +306,9 @@ class TrainingSetup:
 class CloningSource:
     """The units of a store as observations and actions; ``split`` takes inputs apart, ``[.., S]`` and ``[.., A]``."""
 
-    def __init__(self, source: CohortSource, split: Callable[[Tensor], tuple[Tensor, Tensor]]) -> None:
+    def __init__(
+        self, source: CohortSource, split: Callable[[Tensor], tuple[Tensor, Tensor]]
+    ) -> None:
         self._source, self._split = source, split
         self.units, self.lengths = source.units, source.lengths
 
@@ -298,13 +349,19 @@ class CloningSetup(TrainingSetup):
         """Return observations ``[R, S]`` and actions ``[R, A]`` of the public split."""
         return self._observations_and_actions(public[0])
 
-    def make_normaliser(self, public: tuple[Tensor, Tensor] | None, answers: Mapping[str, Tensor]) -> Normaliser:
+    def make_normaliser(
+        self, public: tuple[Tensor, Tensor] | None, answers: Mapping[str, Tensor]
+    ) -> Normaliser:
         """Make the normaliser of observations that ``normaliser`` names; actions are left as they are.
 
         Raises:
             ValueError: there is no public split, and the normaliser comes from it.
         """
-        size, actions, features = self.columns.observation_size, self.architecture.targets, self.architecture.features
+        size, actions, features = (
+            self.columns.observation_size,
+            self.architecture.targets,
+            self.architecture.features,
+        )
         if self.of_model is not None and features is not None:
             mean, scale = self.of_model.input_mean[:size], self.of_model.input_scale[:size]
             found = Normaliser(mean, scale, torch.zeros(actions), torch.ones(actions))
@@ -315,7 +372,12 @@ class CloningSetup(TrainingSetup):
             found = Normaliser.from_public(*public)
         else:
             found = normaliser_of_bounds(self.columns, self.bounds)
-        return Normaliser(found.input_mean[:size], found.input_scale[:size], torch.zeros(actions), torch.ones(actions))
+        return Normaliser(
+            found.input_mean[:size],
+            found.input_scale[:size],
+            torch.zeros(actions),
+            torch.ones(actions),
+        )
 
     def _observations_and_actions(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Split inputs; actions in a box are scaled to [-1, 1], one-hot actions stay as they are."""

@@ -90,45 +90,73 @@ class TrainingState:
 
     def facts(self) -> dict[str, Any]:
         """The counts and evaluations, as strict JSON; see `restore`."""
-        plain = {key: value for key, value in vars(self).items() if key not in (*TENSORS, "answers")}
-        evaluations = [[each.round, finite(each.loss), [finite(e) for e in each.error]] for each in self.evaluations]
+        plain = {
+            key: value for key, value in vars(self).items() if key not in (*TENSORS, "answers")
+        }
+        evaluations = [
+            [each.round, finite(each.loss), [finite(e) for e in each.error]]
+            for each in self.evaluations
+        ]
         return plain | {"best_loss": finite(self.best_loss), "evaluations": evaluations}
 
     @classmethod
-    def restore(cls, architecture: Network, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> "TrainingState":
+    def restore(
+        cls, architecture: Network, tensors: Mapping[str, Tensor], facts: dict[str, Any]
+    ) -> "TrainingState":
         """Rebuild the state of networks of ``architecture`` from a checkpoint's `tensors` and `facts`.
 
         Raises:
             ValueError, KeyError, TypeError: they are of another ensemble, or of no training.
         """
         like = architecture.initial_weights(0)
-        parts = {name: tuple(part.clone() for part in shaped(tensors[name], like)) for name in TENSORS}
-        answers = {name.removeprefix(_ANSWERS): part for name, part in tensors.items() if name.startswith(_ANSWERS)}
+        parts = {
+            name: tuple(part.clone() for part in shaped(tensors[name], like)) for name in TENSORS
+        }
+        answers = {
+            name.removeprefix(_ANSWERS): part
+            for name, part in tensors.items()
+            if name.startswith(_ANSWERS)
+        }
         evaluations = tuple(
-            PublicEvaluation(at, _number(loss), tuple(map(_number, error))) for at, loss, error in facts["evaluations"]
+            PublicEvaluation(at, _number(loss), tuple(map(_number, error)))
+            for at, loss, error in facts["evaluations"]
         )
-        rest = {"answers": answers, "evaluations": evaluations, "best_loss": _number(facts["best_loss"])}
+        rest = {
+            "answers": answers,
+            "evaluations": evaluations,
+            "best_loss": _number(facts["best_loss"]),
+        }
         return cls(**facts | parts | rest)
 
     @classmethod
     def begin(cls, weights: Weights, settings: str | None = None) -> "TrainingState":
         """The state before the first round."""
         zeros = tuple(torch.zeros_like(w) for w in weights)
-        return cls(weights, zeros, zeros, 0.0, weights, math.inf, 0, 0, 0, False, (), settings=settings)
+        return cls(
+            weights, zeros, zeros, 0.0, weights, math.inf, 0, 0, 0, False, (), settings=settings
+        )
 
     def to(self, device: torch.device) -> "TrainingState":
         """The same state on ``device``."""
-        moved: dict[str, Any] = {name: tuple(w.to(device) for w in getattr(self, name)) for name in TENSORS}
+        moved: dict[str, Any] = {
+            name: tuple(w.to(device) for w in getattr(self, name)) for name in TENSORS
+        }
         return replace(self, **moved)
 
     def stepped(self, step: Weights, server: ServerTraining) -> "TrainingState":
         """The state after one more release, ``step``."""
         past = server.server_averaging
-        velocity = tuple(server.server_momentum * v + s for v, s in zip(self.velocity, step, strict=True))
+        velocity = tuple(
+            server.server_momentum * v + s for v, s in zip(self.velocity, step, strict=True)
+        )
         weights = tuple(w + v for w, v in zip(self.weights, velocity, strict=True))
-        average = tuple(past * a + (1 - past) * w for a, w in zip(self.average, weights, strict=True))
+        average = tuple(
+            past * a + (1 - past) * w for a, w in zip(self.average, weights, strict=True)
+        )
         mass = past * self.mass + (1 - past)
-        return replace(self, weights=weights, velocity=velocity, average=average, mass=mass, done=self.done + 1)
+        return replace(
+            self, weights=weights, velocity=velocity, average=average, mass=mass, done=self.done + 1
+        )
 
     def averaged(self) -> Weights:
         """The running average of the released iterates, corrected for its start."""
@@ -146,7 +174,9 @@ class TrainingState:
         if patience is None:
             return replace(seen, best=averaged, finished=last)
         if evaluation.loss < self.best_loss:
-            return replace(seen, best=averaged, best_loss=evaluation.loss, since_best=0, finished=last)
+            return replace(
+                seen, best=averaged, best_loss=evaluation.loss, since_best=0, finished=last
+            )
         since_best = self.since_best + 1
         return replace(seen, since_best=since_best, finished=last or since_best >= patience)
 
@@ -230,7 +260,11 @@ def train(
         assert source is not None, "answers that are known are not asked for again"
         queries = setup.queries(answers)
         query, number = queries[name], list(queries).index(name)
-        return query.total(source) if group is None else distributed_total(group, number, query, source)
+        return (
+            query.total(source)
+            if group is None
+            else distributed_total(group, number, query, source)
+        )
 
     now = answer_queries(plan, total_of, now, save_checkpoint)
     now = now.to(device)
@@ -246,7 +280,9 @@ def train(
         while not now.finished:
             if now.started < plan.rounds:
                 if rounds is None:
-                    raise ValueError("rounds are left to run, and there are no units to run them on")
+                    raise ValueError(
+                        "rounds are left to run, and there are no units to run them on"
+                    )
                 now = replace(now, started=now.started + 1)
                 save_checkpoint(now)
                 total = rounds.sum(now.weights)
@@ -258,7 +294,10 @@ def train(
                 now = replace(now, asked_late=True)
                 save_checkpoint(now)
                 released = _shown(setup, now, now.averaged())
-                found = {each.what: plan.answer(each, rounds.late(i, released)) for i, each in enumerate(late)}
+                found = {
+                    each.what: plan.answer(each, rounds.late(i, released))
+                    for i, each in enumerate(late)
+                }
                 now = replace(now, answers={**now.answers, **found})
             evaluation = None
             if evaluate is None:
@@ -270,7 +309,11 @@ def train(
             on_round(now.started, evaluation)
     save_checkpoint(now)
     best = _shown(setup, now, now.best)
-    loss = evaluate.compare(tuple(w.to(device) for w in setup.initial_weights()), best) if evaluate else None
+    loss = (
+        evaluate.compare(tuple(w.to(device) for w in setup.initial_weights()), best)
+        if evaluate
+        else None
+    )
     return Trained(best, now.done, now.evaluations, normaliser, now.answers, loss)
 
 
@@ -304,7 +347,9 @@ def answer_queries(
     if not queries or state.answers:
         return state
     if state.lost:
-        raise ValueError("the queries of this charge were asked and their answers are lost: it cannot go on")
+        raise ValueError(
+            "the queries of this charge were asked and their answers are lost: it cannot go on"
+        )
     save_checkpoint(replace(state, asked=True))
     answers: dict[str, Tensor] = {}
     for query in queries:

@@ -20,10 +20,19 @@ from primorl.evaluate.summary import OnlineSummary, write_online_curve
 from primorl.evaluate.wording import WHOSE, guarantee, source
 from primorl.privacy.accounting.rounding import at_most
 
-_COLOURS = {"behaviour": "C7", "clone": "C2", "policy": "C3", "random": "C0", "zero_action": "C0", "model": "C0"}
+_COLOURS = {
+    "behaviour": "C7",
+    "clone": "C2",
+    "policy": "C3",
+    "random": "C0",
+    "zero_action": "C0",
+    "model": "C0",
+}
 
 
-def draw_returns(path: Path, final: Estimate, curve: Sequence[Estimate], summary: Mapping[str, Any]) -> None:
+def draw_returns(
+    path: Path, final: Estimate, curve: Sequence[Estimate], summary: Mapping[str, Any]
+) -> None:
     """Draw the value of the policy of every epoch and of the final one, as a PNG.
 
     Args:
@@ -52,7 +61,11 @@ def draw_returns(path: Path, final: Estimate, curve: Sequence[Estimate], summary
     draw_curve(
         path,
         (range(1, len(curve)), curve[:-1], f"after each epoch, {spread}, of fewer {fewer}"),
-        (len(curve), final, f"{name}: {final.mean:.4g} [{final.low:.4g}, {final.high:.4g}], {count}"),
+        (
+            len(curve),
+            final,
+            f"{name}: {final.mean:.4g} [{final.low:.4g}, {final.high:.4g}], {count}",
+        ),
         labels=("SAC epoch", what),
         title=f"{summary['dataset']} · {summary['variant']}\n{guarantee(summary)}",
         level=level,
@@ -89,7 +102,9 @@ def draw_curve(
     if level is not None:
         axes.axhline(level[0], color="C7", linewidth=1, linestyle="--", label=level[1])
     errors = [[last.mean - last.low], [last.high - last.mean]]
-    axes.errorbar([place], [last.mean], errors, fmt="D", color="C3", markersize=5, capsize=4, label=last_name)
+    axes.errorbar(
+        [place], [last.mean], errors, fmt="D", color="C3", markersize=5, capsize=4, label=last_name
+    )
     axes.set(xlabel=labels[0], ylabel=labels[1])
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
@@ -100,7 +115,9 @@ def draw_curve(
     _save(figure, path)
 
 
-def draw_online(path: Path, users: Sequence[int], returns: Sequence[MeanInterval], summary: OnlineSummary) -> None:
+def draw_online(
+    path: Path, users: Sequence[int], returns: Sequence[MeanInterval], summary: OnlineSummary
+) -> None:
     """Draw the return against the users so far, as a PNG.
 
     Args:
@@ -129,7 +146,9 @@ def draw_online(path: Path, users: Sequence[int], returns: Sequence[MeanInterval
 
 
 def _return_in(environment: str) -> str:
-    return f"return in {environment.rpartition(':')[2].rpartition('/')[2]}"  # the rest names a module
+    return (
+        f"return in {environment.rpartition(':')[2].rpartition('/')[2]}"  # the rest names a module
+    )
 
 
 def draw_text(path: Path, text: str) -> None:
@@ -156,12 +175,16 @@ def draw_evaluation(path: Path, record: PrivateEvaluation) -> None:
         draw_text(path, "Nothing was asked: evaluation.private.estimators is empty.")
         return
     panels = 1 + bool(record.histograms) + bool(errors)
-    figure = Figure(figsize=(7, 1.6 + 0.34 * len(values) + 2.6 * (panels - 1)), dpi=120, layout="constrained")
+    figure = Figure(
+        figsize=(7, 1.6 + 0.34 * len(values) + 2.6 * (panels - 1)), dpi=120, layout="constrained"
+    )
     heights = [0.34 * len(values) + 0.8, *[2.6] * (panels - 1)]
     axes = figure.subplots(panels, 1, height_ratios=heights, squeeze=False)[:, 0]
     _forest(axes[0], values)
     for histogram in record.histograms[:1]:
-        axes[1].stairs(histogram.shares, histogram.edges, fill=True, color=_COLOURS["behaviour"], alpha=0.5)
+        axes[1].stairs(
+            histogram.shares, histogram.edges, fill=True, color=_COLOURS["behaviour"], alpha=0.5
+        )
         axes[1].set(xlabel=histogram.what, ylabel="share of the units")
         axes[1].spines[["top", "right"]].set_visible(False)
     if errors:
@@ -185,7 +208,9 @@ def _forest(axes: Axes, values: tuple[Answer, ...]) -> None:
         if answer.of == "behaviour":
             axes.axvline(answer.value, color=_COLOURS["behaviour"], linewidth=1, linestyle=":")
     _rows(axes, [f"{WHOSE[answer.of]}, {source(vars(answer))}" for answer in reversed(values)])
-    axes.set_xlabel("mean return per unit, 95% interval (open circle: by the model, free)", fontsize=9)
+    axes.set_xlabel(
+        "mean return per unit, 95% interval (open circle: by the model, free)", fontsize=9
+    )
 
 
 def _errors(axes: Axes, errors: list[Answer], verdict: str | None) -> None:
@@ -195,7 +220,14 @@ def _errors(axes: Axes, errors: list[Answer], verdict: str | None) -> None:
     labels = {"C1": "the model", "C7": "a trivial prediction"}
     for answer, base in zip(errors, bases, strict=True):
         colour, marker, below = ("C1", "s", -0.14) if base == answer.what else ("C7", "o", 0.14)
-        _mark(axes, answer, names.index(base) + below, marker, color=colour, label=labels.pop(colour, None))
+        _mark(
+            axes,
+            answer,
+            names.index(base) + below,
+            marker,
+            color=colour,
+            label=labels.pop(colour, None),
+        )
     _rows(axes, names)
     axes.set_xlabel("error in the private data, in public scales", fontsize=9)
     axes.set_title("" if verdict is None else "\n".join(wrap(verdict, 78)), fontsize=9)

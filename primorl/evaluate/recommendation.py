@@ -47,7 +47,9 @@ MOST_WIDTH = 0.5
 MOST_MISFIT_OF_A_CONSTANT = 0.1
 """The same where the clone predicts public actions no better than a constant does."""
 
-_DOUBTFUL = re.compile(re.escape(BELIEVE["doubtful"]) + ": .* at about ([0-9.e+inf]+) of a trivial guess's")
+_DOUBTFUL = re.compile(
+    re.escape(BELIEVE["doubtful"]) + ": .* at about ([0-9.e+inf]+) of a trivial guess's"
+)
 """A doubtful verdict with its figure; from 1 on no policy is tried (`primorl.evaluate.private.model_check`)."""
 
 Released = Literal["models/policy", "models/behaviour"]
@@ -74,7 +76,8 @@ class Recommendation:
         "How far the model's value of today's practice lies outside the interval of the people's own; `null`: unknown.",
     ]
     expected: Annotated[
-        float | None, "Mean return of the policy less that of the released clone, in the model; `null`: unknown."
+        float | None,
+        "Mean return of the policy less that of the released clone, in the model; `null`: unknown.",
     ] = None
     interval: Annotated[
         tuple[float, float] | None,
@@ -83,13 +86,19 @@ class Recommendation:
     ] = None
 
 
-def found_in(answers: PrivateEvaluation, clone: Path, environment: str | None) -> Recommendation | None:
+def found_in(
+    answers: PrivateEvaluation, clone: Path, environment: str | None
+) -> Recommendation | None:
     """Recommend by the answers and the folder of the clone; None: an environment measured the policy.
 
     Raises:
         PipelineError: the folder says nothing about a clone.
     """
-    return None if environment is not None else of_answers(answers, BehaviourConfig.read(clone).public_loss)
+    return (
+        None
+        if environment is not None
+        else of_answers(answers, BehaviourConfig.read(clone).public_loss)
+    )
 
 
 def of_answers(
@@ -116,7 +125,9 @@ def of_answers(
     if answers.verdict is not None and answers.verdict.startswith(BELIEVE["no"]):
         why = ["the model check says not to believe the model, so it can judge no policy"]
         if not clone_learned:
-            return _more_data([*why, "no public action tells whether the clone acts as people do"], compared)
+            return _more_data(
+                [*why, "no public action tells whether the clone acts as people do"], compared
+            )
         return _keep([*why, "the clone predicts public actions better than a constant"], compared)
 
     doubtful = _DOUBTFUL.search(answers.verdict or "")
@@ -130,7 +141,9 @@ def of_answers(
     if compared.gain <= compared.margin:
         why.append(f"only a gain above {compared.margin:.3g} is beyond the model's known error")
     if guess_is_better and compared.gain > compared.margin:
-        why.append("no trial: the model check measured a guess without a model as at least as good as the model")
+        why.append(
+            "no trial: the model check measured a guess without a model as at least as good as the model"
+        )
     if beyond is not None and too_far:
         far = f"{beyond.value:.0%} more of its steps than of the clone's lie where people hardly ever were"
         why.append(f"{far}; a trial allows {MOST_BEYOND:.0%}")
@@ -188,7 +201,9 @@ class _Comparison:
     @property
     def statement(self) -> str:
         """State the gain."""
-        moved = f"gains {self.gain:.3g} over" if self.gain >= 0 else f"loses {-self.gain:.3g} against"
+        moved = (
+            f"gains {self.gain:.3g} over" if self.gain >= 0 else f"loses {-self.gain:.3g} against"
+        )
         other = "the upper end of today's interval"
         if self.gain_over_clone <= self.gain_over_people:
             other = "a clone of today's practice"
@@ -210,7 +225,9 @@ def _compare(answers: PrivateEvaluation, least_gain: float) -> _Comparison | str
     """Compare the policy with the clone and the people; return the reason if an answer is missing."""
     people = answers.answer("behaviour", MEAN_RETURN)
     if people is None:
-        return "today's return was not asked of the people in the data (evaluation.private.estimators)"
+        return (
+            "today's return was not asked of the people in the data (evaluation.private.estimators)"
+        )
     gain, doubt = answers.answer("policy", GAIN), answers.answer("policy", DOUBT)
     policy_members = _members(answers.answer("policy", MEAN_RETURN, "model"))
     gain_members = _members(gain)
@@ -228,10 +245,19 @@ def _compare(answers: PrivateEvaluation, least_gain: float) -> _Comparison | str
     scale = max(spread, abs(people.value))
 
     # The model's error for a clone that acts as people do, as far as the interval does not explain it.
-    sampled_clone, released_clone, policy = fmean(sampled_members), fmean(released_members), fmean(policy_members)
+    sampled_clone, released_clone, policy = (
+        fmean(sampled_members),
+        fmean(released_members),
+        fmean(policy_members),
+    )
     misfit = max(0.0, abs(sampled_clone - people.value) - half_width)
     standard_error = (gain.ci95[1] - gain.ci95[0]) / 2 / NORMAL_QUANTILE
-    margin = MISFIT_SHARE * misfit + ERRORS * standard_error + DOUBT_SHARE * max(0.0, doubt.value) + least_gain * scale
+    margin = (
+        MISFIT_SHARE * misfit
+        + ERRORS * standard_error
+        + DOUBT_SHARE * max(0.0, doubt.value)
+        + least_gain * scale
+    )
     return _Comparison(
         people=people.value,
         low=low,
@@ -244,7 +270,9 @@ def _compare(answers: PrivateEvaluation, least_gain: float) -> _Comparison | str
         gain_over_people=min(policy_members) - high,
         misfit=misfit,
         margin=margin,
-        interval=interval_of_gain(policy - released_clone, half_width, released_clone - people.value, answers.verdict),
+        interval=interval_of_gain(
+            policy - released_clone, half_width, released_clone - people.value, answers.verdict
+        ),
     )
 
 
@@ -263,13 +291,17 @@ def _distrust(compared: _Comparison, clone_learned: bool | None) -> str | None:
     return None
 
 
-def interval_of_gain(expected: float, half: float, miss: float, verdict: str | None) -> tuple[float, float] | None:
+def interval_of_gain(
+    expected: float, half: float, miss: float, verdict: str | None
+) -> tuple[float, float] | None:
     """Compute the interval that held the true gain over today in nine of ten runs on logs with a known truth.
 
     Its scale is the size of the expected gain, half the width of today's interval, and the distance of the clone's
     value in the model from today's return.
     """
-    kind = next((kind for kind in DOWN if verdict is not None and verdict.startswith(BELIEVE[kind])), None)
+    kind = next(
+        (kind for kind in DOWN if verdict is not None and verdict.startswith(BELIEVE[kind])), None
+    )
     if kind is None:
         return None
     scale = abs(expected) + half + abs(miss)
@@ -283,8 +315,13 @@ def _members(answer: Answer | None) -> tuple[float, ...]:
 
 def _trial(answers: PrivateEvaluation, compared: _Comparison) -> Recommendation:
     """Recommend a trial of the policy, with warnings that its value is not the best or not certain."""
-    why = [f"{compared.statement}, more than the {compared.margin:.3g} that the model's known error asks for"]
-    policy, chance = answers.answer("policy", MEAN_RETURN, "model"), answers.answer("random", MEAN_RETURN)
+    why = [
+        f"{compared.statement}, more than the {compared.margin:.3g} that the model's known error asks for"
+    ]
+    policy, chance = (
+        answers.answer("policy", MEAN_RETURN, "model"),
+        answers.answer("random", MEAN_RETURN),
+    )
     if policy is not None and chance is not None and chance.value > policy.value:
         why.append(
             "but in the model random actions are worth more: the policy is far from the best one, or the model is "
@@ -295,15 +332,21 @@ def _trial(answers: PrivateEvaluation, compared: _Comparison) -> Recommendation:
             "the gain is not certain, as its interval reaches below 0: test the policy where people watch it, and do "
             "not adopt it yet"
         )
-    return Recommendation(answer="trial", policy="models/policy", reason=_sentences(why), **compared.figures)
+    return Recommendation(
+        answer="trial", policy="models/policy", reason=_sentences(why), **compared.figures
+    )
 
 
 def _keep(why: Sequence[str], compared: _Comparison) -> Recommendation:
-    return Recommendation(answer="keep", policy="models/behaviour", reason=_sentences(why), **compared.figures)
+    return Recommendation(
+        answer="keep", policy="models/behaviour", reason=_sentences(why), **compared.figures
+    )
 
 
 def _more_data(why: Sequence[str], compared: _Comparison | None = None) -> Recommendation:
-    figures = {"gain": None, "margin": None, "misfit": None} if compared is None else compared.figures
+    figures = (
+        {"gain": None, "margin": None, "misfit": None} if compared is None else compared.figures
+    )
     return Recommendation(answer="more_data", policy=None, reason=_sentences(why), **figures)
 
 

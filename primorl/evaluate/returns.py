@@ -33,7 +33,10 @@ Frame = npt.NDArray[np.uint8]
 _Envs = SyncVectorEnv | Pendulums
 
 NAME = "episode.gif"
-_OPENGL = ("gymnasium.envs.mujoco.", "shimmy.")  # they draw by OpenGL, which few servers have and which fails loudly
+_OPENGL = (
+    "gymnasium.envs.mujoco.",
+    "shimmy.",
+)  # they draw by OpenGL, which few servers have and which fails loudly
 # pygame needs neither a display nor a loudspeaker for this, and would complain where there is none.
 _QUIET = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
 _MOST_DRAWN = 250  # states; each takes some milliseconds
@@ -73,11 +76,19 @@ class Evaluation:
         """Average over seeds, with the spread; of a single seed, that seed's result."""
         over: Any = type(self.by_seed[0].final).over
         curve = zip(*(result.curve for result in self.by_seed), strict=True)
-        return Result(over([result.final for result in self.by_seed]), tuple(over(same) for same in curve))
+        return Result(
+            over([result.final for result in self.by_seed]), tuple(over(same) for same in curve)
+        )
 
 
 def in_environment(
-    environment: str, folders: Sequence[Path], *, episodes: int, epoch_episodes: int, seed: int, horizon: int | None
+    environment: str,
+    folders: Sequence[Path],
+    *,
+    episodes: int,
+    epoch_episodes: int,
+    seed: int,
+    horizon: int | None,
 ) -> Evaluation:
     """Measure the policies' returns in the true environment, side by side.
 
@@ -95,7 +106,9 @@ def in_environment(
     final, epochs = _policies(folders)
     returns = episode_returns(environment, final, episodes, seed, horizon)
     by_epoch = episode_returns(environment, epochs, epoch_episodes, seed, horizon)
-    results = _results([MeanInterval.of(own) for own in returns], [MeanInterval.of(own) for own in by_epoch])
+    results = _results(
+        [MeanInterval.of(own) for own in returns], [MeanInterval.of(own) for own in by_epoch]
+    )
     return Evaluation(results, {"episodes": episodes})
 
 
@@ -133,7 +146,9 @@ def in_model(
     weights = step_weights(horizon, survival=survival)
 
     def values(policy: DeterministicPolicy, count: int) -> list[ModelValue]:
-        found = returns_by_member(ensemble, policy, starts, rollouts=count, weights=weights, seed=seed)
+        found = returns_by_member(
+            ensemble, policy, starts, rollouts=count, weights=weights, seed=seed
+        )
         return [ModelValue.of(by_member) for by_member in found.mean(-1)]
 
     final, epochs = _policies(folders)
@@ -164,7 +179,11 @@ def _policies(folders: Sequence[Path]) -> tuple[DeterministicPolicy, Determinist
 
 
 def episode_returns(
-    environment_id: str, policy: DeterministicPolicy, episodes: int, seed: int, limit: int | None = None
+    environment_id: str,
+    policy: DeterministicPolicy,
+    episodes: int,
+    seed: int,
+    limit: int | None = None,
 ) -> npt.NDArray[np.float64]:
     """Measure undiscounted returns of whole episodes, from reset to termination or truncation.
 
@@ -189,7 +208,10 @@ def episode_returns(
     at_once = min(episodes, max(1, _ENVIRONMENTS_AT_ONCE // policy.policies))
     envs = _build(environment_id, policy, limit, policy.policies * at_once)
     try:
-        parts = [_returns(envs, policy, seeds[start : start + at_once], limit) for start in range(0, episodes, at_once)]
+        parts = [
+            _returns(envs, policy, seeds[start : start + at_once], limit)
+            for start in range(0, episodes, at_once)
+        ]
     finally:
         envs.close()
     return np.concatenate(parts, axis=1)
@@ -200,7 +222,9 @@ def reset_seeds(seed: int, episodes: int) -> list[int]:
     return [int(drawn) for drawn in np.random.SeedSequence(seed).generate_state(episodes)]
 
 
-def _returns(envs: _Envs, policy: DeterministicPolicy, seeds: list[int], limit: int | None) -> npt.NDArray[np.float64]:
+def _returns(
+    envs: _Envs, policy: DeterministicPolicy, seeds: list[int], limit: int | None
+) -> npt.NDArray[np.float64]:
     """Measure returns ``[P, len(seeds)]`` of one batch; in a last, smaller batch the other environments run idle."""
     count = envs.num_envs // policy.policies
     alive = np.tile(np.arange(count) < len(seeds), policy.policies)
@@ -212,7 +236,9 @@ def _returns(envs: _Envs, policy: DeterministicPolicy, seeds: list[int], limit: 
         actions = as_the_space_has_them(policy.act(batch).flatten(0, 1), envs.single_action_space)
         observations, rewards, terminated, truncated, _ = envs.step(actions)
         totals[alive] += rewards[alive]
-        alive = alive & ~(terminated | truncated)  # the next episode of a finished environment counts for nothing
+        alive = alive & ~(
+            terminated | truncated
+        )  # the next episode of a finished environment counts for nothing
         steps += 1
     return totals.reshape(policy.policies, count)[:, : len(seeds)]
 
@@ -225,10 +251,20 @@ def as_the_space_has_them(actions: Tensor, space: Any) -> npt.NDArray[Any]:
     return plain.astype(space.dtype, copy=False)
 
 
-def _build(environment_id: str, policy: DeterministicPolicy, limit: int | None, count: int) -> _Envs:
+def _build(
+    environment_id: str, policy: DeterministicPolicy, limit: int | None, count: int
+) -> _Envs:
     envs = vector_env(environment_id, count, lambda: environments.make(environment_id))
-    observation, action, spec = envs.single_observation_space, envs.single_action_space, envs.envs[0].spec
-    actions = f"{action.n} discrete actions" if isinstance(action, Discrete) else f"actions of shape {action.shape}"
+    observation, action, spec = (
+        envs.single_observation_space,
+        envs.single_action_space,
+        envs.envs[0].spec,
+    )
+    actions = (
+        f"{action.n} discrete actions"
+        if isinstance(action, Discrete)
+        else f"actions of shape {action.shape}"
+    )
     expected = f"actions of shape {(policy.action_size,)}"
     if policy.discrete_actions:
         expected = f"{policy.action_size} discrete actions"
@@ -246,7 +282,9 @@ def _build(environment_id: str, policy: DeterministicPolicy, limit: int | None, 
     return envs
 
 
-def log_episode(log: Log, environment: str, policy: DeterministicPolicy, seed: int, limit: int | None) -> None:
+def log_episode(
+    log: Log, environment: str, policy: DeterministicPolicy, seed: int, limit: int | None
+) -> None:
     """Log the first of the episodes that `episode_returns` measures, as ``episode.gif``.
 
     It is simulated, and so says no more about the data than the policy does. Where the environment draws nothing, or
@@ -265,15 +303,22 @@ def log_episode(log: Log, environment: str, policy: DeterministicPolicy, seed: i
         frames = list(_frames(environment, policy.one(0), reset_seeds(seed, 1)[0], limit))
     except DependencyNotInstalled:
         return
-    except Exception as broken:  # a picture must not cost the stage, whatever a simulator's drawing raises
-        print(f"note: {NAME}: {environment} cannot be drawn here ({type(broken).__name__})", file=sys.stderr)
+    except (
+        Exception
+    ) as broken:  # a picture must not cost the stage, whatever a simulator's drawing raises
+        print(
+            f"note: {NAME}: {environment} cannot be drawn here ({type(broken).__name__})",
+            file=sys.stderr,
+        )
         return
     with TemporaryDirectory() as folder:
         if frames and _write(Path(folder) / NAME, frames):
             log.artifact(Path(folder) / NAME)
 
 
-def _frames(environment: str, policy: DeterministicPolicy, seed: int, limit: int | None) -> Iterator[Frame]:
+def _frames(
+    environment: str, policy: DeterministicPolicy, seed: int, limit: int | None
+) -> Iterator[Frame]:
     """Yield pictures ``[height, width, 3]`` of an episode, first and last state included; none if it cannot draw.
 
     Where an episode may have more than 250 steps, some of those between are left out.

@@ -73,7 +73,11 @@ class ModelValue:
     @classmethod
     def over(cls, seeds: Sequence[Self]) -> Self:
         """Average several policies' values; the range is that of all members and policies."""
-        return cls(fmean(own.mean for own in seeds), min(own.low for own in seeds), max(own.high for own in seeds))
+        return cls(
+            fmean(own.mean for own in seeds),
+            min(own.low for own in seeds),
+            max(own.high for own in seeds),
+        )
 
 
 Estimate = MeanInterval | ModelValue

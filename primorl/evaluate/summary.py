@@ -9,7 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from primorl.base.files import file_sha256
-from primorl.base.records import Hexadecimal, Line, Within, read_record, record, to_json, write_record
+from primorl.base.records import (
+    Hexadecimal,
+    Line,
+    Within,
+    read_record,
+    record,
+    to_json,
+    write_record,
+)
 from primorl.base.reporting import Log, StageLog
 from primorl.evaluate.private.results import Answer, PrivateEvaluation
 from primorl.evaluate.recommendation import Recommendation
@@ -26,7 +34,16 @@ Score = Callable[[float], float]
 """From a mean return to the normalised score that the dataset declares."""
 
 _COMPARED = ("dataset", "env_id", "variant", "seed", "private", "epsilon", "delta", "unit", "units")
-_REPEATED = ("private", "epsilon", "epsilon_rdp", "delta", "unit", "units", "void", "spent_on_dataset")
+_REPEATED = (
+    "private",
+    "epsilon",
+    "epsilon_rdp",
+    "delta",
+    "unit",
+    "units",
+    "void",
+    "spent_on_dataset",
+)
 _Epsilon = Annotated[float, Within(ge=0)]
 _Count = Annotated[int, Within(ge=1)]
 _REMEDY = "run `dvc repro evaluate`"
@@ -41,8 +58,12 @@ class SeedSummary:
     return_ci95: Annotated[tuple[float, float] | None, "Its 95% interval."]
     normalized_score: Annotated[float | None, "Score of the mean return."]
     policy_sha256: Annotated[Hexadecimal, "SHA-256 of its final policy's file."]
-    model_value: Annotated[float | None, "Value in the released model, where nothing can be measured."] = None
-    model_value_range: Annotated[tuple[float, float] | None, "Least and greatest value over the members."] = None
+    model_value: Annotated[
+        float | None, "Value in the released model, where nothing can be measured."
+    ] = None
+    model_value_range: Annotated[
+        tuple[float, float] | None, "Least and greatest value over the members."
+    ] = None
 
 
 @record
@@ -55,7 +76,9 @@ class Summary:
     env_id: Annotated[Line | None, "Gymnasium id; `null`: there is no simulator."]
     variant: Annotated[Variant, "`dynamics.variant` of params.yaml."]
     private: Annotated[bool, "Whether the release has an (ε, δ) guarantee."]
-    epsilon: Annotated[_Epsilon | None, "ε of this release, by the PLD accountant; `null`: no guarantee."]
+    epsilon: Annotated[
+        _Epsilon | None, "ε of this release, by the PLD accountant; `null`: no guarantee."
+    ]
     epsilon_rdp: Annotated[_Epsilon | None, "ε by the RDP accountant."]
     delta: Annotated[Annotated[float, Within(gt=0, lt=1)] | None, "δ at which ε is read."]
     unit: Annotated[Line, "What one unit of privacy is."]
@@ -66,14 +89,22 @@ class Summary:
         "What the ledger had recorded for the same units: the private evaluation included where something was asked.",
     ]
     seed: Annotated[int, "`seed` of params.yaml."]
-    return_mean: Annotated[float | None, "Mean return of the final policies; `null`: nothing could be measured."]
+    return_mean: Annotated[
+        float | None, "Mean return of the final policies; `null`: nothing could be measured."
+    ]
     return_ci95: Annotated[tuple[float, float] | None, "Its 95% interval."]
-    normalized_score: Annotated[float | None, "Score of the mean return; `null`: the dataset declares none."]
+    normalized_score: Annotated[
+        float | None, "Score of the mean return; `null`: the dataset declares none."
+    ]
     episodes: Annotated[_Count | None, "Episodes measured for each final policy."]
     policy_sha256: Annotated[Hexadecimal, "SHA-256 of the final policy's file (of the first seed)."]
     seconds: Annotated[dict[str, float], "Wall time of each stage."]
-    model_value: Annotated[float | None, "Value in the released model, where nothing can be measured."] = None
-    model_value_range: Annotated[tuple[float, float] | None, "Least and greatest value over the members."] = None
+    model_value: Annotated[
+        float | None, "Value in the released model, where nothing can be measured."
+    ] = None
+    model_value_range: Annotated[
+        tuple[float, float] | None, "Least and greatest value over the members."
+    ] = None
     model_value_members: Annotated[_Count | None, "Members of the ensemble."] = None
     model_value_rollouts: Annotated[_Count | None, "Rollouts in each member."] = None
     model_value_horizon: Annotated[_Count | None, "Steps of a rollout."] = None
@@ -85,16 +116,22 @@ class Summary:
     public_trajectories: Annotated[_Count | None, "Number of public trajectories."] = None
     seeds: Annotated[tuple[int, ...] | None, "`policy.seeds` of params.yaml."] = None
     by_seed: Annotated[tuple[SeedSummary, ...] | None, "The same results for each seed."] = None
-    model_sha256: Annotated[Hexadecimal | None, "SHA-256 of the model's file that the policy was trained in."] = None
+    model_sha256: Annotated[
+        Hexadecimal | None, "SHA-256 of the model's file that the policy was trained in."
+    ] = None
     private_evaluation: Annotated[
-        tuple[Answer, ...] | None, "Values by the private units and in the released model, where something was asked."
+        tuple[Answer, ...] | None,
+        "Values by the private units and in the released model, where something was asked.",
     ] = None
     private_evaluation_sha256: Annotated[
         Hexadecimal | None, "SHA-256 of metrics/private_evaluation.json, whose answers were judged."
     ] = None
-    model_verdict: Annotated[Line | None, "Whether the model can be believed, where that was asked."] = None
+    model_verdict: Annotated[
+        Line | None, "Whether the model can be believed, where that was asked."
+    ] = None
     recommendation: Annotated[
-        Recommendation | None, "What to do with the policy; left out where an environment measured it."
+        Recommendation | None,
+        "What to do with the policy; left out where an environment measured it.",
     ] = None
 
     @classmethod
@@ -125,7 +162,9 @@ class Summary:
         digests = [file_sha256(folder / "policy.safetensors") for folder in folders]
         listed = tuple(
             SeedSummary(seed=seed, **_value(result.final, score), policy_sha256=digest)
-            for seed, result, digest in zip(seeds or (), evaluation.by_seed, digests, strict=seeds is not None)
+            for seed, result, digest in zip(
+                seeds or (), evaluation.by_seed, digests, strict=seeds is not None
+            )
         )
         if len(public_returns) > 1:
             mean = MeanInterval.of(public_returns)
@@ -143,15 +182,24 @@ class Summary:
 
     def other_files(self, model: Path, policy: Path) -> str | None:
         """Tell in a line which other files these folders hold than this is about; None: the same, or none at all."""
-        named = {model / "model.safetensors": self.model_sha256, policy / "policy.safetensors": self.policy_sha256}
+        named = {
+            model / "model.safetensors": self.model_sha256,
+            policy / "policy.safetensors": self.policy_sha256,
+        }
         if not any(file.exists() for file in named):  # nothing was fetched
             return None
         known = {file: digest for file, digest in named.items() if digest is not None}
         gone = [str(file.parent) for file in known if not file.exists()]
-        other = [str(file.parent) for file, digest in known.items() if file.exists() and file_sha256(file) != digest]
+        other = [
+            str(file.parent)
+            for file, digest in known.items()
+            if file.exists() and file_sha256(file) != digest
+        ]
         words = [f"another {' and another '.join(other)} is there now"] if other else []
         words += [f"{' and '.join(gone)} is gone"] if gone else []
-        return f"these results are of an earlier run: {', '.join(words)}; {_REMEDY}" if words else None
+        return (
+            f"these results are of an earlier run: {', '.join(words)}; {_REMEDY}" if words else None
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of the file."""
@@ -173,7 +221,9 @@ class Summary:
 
 def stated(statement: Statement, answers: PrivateEvaluation) -> dict[str, Any]:
     """Collect the keys that a summary repeats of the policy's statement and of the private units' answers."""
-    repeated = {key: getattr(statement, key) for key in _REPEATED} | {"model_verdict": answers.verdict}
+    repeated = {key: getattr(statement, key) for key in _REPEATED} | {
+        "model_verdict": answers.verdict
+    }
     if not answers.asked:
         return repeated | {"private_evaluation": None}
     return repeated | {"spent_on_dataset": answers.total, "private_evaluation": answers.values()}
@@ -192,14 +242,19 @@ def write_curve(path: Path, curve: Sequence[Estimate], score: Score | None) -> N
             if of_model:
                 rows.writerow([epoch, None, None, None, None, point.mean, point.low, point.high])
             else:
-                rows.writerow([epoch, point.mean, point.low, point.high, score(point.mean) if score else None])
+                rows.writerow(
+                    [epoch, point.mean, point.low, point.high, score(point.mean) if score else None]
+                )
 
 
 def _value(final: Estimate, score: Score | None) -> dict[str, Any]:
     """Make the summary's keys for the value of a policy: its measured return, or its value in the model."""
     if isinstance(final, ModelValue):
         unmeasured = dict.fromkeys(("return_mean", "return_ci95", "normalized_score"))
-        return unmeasured | {"model_value": final.mean, "model_value_range": (final.low, final.high)}
+        return unmeasured | {
+            "model_value": final.mean,
+            "model_value_range": (final.low, final.high),
+        }
     measured = {"return_mean": final.mean, "return_ci95": (final.low, final.high)}
     return measured | {"normalized_score": score(final.mean) if score else None}
 
@@ -235,7 +290,9 @@ def log_summary(
     for log in (run, pipeline):
         for file in files:
             log.artifact(file)
-    pipeline.dataset(summary.dataset, fingerprint, {"private units": summary.units, "unit": summary.unit})
+    pipeline.dataset(
+        summary.dataset, fingerprint, {"private units": summary.units, "unit": summary.unit}
+    )
     pipeline.note(note(plain))
     found: dict[str, float | None] = {}
     if summary.void:
@@ -250,15 +307,25 @@ def log_summary(
     asked = worth(plain.get("private_evaluation") or ())
     if asked is not None:
         low, high = asked["ci95"] or (None, None)
-        found |= {"private_value": asked["value"], "private_value_low": low, "private_value_high": high}
+        found |= {
+            "private_value": asked["value"],
+            "private_value_low": low,
+            "private_value_high": high,
+        }
     if (advice := summary.recommendation) is not None and advice.interval is not None:
         low, high = advice.interval
-        found |= {"gain_over_today": advice.expected, "gain_over_today_low": low, "gain_over_today_high": high}
+        found |= {
+            "gain_over_today": advice.expected,
+            "gain_over_today_low": low,
+            "gain_over_today_high": high,
+        }
     for name, value in found.items():
         if value is not None:
             pipeline.metric(name, value)
     _log_result(pipeline, overall, score)
-    _log_choices(pipeline, plain, fingerprint)  # after its numbers: `primorl runs` lists a run that has these
+    _log_choices(
+        pipeline, plain, fingerprint
+    )  # after its numbers: `primorl runs` lists a run that has these
     _log_curve(run, overall)
     for seed, result in zip(summary.seeds or (), evaluation.by_seed, strict=False):
         with run.nested(f"seed {seed}") as inner:
@@ -318,17 +385,28 @@ class OnlineSummary:
 
     FORMAT: ClassVar[int] = 1
 
-    met: Annotated[bool, "Whether any users were met: `online.users` or `online.arrivals` asks for it."]
-    env_id: Annotated[Line | None, "Gymnasium id of the environment that simulates the users."] = None
+    met: Annotated[
+        bool, "Whether any users were met: `online.users` or `online.arrivals` asks for it."
+    ]
+    env_id: Annotated[Line | None, "Gymnasium id of the environment that simulates the users."] = (
+        None
+    )
     algorithm: Annotated[Line | None, "Name of the update."] = None
     guarantee: Annotated[Line | None, "`online.guarantee` of params.yaml."] = None
     start: Annotated[Line | None, "`online.start` of params.yaml."] = None
-    private: Annotated[bool | None, "Whether the policy has an (ε, δ) guarantee, and nothing is void."] = None
-    epsilon: Annotated[_Epsilon | None, "ε of one user who is not in the log; `null`: no guarantee."] = None
-    epsilon_in_all: Annotated[
-        _Epsilon | None, "ε of somebody who is both in the log and a user; from scratch that of a user."
+    private: Annotated[
+        bool | None, "Whether the policy has an (ε, δ) guarantee, and nothing is void."
     ] = None
-    delta: Annotated[Annotated[float, Within(gt=0, lt=1)] | None, "δ at which both are read."] = None
+    epsilon: Annotated[
+        _Epsilon | None, "ε of one user who is not in the log; `null`: no guarantee."
+    ] = None
+    epsilon_in_all: Annotated[
+        _Epsilon | None,
+        "ε of somebody who is both in the log and a user; from scratch that of a user.",
+    ] = None
+    delta: Annotated[Annotated[float, Within(gt=0, lt=1)] | None, "δ at which both are read."] = (
+        None
+    )
     unit: Annotated[Line | None, "What one unit of privacy is."] = None
     users: Annotated[_Count | None, "N, different users who were met."] = None
     cohort: Annotated[_Count | None, "m, users of one update."] = None
@@ -344,7 +422,13 @@ class OnlineSummary:
 
     def __post_init__(self) -> None:
         """Refuse a result without its figures."""
-        needed = (self.return_before, self.return_mean, self.return_ci95, self.users, self.policy_sha256)
+        needed = (
+            self.return_before,
+            self.return_mean,
+            self.return_ci95,
+            self.users,
+            self.policy_sha256,
+        )
         if self.met and None in needed:
             raise ValueError("met: true, and a figure is missing")
 
@@ -375,4 +459,6 @@ def write_online_curve(path: Path, users: Sequence[int], returns: Sequence[MeanI
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["users", "return_mean", "return_low", "return_high"])
         for count, each in zip(users, returns, strict=True):
-            writer.writerow([count, *(f"{value:.6g}" for value in (each.mean, each.low, each.high))])
+            writer.writerow(
+                [count, *(f"{value:.6g}" for value in (each.mean, each.low, each.high))]
+            )

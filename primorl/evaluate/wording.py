@@ -38,23 +38,33 @@ _WHOSE = {  # of eight characters at most: the column is no wider
     "zero_action": "zeros",
     "model": "model",
 }
-_FIGURE = re.compile(r"(?:about |\()([0-9.e+inf]+) ?(?:of a|times|measured)")  # of a verdict of the model check
+_FIGURE = re.compile(
+    r"(?:about |\()([0-9.e+inf]+) ?(?:of a|times|measured)"
+)  # of a verdict of the model check
 _STEPS = re.compile(r"(\d+) steps? ahead")
-_FIXED_BEFORE = "; else spent_on_dataset holds"  # how an assumption of statements ends, which names a key
+_FIXED_BEFORE = (
+    "; else spent_on_dataset holds"  # how an assumption of statements ends, which names a key
+)
 
 
 def guarantee(summary: Mapping[str, Any]) -> str:
     """State a summary's privacy in one line, such as "ε = 1.20, δ = 1e-05 per trajectory"."""
     if not summary["private"]:
         return "not private"
-    text = f"ε = {at_most(summary['epsilon'])}, δ = {at_most(summary['delta'])} per {summary['unit']}"
+    text = (
+        f"ε = {at_most(summary['epsilon'])}, δ = {at_most(summary['delta'])} per {summary['unit']}"
+    )
     return f"{text} — VOID: {'; '.join(summary['void'])}" if summary["void"] else text
 
 
 def account(summary: Mapping[str, Any]) -> str:
     """State the cost of all runs on the same units in one line, such as "ε = 1.20, δ = 1e-05 in 3 charges when …"."""
     spent = summary["spent_on_dataset"]
-    when = "when the model was made" if summary.get("private_evaluation") is None else "with the private evaluation"
+    when = (
+        "when the model was made"
+        if summary.get("private_evaluation") is None
+        else "with the private evaluation"
+    )
     charges = f"{spent['charges']} charge{'s' if spent['charges'] != 1 else ''}"
     if spent["epsilon"] is None:
         return f"no guarantee left: a run without one is among {charges}"
@@ -125,7 +135,9 @@ def comparable(summary: Mapping[str, Any], discount: float) -> list[Shown]:
         summary: content of ``metrics/summary.json``.
         discount: of the private units' answers.
     """
-    answers = [each for each in summary.get("private_evaluation") or () if each["what"] == MEAN_RETURN]
+    answers = [
+        each for each in summary.get("private_evaluation") or () if each["what"] == MEAN_RETURN
+    ]
     measured, alike = summary["return_mean"] is not None, discount == 1
     of_model = [each for each in answers if each["estimator"] == "model"]
     rows = []
@@ -137,18 +149,39 @@ def comparable(summary: Mapping[str, Any], discount: float) -> list[Shown]:
         name = f"today's practice, {summary['public_trajectories']} public trajectories"
         rows.append(Shown(name, summary["public_return_mean"], summary["public_return_ci95"]))
     if measured:
-        return [*rows, Shown("the policy, in the simulator", summary["return_mean"], summary["return_ci95"], True)]
+        return [
+            *rows,
+            Shown(
+                "the policy, in the simulator", summary["return_mean"], summary["return_ci95"], True
+            ),
+        ]
     if of_model and believed(summary):
         for of in ("clone", "policy"):
             for each in of_model:
                 if each["of"] == of:
-                    ends = (min(each["members"]), max(each["members"])) if each.get("members") else None
-                    rows.append(Shown(f"{WHOSE[of]}, in the model", each["value"], ends, of == "policy", True))
+                    ends = (
+                        (min(each["members"]), max(each["members"]))
+                        if each.get("members")
+                        else None
+                    )
+                    rows.append(
+                        Shown(
+                            f"{WHOSE[of]}, in the model", each["value"], ends, of == "policy", True
+                        )
+                    )
     elif (asked := worth(answers)) is not None:
         name = f"the policy, estimated from the {plural(summary['unit'])}' rows"
         rows.append(Shown(name, asked["value"], asked["ci95"], True))
     elif not answers and summary.get("model_value") is not None and believed(summary):
-        rows.append(Shown("the policy, in the model", summary["model_value"], summary["model_value_range"], True, True))
+        rows.append(
+            Shown(
+                "the policy, in the model",
+                summary["model_value"],
+                summary["model_value_range"],
+                True,
+                True,
+            )
+        )
     return rows
 
 
@@ -166,7 +199,9 @@ def model_check(verdict: str, asked: Sequence[str] = (), *, trial: bool = False)
         return headline, rule
     steps = sorted({int(number) for what in asked for number in _STEPS.findall(what)})
     ahead = f"{steps[0]} to {steps[-1]} steps ahead" if len(steps) > 1 else "some steps ahead"
-    what = " and ".join(f"{of}s" for of in ("reward", "state") if of in rule) or "rewards and states"
+    what = (
+        " and ".join(f"{of}s" for of in ("reward", "state") if of in rule) or "rewards and states"
+    )
     text = (
         f"Where it predicts {what} {ahead}, its squared error is {float(found[1]):.2g} times that of a guess without a "
         "model (the usual reward, no change of the state)"
@@ -175,7 +210,11 @@ def model_check(verdict: str, asked: Sequence[str] = (), *, trial: bool = False)
         return headline, f"{text}, and surely less than half of it."
     if verdict.startswith(BELIEVE["no"]):
         return headline, f"{text}, and surely larger."
-    hidden = "noise hides whether it is less than half" if "hides" in rule else "less than half would be believed"
+    hidden = (
+        "noise hides whether it is less than half"
+        if "hides" in rule
+        else "less than half would be believed"
+    )
     text = f"{text}; {hidden}."
     if trial:
         text += (
@@ -192,7 +231,11 @@ def unprotected(statement: Mapping[str, Any]) -> str:
         return ""
     if count == 0:
         return f"No {unit} is public."
-    said = re.search(r"public split \(\d+ units, (.+)\)$", "\n".join(statement["public_assumptions"]), re.MULTILINE)
+    said = re.search(
+        r"public split \(\d+ units, (.+)\)$",
+        "\n".join(statement["public_assumptions"]),
+        re.MULTILINE,
+    )
     how = f" ({said[1]})" if said else ""
     many = f"{count:,} {plural(unit)} are" if count > 1 else f"1 {unit} is"
     return f"{many} public and not protected{how}."
@@ -207,7 +250,9 @@ def public_facts(statement: Mapping[str, Any]) -> list[str]:
             facts.append(f"no {unit}: nobody's rows are public")
             continue
         line = line.removesuffix(_FIXED_BEFORE).replace("of the public split ", "")
-        facts.append(re.sub(r"\bunit(s?)\b", lambda found: plural(unit) if found[1] else unit, line))
+        facts.append(
+            re.sub(r"\bunit(s?)\b", lambda found: plural(unit) if found[1] else unit, line)
+        )
     return facts
 
 
@@ -250,14 +295,27 @@ def text(summary: dict[str, Any]) -> str:
     Raises:
         KeyError: an entry is missing.
     """
-    score, seconds, seeds = summary["normalized_score"], summary["seconds"], summary.get("seeds", [summary["seed"]])
+    score, seconds, seeds = (
+        summary["normalized_score"],
+        summary["seconds"],
+        summary.get("seeds", [summary["seed"]]),
+    )
     advice = summary.get("recommendation")
     several = len(seeds) > 1
     rows = [
-        ("dataset", f"{summary['dataset']} ({summary['env_id'] or 'no simulator'}), {summary['units']} private units"),
-        ("variant", f"{summary['variant']}, " + (f"{len(seeds)} seeds" if several else f"seed {seeds[0]}")),
+        (
+            "dataset",
+            f"{summary['dataset']} ({summary['env_id'] or 'no simulator'}), {summary['units']} private units",
+        ),
+        (
+            "variant",
+            f"{summary['variant']}, " + (f"{len(seeds)} seeds" if several else f"seed {seeds[0]}"),
+        ),
         ("privacy", f"{'of the policy: ' if summary['private'] else ''}{guarantee(summary)}"),
-        ("spent", f"{'' if summary['spent_on_dataset']['epsilon'] is None else 'in all: '}{account(summary)}"),
+        (
+            "spent",
+            f"{'' if summary['spent_on_dataset']['epsilon'] is None else 'in all: '}{account(summary)}",
+        ),
     ]
     rows += _private_answers(summary)
     rows += _value(summary, f" over {len(seeds)} seeds" if several else "")
@@ -277,10 +335,16 @@ def _private_answers(summary: dict[str, Any]) -> list[tuple[str, str]]:
     """Describe the return of the private units today and under the policy; empty where nothing was asked."""
     rows = []
     hidden = () if believed(summary) else ("model",)
-    shown = [each for each in summary.get("private_evaluation", ()) if each["estimator"] not in hidden]
+    shown = [
+        each for each in summary.get("private_evaluation", ()) if each["estimator"] not in hidden
+    ]
     for each in sorted(shown, key=lambda answer: list(_WHOSE).index(answer["of"])):
-        note = ", as it would be released" if each["of"] == "clone" else ""  # drawn actions may be worth something else
-        rows.append((_WHOSE[each["of"]], f"{value(each['value'], each['ci95'])} by {source(each)}{note}"))
+        note = (
+            ", as it would be released" if each["of"] == "clone" else ""
+        )  # drawn actions may be worth something else
+        rows.append(
+            (_WHOSE[each["of"]], f"{value(each['value'], each['ci95'])} by {source(each)}{note}")
+        )
     if "model_verdict" in summary:
         rows.append(("model", ". ".join(model_check(summary["model_verdict"]))))
     return rows
@@ -294,14 +358,25 @@ def _value(summary: dict[str, Any], over: str) -> list[tuple[str, str]]:
         low, high = summary["model_value_range"]
         spread = f"[{low:.4g}, {high:.4g}] over the {summary['model_value_members']} members{over}"
         unmeasured = [("return", "not measured: there is no simulator")]
-        answers = [(each["of"], each["estimator"]) for each in summary.get("private_evaluation", ())]
-        if ("policy", "model") in answers:  # this one is of other rollouts, and may be longer and not discounted
+        answers = [
+            (each["of"], each["estimator"]) for each in summary.get("private_evaluation", ())
+        ]
+        if (
+            "policy",
+            "model",
+        ) in answers:  # this one is of other rollouts, and may be longer and not discounted
             return unmeasured
-        return [*unmeasured, ("value", f"{summary['model_value']:.4g}  {spread}: {summary['model_value_note']}")]
+        return [
+            *unmeasured,
+            ("value", f"{summary['model_value']:.4g}  {spread}: {summary['model_value_note']}"),
+        ]
     low, high = summary["return_ci95"]
     mean = f"{summary['return_mean']:.4g}  95% interval [{low:.4g}, {high:.4g}]"
     rows = [("return", f"{mean}{over}, {summary['episodes']} episodes{' each' if over else ''}")]
     if over:
-        each = (f"{own['seed']}: {value(own['return_mean'], own['return_ci95'])}" for own in summary["by_seed"])
+        each = (
+            f"{own['seed']}: {value(own['return_mean'], own['return_ci95'])}"
+            for own in summary["by_seed"]
+        )
         rows.append(("seeds", "; ".join(each) + " over episodes"))
     return rows

@@ -23,7 +23,11 @@ class Adam:
     """
 
     def __init__(
-        self, tensors: Sequence[Tensor], gradients: Sequence[Tensor], learning_rate: float, weight_decay: float = 0.0
+        self,
+        tensors: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        learning_rate: float,
+        weight_decay: float = 0.0,
     ) -> None:
         self._settings = _USUAL | {"lr": learning_rate, "weight_decay": weight_decay}
         self._steps = [torch.zeros((), device=tensor.device) for tensor in tensors]

@@ -35,7 +35,9 @@ class PublicLosses:
 
     initial: Annotated[float, "Of the initial weights."]
     constant: Annotated[float, "Of the best constant prediction."]
-    final: Annotated[float, "Of the weights in `model.safetensors`; below both, or the model is not written."]
+    final: Annotated[
+        float, "Of the weights in `model.safetensors`; below both, or the model is not written."
+    ]
 
     @property
     def diverged(self) -> bool:
@@ -68,17 +70,31 @@ class ModelConfig:
         Annotated[int, Within(ge=0)],
         "Rounds (or epochs) in the weights, after early stopping on the public split; 0: the public split alone.",
     ]
-    observation_names: Annotated[tuple[Line, ...] | None, "Names of the observation's dimensions, as declared."] = None
-    action_names: Annotated[tuple[Line, ...] | None, "Names of the action's dimensions or of the actions."] = None
-    elapsed: Annotated[
-        ElapsedTime | None, "The dimension that is the time since the row before, as declared; `null`: there is none."
+    observation_names: Annotated[
+        tuple[Line, ...] | None, "Names of the observation's dimensions, as declared."
     ] = None
-    engine_version: Annotated[_Count | None, "Version of the engine that trained the weights."] = None
-    public_loss: Annotated[PublicLosses | None, "Losses on the public split; `null`: there is none."] = None
-    can_learn: Annotated[CanLearn | None, "The verdict before training; `null`: there is none."] = None
-    degree: Annotated[_Count | None, "Largest degree of the features of linear heads; `null`: a network."] = None
+    action_names: Annotated[
+        tuple[Line, ...] | None, "Names of the action's dimensions or of the actions."
+    ] = None
+    elapsed: Annotated[
+        ElapsedTime | None,
+        "The dimension that is the time since the row before, as declared; `null`: there is none.",
+    ] = None
+    engine_version: Annotated[_Count | None, "Version of the engine that trained the weights."] = (
+        None
+    )
+    public_loss: Annotated[
+        PublicLosses | None, "Losses on the public split; `null`: there is none."
+    ] = None
+    can_learn: Annotated[CanLearn | None, "The verdict before training; `null`: there is none."] = (
+        None
+    )
+    degree: Annotated[
+        _Count | None, "Largest degree of the features of linear heads; `null`: a network."
+    ] = None
     one_hot: Annotated[
-        tuple[tuple[int, int], ...], "One-hot parts of the features' inputs: first column, number of categories."
+        tuple[tuple[int, int], ...],
+        "One-hot parts of the features' inputs: first column, number of categories.",
     ] = ()
 
     @property
@@ -99,7 +115,9 @@ class ModelConfig:
         Raises:
             PipelineError: missing, of another format version, or not as declared. One line.
         """
-        return read_record(folder / FILE, cls, "`dvc checkout` brings the last model back; training anew spends ε")
+        return read_record(
+            folder / FILE, cls, "`dvc checkout` brings the last model back; training anew spends ε"
+        )
 
 
 TERMINATION_GAIN = 10.0
@@ -137,13 +155,21 @@ class Architecture:
     def of(cls, config: ModelConfig) -> Architecture:
         """Read the sizes that a stored model states."""
         own = ("learned_termination", "features", "spread")
-        sizes = {name: getattr(config, name) for name in cls.__dataclass_fields__ if name not in own}
-        return cls(**sizes, learned_termination=config.termination == LEARNED, features=config.features)
+        sizes = {
+            name: getattr(config, name) for name in cls.__dataclass_fields__ if name not in own
+        }
+        return cls(
+            **sizes, learned_termination=config.termination == LEARNED, features=config.features
+        )
 
     @property
     def inputs(self) -> int:
         """S + A, or the number of features."""
-        return self.observation_size + self.action_size if self.features is None else self.features.size
+        return (
+            self.observation_size + self.action_size
+            if self.features is None
+            else self.features.size
+        )
 
     @property
     def targets(self) -> int:
@@ -158,13 +184,21 @@ class Architecture:
     @property
     def target_names(self) -> tuple[str, ...]:
         """Names of the columns of a target row."""
-        names = (*(f"observation_{i}" for i in range(self.observation_size)), "reward", "termination")
+        names = (
+            *(f"observation_{i}" for i in range(self.observation_size)),
+            "reward",
+            "termination",
+        )
         return names[: self.columns]
 
     @property
     def layers(self) -> tuple[tuple[int, int], ...]:
         """(in, out) of every layer; the last gives means, raw log-variances and the logit, if any, side by side."""
-        sizes = (self.inputs, *self.hidden, (1 + self.spread) * self.targets + self.learned_termination)
+        sizes = (
+            self.inputs,
+            *self.hidden,
+            (1 + self.spread) * self.targets + self.learned_termination,
+        )
         return tuple(itertools.pairwise(sizes))
 
     @property
@@ -188,7 +222,9 @@ class Architecture:
         return weights
 
 
-def uniform_weights(members: int, layers: Sequence[tuple[int, int]], seed: int) -> tuple[Tensor, ...]:
+def uniform_weights(
+    members: int, layers: Sequence[tuple[int, int]], seed: int
+) -> tuple[Tensor, ...]:
     """Draw the weights of ``members`` MLPs of these (in, out) layers, uniformly within ±1/√in."""
     import torch
 
@@ -196,5 +232,7 @@ def uniform_weights(members: int, layers: Sequence[tuple[int, int]], seed: int) 
     weights: list[Tensor] = []
     for inputs, outputs in layers:
         for shape in ((members, inputs, outputs), (members, 1, outputs)):
-            weights.append((torch.rand(shape, generator=generator) * 2 - 1) * (1 / math.sqrt(inputs)))
+            weights.append(
+                (torch.rand(shape, generator=generator) * 2 - 1) * (1 / math.sqrt(inputs))
+            )
     return tuple(weights)

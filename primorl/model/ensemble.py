@@ -67,7 +67,10 @@ class Normaliser:
 
     def with_features(self, features: Polynomials, frequencies: Tensor) -> "Normaliser":
         """Make ``features`` of the inputs; their categories have these ``frequencies [S + A]``."""
-        shares, one_hot = features.centre(frequencies), torch.ones(features.inputs, dtype=torch.bool)
+        shares, one_hot = (
+            features.centre(frequencies),
+            torch.ones(features.inputs, dtype=torch.bool),
+        )
         one_hot[features.continuous] = False
         return replace(
             self,
@@ -82,12 +85,18 @@ class Normaliser:
         size = len(self.target_mean)
         if self.features is None:
             standardised = (raw[..., :size] - self.target_mean) / self.target_scale
-            return torch.cat((standardised, raw[..., size : size + 1]), dim=-1) if self.flag else standardised
+            return (
+                torch.cat((standardised, raw[..., size : size + 1]), dim=-1)
+                if self.flag
+                else standardised
+            )
         return _by_column(raw[..., : size + self.flag], self.target_mean, self.target_scale)
 
     def to(self, device: torch.device) -> "Normaliser":
         """The same maps on ``device``."""
-        moved: dict[str, Any] = {name: v.to(device) for name, v in vars(self).items() if isinstance(v, Tensor)}
+        moved: dict[str, Any] = {
+            name: v.to(device) for name, v in vars(self).items() if isinstance(v, Tensor)
+        }
         return replace(self, **moved)
 
 
@@ -137,16 +146,28 @@ class SeedGenerators:
 
     def _drawn(self, draw: Callable[..., Tensor], rows: int, shape: tuple[int, ...]) -> Tensor:
         size = (rows // len(self.generators), *shape)
-        parts = [draw(size, generator=generator, device=self.device) for generator in self.generators]
+        parts = [
+            draw(size, generator=generator, device=self.device) for generator in self.generators
+        ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _exponential(size: tuple[int, ...], *, generator: torch.Generator, device: torch.device) -> Tensor:
+def _exponential(
+    size: tuple[int, ...], *, generator: torch.Generator, device: torch.device
+) -> Tensor:
     return torch.empty(size, device=device).exponential_(generator=generator)
 
 
 # What a damaged or hostile file makes the reader raise; OverflowError: 1e999 for a size; RecursionError: deep nesting.
-_BROKEN = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, SafetensorError)
+_BROKEN = (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+    SafetensorError,
+)
 
 FEWEST_ENDS, END_MARGIN = 20, 0.1
 Weights = tuple[Tensor, ...]
@@ -167,7 +188,9 @@ def shaped(vector: Tensor, like: Sequence[Tensor]) -> Weights:
     sizes = [part.numel() for part in like]
     if vector.shape != (sum(sizes),):
         raise ValueError
-    return tuple(part.view_as(own) for part, own in zip(torch.split(vector, sizes), like, strict=True))
+    return tuple(
+        part.view_as(own) for part, own in zip(torch.split(vector, sizes), like, strict=True)
+    )
 
 
 def outputs(weights: Weights, inputs: Tensor) -> Tensor:
@@ -232,7 +255,9 @@ def soft_bounded(raw: Tensor, low: float, high: float) -> Tensor:
     return low + softplus(below_high - low)
 
 
-def negative_log_likelihood(mean: Tensor, log_variance: Tensor, targets: Tensor, beta_nll: float = 0.0) -> Tensor:
+def negative_log_likelihood(
+    mean: Tensor, log_variance: Tensor, targets: Tensor, beta_nll: float = 0.0
+) -> Tensor:
     """Gaussian negative log-likelihood, summed over the last axis, without its constant.
 
     With β = ``beta_nll`` each term counts variance^β, without its gradient (Seitzer et al. 2022).
@@ -275,7 +300,9 @@ class GaussianEnsemble:
 
     def __post_init__(self) -> None:
         if (self.termination == LEARNED) != self.architecture.learned_termination:
-            raise ValueError("termination must be 'learned' where the architecture has a head for it, and only there")
+            raise ValueError(
+                "termination must be 'learned' where the architecture has a head for it, and only there"
+            )
         if self.termination not in (NONE, LEARNED, *RULES):
             raise ValueError(f"no termination rule {self.termination!r}")
 
@@ -300,8 +327,14 @@ class GaussianEnsemble:
         output = outputs(self.weights, inputs.expand(shape.members, -1, -1))
         mean, log_variance = gaussian(shape, output)
         scale = self.normaliser.target_scale
-        ends = torch.sigmoid(TERMINATION_GAIN * output[..., -1]) if shape.learned_termination else None
-        return mean * scale + self.normaliser.target_mean, torch.exp(0.5 * log_variance) * scale, ends
+        ends = (
+            torch.sigmoid(TERMINATION_GAIN * output[..., -1]) if shape.learned_termination else None
+        )
+        return (
+            mean * scale + self.normaliser.target_mean,
+            torch.exp(0.5 * log_variance) * scale,
+            ends,
+        )
 
     def with_ends(self, ends: str | None) -> "GaussianEnsemble":
         """Return the model as a policy's rollouts used it; ``ends`` is from the policy's ``config.json``."""
@@ -327,12 +360,21 @@ class GaussianEnsemble:
             folder: an existing folder.
             facts: fields of `ModelConfig` that the ensemble does not know, such as ``variant`` and ``rounds``.
         """
-        tensors = {f"layers.{i // 2}.{('weight', 'bias')[i % 2]}": w for i, w in enumerate(self.weights)}
+        tensors = {
+            f"layers.{i // 2}.{('weight', 'bias')[i % 2]}": w for i, w in enumerate(self.weights)
+        }
         for part in (self.normaliser, self.bounds):
-            tensors |= {name: value for name, value in vars(part).items() if isinstance(value, Tensor)}
-        save_file({k: v.detach().float().cpu().contiguous() for k, v in tensors.items()}, folder / "model.safetensors")
+            tensors |= {
+                name: value for name, value in vars(part).items() if isinstance(value, Tensor)
+            }
+        save_file(
+            {k: v.detach().float().cpu().contiguous() for k, v in tensors.items()},
+            folder / "model.safetensors",
+        )
         known = vars(self.architecture) | vars(self.bounds) | {"termination": self.termination}
-        own = {name: value for name, value in known.items() if name in ModelConfig.__dataclass_fields__}
+        own = {
+            name: value for name, value in known.items() if name in ModelConfig.__dataclass_fields__
+        }
         if (features := self.architecture.features) is not None:
             own |= {"degree": features.degree, "one_hot": features.one_hot}
         ModelConfig(**own, **facts).write(folder)
@@ -346,9 +388,13 @@ class GaussianEnsemble:
         """
         try:
             config = ModelConfig.read(folder)
-            return cls._assemble(config, load_file(folder / "model.safetensors", device=str(device)))
+            return cls._assemble(
+                config, load_file(folder / "model.safetensors", device=str(device))
+            )
         except FileNotFoundError as missing:
-            raise PipelineError(f"{missing.filename or folder}: not there; `dvc checkout` brings it back") from None
+            raise PipelineError(
+                f"{missing.filename or folder}: not there; `dvc checkout` brings it back"
+            ) from None
         except _BROKEN as broken:
             reason = broken if isinstance(broken, _MismatchError) else type(broken).__name__
             raise PipelineError(
@@ -359,7 +405,12 @@ class GaussianEnsemble:
     def _assemble(cls, config: ModelConfig, tensors: Mapping[str, Any]) -> "GaussianEnsemble":
         shape = Architecture.of(config)
         S, A = shape.observation_size, shape.action_size
-        maps = {"input_mean": S + A, "input_scale": S + A, "target_mean": S + 1, "target_scale": S + 1}
+        maps = {
+            "input_mean": S + A,
+            "input_scale": S + A,
+            "target_mean": S + 1,
+            "target_scale": S + 1,
+        }
         limits = {"observation_low": S, "observation_high": S, "action_low": A, "action_high": A}
         sizes: dict[str, tuple[int, ...]] = {}
         for i, (inputs, outputs) in enumerate(shape.layers):
@@ -377,8 +428,13 @@ class GaussianEnsemble:
         if len(tensors) != len(sizes):
             raise _MismatchError(f"{len(tensors)} tensors, config.json says {len(sizes)}")
         basis = tensors.get("basis")
-        normaliser = Normaliser(**{name: tensors[name] for name in maps}, features=shape.features, basis=basis)
-        facts = {name: getattr(config, name) for name in ("reward_low", "reward_high", "discrete_actions")}
+        normaliser = Normaliser(
+            **{name: tensors[name] for name in maps}, features=shape.features, basis=basis
+        )
+        facts = {
+            name: getattr(config, name)
+            for name in ("reward_low", "reward_high", "discrete_actions")
+        }
         bounds = Bounds(**{name: tensors[name] for name in limits}, **facts)
         return cls(shape, weights, normaliser, bounds, config.termination)
 

@@ -105,7 +105,10 @@ class Polynomials:
             parts, place = [z[self.continuous]], len(self.continuous)
             for first, size in self.one_hot:
                 whitened = basis[first : first + size, place : place + size - 1, None]
-                terms = [column * factors for column, factors in zip(z[first : first + size], whitened, strict=True)]
+                terms = [
+                    column * factors
+                    for column, factors in zip(z[first : first + size], whitened, strict=True)
+                ]
                 parts.append(sum(terms[1:], terms[0]))
                 place += size - 1
             z = torch.cat(parts)
@@ -117,7 +120,9 @@ class Polynomials:
         for (degrees, leading, last), part in zip(runs, of_runs, strict=True):
             powers = cubic if sum(degrees) == 3 else whole
             columns = powers[degrees[-1]][last.start : last.stop]
-            factors = [powers[degree][column] for degree, column in zip(degrees, leading, strict=False)]
+            factors = [
+                powers[degree][column] for degree, column in zip(degrees, leading, strict=False)
+            ]
             if not factors:
                 part.copy_(columns)
             else:
@@ -150,8 +155,14 @@ def _products(features: Polynomials) -> list[tuple[tuple[int, ...], list[list[in
             each
             for each in itertools.permutations(range(len(owner)), len(degrees))
             if len({owner[column] for column in each}) == len(each)
-            and all(column < numbers for column, degree in zip(each, degrees, strict=True) if degree > 1)
-            and all(a < b for (a, da), (b, db) in itertools.pairwise(zip(each, degrees, strict=True)) if da == db)
+            and all(
+                column < numbers for column, degree in zip(each, degrees, strict=True) if degree > 1
+            )
+            and all(
+                a < b
+                for (a, da), (b, db) in itertools.pairwise(zip(each, degrees, strict=True))
+                if da == db
+            )
         ]
         if columns:
             found.append((degrees, [list(factor) for factor in zip(*columns, strict=True)]))

@@ -76,7 +76,10 @@ class PessimisticModel:
         self._rule = RULES.get(ensemble.termination)
         self.observation_size = size = ensemble.architecture.observation_size
         bounds = ensemble.bounds
-        self.observation_low, self.observation_high = bounds.observation_low, bounds.observation_high
+        self.observation_low, self.observation_high = (
+            bounds.observation_low,
+            bounds.observation_high,
+        )
         self.action_low, self.action_high = bounds.action_low, bounds.action_high
         self.discrete_actions = bounds.discrete_actions
         self.observation_mean = ensemble.normaliser.input_mean[:size]
@@ -95,8 +98,12 @@ class PessimisticModel:
         bounds = self._ensemble.bounds
         predicted = observation + drawn[:, :-1]
         following = torch.clamp(predicted, bounds.observation_low, bounds.observation_high)
-        reward = mean[member, row, -1].nan_to_num(nan=0.0).clamp(bounds.reward_low, bounds.reward_high)
-        doubt = self._uncertainty(*((mean, std) if self._scale is None else (mean / self._scale, std / self._scale)))
+        reward = (
+            mean[member, row, -1].nan_to_num(nan=0.0).clamp(bounds.reward_low, bounds.reward_high)
+        )
+        doubt = self._uncertainty(
+            *((mean, std) if self._scale is None else (mean / self._scale, std / self._scale))
+        )
         terminated = None
         if ends is not None:
             terminated = generators.rand(rollouts) < ends[member, row]

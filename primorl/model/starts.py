@@ -50,7 +50,9 @@ class StartModel:
         drawn = (self.mean + normal @ self.factor.T).clamp(self.low, self.high)
         for part in range(int(self.block.max()) + 1):
             inside = (self.block == part).nonzero().squeeze(1)
-            category = torch.multinomial(self.probabilities[inside], count, replacement=True, generator=generator)
+            category = torch.multinomial(
+                self.probabilities[inside], count, replacement=True, generator=generator
+            )
             drawn[:, inside] = torch.nn.functional.one_hot(category, len(inside)).to(drawn.dtype)
         return drawn
 
@@ -85,18 +87,26 @@ class StartModel:
                 "and run `dvc repro train_model`, which is charged, or choose another policy.starts"
             ) from None
         except _BROKEN:
-            raise PipelineError(f"{file}: not a model of first states, or damaged; run `dvc checkout`") from None
+            raise PipelineError(
+                f"{file}: not a model of first states, or damaged; run `dvc checkout`"
+            ) from None
         return model
 
     def _sound(self) -> bool:
         size, parts = len(self.low), dict(vars(self))
         if (survival := parts.pop("survival")) is not None:
-            shares = survival.dim() == 2 and len(survival) == 2 and bool(((survival >= 0) & (survival <= 1)).all())
+            shares = (
+                survival.dim() == 2
+                and len(survival) == 2
+                and bool(((survival >= 0) & (survival <= 1)).all())
+            )
             if survival.dtype != torch.float32 or not shares:
                 return False
         for name, value in parts.items():
             wanted = torch.int64 if name == "block" else torch.float32
-            if value.dtype != wanted or value.shape != ((size, size) if name == "factor" else (size,)):
+            if value.dtype != wanted or value.shape != (
+                (size, size) if name == "factor" else (size,)
+            ):
                 return False
         if size == 0 or not all(bool(value.isfinite().all()) for value in parts.values()):
             return False

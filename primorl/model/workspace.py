@@ -19,7 +19,9 @@ class Workspace:
         self._device = device
         self._held: dict[tuple[str, int], Tensor] = {}
 
-    def take(self, name: str, layer: int, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Tensor:
+    def take(
+        self, name: str, layer: int, shape: tuple[int, ...], dtype: torch.dtype = torch.float32
+    ) -> Tensor:
         """A tensor of ``shape`` with arbitrary content."""
         size, key = math.prod(shape), (name, layer)
         if key not in self._held or self._held[key].numel() < size:
@@ -35,4 +37,6 @@ class Workspace:
         """
         size = rows * columns
         stride = size + _GAP
-        return self.take(name, layer, (pairs * stride,)).as_strided((pairs, rows, columns), (stride, columns, 1))
+        return self.take(name, layer, (pairs * stride,)).as_strided(
+            (pairs, rows, columns), (stride, columns, 1)
+        )

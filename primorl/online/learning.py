@@ -111,8 +111,12 @@ class Cohort:
             users += len(rows)
             if users > self.users:
                 raise ValueError(f"{users} users in a cohort of {self.users}")
-            clipped = clip.finish(rows.detach().to(torch.float64, copy=True).mul_(1 / clipping_norm))
-            if grid > 0:  # the sum is then exact, so that nobody's presence moves the rounding of the others
+            clipped = clip.finish(
+                rows.detach().to(torch.float64, copy=True).mul_(1 / clipping_norm)
+            )
+            if (
+                grid > 0
+            ):  # the sum is then exact, so that nobody's presence moves the rounding of the others
                 clipped.mul_(1 / grid).trunc_()
             own = clipped.sum(0)
             total = own if total is None else total.add_(own)
@@ -189,7 +193,9 @@ def filled(values: Tensor, users: int) -> Tensor:
 class Users(Protocol):
     """Users that can each be met once under a policy: an environment that simulates them, or a service."""
 
-    def meet(self, numbers: Sequence[int], network: PolicyNetwork, parameters: Tensor) -> Trajectories:
+    def meet(
+        self, numbers: Sequence[int], network: PolicyNetwork, parameters: Tensor
+    ) -> Trajectories:
         """Let users act under a policy and return their trajectories, U = len(numbers).
 
         Args:
@@ -208,7 +214,9 @@ class Update(Protocol):
     def releases(self) -> int:
         """Count the noisy means that it takes from one cohort."""
 
-    def updated(self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int) -> Values:
+    def updated(
+        self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
+    ) -> Values:
         """Compute the values after a cohort from the values before and from the cohort's releases, nothing else.
 
         Args:
@@ -268,13 +276,17 @@ class OnlineState:
         now = replace(self, values=values, done=self.done + 1)
         if not self.every or (now.started % self.every and not now.finished):
             return now
-        return replace(now, kept=(*now.kept, values[PARAMETERS]), kept_after=(*now.kept_after, now.started))
+        return replace(
+            now, kept=(*now.kept, values[PARAMETERS]), kept_after=(*now.kept_after, now.started)
+        )
 
     def ended(self) -> "OnlineState":
         """Keep the last parameters, also where the last cohort was interrupted."""
         if not self.every or self.kept_after[-1] == self.cohorts:
             return self
-        return replace(self, kept=(*self.kept, self.parameters), kept_after=(*self.kept_after, self.cohorts))
+        return replace(
+            self, kept=(*self.kept, self.parameters), kept_after=(*self.kept_after, self.cohorts)
+        )
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors that a checkpoint holds."""
@@ -283,13 +295,17 @@ class OnlineState:
 
     def facts(self) -> dict[str, Any]:
         """Return everything else, as strict JSON."""
-        facts = {name: value for name, value in vars(self).items() if name not in ("values", "kept")}
+        facts = {
+            name: value for name, value in vars(self).items() if name not in ("values", "kept")
+        }
         return facts | {"kept_after": list(self.kept_after)}
 
     @classmethod
     def restore(cls, tensors: Values, facts: dict[str, Any]) -> "OnlineState":
         """Rebuild the state from a checkpoint's `tensors` and `facts`."""
-        values = {name.removeprefix(_VALUE): value for name, value in tensors.items() if name != _KEPT}
+        values = {
+            name.removeprefix(_VALUE): value for name, value in tensors.items() if name != _KEPT
+        }
         kept = tuple(tensors[_KEPT]) if _KEPT in tensors else ()
         return cls(values, kept=kept, **facts | {"kept_after": tuple(facts["kept_after"])})
 

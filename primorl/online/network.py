@@ -69,7 +69,10 @@ class PolicyNetwork:
     @property
     def parameters(self) -> int:
         """D."""
-        network = sum(outputs * (inputs + 1) for inputs, outputs in zip(self.sizes, self.sizes[1:], strict=False))
+        network = sum(
+            outputs * (inputs + 1)
+            for inputs, outputs in zip(self.sizes, self.sizes[1:], strict=False)
+        )
         return network + self._scales
 
     @property
@@ -102,7 +105,10 @@ class PolicyNetwork:
     def exported(self, parameters: Tensor) -> DeterministicPolicy:
         """The policy of its likeliest actions, as the rest of the project uses it."""
         return DeterministicPolicy(
-            (*self.fixed, *(layer.detach().clone() for layer in self._layers(parameters.unsqueeze(0)))),
+            (
+                *self.fixed,
+                *(layer.detach().clone() for layer in self._layers(parameters.unsqueeze(0))),
+            ),
             self.observation_mean,
             self.observation_scale,
             self.action_low,
@@ -151,10 +157,14 @@ class PolicyNetwork:
             logs = (-0.5 * squares - scales - _LOG_ROOT_2PI).sum(1)
             error, spread = deviations * precision, squares - 1
         first = len(self.fixed) // 2
-        return StepGradients(self, logs, signals[first:], layers[2 * first :: 2], error, spread, workspace)
+        return StepGradients(
+            self, logs, signals[first:], layers[2 * first :: 2], error, spread, workspace
+        )
 
     @torch.no_grad()
-    def sample(self, parameters: Tensor, observations: Tensor, generator: torch.Generator) -> Tensor:
+    def sample(
+        self, parameters: Tensor, observations: Tensor, generator: torch.Generator
+    ) -> Tensor:
         """Draw actions: ``[d]`` and ``[B, S]`` to int64 ``[B]``, or u, ``[B, A]``."""
         outputs = self.outputs(parameters.unsqueeze(0), observations.unsqueeze(0))[0]
         if self.discrete_actions:
@@ -170,7 +180,11 @@ class PolicyNetwork:
 
     def to(self, device: torch.device) -> "PolicyNetwork":
         """The same with its tensors on a device."""
-        moved = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)}
+        moved = {
+            name: value.to(device)
+            for name, value in vars(self).items()
+            if isinstance(value, Tensor)
+        }
         fixed = tuple(layer.to(device) for layer in self.fixed)
         return replace(self, fixed=fixed, **moved)  # type: ignore[arg-type]
 
@@ -221,7 +235,9 @@ class StepGradients:
         """∂ log π(a_t | s_t) / ∂(output of every layer), ``[U, t, out]``."""
         found = [self.error.mT]
         for weight, signal in zip(self.weights[:0:-1], self.signals[:0:-1], strict=True):
-            carried = torch.bmm(found[-1], weight, out=self.workspace.take("error", len(found), tuple(signal.shape)))
+            carried = torch.bmm(
+                found[-1], weight, out=self.workspace.take("error", len(found), tuple(signal.shape))
+            )
             found.append(_relu_backward_into(carried, signal, 0, grad_input=carried))
         return found[::-1]
 
@@ -235,9 +251,14 @@ class StepGradients:
 
     def products(self, direction: Tensor) -> Tensor:
         """Compute wᵀψ_t: ``[d]`` to ``[U, t]``."""
-        layers = [part.expand(len(self.logs), -1, -1) for part in self.network._layers(direction.unsqueeze(0))]
+        layers = [
+            part.expand(len(self.logs), -1, -1)
+            for part in self.network._layers(direction.unsqueeze(0))
+        ]
         products = torch.zeros_like(self.logs)
-        for weight, bias, error, signal in zip(layers[::2], layers[1::2], self.errors, self.signals, strict=True):
+        for weight, bias, error, signal in zip(
+            layers[::2], layers[1::2], self.errors, self.signals, strict=True
+        ):
             moved = torch.baddbmm(bias, signal, weight.mT, out=self._scratch(error))
             products += moved.mul_(error).sum(-1)
         if self.spread.shape[1]:

@@ -29,7 +29,9 @@ def returns_to_go(met: Trajectories, discount: float) -> Tensor:
     counts = met.valid.sum(1, keepdim=True).clamp(min=1)
     beyond = rewards.sum(1, keepdim=True) / counts / (1 - discount)
     cut = met.ends & ~met.terminated
-    return _discounted(met, rewards + discount * torch.where(cut, beyond, 0.0), discount) * met.valid
+    return (
+        _discounted(met, rewards + discount * torch.where(cut, beyond, 0.0), discount) * met.valid
+    )
 
 
 def _discounted(met: Trajectories, terms: Tensor, factor: float) -> Tensor:
@@ -39,7 +41,10 @@ def _discounted(met: Trajectories, terms: Tensor, factor: float) -> Tensor:
     """
     sums, factors, reach = terms, factor * (~met.ends).double(), 1
     while reach < met.steps:
-        more, factor_of_more = factors[:, :-reach] * sums[:, reach:], factors[:, :-reach] * factors[:, reach:]
+        more, factor_of_more = (
+            factors[:, :-reach] * sums[:, reach:],
+            factors[:, :-reach] * factors[:, reach:],
+        )
         sums = torch.cat([sums[:, :-reach] + more, sums[:, -reach:]], 1)
         factors = torch.cat([factor_of_more, factors[:, -reach:]], 1)
         reach *= 2
@@ -58,7 +63,9 @@ def normalised(values: Tensor, valid: Tensor) -> Tensor:
     return torch.where(scale > _LEAST_SCALE, centred / scale, 0.0).float()
 
 
-def generalised_advantages(met: Trajectories, before: Tensor, after: Tensor, discount: float, decay: float) -> Tensor:
+def generalised_advantages(
+    met: Trajectories, before: Tensor, after: Tensor, discount: float, decay: float
+) -> Tensor:
     """Compute GAE (Schulman et al. 2016, equation 16), ``[U, T]``; 0 at padding.
 
     Â_t = δ_t + γλ Â_{t+1} inside an episode, δ_t = r_t + γ V(s_{t+1}) - V(s_t). V is 0 after a terminal step; it
@@ -75,7 +82,9 @@ def generalised_advantages(met: Trajectories, before: Tensor, after: Tensor, dis
     return torch.where(met.valid, _discounted(met, errors, discount * decay), 0.0)
 
 
-def own_baseline(network: PolicyNetwork, met: Trajectories, discount: float) -> tuple[Tensor, Tensor]:
+def own_baseline(
+    network: PolicyNetwork, met: Trajectories, discount: float
+) -> tuple[Tensor, Tensor]:
     """Estimate V of observations and next ones, float64 ``[U, T]`` each, by ridge regression on a user's own returns.
 
     Features are (s, s², t/T, 1), with s standardised as the policy does it. All users' normal equations are solved at
@@ -107,7 +116,9 @@ def _features(network: PolicyNetwork, observations: Tensor, time: Tensor) -> Ten
 
 def own_mean(values: Tensor, valid: Tensor) -> Tensor:
     """Average over each user's own valid steps: ``[U, T]`` to ``[U, 1]``; 0 for a user without steps."""
-    return torch.where(valid, values, 0.0).sum(1, keepdim=True) / valid.sum(1, keepdim=True).clamp(min=1)
+    return torch.where(valid, values, 0.0).sum(1, keepdim=True) / valid.sum(1, keepdim=True).clamp(
+        min=1
+    )
 
 
 def own_weights(valid: Tensor) -> Tensor:
@@ -138,7 +149,9 @@ _AT_ONCE = 16  # users who are computed side by side: more are hardly faster, an
 
 
 def by_pieces(
-    function: Callable[[Trajectories, Tensor, Workspace, int], Tensor], met: Trajectories, values: Tensor
+    function: Callable[[Trajectories, Tensor, Workspace, int], Tensor],
+    met: Trajectories,
+    values: Tensor,
 ) -> Iterator[Tensor]:
     """Compute one row for each user from trajectories, rows of ``values``, memory to work in and a piece's number.
 
@@ -154,7 +167,9 @@ def by_pieces(
         at, workspace = number * _AT_ONCE, workspaces.get()
         part, own = met.of(slice(at, at + _AT_ONCE)), values[at : at + _AT_ONCE]
         try:
-            return function(part.filled(_AT_ONCE), filled(own, _AT_ONCE), workspace, number)[: part.users]
+            return function(part.filled(_AT_ONCE), filled(own, _AT_ONCE), workspace, number)[
+                : part.users
+            ]
         finally:
             workspaces.put(workspace)
 
@@ -164,7 +179,9 @@ def by_pieces(
         if threads == 1:
             yield from map(rows, pieces)
         else:
-            running: deque[Future[Tensor]] = deque()  # few, as rows of all users may not fit into memory
+            running: deque[Future[Tensor]] = (
+                deque()
+            )  # few, as rows of all users may not fit into memory
             with ThreadPoolExecutor(threads) as pool:
                 for number in pieces:
                     running.append(pool.submit(rows, number))
@@ -210,20 +227,28 @@ class DPPG:
     learning_rate: float = 1.0
     discount: float = 0.99
 
-    def updated(self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int) -> Values:
+    def updated(
+        self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
+    ) -> Values:
         """See `Update.updated`."""
         start, schedule = values[PARAMETERS], self.schedule(met.steps, number)
 
-        def deltas(own: Trajectories, advantages: Tensor, workspace: Workspace, number: int) -> Tensor:
+        def deltas(
+            own: Trajectories, advantages: Tensor, workspace: Workspace, number: int
+        ) -> Tensor:
             return self.local_updates(network, start, own, advantages, schedule, workspace)
 
         rows = by_pieces(deltas, met, self.advantages(network, values, met))
-        return {PARAMETERS: start + self.learning_rate * cohort.noisy_mean(rows, self.clipping_norm)}
+        return {
+            PARAMETERS: start + self.learning_rate * cohort.noisy_mean(rows, self.clipping_norm)
+        }
 
     def advantages(self, network: PolicyNetwork, values: Values, met: Trajectories) -> Tensor:
         """Compute Â, ``[U, T]``. Sensitive."""
         before, after = own_baseline(network, met, self.discount)
-        return normalised(generalised_advantages(met, before, after, self.discount, self.decay), met.valid)
+        return normalised(
+            generalised_advantages(met, before, after, self.discount, self.decay), met.valid
+        )
 
     def local_updates(
         self,
@@ -246,7 +271,9 @@ class DPPG:
         """
         begin = start.expand(met.users, -1)
         deltas, climb, old = torch.zeros_like(begin), self.rule(begin), torch.zeros_like(advantages)
-        if self.minibatches > 1:  # else the first step, which begins at θ₀, computes them by the way
+        if (
+            self.minibatches > 1
+        ):  # else the first step, which begins at θ₀, computes them by the way
             old = network.step_gradients(begin, met.observations, met.actions, workspace).logs
         for number, rows in enumerate(schedule):
             valid, seen, done = met.valid[:, rows], met.observations[:, rows], met.actions[:, rows]
@@ -254,11 +281,15 @@ class DPPG:
             if self.minibatches == 1 and number == 0:
                 old[:, rows] = part.logs
             gradients = self.gradients(part, old[:, rows], advantages[:, rows], own_weights(valid))
-            rates = self.local_learning_rate * valid.any(1, keepdim=True)  # 0 for users without steps among these
+            rates = self.local_learning_rate * valid.any(
+                1, keepdim=True
+            )  # 0 for users without steps among these
             deltas = within(deltas + rates * climb(gradients), self.clipping_norm)
         return deltas
 
-    def gradients(self, steps: StepGradients, old: Tensor, advantages: Tensor, weights: Tensor) -> Tensor:
+    def gradients(
+        self, steps: StepGradients, old: Tensor, advantages: Tensor, weights: Tensor
+    ) -> Tensor:
         """Compute the gradient of Σ_t w_t (π_θ / π_θ0)(a_t | s_t) Â_t, which the local steps climb, ``[U, d]``.
 
         Args:
@@ -315,7 +346,9 @@ class PolicyGradient(ReturnBasedUpdate):
     learning_rate: float
     clipping_norm: float
 
-    def updated(self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int) -> Values:
+    def updated(
+        self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
+    ) -> Values:
         """See `Update.updated`."""
         gradients = policy_gradients(network, values[PARAMETERS], met, self.advantages(met))
         step = cohort.noisy_mean(gradients, self.clipping_norm)
@@ -372,13 +405,17 @@ class NaturalGradientByDescent(Regression):
     learning_rate: float
     ball: float
 
-    def updated(self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int) -> Values:
+    def updated(
+        self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
+    ) -> Values:
         """See `Update.updated`."""
         parameters, advantages = values[PARAMETERS], self.advantages(met)
         here = parameters.unsqueeze(0)
 
         def gradients(direction: Tensor) -> Iterator[Tensor]:
-            def rows(own: Trajectories, advantages: Tensor, workspace: Workspace, number: int) -> Tensor:
+            def rows(
+                own: Trajectories, advantages: Tensor, workspace: Workspace, number: int
+            ) -> Tensor:
                 steps = network.step_gradients(here, own.observations, own.actions, workspace)
                 return steps.sums((advantages - steps.products(direction)) * own_weights(own.valid))
 
@@ -406,7 +443,9 @@ class Rebel(Regression):
 
     temperature: float
 
-    def updated(self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int) -> Values:
+    def updated(
+        self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
+    ) -> Values:
         """See `Update.updated`."""
         advantages = self.advantages(met)
         old: dict[int, Tensor] = {}  # log π_t, from the first step, which begins at θ_t
@@ -414,9 +453,14 @@ class Rebel(Regression):
         def gradients(parameters: Tensor) -> Iterator[Tensor]:
             here = parameters.unsqueeze(0)
 
-            def rows(own: Trajectories, advantages: Tensor, workspace: Workspace, number: int) -> Tensor:
+            def rows(
+                own: Trajectories, advantages: Tensor, workspace: Workspace, number: int
+            ) -> Tensor:
                 steps = network.step_gradients(here, own.observations, own.actions, workspace)
-                errors = advantages - (steps.logs - old.setdefault(number, steps.logs)) / self.temperature
+                errors = (
+                    advantages
+                    - (steps.logs - old.setdefault(number, steps.logs)) / self.temperature
+                )
                 return steps.sums((errors - own_mean(errors, own.valid)) * own_weights(own.valid))
 
             return by_pieces(rows, met, advantages)

@@ -49,7 +49,9 @@ def project_ledger(params: Params | Reading) -> Ledger:
     """
     begun = begun_ledger(params)
     with nullcontext() if begun is None else closing(begun):
-        refuse_missing_charges(begun)  # before it is opened to write, which would begin a lost one again
+        refuse_missing_charges(
+            begun
+        )  # before it is opened to write, which would begin a lost one again
     return open_ledger(params, Ledger, read_only=False)
 
 
@@ -80,7 +82,12 @@ def begun(params: Params | Reading, kind: type[_L]) -> _L | None:
 
 def open_ledger(params: Params | Reading, kind: type[_L], *, read_only: bool) -> _L:
     """Open the project's ledger as it is; raises the errors of ``kind.open``."""
-    return kind.open(ledger_url(params), secret=project_secret(), anchor=home() / LEDGER_HEAD, read_only=read_only)
+    return kind.open(
+        ledger_url(params),
+        secret=project_secret(),
+        anchor=home() / LEDGER_HEAD,
+        read_only=read_only,
+    )
 
 
 def check_secret(manifest: Manifest, partitions: Path) -> None:
@@ -200,7 +207,9 @@ def read_public(manifest: Manifest, partitions: Path, public: bytes) -> UnitStor
         PipelineError: a file is missing or broken, or the rows are of other units.
     """
     info = manifest.info
-    found = Membership(project_secret(), info.dataset, info.population, by_rows=info.duplicates == "refuse")
+    found = Membership(
+        project_secret(), info.dataset, info.population, by_rows=info.duplicates == "refuse"
+    )
     rows = UnitStore.open(partitions / "public", found.update)
     if found.to_bytes() != public:
         raise PipelineError(
@@ -216,7 +225,13 @@ def read_public(manifest: Manifest, partitions: Path, public: bytes) -> UnitStor
 
 
 def request(
-    params: Params, run: StageRun | None, dataset: str, version: Version, stage: str, event: DpEvent, identity: str
+    params: Params,
+    run: StageRun | None,
+    dataset: str,
+    version: Version,
+    stage: str,
+    event: DpEvent,
+    identity: str,
 ) -> Request:
     """Build the request of a stage that pays for work on the units of a version; without a run, it is only tried."""
     return Request(
@@ -232,7 +247,13 @@ def request(
 
 
 def solved_noise(
-    key: str, epsilon: float, delta: float, q: float, rounds: int, queries: tuple[float, ...] = (), remedy: str = ""
+    key: str,
+    epsilon: float,
+    delta: float,
+    q: float,
+    rounds: int,
+    queries: tuple[float, ...] = (),
+    remedy: str = "",
 ) -> float:
     """Solve for the noise multiplier at which a mechanism costs the ε of a key of params.yaml.
 
@@ -243,7 +264,9 @@ def solved_noise(
         return solve_noise_multiplier(epsilon, delta, q, rounds, queries)
     except ValueError as impossible:
         remedy = remedy or "set it to null"
-        raise PipelineError(f"params.yaml: {key} = {epsilon:.12g}: {impossible}; raise it, or {remedy}") from None
+        raise PipelineError(
+            f"params.yaml: {key} = {epsilon:.12g}: {impossible}; raise it, or {remedy}"
+        ) from None
 
 
 def noise_of_share(key: str, epsilon: float, delta: float, share: float) -> float:

@@ -13,7 +13,12 @@ from primorl.base.errors import PipelineError
 from primorl.base.paths import ARRIVALS, WITHDRAWALS
 from primorl.config.params import Params
 from primorl.data.identity.consent import read_ids
-from primorl.data.identity.membership import SpellingCheck, id_digests, population_digest, project_secret
+from primorl.data.identity.membership import (
+    SpellingCheck,
+    id_digests,
+    population_digest,
+    project_secret,
+)
 from primorl.online.learning import ONE_USER
 from primorl.privacy.ledger.history import Version
 
@@ -151,4 +156,8 @@ def _population(params: Params) -> tuple[str, str]:
 
 def _withdrawn(params: Params) -> set[str]:
     listed = params.chosen.ingestion.exclude_units
-    return set() if listed is None else set(read_ids(listed, WITHDRAWALS, "ingestion.exclude_units")) - {""}
+    return (
+        set()
+        if listed is None
+        else set(read_ids(listed, WITHDRAWALS, "ingestion.exclude_units")) - {""}
+    )

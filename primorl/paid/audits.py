@@ -38,11 +38,15 @@ def of_mechanism(params: Params, canaries: int, runs: int | None, confidence: fl
         PipelineError: the plan claims nothing, or has fewer units than canaries.
     """
     manifest = _claiming(params)
-    plan = dataclasses.replace(make_plan(fitted(params, manifest, open_public(params))[0], manifest), queries=())
+    plan = dataclasses.replace(
+        make_plan(fitted(params, manifest, open_public(params))[0], manifest), queries=()
+    )
     canaries = min(canaries, plan.units - 1)
     runs = enough_runs(plan, max(1, canaries)) if runs is None else runs
     with progress_bar(plan.rounds * runs, "audit of the mechanism", "round") as bar:
-        return audit_mechanism(plan, canaries=canaries, runs=runs, confidence=confidence, on_round=bar.update)
+        return audit_mechanism(
+            plan, canaries=canaries, runs=runs, confidence=confidence, on_round=bar.update
+        )
 
 
 def of_one_run(params: Params, canaries: int, confidence: float) -> OneRun:
@@ -87,7 +91,9 @@ def report(found: LowerBound | OneRun) -> dict[str, Any]:
     """Return the bounds of an audit, their confidence, and their verdict on the claim, as plain data."""
     content: dict[str, Any] = {}
     if isinstance(found, OneRun):
-        content["trained_on"] = "the public split and canaries, taken for private units; the model was dropped"
+        content["trained_on"] = (
+            "the public split and canaries, taken for private units; the model was dropped"
+        )
     content |= dataclasses.asdict(found)
     return content | {
         "bounds": [dataclasses.asdict(bound) for bound in found.bounds],
@@ -118,7 +124,9 @@ def draw_bounds(path: Path, claimed: float, bounds: Mapping[str, float], title: 
     axes.barh(rows, list(bounds.values()), height=0.5, color=colors)
     reach = 1.25 * max(claimed, *bounds.values())
     for row, value in zip(rows, bounds.values(), strict=True):
-        axes.annotate(at_least(value), (value, row), xytext=(4, 0), textcoords="offset points", va="center")
+        axes.annotate(
+            at_least(value), (value, row), xytext=(4, 0), textcoords="offset points", va="center"
+        )
     axes.axvline(claimed, color="black", linestyle="--", linewidth=1)
     axes.annotate(
         f"claimed {at_most(claimed)}", (claimed, 1), xytext=(4, -4), textcoords=("offset points", "offset points"),

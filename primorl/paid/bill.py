@@ -44,7 +44,10 @@ UNKNOWN = (
 """Message if one of `MAKE_DATA` will run, which may make other units or another horizon."""
 _POLICY_STAGE = "optimize_policy"  # charges nothing, but questions are about what it makes
 _CLOSE = 0.98  # an estimator's ε over what is asked for, at least
-_TRIES, _LEAST = 6, 0.1  # steps of the search for a smaller ε, and the least share of the ε asked for that is tried
+_TRIES, _LEAST = (
+    6,
+    0.1,
+)  # steps of the search for a smaller ε, and the least share of the ε asked for that is tried
 _NEAR = 0.8  # of a budget
 
 
@@ -117,7 +120,11 @@ class Bill:
 
     @classmethod
     def of(
-        cls, params: Params, manifest: Manifest | None, event: dp_event.DpEvent, account: Account | None = None
+        cls,
+        params: Params,
+        manifest: Manifest | None,
+        event: dp_event.DpEvent,
+        account: Account | None = None,
     ) -> "Bill":
         """Make the bill of a model that is charged as ``event``. Nothing of it counts as paid; see `mark_paid`.
 
@@ -125,8 +132,15 @@ class Bill:
             PipelineError: no noise is enough for the ε of the clone or of a question, or the budget's δ bounds nothing.
         """
         training = Training.of(event)
-        epsilon = None if training is None else training.spent(params.privacy.delta, RELATION_NAME).epsilon_pld
-        charges = (PendingCharge(TRAIN_MODEL, epsilon, event), *beside_model(params, epsilon, manifest))
+        epsilon = (
+            None
+            if training is None
+            else training.spent(params.privacy.delta, RELATION_NAME).epsilon_pld
+        )
+        charges = (
+            PendingCharge(TRAIN_MODEL, epsilon, event),
+            *beside_model(params, epsilon, manifest),
+        )
         budget = None if manifest is None else accounts.budget(params, manifest.private_units)
         return cls(params, manifest, charges, account or Account(()), budget)
 
@@ -153,7 +167,9 @@ class Bill:
     @cached_property
     def after(self) -> float:
         """ε of everything before and of all that is unpaid, at the budget's δ."""
-        return self.account.with_events([each.event for each in self.unpaid], self.params.privacy.budget.delta)
+        return self.account.with_events(
+            [each.event for each in self.unpaid], self.params.privacy.budget.delta
+        )
 
     @property
     def fits(self) -> bool:
@@ -169,9 +185,13 @@ class Bill:
         are about, are meant. Otherwise they count as unpaid, although the same answer may be found after all.
         """
         public_alone = self.params.privacy.train_on == "public"
-        known = {charge.identity: charge for charge in self.account.charges if charge.state != "aborted"}
+        known = {
+            charge.identity: charge for charge in self.account.charges if charge.state != "aborted"
+        }
         info, stay = partitions.manifest.info, cache(questions_stay)
-        cloned = info.spaces.discrete_actions and any(each.stage == CLONE_BEHAVIOUR for each in self.charges)
+        cloned = info.spaces.discrete_actions and any(
+            each.stage == CLONE_BEHAVIOUR for each in self.charges
+        )
         sequences: dict[str, int | None] = {}  # of the charges that paid for model and clone
         found = []
         for each in self.charges:
@@ -188,10 +208,18 @@ class Bill:
             about: set[str] = set(estimators.about(each.question, info, cloned=cloned))
             if "policy" in about and self.params.behaviour.chosen_network() is not None:
                 about.add("clone")  # its policy begins as the clone
-            needed = [sequences.get(part) for part in about - ({"policy", "model"} if public_alone else {"policy"})]
-            after, most = max((number for number in needed if number is not None), default=0), each.epsilon or 0.0
+            needed = [
+                sequences.get(part)
+                for part in about - ({"policy", "model"} if public_alone else {"policy"})
+            ]
+            after, most = (
+                max((number for number in needed if number is not None), default=0),
+                each.epsilon or 0.0,
+            )
             candidates = [c for c in known.values() if c.stage == each.stage and c.sequence > after]
-            answered = any(_CLOSE * most <= (charge.epsilon or 0.0) <= most for charge in candidates)
+            answered = any(
+                _CLOSE * most <= (charge.epsilon or 0.0) <= most for charge in candidates
+            )
             found.append(replace(each, paid=answered and None not in needed and stay()))
         return replace(self, charges=tuple(found))
 
@@ -240,19 +268,37 @@ class Bill:
     def remedy(self) -> str:
         """Advise a model that fits the budget together with the charges beside it."""
         assert self.budget is not None
-        beside, run, target = self.beside, Training.of(self.model.event), self.params.privacy.target_epsilon
+        beside, run, target = (
+            self.beside,
+            Training.of(self.model.event),
+            self.params.privacy.target_epsilon,
+        )
         if not beside or run is None or target is None:
-            return advice(self.account, self.model.event, self.budget, [each.event for each in beside])
-        stages, delta, budget = {each.stage for each in beside}, self.params.privacy.delta, self.budget
+            return advice(
+                self.account, self.model.event, self.budget, [each.event for each in beside]
+            )
+        stages, delta, budget = (
+            {each.stage for each in beside},
+            self.params.privacy.delta,
+            self.budget,
+        )
 
         def fits(epsilon: float) -> bool:
             other = _with_model_epsilon(self.params, epsilon)
             try:
-                multiplier = solve_noise_multiplier(epsilon, delta, run.sampling_probability, run.rounds, run.queries)
-                rest = [each.event for each in beside_model(other, epsilon, self.manifest) if each.stage in stages]
+                multiplier = solve_noise_multiplier(
+                    epsilon, delta, run.sampling_probability, run.rounds, run.queries
+                )
+                rest = [
+                    each.event
+                    for each in beside_model(other, epsilon, self.manifest)
+                    if each.stage in stages
+                ]
             except (ValueError, PipelineError):
                 return False
-            return self.account.fits_all([replace(run, noise_multiplier=multiplier).event, *rest], budget)
+            return self.account.fits_all(
+                [replace(run, noise_multiplier=multiplier).event, *rest], budget
+            )
 
         found = _largest_fitting(fits, target)
         if found is None:
@@ -264,7 +310,9 @@ class Bill:
         return f"still fitting with {list_charges(beside, numbers=False)}: `dvc exp run {words}`"
 
 
-def beside_model(params: Params, epsilon: float | None, manifest: Manifest | None) -> list[PendingCharge]:
+def beside_model(
+    params: Params, epsilon: float | None, manifest: Manifest | None
+) -> list[PendingCharge]:
     """List the clone, then the questions, which are charged beside a model of this ε.
 
     Raises:
@@ -272,16 +320,24 @@ def beside_model(params: Params, epsilon: float | None, manifest: Manifest | Non
     """
     if params.dynamics.variant != "private":
         return []
-    epsilon = epsilon if params.privacy.train_on == "private" else None  # of which a share would be nothing
+    epsilon = (
+        epsilon if params.privacy.train_on == "private" else None
+    )  # of which a share would be nothing
     clone = params.behaviour.target_epsilon
-    found = [] if clone is None else [PendingCharge(CLONE_BEHAVIOUR, clone, clone_event(params, clone, manifest))]
+    found = (
+        []
+        if clone is None
+        else [PendingCharge(CLONE_BEHAVIOUR, clone, clone_event(params, clone, manifest))]
+    )
     for name, share in params.estimators(epsilon).items():
         event = question_event(params, name, share, manifest)
         found.append(PendingCharge(f"{EVALUATE_PRIVATE}: {name}", share, event, name))
     return found
 
 
-def question_event(params: Params, name: EstimatorName, epsilon: float, manifest: Manifest | None) -> dp_event.DpEvent:
+def question_event(
+    params: Params, name: EstimatorName, epsilon: float, manifest: Manifest | None
+) -> dp_event.DpEvent:
     """Build the event that an estimator is charged as at an ε, before there is a model or a policy to ask about.
 
     One with rounds costs more than a Gaussian release of the same ε where the ledger adds it to others, up to half as
@@ -323,7 +379,9 @@ def next_run(params: Params, partitions: Partitions) -> tuple[Params, Fit, Plan]
     return chosen, fit, make_plan(chosen, manifest)
 
 
-def next_bill(params: Params, partitions: Partitions, plan: Plan, questions_stay: Callable[[], bool]) -> Bill:
+def next_bill(
+    params: Params, partitions: Partitions, plan: Plan, questions_stay: Callable[[], bool]
+) -> Bill:
     """Make the bill of a planned run on partitions, with the charges marked that are paid; see `Bill.mark_paid`.
 
     The account is read again: another process may have charged since the partitions were opened, as fits take a while.
@@ -332,7 +390,9 @@ def next_bill(params: Params, partitions: Partitions, plan: Plan, questions_stay
     if ledger is not None:
         with closing(ledger):
             account = ledger.account(partitions.version)
-    return Bill.of(params, partitions.manifest, plan.event, account).mark_paid(partitions, questions_stay)
+    return Bill.of(params, partitions.manifest, plan.event, account).mark_paid(
+        partitions, questions_stay
+    )
 
 
 def never() -> bool:
@@ -368,7 +428,13 @@ def check_next(params: Params) -> None:
     if bill.model.paid:
         return
     request = accounts.request(
-        params, None, manifest.info.dataset, partitions.version, TRAIN_MODEL, plan.event, bill.model.identity
+        params,
+        None,
+        manifest.info.dataset,
+        partitions.version,
+        TRAIN_MODEL,
+        plan.event,
+        bill.model.identity,
     )
     with closing(accounts.project_ledger(params)) as ledger:
         ledger.dry_run(request, bill.budget)
@@ -378,7 +444,9 @@ def list_charges(charges: Sequence[PendingCharge], *, numbers: bool = True) -> s
     """List names of charges, with their ε."""
     names = []
     for each in charges:
-        names.append(f"{each.stage} ({at_most(each.epsilon, 4)})" if numbers and each.epsilon else each.stage)
+        names.append(
+            f"{each.stage} ({at_most(each.epsilon, 4)})" if numbers and each.epsilon else each.stage
+        )
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
@@ -400,14 +468,18 @@ def _with_model_epsilon(params: Params, epsilon: float) -> Params:
     target, own = params.privacy.target_epsilon, str(PARAMS)
     assert target is not None
     behaviour, evaluation = params.behaviour, params.evaluation
-    if behaviour.target_epsilon == suggestions.clone(target) and params.origins.get(suggestions.CLONE) != own:
+    if (
+        behaviour.target_epsilon == suggestions.clone(target)
+        and params.origins.get(suggestions.CLONE) != own
+    ):
         behaviour = replace(behaviour, target_epsilon=suggestions.clone(epsilon))
     if (
         evaluation.private.estimators == suggestions.estimators(target)
         and params.origins.get(suggestions.ESTIMATORS) != own
     ):
         evaluation = replace(
-            evaluation, private=replace(evaluation.private, estimators=suggestions.estimators(epsilon))
+            evaluation,
+            private=replace(evaluation.private, estimators=suggestions.estimators(epsilon)),
         )
     privacy = replace(params.privacy, target_epsilon=epsilon)
     return replace(params, privacy=privacy, behaviour=behaviour, evaluation=evaluation)

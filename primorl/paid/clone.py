@@ -51,14 +51,23 @@ see `clipping_norm`."""
 # One step on all rows of a unit: with several, each unit moves towards its own habits, and their mean is too sure.
 _ROWS = 256
 LOCAL = LocalTraining(
-    learning_rate=1.0, batch_size=_ROWS, local_epochs=1, weight_decay=0.0, max_transitions_per_unit=_ROWS, beta_nll=0.0
+    learning_rate=1.0,
+    batch_size=_ROWS,
+    local_epochs=1,
+    weight_decay=0.0,
+    max_transitions_per_unit=_ROWS,
+    beta_nll=0.0,
 )
 LOCAL_FROM_PUBLIC = replace(LOCAL, learning_rate=0.1)
 SERVER = ServerTraining(
     server_momentum=0.9, server_averaging=0.9, early_stopping=EarlyStopping(every=10, patience=None)
 )
-_TAILS = 2.0  # of what cubes see of an observation: where people seldom are, a clone must not act wildly
-_HEADS = replace(LOCAL, learning_rate=heads.RATE, batch_size=heads.ROWS, max_transitions_per_unit=heads.ROWS)
+_TAILS = (
+    2.0  # of what cubes see of an observation: where people seldom are, a clone must not act wildly
+)
+_HEADS = replace(
+    LOCAL, learning_rate=heads.RATE, batch_size=heads.ROWS, max_transitions_per_unit=heads.ROWS
+)
 _LOGIT_RATE = 4 * heads.RATE  # the curvature of a softmax is a quarter of a square's, at most
 _HEADS_SERVER = replace(SERVER, server_momentum=heads.MOMENTUM, server_averaging=heads.AVERAGING)
 _RESIDUALS_SHARE = 0.1
@@ -83,7 +92,9 @@ def clone_event(params: Params, epsilon: float, manifest: Manifest | None) -> dp
     delta = params.privacy.delta
     if params.dynamics.model == "network":
         return training_event(SAMPLING_PROBABILITY, noise_for(epsilon, delta), ROUNDS)
-    noises = heads_noises(epsilon, delta, discrete=manifest is None or manifest.info.spaces.discrete_actions)
+    noises = heads_noises(
+        epsilon, delta, discrete=manifest is None or manifest.info.spaces.discrete_actions
+    )
     return Training(1.0, noises[0], heads.ROUNDS, noises[1:]).event
 
 
@@ -153,7 +164,11 @@ def policy_network(params: Params, manifest: Manifest) -> "PolicyNetwork":
     """Size the clone's network, or linear heads, for the data of the manifest."""
     from primorl.engine.policy_network import PolicyNetwork
 
-    behaviour, spaces, linear = params.behaviour, manifest.info.spaces, params.dynamics.model == "linear"
+    behaviour, spaces, linear = (
+        params.behaviour,
+        manifest.info.spaces,
+        params.dynamics.model == "linear",
+    )
     low, high = behaviour.log_variance_bounds
     size = spaces.observation_size
     network = PolicyNetwork(
@@ -167,7 +182,9 @@ def policy_network(params: Params, manifest: Manifest) -> "PolicyNetwork":
     if not linear:
         return network
     # Logits of discrete actions gained nothing from cubes, and noise is no share of their variance: degree 2, always.
-    for degree in (2,) if spaces.discrete_actions else heads.degrees(size, spaces.one_hot, cubes=True):
+    for degree in (
+        (2,) if spaces.discrete_actions else heads.degrees(size, spaces.one_hot, cubes=True)
+    ):
         network = replace(network, features=Polynomials(size, spaces.one_hot, degree, _TAILS))
         plan = _heads_plan(params, manifest, network)
         if heads.affords(heads.lost_to_noise(plan, _HEADS_SERVER, heads.RATE, network), network):
@@ -175,7 +192,9 @@ def policy_network(params: Params, manifest: Manifest) -> "PolicyNetwork":
     return network
 
 
-def clipping_norm(parameters: int, units: int, noise_multiplier: float, walk: float = _LARGEST_WALK) -> float:
+def clipping_norm(
+    parameters: int, units: int, noise_multiplier: float, walk: float = _LARGEST_WALK
+) -> float:
     """Choose C: the largest at which the noise of all rounds moves the weights by at most ``walk``, up to 0.2.
 
     T rounds of noise z C √d / (qK), each carried on by the momentum β, end z C √(dT) / (qK (1 - β)) away from where
@@ -188,7 +207,9 @@ def clipping_norm(parameters: int, units: int, noise_multiplier: float, walk: fl
         walk: the norm of the noise of all rounds.
     """
     carried = 1 / (1 - SERVER.server_momentum)
-    of_one = noise_multiplier * math.sqrt(parameters * ROUNDS) / (SAMPLING_PROBABILITY * units) * carried
+    of_one = (
+        noise_multiplier * math.sqrt(parameters * ROUNDS) / (SAMPLING_PROBABILITY * units) * carried
+    )
     return float(f"{min(_LARGEST_NORM, walk / of_one if of_one else math.inf):.4g}")
 
 
@@ -247,7 +268,9 @@ def cloning_setup(
         noise = noise_for(behaviour.target_epsilon, params.privacy.delta) if private else 0.0
         walk = _WALK_FROM_PUBLIC if begun else _LARGEST_WALK
         own: dict[str, Any] = {
-            "plan": clone_plan(network, manifest, noise, params.privacy.delta, None if clipped else math.inf, walk),
+            "plan": clone_plan(
+                network, manifest, noise, params.privacy.delta, None if clipped else math.inf, walk
+            ),
             "normaliser": normaliser,
             "local": LOCAL_FROM_PUBLIC if begun else LOCAL,
             "server": SERVER,
@@ -256,7 +279,9 @@ def cloning_setup(
         own = {
             "plan": _heads_plan(params, manifest, network),
             "normaliser": "model",
-            "local": replace(_HEADS, learning_rate=_LOGIT_RATE) if network.discrete_actions else _HEADS,
+            "local": replace(_HEADS, learning_rate=_LOGIT_RATE)
+            if network.discrete_actions
+            else _HEADS,
             "server": _HEADS_SERVER,
             "of_model": _released_scales(params, manifest),
             "taught": behaviour.hidden,
@@ -307,11 +332,15 @@ def _heads_plan(params: Params, manifest: Manifest, network: "PolicyNetwork") ->
         units=manifest.private_units,
         unit=manifest.info.unit,
         sampler=PoissonSampler(1.0),
-        clip=EnsembleClip(heads.NORM if clipped else math.inf, "flat", network.members, len(network.layers)),
+        clip=EnsembleClip(
+            heads.NORM if clipped else math.inf, "flat", network.members, len(network.layers)
+        ),
         noise_multiplier=noises[0] if private else 0.0,
         rounds=heads.ROUNDS,
         delta=delta,
-        queries=tuple(GaussianQuery(heads.RESIDUALS, sensitivity, z if private else 0.0) for z in noises[1:]),
+        queries=tuple(
+            GaussianQuery(heads.RESIDUALS, sensitivity, z if private else 0.0) for z in noises[1:]
+        ),
     )
 
 

@@ -55,7 +55,9 @@ class Place:
             PipelineError: if some of the variables are missing or not numbers.
         """
         if _VARIABLES[0] not in os.environ:
-            count = compute.processes or (torch.cuda.device_count() if _takes_gpu(compute) else _cores())
+            count = compute.processes or (
+                torch.cuda.device_count() if _takes_gpu(compute) else _cores()
+            )
             return cls(processes=count, local_processes=count)
         try:
             process, processes, local, of_machine = (int(os.environ[name]) for name in _VARIABLES)
@@ -72,7 +74,11 @@ ALONE = Place()
 
 def kept_bytes(compute: Compute, place: Place = ALONE) -> int:
     """Bytes of rows that this process may keep in memory: its share of ``data_mb``, or of half the free memory."""
-    whole = compute.data_mb << 20 if compute.data_mb is not None else int(psutil.virtual_memory().available) // 2
+    whole = (
+        compute.data_mb << 20
+        if compute.data_mb is not None
+        else int(psutil.virtual_memory().available) // 2
+    )
     return whole // place.local_processes
 
 
@@ -89,7 +95,9 @@ def chosen_device(compute: Compute, place: Place = ALONE) -> torch.device:
     elif place.local_processes > 1:
         torch.set_num_threads(max(1, _cores() // place.local_processes))
     if compute.device == "cuda" and not torch.cuda.is_available():
-        raise PipelineError("params.yaml: compute.device: found cuda, but torch sees no GPU; use auto or cpu")
+        raise PipelineError(
+            "params.yaml: compute.device: found cuda, but torch sees no GPU; use auto or cpu"
+        )
     if not _takes_gpu(compute):
         return torch.device("cpu")
     device = torch.device("cuda", place.local_process % torch.cuda.device_count())
@@ -154,7 +162,9 @@ def _probe(threads: int) -> float:
 def execution(compute: Compute, place: Place) -> Execution:
     """Choose the device and the bound on a chunk's memory for the rounds of a training; see `chosen_device`."""
     device = chosen_device(compute, place)
-    chunk_bytes = compute.memory_mb << 20 if compute.memory_mb is not None else CHUNK_BYTES[device.type]
+    chunk_bytes = (
+        compute.memory_mb << 20 if compute.memory_mb is not None else CHUNK_BYTES[device.type]
+    )
     return Execution(device, chunk_bytes)
 
 
@@ -188,7 +198,9 @@ def joined(place: Place, stage: str, *, needed: bool) -> Iterator[Group | None]:
             watch = (
                 None
                 if place.launched
-                else stack.enter_context(started(place.processes, (sys.executable, "-m", f"pipeline.{stage}")))
+                else stack.enter_context(
+                    started(place.processes, (sys.executable, "-m", f"pipeline.{stage}"))
+                )
             )
             yield stack.enter_context(Group(watch=watch))
     except ProcessLostError as lost:
@@ -223,20 +235,30 @@ def started(count: int, command: Sequence[str]) -> Iterator[Callable[[], None]]:
         "TORCHELASTIC_RESTART_COUNT": "0",
         "GLOO_SOCKET_IFNAME": _LOOPBACK,
     }
-    paths = os.pathsep.join(path for path in sys.path if path)  # they run the same code as this process
+    paths = os.pathsep.join(
+        path for path in sys.path if path
+    )  # they run the same code as this process
     theirs = {**os.environ, **common, _LEADER: str(os.getpid()), "PYTHONPATH": paths}
     others: list[subprocess.Popen[bytes]] = []
 
     def watch() -> None:
         for process, other in enumerate(others, start=1):
             if other.poll():
-                how = f"was killed by signal {-other.returncode}" if other.returncode < 0 else "failed"
+                how = (
+                    f"was killed by signal {-other.returncode}"
+                    if other.returncode < 0
+                    else "failed"
+                )
                 raise ProcessLostError(f"process {process} of {count} {how}")
 
     try:
         for rank in range(1, count):
             own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-            others.append(subprocess.Popen(command, env=theirs | own, stdin=subprocess.DEVNULL, start_new_session=True))
+            others.append(
+                subprocess.Popen(
+                    command, env=theirs | own, stdin=subprocess.DEVNULL, start_new_session=True
+                )
+            )
         with environment(common | {"RANK": "0", "LOCAL_RANK": "0"}):
             yield watch
         _ended(others)

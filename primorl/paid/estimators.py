@@ -15,10 +15,15 @@ MEAN_SHARE = 0.5
 """Share of the privacy budget of `behaviour` that its mean has; the rest is for the quantiles."""
 ONE_RELEASE: frozenset[EstimatorName] = frozenset({"behaviour", "model_check", "lstd"})
 """Estimators without rounds, which cost as much as one Gaussian release."""
-_ABOUT: dict[EstimatorName, tuple[Literal["model", "policy"], ...]] = {"behaviour": (), "model_check": ("model",)}
+_ABOUT: dict[EstimatorName, tuple[Literal["model", "policy"], ...]] = {
+    "behaviour": (),
+    "model_check": ("model",),
+}
 
 
-def about(name: EstimatorName, info: DatasetInfo, *, cloned: bool) -> tuple[Literal["model", "policy", "clone"], ...]:
+def about(
+    name: EstimatorName, info: DatasetInfo, *, cloned: bool
+) -> tuple[Literal["model", "policy", "clone"], ...]:
     """Name the released artifacts that an estimator asks about; see `Estimator.about`."""
     found = _ABOUT.get(name, ("model", "policy"))
     weighted = name == _WEIGHTED and cloned and not info.behaviour_probabilities

@@ -122,20 +122,31 @@ class Fit:
 
     values: Annotated[dict[str, Any], "Fitted settings, by dotted key of params.yaml."]
     answer: Annotated[CanLearn, "Whether these settings can learn."]
-    noise: Annotated[float, "s, the noise norm of all rounds over the most that all rounds can move."]
-    learned: Annotated[float | None, "Share of what could be learned that is; `null`: there was no dry run."]
-    start: Annotated[float | None, "Loss of the weights that the rounds begin with, in the dry run."]
+    noise: Annotated[
+        float, "s, the noise norm of all rounds over the most that all rounds can move."
+    ]
+    learned: Annotated[
+        float | None, "Share of what could be learned that is; `null`: there was no dry run."
+    ]
+    start: Annotated[
+        float | None, "Loss of the weights that the rounds begin with, in the dry run."
+    ]
     loss: Annotated[float | None, "Loss at the end of the dry run; `null`: there was none."]
     constant: Annotated[float | None, "Loss of a constant prediction in the dry run."]
-    helps: Annotated[float | None, "So many times the people, or ε, would do; `null`: not needed, or not enough."]
+    helps: Annotated[
+        float | None, "So many times the people, or ε, would do; `null`: not needed, or not enough."
+    ]
     best: Annotated[
-        float | None, "Least loss of a dry run that begins with a model of the public split; `null`: there was none."
+        float | None,
+        "Least loss of a dry run that begins with a model of the public split; `null`: there was none.",
     ] = None
     blurred: Annotated[
-        float | None, "Noise of the variances that scale features, as a share; `null`: nobody is asked for them."
+        float | None,
+        "Noise of the variances that scale features, as a share; `null`: nobody is asked for them.",
     ] = None
     lost: Annotated[
-        float | None, "Variance that the noise adds to predictions of linear heads, in variances of the target."
+        float | None,
+        "Variance that the noise adds to predictions of linear heads, in variances of the target.",
     ] = None
 
     @property
@@ -143,7 +154,9 @@ class Fit:
         """The verdict in one line."""
         if self.answer == "not_needed":
             return f"the private rounds are not needed: {self._added}; {_INSTEAD}"
-        words = {"yes": "can learn", "marginal": "may learn little", "no": "cannot learn"}[self.answer]
+        words = {"yes": "can learn", "marginal": "may learn little", "no": "cannot learn"}[
+            self.answer
+        ]
         if self.best is not None:
             why = f"{self._added} (yes from {_ADDED_YES:.0%} of it, no below {_ADDED_NO:.0%})"
         elif self.lost is not None:
@@ -158,9 +171,7 @@ class Fit:
                     f"{_BLURRED_YES:.0%}, no from {_BLURRED_NO:.0%})"
                 )
         elif self.learned is None:
-            why = (
-                f"the noise is {self.noise:.2f} of what the rounds can move (yes to {_NOISE_YES}, no from {_NOISE_NO})"
-            )
+            why = f"the noise is {self.noise:.2f} of what the rounds can move (yes to {_NOISE_YES}, no from {_NOISE_NO})"
         else:
             why = (
                 f"in a dry run on the public split they keep {max(self.learned, 0.0):.0%} of what can be learned "
@@ -178,7 +189,9 @@ class Fit:
 
     @property
     def _added(self) -> str:
-        start, loss, best = (math.nan if each is None else each for each in (self.start, self.loss, self.best))
+        start, loss, best = (
+            math.nan if each is None else each for each in (self.start, self.loss, self.best)
+        )
         gain = start - loss
         would = f"would add {gain:.2g}" if gain >= 0 else f"would do harm, {-gain:.2g},"
         return (
@@ -187,7 +200,16 @@ class Fit:
         )
 
 
-_UNJUDGED = Fit(values={}, answer="yes", noise=0.0, learned=None, start=None, loss=None, constant=None, helps=None)
+_UNJUDGED = Fit(
+    values={},
+    answer="yes",
+    noise=0.0,
+    learned=None,
+    start=None,
+    loss=None,
+    constant=None,
+    helps=None,
+)
 
 
 def fitted(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Params, Fit]:
@@ -204,13 +226,26 @@ def fitted(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Param
         return params.fitted(_wanted(params, values)), _UNJUDGED
     if params.dynamics.train_anyway and not params.unfitted & TRAINING_KEYS:
         rule = _of_heads if params.dynamics.model == "linear" else _by_rule
-        return params, rule(params, manifest, public)  # nothing is to be fitted, nor would a dry run stop anything
+        return params, rule(
+            params, manifest, public
+        )  # nothing is to be fitted, nor would a dry run stop anything
     file = home() / FITS / f"{_digest(params, manifest, public)}.json"
     if not file.exists():
         with waited_for(file.with_suffix(".lock")):
-            if not file.exists():  # trials of a sweep that begin together need one fit, not one each
-                rehearsed = public.units >= LEAST_OF_A_DRY_RUN and params.privacy.statistics.normaliser == "public"
-                by = _of_heads if params.dynamics.model == "linear" else _by_dry_runs if rehearsed else _by_rule
+            if (
+                not file.exists()
+            ):  # trials of a sweep that begin together need one fit, not one each
+                rehearsed = (
+                    public.units >= LEAST_OF_A_DRY_RUN
+                    and params.privacy.statistics.normaliser == "public"
+                )
+                by = (
+                    _of_heads
+                    if params.dynamics.model == "linear"
+                    else _by_dry_runs
+                    if rehearsed
+                    else _by_rule
+                )
                 write_record(file, by(params, manifest, public))
     kept = read_record(file, Fit, "remove it: it is made anew")
     return params.fitted(kept.values), kept
@@ -222,7 +257,11 @@ def check_verdict(params: Params, fit: Fit) -> None:
     Raises:
         PipelineError: the verdict is no.
     """
-    if fit.answer == "no" and params.dynamics.variant == "private" and not params.dynamics.train_anyway:
+    if (
+        fit.answer == "no"
+        and params.dynamics.variant == "private"
+        and not params.dynamics.train_anyway
+    ):
         raise PipelineError(
             f"params.yaml: {params.target_key}: {fit.reason}. Nothing was charged; to train all the same, set "
             "dynamics.train_anyway: true"
@@ -269,7 +308,10 @@ def _by_dry_runs(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
     def learned(loss: float) -> float:
         return (before - loss) / (before - least) if before > least else 0.0
 
-    share, (yes, no) = learned(outcome.loss), (_ADDED_YES, _ADDED_NO) if from_public else (_LEARNED_YES, _LEARNED_NO)
+    share, (yes, no) = (
+        learned(outcome.loss),
+        (_ADDED_YES, _ADDED_NO) if from_public else (_LEARNED_YES, _LEARNED_NO),
+    )
     same = max(_SAME * (outcome.constant - least), _SIGMAS * free.doubt)
     answer: CanLearn = "yes" if share >= yes else "marginal" if share >= no else "no"
     if outcome.loss > outcome.start or outcome.loss >= outcome.constant:
@@ -292,7 +334,10 @@ def _by_dry_runs(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
 
 def _by_rule(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
     """The largest network that the noise leaves room for."""
-    few = LEAST_UNITS <= public.units < LEAST_OF_A_DRY_RUN and params.privacy.statistics.normaliser != "private"
+    few = (
+        LEAST_UNITS <= public.units < LEAST_OF_A_DRY_RUN
+        and params.privacy.statistics.normaliser != "private"
+    )
     few = few and ("dynamics.start" in params.unfitted or params.dynamics.start == "public")
     common = _common(manifest, public) | (_FROM_FEW if few else _FROM_SCRATCH)
     values, noise = {}, math.inf
@@ -304,7 +349,9 @@ def _by_rule(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
         if noise <= _NOISE_SOME:
             break
     if not few:
-        steps = {"privacy.clipping_norm": float(f"{_NOISE_OF_CLIP / max(noise, _NOISE_OF_CLIP):.4g}")}
+        steps = {
+            "privacy.clipping_norm": float(f"{_NOISE_OF_CLIP / max(noise, _NOISE_OF_CLIP):.4g}")
+        }
         if noise <= _NOISE_YES:
             steps["dynamics.learning_rate"] = _LARGE_STEPS
         values |= _wanted(params, steps)
@@ -338,7 +385,11 @@ def _of_heads(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
     answer: CanLearn = "marginal" if lost < _LOST_NO and blur < _BLURRED_NO else "no"
     if lost <= heads.LOST_YES and blur <= _BLURRED_YES:
         answer = "yes"
-    helps = None if answer == "yes" else math.ceil(10 * max(math.sqrt(lost / heads.LOST_YES), blur / _BLURRED_YES)) / 10
+    helps = (
+        None
+        if answer == "yes"
+        else math.ceil(10 * max(math.sqrt(lost / heads.LOST_YES), blur / _BLURRED_YES)) / 10
+    )
     return replace(_UNJUDGED, values=values, answer=answer, helps=helps, lost=lost, blurred=blurred)
 
 
@@ -347,7 +398,11 @@ def _candidates(params: Params, manifest: Manifest, public: UnitStore) -> list[d
     common = _common(manifest, public) | _FROM_PUBLIC
     found: list[dict[str, Any]] = []
     for hidden, rate, rounds in itertools.product(HIDDEN, LEARNING_RATES, ROUNDS):
-        tried = {"dynamics.hidden": list(hidden), "dynamics.learning_rate": rate, "privacy.rounds": rounds}
+        tried = {
+            "dynamics.hidden": list(hidden),
+            "dynamics.learning_rate": rate,
+            "privacy.rounds": rounds,
+        }
         values = _wanted(params, common | tried)
         if values not in found:  # what params.yaml decides does not vary
             found.append(values)
@@ -397,13 +452,21 @@ def _digest(params: Params, manifest: Manifest, public: UnitStore) -> str:
     """Of everything that a fit depends on but code."""
     unfitted, info = params.unfitted, manifest.info
     blocks = {name: plain(getattr(params, name)) for name in ("privacy", "dynamics")}
-    flat = {f"{name}.{key}": value for name, block in blocks.items() for key, value in block.items()}
+    flat = {
+        f"{name}.{key}": value for name, block in blocks.items() for key, value in block.items()
+    }
     if params.dynamics.model == "network":
         del flat["dynamics.model"], flat["dynamics.degree"]
     rows = hashlib.sha256()
     for part in public.arrays() if public.units else ():
         rows.update(part.tobytes())
-    left_out = (*unfitted, "privacy.budget", "privacy.draw", "privacy.train_on", "dynamics.train_anyway")
+    left_out = (
+        *unfitted,
+        "privacy.budget",
+        "privacy.draw",
+        "privacy.train_on",
+        "dynamics.train_anyway",
+    )
     content = {
         "settings": {key: value for key, value in flat.items() if key not in left_out},
         "unfitted": sorted(unfitted & TRAINING_KEYS),
@@ -416,7 +479,9 @@ def _digest(params: Params, manifest: Manifest, public: UnitStore) -> str:
     return digest(content)
 
 
-def _fitted_setup(params: Params, manifest: Manifest, public: UnitStore, place: "Place") -> "TrainingSetup":
+def _fitted_setup(
+    params: Params, manifest: Manifest, public: UnitStore, place: "Place"
+) -> "TrainingSetup":
     return training_setup(fitted(params, manifest, public)[0], manifest, public, place)
 
 

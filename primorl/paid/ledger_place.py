@@ -13,7 +13,11 @@ from primorl.config.params import Params, Reading
 def ledger_url(params: Params | Reading) -> str:
     """SQLAlchemy's URL of the ledger's database."""
     file = sqlite_file(params)
-    return URL.create("sqlite", database=str(file)).render_as_string() if file else params.ledger.url or ""
+    return (
+        URL.create("sqlite", database=str(file)).render_as_string()
+        if file
+        else params.ledger.url or ""
+    )
 
 
 def sqlite_file(params: Params | Reading) -> Path | None:

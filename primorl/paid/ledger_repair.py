@@ -80,7 +80,9 @@ def repair(params: Params | Reading, *, accept_loss: bool) -> Iterator[str]:
             ledger.dry_run(request, None)  # before anything is written
         if wrong is not None:
             kept = ledger.renew_head()
-            yield f"{head}: begun anew" + ("" if kept is None else f"; the previous one is kept as {kept.name}")
+            yield f"{head}: begun anew" + (
+                "" if kept is None else f"; the previous one is kept as {kept.name}"
+            )
         ledger.record_repair(
             {
                 "head": None if wrong is None else wrong.says,
@@ -151,7 +153,10 @@ def _unnamed(missing: Sequence[MissingCharge], known: Mapping[str, int]) -> int:
     by_data: dict[str, list[MissingCharge]] = {}
     for loss in missing:
         by_data.setdefault(str(loss.statement.get("dataset_fingerprint")), []).append(loss)
-    return sum(max(0, max(map(_counted, group)) - len(group) - known.get(data, 0)) for data, group in by_data.items())
+    return sum(
+        max(0, max(map(_counted, group)) - len(group) - known.get(data, 0))
+        for data, group in by_data.items()
+    )
 
 
 def _counted(loss: MissingCharge) -> int:
@@ -173,10 +178,16 @@ def _spent(said: Mapping[str, Any]) -> str:
 
 def _shown(stated: Mapping[str, Any], nothing: str) -> str:
     numbers = (stated.get("epsilon"), stated.get("delta"))
-    epsilon, delta = (at_most(each, 4) if type(each) in (int, float) else "unknown" for each in numbers)
+    epsilon, delta = (
+        at_most(each, 4) if type(each) in (int, float) else "unknown" for each in numbers
+    )
     return nothing if numbers[0] is None else f"ε {epsilon} at δ {delta}"
 
 
 def _recorded(loss: MissingCharge) -> dict[str, Any]:
     kept = ("epsilon", "delta", "event", "unit", "units", "dataset_fingerprint", "spent_on_dataset")
-    return {"charge": loss.charge, "file": loss.file, **{key: loss.statement.get(key) for key in kept}}
+    return {
+        "charge": loss.charge,
+        "file": loss.file,
+        **{key: loss.statement.get(key) for key in kept},
+    }

@@ -12,7 +12,11 @@ from primorl.base.records import printable
 from primorl.privacy.ledger.ledger import Ledger
 
 _STATEMENT = "privacy.json"
-_OF_ONE = ("charge", "epsilon", "event")  # of a mechanism by itself; the other facts are those of the whole
+_OF_ONE = (
+    "charge",
+    "epsilon",
+    "event",
+)  # of a mechanism by itself; the other facts are those of the whole
 UNKNOWN = "unknown"
 """Stands for the id of a charge that ``dvc.lock`` tells of without naming it."""
 
@@ -112,5 +116,9 @@ def _of(statement: Mapping[str, Any], file: str) -> Iterator[MissingCharge]:
     mechanisms = statement.get("mechanisms")
     for part in mechanisms if isinstance(mechanisms, list) else ():
         if isinstance(part, dict):
-            whole = {key: value for key, value in statement.items() if key not in ("mechanisms", *_OF_ONE)}
+            whole = {
+                key: value
+                for key, value in statement.items()
+                if key not in ("mechanisms", *_OF_ONE)
+            }
             yield from _of({**whole, **part}, f"{file} ({printable(str(part.get('what')))})")

@@ -74,16 +74,24 @@ def from_public(setup: "TrainingSetup", public: UnitStore) -> "TrainingSetup":
 
     normaliser = setup.make_normaliser(setup.public_of(public.flat()), {})
     source, beta = setup.source_of(public), setup.local.beta_nll
-    return replace(setup, start=public_start(setup.architecture, normaliser, source, setup.seed, beta))
+    return replace(
+        setup, start=public_start(setup.architecture, normaliser, source, setup.seed, beta)
+    )
 
 
-def observation_bounds(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Floats, Floats]:
+def observation_bounds(
+    params: Params, manifest: Manifest, public: UnitStore
+) -> tuple[Floats, Floats]:
     """Bound model states, [S] each: as declared, or by the environment or the public split; never by private data.
 
     Raises:
         PipelineError: the bounds are infinite, or of another number of dimensions.
     """
-    declared, spaces, size = params.chosen.bounds.observation, manifest.info.spaces, public.observation_size
+    declared, spaces, size = (
+        params.chosen.bounds.observation,
+        manifest.info.spaces,
+        public.observation_size,
+    )
     key = f"datasets/{params.dataset}.yaml: bounds.observation"
     if declared == "public":
         inputs, targets = public.arrays()
@@ -92,7 +100,8 @@ def observation_bounds(params: Params, manifest: Manifest, public: UnitStore) ->
     else:
         own = (spaces.observation_low, spaces.observation_high)
         low, high = (
-            np.asarray(side, np.float32) for side in (own if declared == "space" else (declared.low, declared.high))
+            np.asarray(side, np.float32)
+            for side in (own if declared == "space" else (declared.low, declared.high))
         )
     if len(low) != size:
         raise PipelineError(f"{key}: found {len(low)} dimensions, the data has {size}")
@@ -134,7 +143,9 @@ def check_declared(params: Params, manifest: Manifest, public: UnitStore) -> Non
         PipelineError: names the first such choice.
     """
     if public.info != manifest.info:
-        raise PipelineError("data/partitions: its parts are of different datasets; run `dvc repro partition`")
+        raise PipelineError(
+            "data/partitions: its parts are of different datasets; run `dvc repro partition`"
+        )
     declared, normaliser = params.chosen.bounds, params.privacy.statistics.normaliser
     dataset = f"datasets/{params.dataset}.yaml"
     sides = (*manifest.info.spaces.action_low, *manifest.info.spaces.action_high)
@@ -144,7 +155,11 @@ def check_declared(params: Params, manifest: Manifest, public: UnitStore) -> Non
             f"declared bounds, and those of dataset {params.dataset} are infinite; declare them, or use public"
         )
     for key, found, allowed in (
-        ("params.yaml: privacy.statistics.normaliser", normaliser, "bounds (the declared ones), private (charged)"),
+        (
+            "params.yaml: privacy.statistics.normaliser",
+            normaliser,
+            "bounds (the declared ones), private (charged)",
+        ),
         (f"{dataset}: bounds.observation", declared.observation, "space, {low, high}"),
         (f"{dataset}: bounds.reward", declared.reward, "[low, high]"),
     ):
@@ -209,8 +224,12 @@ def make_plan(params: Params, manifest: Manifest) -> Plan:
         multiplier = 0.0
     elif target is not None:
         q, noises = privacy.sampling_probability, tuple(query.noise_multiplier for query in queries)
-        remedy = "lower sampling_probability or rounds" + (", or raise statistics.noise_multiplier" if queries else "")
-        multiplier = solved_noise(params.target_key, target, privacy.delta, q, privacy.rounds, noises, remedy)
+        remedy = "lower sampling_probability or rounds" + (
+            ", or raise statistics.noise_multiplier" if queries else ""
+        )
+        multiplier = solved_noise(
+            params.target_key, target, privacy.delta, q, privacy.rounds, noises, remedy
+        )
     if multiplier is None:
         raise PipelineError("params.yaml: privacy: give target_epsilon or noise_multiplier")
     norm = math.inf if variant == "no_clip" else privacy.clipping_norm
@@ -281,7 +300,11 @@ def query_noises(params: Params) -> dict[str, float]:
     if params.dynamics.model == "network":
         names = ["normaliser"] * private + ["starts"] * asked.starts
         return {name: query_noise(params) for name in names}
-    names = [heads.SCALES, heads.FINER_SCALES] * private + [heads.RESIDUALS] + [heads.FIRST_STATES] * asked.starts
+    names = (
+        [heads.SCALES, heads.FINER_SCALES] * private
+        + [heads.RESIDUALS]
+        + [heads.FIRST_STATES] * asked.starts
+    )
     names += [heads.LENGTHS] * (asked.starts and params.chosen.horizon is not None)
     return {name: query_noise(params, heads.SHARES[name]) for name in names}
 
@@ -322,7 +345,9 @@ def check_choices(params: Params, manifest: Manifest, public: UnitStore) -> None
     check_declared(params, manifest, public)
     patience = params.dynamics.early_stopping.patience
     if patience is not None and not manifest.public_units:
-        raise needs_public("params.yaml: dynamics.early_stopping.patience", patience, "null: all rounds are run")
+        raise needs_public(
+            "params.yaml: dynamics.early_stopping.patience", patience, "null: all rounds are run"
+        )
     if patience is not None and params.dynamics.model == "linear":
         raise PipelineError(
             f"params.yaml: dynamics.early_stopping.patience: found {patience}, with linear heads, which nobody public "
@@ -387,10 +412,16 @@ def _check_termination(params: Params, manifest: Manifest, public: UnitStore) ->
     key = f"datasets/{params.dataset}.yaml: termination"
     fitting = sorted(name for name, rule in RULES.items() if rule.observation_size == size)
     if chosen not in (NONE, LEARNED, *fitting):
-        other = f", a rule for observations of size {RULES[chosen].observation_size}" if chosen in RULES else ""
+        other = (
+            f", a rule for observations of size {RULES[chosen].observation_size}"
+            if chosen in RULES
+            else ""
+        )
         whose = "those" if other else "observations"
         allowed = ", ".join((NONE, LEARNED, *fitting))
-        raise PipelineError(f"{key}: found {chosen!r}{other}; allowed for {whose} of size {size} are {allowed}")
+        raise PipelineError(
+            f"{key}: found {chosen!r}{other}; allowed for {whose} of size {size} are {allowed}"
+        )
     if chosen == NONE and public.terminates:
         raise PipelineError(
             f"{key}: found none, but episodes of data/partitions/public terminate; allowed is {LEARNED} or a rule of "
@@ -437,12 +468,21 @@ def _asked_of_privacy(params: Params) -> dict[str, Any]:
     δ decides about the noise where an ε is given, and about nothing where the noise is.
     """
     privacy, statistics = params.privacy, params.privacy.statistics
-    of_noise = ("noise_multiplier",) if privacy.target_epsilon is None else ("target_epsilon", "delta")
+    of_noise = (
+        ("noise_multiplier",) if privacy.target_epsilon is None else ("target_epsilon", "delta")
+    )
     keys = (*of_noise, "sampling_probability", "rounds", "clipping_norm", "clipping", "draw")
     linear = params.dynamics.model == "linear"
-    queries = ["noise_multiplier"] if statistics.normaliser == "private" or statistics.starts or linear else []
+    queries = (
+        ["noise_multiplier"]
+        if statistics.normaliser == "private" or statistics.starts or linear
+        else []
+    )
     said = {f"privacy.{key}": getattr(privacy, key) for key in keys}
-    return said | {f"privacy.statistics.{key}": getattr(statistics, key) for key in ("normaliser", "starts", *queries)}
+    return said | {
+        f"privacy.statistics.{key}": getattr(statistics, key)
+        for key in ("normaliser", "starts", *queries)
+    }
 
 
 def _asked_of_dynamics(params: Params) -> dict[str, Any]:
@@ -461,7 +501,12 @@ def _asked_of_dynamics(params: Params) -> dict[str, Any]:
 
 
 def training_setup(
-    params: Params, manifest: Manifest, public: UnitStore, place: "Place | None" = None, *, start: bool = True
+    params: Params,
+    manifest: Manifest,
+    public: UnitStore,
+    place: "Place | None" = None,
+    *,
+    start: bool = True,
 ) -> "TrainingSetup":
     """Set up the training that params.yaml describes, on the data that the manifest describes. Reads no private byte.
 

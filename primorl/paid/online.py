@@ -23,7 +23,14 @@ from primorl.evaluate import figures
 from primorl.evaluate.returns import episode_returns
 from primorl.evaluate.statistics import MeanInterval
 from primorl.evaluate.summary import OnlineSummary
-from primorl.online.learning import PARAMETERS, OnlineState, Trajectories, Update, learn, online_plan
+from primorl.online.learning import (
+    PARAMETERS,
+    OnlineState,
+    Trajectories,
+    Update,
+    learn,
+    online_plan,
+)
 from primorl.online.network import PolicyNetwork
 from primorl.online.updates import DPPG, NaturalGradientByDescent, PolicyGradient, Rebel
 from primorl.paid import accounts
@@ -58,7 +65,12 @@ MADE_ONLINE = ("policy.safetensors", "epochs.safetensors", "config.json", "priva
 """Files of ``models/online`` whose digests the ledger has."""
 Cards: TypeAlias = Callable[[Statement, OnlineSummary], Mapping[str, str]]
 """Texts of the cards by file name, from the statement and the results."""
-RELEASES: dict[str, int] = {DPPG.name: 1, PolicyGradient.name: 1, NaturalGradientByDescent.name: 2, Rebel.name: 2}
+RELEASES: dict[str, int] = {
+    DPPG.name: 1,
+    PolicyGradient.name: 1,
+    NaturalGradientByDescent.name: 2,
+    Rebel.name: 2,
+}
 """Releases of one cohort, by the name of the update."""
 
 
@@ -73,10 +85,19 @@ def update_of(asked: Online, discount: float) -> Update:
     if asked.algorithm == "dp-pg":
         return PolicyGradient(learning_rate=rate, **shared)
     if asked.algorithm == "dppg":
-        return DPPG(local_learning_rate=1.0, epochs=4, minibatches=1, decay=0.97, learning_rate=rate, **shared)
+        return DPPG(
+            local_learning_rate=1.0,
+            epochs=4,
+            minibatches=1,
+            decay=0.97,
+            learning_rate=rate,
+            **shared,
+        )
     if asked.algorithm == "dp-rebel":
         return Rebel(temperature=10.0, step_size=rate, steps=_STEPS, **shared)
-    return NaturalGradientByDescent(learning_rate=rate, steps=_STEPS, step_size=0.5, ball=0.5, **shared)
+    return NaturalGradientByDescent(
+        learning_rate=rate, steps=_STEPS, step_size=0.5, ball=0.5, **shared
+    )
 
 
 class SimulatedUsers:
@@ -93,10 +114,14 @@ class SimulatedUsers:
         self.batch = environments
         self._steps, self._episodes, self._seed = steps, episodes, seed
 
-    def meet(self, numbers: Sequence[int], network: PolicyNetwork, parameters: Tensor) -> Trajectories:
+    def meet(
+        self, numbers: Sequence[int], network: PolicyNetwork, parameters: Tensor
+    ) -> Trajectories:
         """See `Users.meet`."""
         count, T = len(numbers), self._steps
-        seed = int(np.random.SeedSequence([self._seed, *numbers]).generate_state(1, np.uint64)[0] >> 1)
+        seed = int(
+            np.random.SeedSequence([self._seed, *numbers]).generate_state(1, np.uint64)[0] >> 1
+        )
         generator = torch.Generator().manual_seed(seed)
         network, parameters = network.to(torch.device("cpu")), parameters.cpu()
         observations = torch.from_numpy(self.first_observations(count, seed))
@@ -106,10 +131,13 @@ class SimulatedUsers:
         for step in range(T):
             drawn = network.sample(parameters, observations, generator)
             after, rewards, terminated, truncated = (
-                torch.from_numpy(array) for array in self.batch.step(network.squashed(drawn).numpy())
+                torch.from_numpy(array)
+                for array in self.batch.step(network.squashed(drawn).numpy())
             )
             over = terminated | truncated
-            kept.append((observations, drawn, rewards, after, terminated, over | (step == T - 1), present))
+            kept.append(
+                (observations, drawn, rewards, after, terminated, over | (step == T - 1), present)
+            )
             left = left - (over & present).long()
             present = present & (left > 0)
             if not present.any():
@@ -268,10 +296,14 @@ def _observation_scales(environments: EnvironmentBatch, seed: int) -> tuple[Tens
     seen = [environments.reset(_EPISODES, int(stream.generate_state(1)[0]))]
     for _ in range(min(environments.step_limit or _LONGEST, _LONGEST)):
         if environments.discrete_actions:
-            actions: npt.NDArray[Any] = random.integers(len(environments.action_low), size=_EPISODES)
+            actions: npt.NDArray[Any] = random.integers(
+                len(environments.action_low), size=_EPISODES
+            )
         else:
             actions = random.uniform(
-                environments.action_low, environments.action_high, (_EPISODES, len(environments.action_low))
+                environments.action_low,
+                environments.action_high,
+                (_EPISODES, len(environments.action_low)),
             )
         after, _, terminated, truncated = environments.step(actions)
         over = terminated | truncated
@@ -299,7 +331,9 @@ def _plan(params: Params, update: Update, arrivals: Arrivals) -> Plan:
 
 
 @contextmanager
-def paid_online(params: Params, run: OnlineRun, log: StageRun) -> Iterator[tuple[OnlineState, Work[OnlineState]]]:
+def paid_online(
+    params: Params, run: OnlineRun, log: StageRun
+) -> Iterator[tuple[OnlineState, Work[OnlineState]]]:
     """Pay for all users, meet them, and learn. The block writes the released policies and commits the work.
 
     Work that was paid for under the same `identity` is resumed or restored at no cost, after any edit of code. A run
@@ -319,7 +353,9 @@ def paid_online(params: Params, run: OnlineRun, log: StageRun) -> Iterator[tuple
         yield _learn(params, run, work.payment, begin), work
 
 
-def _learn(params: Params, run: OnlineRun, payment: Payment[OnlineState], begin: OnlineState) -> OnlineState:
+def _learn(
+    params: Params, run: OnlineRun, payment: Payment[OnlineState], begin: OnlineState
+) -> OnlineState:
     state = payment.state or begin
     if state.about != begin.about:
         raise PipelineError(
@@ -336,7 +372,8 @@ def _learn(params: Params, run: OnlineRun, payment: Payment[OnlineState], begin:
         return state.ended()
     if state.started:
         print(
-            f"{STAGE}: resumed after {state.started} of {state.cohorts} cohorts; nobody is met again", file=sys.stderr
+            f"{STAGE}: resumed after {state.started} of {state.cohorts} cohorts; nobody is met again",
+            file=sys.stderr,
         )
     with progress_bar(state.cohorts, STAGE, "cohort") as bar:
         bar.update(state.started)
@@ -369,7 +406,9 @@ def identity(params: Params, run: OnlineRun) -> str:
         "noise_multiplier": run.plan.noise_multiplier,
         "delta": params.privacy.delta,
         "seed": params.seed,
-        "start": None if offline is None else [offline.charge, [each.charge for each in offline.mechanisms]],
+        "start": None
+        if offline is None
+        else [offline.charge, [each.charge for each in offline.mechanisms]],
     }
     return digest(content)
 
@@ -473,7 +512,9 @@ def users_statement(params: Params, run: OnlineRun) -> Statement:
         "observation and action sizes, the environment and its declared spaces",
         "the wall time of the run",
     ]
-    statement = run.plan.statement(dataset_fingerprint=run.arrivals.version.fingerprint, public_assumptions=assumptions)
+    statement = run.plan.statement(
+        dataset_fingerprint=run.arrivals.version.fingerprint, public_assumptions=assumptions
+    )
     protocol = OnlineProtocol(
         algorithm=run.update.name,
         users=run.arrivals.people,

@@ -70,7 +70,9 @@ class Partitions:
         if ledger is not None:
             ledger.check_published(manifest.info.dataset, version)
             account = ledger.account(version)
-        return cls(folder, manifest, read_public(manifest, folder, version.public), version, account)
+        return cls(
+            folder, manifest, read_public(manifest, folder, version.public), version, account
+        )
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -85,7 +87,14 @@ class Partitions:
             "horizon": info.horizon,
             "termination": info.termination,
             "environment": info.environment,
-            "spaces": str((spaces.observation_low, spaces.observation_high, spaces.action_low, spaces.action_high)),
+            "spaces": str(
+                (
+                    spaces.observation_low,
+                    spaces.observation_high,
+                    spaces.action_low,
+                    spaces.action_high,
+                )
+            ),
             "one_hot": str((spaces.one_hot, spaces.discrete_actions)),
         }
 
@@ -95,7 +104,9 @@ def privacy_statement(plan: Plan | None, manifest: Manifest, params: Params) -> 
     fingerprint, termination = manifest.info.dataset_fingerprint, manifest.info.termination
     if plan is not None:
         statement = plan.statement(
-            dataset_fingerprint=fingerprint, public_assumptions=assumptions(manifest), termination=termination
+            dataset_fingerprint=fingerprint,
+            public_assumptions=assumptions(manifest),
+            termination=termination,
         )
     else:
         statement = Statement.no_guarantee(
@@ -146,7 +157,11 @@ def assumptions(manifest: Manifest) -> list[str]:
         if manifest.public_units
         else "no unit: there is no public split",
         "observation and action sizes, "
-        + ("the environment and its declared spaces" if simulated else "the declared columns, categories and bounds"),
+        + (
+            "the environment and its declared spaces"
+            if simulated
+            else "the declared columns, categories and bounds"
+        ),
         "the declared bounds of observations and rewards",
         "the wall time of the run",
         "which versions of the data share units, and how many charges there were on them",
@@ -155,7 +170,9 @@ def assumptions(manifest: Manifest) -> list[str]:
         by_whom = "as declared or by the environment" if simulated else "as declared"
         assumptions.append(f"episodes of at most {info.horizon} steps, {by_whom}")
     if info.trajectories_per_person is not None:
-        assumptions.append(f"at most {info.trajectories_per_person} trajectories of one person, as declared")
+        assumptions.append(
+            f"at most {info.trajectories_per_person} trajectories of one person, as declared"
+        )
     if info.termination == NONE:
         assumptions.append("that no episode terminates")
     elif info.termination in RULES:

@@ -25,7 +25,10 @@ from primorl.policy.training import CloneReference
 from primorl.simulators.environments import reset_states
 
 RESETS = 4096
-_RETURN, _LONGEST_RETURN = 10.0, 100  # what a return of one standard deviation a step is scaled to, and its steps
+_RETURN, _LONGEST_RETURN = (
+    10.0,
+    100,
+)  # what a return of one standard deviation a step is scaled to, and its steps
 _ALONE = 3.0  # times as large, and _EPOCHS twice as many, without a clone: entropy starts high and falls slowly
 _LONGEST_ROLLOUT, _TRANSITIONS = 20, 5_000
 _EPOCHS, _UPDATES, _BUFFER = 24, 250, 100_000
@@ -85,7 +88,10 @@ class PublicLog:
         return recorded.survival(int(recorded.length.max()))
 
     def _survival(self, *, by_model: bool) -> Tensor:
-        horizon, asked = Manifest.load(MANIFEST).declared_horizon(), survival_of(MODEL, by_model=by_model)
+        horizon, asked = (
+            Manifest.load(MANIFEST).declared_horizon(),
+            survival_of(MODEL, by_model=by_model),
+        )
         return torch.ones(horizon, dtype=torch.float64) if asked is None else asked
 
     def reward_std(self, model: GaussianEnsemble) -> float:
@@ -99,7 +105,9 @@ class PublicLog:
         elif self.store is None:
             spread = (bounds.reward_high - bounds.reward_low) / _BOUNDS_IN_STD
         else:
-            spread = float(self.store.flat()[1][:, self.store.observation_size].double().std(correction=0))
+            spread = float(
+                self.store.flat()[1][:, self.store.observation_size].double().std(correction=0)
+            )
         return spread if spread > 0 else 1.0
 
     def first_states(self, params: Params) -> Tensor:
@@ -139,15 +147,23 @@ class PublicLog:
         if model.termination != LEARNED:
             return True
         if self.store is None:
-            print("optimize_policy: no public rows support learned terminations: not used", file=sys.stderr)
+            print(
+                "optimize_policy: no public rows support learned terminations: not used",
+                file=sys.stderr,
+            )
             return False
         found = evidence(model, self.store.flat()[0], self.store.terminated())
         if not found.supports:
-            print(f"optimize_policy: the model's learned terminations are not used: {found.why}", file=sys.stderr)
+            print(
+                f"optimize_policy: the model's learned terminations are not used: {found.why}",
+                file=sys.stderr,
+            )
         return found.supports
 
 
-def clone_reference(params: Params, public: PublicLog, model: GaussianEnsemble, device: torch.device) -> CloneReference:
+def clone_reference(
+    params: Params, public: PublicLog, model: GaussianEnsemble, device: torch.device
+) -> CloneReference:
     """Load the clone that policies are regularised towards, and set up the comparison of candidates.
 
     Raises:
@@ -158,10 +174,15 @@ def clone_reference(params: Params, public: PublicLog, model: GaussianEnsemble, 
     clone = behaviour.policy
     same = clone.discrete_actions == bounds.discrete_actions and all(
         torch.equal(mine, its)
-        for mine, its in ((clone.action_low, bounds.action_low), (clone.action_high, bounds.action_high))
+        for mine, its in (
+            (clone.action_low, bounds.action_low),
+            (clone.action_high, bounds.action_high),
+        )
     )
     if not same or clone.observation_size != model.architecture.observation_size:
-        raise PipelineError(f"{BEHAVIOUR}: of other observations or actions than {MODEL}; run `dvc repro`")
+        raise PipelineError(
+            f"{BEHAVIOUR}: of other observations or actions than {MODEL}; run `dvc repro`"
+        )
     comparison = CandidateComparison(
         ensemble=model,
         clone=released(behaviour, SeedGenerators.of([params.seed], cpu)),
@@ -184,7 +205,9 @@ def needs_public(params: Params, termination: str) -> bool:
     return unfitted(params) or params.policy.starts == "public" or termination == LEARNED
 
 
-def fitted_policy(params: Params, public: PublicLog, model: GaussianEnsemble, *, near_clone: bool) -> dict[str, Any]:
+def fitted_policy(
+    params: Params, public: PublicLog, model: GaussianEnsemble, *, near_clone: bool
+) -> dict[str, Any]:
     """Values for all keys of the block ``policy`` that can be fitted.
 
     Rewards are scaled so that the return of a trajectory (of at most 100 steps) spreads over about 10, which the

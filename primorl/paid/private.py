@@ -17,7 +17,12 @@ PrivateUnits: TypeAlias = UnitStore | ShardedStore
 
 
 def open_private(
-    partitions: Partitions, charge: Charge | None, keep_bytes: int, own: slice = EVERY, *, episodes: bool = False
+    partitions: Partitions,
+    charge: Charge | None,
+    keep_bytes: int,
+    own: slice = EVERY,
+    *,
+    episodes: bool = False,
 ) -> PrivateUnits:
     """Open the private units, which must be those that the charge was made on.
 
@@ -33,11 +38,19 @@ def open_private(
         ValueError: the charge is not of a stage in `ALLOWED_STAGES`, or it was aborted.
         PipelineError: a file is missing or broken, or the rows are not of the units in the account.
     """
-    if charge is not None and (charge.stage.partition(":")[0] not in ALLOWED_STAGES or charge.state == "aborted"):
-        raise ValueError(f"charge {charge.id} of {charge.stage} ({charge.state}) opens no private rows")
+    if charge is not None and (
+        charge.stage.partition(":")[0] not in ALLOWED_STAGES or charge.state == "aborted"
+    ):
+        raise ValueError(
+            f"charge {charge.id} of {charge.stage} ({charge.state}) opens no private rows"
+        )
     info = partitions.manifest.info
     found = Membership(project_secret(), info.dataset, info.population)
-    store = open_units(partitions.folder / "private", keep_bytes, found.update, own, episodes=episodes)
+    store = open_units(
+        partitions.folder / "private", keep_bytes, found.update, own, episodes=episodes
+    )
     if store.info != info or found.to_bytes() != partitions.version.members:
-        raise PipelineError(f"{partitions.folder}: its parts are of different partitions; run {REMAKE}")
+        raise PipelineError(
+            f"{partitions.folder}: its parts are of different partitions; run {REMAKE}"
+        )
     return store

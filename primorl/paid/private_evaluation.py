@@ -87,7 +87,9 @@ DPTD = Dptd(
     query_share=0.1,
 )
 _STARTS = 4096  # drawn from the released first states
-_FIT = BehaviourFit(sampling_probability=0.02, rounds=40, clipping_norm=0.5, learning_rate=0.1, budget_share=0.5)
+_FIT = BehaviourFit(
+    sampling_probability=0.02, rounds=40, clipping_norm=0.5, learning_rate=0.1, budget_share=0.5
+)
 
 
 def estimator(name: EstimatorName, info: DatasetInfo, *, cloned: bool) -> Estimator:
@@ -102,12 +104,18 @@ def estimator(name: EstimatorName, info: DatasetInfo, *, cloned: bool) -> Estima
         case "model_check":
             return MODEL_CHECK
         case "lstd":
-            return Lstd(model_features=64, rollouts=512, rows=8, clipping_norm=0.05, query_share=0.3)
+            return Lstd(
+                model_features=64, rollouts=512, rows=8, clipping_norm=0.05, query_share=0.3
+            )
         case "dptd":
             return DPTD
         case "doubly_robust":
             return DoublyRobust(
-                largest_weight=50.0, behaviour=behaviour, model_features=64, rollouts=512, largest_correction=20.0
+                largest_weight=50.0,
+                behaviour=behaviour,
+                model_features=64,
+                rollouts=512,
+                largest_correction=20.0,
             )
 
 
@@ -216,7 +224,9 @@ def first_states(public: UnitStore, seed: int) -> Tensor:
     """Collect first states ``[n, S]`` of public trajectories, or draw them from the released model of first states."""
     if public.units > 0 and not asked_of_private(MODEL):
         return public.first_observations()
-    return StartModel.load(MODEL, torch.device("cpu")).sample(_STARTS, torch.Generator().manual_seed(seed))
+    return StartModel.load(MODEL, torch.device("cpu")).sample(
+        _STARTS, torch.Generator().manual_seed(seed)
+    )
 
 
 @dataclass(frozen=True)
@@ -290,7 +300,9 @@ def plan_at(estimator: Estimator, problem: Problem, epsilon: float) -> Plan:
     """
     mean = gaussian_mean(epsilon, problem.delta)
     for _ in range(12):
-        mean = float(f"{mean * (1 - 5e-4):.3e}")  # few digits: another version of the accountant finds the same
+        mean = float(
+            f"{mean * (1 - 5e-4):.3e}"
+        )  # few digits: another version of the accountant finds the same
         plan = estimator.plan(problem, mean)
         spent = plan.spent()
         assert spent is not None, "a plan of an estimator adds noise"
@@ -303,7 +315,9 @@ def plan_at(estimator: Estimator, problem: Problem, epsilon: float) -> Plan:
     )
 
 
-def event_of_plan(params: Params, name: EstimatorName, epsilon: float, manifest: Manifest) -> DpEvent:
+def event_of_plan(
+    params: Params, name: EstimatorName, epsilon: float, manifest: Manifest
+) -> DpEvent:
     """Build the event of an estimator at an ε before there is a model or a policy: it depends on public numbers alone.
 
     Raises:
@@ -311,7 +325,9 @@ def event_of_plan(params: Params, name: EstimatorName, epsilon: float, manifest:
     """
     info = manifest.info
     cloned = info.spaces.discrete_actions and params.behaviour.target_epsilon is not None
-    return plan_at(estimator(name, info, cloned=cloned), _unasked_problem(params, manifest), epsilon).event
+    return plan_at(
+        estimator(name, info, cloned=cloned), _unasked_problem(params, manifest), epsilon
+    ).event
 
 
 def _unasked_problem(params: Params, manifest: Manifest) -> Problem:
@@ -354,9 +370,13 @@ def asked_for(
         check_question(name, info)
         made = estimator(name, info, cloned=cloned)
         asked = PlannedEstimator(made, plan_at(made, problem, epsilon))
-        if "clone" in made.about:  # who paid for an answer with a fitted behaviour does not pay again
+        if (
+            "clone" in made.about
+        ):  # who paid for an answer with a fitted behaviour does not pay again
             fitted = estimator(name, info, cloned=False)
-            asked = replace(asked, earlier=PlannedEstimator(fitted, plan_at(fitted, problem, epsilon)))
+            asked = replace(
+                asked, earlier=PlannedEstimator(fitted, plan_at(fitted, problem, epsilon))
+            )
         found.append(asked)
     return tuple(found)
 
@@ -382,7 +402,11 @@ def paid_evaluation(
             for under the same settings.
     """
     device, size = chosen_device(params.compute), problem.observation_size
-    check_blocks(partial(mean_change, in_float64(problem.ensemble, device)), size + problem.action_size, device)
+    check_blocks(
+        partial(mean_change, in_float64(problem.ensemble, device)),
+        size + problem.action_size,
+        device,
+    )
     for act in filter(None, (problem.policy, problem.clone)):
         check_blocks(act, size)
 
@@ -405,8 +429,15 @@ def paid_evaluation(
                 state = _checked_state(each.estimator.name, work.payment, about)
                 if not work.payment.finished:
                     if rows is None:
-                        rows = open_private(partitions, work.payment.charge, kept_bytes(params.compute), episodes=True)
-                    with progress_bar(each.plan.rounds, f"{EVALUATE_PRIVATE} {each.estimator.name}", "round") as bar:
+                        rows = open_private(
+                            partitions,
+                            work.payment.charge,
+                            kept_bytes(params.compute),
+                            episodes=True,
+                        )
+                    with progress_bar(
+                        each.plan.rounds, f"{EVALUATE_PRIVATE} {each.estimator.name}", "round"
+                    ) as bar:
                         bar.update(state.started)
                         state = run(
                             each.estimator,
@@ -450,22 +481,36 @@ def _checked_state(name: str, payment: Payment[EvaluationState], about: str) -> 
 
 
 def _as_paid(
-    params: Params, partitions: Partitions, asked: PlannedEstimator, subject: EvaluatedFiles, known: Collection[str]
+    params: Params,
+    partitions: Partitions,
+    asked: PlannedEstimator,
+    subject: EvaluatedFiles,
+    known: Collection[str],
 ) -> PlannedEstimator:
     if asked.earlier is None or _identity(params, partitions, asked, subject) in known:
         return asked
-    return asked.earlier if _identity(params, partitions, asked.earlier, subject) in known else asked
+    return (
+        asked.earlier if _identity(params, partitions, asked.earlier, subject) in known else asked
+    )
 
 
 def _request(
-    params: Params, log: StageRun, partitions: Partitions, asked: PlannedEstimator, subject: EvaluatedFiles
+    params: Params,
+    log: StageRun,
+    partitions: Partitions,
+    asked: PlannedEstimator,
+    subject: EvaluatedFiles,
 ) -> Request:
     dataset, stage = partitions.manifest.info.dataset, f"{EVALUATE_PRIVATE}: {asked.estimator.name}"
     identity = _identity(params, partitions, asked, subject)
-    return accounts.request(params, log, dataset, partitions.version, stage, asked.plan.event, identity)
+    return accounts.request(
+        params, log, dataset, partitions.version, stage, asked.plan.event, identity
+    )
 
 
-def _identity(params: Params, partitions: Partitions, asked: PlannedEstimator, subject: EvaluatedFiles) -> str:
+def _identity(
+    params: Params, partitions: Partitions, asked: PlannedEstimator, subject: EvaluatedFiles
+) -> str:
     """Hash everything that determines an answer except chance and code, like `model_identity` for a model.
 
     A key that is added here charges every project again, so other things that matter stand in `_about`.
@@ -491,13 +536,26 @@ def _identity(params: Params, partitions: Partitions, asked: PlannedEstimator, s
 
 
 def _asked_of_policy(params: Params) -> dict[str, Any]:
-    return {key: value for key, value in plain(params.policy).items() if f"policy.{key}" not in params.unfitted}
+    return {
+        key: value
+        for key, value in plain(params.policy).items()
+        if f"policy.{key}" not in params.unfitted
+    }
 
 
 def _about(estimator: Estimator, problem: Problem, subject: EvaluatedFiles) -> str:
-    digests = {"model": subject.model_sha256, "policy": subject.policy_sha256, "clone": subject.clone_sha256 or ""}
+    digests = {
+        "model": subject.model_sha256,
+        "policy": subject.policy_sha256,
+        "clone": subject.clone_sha256 or "",
+    }
     ends = (problem.reward_low, problem.reward_high, problem.return_low, problem.return_high)
-    return _BOUNDS.join((" ".join(digests[part] for part in estimator.about), " ".join(f"{end:.9g}" for end in ends)))
+    return _BOUNDS.join(
+        (
+            " ".join(digests[part] for part in estimator.about),
+            " ".join(f"{end:.9g}" for end in ends),
+        )
+    )
 
 
 def evaluation_record(
@@ -514,12 +572,17 @@ def evaluation_record(
     answers: list[Answer] = []
     for each in answered:
         name, estimator = each.estimator.name, each.estimator
-        statements[name] = _statement(partitions, each).with_payment(each.work.payment.charge.id, spent)
+        statements[name] = _statement(partitions, each).with_payment(
+            each.work.payment.charge.id, spent
+        )
         answers += [
-            _answer(problem, found, statements[name]) for found in estimator.estimates(problem, each.plan, each.state)
+            _answer(problem, found, statements[name])
+            for found in estimator.estimates(problem, each.plan, each.state)
         ]
         if isinstance(estimator, Behaviour):
-            edges, shares = (tuple(each.state.values[key].tolist()) for key in ("edges", "histogram"))
+            edges, shares = (
+                tuple(each.state.values[key].tolist()) for key in ("edges", "histogram")
+            )
             spread = Histogram(estimator=name, what="return of a unit", edges=edges, shares=shares)
             record = replace(record, histograms=(spread,))
         if isinstance(estimator, ModelCheck):
@@ -538,7 +601,8 @@ def evaluation_record(
 def _statement(partitions: Partitions, each: PaidEstimator) -> Statement:
     info = partitions.manifest.info
     statement = each.plan.statement(
-        dataset_fingerprint=info.dataset_fingerprint, public_assumptions=assumptions(partitions.manifest)
+        dataset_fingerprint=info.dataset_fingerprint,
+        public_assumptions=assumptions(partitions.manifest),
     )
     # The question itself holds the model, the policy and the clone: where they are not private, neither is the whole.
     parts = [("model", MODEL), *([("clone", BEHAVIOUR)] if "clone" in each.estimator.about else [])]
@@ -560,6 +624,8 @@ def _answer(problem: Problem, found: Answer, statement: Statement | None) -> Ans
     value, ends = found.value, found.ci95
     if found.what == MEAN_RETURN:
         value = problem.held_return(value)
-        ends = None if ends is None else (problem.held_return(ends[0]), problem.held_return(ends[1]))
+        ends = (
+            None if ends is None else (problem.held_return(ends[0]), problem.held_return(ends[1]))
+        )
     epsilon, delta = (statement.epsilon, statement.delta) if statement else (None, None)
     return replace(found, value=value, ci95=ends, epsilon=epsilon, delta=delta)

@@ -46,11 +46,16 @@ def bounded(dataset: AnyDataset | None, spaces: Spaces) -> list[Bounded]:
     if public:
         low, high = (-np.inf,) * len(low), (np.inf,) * len(high)
     names = zip(spaces.observation_names, low, high, strict=True)
-    columns = [Bounded(name, "bounds.observation", least, most, public) for name, least, most in names]
+    columns = [
+        Bounded(name, "bounds.observation", least, most, public) for name, least, most in names
+    ]
     reward = "public" if dataset is None else dataset.bounds.reward
     name = dataset.options.columns.reward if isinstance(dataset, TabularDataset) else "reward"
     ends = (-np.inf, np.inf) if isinstance(reward, str) else reward
-    return [*columns, Bounded(name, "bounds.reward", *ends, dataset is not None and reward == "public")]
+    return [
+        *columns,
+        Bounded(name, "bounds.reward", *ends, dataset is not None and reward == "public"),
+    ]
 
 
 def cuts_last_rows(dataset: AnyDataset | None) -> bool:
@@ -81,7 +86,11 @@ def objections(params: Params, manifest: Manifest, public: UnitStore) -> Objecti
     """
     if public.units == 0:
         dataset = params.chosen
-        cut = isinstance(dataset, TabularDataset) and cuts_last_rows(dataset) and not dataset.options.columns.terminated
+        cut = (
+            isinstance(dataset, TabularDataset)
+            and cuts_last_rows(dataset)
+            and not dataset.options.columns.terminated
+        )
         warning = (
             f"datasets/{params.dataset}.yaml: options.end: the last row of every trajectory is dropped, and its reward "
             "with it, and nobody is public to tell whether any is left; if an outcome "
@@ -132,7 +141,9 @@ def say_public(stage: str, lines: tuple[str, ...]) -> None:
         print(f"{stage}: warning: {line}", file=sys.stderr)
 
 
-def _no_reward(params: Params, manifest: Manifest, public: UnitStore, reward: Floats) -> Iterator[str]:
+def _no_reward(
+    params: Params, manifest: Manifest, public: UnitStore, reward: Floats
+) -> Iterator[str]:
     """Nothing can be learned where every step earns the same, unless episodes can end sooner or later."""
     if reward.min() < reward.max():
         return

@@ -30,7 +30,10 @@ from primorl.privacy.statement import Statement
 from primorl.tracking import StageRun
 
 _VALUE = CorrectedModel(features=256, rollouts=256, bandwidth=0.3, largest_weight=0.0)
-ESTIMATORS: dict[str, CorrectedModel] = {"model": _VALUE, "corrected": replace(_VALUE, largest_weight=1.0)}
+ESTIMATORS: dict[str, CorrectedModel] = {
+    "model": _VALUE,
+    "corrected": replace(_VALUE, largest_weight=1.0),
+}
 """Scores by the name that ``--estimator`` takes."""
 
 
@@ -100,7 +103,10 @@ def of_folders(folders: Sequence[Path]) -> list[Candidate]:
     """Load the final policy of each folder; raises the errors of `DeterministicPolicy.load`."""
     return [
         Candidate(
-            str(folder), file_sha256(folder / FINAL), DeterministicPolicy.load(folder), Statement.read(folder).sound
+            str(folder),
+            file_sha256(folder / FINAL),
+            DeterministicPolicy.load(folder),
+            Statement.read(folder).sound,
         )
         for folder in folders
     ]
@@ -112,7 +118,12 @@ def of_seeds(params: Params) -> list[Candidate]:
 
 
 def select(
-    params: Params, candidates: Sequence[Candidate], *, epsilon: float, estimator: str, run: StageRun
+    params: Params,
+    candidates: Sequence[Candidate],
+    *,
+    epsilon: float,
+    estimator: str,
+    run: StageRun,
 ) -> SelectionRecord:
     """Choose a candidate, once for every set of candidates and settings, and write ``reports/selection.json``.
 
@@ -128,7 +139,9 @@ def select(
     manifest, score = partitions.manifest, ESTIMATORS[estimator]
     _refuse_repeated(candidates)
     delta = params.privacy.delta
-    selection = Selection(manifest.private_units, manifest.info.unit, len(candidates), epsilon, delta)
+    selection = Selection(
+        manifest.private_units, manifest.info.unit, len(candidates), epsilon, delta
+    )
     discount = params.policy.discount if manifest.info.horizon is None else 1.0
     problem = evaluation_problem(
         params, partitions, act_of(candidates[0].policy), discount=discount, return_bounds=None
@@ -150,21 +163,27 @@ def select(
         chosen = None if payment.state is None else payment.state.chosen
         if chosen is None:
             scorer = score.fitted(problem, [candidate.policy for candidate in candidates])
-            private = open_private(partitions, payment.charge, kept_bytes(params.compute), episodes=True)
+            private = open_private(
+                partitions, payment.charge, kept_bytes(params.compute), episodes=True
+            )
             total = sum_scores(selection, scorer, private)
             payment.save_checkpoint(SelectionState(started=1))
             chosen = selection.choose(total)
             payment.save_checkpoint(SelectionState(started=1, chosen=chosen))
         work.commit()
         statement = work.add_charge_to(statement)
-    unsound = [f"{c.name}: its own statement may not be relied on" for c in candidates if not c.sound]
+    unsound = [
+        f"{c.name}: its own statement may not be relied on" for c in candidates if not c.sound
+    ]
     found = SelectionRecord(
         chosen=candidates[chosen].name,
         candidates=tuple(CandidateRecord(name=c.name, sha256=c.sha256) for c in candidates),
         estimator=estimator,
         settings=asdict(score),
         bias=score.bias,
-        privacy=replace(statement, void=(*statement.void, *unsound), public_units=manifest.public_units),
+        privacy=replace(
+            statement, void=(*statement.void, *unsound), public_units=manifest.public_units
+        ),
     )
     write_record(SELECTION, found)
     return found
@@ -172,7 +191,9 @@ def select(
 
 def read(path: Path = SELECTION) -> SelectionRecord:
     """Read the record of a selection; raises the errors of `read_record`."""
-    return read_record(path, SelectionRecord, "run `primorl select`, which restores a finished choice at no cost")
+    return read_record(
+        path, SelectionRecord, "run `primorl select`, which restores a finished choice at no cost"
+    )
 
 
 def sum_scores(selection: Selection, scorer: CorrectedScorer, source: EpisodeSource) -> Tensor:

@@ -74,7 +74,9 @@ class PaidModel:
 
 
 @contextmanager
-def paid_training(stage: PrivateStage, params: Params, partitions: Partitions, run: StageRun) -> Iterator[PaidModel]:
+def paid_training(
+    stage: PrivateStage, params: Params, partitions: Partitions, run: StageRun
+) -> Iterator[PaidModel]:
     """Pay for the training and train, as the first process. The block writes the model and commits the charge.
 
     Everything that can be refused without private data is refused before the ledger is asked. The ledger is asked
@@ -92,12 +94,22 @@ def paid_training(stage: PrivateStage, params: Params, partitions: Partitions, r
     if setup.plan.is_private:
         check_setup(setup)
     accounts.check_evaluation(params, partitions.manifest)
-    check_writable([stage.output, home() / CHECKPOINTS / "charge"], _COPIES * 4 * setup.architecture.parameters)
+    check_writable(
+        [stage.output, home() / CHECKPOINTS / "charge"], _COPIES * 4 * setup.architecture.parameters
+    )
     identity = stage.identity(params, partitions)
     request = accounts.request(
-        params, run, partitions.manifest.info.dataset, partitions.version, stage.name, setup.plan.event, identity
+        params,
+        run,
+        partitions.manifest.info.dataset,
+        partitions.version,
+        stage.name,
+        setup.plan.event,
+        identity,
     )
-    begin = TrainingState.begin(setup.first_weights(), setup.digest) if setup.plan.is_private else None
+    begin = (
+        TrainingState.begin(setup.first_weights(), setup.digest) if setup.plan.is_private else None
+    )
     with paid_work(params, run, request, begin, partial(_restored, setup)) as work:
         payment = work.payment
         _say_what_is_restored(stage, payment)
@@ -110,11 +122,15 @@ def paid_training(stage: PrivateStage, params: Params, partitions: Partitions, r
                 trained = _train(stage, params, setup, partitions, payment, place, report)
         if refusal := _refusal(stage, trained):
             work.commit()
-            free_again = "" if payment.file is None else ", and the same settings cost nothing again"
+            free_again = (
+                "" if payment.file is None else ", and the same settings cost nothing again"
+            )
             raise PipelineError(
                 f"{refusal}. The last good {stage.what} is untouched; the charge stays spent{free_again}"
             )
-        yield PaidModel(setup, trained, payment.state.engine if payment.state else ENGINE_VERSION, work)
+        yield PaidModel(
+            setup, trained, payment.state.engine if payment.state else ENGINE_VERSION, work
+        )
 
 
 def work_for_first(params: Params, stage: PrivateStage, folder: Path) -> None:
@@ -161,7 +177,9 @@ def _train(
     """Run the rounds that the payment has left, or restore the result of an earlier run."""
     with joined(place, stage.name, needed=not payment.finished) as group:
         private = None
-        if not payment.finished:  # the ledger has granted the charge: now all processes open the private units
+        if (
+            not payment.finished
+        ):  # the ledger has granted the charge: now all processes open the private units
             if group is not None:
                 announce_grant(group, _agreed(payment.charge.identity, setup))
             rows = _private_units(params, setup, partitions, payment.charge, place)
@@ -169,7 +187,9 @@ def _train(
                 check_coverage(group, setup.plan.units, rows.numbers)
             private = setup.source_of(rows)
         # Linear heads are not judged by people who may differ from the others.
-        judged = partitions.public.units and (setup.architecture.features is None or setup.normaliser == "public")
+        judged = partitions.public.units and (
+            setup.architecture.features is None or setup.normaliser == "public"
+        )
         return train(
             setup,
             private,
@@ -196,7 +216,9 @@ def _train_baseline(
         normaliser = replace(setup, normaliser="public").make_normaliser(rows.flat(), {})
     else:
         normaliser = setup.make_normaliser(public, {})
-    with progress_bar(params.dynamics.mopo.max_epochs, "train_model (mopo, not private)", "epoch") as bar:
+    with progress_bar(
+        params.dynamics.mopo.max_epochs, "train_model (mopo, not private)", "epoch"
+    ) as bar:
 
         def on_epoch(evaluation: PublicEvaluation | None) -> None:
             bar.update()
@@ -216,14 +238,20 @@ def _train_baseline(
 
 
 def _private_units(
-    params: Params, setup: TrainingSetup, partitions: Partitions, charge: Charge | None, place: Place
+    params: Params,
+    setup: TrainingSetup,
+    partitions: Partitions,
+    charge: Charge | None,
+    place: Place,
 ) -> PrivateUnits:
     own = slice(setup.plan.process, None, setup.plan.processes)
     asked = any(query.what == LENGTHS for query in setup.plan.queries)
     return open_private(partitions, charge, kept_bytes(params.compute, place), own, episodes=asked)
 
 
-def _restored(setup: TrainingSetup, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> TrainingState:
+def _restored(
+    setup: TrainingSetup, tensors: Mapping[str, Tensor], facts: dict[str, Any]
+) -> TrainingState:
     """Restore the state of a checkpoint. Its settings must be those of this training: the charge paid for no others.
 
     Raises:
@@ -250,7 +278,11 @@ def _say_what_is_restored(stage: PrivateStage, payment: Payment[TrainingState]) 
     if payment.state is None or payment.state.started == 0:
         return
     other = payment.state.engine != ENGINE_VERSION
-    made = f" Engine version {payment.state.engine} began it; this is version {ENGINE_VERSION}." if other else ""
+    made = (
+        f" Engine version {payment.state.engine} began it; this is version {ENGINE_VERSION}."
+        if other
+        else ""
+    )
     if payment.finished:
         paid = f"charge {payment.charge.id} of {payment.charge.time} has paid for exactly this {stage.what}"
         print(
@@ -279,7 +311,11 @@ def _refusal(stage: PrivateStage, trained: Trained) -> str | None:
 
 @contextmanager
 def training_report(
-    run: StageRun, setup: TrainingSetup, stage: str, started: int = 0, between: Callable[[], None] = lambda: None
+    run: StageRun,
+    setup: TrainingSetup,
+    stage: str,
+    started: int = 0,
+    between: Callable[[], None] = lambda: None,
 ) -> Iterator[OnRound]:
     """Report every round of a training: a progress bar and MLflow metrics, of released things only.
 
@@ -327,7 +363,12 @@ def log_evaluation(run: StageRun, architecture: Network, evaluation: PublicEvalu
 
 @contextmanager
 def _released(
-    folder: Path, params: Params, partitions: Partitions, paid: PaidModel, run: StageRun, logged: Sequence[str]
+    folder: Path,
+    params: Params,
+    partitions: Partitions,
+    paid: PaidModel,
+    run: StageRun,
+    logged: Sequence[str],
 ) -> Iterator[Path]:
     """Replace ``folder`` by the files that the block writes and their statement, log both, and commit the charge.
 
@@ -346,7 +387,12 @@ def _released(
 
 
 def write_model(
-    folder: Path, params: Params, can_learn: CanLearn, partitions: Partitions, paid: PaidModel, run: StageRun
+    folder: Path,
+    params: Params,
+    can_learn: CanLearn,
+    partitions: Partitions,
+    paid: PaidModel,
+    run: StageRun,
 ) -> None:
     """Replace ``folder`` by the trained model and its statement, log both, and commit the charge."""
     setup, trained, variant = paid.setup, paid.trained, params.dynamics.variant
@@ -358,12 +404,16 @@ def write_model(
         )
     with _released(folder, params, partitions, paid, run, ["config.json"]) as fresh:
         _save_model(fresh, params, partitions, setup, trained, paid.engine_version)
-        replace(ModelConfig.read(fresh), can_learn=can_learn if variant == "private" else None).write(fresh)
+        replace(
+            ModelConfig.read(fresh), can_learn=can_learn if variant == "private" else None
+        ).write(fresh)
         starts = setup.start_model(trained.answers, trained.normaliser)
         if starts is not None:
             starts.save(fresh)
     spaces = partitions.manifest.info.spaces
-    if hidden := setup.hidden_by_noise(trained.answers, [*spaces.observation_names, *spaces.action_names, "reward"]):
+    if hidden := setup.hidden_by_noise(
+        trained.answers, [*spaces.observation_names, *spaces.action_names, "reward"]
+    ):
         print(
             f"train_model: warning: noise hides how much these vary within their declared bounds: {', '.join(hidden)}; "
             f"heads learn little of them; narrower bounds in datasets/{params.dataset}.yaml help, or a larger ε",
@@ -372,7 +422,12 @@ def write_model(
 
 
 def _save_model(
-    folder: Path, params: Params, partitions: Partitions, setup: TrainingSetup, trained: Trained, engine_version: int
+    folder: Path,
+    params: Params,
+    partitions: Partitions,
+    setup: TrainingSetup,
+    trained: Trained,
+    engine_version: int,
 ) -> None:
     info = partitions.manifest.info
     shape, weights = setup.released(trained.weights, trained.answers, params.dynamics.ensemble_size)
@@ -403,7 +458,11 @@ def publish_units(params: Params, partitions: Partitions) -> SpentOnDataset:
 
 
 def write_public_model(
-    stage: PrivateStage, params: Params, partitions: Partitions, spent: SpentOnDataset, run: StageRun
+    stage: PrivateStage,
+    params: Params,
+    partitions: Partitions,
+    spent: SpentOnDataset,
+    run: StageRun,
 ) -> None:
     """Write a model of the public split alone (``privacy.train_on: public``). Reads no private row; charges nothing.
 
@@ -423,11 +482,15 @@ def write_public_model(
         setup = from_public(setup, public)
     rows, weights = public.flat(), setup.first_weights()
     normaliser = setup.make_normaliser(rows, {})
-    loss = PublicEvaluator(setup.architecture, normaliser, rows).compare(setup.initial_weights(), weights)
+    loss = PublicEvaluator(setup.architecture, normaliser, rows).compare(
+        setup.initial_weights(), weights
+    )
     trained = Trained(weights, 0, (), normaliser, public_loss=loss)
     if refusal := _refusal(stage, trained):
         raise PipelineError(refusal)
-    statement = replace(public_statement(manifest, params, params.privacy.delta), spent_on_dataset=spent)
+    statement = replace(
+        public_statement(manifest, params, params.privacy.delta), spent_on_dataset=spent
+    )
     with replaced_directory(stage.output) as fresh:
         _save_model(fresh, params, partitions, setup, trained, ENGINE_VERSION)
         statement.write(fresh)
@@ -436,7 +499,9 @@ def write_public_model(
     log_statement(run, statement)
 
 
-def write_behaviour(folder: Path, params: Params, partitions: Partitions, paid: PaidModel, run: StageRun) -> None:
+def write_behaviour(
+    folder: Path, params: Params, partitions: Partitions, paid: PaidModel, run: StageRun
+) -> None:
     """Replace ``folder`` by the clone and its statement, log both, and commit the charge; see `write_model`."""
     info, trained = partitions.manifest.info, paid.trained
     setup, bounds = paid.setup, paid.setup.bounds
@@ -444,7 +509,13 @@ def write_behaviour(folder: Path, params: Params, partitions: Partitions, paid: 
     assert isinstance(network, PolicyNetwork)
     if isinstance(setup, CloningSetup) and network.features is not None:
         network, weights, normaliser = distilled(
-            network, weights, normaliser, bounds, setup.spread(trained.answers), setup.taught, setup.seed
+            network,
+            weights,
+            normaliser,
+            bounds,
+            setup.spread(trained.answers),
+            setup.taught,
+            setup.seed,
         )
     observations, actions = info.spaces.observation_names, info.spaces.action_names
     low, high = bounds.observation_low, bounds.observation_high
@@ -475,7 +546,10 @@ def behaviour_policy(
         for part in (weight.mT, bias)
     ]
     size = network.action_size
-    last, spread = (layers[-2][:, :size], layers[-1][..., :size]), (layers[-2][:, size:], layers[-1][..., size:])
+    last, spread = (
+        (layers[-2][:, :size], layers[-1][..., :size]),
+        (layers[-2][:, size:], layers[-1][..., size:]),
+    )
     maps = normaliser.to(torch.device("cpu"))
     policy = DeterministicPolicy(
         (*layers[:-2], *last),

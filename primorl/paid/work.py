@@ -67,7 +67,10 @@ def paid_work(
         BudgetExceeded: the budget does not allow the request. Nothing is spent.
         PipelineError: one of the refusals of `pay_or_resume`. Nothing is spent.
     """
-    with closing(project_ledger(params)) as ledger, paid_work_in(params, ledger, request, begin, restore) as work:
+    with (
+        closing(project_ledger(params)) as ledger,
+        paid_work_in(params, ledger, request, begin, restore) as work,
+    ):
         run.tag("charge", work.payment.charge.id)
         yield work
 

@@ -60,7 +60,12 @@ def advice_on(folder: Path) -> Advice | None:
         judged = said.get("policy_sha256")
     else:
         project = next(
-            (parent for parent in place.parents if (parent / PIPELINE).exists() or (parent / SUMMARY).exists()), None
+            (
+                parent
+                for parent in place.parents
+                if (parent / PIPELINE).exists() or (parent / SUMMARY).exists()
+            ),
+            None,
         )
         if project is None:
             warnings.warn(
@@ -134,7 +139,9 @@ def label(folder: Path) -> str:
         return ""
     words = "advised against"
     if advice.answer == "trial":
-        words = "the policy is recommended for a trial" + ("" if advice.certain else ", and its gain is not certain")
+        words = "the policy is recommended for a trial" + (
+            "" if advice.certain else ", and its gain is not certain"
+        )
     elif advice.policy == config.policy:
         words = "recommended: the clone of today's practice; the learned policy is advised against"
     return f" ({words}{'; actions are drawn, as those of people were' if config.drawn else ''})"
@@ -148,7 +155,9 @@ def chosen(folder: Path | None, *, against_advice: bool) -> Path:
     """
     if against_advice:
         if folder is None:
-            raise PipelineError(f"{AGAINST}: found without --policy, allowed with the policy's folder: name it")
+            raise PipelineError(
+                f"{AGAINST}: found without --policy, allowed with the policy's folder: name it"
+            )
         return folder
     if folder is None:
         advice = advice_on(POLICY)

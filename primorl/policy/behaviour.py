@@ -49,13 +49,19 @@ class BehaviourPolicy:
         """
         config = BehaviourConfig.read(folder)
         if not config.made:
-            raise PipelineError(f"{folder}: no clone was made; set behaviour.target_epsilon in params.yaml (charged)")
+            raise PipelineError(
+                f"{folder}: no clone was made; set behaviour.target_epsilon in params.yaml (charged)"
+            )
         policy = DeterministicPolicy.load(folder, device=device)
         if policy.discrete_actions != (config.log_variance is None):
             raise PipelineError(
                 f"{folder / BEHAVIOUR_FILE}: log_variance: of another policy than the one beside it; {NO_BEHAVIOUR}"
             )
-        return cls(policy, None if policy.discrete_actions else _spread(folder, policy), config.log_variance)
+        return cls(
+            policy,
+            None if policy.discrete_actions else _spread(folder, policy),
+            config.log_variance,
+        )
 
     @property
     def discrete_actions(self) -> bool:
@@ -75,7 +81,9 @@ class BehaviourPolicy:
             TypeError: actions are discrete.
         """
         if self.spread is None or self.log_variance is None:
-            raise TypeError("mean_and_std is of actions in a box; these are discrete: log_probabilities")
+            raise TypeError(
+                "mean_and_std is of actions in a box; these are discrete: log_probabilities"
+            )
         *_, weight, bias = self.policy.layers
         last = torch.cat((weight, self.spread[0]), dim=1), torch.cat((bias, self.spread[1]), dim=2)
         mean, raw = self._output(observation, (*self.policy.layers[:-2], *last)).chunk(2, dim=-1)
@@ -88,7 +96,9 @@ class BehaviourPolicy:
             TypeError: actions are in a box.
         """
         if not self.discrete_actions:
-            raise TypeError("log_probabilities is of discrete actions; these are in a box: mean_and_std")
+            raise TypeError(
+                "log_probabilities is of discrete actions; these are in a box: mean_and_std"
+            )
         return self._output(observation, self.policy.layers).log_softmax(-1)
 
     def log_density(self, observation: Tensor, action: Tensor) -> Tensor:
@@ -105,7 +115,9 @@ class BehaviourPolicy:
         """Draw an action for each row: ``[B, S]`` to ``[B, A]``, one-hot, or scaled to and held within [-1, 1]."""
         if self.discrete_actions:
             logs = self.log_probabilities(observation)
-            race = generators.exponential(len(logs), logs.shape[-1]) / logs.exp()  # the least wins with its probability
+            race = (
+                generators.exponential(len(logs), logs.shape[-1]) / logs.exp()
+            )  # the least wins with its probability
             return torch.nn.functional.one_hot(race.argmin(-1), logs.shape[-1]).to(logs.dtype)
         mean, std = self.mean_and_std(observation)
         return (mean + std * generators.randn(len(mean), mean.shape[-1])).clamp(-1.0, 1.0)
@@ -129,12 +141,19 @@ class BehaviourPolicy:
         own = self.policy
         weight, bias = own.layers[:2]
         shift = (observation_mean - own.observation_mean) / own.observation_scale
-        first = weight * (observation_scale / own.observation_scale), bias + (weight @ shift).unsqueeze(1)
+        first = (
+            weight * (observation_scale / own.observation_scale),
+            bias + (weight @ shift).unsqueeze(1),
+        )
         *hidden, weight, bias = (*first, *own.layers[2:])
         if self.log_variance is None:
             return (*hidden, weight, bias)
         log_std = torch.full_like(bias, sum(self.log_variance) / 4)
-        return (*hidden, torch.cat((weight, torch.zeros_like(weight)), 1), torch.cat((bias, log_std), 2))
+        return (
+            *hidden,
+            torch.cat((weight, torch.zeros_like(weight)), 1),
+            torch.cat((bias, log_std), 2),
+        )
 
     @torch.no_grad()
     def _output(self, observation: Tensor, layers: tuple[Tensor, ...]) -> Tensor:
@@ -153,7 +172,9 @@ class Normals:
 
     def log_density(self, action: Tensor) -> Tensor:
         """Of ``action [.., A]`` in [-1, 1]: ``[..]``."""
-        inside = torch.special.ndtr((1 - self.mean) / self.std) - torch.special.ndtr((-1 - self.mean) / self.std)
+        inside = torch.special.ndtr((1 - self.mean) / self.std) - torch.special.ndtr(
+            (-1 - self.mean) / self.std
+        )
         normal = -0.5 * ((action - self.mean) / self.std).square() - self.std.log() - _LOG_ROOT
         density: Tensor = (normal - inside.log()).sum(-1)
         return density
@@ -179,7 +200,11 @@ class KLConstraint:
 
     @classmethod
     def of(
-        cls, prior: BehaviourPolicy, scaling: Scaling, divergences: Sequence[float], device: torch.device
+        cls,
+        prior: BehaviourPolicy,
+        scaling: Scaling,
+        divergences: Sequence[float],
+        device: torch.device,
     ) -> "KLConstraint":
         """One target a policy: ``divergences`` are per dimension of actions in a box, or in all if they are discrete.
 
@@ -197,7 +222,9 @@ class KLConstraint:
         Args:
             hidden: units of each hidden layer of the policy.
         """
-        layers = self.prior.actor_layers(self.scaling.observation_mean, self.scaling.observation_scale)
+        layers = self.prior.actor_layers(
+            self.scaling.observation_mean, self.scaling.observation_scale
+        )
         return layers if [bias.shape[-1] for bias in layers[1:-2:2]] == list(hidden) else None
 
     def normals(self, observation: Tensor) -> Normals:
@@ -225,7 +252,9 @@ class SampledClone:
         return self.behaviour.act(observation[0].float(), self.generators)[None]
 
 
-def released(behaviour: BehaviourPolicy, generators: SeedGenerators) -> SampledClone | DeterministicPolicy:
+def released(
+    behaviour: BehaviourPolicy, generators: SeedGenerators
+) -> SampledClone | DeterministicPolicy:
     """Make the clone as it is released: discrete actions are drawn, of actions in a box the mean is taken.
 
     The likeliest of discrete actions may leave out rare and timely ones, such as a repair.
@@ -242,9 +271,15 @@ def _spread(folder: Path, policy: DeterministicPolicy) -> tuple[Tensor, Tensor]:
     except FileNotFoundError:
         raise PipelineError(f"{folder / SPREAD}: not there; {NO_BEHAVIOUR}") from None
     except (OSError, SafetensorError, KeyError, ValueError, TypeError, RuntimeError):
-        raise PipelineError(f"{folder / SPREAD}: not the spread of a policy; {NO_BEHAVIOUR}") from None
+        raise PipelineError(
+            f"{folder / SPREAD}: not the spread of a policy; {NO_BEHAVIOUR}"
+        ) from None
     shapes = [part.shape for part in policy.layers[-2:]]
-    if not finite or [weight.shape, bias.shape] != shapes or {weight.dtype, bias.dtype} != {torch.float32}:
+    if (
+        not finite
+        or [weight.shape, bias.shape] != shapes
+        or {weight.dtype, bias.dtype} != {torch.float32}
+    ):
         raise PipelineError(f"{folder / SPREAD}: not of the policy beside it; {NO_BEHAVIOUR}")
     return weight, bias
 
@@ -268,10 +303,19 @@ def save(
         public_loss: on the public split, if there is one.
         facts: variant, environment, names and the other arguments of `exported.save`.
     """
-    exported.save(folder, [behaviour.policy], policy="models/behaviour", drawn=behaviour.discrete_actions, **facts)
+    exported.save(
+        folder,
+        [behaviour.policy],
+        policy="models/behaviour",
+        drawn=behaviour.discrete_actions,
+        **facts,
+    )
     if behaviour.spread is not None:
         parts = zip(("weight", "bias"), behaviour.spread, strict=True)
-        save_file({name: part.detach().float().cpu().contiguous() for name, part in parts}, folder / SPREAD)
+        save_file(
+            {name: part.detach().float().cpu().contiguous() for name, part in parts},
+            folder / SPREAD,
+        )
     BehaviourConfig(
         made=True,
         log_variance=behaviour.log_variance,

@@ -68,7 +68,9 @@ class SacConfig:
 
     def __post_init__(self) -> None:
         if self.buffer_size < self.rollout_batch * self.horizon:
-            raise ValueError("buffer_size must hold one batch of rollouts: at least rollout_batch * horizon")
+            raise ValueError(
+                "buffer_size must hold one batch of rollouts: at least rollout_batch * horizon"
+            )
 
     def entropy_of(self, discrete_actions: int | None) -> float:
         """H̄, for so many discrete actions; None: for actions in a box."""
@@ -78,7 +80,9 @@ class SacConfig:
 
 
 FILE, BEHAVIOUR_FILE = "config.json", "behaviour.json"
-NO_BEHAVIOUR = "run `dvc repro clone_behaviour` to make it; what was paid for is restored at no cost"
+NO_BEHAVIOUR = (
+    "run `dvc repro clone_behaviour` to make it; what was paid for is restored at no cost"
+)
 DOUBT_SHARE = 3.0
 """A gain counts as far as it is larger than so many times the uncertainty that a policy has beyond the clone."""
 
@@ -95,7 +99,8 @@ class CandidateRecord:
         "κ, at which KL(policy‖clone) was held: per dimension of actions in a box, or in all if they are discrete.",
     ]
     gains: Annotated[
-        tuple[float, ...], "Mean return in each member of the ensemble, less that of the clone's mean policy there."
+        tuple[float, ...],
+        "Mean return in each member of the ensemble, less that of the clone's mean policy there.",
     ]
     doubt: Annotated[
         float | None,
@@ -122,17 +127,24 @@ class PolicyConfig:
     action_size: Annotated[_Count, "Dimensions of an action, or the number of discrete actions."]
     hidden: Annotated[tuple[_Count, ...], "Units of every hidden layer."]
     discrete_actions: Annotated[bool, "Whether actions are discrete."]
-    observation_names: Annotated[tuple[Line, ...] | None, "Names of the observation's dimensions: the model's."] = None
+    observation_names: Annotated[
+        tuple[Line, ...] | None, "Names of the observation's dimensions: the model's."
+    ] = None
     one_hot: Annotated[
         tuple[tuple[int, int], ...] | None,
         "Parts of the observation of which one category is 1: first dimension and number of categories; `null`: there "
         "are none, or an earlier version did not say.",
     ] = None
-    action_names: Annotated[tuple[Line, ...] | None, "Names of the action's dimensions or of the actions."] = None
-    elapsed: Annotated[
-        ElapsedTime | None, "The dimension that is the time since the row before: the model's; `null`: there is none."
+    action_names: Annotated[
+        tuple[Line, ...] | None, "Names of the action's dimensions or of the actions."
     ] = None
-    observation_low: Annotated[tuple[float, ...] | None, "Public range of observations: the model's bounds."] = None
+    elapsed: Annotated[
+        ElapsedTime | None,
+        "The dimension that is the time since the row before: the model's; `null`: there is none.",
+    ] = None
+    observation_low: Annotated[
+        tuple[float, ...] | None, "Public range of observations: the model's bounds."
+    ] = None
     observation_high: Annotated[tuple[float, ...] | None, "Upper end of that range."] = None
     drawn: Annotated[
         bool,
@@ -146,9 +158,12 @@ class PolicyConfig:
         "`null`: they ended as the model says.",
     ] = None
     uncertainty: Annotated[
-        Line | None, "Measure u of the penalised reward r - λu that it was trained on; `null`: not stated."
+        Line | None,
+        "Measure u of the penalised reward r - λu that it was trained on; `null`: not stated.",
     ] = None
-    penalty: Annotated[Annotated[float, Within(ge=0)] | None, "λ of that reward; `null`: not stated."] = None
+    penalty: Annotated[
+        Annotated[float, Within(ge=0)] | None, "λ of that reward; `null`: not stated."
+    ] = None
     candidates: Annotated[
         tuple[CandidateRecord, ...],
         "What the policy was chosen from: the one whose smallest gain, less 3 times its doubt, is largest, if that is "
@@ -160,7 +175,9 @@ class PolicyConfig:
         "sampling explains; 0: none is public; `null`: there was no clone.",
     ] = None
     policy_sha256: Annotated[Hexadecimal | None, "SHA-256 of `policy.safetensors`."] = None
-    model_sha256: Annotated[Hexadecimal | None, "SHA-256 of the model's file that it was trained in."] = None
+    model_sha256: Annotated[
+        Hexadecimal | None, "SHA-256 of the model's file that it was trained in."
+    ] = None
 
     def write(self, folder: Path) -> None:
         """Write ``config.json`` in ``folder``."""
@@ -196,12 +213,16 @@ class BehaviourConfig:
 
     made: Annotated[bool, "Whether there is a clone: `behaviour.target_epsilon` asked for it."]
     log_variance: Annotated[
-        tuple[float, float] | None, "Bounds of the log-variance of actions scaled to [-1, 1]; `null`: discrete."
+        tuple[float, float] | None,
+        "Bounds of the log-variance of actions scaled to [-1, 1]; `null`: discrete.",
     ] = None
     rounds: Annotated[_Count | None, "Rounds in the weights."] = None
-    engine_version: Annotated[_Count | None, "Version of the engine that trained the weights."] = None
+    engine_version: Annotated[_Count | None, "Version of the engine that trained the weights."] = (
+        None
+    )
     public_loss: Annotated[
-        PublicLosses | None, "Mean negative log-likelihood of actions on the public split; `null`: there is none."
+        PublicLosses | None,
+        "Mean negative log-likelihood of actions on the public split; `null`: there is none.",
     ] = None
 
     def write(self, folder: Path) -> None:

@@ -34,7 +34,9 @@ def mlp(layers: Layers, inputs: Tensor) -> Tensor:
 
 def in_bounds(unit: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """Actions ``[.., A]`` from [-1, 1] to the environment's units, between ``low`` and ``high``, ``[A]``."""
-    return (low + (unit + 1) * 0.5 * (high - low)).clamp(low, high)  # rounding can step over a bound
+    return (low + (unit + 1) * 0.5 * (high - low)).clamp(
+        low, high
+    )  # rounding can step over a bound
 
 
 def side_by_side(parts: Sequence[Layers]) -> Layers:
@@ -97,7 +99,9 @@ class DeterministicPolicy:
         return replace(self, layers=tuple(layer[number : number + 1] for layer in self.layers))
 
     @classmethod
-    def load(cls, folder: Path, name: str = FINAL, device: torch.device | None = None) -> "DeterministicPolicy":
+    def load(
+        cls, folder: Path, name: str = FINAL, device: torch.device | None = None
+    ) -> "DeterministicPolicy":
         """Read the final policy (P = 1) that `save` wrote; raises the errors of `read_policy`."""
         saved = read_policy(folder, name)
         layers = tuple(torch.from_numpy(layer).to(device) for layer in saved.layers)
@@ -135,7 +139,11 @@ def save(
     last = epochs[-1]
     save_file(_tensors(last), folder / FINAL)
     save_file(_tensors(DeterministicPolicy.stacked(epochs)), folder / EPOCHS)
-    low, high = (None, None) if observation_range is None else (tuple(side.tolist()) for side in observation_range)
+    low, high = (
+        (None, None)
+        if observation_range is None
+        else (tuple(side.tolist()) for side in observation_range)
+    )
     PolicyConfig(
         policy=policy or ("models/mopo" if facts["variant"] == "mopo" else "models/policy"),
         observation_size=last.observation_size,
@@ -154,10 +162,14 @@ def save(
 
 def seed_folders(folder: Path, seeds: Sequence[int]) -> list[Path]:
     """The folder of each seed's policy: ``folder`` itself for the first, ``folder/seeds/<seed>`` for the others."""
-    return [folder if number == 0 else folder / "seeds" / str(seed) for number, seed in enumerate(seeds)]
+    return [
+        folder if number == 0 else folder / "seeds" / str(seed) for number, seed in enumerate(seeds)
+    ]
 
 
 def _tensors(policy: DeterministicPolicy) -> dict[str, Tensor]:
     layers = dict(zip(layer_names(len(policy.layers) // 2), policy.layers, strict=True))
     scales = {name: getattr(policy, name) for name in SCALES}
-    return {name: value.detach().float().cpu().contiguous() for name, value in (layers | scales).items()}
+    return {
+        name: value.detach().float().cpu().contiguous() for name, value in (layers | scales).items()
+    }

@@ -117,7 +117,9 @@ class Policy:
             return actions
         return int(actions[0]) if self.discrete_actions else actions[0]
 
-    def act_named(self, observation: Any) -> "str | dict[str, float] | list[str] | list[dict[str, float]]":
+    def act_named(
+        self, observation: Any
+    ) -> "str | dict[str, float] | list[str] | list[dict[str, float]]":
         """Give the actions of `act` by their names.
 
         Returns:
@@ -127,7 +129,9 @@ class Policy:
         actions, names = np.asarray(self.act(observation)), self.action_names
         if self.discrete_actions:
             single = actions.ndim == 0
-            named: list[Any] = [names[number] if names else str(number) for number in np.atleast_1d(actions)]
+            named: list[Any] = [
+                names[number] if names else str(number) for number in np.atleast_1d(actions)
+            ]
         else:
             single = actions.ndim == 1
             names = names or tuple(f"action_{number}" for number in range(self.action_size))
@@ -152,9 +156,15 @@ class Policy:
         if single:
             size = self.observation_size
             raise ObservationError(f"observations: found shape {size}; allowed: [n, {size}]")
-        abstained: npt.NDArray[np.bool_] = np.any(list(self._unanswerable(values).values()), axis=(0, 2))
+        abstained: npt.NDArray[np.bool_] = np.any(
+            list(self._unanswerable(values).values()), axis=(0, 2)
+        )
         answered = self._actions(values[~abstained].astype(np.float32))
-        actions = np.full((len(values), *answered.shape[1:]), -1 if self.discrete_actions else np.nan, answered.dtype)
+        actions = np.full(
+            (len(values), *answered.shape[1:]),
+            -1 if self.discrete_actions else np.nan,
+            answered.dtype,
+        )
         actions[~abstained] = answered
         return actions, abstained
 
@@ -196,7 +206,10 @@ class Policy:
         said = np.full(len(values), "", dtype=object)
         for what, wrong in reversed(self._unanswerable(values).items()):
             rows = wrong.any(axis=1)
-            texts = np.array([f"{self._name(column)} {what}" for column in range(self.observation_size)], dtype=object)
+            texts = np.array(
+                [f"{self._name(column)} {what}" for column in range(self.observation_size)],
+                dtype=object,
+            )
             said[rows] = texts[wrong[rows].argmax(axis=1)]
         return said.tolist()
 
@@ -208,7 +221,9 @@ class Policy:
         several = np.zeros_like(unknown)
         for own in self.categories:
             given = values[:, own]
-            several[:, own.start] = ~np.isin(given, (0.0, 1.0)).all(axis=1) | (given.sum(axis=1) != 1)
+            several[:, own.start] = ~np.isin(given, (0.0, 1.0)).all(axis=1) | (
+                given.sum(axis=1) != 1
+            )
         return {_SEVERAL: several, _UNKNOWN: unknown, _OUTSIDE: (values < low) | (values > high)}
 
     def _name(self, column: int) -> str:
@@ -241,13 +256,17 @@ class Policy:
             hidden = np.maximum(hidden @ inner_weight.T + inner_bias, 0)
         output = hidden @ weight.T + bias
         if self.discrete_actions:
-            if self.drawn:  # the largest sum of an output and a Gumbel variate has that output's probability
+            if (
+                self.drawn
+            ):  # the largest sum of an output and a Gumbel variate has that output's probability
                 output = output - np.log(np.random.default_rng().exponential(size=output.shape))
             numbers: npt.NDArray[np.int64] = np.argmax(output, axis=1)
             return numbers
         unit = (np.tanh(output) + 1) * np.float32(0.5)
         action = self.action_low + unit * (self.action_high - self.action_low)
-        held: Array = np.clip(action, self.action_low, self.action_high)  # rounding can step over a bound
+        held: Array = np.clip(
+            action, self.action_low, self.action_high
+        )  # rounding can step over a bound
         return held
 
 
@@ -281,7 +300,9 @@ def read_policy(folder: Path, name: str = FINAL) -> Policy:
         tensors = load_file(path)
         shapes = _shapes(config, 1 if name == FINAL else config.epochs)
         _check(tensors, shapes)
-        if config.elapsed is not None and config.elapsed.name not in (config.observation_names or ()):
+        if config.elapsed is not None and config.elapsed.name not in (
+            config.observation_names or ()
+        ):
             raise _MismatchError(f"elapsed in {CONFIG} is no dimension of the observation")
         return Policy(
             layers=tuple(tensors[layer] for layer in shapes if layer not in SCALES),
@@ -296,10 +317,14 @@ def read_policy(folder: Path, name: str = FINAL) -> Policy:
             categories=_categories(config),
         )
     except FileNotFoundError:
-        raise PipelineError(f"{path}: not there; run `dvc repro optimize_policy` to make it") from None
+        raise PipelineError(
+            f"{path}: not there; run `dvc repro optimize_policy` to make it"
+        ) from None
     except (OSError, SafetensorError, KeyError, TypeError, ValueError, OverflowError) as broken:
         reason = broken if isinstance(broken, _MismatchError) else type(broken).__name__
-        raise PipelineError(f"{path}: not a policy ({reason}); run `dvc repro optimize_policy` again") from None
+        raise PipelineError(
+            f"{path}: not a policy ({reason}); run `dvc repro optimize_policy` again"
+        ) from None
 
 
 def layer_names(layers: int) -> list[str]:
@@ -312,7 +337,9 @@ def _shapes(config: PolicyConfig, P: int) -> dict[str, tuple[int, ...]]:
     S, A = config.observation_size, config.action_size
     sizes = (S, *config.hidden, A)
     layers = [
-        shape for inputs, outputs in itertools.pairwise(sizes) for shape in ((P, outputs, inputs), (P, 1, outputs))
+        shape
+        for inputs, outputs in itertools.pairwise(sizes)
+        for shape in ((P, outputs, inputs), (P, 1, outputs))
     ]
     shapes = dict(zip(layer_names(len(sizes) - 1), layers, strict=True))
     return shapes | {name: (S if name.startswith("observation") else A,) for name in SCALES}
@@ -327,24 +354,33 @@ def _check(tensors: Mapping[str, npt.NDArray[Any]], shapes: Mapping[str, tuple[i
             raise _MismatchError(f"{name} is not made of finite float32 numbers")
     if len(tensors) != len(shapes):
         raise _MismatchError(f"{len(tensors)} tensors, {CONFIG} says {len(shapes)}")
-    if (tensors["action_low"] >= tensors["action_high"]).any() or (tensors["observation_scale"] <= 0).any():
+    if (tensors["action_low"] >= tensors["action_high"]).any() or (
+        tensors["observation_scale"] <= 0
+    ).any():
         raise _MismatchError("a scale that is not positive")
 
 
 def _range(config: PolicyConfig) -> tuple[Array, Array] | None:
     if config.observation_low is None or config.observation_high is None:
         return None
-    low, high = (np.asarray(side, dtype=np.float32) for side in (config.observation_low, config.observation_high))
+    low, high = (
+        np.asarray(side, dtype=np.float32)
+        for side in (config.observation_low, config.observation_high)
+    )
     size = config.observation_size
     if low.shape != (size,) or high.shape != (size,) or not (low <= high).all():
-        raise _MismatchError(f"observation_low and observation_high in {CONFIG} are not {size} ranges")
+        raise _MismatchError(
+            f"observation_low and observation_high in {CONFIG} are not {size} ranges"
+        )
     return low, high
 
 
 def _categories(config: PolicyConfig) -> tuple[range, ...]:
     parts = tuple(range(first, first + size) for first, size in config.one_hot or ())
     if any(not 0 <= part.start < part.stop <= config.observation_size for part in parts):
-        raise _MismatchError(f"one_hot in {CONFIG} names dimensions that the observation does not have")
+        raise _MismatchError(
+            f"one_hot in {CONFIG} names dimensions that the observation does not have"
+        )
     return parts
 
 
@@ -354,7 +390,9 @@ def _names(names: tuple[str, ...] | None, size: int) -> tuple[str, ...]:
     return names or ()
 
 
-def matrix(observation: Any, names: Sequence[str], size: int, one_hot: Collection[str] = ()) -> tuple[Floats, bool]:
+def matrix(
+    observation: Any, names: Sequence[str], size: int, one_hot: Collection[str] = ()
+) -> tuple[Floats, bool]:
     """``[n, S]`` with NaN for a missing value, and whether there was one observation and no batch.
 
     Args:
@@ -402,7 +440,9 @@ def matrix(observation: Any, names: Sequence[str], size: int, one_hot: Collectio
     single = values.ndim == 1
     if values.ndim not in (1, 2) or values.shape[-1] != size:
         shape = "x".join(map(str, values.shape)) or "a single number"
-        raise ObservationError(f"observation: found shape {shape}; allowed: [{size}] or [n, {size}]")
+        raise ObservationError(
+            f"observation: found shape {shape}; allowed: [{size}] or [n, {size}]"
+        )
     return values[None] if single else values, single
 
 
@@ -410,19 +450,30 @@ def _places(name: str, there: Collection[str], *, category: bool) -> list[str]:
     """Find the columns that tell a dimension: that of its name, and those that it may be a category of."""
     found = [name] if name in there else []
     if category:
-        found += [name[:index] for index, letter in enumerate(name) if letter == "=" and name[:index] in there]
+        found += [
+            name[:index]
+            for index, letter in enumerate(name)
+            if letter == "=" and name[:index] in there
+        ]
     return found
 
 
 def _texts(given: Any, what: str) -> npt.NDArray[np.object_]:
     """Text, whole numbers and truth values of a column as the text of a category; None where one is missing."""
-    values = np.asarray(np.ma.filled(given.astype(object), None) if np.ma.isMaskedArray(given) else given, dtype=object)
+    values = np.asarray(
+        np.ma.filled(given.astype(object), None) if np.ma.isMaskedArray(given) else given,
+        dtype=object,
+    )
     found = np.full(values.shape, None, dtype=object)
     for place, value in np.ndenumerate(values):
         if isinstance(value, float | np.floating) and not np.isnan(value):
-            raise ObservationError(f"{what}: found a decimal number; allowed: text, whole numbers or truth values")
+            raise ObservationError(
+                f"{what}: found a decimal number; allowed: text, whole numbers or truth values"
+            )
         if value is not None:
-            found[place] = str(value).lower() if isinstance(value, bool | np.bool_) else str(value)  # as Arrow does
+            found[place] = (
+                str(value).lower() if isinstance(value, bool | np.bool_) else str(value)
+            )  # as Arrow does
     return found
 
 
@@ -441,7 +492,9 @@ def _real(given: Any, what: str) -> Floats:
     try:
         if hasattr(given, "detach"):
             given = given.detach().cpu()
-        parts = isinstance(given, list | tuple) and any(isinstance(part, np.ma.MaskedArray) for part in given)
+        parts = isinstance(given, list | tuple) and any(
+            isinstance(part, np.ma.MaskedArray) for part in given
+        )
         found = np.ma.array(given) if parts else np.asanyarray(given)
         if found.dtype.kind == "O":
             known = all(value is None or _is_real(value) for value in np.ma.getdata(found).flat)
@@ -451,7 +504,9 @@ def _real(given: Any, what: str) -> Floats:
             return np.asarray(np.ma.filled(found.astype(np.float64), np.nan))
     except (TypeError, ValueError, OverflowError, RuntimeError):
         pass
-    raise ObservationError(f"{what}: not numbers; give real numbers, all rows of one width, and NaN for a missing one")
+    raise ObservationError(
+        f"{what}: not numbers; give real numbers, all rows of one width, and NaN for a missing one"
+    )
 
 
 def _is_real(value: Any) -> bool:

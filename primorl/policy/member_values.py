@@ -55,7 +55,13 @@ def step_weights(horizon: int, *, discount: float = 1.0, survival: Tensor | None
 
 @torch.no_grad()
 def returns_by_member(
-    ensemble: GaussianEnsemble, policy: Policies, starts: Tensor, *, rollouts: int, weights: Tensor, seed: int
+    ensemble: GaussianEnsemble,
+    policy: Policies,
+    starts: Tensor,
+    *,
+    rollouts: int,
+    weights: Tensor,
+    seed: int,
 ) -> Tensor:
     """Compute the weighted return Σ_t w_t r_t of rollouts, each in one member alone.
 
@@ -75,14 +81,29 @@ def returns_by_member(
     """
     members = range(ensemble.architecture.members)
     # Without a penalty the uncertainty has no say; this one is defined for a single member.
-    models = (PessimisticModel(ensemble.member(n), uncertainty="max_aleatoric", penalty=0.0) for n in members)
+    models = (
+        PessimisticModel(ensemble.member(n), uncertainty="max_aleatoric", penalty=0.0)
+        for n in members
+    )
     begin = _drawn(starts, rollouts, seed)
-    return torch.stack([_rolled_out(one, policy, begin, weights, seed, lambda step: step.reward) for one in models], 1)
+    return torch.stack(
+        [
+            _rolled_out(one, policy, begin, weights, seed, lambda step: step.reward)
+            for one in models
+        ],
+        1,
+    )
 
 
 @torch.no_grad()
 def uncertainty_of(
-    ensemble: GaussianEnsemble, policy: Policies, starts: Tensor, *, rollouts: int, weights: Tensor, seed: int
+    ensemble: GaussianEnsemble,
+    policy: Policies,
+    starts: Tensor,
+    *,
+    rollouts: int,
+    weights: Tensor,
+    seed: int,
 ) -> Tensor:
     """Compute the uncertainty σ_r Σ_t w_t u_t of rollouts, in units of rewards; σ_r is the rewards' public scale.
 
@@ -128,17 +149,25 @@ def share_beyond(
         return ((step.next_observation < low) | (step.next_observation > high)).any(1).double()
 
     own, others = (
-        float(_rolled_out(model, each, begin, weights, seed, beyond).mean() / weights.sum()) for each in (policy, other)
+        float(_rolled_out(model, each, begin, weights, seed, beyond).mean() / weights.sum())
+        for each in (policy, other)
     )
     return own, others
 
 
 def _drawn(starts: Tensor, rollouts: int, seed: int) -> Tensor:
-    return starts[torch.randint(len(starts), (rollouts,), generator=torch.Generator().manual_seed(seed))]
+    return starts[
+        torch.randint(len(starts), (rollouts,), generator=torch.Generator().manual_seed(seed))
+    ]
 
 
 def _rolled_out(
-    model: PessimisticModel, policy: Policies, begin: Tensor, weights: Tensor, seed: int, term: Callable[[Step], Tensor]
+    model: PessimisticModel,
+    policy: Policies,
+    begin: Tensor,
+    weights: Tensor,
+    seed: int,
+    term: Callable[[Step], Tensor],
 ) -> Tensor:
     """Compute Σ_t w_t x_t of rollouts until they terminate; ``term`` takes x from a step; float64 ``[P, rollouts]``."""
     generators = SeedGenerators.of([seed] * policy.policies, begin.device)
@@ -186,12 +215,17 @@ class CandidateComparison:
         error = 0.0
         if self.observed is not None:
             mean, standard_error = self.observed
-            error = max(0.0, abs(float(clone_returns.mean()) - mean) - _SAMPLING_ERRORS * standard_error)
+            error = max(
+                0.0, abs(float(clone_returns.mean()) - mean) - _SAMPLING_ERRORS * standard_error
+            )
         uncertainty = self._measure(uncertainty_of, candidates).mean(-1)
         doubts = uncertainty - self._measure(uncertainty_of, self.clone).mean(-1)
         count = len(self.divergences)
         return CandidateChoice(
-            gains.view(-1, count, gains.shape[1]), doubts.view(-1, count), tuple(self.divergences), error
+            gains.view(-1, count, gains.shape[1]),
+            doubts.view(-1, count),
+            tuple(self.divergences),
+            error,
         )
 
     def _measure(self, measure: Callable[..., Tensor], policy: Policies) -> Tensor:
@@ -225,7 +259,9 @@ class CandidateChoice:
         doubted = self.gains.amin(-1) - DOUBT_SHARE * self.doubts.clamp(min=0)
         smallest = torch.nan_to_num(doubted, nan=-torch.inf)
         largest, best = smallest.max(-1)
-        return [int(place) for place in torch.where(largest > _SHARE_OF_ERROR * self.error, best, 0)]
+        return [
+            int(place) for place in torch.where(largest > _SHARE_OF_ERROR * self.error, best, 0)
+        ]
 
     def policy(self, seed: int) -> int:
         """Return the index, among all policies, of the candidate chosen for seed number ``seed``."""
@@ -234,8 +270,18 @@ class CandidateChoice:
     def records(self, seed: int) -> tuple[CandidateRecord, ...]:
         """Make the records in ``config.json`` of the candidates of seed number ``seed``."""
         return tuple(
-            CandidateRecord(divergence=divergence, gains=tuple(gains), doubt=doubt, chosen=place == self.chosen[seed])
+            CandidateRecord(
+                divergence=divergence,
+                gains=tuple(gains),
+                doubt=doubt,
+                chosen=place == self.chosen[seed],
+            )
             for place, (divergence, gains, doubt) in enumerate(
-                zip(self.divergences, self.gains[seed].tolist(), self.doubts[seed].tolist(), strict=True)
+                zip(
+                    self.divergences,
+                    self.gains[seed].tolist(),
+                    self.doubts[seed].tolist(),
+                    strict=True,
+                )
             )
         )

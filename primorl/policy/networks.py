@@ -47,7 +47,10 @@ class Networks:
         self._parameters, self._gradients = self._views(self.vector), self._views(self.gradient)
         self.layers: Layers = (self._parameters[0].mT, *self._parameters[1:])
         # Views that every update needs: making them anew would take as long as a small network's products.
-        self._forward = [(bias, weight.mT) for weight, bias in zip(self.layers[::2], self.layers[1::2], strict=True)]
+        self._forward = [
+            (bias, weight.mT)
+            for weight, bias in zip(self.layers[::2], self.layers[1::2], strict=True)
+        ]
         self._outputs: dict[int, list[Tensor]] = {}
         self._slopes: dict[int, list[Tensor]] = {}
         self._kept: list[Tensor] = []

@@ -63,7 +63,14 @@ class Scaling:
             raise PipelineError(
                 "models/dynamics: found actions without finite bounds; SAC needs a low and a high for each"
             )
-        return cls(model.observation_mean, model.observation_scale, low, high, reward_scale, model.discrete_actions)
+        return cls(
+            model.observation_mean,
+            model.observation_scale,
+            low,
+            high,
+            reward_scale,
+            model.discrete_actions,
+        )
 
     @property
     def columns(self) -> ReplayColumns:
@@ -81,7 +88,12 @@ class Scaling:
         return in_bounds(action, self.action_low, self.action_high)
 
     def rows(
-        self, observation: Tensor, action: Tensor, reward: Tensor, next_observation: Tensor, terminated: Tensor
+        self,
+        observation: Tensor,
+        action: Tensor,
+        reward: Tensor,
+        next_observation: Tensor,
+        terminated: Tensor,
     ) -> Tensor:
         """Make rows ``[B, width]`` of B transitions given in the environment's units.
 
@@ -90,7 +102,9 @@ class Scaling:
         if not self.discrete_actions:
             action = 2 * (action - self.action_low) / (self.action_high - self.action_low) - 1
         tail = torch.stack((reward * self.reward_scale, 1 - terminated.to(reward.dtype)), dim=1)
-        return torch.cat((self.observation(next_observation), self.observation(observation), action, tail), dim=1)
+        return torch.cat(
+            (self.observation(next_observation), self.observation(observation), action, tail), dim=1
+        )
 
 
 class ReplayBuffer:
@@ -125,19 +139,25 @@ class ReplayBuffer:
         self._next = (self._next + count) % capacity
         self._size = min(self._size + count, capacity)
 
-    def batches(self, updates: int, batch_size: int, generators: SeedGenerators) -> Iterator[Tensor]:
+    def batches(
+        self, updates: int, batch_size: int, generators: SeedGenerators
+    ) -> Iterator[Tensor]:
         """Uniform batches with replacement: ``updates`` times ``[G, batch_size, width]``, each seed's of its own rows.
 
         A buffer made for one seed serves any number of them. All indices are drawn at once.
         """
         seeds, capacity, width = self._rows.shape
         wanted = len(generators.generators)
-        indices = generators.randint(self._size, wanted * updates, batch_size).view(wanted, updates, batch_size)
+        indices = generators.randint(self._size, wanted * updates, batch_size).view(
+            wanted, updates, batch_size
+        )
         if seeds > 1:
             indices += capacity * torch.arange(seeds, device=indices.device).view(-1, 1, 1)
         rows, by_update = self._rows.view(-1, width), indices.transpose(0, 1)
         for chosen in torch.split(by_update, _GATHERED_AT_ONCE):
-            yield from rows.index_select(0, chosen.flatten()).view(len(chosen), wanted, batch_size, width)
+            yield from rows.index_select(0, chosen.flatten()).view(
+                len(chosen), wanted, batch_size, width
+            )
 
 
 Sampler = Callable[[ReplayBuffer, int, int, SeedGenerators], Iterator[Tensor]]
@@ -166,7 +186,12 @@ class Rollouts:
     """
 
     def __init__(
-        self, model: PessimisticModel, starts: Tensor, config: SacConfig, generators: SeedGenerators, resets: float
+        self,
+        model: PessimisticModel,
+        starts: Tensor,
+        config: SacConfig,
+        generators: SeedGenerators,
+        resets: float,
     ) -> None:
         self._model, self._starts, self._generators = model, starts, generators
         self._scaling = Scaling.of(model, config.reward_scale)
@@ -182,7 +207,9 @@ class Rollouts:
             Rows ``[G, H·B, width]``, and means ``[G]`` of penalised rewards and of uncertainties.
         """
         fresh = self._generators.rand(len(self._ends)) < self._resets
-        observation = torch.where(fresh.unsqueeze(1), self._draw_starts(len(self._ends)), self._ends)
+        observation = torch.where(
+            fresh.unsqueeze(1), self._draw_starts(len(self._ends)), self._ends
+        )
         never = torch.zeros(len(observation), dtype=torch.bool, device=observation.device)
         rows, rewards, uncertainties = [], [], []
         for _ in range(self._horizon):
@@ -190,13 +217,17 @@ class Rollouts:
             action = self._scaling.environment_action(chosen).flatten(0, 1)
             step = self._model.step(observation, action, self._generators)
             ended = never if step.terminated is None else step.terminated
-            transitions = self._scaling.rows(observation, action, step.reward, step.next_observation, ended)
+            transitions = self._scaling.rows(
+                observation, action, step.reward, step.next_observation, ended
+            )
             rows.append(self._by_seed(transitions))
             rewards.append(self._by_seed(step.reward))
             uncertainties.append(self._by_seed(step.uncertainty))
             observation = step.next_observation
             if step.terminated is not None:
-                observation = torch.where(ended.unsqueeze(1), self._draw_starts(len(ended)), observation)
+                observation = torch.where(
+                    ended.unsqueeze(1), self._draw_starts(len(ended)), observation
+                )
         self._ends = observation
         means = [torch.stack(part).mean((0, 2)) for part in (rewards, uncertainties)]
         return torch.cat(rows, dim=1), means[0], means[1]
@@ -209,7 +240,9 @@ class Rollouts:
         return self._starts[self._generators.randint(len(self._starts), size)]
 
 
-def real_transitions(inputs: Tensor, targets: Tensor, terminated: Tensor, scaling: Scaling) -> ReplayBuffer:
+def real_transitions(
+    inputs: Tensor, targets: Tensor, terminated: Tensor, scaling: Scaling
+) -> ReplayBuffer:
     """Make a buffer of real transitions with their own rewards and terminations, on SAC's scales. NOT PRIVATE.
 
     Args:
@@ -219,7 +252,12 @@ def real_transitions(inputs: Tensor, targets: Tensor, terminated: Tensor, scalin
         scaling: SAC's.
     """
     S = scaling.columns.observation_size
-    observation, action, change, reward = inputs[:, :S], inputs[:, S:], targets[:, :S], targets[:, S]
+    observation, action, change, reward = (
+        inputs[:, :S],
+        inputs[:, S:],
+        targets[:, :S],
+        targets[:, S],
+    )
     rows = scaling.rows(observation, action, reward, observation + change, terminated)
     buffer = ReplayBuffer(len(rows), scaling.columns.width, inputs.device)
     buffer.extend(rows.unsqueeze(0))
@@ -229,7 +267,9 @@ def real_transitions(inputs: Tensor, targets: Tensor, terminated: Tensor, scalin
 def with_real(real: ReplayBuffer, fraction: float) -> Sampler:
     """Make a sampler of batches with ``fraction`` of their rows (rounded, at least one) from ``real``. NOT PRIVATE."""
 
-    def batches(generated: ReplayBuffer, updates: int, batch_size: int, generators: SeedGenerators) -> Iterator[Tensor]:
+    def batches(
+        generated: ReplayBuffer, updates: int, batch_size: int, generators: SeedGenerators
+    ) -> Iterator[Tensor]:
         from_real = max(1, round(fraction * batch_size))
         of_model = generated.batches(updates, batch_size - from_real, generators)
         of_data = real.batches(updates, from_real, generators)

@@ -34,7 +34,10 @@ from primorl.policy.replay import ReplayBuffer, ReplayColumns, Rollouts, Sampler
 
 _LOG_STD_LOW, _LOG_STD_HIGH = -20.0, 2.0  # Haarnoja's own code: keeps exp() and the entropy finite
 _LOG_CONSTANT = 0.5 * math.log(2 * math.pi) + 2 * math.log(2.0)
-_CONSTRAINT_RATE, _CONSTRAINT_GRADIENT = 3e-3, 1.0  # at Adam's rate α does not get there within a training
+_CONSTRAINT_RATE, _CONSTRAINT_GRADIENT = (
+    3e-3,
+    1.0,
+)  # at Adam's rate α does not get there within a training
 _CONSTRAINT_LOG_ALPHA = (-7.0, 5.0)
 _WARM_UPS = 3  # steps before one is recorded as a CUDA graph, in which libraries set themselves up
 
@@ -62,10 +65,19 @@ class ActorCritic(ABC):
     """
 
     def __init__(
-        self, config: SacConfig, columns: ReplayColumns, generators: SeedGenerators, constraint: KLConstraint | None
+        self,
+        config: SacConfig,
+        columns: ReplayColumns,
+        generators: SeedGenerators,
+        constraint: KLConstraint | None,
     ) -> None:
         outputs, values, self._target_entropy = self._sizes(config, columns)
-        self._config, self._columns, self._generators, self._constraint = config, columns, generators, constraint
+        self._config, self._columns, self._generators, self._constraint = (
+            config,
+            columns,
+            generators,
+            constraint,
+        )
         device, G = generators.device, len(generators.generators)
         actors, critics = [], []
         begun = None if constraint is None else constraint.initial_actor(config.hidden)
@@ -74,7 +86,9 @@ class ActorCritic(ABC):
             random = initial_layers((columns.observation_size, *config.hidden, outputs), 1, initial)
             actors.append(begun or random)
             critics.append(initial_layers((values[0], *config.hidden, values[1]), 2, initial))
-        self.actor, self.critic = (Networks(side_by_side(parts), device) for parts in (actors, critics))
+        self.actor, self.critic = (
+            Networks(side_by_side(parts), device) for parts in (actors, critics)
+        )
         self.target = self.critic.copy()
         self.log_alpha = torch.zeros(G, device=device)
         self._alpha_gradient = torch.zeros_like(self.log_alpha)
@@ -83,7 +97,13 @@ class ActorCritic(ABC):
         if constraint is None:
             learned, gradients = [*learned, self.log_alpha], [*gradients, self._alpha_gradient]
         self._actor_adam = Adam(learned, gradients, config.learning_rate)
-        self._figures = ("critic_loss", "actor_loss", "q_mean", "divergence" if constraint else "entropy", "alpha")
+        self._figures = (
+            "critic_loss",
+            "actor_loss",
+            "q_mean",
+            "divergence" if constraint else "entropy",
+            "alpha",
+        )
         self._sums = torch.zeros(len(self._figures), G, device=device)
         self._updates, self._updates_before_recording = 0, _WARM_UPS
         self._recorded: tuple[torch.cuda.CUDAGraph, Tensor] | None = None
@@ -154,9 +174,13 @@ class ActorCritic(ABC):
             log_density = -log_density
         else:
             self._actor_adam.step()
-            slack = (self._constraint.targets - log_density).clamp_(-_CONSTRAINT_GRADIENT, _CONSTRAINT_GRADIENT)
+            slack = (self._constraint.targets - log_density).clamp_(
+                -_CONSTRAINT_GRADIENT, _CONSTRAINT_GRADIENT
+            )
             self.log_alpha.sub_(slack, alpha=_CONSTRAINT_RATE).clamp_(*_CONSTRAINT_LOG_ALPHA)
-        self._sums += torch.stack((critic_loss, actor_loss, value, log_density, self.log_alpha.exp()))
+        self._sums += torch.stack(
+            (critic_loss, actor_loss, value, log_density, self.log_alpha.exp())
+        )
 
     def pop_figures(self) -> tuple[dict[str, float], ...]:
         """Of each seed, means over the updates since the last call; waits for a GPU."""
@@ -184,7 +208,9 @@ class ActorCritic(ABC):
     def _wanted(self, rows: Tensor, value: Tensor) -> Tensor:
         """The critics' target y = r + γ V̄(s'), ``[G, B]``; V̄(s') is worth nothing after a termination."""
         columns = self._columns
-        return rows[..., columns.reward] + self._config.discount * rows[..., columns.continues] * value
+        return (
+            rows[..., columns.reward] + self._config.discount * rows[..., columns.continues] * value
+        )
 
 
 @dataclass(frozen=True)
@@ -264,7 +290,9 @@ class Sac(ActorCritic):
         halves = []
         for which in (slice(0, B), slice(B, None)):
             own = Squashed(*(part[:, which] for part in vars(both).values()))
-            halves.append(_SampledAction(own, cost[:, which], None if pull is None else pull[:, which]))
+            halves.append(
+                _SampledAction(own, cost[:, which], None if pull is None else pull[:, which])
+            )
         return halves[0], halves[1]
 
     def _critic_gradient(self, rows: Tensor, following: _SampledAction) -> Tensor:
@@ -279,13 +307,19 @@ class Sac(ActorCritic):
         self.critic.backward((error * (2 / B)).view(-1, B, 1))
         return error.square().sum((1, 2)) / B
 
-    def _actor_gradient(self, rows: Tensor, current: _SampledAction) -> tuple[Tensor, Tensor, Tensor]:
+    def _actor_gradient(
+        self, rows: Tensor, current: _SampledAction
+    ) -> tuple[Tensor, Tensor, Tensor]:
         S, B = self._columns.observation_size, rows.shape[1]
         self._pairs[..., S:] = current.sample.action[:, None]
         first, second = self._values(self.critic)
-        of_first = first.le(second).to(first.dtype).mul_(-1 / B)  # -E min_j Q_j falls with the lesser one only
+        of_first = (
+            first.le(second).to(first.dtype).mul_(-1 / B)
+        )  # -E min_j Q_j falls with the lesser one only
         of_values = torch.stack((of_first, -1 / B - of_first), dim=1)
-        slopes = self.critic.input_slope(of_values.view(-1, B, 1), S).view(-1, 2, B, self._columns.action_size)
+        slopes = self.critic.input_slope(of_values.view(-1, B, 1), S).view(
+            -1, 2, B, self._columns.action_size
+        )
         alpha = self.log_alpha.exp()
         of_action, of_cost = slopes.sum(1), (alpha / B).view(-1, 1, 1)
         if current.pull is not None:
@@ -296,7 +330,9 @@ class Sac(ActorCritic):
 
     def _values(self, critic: Networks) -> tuple[Tensor, Tensor]:
         """Of both critics, ``[G, B]`` each, for the pairs (s, a) that are laid out."""
-        first, second = critic.forward(self._pairs.flatten(0, 1)).view(self._pairs.shape[:3]).unbind(1)
+        first, second = (
+            critic.forward(self._pairs.flatten(0, 1)).view(self._pairs.shape[:3]).unbind(1)
+        )
         return first, second
 
     def _noise(self, like: Tensor) -> Tensor:
@@ -328,14 +364,23 @@ class DiscreteSac(ActorCritic):
     def _look(self, rows: Tensor) -> tuple[_Logs, _Logs]:
         states = self._both_states(rows)
         policy = self.actor.forward(states).log_softmax(-1)
-        cost = policy if self._constraint is None else policy - self._constraint.log_probabilities(states)
-        following, current = (_Logs(*parts) for parts in zip(policy.chunk(2, 1), cost.chunk(2, 1), strict=True))
+        cost = (
+            policy
+            if self._constraint is None
+            else policy - self._constraint.log_probabilities(states)
+        )
+        following, current = (
+            _Logs(*parts) for parts in zip(policy.chunk(2, 1), cost.chunk(2, 1), strict=True)
+        )
         return following, current
 
     def _critic_gradient(self, rows: Tensor, following: _Logs) -> Tensor:
         columns, B = self._columns, rows.shape[1]
         alpha = self.log_alpha.exp().view(-1, 1, 1)
-        values = self._values(self.target, rows[..., columns.next_observation]).amin(1) - alpha * following.cost
+        values = (
+            self._values(self.target, rows[..., columns.next_observation]).amin(1)
+            - alpha * following.cost
+        )
         value = (following.policy.exp() * values).sum(-1)
         taken = rows[:, None, :, columns.action]
         found = (self._values(self.critic, rows[..., columns.observation]) * taken).sum(-1)

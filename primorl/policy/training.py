@@ -94,7 +94,9 @@ class Released:
             raise PipelineError(f"{file}: not there; `dvc checkout` brings it back")
         observation, action = config.observation_names, config.action_names
         names = (observation, action) if observation and action else None
-        return cls(folder, variant, environment, statement, names, config.elapsed, file_sha256(file))
+        return cls(
+            folder, variant, environment, statement, names, config.elapsed, file_sha256(file)
+        )
 
 
 CloneReference = tuple[BehaviourPolicy, CandidateComparison]
@@ -147,7 +149,10 @@ def write_trained(
             f"(params.yaml: policy.starts) have shape {tuple(starts.shape[1:])}; run `dvc repro`"
         )
     prior, comparison = reference or (None, None)
-    trained, divergences = tuple(seeds or (seed,)), tuple(comparison.divergences) if comparison else ()
+    trained, divergences = (
+        tuple(seeds or (seed,)),
+        tuple(comparison.divergences) if comparison else (),
+    )
     each = max(1, len(divergences))
     policies = []
     with ExitStack() as open_runs, progress_bar(config.epochs, output.name, "epoch") as bar:
@@ -156,9 +161,15 @@ def write_trained(
             log.params({"seed": own, "policy": settings})
             for key in _TAGS:
                 log.tag(key, str(getattr(released.statement, key)))
-        options: Any = {"reset_fraction": reset_fraction, "prior": prior, "divergences": divergences}
+        options: Any = {
+            "reset_fraction": reset_fraction,
+            "prior": prior,
+            "divergences": divergences,
+        }
         for epoch in train(model, starts, config, sampler, seeds=trained, **options):
-            by_seed = [_means(epoch.metrics[own * each : (own + 1) * each]) for own in range(len(trained))]
+            by_seed = [
+                _means(epoch.metrics[own * each : (own + 1) * each]) for own in range(len(trained))
+            ]
             means = _means(by_seed)
             for log, metrics in ((run, means), *zip(of_seeds, by_seed, strict=False)):
                 for name, value in metrics.items():
@@ -177,7 +188,10 @@ def write_trained(
             folder.mkdir(parents=True, exist_ok=True)
             exported.save(
                 folder,
-                [epoch.one(number if choice is None else choice.policy(number)) for epoch in policies],
+                [
+                    epoch.one(number if choice is None else choice.policy(number))
+                    for epoch in policies
+                ],
                 variant=released.variant,
                 environment=released.environment,
                 seeds=trained if seeds and folder == fresh else None,

@@ -13,7 +13,15 @@ from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.accounting.figures import stated
 from primorl.privacy.statement import NO_ROUNDS, MechanismStatement, Statement
 
-SHARED = ("unit", "units", "neighboring_relation", "dataset_fingerprint", "accountant", "delta", "public_units")
+SHARED = (
+    "unit",
+    "units",
+    "neighboring_relation",
+    "dataset_fingerprint",
+    "accountant",
+    "delta",
+    "public_units",
+)
 """Keys that are the same in all statements of one version of the data."""
 
 FIGURES = ("epsilon", "epsilon_rdp", "epsilon_replace_one", "profile", "groups", "attacks")
@@ -25,7 +33,11 @@ BEFOREHAND = "that the settings of all mechanisms were fixed before any result w
 
 def mechanism(what: str, statement: Statement) -> MechanismStatement:
     """Make the entry of one mechanism from its own statement."""
-    own = {each.name: getattr(statement, each.name) for each in fields(MechanismStatement) if each.name != "what"}
+    own = {
+        each.name: getattr(statement, each.name)
+        for each in fields(MechanismStatement)
+        if each.name != "what"
+    }
     return MechanismStatement(what=what, **own)
 
 
@@ -48,7 +60,11 @@ def composed_statement(statements: Mapping[str, Statement]) -> Statement:
     origin: dict[str, str] = {}
     for statement in statements.values():
         origin |= statement.settings_origin
-    spent = [statement.spent_on_dataset for statement in statements.values() if statement.spent_on_dataset is not None]
+    spent = [
+        statement.spent_on_dataset
+        for statement in statements.values()
+        if statement.spent_on_dataset is not None
+    ]
     return replace(
         _one_after_another(first, statements, BEFOREHAND),
         settings_origin=origin,
@@ -72,11 +88,15 @@ def check_parts(path: Path, whole: Statement, parts: Mapping[str, Statement]) ->
             f"{' and '.join(parts) or 'none'}, and each counts once; run `dvc repro`"
         )
     several = bool(whole.mechanisms)
-    expected = composed_statement({name: parts[name] for name in names}) if several else parts[names[0]]
+    expected = (
+        composed_statement({name: parts[name] for name in names}) if several else parts[names[0]]
+    )
     for key in (each.name for each in fields(Statement)):
         if getattr(whole, key) != getattr(expected, key) and not (several and key in FIGURES):
             of = " and ".join(f"{name}/privacy.json" for name in names)
-            raise PipelineError(f"{path}: {key}: not that of {of}: of another run, or edited; run `dvc repro`")
+            raise PipelineError(
+                f"{path}: {key}: not that of {of}: of another run, or edited; run `dvc repro`"
+            )
 
 
 def after_offline(offline: Statement, online: Statement) -> Statement:
@@ -95,7 +115,9 @@ def after_offline(offline: Statement, online: Statement) -> Statement:
     return replace(whole, charge=online.charge, spent_on_dataset=online.spent_on_dataset)
 
 
-def _one_after_another(facts: Statement, statements: Mapping[str, Statement], assumption: str) -> Statement:
+def _one_after_another(
+    facts: Statement, statements: Mapping[str, Statement], assumption: str
+) -> Statement:
     event = joint_event([statement.event for statement in statements.values()])
     spent = None
     if facts.delta is not None and not isinstance(event, dp_event.NonPrivateDpEvent):
@@ -109,7 +131,10 @@ def _one_after_another(facts: Statement, statements: Mapping[str, Statement], as
         **stated(event, spent),
         **NO_ROUNDS,
         clipping=None,
-        public_assumptions=(*_united(statement.public_assumptions for statement in statements.values()), assumption),
+        public_assumptions=(
+            *_united(statement.public_assumptions for statement in statements.values()),
+            assumption,
+        ),
         void=_united(statement.void for statement in statements.values()),
         charge=None,
         mechanisms=tuple(mechanisms),

@@ -19,7 +19,9 @@ TOLERANCE = 1e-3  # the same for an accountant of another version, whose grid ma
 _EDITED = "was it edited? `dvc repro` makes it again"
 
 
-def check_with_parts(folder: Path, statement: Statement, parts: Mapping[str, Statement], *, near_clone: bool) -> None:
+def check_with_parts(
+    folder: Path, statement: Statement, parts: Mapping[str, Statement], *, near_clone: bool
+) -> None:
     """Check a policy's statement against those of model and clone, and all figures against their events.
 
     Args:
@@ -48,21 +50,29 @@ def check_alone(path: Path, statement: Statement, *, near_clone: bool) -> None:
         try:
             joint = event_to_json(joint_event([part.event for part in statement.mechanisms]))
         except ValueError as broken:
-            raise PipelineError(f"{path}: mechanisms: {broken}; `dvc repro` makes it again") from None
+            raise PipelineError(
+                f"{path}: mechanisms: {broken}; `dvc repro` makes it again"
+            ) from None
         if statement.event != joint:
-            raise PipelineError(f"{path}: event: not that of the mechanisms in the same file together; {_EDITED}")
+            raise PipelineError(
+                f"{path}: event: not that of the mechanisms in the same file together; {_EDITED}"
+            )
     _refuse_misstated(path, statement)
 
 
 def _refuse_without_clone(path: Path, statement: Statement, *, near_clone: bool) -> None:
     if near_clone and not statement.mechanisms:
-        raise PipelineError(f"{path}: mechanisms: found none, yet the policy was chosen near a clone; run `dvc repro`")
+        raise PipelineError(
+            f"{path}: mechanisms: found none, yet the policy was chosen near a clone; run `dvc repro`"
+        )
 
 
 def _refuse_misstated(path: Path, statement: Statement) -> None:
     wrong = misstated(statement)
     if wrong is not None:
-        raise PipelineError(f"{path}: {wrong}: not what the accountant makes of the event in the same file; {_EDITED}")
+        raise PipelineError(
+            f"{path}: {wrong}: not what the accountant makes of the event in the same file; {_EDITED}"
+        )
 
 
 def check_epsilon(path: Path, statement: Statement) -> None:
@@ -71,7 +81,9 @@ def check_epsilon(path: Path, statement: Statement) -> None:
         epsilon = compose([event_from_json(statement.event)], statement.delta or 0.0).epsilon_pld
     except ValueError as broken:
         raise PipelineError(f"{path}: event: {broken}; `dvc repro` makes it again") from None
-    if not _covers(statement.epsilon, epsilon, ROUNDING if statement.accountant == OURS else TOLERANCE):
+    if not _covers(
+        statement.epsilon, epsilon, ROUNDING if statement.accountant == OURS else TOLERANCE
+    ):
         raise PipelineError(
             f"{path}: epsilon: found {statement.epsilon!r}, less than the accountant makes of the event in the same "
             f"file ({epsilon!r}); {_EDITED}"
@@ -92,9 +104,13 @@ def misstated(statement: Statement) -> str | None:
     found = figures(event_from_json(statement.event), statement.delta)
     if not agrees(statement.epsilon_replace_one, found.epsilon_replace_one, accountant):
         return "epsilon_replace_one"
-    if not _points_agree([(group.units, group.epsilon) for group in statement.groups], found.groups, accountant):
+    if not _points_agree(
+        [(group.units, group.epsilon) for group in statement.groups], found.groups, accountant
+    ):
         return "groups"
-    attacks = [(attack.false_positive_rate, attack.true_positive_rate) for attack in statement.attacks]
+    attacks = [
+        (attack.false_positive_rate, attack.true_positive_rate) for attack in statement.attacks
+    ]
     if not _points_agree(attacks, found.attacks, accountant):
         return "attacks"
     return None if _profile_holds(statement, found.profile) else "profile"
@@ -121,11 +137,15 @@ def agrees(
 
 
 def _points_agree(
-    stated: Sequence[tuple[float, float | None]], found: Sequence[tuple[float, float | None]], accountant: Accountant
+    stated: Sequence[tuple[float, float | None]],
+    found: Sequence[tuple[float, float | None]],
+    accountant: Accountant,
 ) -> bool:
     if [place for place, _ in stated] != [place for place, _ in found]:
         return False
-    return all(agrees(mine, its, accountant) for (_, mine), (_, its) in zip(stated, found, strict=True))
+    return all(
+        agrees(mine, its, accountant) for (_, mine), (_, its) in zip(stated, found, strict=True)
+    )
 
 
 def _profile_holds(statement: Statement, found: Sequence[tuple[float, float]]) -> bool:
@@ -142,7 +162,10 @@ def _profile_holds(statement: Statement, found: Sequence[tuple[float, float]]) -
     assert statement.epsilon is not None
     known = deltas(event_from_json(statement.event), statement.epsilon, epsilons)
     own = (statement.epsilon, statement.delta)  # its ε is the accountant's, to the last digit
-    return all(point == own or _covers(point[1], delta, TOLERANCE) for point, delta in zip(stated, known, strict=True))
+    return all(
+        point == own or _covers(point[1], delta, TOLERANCE)
+        for point, delta in zip(stated, known, strict=True)
+    )
 
 
 def _covers(stated: float | None, accounted: float | None, tolerance: float) -> bool:

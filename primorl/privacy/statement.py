@@ -5,7 +5,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
-from primorl.base.records import Hexadecimal, Line, Matching, Within, read_record, record, to_json, write_record
+from primorl.base.records import (
+    Hexadecimal,
+    Line,
+    Matching,
+    Within,
+    read_record,
+    record,
+    to_json,
+    write_record,
+)
 
 FILE = "privacy.json"
 Relation = Literal["zero_out_one", "replace_one"]
@@ -39,7 +48,11 @@ class Accountant:
 class QueryStatement:
     """One query over all private units, answered once, beside the rounds."""
 
-    what: Annotated[str, Matching("[a-z][a-z0-9_]*", 40), "Name of the query type, such as `normaliser` or `starts`."]
+    what: Annotated[
+        str,
+        Matching("[a-z][a-z0-9_]*", 40),
+        "Name of the query type, such as `normaliser` or `starts`.",
+    ]
     noise_multiplier: Annotated[_Multiplier, "z of the query."]
     sensitivity: Annotated[float, Within(gt=0), "L2 sensitivity of the sum."]
     epsilon: Annotated[_Epsilon | None, "ε of this query alone, at `delta`; `null`: no guarantee."]
@@ -52,8 +65,12 @@ class MechanismStatement:
     what: Annotated[Line, "Folder of what it released."]
     epsilon: Annotated[_Epsilon | None, "ε of it alone, at `delta`; `null`: no guarantee."]
     event: Annotated[dict[str, Any], "Its accounted event."]
-    sampling_probability: Annotated[_Probability | None, "q, the probability with which a unit joins a round."]
-    noise_multiplier: Annotated[_Multiplier | None, "z: the noise of a round has standard deviation z times C."]
+    sampling_probability: Annotated[
+        _Probability | None, "q, the probability with which a unit joins a round."
+    ]
+    noise_multiplier: Annotated[
+        _Multiplier | None, "z: the noise of a round has standard deviation z times C."
+    ]
     clipping_norm: Annotated[_Positive | None, "C; `null`: contributions are not clipped."]
     rounds: Annotated[_Count | None, "T, the rounds that were paid for."]
     queries: Annotated[tuple[QueryStatement, ...], "Queries over all units, beside the rounds."]
@@ -73,15 +90,21 @@ class GroupPoint:
     """Guarantee for one person with several units."""
 
     units: Annotated[Annotated[int, Within(ge=2)], "Number of units of the same person."]
-    epsilon: Annotated[_Epsilon | None, "ε of all of them together, at the same `delta`; `null`: no guarantee."]
+    epsilon: Annotated[
+        _Epsilon | None, "ε of all of them together, at the same `delta`; `null`: no guarantee."
+    ]
 
 
 @record
 class AttackPoint:
     """How well an attack can tell whether a unit was in the data."""
 
-    false_positive_rate: Annotated[_Delta, "How often an attack says “in the data” of a unit that was not."]
-    true_positive_rate: Annotated[_Share, "How often, at most, the same attack says so of a unit that was."]
+    false_positive_rate: Annotated[
+        _Delta, "How often an attack says “in the data” of a unit that was not."
+    ]
+    true_positive_rate: Annotated[
+        _Share, "How often, at most, the same attack says so of a unit that was."
+    ]
 
 
 @record
@@ -95,9 +118,13 @@ class OnlineProtocol:
 
     algorithm: Annotated[Line, "Name of the update."]
     users: Annotated[_Count, "N, different users who were met."]
-    cohort: Annotated[_Count, "m, users of one update; a public constant, which sums are divided by."]
+    cohort: Annotated[
+        _Count, "m, users of one update; a public constant, which sums are divided by."
+    ]
     cohorts: Annotated[_Count, "Updates."]
-    appearances: Annotated[_Count, "The most cohorts that one user was in; all of them are accounted for."]
+    appearances: Annotated[
+        _Count, "The most cohorts that one user was in; all of them are accounted for."
+    ]
     releases: Annotated[_Count, "Noisy releases made of one cohort."]
 
 
@@ -136,23 +163,32 @@ class Statement:
 
     private: Annotated[bool, "Whether the release has an (ε, δ) guarantee."]
     epsilon: Annotated[
-        _Epsilon | None, "ε of this release, by the PLD accountant, for all `rounds`; `null`: no guarantee."
+        _Epsilon | None,
+        "ε of this release, by the PLD accountant, for all `rounds`; `null`: no guarantee.",
     ]
     delta: Annotated[_Delta | None, "δ at which ε is read; it must be below one over `units`."]
-    unit: Annotated[Line, "What one unit of privacy is: one trajectory, or everything of one value of a column."]
+    unit: Annotated[
+        Line, "What one unit of privacy is: one trajectory, or everything of one value of a column."
+    ]
     neighboring_relation: Annotated[
         Literal["zero_out_one"],
         "How neighbouring datasets differ: everything that one unit contributes is replaced by zeros. K stays.",
     ]
     accountant: Annotated[Accountant, "Name and version of the accountant."]
-    epsilon_rdp: Annotated[_Epsilon | None, "ε by the RDP accountant, which the paper used; an upper bound as well."]
+    epsilon_rdp: Annotated[
+        _Epsilon | None, "ε by the RDP accountant, which the paper used; an upper bound as well."
+    ]
     event: Annotated[
         dict[str, Any],
         "The accounted event, as `dp_accounting` would rebuild it; `PureDpEvent` is this project's: pure ε-DP. "
         "`NoOpDpEvent`: no private row was read.",
     ]
-    sampling_probability: Annotated[_Probability | None, "q, the probability with which a unit joins a round."]
-    noise_multiplier: Annotated[_Multiplier | None, "z: the noise of a round has standard deviation z times C."]
+    sampling_probability: Annotated[
+        _Probability | None, "q, the probability with which a unit joins a round."
+    ]
+    noise_multiplier: Annotated[
+        _Multiplier | None, "z: the noise of a round has standard deviation z times C."
+    ]
     clipping_norm: Annotated[
         _Positive | None,
         "C: L2 norm that one unit's contribution is clipped to; `null`: contributions are not clipped.",
@@ -161,8 +197,12 @@ class Statement:
     queries: Annotated[tuple[QueryStatement, ...], "Queries over all units, beside the rounds."]
     units: Annotated[_Count, "K, the number of private units; a public constant."]
     public_assumptions: Annotated[tuple[Line, ...], "What the guarantee takes as public."]
-    dataset_fingerprint: Annotated[Hexadecimal, "Keyed fingerprint (HMAC-SHA256) of the dataset version."]
-    void: Annotated[tuple[Line, ...], "Reasons not to rely on the statement; empty for a sound release."]
+    dataset_fingerprint: Annotated[
+        Hexadecimal, "Keyed fingerprint (HMAC-SHA256) of the dataset version."
+    ]
+    void: Annotated[
+        tuple[Line, ...], "Reasons not to rely on the statement; empty for a sound release."
+    ]
     clipping: Annotated[Line | None, "How contributions are clipped: `flat` or `per_layer`."] = None
     termination: Annotated[
         Line | None,
@@ -170,20 +210,27 @@ class Statement:
         "rule, which is then a public assumption.",
     ] = None
     public_units: Annotated[
-        Annotated[int, Within(ge=0)] | None, "Units that are declared public, and so are not protected."
+        Annotated[int, Within(ge=0)] | None,
+        "Units that are declared public, and so are not protected.",
     ] = None
     settings_origin: Annotated[
-        dict[Line, Line], "Settings that were taken from a dataset's suggestion: dotted key, then the file."
+        dict[Line, Line],
+        "Settings that were taken from a dataset's suggestion: dotted key, then the file.",
     ] = field(default_factory=dict)
     epsilon_replace_one: Annotated[
-        _Epsilon | None, "ε at `delta` if neighbouring datasets differ by another unit in the place of one (2C apart)."
+        _Epsilon | None,
+        "ε at `delta` if neighbouring datasets differ by another unit in the place of one (2C apart).",
     ] = None
     profile: Annotated[
-        tuple[ProfilePoint, ...], "Privacy profile by the PLD accountant: (ε, δ) pairs that hold together."
+        tuple[ProfilePoint, ...],
+        "Privacy profile by the PLD accountant: (ε, δ) pairs that hold together.",
     ] = ()
-    groups: Annotated[tuple[GroupPoint, ...], "ε at `delta` of one person with several units, by the accountant."] = ()
+    groups: Annotated[
+        tuple[GroupPoint, ...], "ε at `delta` of one person with several units, by the accountant."
+    ] = ()
     attacks: Annotated[
-        tuple[AttackPoint, ...], "The best that any membership attack can do, from the whole privacy profile."
+        tuple[AttackPoint, ...],
+        "The best that any membership attack can do, from the whole privacy profile.",
     ] = ()
     trajectories_per_person: Annotated[
         _Count | None, "The most trajectories of one person, as declared; `null`: not declared."
@@ -193,17 +240,27 @@ class Statement:
         tuple[MechanismStatement, ...],
         "The mechanisms whose releases this was made from, where there are several; `epsilon` is of all together.",
     ] = ()
-    online: Annotated[OnlineProtocol | None, "How users were met who came after training; `null`: nobody was."] = None
-    spent_on_dataset: Annotated[SpentOnDataset | None, "What the ledger had recorded for the same units."] = None
+    online: Annotated[
+        OnlineProtocol | None, "How users were met who came after training; `null`: nobody was."
+    ] = None
+    spent_on_dataset: Annotated[
+        SpentOnDataset | None, "What the ledger had recorded for the same units."
+    ] = None
 
     def __post_init__(self) -> None:
         rounds = self.event.get("type") not in _WITHOUT_ROUNDS and not self.mechanisms
-        missing = [key for key in (*_NEEDED, *(_ROUNDS if rounds else ())) if getattr(self, key) is None]
+        missing = [
+            key for key in (*_NEEDED, *(_ROUNDS if rounds else ())) if getattr(self, key) is None
+        ]
         if self.private and missing:
             raise ValueError(f"private: true, yet {', '.join(missing)} is null")
         stray = [] if rounds else [key for key in _ROUNDS if getattr(self, key) is not None]
         if stray or (self.queries and not rounds):
-            what = "mechanisms: what is made from several" if self.mechanisms else f"event: {self.event['type']}"
+            what = (
+                "mechanisms: what is made from several"
+                if self.mechanisms
+                else f"event: {self.event['type']}"
+            )
             raise ValueError(f"{what} has no rounds, yet {', '.join(stray) or 'queries'} is given")
 
     @property
@@ -217,7 +274,9 @@ class Statement:
         return self.private and not self.void
 
     @classmethod
-    def no_guarantee(cls, *, unit: str, units: int, dataset_fingerprint: str, reason: str) -> "Statement":
+    def no_guarantee(
+        cls, *, unit: str, units: int, dataset_fingerprint: str, reason: str
+    ) -> "Statement":
         """State that something was made from private data without any mechanism."""
         return cls(
             private=False,

@@ -40,7 +40,13 @@ from primorl.privacy.ledger.history import Charge
 from primorl.privacy.stated_figures import OURS, check_alone
 from primorl.privacy.statement import FILE, OnlineProtocol, Statement
 from primorl.release import bundle
-from primorl.release.bundle import check_cards, checked_policy, read_private_key, refuse_void, verify
+from primorl.release.bundle import (
+    check_cards,
+    checked_policy,
+    read_private_key,
+    refuse_void,
+    verify,
+)
 from primorl.release.bundle import sign as sign_bundle
 from primorl.release.card import online_cards, render
 from primorl.release.contents import (
@@ -104,9 +110,17 @@ def release(
     _refuse_to_overwrite(target)
     signer = None if sign is None else bundle.read_private_key(sign)
     if read_json(MODELS / MODEL[1]).get("variant") == "mopo":
-        raise PipelineError(f"{MODELS / MODEL[1]}: variant mopo holds raw private transitions and is never released")
+        raise PipelineError(
+            f"{MODELS / MODEL[1]}: variant mopo holds raw private transitions and is never released"
+        )
     run = Run.read(params)
-    statement, clone, manifest, summary, answers = run.model, run.clone, run.manifest, run.evaluated, run.answers
+    statement, clone, manifest, summary, answers = (
+        run.model,
+        run.clone,
+        run.manifest,
+        run.evaluated,
+        run.answers,
+    )
     if statement.public_units is None:
         raise PipelineError(
             f"{MODELS / MODEL[2]}: public_units: missing, as an earlier version wrote it; "
@@ -129,12 +143,20 @@ def release(
     ledger = _ledger_statement(params, statement, clone, answers, manifest)
     asked, evaluation = answers if answers.asked else None, _quoted(summary, answers, source)
     with replaced_directory(target) as fresh:
-        for name in (*MODEL, *POLICY, *(name for name in (STARTS, CLONE) if (MODELS / name).exists())):
+        for name in (
+            *MODEL,
+            *POLICY,
+            *(name for name in (STARTS, CLONE) if (MODELS / name).exists()),
+        ):
             (fresh / name).parent.mkdir(exist_ok=True)
-            shutil.copyfile(source / Path(name).name if name in POLICY else MODELS / name, fresh / name)
+            shutil.copyfile(
+                source / Path(name).name if name in POLICY else MODELS / name, fresh / name
+            )
         write_record(fresh / LEDGER, ledger)
         write_record(fresh / EVALUATION, evaluation)
-        bundle.as_released(Statement.read(source), evaluation, asked).write(fresh / Path(POLICY[2]).parent)
+        bundle.as_released(Statement.read(source), evaluation, asked).write(
+            fresh / Path(POLICY[2]).parent
+        )
         if declared:
             write_record(fresh / DECLARED, Declared(**declared))
         if asked is not None:
@@ -146,7 +168,9 @@ def release(
         except PipelineError as wrong:  # name the file to mend, not its copy
             message = str(wrong).replace(str(fresh / EVALUATION), str(SUMMARY))
             message = message.replace(str(fresh / ANSWERS), str(paths.PRIVATE_EVALUATION))
-            message = message.replace(str(fresh / DECLARED), f"datasets/{summary.dataset}.yaml: card")
+            message = message.replace(
+                str(fresh / DECLARED), f"datasets/{summary.dataset}.yaml: card"
+            )
             raise PipelineError(message.replace(str(fresh), str(MODELS))) from None
         if signer is not None:
             bundle.sign(fresh, signer)
@@ -154,7 +178,9 @@ def release(
     return released
 
 
-def check_origin(folder: Path, stated: Statement, *, void_ok: bool, against_advice: bool) -> Statement:
+def check_origin(
+    folder: Path, stated: Statement, *, void_ok: bool, against_advice: bool
+) -> Statement:
     """Refuse a policy that may not leave: one rule for bundles and for single files such as ONNX.
 
     A policy of this project must be one that `release` releases, so it is released into a folder that is deleted again.
@@ -184,14 +210,20 @@ def check_origin(folder: Path, stated: Statement, *, void_ok: bool, against_advi
             return Statement.read(target / "policy")
     if is_online(place.parent):
         check_online(place.parent, void_ok=void_ok)
-    elif (place.parent / MANIFEST).exists():  # `is_bundle` is false of a bundle with a file too many
+    elif (
+        place.parent / MANIFEST
+    ).exists():  # `is_bundle` is false of a bundle with a file too many
         bundle.check(place.parent, void_ok=void_ok)
     elif (project / paths.PARAMS).exists() and place.relative_to(project) in _LEAVING:
-        raise PipelineError(f"{folder}: a policy of the project {project}; run the command there, which has its ledger")
+        raise PipelineError(
+            f"{folder}: a policy of the project {project}; run the command there, which has its ledger"
+        )
     else:
         config = PolicyConfig.read(folder)
         if config.variant == "mopo":
-            raise PipelineError(f"{folder}: variant mopo was trained on raw private transitions and is never released")
+            raise PipelineError(
+                f"{folder}: variant mopo was trained on raw private transitions and is never released"
+            )
         if not void_ok:
             refuse_void(folder / FILE, stated)
         if stated.private:
@@ -215,9 +247,13 @@ def forget_times(folder: Path) -> None:
 
 def _refuse_to_overwrite(target: Path) -> None:
     if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise PipelineError(f"{target}: in the way; allowed is an empty folder or an earlier bundle")
+        raise PipelineError(
+            f"{target}: in the way; allowed is an empty folder or an earlier bundle"
+        )
     if target.is_dir() and any(target.iterdir()) and not is_bundle(target):
-        raise PipelineError(f"{target}: holds something else than a bundle; give a new or empty folder")
+        raise PipelineError(
+            f"{target}: holds something else than a bundle; give a new or empty folder"
+        )
 
 
 def check_outputs(outputs: Sequence[Path]) -> None:
@@ -228,8 +264,12 @@ def check_outputs(outputs: Sequence[Path]) -> None:
     """
     try:
         stages = yaml.safe_load(paths.LOCK.read_text(encoding="utf-8"))["stages"].values()
-        written: list[dict[str, Any]] = [output for stage in stages for output in stage.get("outs", [])]
-        listed = {output["path"]: output["md5"] for output in written if output.get("hash") == "md5"}
+        written: list[dict[str, Any]] = [
+            output for stage in stages for output in stage.get("outs", [])
+        ]
+        listed = {
+            output["path"]: output["md5"] for output in written if output.get("hash") == "md5"
+        }
     except (OSError, KeyError, TypeError, AttributeError, yaml.YAMLError):
         return
     for path in outputs:
@@ -244,9 +284,14 @@ def _dvc_digest(path: Path) -> str:
     """DVC's MD5 of a file, or of the list of a folder's files."""
     if not path.is_dir():
         return _digest(path, "md5")
-    files = sorted((file.relative_to(path).as_posix(), file) for file in path.rglob("*") if file.is_file())
+    files = sorted(
+        (file.relative_to(path).as_posix(), file) for file in path.rglob("*") if file.is_file()
+    )
     listing = [{"md5": _digest(file, "md5"), "relpath": name} for name, file in files]
-    return hashlib.md5(json.dumps(listing, sort_keys=True).encode(), usedforsecurity=False).hexdigest() + ".dir"
+    return (
+        hashlib.md5(json.dumps(listing, sort_keys=True).encode(), usedforsecurity=False).hexdigest()
+        + ".dir"
+    )
 
 
 def _digest(path: Path, algorithm: str) -> str:
@@ -255,7 +300,10 @@ def _digest(path: Path, algorithm: str) -> str:
 
 
 def chosen_policy(
-    summary: Summary, answers: PrivateEvaluation, named: Released | None, against_advice: bool = False
+    summary: Summary,
+    answers: PrivateEvaluation,
+    named: Released | None,
+    against_advice: bool = False,
 ) -> Path:
     """The folder of the policy that leaves: the recommended one, which may be the clone, or one that was named.
 
@@ -265,9 +313,15 @@ def chosen_policy(
     """
     advice = summary.recommendation
     if against_advice and named is None:
-        raise PipelineError(f"{AGAINST}: found without --policy, allowed with the policy's folder: name it")
+        raise PipelineError(
+            f"{AGAINST}: found without --policy, allowed with the policy's folder: name it"
+        )
     folder = named or (advice.policy if advice is not None else "models/policy")
-    if advice is not None and not against_advice and not follows(folder, advice.answer, advice.policy):
+    if (
+        advice is not None
+        and not against_advice
+        and not follows(folder, advice.answer, advice.policy)
+    ):
         raise PipelineError(
             f"{SUMMARY}: recommendation: {ADVICE[advice.answer]}. {advice.reason} To release a policy all the same: "
             f"--policy {named or 'models/policy'} {AGAINST}"
@@ -344,7 +398,9 @@ def _ledger_statement(
         unit=statement.unit,
         neighboring_relation=statement.neighboring_relation,
         accountant=OURS,
-        **account_figures(account.events, delta),  # by this version, as whoever checks the bundle does
+        **account_figures(
+            account.events, delta
+        ),  # by this version, as whoever checks the bundle does
         delta=delta,
         charges=len(account.entries),
         records=tuple(
@@ -366,10 +422,14 @@ def _ledger_statement(
     )
 
 
-def _made_by(charge: Charge | None, statement: Statement, path: Path, files: Sequence[Path]) -> dict[str, str]:
+def _made_by(
+    charge: Charge | None, statement: Statement, path: Path, files: Sequence[Path]
+) -> dict[str, str]:
     """The digests that a charge was recorded with: those of the files that are here, if it made them."""
     if charge is None:
-        raise PipelineError(f"{path}: charge {statement.charge} is not in the ledger for these data")
+        raise PipelineError(
+            f"{path}: charge {statement.charge} is not in the ledger for these data"
+        )
     if not charge.made and charge.stage == "repair":
         raise PipelineError(
             f"{path}: charge {charge.id}: a repair of the ledger recorded it again and does not know its files; bring "
@@ -385,7 +445,9 @@ def _made_by(charge: Charge | None, statement: Statement, path: Path, files: Seq
     return here if here in charge.made else charge.made[-1]
 
 
-def _made_answers(charges: Mapping[str, Charge], answers: PrivateEvaluation) -> Mapping[str, dict[str, str]]:
+def _made_answers(
+    charges: Mapping[str, Charge], answers: PrivateEvaluation
+) -> Mapping[str, dict[str, str]]:
     """By charge: the digest of the answers that it was recorded with, for every charge that answers name."""
     found = {}
     for name, statement in answers.statements.items():
@@ -408,10 +470,15 @@ def _refuse_private_marks(fresh: Path, statement: Statement, manifest: Manifest)
         text = (fresh / name).read_text(encoding="utf-8").lower()
         for run in set(re.findall(rf"[0-9a-f]{{{_FEWEST_HASH_DIGITS},}}", text)):
             if any(known in run or known.startswith(run) for known in hashes):
-                raise PipelineError(f"{name}: holds an unkeyed hash of private data; find what wrote it there")
+                raise PipelineError(
+                    f"{name}: holds an unkeyed hash of private data; find what wrote it there"
+                )
     declared = {str(manifest.private_units), str(manifest.public_units), str(manifest.info.horizon)}
     counts = {str(count) for count in _counts()} - declared
-    for key, words in (("public_assumptions", statement.public_assumptions), ("void", statement.void)):
+    for key, words in (
+        ("public_assumptions", statement.public_assumptions),
+        ("void", statement.void),
+    ):
         found = set(re.findall(rf"\d{{{_FEWEST_COUNT_DIGITS},}}", " ".join(words)))
         if found & counts:
             raise PipelineError(
@@ -437,7 +504,9 @@ def _counts() -> Iterator[int]:
         sizes = [file.stat().st_size for file in _files(folder)]
         rows = [pq.read_metadata(file).num_rows for file in folder.glob("**/*.parquet")]
         yield from (*sizes, sum(sizes), *rows, sum(rows))
-    yield sum(pq.read_metadata(file).num_rows for file in (PARTITIONS / "private").glob("*.parquet"))
+    yield sum(
+        pq.read_metadata(file).num_rows for file in (PARTITIONS / "private").glob("*.parquet")
+    )
 
 
 def _files(folder: Path) -> list[Path]:
@@ -454,18 +523,26 @@ def is_online(folder: Path) -> bool:
     return (folder / ONLINE).is_file()
 
 
-def release_online(target: Path, params: Params | Reading, *, void_ok: bool, sign: Path | None = None) -> Statement:
+def release_online(
+    target: Path, params: Params | Reading, *, void_ok: bool, sign: Path | None = None
+) -> Statement:
     """Make the bundle of ``models/online`` in ``target``; arguments and result are those of `build.release`.
 
     Raises:
         PipelineError: no users were met, a file is missing or contradicts another, or the statement is void.
     """
-    if target.exists() and not (target.is_dir() and (not any(target.iterdir()) or is_online(target))):
-        raise PipelineError(f"{target}: in the way; allowed is an empty folder or an earlier bundle of this kind")
+    if target.exists() and not (
+        target.is_dir() and (not any(target.iterdir()) or is_online(target))
+    ):
+        raise PipelineError(
+            f"{target}: in the way; allowed is an empty folder or an earlier bundle of this kind"
+        )
     signer = None if sign is None else read_private_key(sign)
     summary = OnlineSummary.read(paths.ONLINE_METRICS)
     if not summary.met:
-        raise PipelineError(f"{paths.ONLINE_METRICS}: nobody was met; set online.users in params.yaml, run `dvc repro`")
+        raise PipelineError(
+            f"{paths.ONLINE_METRICS}: nobody was met; set online.users in params.yaml, run `dvc repro`"
+        )
     check_outputs((paths.ONLINE, paths.ONLINE_METRICS))
     _check_made(params, Statement.read(paths.ONLINE))
     with replaced_directory(target) as fresh:
@@ -518,9 +595,13 @@ def _check_made(params: Params | Reading, statement: Statement) -> None:
 def _check_policy(folder: Path, config: PolicyConfig) -> None:
     policy = checked_policy(folder, config)
     if not all(bool(layer.isfinite().all()) for layer in policy.layers):
-        raise PipelineError(f"{folder / POLICY[0]}: found NaN or infinity, allowed are finite numbers")
+        raise PipelineError(
+            f"{folder / POLICY[0]}: found NaN or infinity, allowed are finite numbers"
+        )
     if config.policy != "models/online":
-        raise PipelineError(f"{folder / POLICY[1]}: policy: found {config.policy!r}, allowed is 'models/online'")
+        raise PipelineError(
+            f"{folder / POLICY[1]}: policy: found {config.policy!r}, allowed is 'models/online'"
+        )
 
 
 def _check_protocol(path: Path, statement: Statement, protocol: OnlineProtocol) -> None:
@@ -531,11 +612,14 @@ def _check_protocol(path: Path, statement: Statement, protocol: OnlineProtocol) 
         "mechanisms: the last one is not that of models/online": own.what != _WHAT,
         "sampling_probability: not 1, and cohorts are not sampled": own.sampling_probability != 1,
         "queries: users are asked none": bool(own.queries),
-        "online: rounds are not releases times appearances": own.rounds != protocol.releases * protocol.appearances,
+        "online: rounds are not releases times appearances": own.rounds
+        != protocol.releases * protocol.appearances,
         "online: users are not the units": statement.units != protocol.users,
         "online: cohort: larger than the number of users": protocol.cohort > protocol.users,
-        "online: cohorts: users are in more of them than appearances": met > protocol.users * protocol.appearances,
-        "online: releases: not those of the algorithm": protocol.releases != RELEASES.get(protocol.algorithm),
+        "online: cohorts: users are in more of them than appearances": met
+        > protocol.users * protocol.appearances,
+        "online: releases: not those of the algorithm": protocol.releases
+        != RELEASES.get(protocol.algorithm),
     }
     for what, found in contradictions.items():
         if found:
@@ -543,7 +627,11 @@ def _check_protocol(path: Path, statement: Statement, protocol: OnlineProtocol) 
 
 
 def _check_summary(
-    folder: Path, config: PolicyConfig, statement: Statement, protocol: OnlineProtocol, summary: OnlineSummary
+    folder: Path,
+    config: PolicyConfig,
+    statement: Statement,
+    protocol: OnlineProtocol,
+    summary: OnlineSummary,
 ) -> None:
     """Check that the figures on the cards are those of the statement, and of this policy."""
     expected = {

@@ -53,7 +53,14 @@ from primorl.release.contents import (
     read_bundle,
 )
 from primorl.release.document import is_inert
-from primorl.release.recheck import check_ledger, check_model, check_payment, check_policy, check_statement, given
+from primorl.release.recheck import (
+    check_ledger,
+    check_model,
+    check_payment,
+    check_policy,
+    check_statement,
+    given,
+)
 
 PARTS = ("models/dynamics", "models/behaviour")
 """Mechanisms of a policy's statement that counts model and clone."""
@@ -110,7 +117,9 @@ def check(folder: Path, *, void_ok: bool, key: Path | None = None) -> Statement:
     texts = sorted((FILES | bundle.names) - {MODEL[0], POLICY[0], STARTS, *CARDS})
     for name in (*texts, *CARDS):  # the cards repeat the others
         if _PATH.search(_text(folder / name)):
-            raise PipelineError(f"{folder / name}: holds a path of the machine or project it was made in; remove it")
+            raise PipelineError(
+                f"{folder / name}: holds a path of the machine or project it was made in; remove it"
+            )
     _check_chain(bundle)
     cards = render(folder)
     if _text(folder / CARDS[0]) != cards[CARDS[0]]:  # earlier versions laid them out otherwise
@@ -149,7 +158,9 @@ def verify(folder: Path, path: Path) -> None:
             f"{path}: not a public key; allowed is Ed25519 in PEM: `openssl pkey -in KEY -pubout -out FILE` writes it"
         )
     if not (folder / SIGNATURE).exists():
-        raise PipelineError(f"{folder / SIGNATURE}: not there: it is not signed; ask its maker for a signed bundle")
+        raise PipelineError(
+            f"{folder / SIGNATURE}: not there: it is not signed; ask its maker for a signed bundle"
+        )
     try:
         key.verify((folder / SIGNATURE).read_bytes(), (folder / MANIFEST).read_bytes())
     except InvalidSignature:
@@ -163,14 +174,18 @@ def _key_file(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as wrong:
-        raise PipelineError(f"{path}: the key cannot be read ({wrong.strerror}); name an existing file") from None
+        raise PipelineError(
+            f"{path}: the key cannot be read ({wrong.strerror}); name an existing file"
+        ) from None
 
 
 def check_cards(folder: Path, expected: dict[str, str]) -> None:
     """Refuse cards that are not inert, or not the ones that the bundle's figures make."""
     for card, text in expected.items():
         if not is_inert(found := _text(folder / card)):
-            raise PipelineError(f"{folder / card}: holds markup that is not ours and may run or fetch; do not open it")
+            raise PipelineError(
+                f"{folder / card}: holds markup that is not ours and may run or fetch; do not open it"
+            )
         if found != text:
             raise PipelineError(
                 f"{folder / card}: not the card that the figures of this bundle make; do not believe it: read "
@@ -182,10 +197,14 @@ def refuse_void(path: Path, statement: Statement) -> None:
     """Refuse a statement, read from ``path``, that says of itself that it must not be relied on."""
     if not statement.sound:
         reason = "; ".join(statement.void) or "nothing is guaranteed"
-        raise PipelineError(f"{path}: void: {reason}; do not rely on it (--void-ok goes on all the same)")
+        raise PipelineError(
+            f"{path}: void: {reason}; do not rely on it (--void-ok goes on all the same)"
+        )
 
 
-def as_released(statement: Statement, evaluation: Evaluation, answers: PrivateEvaluation | None) -> Statement:
+def as_released(
+    statement: Statement, evaluation: Evaluation, answers: PrivateEvaluation | None
+) -> Statement:
     """Return the policy's statement for a bundle; `CHOSEN` is added where answers of the private units decided."""
     if evaluation.recommendation is None or answers is None:
         return statement
@@ -210,14 +229,21 @@ def check_written_again(path: Path, write: Callable[[Path], object]) -> None:
     with tempfile.TemporaryDirectory(prefix="primorl-check-") as again:
         write(Path(again))
         if (Path(again) / path.name).read_bytes() != path.read_bytes():
-            raise PipelineError(f"{path}: holds more than we read of it: a tensor, metadata or padding of its own")
+            raise PipelineError(
+                f"{path}: holds more than we read of it: a tensor, metadata or padding of its own"
+            )
 
 
 def checked_policy(folder: Path, config: PolicyConfig) -> DeterministicPolicy:
     """Load the policy of a bundle; its file may hold nothing else."""
-    policy, variant, environment = DeterministicPolicy.load(folder / "policy"), config.variant, config.environment
+    policy, variant, environment = (
+        DeterministicPolicy.load(folder / "policy"),
+        config.variant,
+        config.environment,
+    )
     check_written_again(
-        folder / POLICY[0], lambda again: exported.save(again, [policy], variant=variant, environment=environment)
+        folder / POLICY[0],
+        lambda again: exported.save(again, [policy], variant=variant, environment=environment),
     )
     return policy
 
@@ -236,33 +262,50 @@ def _check_tensors(bundle: Bundle) -> None:
     for side in ("observation_low", "observation_high"):
         stated = getattr(of_policy, side)
         if stated is None or list(stated) != getattr(ensemble.bounds, side).tolist():
-            raise PipelineError(f"{folder / POLICY[1]}: {side}: not the bound in {MODEL[0]}: it is of another model")
+            raise PipelineError(
+                f"{folder / POLICY[1]}: {side}: not the bound in {MODEL[0]}: it is of another model"
+            )
     check_policy(folder / POLICY[0], policy, ensemble, own_scales=bundle.holds_clone)
 
 
 def _check_starts(bundle: Bundle) -> None:
     """First states are there exactly if they were asked for, within the model's bounds, and nothing else is."""
     path, there = bundle.folder / STARTS, STARTS in bundle.names
-    if there != any(query.what in (STARTS_QUERY, FIRST_STATES) for query in bundle.of_model.queries):
-        raise PipelineError(f"{path}: {'there' if there else 'missing'}, which contradicts queries in {MODEL[2]}")
+    if there != any(
+        query.what in (STARTS_QUERY, FIRST_STATES) for query in bundle.of_model.queries
+    ):
+        raise PipelineError(
+            f"{path}: {'there' if there else 'missing'}, which contradicts queries in {MODEL[2]}"
+        )
     if not there:
         return
     model = StartModel.load(path.parent, torch.device("cpu"))
     bounds = GaussianEnsemble.load(path.parent, torch.device("cpu")).bounds
     check_written_again(path, model.save)
-    if not (torch.equal(model.low, bounds.observation_low) and torch.equal(model.high, bounds.observation_high)):
-        raise PipelineError(f"{path}: its bounds are not those of {MODEL[0]}: they are of another model")
+    if not (
+        torch.equal(model.low, bounds.observation_low)
+        and torch.equal(model.high, bounds.observation_high)
+    ):
+        raise PipelineError(
+            f"{path}: its bounds are not those of {MODEL[0]}: they are of another model"
+        )
 
 
 def _check_configs(bundle: Bundle) -> None:
     folder, model, policy, statement = bundle.folder, bundle.model, bundle.policy, bundle.of_model
     if "mopo" in (model.variant, policy.variant) or policy.policy == "models/mopo":
-        raise PipelineError(f"{folder / POLICY[1]}: variant mopo holds raw private transitions and is never released")
+        raise PipelineError(
+            f"{folder / POLICY[1]}: variant mopo holds raw private transitions and is never released"
+        )
     loss = model.public_loss
     if loss is None and statement.public_units:
-        raise PipelineError(f"{folder / MODEL[1]}: public_loss: missing, though there is a public split")
+        raise PipelineError(
+            f"{folder / MODEL[1]}: public_loss: missing, though there is a public split"
+        )
     if loss is not None and loss.diverged:
-        raise PipelineError(f"{folder / MODEL[1]}: public_loss: the model is no better than a constant prediction")
+        raise PipelineError(
+            f"{folder / MODEL[1]}: public_loss: the model is no better than a constant prediction"
+        )
     for key in (
         *("environment", "variant", "observation_size", "action_size", "discrete_actions"),
         *("observation_names", "action_names", "elapsed"),
@@ -272,12 +315,16 @@ def _check_configs(bundle: Bundle) -> None:
                 f"{folder / POLICY[1]}: {key}: differs from {MODEL[1]}: the policy is not of this model"
             )
     if statement.private != (model.variant == "private"):
-        raise PipelineError(f"{folder / MODEL[2]}: private: contradicts the variant in {MODEL[1]}, {model.variant!r}")
+        raise PipelineError(
+            f"{folder / MODEL[2]}: private: contradicts the variant in {MODEL[1]}, {model.variant!r}"
+        )
     if model.termination != statement.termination:
         raise PipelineError(f"{folder / MODEL[2]}: termination: differs from {MODEL[1]}")
     rounds = 0 if statement.public_alone else given(folder / MODEL[2], "rounds", statement.rounds)
     if model.rounds > rounds:
-        raise PipelineError(f"{folder / MODEL[1]}: rounds: more than the {rounds} that were paid for")
+        raise PipelineError(
+            f"{folder / MODEL[1]}: rounds: more than the {rounds} that were paid for"
+        )
 
 
 def _check_charges_differ(bundle: Bundle) -> None:
@@ -287,14 +334,18 @@ def _check_charges_differ(bundle: Bundle) -> None:
         if name == POLICY[2]:  # it was made from the others
             continue
         if statement.charge in seen:
-            raise PipelineError(f"{bundle.folder / name}: charge: found a charge that paid for something else")
+            raise PipelineError(
+                f"{bundle.folder / name}: charge: found a charge that paid for something else"
+            )
         seen.add(statement.charge)
 
 
 def _check_same(path: Path, statement: Statement, model: Statement, keys: Sequence[str]) -> None:
     for key in keys:
         if getattr(statement, key) != getattr(model, key):
-            raise PipelineError(f"{path}: {key}: differs from {MODEL[2]}, so it is about other data")
+            raise PipelineError(
+                f"{path}: {key}: differs from {MODEL[2]}, so it is about other data"
+            )
 
 
 def _check_clone(bundle: Bundle) -> None:
@@ -307,22 +358,35 @@ def _check_clone(bundle: Bundle) -> None:
 
 def _check_policy_statement(bundle: Bundle) -> None:
     """The policy's statement is the clone's, the model's, or that of model and clone together."""
-    path, model, clone, policy = bundle.folder / POLICY[2], bundle.of_model, bundle.clone, _as_made(bundle)
+    path, model, clone, policy = (
+        bundle.folder / POLICY[2],
+        bundle.of_model,
+        bundle.clone,
+        _as_made(bundle),
+    )
     if bundle.holds_clone:
         if policy != clone:
-            raise PipelineError(f"{path}: differs from {CLONE}, so it is not what paid for this policy")
+            raise PipelineError(
+                f"{path}: differs from {CLONE}, so it is not what paid for this policy"
+            )
         return
     if not policy.mechanisms:
         if bundle.policy.candidates:
-            raise PipelineError(f"{path}: mechanisms: found none, yet {POLICY[1]} names candidates near a clone")
+            raise PipelineError(
+                f"{path}: mechanisms: found none, yet {POLICY[1]} names candidates near a clone"
+            )
         if policy != model:
             raise PipelineError(f"{path}: differs from {MODEL[2]}: the policy is not of this model")
         return
     if tuple(part.what for part in policy.mechanisms) != PARTS:
-        raise PipelineError(f"{path}: mechanisms: allowed are those of {' and '.join(PARTS)}, in this order")
+        raise PipelineError(
+            f"{path}: mechanisms: allowed are those of {' and '.join(PARTS)}, in this order"
+        )
     of_model, of_clone = policy.mechanisms
     if of_model != mechanism(PARTS[0], model):
-        raise PipelineError(f"{path}: mechanisms.0: differs from {MODEL[2]}: the policy is not of this model")
+        raise PipelineError(
+            f"{path}: mechanisms.0: differs from {MODEL[2]}: the policy is not of this model"
+        )
     _check_same(path, policy, model, (*SHARED, "private", "termination", "trajectories_per_person"))
     for key, own in (("void", ()), ("public_assumptions", (BEFOREHAND,))):
         if not set(getattr(policy, key)) >= {*getattr(model, key), *own}:
@@ -330,9 +394,13 @@ def _check_policy_statement(bundle: Bundle) -> None:
     check_statement(path, policy)
     check_payment(path, policy, bundle.ledger, of_clone)
     if clone is None:
-        raise PipelineError(f"{path}: mechanisms: found {PARTS[1]}, and the bundle has no {CLONE}; `dvc repro`")
+        raise PipelineError(
+            f"{path}: mechanisms: found {PARTS[1]}, and the bundle has no {CLONE}; `dvc repro`"
+        )
     if of_clone != mechanism(PARTS[1], clone):
-        raise PipelineError(f"{path}: mechanisms.1: differs from {CLONE}: the policy is not of this clone")
+        raise PipelineError(
+            f"{path}: mechanisms.1: differs from {CLONE}: the policy is not of this clone"
+        )
 
 
 def _check_recommendation(bundle: Bundle) -> None:
@@ -341,32 +409,47 @@ def _check_recommendation(bundle: Bundle) -> None:
     if said is None:
         return
     path = bundle.folder / f"{EVALUATION}: recommendation"
-    if said.policy != {"trial": "models/policy", "keep": "models/behaviour", "more_data": None}[said.answer]:
+    if (
+        said.policy
+        != {"trial": "models/policy", "keep": "models/behaviour", "more_data": None}[said.answer]
+    ):
         raise PipelineError(f"{path}: policy: not the one that {said.answer} means")
     # Earlier versions gave no interval, and asked for no least gain.
-    own, rule = ((), {"least_gain": 0.0}) if said.expected is None else (("expected", "interval"), {})
+    own, rule = (
+        ((), {"least_gain": 0.0}) if said.expected is None else (("expected", "interval"), {})
+    )
     found = None if answers is None else of_answers(answers, None, **rule)
     for key in ("gain", "margin", "misfit", *own):
         if getattr(said, key) != (None if found is None else getattr(found, key)):
             raise PipelineError(f"{path}: {key}: not what the answers in {ANSWERS} come to")
     if found is not None and said.answer == "trial" and found.answer != "trial":
-        raise PipelineError(f"{path}: answer: found trial, which the answers in {ANSWERS} do not allow")
+        raise PipelineError(
+            f"{path}: answer: found trial, which the answers in {ANSWERS} do not allow"
+        )
 
 
 def _check_answers(bundle: Bundle, answers: PrivateEvaluation) -> None:
     """Answers agree with themselves and with the other files; each has a statement, each statement a charge."""
     path, model, evaluation = bundle.folder / ANSWERS, bundle.of_model, bundle.evaluation
     if not answers.statements or answers.total is None:
-        raise PipelineError(f"{path}: statements: found none: nothing was asked, so it does not belong in a bundle")
+        raise PipelineError(
+            f"{path}: statements: found none: nothing was asked, so it does not belong in a bundle"
+        )
     expected = {"dataset": evaluation.dataset, "unit": model.unit, "units": model.units}
     if evaluation.model_value_horizon is not None:
         expected["horizon"] = evaluation.model_value_horizon
     for key, value in expected.items():
         if getattr(answers, key) != value:
-            raise PipelineError(f"{path}: {key}: differs from the other files of the bundle, so it is about other data")
-    named = {each.estimator for each in answers.estimates} | {each.estimator for each in answers.histograms}
+            raise PipelineError(
+                f"{path}: {key}: differs from the other files of the bundle, so it is about other data"
+            )
+    named = {each.estimator for each in answers.estimates} | {
+        each.estimator for each in answers.histograms
+    }
     if not all(map(_ESTIMATOR.fullmatch, named | set(answers.statements))):
-        raise PipelineError(f"{path}: estimator: found another name than up to 40 lower-case letters, digits and _")
+        raise PipelineError(
+            f"{path}: estimator: found another name than up to 40 lower-case letters, digits and _"
+        )
     _check_estimates(path, answers)
     _check_histograms(path, answers)
     for name, own in answers.statements.items():
@@ -390,12 +473,18 @@ def _check_estimates(path: Path, answers: PrivateEvaluation) -> None:
         key, statement = f"estimates.{number}", answers.statements.get(answer.estimator)
         price = (None, None) if statement is None else (statement.epsilon, statement.delta)
         if (answer.epsilon, answer.delta) != price:
-            raise PipelineError(f"{path}: {key}: epsilon, delta: not those of the statement of {answer.estimator}")
+            raise PipelineError(
+                f"{path}: {key}: epsilon, delta: not those of the statement of {answer.estimator}"
+            )
         if answer.of in ("behaviour", "model") and statement is None:
-            raise PipelineError(f"{path}: {key}: {answer.of}: found an answer of the private units without a statement")
+            raise PipelineError(
+                f"{path}: {key}: {answer.of}: found an answer of the private units without a statement"
+            )
         if answer.ci95 is not None and not answer.ci95[0] <= answer.value <= answer.ci95[1]:
             raise PipelineError(f"{path}: {key}: ci95: the value is not in its interval; swapped?")
-    if answers.verdict is not None and not any(answer.of == "model" for answer in answers.estimates):
+    if answers.verdict is not None and not any(
+        answer.of == "model" for answer in answers.estimates
+    ):
         raise PipelineError(f"{path}: verdict: found one without an answer about the model")
 
 
@@ -403,46 +492,75 @@ def _check_histograms(path: Path, answers: PrivateEvaluation) -> None:
     for number, histogram in enumerate(answers.histograms):
         key, edges, shares = f"histograms.{number}", histogram.edges, histogram.shares
         if histogram.estimator not in answers.statements:
-            raise PipelineError(f"{path}: {key}: found shares of the private units without a statement")
+            raise PipelineError(
+                f"{path}: {key}: found shares of the private units without a statement"
+            )
         ascending = all(low < high for low, high in pairwise(edges))
         if len(edges) != len(shares) + 1 or not shares or not ascending:
             raise PipelineError(f"{path}: {key}: edges: allowed is one more than shares, ascending")
         if min(shares) < 0 or not math.isclose(sum(shares), 1, abs_tol=_ROUNDING):
-            raise PipelineError(f"{path}: {key}: shares: allowed are shares that are not negative, one in all")
+            raise PipelineError(
+                f"{path}: {key}: shares: allowed are shares that are not negative, one in all"
+            )
 
 
 def _check_chain(bundle: Bundle) -> None:
     """Refuse the first file that is not the one that the file before it in the chain speaks of."""
     folder, model, clone, answers = bundle.folder, bundle.of_model, bundle.clone, bundle.answers
     records = {record.id: record.made for record in bundle.ledger.records}
-    paid = {} if answers is None else {each.charge: name for name, each in answers.statements.items()}
+    paid = (
+        {} if answers is None else {each.charge: name for name, each in answers.statements.items()}
+    )
     charged = {model.charge, *paid, *([] if clone is None else [clone.charge])}
-    found = {Path(name).name: file_sha256(folder / name) for name in (*MODEL, *({STARTS} & bundle.names))}
-    made = found if model.public_alone else records.get(str(model.charge))  # nobody was charged for it
-    if made is None or any(record.made for record in bundle.ledger.records if record.id not in charged):
+    found = {
+        Path(name).name: file_sha256(folder / name) for name in (*MODEL, *({STARTS} & bundle.names))
+    }
+    made = (
+        found if model.public_alone else records.get(str(model.charge))
+    )  # nobody was charged for it
+    if made is None or any(
+        record.made for record in bundle.ledger.records if record.id not in charged
+    ):
         raise PipelineError(
             f"{folder / LEDGER}: records: made: needed with charge {model.charge}, and allowed only there and with "
             f"the charges that {ANSWERS} and {CLONE} name"
         )
     for name in sorted(found.keys() | made.keys()):
-        _refuse_other_digest(folder / "dynamics" / name, found.get(name), made.get(name), str(model.charge))
+        _refuse_other_digest(
+            folder / "dynamics" / name, found.get(name), made.get(name), str(model.charge)
+        )
     cloned = None
     if clone is not None:
         own = records.get(str(clone.charge)) or {}
         cloned = own.get("policy.safetensors")
-        for name in (CLONE, *(POLICY[:2] if bundle.holds_clone else ())):  # the third repeats the clone's statement
+        for name in (
+            CLONE,
+            *(POLICY[:2] if bundle.holds_clone else ()),
+        ):  # the third repeats the clone's statement
             made_own = own.get(Path(name).name)
-            _refuse_other_digest(folder / name, file_sha256(folder / name), made_own, str(clone.charge))
+            _refuse_other_digest(
+                folder / name, file_sha256(folder / name), made_own, str(clone.charge)
+            )
     model_digest, policy_digest = found[Path(MODEL[0]).name], file_sha256(folder / POLICY[0])
     # A clone was not trained in the model, and the answers call it the clone.
     trained_in = None if bundle.holds_clone else model_digest
     speakers: list[tuple[str, object, dict[str, str | None]]] = [
-        (EVALUATION, bundle.evaluation, {"model_sha256": model_digest, "policy_sha256": policy_digest}),
+        (
+            EVALUATION,
+            bundle.evaluation,
+            {"model_sha256": model_digest, "policy_sha256": policy_digest},
+        ),
         (POLICY[1], bundle.policy, {"model_sha256": trained_in, "policy_sha256": policy_digest}),
     ]
     if answers is not None:
         about = {"model_sha256": model_digest, "clone_sha256": cloned}
-        speakers.append((ANSWERS, answers, about if bundle.holds_clone else about | {"policy_sha256": policy_digest}))
+        speakers.append(
+            (
+                ANSWERS,
+                answers,
+                about if bundle.holds_clone else about | {"policy_sha256": policy_digest},
+            )
+        )
     for place, speaks, expected in speakers:
         for key, digest in expected.items():
             if getattr(speaks, key) != digest:
@@ -456,7 +574,9 @@ def _check_chain(bundle: Bundle) -> None:
                 f"{folder / ANSWERS}: {name}: not the answers that charge {charge} is recorded with: {_AGAIN}"
             )
     if bundle.evaluation.env_id != bundle.policy.environment:
-        raise PipelineError(f"{folder / EVALUATION}: env_id: differs from environment in {POLICY[1]}: {_AGAIN}")
+        raise PipelineError(
+            f"{folder / EVALUATION}: env_id: differs from environment in {POLICY[1]}: {_AGAIN}"
+        )
 
 
 def _refuse_other_digest(path: Path, found: str | None, made: str | None, charge: str) -> None:

@@ -35,13 +35,29 @@ from primorl.privacy.accounting.privacy_filter import Cost, cost, total
 from primorl.privacy.accounting.rounding import percent_at_most
 from primorl.privacy.composition import joint_event
 from primorl.privacy.statement import Statement
-from primorl.release.contents import ANSWERS, CARDS, CLONE, DECLARED, EVALUATION, FILES, LEDGER, MODEL, OPTIONAL, POLICY
+from primorl.release.contents import (
+    ANSWERS,
+    CARDS,
+    CLONE,
+    DECLARED,
+    EVALUATION,
+    FILES,
+    LEDGER,
+    MODEL,
+    OPTIONAL,
+    POLICY,
+)
 from primorl.release.document import Document, Row, Section, written
 
 _CURVE = (0.0, 0.002, 0.005, *(j / 100 for j in range(1, 10)), *(j / 50 for j in range(5, 51)))
 _GENERATED_NAME = re.compile(r"(observation_|action_)?\d+")
 _MOST_COLUMNS = 60
-DECLARED_TEXTS = {"owner": "owner", "purpose": "purpose", "contact": "contact", "licence": "licence of the data"}
+DECLARED_TEXTS = {
+    "owner": "owner",
+    "purpose": "purpose",
+    "contact": "contact",
+    "licence": "licence of the data",
+}
 """Names of the texts that people declare, by key."""
 _STUDIED = "this bundle"
 _CLONING = "clone_behaviour"  # the stage of its charges
@@ -96,10 +112,14 @@ def both_forms(card: Document) -> dict[str, str]:
 
 def promised(folder: Path) -> str:
     """State the guarantee of a whole checked bundle in one line."""
-    clone, answers = (read_json(folder / name) if (folder / name).exists() else None for name in (CLONE, ANSWERS))
+    clone, answers = (
+        read_json(folder / name) if (folder / name).exists() else None for name in (CLONE, ANSWERS)
+    )
     ledger = read_json(folder / LEDGER)
     counted = counted_clone(clone, ledger)
-    return _promise(whole(read_json(folder / MODEL[2]), counted, answers, ledger["delta"]), counted, answers)
+    return _promise(
+        whole(read_json(folder / MODEL[2]), counted, answers, ledger["delta"]), counted, answers
+    )
 
 
 def _promise(bundle: Content, clone: Content | None, answers: Content | None) -> str:
@@ -145,7 +165,11 @@ def model_card(
     valued = (summary.get("recommendation") or {}).get("expected") is None
     believable = valued or believed({"model_verdict": answers["verdict"] if answers else None})
     hidden = () if believable else ("model",)
-    estimates = [each for each in (answers["estimates"] if answers else ()) if each["estimator"] not in hidden]
+    estimates = [
+        each
+        for each in (answers["estimates"] if answers else ())
+        if each["estimator"] not in hidden
+    ]
     estimates.sort(key=lambda answer: list(WHOSE).index(answer["of"]))
     doubts: dict[str, dict[str, None]] = {}
     for answer in estimates:
@@ -177,7 +201,9 @@ def model_card(
         "whose": WHOSE,
         "mean_return": MEAN_RETURN,
         "believable": believable,
-        "checked": ". ".join(model_check(answers["verdict"], whats)) if answers and answers["verdict"] else "",
+        "checked": ". ".join(model_check(answers["verdict"], whats))
+        if answers and answers["verdict"]
+        else "",
         "facts": public_facts(statement),
         **_compared(
             answers["estimates"] if answers else (),
@@ -201,7 +227,9 @@ def model_card(
             if summary.get("recommendation")
             else (),
         )
-        again = {_PERFORMANCE} if answers and summary["return_mean"] is None else set()  # a second value of the policy
+        again = (
+            {_PERFORMANCE} if answers and summary["return_mean"] is None else set()
+        )  # a second value of the policy
         front.appendix = [each for each in card.sections if each.heading not in _ON_FRONT | again]
         front.unit, card = statement["unit"], front
     return _with_attack(card, bundle, sound)
@@ -257,14 +285,21 @@ def columns(policy: Content) -> list[Row]:
     seen, done = policy.get("observation_names") or (), policy.get("action_names") or ()
     if not _given_names((*seen, *done)):
         return []
-    lows, highs = (policy.get(f"observation_{side}") or [None] * len(seen) for side in ("low", "high"))
+    lows, highs = (
+        policy.get(f"observation_{side}") or [None] * len(seen) for side in ("low", "high")
+    )
     rows = []
     for name, low, high in zip(seen, lows, highs, strict=False):
-        rows.append((name, "observed" if low is None or high is None else f"observed, {low:g} to {high:g}"))
+        rows.append(
+            (name, "observed" if low is None or high is None else f"observed, {low:g} to {high:g}")
+        )
     for name in done:
         rows.append((name, "an action" if policy["discrete_actions"] else "set by the policy"))
     if len(rows) > _MOST_COLUMNS:
-        rows = [*rows[:_MOST_COLUMNS], (f"and {len(rows) - _MOST_COLUMNS} more", "see config.json of the policy")]
+        rows = [
+            *rows[:_MOST_COLUMNS],
+            (f"and {len(rows) - _MOST_COLUMNS} more", "see config.json of the policy"),
+        ]
     return rows
 
 
@@ -288,7 +323,9 @@ def practice(summary: Content, discount: float = 1.0) -> Section:
 
 
 def _compared(estimates: Sequence[Content], discount: float, *, cloned: bool) -> dict[str, Any]:
-    asked = [each for each in estimates if each["what"] == MEAN_RETURN and each["epsilon"] is not None]
+    asked = [
+        each for each in estimates if each["what"] == MEAN_RETURN and each["epsilon"] is not None
+    ]
     return {
         "today": [each for each in asked if each["of"] == "behaviour"],
         "learned": [each for each in asked if each["of"] == "policy" and not cloned],
@@ -338,10 +375,16 @@ def counted_clone(clone: Content | None, ledger: Content) -> Content | None:
         for record in ledger["records"]
         if record["stage"] == _CLONING and record["same_version"] and record["epsilon"] is not None
     ]
-    return {"event": event_to_json(joint_event(events)), "private": True, "void": []} if events else None
+    return (
+        {"event": event_to_json(joint_event(events)), "private": True, "void": []}
+        if events
+        else None
+    )
 
 
-def whole(statement: Content, clone: Content | None, answers: Content | None, delta: float) -> Content:
+def whole(
+    statement: Content, clone: Content | None, answers: Content | None, delta: float
+) -> Content:
     """Compute the guarantee against anyone with the whole bundle: the keys of a statement that a card explains.
 
     ε is the privacy filter's, so it holds however the questions were chosen after looking at the model. The attacks are
@@ -353,7 +396,10 @@ def whole(statement: Content, clone: Content | None, answers: Content | None, de
         answers: ``private-evaluation.json``; None: nothing was asked.
         delta: δ of the ledger's statement.
     """
-    own = [*([] if clone is None else [clone]), *({} if answers is None else answers["statements"]).values()]
+    own = [
+        *([] if clone is None else [clone]),
+        *({} if answers is None else answers["statements"]).values(),
+    ]
     if not own:
         return statement
     void = dict.fromkeys((*statement["void"], *(reason for each in own for reason in each["void"])))
@@ -364,10 +410,14 @@ def whole(statement: Content, clone: Content | None, answers: Content | None, de
     }
     if not combined["private"]:
         return _unbounded(combined)
-    return _of_cost(combined, total([cost(event_from_json(each["event"])) for each in (statement, *own)]), delta)
+    return _of_cost(
+        combined, total([cost(event_from_json(each["event"])) for each in (statement, *own)]), delta
+    )
 
 
-def with_account(released: Content, own: Sequence[Content], charged: Mapping[str, Cost], delta: float) -> Content:
+def with_account(
+    released: Content, own: Sequence[Content], charged: Mapping[str, Cost], delta: float
+) -> Content:
     """Compute the guarantee against anyone with the results of all charges on the same units, beside those in `whole`.
 
     Args:
@@ -382,16 +432,25 @@ def with_account(released: Content, own: Sequence[Content], charged: Mapping[str
     spent = total([*charged.values(), *(each for charge, each in stated if charge not in charged)])
     # The figures of this run's statements are tighter. They hold alone where the ledger has nothing else and no more.
     nothing_else = charged.keys() <= {charge for charge, _ in stated}
-    if nothing_else and spent.epsilon(delta) <= total([each for _, each in stated]).epsilon(delta) * (1 + 1e-9):
+    if nothing_else and spent.epsilon(delta) <= total([each for _, each in stated]).epsilon(
+        delta
+    ) * (1 + 1e-9):
         return released
-    return _of_cost(released, spent, delta) if math.isfinite(spent.epsilon(delta)) else _unbounded(released)
+    return (
+        _of_cost(released, spent, delta)
+        if math.isfinite(spent.epsilon(delta))
+        else _unbounded(released)
+    )
 
 
 def _of_cost(statement: Content, spent: Cost, delta: float) -> Content:
     """Return a statement with the figures of the privacy filter, at several δ from ``delta`` on."""
     epsilon = spent.epsilon(delta)
     pairs = [(spent.epsilon(d), d) for d in (delta, *(d for d in _DELTAS if d > delta))]
-    profile = [(0.0, min(_at_zero(e, d) for e, d in pairs)), *sorted(pair for pair in pairs if pair[0] > 0)]
+    profile = [
+        (0.0, min(_at_zero(e, d) for e, d in pairs)),
+        *sorted(pair for pair in pairs if pair[0] > 0),
+    ]
     rates = [attack["false_positive_rate"] for attack in statement.get("attacks", ())]
     return {
         **statement,
@@ -400,14 +459,21 @@ def _of_cost(statement: Content, spent: Cost, delta: float) -> Content:
         "profile": [{"epsilon": e, "delta": d} for e, d in profile],
         "groups": [],
         "attacks": [
-            {"false_positive_rate": rate, "true_positive_rate": true_positive_rate(profile, rate)} for rate in rates
+            {"false_positive_rate": rate, "true_positive_rate": true_positive_rate(profile, rate)}
+            for rate in rates
         ],
     }
 
 
 def _unbounded(statement: Content) -> Content:
     """A statement of which nothing is guaranteed any more."""
-    nothing: dict[str, Any] = {"epsilon": None, "delta": None, "profile": [], "groups": [], "attacks": []}
+    nothing: dict[str, Any] = {
+        "epsilon": None,
+        "delta": None,
+        "profile": [],
+        "groups": [],
+        "attacks": [],
+    }
     return {**statement, "private": False} | nothing
 
 

@@ -14,7 +14,16 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256
-from primorl.base.records import Hexadecimal, Line, Matching, Within, printable, read_record, record, to_json
+from primorl.base.records import (
+    Hexadecimal,
+    Line,
+    Matching,
+    Within,
+    printable,
+    read_record,
+    record,
+    to_json,
+)
 from primorl.evaluate.private.results import PrivateEvaluation
 from primorl.evaluate.recommendation import Recommendation
 from primorl.model import starts
@@ -64,12 +73,15 @@ class ChargeRecord:
     id: Annotated[Line, "Id of the charge."]
     stage: Annotated[Line, "Stage that was charged."]
     event: Annotated[dict[str, Any], "The accounted event."]
-    epsilon: Annotated[_Epsilon | None, "ε of this charge alone, by `accountant`; `null`: no guarantee."]
+    epsilon: Annotated[
+        _Epsilon | None, "ε of this charge alone, by `accountant`; `null`: no guarantee."
+    ]
     delta: Annotated[_Delta, "δ at which it is read."]
     state: Annotated[Literal["reserved", "committed", "aborted"], "All three count as spent."]
     day: Annotated[str, Matching(r"\d{4}-\d\d-\d\d"), "Day of the charge."]
     same_version: Annotated[
-        bool, "False: of another version of the data that shares a unit with this one, which is declared public."
+        bool,
+        "False: of another version of the data that shares a unit with this one, which is declared public.",
     ]
     unit: Annotated[Line, "What one unit of privacy was."]
     units_each: Annotated[
@@ -120,33 +132,53 @@ class Evaluation:
 
     dataset: Annotated[Line, "Name of the dataset."]
     env_id: Annotated[Line | None, "Gymnasium id; `null`: there is no simulator."]
-    return_mean: Annotated[float | None, "Mean return of this policy; `null`: nothing could be measured."]
+    return_mean: Annotated[
+        float | None, "Mean return of this policy; `null`: nothing could be measured."
+    ]
     return_ci95: Annotated[tuple[float, float] | None, "Its 95% interval."]
-    normalized_score: Annotated[float | None, "Score of the mean return; `null`: the dataset declares none."]
+    normalized_score: Annotated[
+        float | None, "Score of the mean return; `null`: the dataset declares none."
+    ]
     episodes: Annotated[_Count | None, "Episodes measured."]
     policy_sha256: Annotated[Hexadecimal, "SHA-256 of `policy/policy.safetensors`."]
     model_sha256: Annotated[Hexadecimal, "SHA-256 of `dynamics/model.safetensors`."]
-    model_value: Annotated[float | None, "Value in the released model, where nothing can be measured."] = None
-    model_value_range: Annotated[tuple[float, float] | None, "Least and greatest value over the members."] = None
+    model_value: Annotated[
+        float | None, "Value in the released model, where nothing can be measured."
+    ] = None
+    model_value_range: Annotated[
+        tuple[float, float] | None, "Least and greatest value over the members."
+    ] = None
     model_value_members: Annotated[_Count | None, "Members of the ensemble."] = None
     model_value_rollouts: Annotated[_Count | None, "Rollouts in each member."] = None
     model_value_horizon: Annotated[_Count | None, "Steps of a rollout."] = None
     model_value_note: Annotated[Line | None, "How far the value can be relied on."] = None
-    public_return_mean: Annotated[float | None, "Mean return of the public trajectories: of today's practice."] = None
+    public_return_mean: Annotated[
+        float | None, "Mean return of the public trajectories: of today's practice."
+    ] = None
     public_return_ci95: Annotated[tuple[float, float] | None, "Its 95% interval."] = None
     public_trajectories: Annotated[_Count | None, "Number of public trajectories."] = None
-    seeds: Annotated[tuple[int, ...] | None, "Seeds that were trained; this policy is the first one's."] = None
-    recommendation: Annotated[Recommendation | None, "What to do with it, where nothing could be measured."] = None
+    seeds: Annotated[
+        tuple[int, ...] | None, "Seeds that were trained; this policy is the first one's."
+    ] = None
+    recommendation: Annotated[
+        Recommendation | None, "What to do with it, where nothing could be measured."
+    ] = None
 
     def __post_init__(self) -> None:
         """Refuse a figure without how it was found, and a recommendation without a need for one."""
         if (self.recommendation is None) != (self.env_id is not None):
             raise ValueError("a recommendation beside an environment, or neither of the two")
         measured = (self.env_id, self.return_mean, self.return_ci95, self.episodes)
-        of_model = tuple(value for key, value in vars(self).items() if key.startswith("model_value"))
-        found, missing = (measured, of_model) if self.return_mean is not None else (of_model, measured[1:])
+        of_model = tuple(
+            value for key, value in vars(self).items() if key.startswith("model_value")
+        )
+        found, missing = (
+            (measured, of_model) if self.return_mean is not None else (of_model, measured[1:])
+        )
         if None in found or any(value is not None for value in missing):
-            raise ValueError("neither a measured return nor a value in the model, or only a part of one")
+            raise ValueError(
+                "neither a measured return nor a value in the model, or only a part of one"
+            )
         public = (self.public_return_mean, self.public_return_ci95, self.public_trajectories)
         if None in public and public != (None, None, None):
             raise ValueError("a part of what the public trajectories earn")
@@ -155,7 +187,11 @@ class Evaluation:
             (self.model_value_range, self.model_value),
             (self.public_return_ci95, self.public_return_mean),
         ):
-            if interval is not None and inside is not None and not interval[0] <= inside <= interval[1]:
+            if (
+                interval is not None
+                and inside is not None
+                and not interval[0] <= inside <= interval[1]
+            ):
                 raise ValueError("a mean that lies outside of its interval")
 
 
@@ -263,7 +299,9 @@ def read(folder: Path, name: str, kind: type[Content]) -> Content:
         raise PipelineError(f"{path}: not written as this project writes JSON; make it again")
     for key, event in _events(found):
         if not _is_accountable(event):
-            raise PipelineError(f"{path}: not as declared: {key} (not an event that this project accounts)")
+            raise PipelineError(
+                f"{path}: not as declared: {key} (not an event that this project accounts)"
+            )
     return found
 
 
@@ -292,14 +330,18 @@ def _is_accountable(content: dict[str, Any]) -> bool:
 
 def _is_bounded(event: dict[str, Any]) -> bool:
     inner = [event["event"]] if "event" in event else event.get("events", [])
-    bounded = event.get("count", 1) <= MOST_ROUNDS and event.get("noise_multiplier", 1) >= LEAST_NOISE
+    bounded = (
+        event.get("count", 1) <= MOST_ROUNDS and event.get("noise_multiplier", 1) >= LEAST_NOISE
+    )
     return bounded and all(_is_bounded(part) for part in inner)
 
 
 def manifest_of(folder: Path) -> Manifest:
     """The content of ``MANIFEST.json`` for the files that are in ``folder``."""
     names = sorted(set(_files(folder)) - {MANIFEST, SIGNATURE})
-    return Manifest(kind="primorl release", files={name: file_sha256(folder / name) for name in names})
+    return Manifest(
+        kind="primorl release", files={name: file_sha256(folder / name) for name in names}
+    )
 
 
 def is_bundle(folder: Path) -> bool:
@@ -326,9 +368,14 @@ def check_names_and_hashes(
         raise PipelineError(f"{folder}: not a folder; give the folder of a bundle")
     found, least = set(_files(folder)), needed | {MANIFEST}
     allowed = least | optional | {SIGNATURE}
-    for names, what in ((found - allowed, "does not belong in a bundle"), (least - found, "is missing")):
+    for names, what in (
+        (found - allowed, "does not belong in a bundle"),
+        (least - found, "is missing"),
+    ):
         if names:
-            raise PipelineError(f"{folder}: {printable(min(names))} {what}; allowed are {', '.join(sorted(allowed))}")
+            raise PipelineError(
+                f"{folder}: {printable(min(names))} {what}; allowed are {', '.join(sorted(allowed))}"
+            )
     for name in sorted(found):  # before anything is read
         size, largest = (folder / name).stat().st_size, _LARGEST.get(name, _LARGEST_TEXT)
         if size > largest:
@@ -347,15 +394,21 @@ def check_names_and_hashes(
         raise PipelineError(f"{folder / MANIFEST}: lists other files than a bundle has")
     for name in sorted(listed):
         if file_sha256(folder / name) != listed[name]:
-            raise PipelineError(f"{folder / name}: not the file that {MANIFEST} lists: damaged or exchanged on its way")
+            raise PipelineError(
+                f"{folder / name}: not the file that {MANIFEST} lists: damaged or exchanged on its way"
+            )
         if zipfile.is_zipfile(folder / name):
-            raise PipelineError(f"{folder / name}: is a ZIP archive, which a pickle may hide in; a bundle holds none")
+            raise PipelineError(
+                f"{folder / name}: is a ZIP archive, which a pickle may hide in; a bundle holds none"
+            )
     return frozenset(listed)
 
 
 def _is_signature(content: bytes) -> bool:
     """Tell whether these bytes have the size and form of an Ed25519 signature; its author is not checked."""
-    return len(content) == _SIGNATURE_BYTES and int.from_bytes(content[32:], "little") < _ED25519_ORDER
+    return (
+        len(content) == _SIGNATURE_BYTES and int.from_bytes(content[32:], "little") < _ED25519_ORDER
+    )
 
 
 def _files(folder: Path) -> Iterator[str]:
@@ -363,6 +416,8 @@ def _files(folder: Path) -> Iterator[str]:
     for path in folder.rglob("*"):
         name = path.relative_to(folder).as_posix()
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            raise PipelineError(f"{folder}: {printable(name)} is a link or a special file; a bundle holds plain files")
+            raise PipelineError(
+                f"{folder}: {printable(name)} is a link or a special file; a bundle holds plain files"
+            )
         if path.is_file() or name not in ("dynamics", "policy", "behaviour"):
             yield name

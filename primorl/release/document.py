@@ -21,14 +21,20 @@ from primorl.evaluate.wording import UNBELIEVED, discounted, gain, gain_note, pl
 from primorl.privacy.accounting.figures import posterior
 from primorl.privacy.accounting.rounding import at_least, at_most, percent_at_most
 
-_TAGS = "title|style|head|html|body|h1|h2|header|p|small|div|span|i|b|main|section|ul|li|table|tr|th|td"
+_TAGS = (
+    "title|style|head|html|body|h1|h2|header|p|small|div|span|i|b|main|section|ul|li|table|tr|th|td"
+)
 _POINT = r"\d+(?:\.\d)? \d+(?:\.\d)?"
 _HARMLESS = re.compile(
     rf"</?(?:{_TAGS})>|<header class=\"(?:sound|void)\">|<div class=\"bar\">|<i style=\"width:[\d.]+%\">"
     rf"|<svg viewBox=\"0 0 \d+ \d+\">|</svg>|<path class=\"(?:axes|guess|bound)\" d=\"M{_POINT}(?: L{_POINT})*\"/>"
     r"|<text(?: class=\"(?:end|middle)\")? x=\"\d+\" y=\"\d+\">|</text>"
 )
-_LEFT, _TOP, _SIDE = 44, 10, 240  # of the drawing's square; the template's axes stand on the same lines
+_LEFT, _TOP, _SIDE = (
+    44,
+    10,
+    240,
+)  # of the drawing's square; the template's axes stand on the same lines
 _MARKDOWN = re.compile(r"([\\`*_\[\]|~])|^(?=[#+-]|\d+[.)]\s)")
 _BAR = "\x1f"  # stands for a bar within a value
 _HEAD = """<!doctype html>
@@ -82,7 +88,9 @@ class Document:
 
     def html(self) -> str:
         """Write it as one self-contained page: no script, nothing fetched, fit for print and narrow screens."""
-        line = " L".join(f"{_LEFT + _SIDE * x:.1f} {_TOP + _SIDE * (1 - y):.1f}" for x, y in self.curve)
+        line = " L".join(
+            f"{_LEFT + _SIDE * x:.1f} {_TOP + _SIDE * (1 - y):.1f}" for x, y in self.curve
+        )
         return (
             _environment(autoescape=True)
             .get_template("card.html.j2")
@@ -129,7 +137,9 @@ def is_inert(card: str) -> bool:
     if card.startswith(_HEAD):
         return "<" not in _HARMLESS.sub("", card.removeprefix(_HEAD))
     # A bracket counts as escaped behind an odd number of backslashes; an address may become a link by itself.
-    linked = re.search(r"(?<!\\)(?:\\\\)*[\[\]]", card) or re.search(r"https?:|www\.", card, re.IGNORECASE)
+    linked = re.search(r"(?<!\\)(?:\\\\)*[\[\]]", card) or re.search(
+        r"https?:|www\.", card, re.IGNORECASE
+    )
     return "<" not in card and linked is None
 
 
@@ -160,7 +170,12 @@ def _words() -> Environment:
         "source": source,
         "discounted": discounted,
     }
-    made.globals |= {"posterior": posterior, "gain": gain, "gain_note": gain_note, "unbelieved": UNBELIEVED}
+    made.globals |= {
+        "posterior": posterior,
+        "gain": gain,
+        "gain_note": gain_note,
+        "unbelieved": UNBELIEVED,
+    }
     return made
 
 
@@ -185,4 +200,6 @@ def _plain(text: str) -> str:
 
 def _markdown(text: str) -> str:
     """Escape ``text`` as literal Markdown on one line, HTML included: Jinja has no such escaping."""
-    return _MARKDOWN.sub(lambda found: f"\\{found[1] or ''}", html.escape(" ".join(text.split()), quote=False))
+    return _MARKDOWN.sub(
+        lambda found: f"\\{found[1] or ''}", html.escape(" ".join(text.split()), quote=False)
+    )

@@ -25,10 +25,18 @@ from primorl.privacy.composition import joint_event
 from primorl.privacy.ledger.account import fixed_epsilon, seen, total_of
 from primorl.privacy.mechanism.queries import GaussianQuery, query_types
 from primorl.privacy.stated_figures import FILTER_ROUNDING, OURS, ROUNDING, agrees, misstated
-from primorl.privacy.statement import NOTHING_READ, Accountant, MechanismStatement, SpentOnDataset, Statement
+from primorl.privacy.statement import (
+    NOTHING_READ,
+    Accountant,
+    MechanismStatement,
+    SpentOnDataset,
+    Statement,
+)
 from primorl.release.contents import LEAST_NOISE, LEDGER, MOST_ROUNDS, LedgerStatement
 
-_LARGEST = 1e30  # float32 ends at 3.4e38; sums and squares of what a trained network holds stay far below
+_LARGEST = (
+    1e30  # float32 ends at 3.4e38; sums and squares of what a trained network holds stay far below
+)
 
 
 def check_model(path: Path, model: GaussianEnsemble) -> None:
@@ -39,7 +47,9 @@ def check_model(path: Path, model: GaussianEnsemble) -> None:
     """
     shape, scales, bounds = model.architecture, model.normaliser, model.bounds
     for number, weight in enumerate(model.weights):
-        _refuse_unless_finite(path, f"layers.{number // 2}.{('weight', 'bias')[number % 2]}", weight)
+        _refuse_unless_finite(
+            path, f"layers.{number // 2}.{('weight', 'bias')[number % 2]}", weight
+        )
     for part in (scales, bounds):
         for name, value in vars(part).items():
             if isinstance(value, Tensor):
@@ -48,15 +58,31 @@ def check_model(path: Path, model: GaussianEnsemble) -> None:
         _refuse_unless_positive(path, name, scale)
     config = path.with_name("config.json")
     for place, name, low, high, equal in (
-        (path, "observation", bounds.observation_low, bounds.observation_high, True),  # a constant column
+        (
+            path,
+            "observation",
+            bounds.observation_low,
+            bounds.observation_high,
+            True,
+        ),  # a constant column
         (path, "action", bounds.action_low, bounds.action_high, False),
         (config, "reward", torch.tensor(bounds.reward_low), torch.tensor(bounds.reward_high), True),
-        (config, "log_variance", torch.tensor(shape.log_variance_low), torch.tensor(shape.log_variance_high), False),
+        (
+            config,
+            "log_variance",
+            torch.tensor(shape.log_variance_low),
+            torch.tensor(shape.log_variance_high),
+            False,
+        ),
     ):
         if bool(((low > high) if equal else (low >= high)).any()):
             allowed = "at most" if equal else "below"
-            raise PipelineError(f"{place}: {name}_low: found a bound that is not {allowed} {name}_high: swapped?")
-    _refuse_large(config, "reward_low, reward_high", max(abs(bounds.reward_low), abs(bounds.reward_high)))
+            raise PipelineError(
+                f"{place}: {name}_low: found a bound that is not {allowed} {name}_high: swapped?"
+            )
+    _refuse_large(
+        config, "reward_low, reward_high", max(abs(bounds.reward_low), abs(bounds.reward_high))
+    )
     inputs = _farthest(
         torch.cat((bounds.observation_low, bounds.action_low)),
         torch.cat((bounds.observation_high, bounds.action_high)),
@@ -74,7 +100,9 @@ def check_model(path: Path, model: GaussianEnsemble) -> None:
     _refuse_large(path, "the predictions", float(predicted.max()))
 
 
-def check_policy(path: Path, policy: DeterministicPolicy, model: GaussianEnsemble, *, own_scales: bool) -> None:
+def check_policy(
+    path: Path, policy: DeterministicPolicy, model: GaussianEnsemble, *, own_scales: bool
+) -> None:
     """Check the numbers of a policy, and that its actions and scales are those of the model it was trained in.
 
     Args:
@@ -97,10 +125,16 @@ def check_policy(path: Path, policy: DeterministicPolicy, model: GaussianEnsembl
         ("action_high", policy.action_high, bounds.action_high),
     ):
         if not torch.equal(found, expected):
-            raise PipelineError(f"{path}: {name}: found other numbers than the model has: it is of another model")
+            raise PipelineError(
+                f"{path}: {name}: found other numbers than the model has: it is of another model"
+            )
     inputs = _farthest(bounds.observation_low, bounds.observation_high, mean, scale)
-    layers = [layer if number % 2 else layer.mT for number, layer in enumerate(policy.layers)]  # held as [out, in]
-    _refuse_large(path, "the outputs", float(_largest_output(layers, inputs.expand(1, 1, -1)).max()))
+    layers = [
+        layer if number % 2 else layer.mT for number, layer in enumerate(policy.layers)
+    ]  # held as [out, in]
+    _refuse_large(
+        path, "the outputs", float(_largest_output(layers, inputs.expand(1, 1, -1)).max())
+    )
 
 
 def _farthest(low: Tensor, high: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
@@ -125,12 +159,16 @@ def _largest_output(layers: Sequence[Tensor], inputs: Tensor) -> Tensor:
 
 def _refuse_unless_finite(path: Path, name: str, value: Tensor) -> None:
     if not bool(value.isfinite().all()):
-        raise PipelineError(f"{path}: {name}: found NaN or infinity, allowed are finite numbers; `dvc checkout` it")
+        raise PipelineError(
+            f"{path}: {name}: found NaN or infinity, allowed are finite numbers; `dvc checkout` it"
+        )
 
 
 def _refuse_unless_positive(path: Path, name: str, scale: Tensor) -> None:
     if bool((scale <= 0).any()):
-        raise PipelineError(f"{path}: {name}: found a scale that is not positive, allowed are numbers above 0")
+        raise PipelineError(
+            f"{path}: {name}: found a scale that is not positive, allowed are numbers above 0"
+        )
 
 
 def _refuse_large(path: Path, what: str, largest: float) -> None:
@@ -150,7 +188,9 @@ def check_statement(path: Path, statement: Statement) -> None:
     delta = given(path, "delta", statement.delta)
     largest = max(delta, spent(path, statement).delta)
     if statement.private and largest >= 1 / statement.units and not statement.void:
-        raise PipelineError(f"{path}: delta: {largest!r} is not below one over the units, and void does not say so")
+        raise PipelineError(
+            f"{path}: delta: {largest!r} is not below one over the units, and void does not say so"
+        )
     if statement.mechanisms:
         _check_mechanisms(path, statement, delta)
         return
@@ -165,8 +205,12 @@ def _check_mechanisms(path: Path, statement: Statement, delta: float) -> None:
         if statement.private:
             event, numbers = _accounted(path, part, statement, delta)
             if part.event != event_to_json(event):
-                raise PipelineError(f"{path}: mechanisms.{number}: event: not that of the mechanism that it describes")
-            _refuse_unless_equal(path, f"mechanisms.{number}: epsilon", part.epsilon, numbers["epsilon"], statement)
+                raise PipelineError(
+                    f"{path}: mechanisms.{number}: event: not that of the mechanism that it describes"
+                )
+            _refuse_unless_equal(
+                path, f"mechanisms.{number}: epsilon", part.epsilon, numbers["epsilon"], statement
+            )
     joint = joint_event([part.event for part in statement.mechanisms])
     if statement.event != event_to_json(joint):
         raise PipelineError(f"{path}: event: not that of the mechanisms in the same file together")
@@ -184,7 +228,9 @@ def _accounted(
         return dp_event.NoOpDpEvent(), {"epsilon": 0.0, "epsilon_rdp": 0.0}
     for place, query in enumerate(mechanism.queries):
         if query.what not in query_types():
-            raise PipelineError(f"{path}: not as declared: queries.{place}.what (no query of this project)")
+            raise PipelineError(
+                f"{path}: not as declared: queries.{place}.what (no query of this project)"
+            )
     multiplier = given(path, "noise_multiplier", mechanism.noise_multiplier)
     q = given(path, "sampling_probability", mechanism.sampling_probability)
     rounds = given(path, "rounds", mechanism.rounds)
@@ -198,18 +244,27 @@ def _accounted(
     if min(queries, default=LEAST_NOISE) < LEAST_NOISE:
         raise PipelineError(f"{path}: private: true, yet a query without noise (≥ {LEAST_NOISE:g})")
     for query in mechanism.queries:
-        alone = GaussianQuery(query.what, query.sensitivity, query.noise_multiplier).statement(delta)
-        _refuse_unless_equal(path, f"queries: {query.what}: epsilon", query.epsilon, alone.epsilon, by)
+        alone = GaussianQuery(query.what, query.sensitivity, query.noise_multiplier).statement(
+            delta
+        )
+        _refuse_unless_equal(
+            path, f"queries: {query.what}: epsilon", query.epsilon, alone.epsilon, by
+        )
     whole = accounting.Training(q, multiplier, rounds, queries)
     total = whole.spent(delta)
-    return whole.event, {"epsilon": finite(total.epsilon_pld), "epsilon_rdp": finite(total.epsilon_rdp)}
+    return whole.event, {
+        "epsilon": finite(total.epsilon_pld),
+        "epsilon_rdp": finite(total.epsilon_rdp),
+    }
 
 
 def _check_figures(path: Path, statement: Statement, numbers: dict[str, float | None]) -> None:
     for key, number in numbers.items():
         _refuse_unless_equal(path, key, getattr(statement, key), number, statement)
     if statement.private and (wrong := misstated(statement)) is not None:
-        raise PipelineError(f"{path}: {wrong}: not what the accountant makes of the event in the same file")
+        raise PipelineError(
+            f"{path}: {wrong}: not what the accountant makes of the event in the same file"
+        )
 
 
 def check_ledger(path: Path, ledger: LedgerStatement, of: Path, model: Statement) -> None:
@@ -224,7 +279,9 @@ def check_ledger(path: Path, ledger: LedgerStatement, of: Path, model: Statement
     _refuse_other_accountant(path, ledger.accountant)
     for key in ("dataset_fingerprint", "unit", "neighboring_relation"):
         if getattr(ledger, key) != getattr(model, key):
-            raise PipelineError(f"{path}: {key}: differs from {of.name}: the ledger speaks of other data")
+            raise PipelineError(
+                f"{path}: {key}: differs from {of.name}: the ledger speaks of other data"
+            )
     if ledger.charges != len(ledger.records):
         raise PipelineError(f"{path}: charges: not the number of records")
     for place, record in enumerate(ledger.records):
@@ -252,16 +309,26 @@ def check_payment(
     places = [place for place, record in enumerate(ledger.records) if record.id == paid.charge]
     own = ledger.records[places[0]] if len(places) == 1 else None
     if own is None or own.event != paid.event or own.state != "committed" or not own.same_version:
-        raise PipelineError(f"{of}: charge: found no committed charge with the id and event in {LEDGER}")
+        raise PipelineError(
+            f"{of}: charge: found no committed charge with the id and event in {LEDGER}"
+        )
     if not places[0] < account.charges <= ledger.charges:  # oldest first; its own among them
-        raise PipelineError(f"{of}: spent_on_dataset: charges: not a number of charges that {LEDGER} has")
+        raise PipelineError(
+            f"{of}: spent_on_dataset: charges: not a number of charges that {LEDGER} has"
+        )
     if account.delta != ledger.delta:
-        raise PipelineError(f"{of}: spent_on_dataset: delta: differs from {LEDGER}; run `dvc repro`")
+        raise PipelineError(
+            f"{of}: spent_on_dataset: delta: differs from {LEDGER}; run `dvc repro`"
+        )
     _check_account(of, "spent_on_dataset: ", account, _events(ledger)[: account.charges], statement)
 
 
 def _check_account(
-    path: Path, prefix: str, stated: LedgerStatement | SpentOnDataset, events: Sequence[dp_event.DpEvent], by: Any
+    path: Path,
+    prefix: str,
+    stated: LedgerStatement | SpentOnDataset,
+    events: Sequence[dp_event.DpEvent],
+    by: Any,
 ) -> None:
     """Check the totals of an account; that of the privacy filter is known up to the last step of its bisection."""
     for key, number in account_figures(events, stated.delta).items():
@@ -282,7 +349,9 @@ def _events(ledger: LedgerStatement) -> list[dp_event.DpEvent]:
 def given(path: Path, key: str, value: Value | None) -> Value:
     """Refuse null for a value of a statement that only a statement without a mechanism leaves out."""
     if value is None:
-        raise PipelineError(f"{path}: not as declared: {key} (null); the statement of a mechanism has it")
+        raise PipelineError(
+            f"{path}: not as declared: {key} (null); the statement of a mechanism has it"
+        )
     return value
 
 
@@ -293,17 +362,26 @@ def spent(path: Path, statement: Statement) -> SpentOnDataset:
 
 def _refuse_other_accountant(path: Path, found: Accountant) -> None:
     if found.name != OURS.name:
-        raise PipelineError(f"{path}: accountant: name: found {printable(found.name)}, allowed is {OURS.name}")
+        raise PipelineError(
+            f"{path}: accountant: name: found {printable(found.name)}, allowed is {OURS.name}"
+        )
 
 
 def _refuse_unless_equal(
-    path: Path, key: str, stated: float | None, accounted: float | None, by: Any, rounding: float = ROUNDING
+    path: Path,
+    key: str,
+    stated: float | None,
+    accounted: float | None,
+    by: Any,
+    rounding: float = ROUNDING,
 ) -> None:
     if agrees(stated, accounted, by.accountant, least=1e-12, rounding=rounding):
         return
     less = accounted is None or (stated is not None and stated < accounted)
     version = "" if by.accountant == OURS else f" by version {printable(by.accountant.version)}"
-    shown, allowed = ("infinite" if epsilon is None else repr(epsilon) for epsilon in (stated, accounted))
+    shown, allowed = (
+        "infinite" if epsilon is None else repr(epsilon) for epsilon in (stated, accounted)
+    )
     raise PipelineError(
         f"{path}: {key}: {'less' if less else 'more'} than the accountant makes of the events in the same bundle: "
         f"found {shown}{version}, allowed is {allowed}; make the bundle again"

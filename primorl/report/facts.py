@@ -162,7 +162,9 @@ class Facts:
     @property
     def void(self) -> tuple[str, ...]:
         """Reasons not to rely on the results that the page counts, or on a part of them."""
-        return tuple(dict.fromkeys((*self.statement.void, *self.summary["void"], *self.released["void"])))
+        return tuple(
+            dict.fromkeys((*self.statement.void, *self.summary["void"], *self.released["void"]))
+        )
 
     @property
     def sound(self) -> bool:
@@ -176,7 +178,11 @@ class Facts:
 
 
 def read_facts(
-    params: Params, *, spending: Spending | None = None, others: Sequence[Other] | None = None, mlflow: str = ""
+    params: Params,
+    *,
+    spending: Spending | None = None,
+    others: Sequence[Other] | None = None,
+    mlflow: str = "",
 ) -> Facts:
     """Read the run's files in the working directory.
 
@@ -205,7 +211,12 @@ def read_facts(
         to_json(answers) if answers.asked else None,
         training.delta or 0.0,
     )
-    parts = ["model", *([] if clone is None else ["clone"]), "policy", *(["answers"] if answers.asked else [])]
+    parts = [
+        "model",
+        *([] if clone is None else ["clone"]),
+        "policy",
+        *(["answers"] if answers.asked else []),
+    ]
     counted = f"this run's {', '.join(parts[:-1])} and {parts[-1]}"
     if spending is not None:
         own = [training, *([] if clone is None else [clone]), *answers.statements.values()]
@@ -229,13 +240,22 @@ def read_facts(
     if public.units == 0:
         return facts
     ensemble = GaussianEnsemble.load(MODEL, torch.device("cpu"))
-    names, (inputs, targets), starts = _names(ModelConfig.read(MODEL)), public.flat(), public.first_observations()
-    categories = [at for first, size in public.info.spaces.one_hot for at in range(first, first + size)]
+    names, (inputs, targets), starts = (
+        _names(ModelConfig.read(MODEL)),
+        public.flat(),
+        public.first_observations(),
+    )
+    categories = [
+        at for first, size in public.info.spaces.one_hot for at in range(first, first + size)
+    ]
     rollouts = None
     if found.variant != "mopo" and config.uncertainty is not None and config.penalty is not None:
         assert run.recorded is not None
         ended, longest = ensemble.with_ends(config.ends), int(run.recorded.length.max())
-        policy, steps = DeterministicPolicy.load(POLICY), min(found.model_value_horizon or longest, 200)
+        policy, steps = (
+            DeterministicPolicy.load(POLICY),
+            min(found.model_value_horizon or longest, 200),
+        )
         plain, penalised = (
             PessimisticModel(ended, uncertainty=config.uncertainty, penalty=penalty)
             for penalty in (0.0, config.penalty)
@@ -257,7 +277,9 @@ def _refuse_another_curve(summary: Summary, curve: Sequence[Epoch]) -> None:
     """Refuse a curve that does not end at the summary's value: `evaluate` writes both from one result."""
     measured = summary.return_mean is not None
     value, ends = (
-        (summary.return_mean, summary.return_ci95) if measured else (summary.model_value, summary.model_value_range)
+        (summary.return_mean, summary.return_ci95)
+        if measured
+        else (summary.model_value, summary.model_value_range)
     )
     last = curve[-1] if curve else None
     if last is None or (last.value, (last.low, last.high)) != (value, ends):
@@ -269,7 +291,10 @@ def _refuse_another_curve(summary: Summary, curve: Sequence[Epoch]) -> None:
 
 
 def _with_others(
-    released: Mapping[str, Any], own: Sequence[Statement], spending: Spending, others: Sequence[Other] | None
+    released: Mapping[str, Any],
+    own: Sequence[Statement],
+    spending: Spending,
+    others: Sequence[Other] | None,
 ) -> Mapping[str, Any]:
     """The guarantee of a page that also shows other results: of everything that was charged on the same units.
 
@@ -290,10 +315,15 @@ def _compared(others: Sequence[Other] | None) -> Sequence[Other]:
 
 
 def _names(model: ModelConfig) -> list[str]:
-    return [*(model.observation_names or (f"observation {i}" for i in range(model.observation_size))), "reward"]
+    return [
+        *(model.observation_names or (f"observation {i}" for i in range(model.observation_size))),
+        "reward",
+    ]
 
 
-def _errors(ensemble: GaussianEnsemble, inputs: Tensor, targets: Tensor, names: Sequence[str]) -> dict[str, float]:
+def _errors(
+    ensemble: GaussianEnsemble, inputs: Tensor, targets: Tensor, names: Sequence[str]
+) -> dict[str, float]:
     """Mean squared error of the members' mean prediction, in units of the target's variance."""
     stride = -(-len(inputs) // _MOST_ROWS)
     inputs, targets, S = inputs[::stride], targets[::stride], ensemble.architecture.observation_size
@@ -305,7 +335,9 @@ def _errors(ensemble: GaussianEnsemble, inputs: Tensor, targets: Tensor, names: 
     return dict(zip(names, error.tolist(), strict=True))
 
 
-def compared_actions(policy: DeterministicPolicy, inputs: Tensor, names: Sequence[str] | None) -> Actions | None:
+def compared_actions(
+    policy: DeterministicPolicy, inputs: Tensor, names: Sequence[str] | None
+) -> Actions | None:
     """Compare the actions of public rows, ``[R, S + A]`` in the log's units, with the policy's in the same states."""
     S = policy.observation_size
     low, width = policy.action_low, policy.action_high - policy.action_low
@@ -315,8 +347,12 @@ def compared_actions(policy: DeterministicPolicy, inputs: Tensor, names: Sequenc
     done = torch.cat([policy.act(rows[None, :, :S])[0] for rows in torch.split(inputs, _MOST_ROWS)])
     recorded, chosen = (inputs[:, S:] - low) / width, (done - low) / width
     if policy.discrete_actions:
-        return Actions(called, True, _rows_of(recorded.mean(0)[:, None]), _rows_of(chosen.mean(0)[:, None]))
-    return Actions(called, False, _levels(recorded), _levels(chosen), at_bound=(_ends(recorded), _ends(chosen)))
+        return Actions(
+            called, True, _rows_of(recorded.mean(0)[:, None]), _rows_of(chosen.mean(0)[:, None])
+        )
+    return Actions(
+        called, False, _levels(recorded), _levels(chosen), at_bound=(_ends(recorded), _ends(chosen))
+    )
 
 
 def _levels(values: Tensor) -> tuple[tuple[float, ...], ...]:
@@ -362,4 +398,6 @@ def _curve(path: Path) -> list[Epoch]:
         names = ("model_value" if kind == "model" else "return_mean", f"{kind}_low", f"{kind}_high")
         return [Epoch(int(row["epoch"]), *(float(row[name]) for name in names)) for row in rows]
     except (OSError, KeyError, TypeError, ValueError) as broken:
-        raise PipelineError(f"{path}: not a curve ({type(broken).__name__}); run `dvc repro evaluate`") from None
+        raise PipelineError(
+            f"{path}: not a curve ({type(broken).__name__}); run `dvc repro evaluate`"
+        ) from None

@@ -54,7 +54,14 @@ def page(facts: Facts) -> str:
         statement=facts.statement,
         training=facts.training,
         units=plural(facts.statement.unit),
-        verdict=guarantee({**summary, "epsilon": leading["epsilon"], "delta": leading["delta"], "void": facts.void}),
+        verdict=guarantee(
+            {
+                **summary,
+                "epsilon": leading["epsilon"],
+                "delta": leading["delta"],
+                "void": facts.void,
+            }
+        ),
         success=success(facts.released) if facts.sound else None,
         unprotected=unprotected(stated) if facts.statement.private else "",
         strengths=_strengths(facts, leading["epsilon"]),
@@ -63,13 +70,22 @@ def page(facts: Facts) -> str:
         gain=gain,
         gain_note=gain_note,
         gamma=discounted(facts.discount),
-        lengths_known=bool(stated.get("public_units")) or any(each.what == _LENGTHS for each in facts.training.queries),
-        checked=None if verdict is None else model_check(verdict, [each.what for each in facts.checks], trial=trial),
+        lengths_known=bool(stated.get("public_units"))
+        or any(each.what == _LENGTHS for each in facts.training.queries),
+        checked=None
+        if verdict is None
+        else model_check(verdict, [each.what for each in facts.checks], trial=trial),
         doubt=_DOUBT,
-        worst=max(errors, key=lambda name: math.inf if math.isnan(errors[name]) else errors[name], default=None),
+        worst=max(
+            errors,
+            key=lambda name: math.inf if math.isnan(errors[name]) else errors[name],
+            default=None,
+        ),
         meaning=meaning(facts.released, facts.counted),
         practice=practice(summary, facts.discount),
-        responsible=[(name, facts.declared.get(key, "not stated")) for key, name in DECLARED_TEXTS.items()],
+        responsible=[
+            (name, facts.declared.get(key, "not stated")) for key, name in DECLARED_TEXTS.items()
+        ],
         columns=columns(facts.policy),
         figures=drawn,
         specs=Markup(_script({name: figure.spec for name, figure in drawn.items()})),

@@ -27,15 +27,25 @@ class GymBatch:
         observation, action = env.observation_space, env.action_space
         self.discrete_actions = isinstance(action, Discrete)
         if not isinstance(observation, Box) or len(observation.shape) != 1:
-            raise PipelineError(f"environment {environment!r}: observations must be a flat box, found {observation}")
+            raise PipelineError(
+                f"environment {environment!r}: observations must be a flat box, found {observation}"
+            )
         if not isinstance(action, Box | Discrete):
-            raise PipelineError(f"environment {environment!r}: actions must be a box or discrete, found {action}")
+            raise PipelineError(
+                f"environment {environment!r}: actions must be a box or discrete, found {action}"
+            )
         self.observation_size = int(observation.shape[0])
         if isinstance(action, Discrete):
             self._start = int(action.start)
-            self.action_low, self.action_high = np.zeros(int(action.n), np.float32), np.ones(int(action.n), np.float32)
+            self.action_low, self.action_high = (
+                np.zeros(int(action.n), np.float32),
+                np.ones(int(action.n), np.float32),
+            )
         else:
-            self.action_low, self.action_high = action.low.astype(np.float32), action.high.astype(np.float32)
+            self.action_low, self.action_high = (
+                action.low.astype(np.float32),
+                action.high.astype(np.float32),
+            )
         self.step_limit = None if env.spec is None else env.spec.max_episode_steps
         env.close()
         self._envs: list[gymnasium.Env[Any, Any]] = []
@@ -60,9 +70,16 @@ class GymBatch:
             if not self._over[at]:
                 action = int(actions[at]) + self._start if self.discrete_actions else actions[at]
                 found = env.step(action)
-                self._latest[at], self._rewards[at], self._terminated[at], self._truncated[at] = found[:4]
+                self._latest[at], self._rewards[at], self._terminated[at], self._truncated[at] = (
+                    found[:4]
+                )
         self._over = self._terminated | self._truncated
-        return self._latest.copy(), self._rewards.copy(), self._terminated.copy(), self._truncated.copy()
+        return (
+            self._latest.copy(),
+            self._rewards.copy(),
+            self._terminated.copy(),
+            self._truncated.copy(),
+        )
 
     def restart(self, which: Flags) -> Floats:
         """See `EnvironmentBatch.restart`."""
@@ -78,7 +95,10 @@ class Pendulums(PendulumBatch):
     def __init__(self, num_envs: int):
         own = environments.make("Pendulum-v1")
         self.num_envs, self.envs = num_envs, [own]
-        self.single_observation_space, self.single_action_space = own.observation_space, own.action_space
+        self.single_observation_space, self.single_action_space = (
+            own.observation_space,
+            own.action_space,
+        )
 
     def reset(self, *, seed: Sequence[int | None]) -> tuple[Floats, dict[str, Any]]:  # type: ignore[override]
         """First observations ``[N, 3]``; each environment has a seed of its own."""
@@ -90,7 +110,9 @@ class Pendulums(PendulumBatch):
         return np.stack([generator.uniform(-widest, widest) for generator in self._generators], 1)
 
     def _square(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return np.array([each**2 for each in values])  # the power of one number rounds otherwise than an array's
+        return np.array(
+            [each**2 for each in values]
+        )  # the power of one number rounds otherwise than an array's
 
     def step(  # type: ignore[override]
         self, actions: npt.NDArray[Any]
@@ -104,7 +126,9 @@ class Pendulums(PendulumBatch):
         """Nothing is open."""
 
 
-def vector_env(environment: str, count: int, build: Callable[[], gymnasium.Env[Any, Any]]) -> SyncVectorEnv | Pendulums:
+def vector_env(
+    environment: str, count: int, build: Callable[[], gymnasium.Env[Any, Any]]
+) -> SyncVectorEnv | Pendulums:
     """Build ``count`` environments, each with Gymnasium's own numbers; one that ends begins again in the same step."""
     if environment == "Pendulum-v1":
         return Pendulums(count)

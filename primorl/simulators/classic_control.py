@@ -58,7 +58,9 @@ class CartPoleBatch(ClassicControl):
     _angle_limit, _position_limit = 12 * 2 * math.pi / 360, 2.4
 
     def _first_states(self) -> State:
-        return self._random.uniform(-0.05, 0.05, self._state.T.shape).T  # drawn environment by environment
+        return self._random.uniform(
+            -0.05, 0.05, self._state.T.shape
+        ).T  # drawn environment by environment
 
     def step(self, actions: npt.NDArray[Any]) -> tuple[Floats, Floats, Flags, Flags]:
         """See `EnvironmentBatch.step`."""
@@ -71,8 +73,12 @@ class CartPoleBatch(ClassicControl):
         turning = (self._gravity * sine - cosine * pushed) / resistance
         pushing = pushed - self._mass_pole * self._half_length * turning * cosine / total
         tau = self._tau
-        after = np.stack((x + tau * speed, speed + tau * pushing, angle + tau * turn, turn + tau * turning))
-        terminated = (np.abs(after[0]) > self._position_limit) | (np.abs(after[2]) > self._angle_limit)
+        after = np.stack(
+            (x + tau * speed, speed + tau * pushing, angle + tau * turn, turn + tau * turning)
+        )
+        terminated = (np.abs(after[0]) > self._position_limit) | (
+            np.abs(after[2]) > self._angle_limit
+        )
         after[:, terminated] = after[:, terminated].clip(-1e3, 1e3)
         seen, truncated = self._move_to(after)
         return seen, np.ones(len(actions), np.float32), terminated, truncated
@@ -106,7 +112,9 @@ class AcrobotBatch(ClassicControl):
 
     def _seen(self) -> Floats:
         angles, speeds = self._state[:2], self._state[2:]
-        seen = np.stack([np.cos(angles[0]), np.sin(angles[0]), np.cos(angles[1]), np.sin(angles[1]), *speeds], 1)
+        seen = np.stack(
+            [np.cos(angles[0]), np.sin(angles[0]), np.cos(angles[1]), np.sin(angles[1]), *speeds], 1
+        )
         return seen.astype(np.float32)
 
     def _derivatives(self, state: State, torque: State) -> State:

@@ -38,7 +38,9 @@ from primorl.simulators.environments import Flags, Floats, State, runge_kutta
 STEPS = 96
 MOST_RATE = 5.0
 """U/h."""
-ENVIRONMENTS: dict[bool, str] = {varied: f"{__name__}:primorl/Dosing-{int(varied)}-v0" for varied in (False, True)}
+ENVIRONMENTS: dict[bool, str] = {
+    varied: f"{__name__}:primorl/Dosing-{int(varied)}-v0" for varied in (False, True)
+}
 """Ids by whether patients and their meals differ."""
 
 _P1, _P2, _P3, _BASAL_INSULIN, _BASAL_GLUCOSE = 0.0, 0.025, 1.3e-5, 15.0, 81.0
@@ -113,7 +115,9 @@ class DosingBatch:
         glucose, action, insulin, skin, deep, stomach, gut = state
         return np.stack(
             [
-                -_P1 * (glucose - _BASAL_GLUCOSE) - action * glucose + gut / (_GUT_TIME * _GLUCOSE_VOLUME),
+                -_P1 * (glucose - _BASAL_GLUCOSE)
+                - action * glucose
+                + gut / (_GUT_TIME * _GLUCOSE_VOLUME),
                 -_P2 * action + self._sensitivity * (insulin - _BASAL_INSULIN),
                 deep / (_SKIN_TIME * _INSULIN_VOLUME) - _CLEARANCE * insulin,
                 rate - skin / _SKIN_TIME,
@@ -140,7 +144,9 @@ class DosingBatch:
         glucose, _, insulin, skin, deep, stomach, gut = self._state
         insulin_on_board, gut_content = (skin + deep) / 5000, (stomach + gut) / 50_000
         change, hour = (glucose - self._before) / 60, self._steps / (STEPS / 2) - 1
-        seen = np.stack([(glucose - 120) / 60, change, insulin / 30, insulin_on_board, gut_content, hour], 1)
+        seen = np.stack(
+            [(glucose - 120) / 60, change, insulin / 30, insulin_on_board, gut_content, hour], 1
+        )
         return seen.astype(np.float32).clip(self.observation_low, self.observation_high)
 
 
@@ -153,10 +159,14 @@ class Dosing(gymnasium.Env[Floats, Floats]):
 
     def __init__(self, varied: bool):
         self._batch = DosingBatch(varied)
-        self.observation_space = Box(DosingBatch.observation_low, DosingBatch.observation_high, dtype=np.float32)
+        self.observation_space = Box(
+            DosingBatch.observation_low, DosingBatch.observation_high, dtype=np.float32
+        )
         self.action_space = Box(DosingBatch.action_low, DosingBatch.action_high, dtype=np.float32)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Floats, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Floats, dict[str, Any]]:
         """Begin a day, drawn from a seed that Gymnasium's generator gives."""
         super().reset(seed=seed, options=options)
         return self._batch.reset(1, int(self.np_random.integers(2**63)))[0], {}
@@ -168,4 +178,9 @@ class Dosing(gymnasium.Env[Floats, Floats]):
 
 
 for _varied, _id in ENVIRONMENTS.items():
-    gymnasium.register(_id.partition(":")[2], f"{__name__}:Dosing", max_episode_steps=STEPS, kwargs={"varied": _varied})
+    gymnasium.register(
+        _id.partition(":")[2],
+        f"{__name__}:Dosing",
+        max_episode_steps=STEPS,
+        kwargs={"varied": _varied},
+    )

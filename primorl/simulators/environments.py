@@ -98,14 +98,19 @@ def make(environment: str, render_mode: str | None = None) -> gymnasium.Env[Any,
         env = gymnasium.make(environment, **drawn)
     except (gymnasium.error.Error, ImportError) as unknown:
         reason = " ".join(str(unknown).split())
-        if isinstance(unknown, gymnasium.error.DependencyNotInstalled) and "mujoco" in reason.lower():
+        if (
+            isinstance(unknown, gymnasium.error.DependencyNotInstalled)
+            and "mujoco" in reason.lower()
+        ):
             reason += "; here: `pip install primorl[mujoco]`"
         raise PipelineError(
             f"environment {environment!r}: Gymnasium cannot build it ({reason}); allowed is a registered id, "
             "or module:id to import the module that registers it"
         ) from None
     space = env.observation_space
-    flat = isinstance(space, Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating)
+    flat = (
+        isinstance(space, Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating)
+    )
     return env if flat else FlattenObservation(env)
 
 
@@ -118,7 +123,9 @@ def reset_states(environment: str, count: int, seed: int) -> Floats:
     envs = SyncVectorEnv([lambda: make(environment)] * _SIDE_BY_SIDE)
     try:
         rounds = -(-count // _SIDE_BY_SIDE)
-        observations = [envs.reset(seed=seed if number == 0 else None)[0] for number in range(rounds)]
+        observations = [
+            envs.reset(seed=seed if number == 0 else None)[0] for number in range(rounds)
+        ]
     finally:
         envs.close()
     return np.concatenate(observations).astype(np.float32)

@@ -61,11 +61,16 @@ class Tables:
         return np.searchsorted(self.first, uniform, side="right").astype(np.int16)
 
     def step(
-        self, states: npt.NDArray[np.int16], actions: npt.NDArray[Any], uniform: npt.NDArray[np.float64]
+        self,
+        states: npt.NDArray[np.int16],
+        actions: npt.NDArray[Any],
+        uniform: npt.NDArray[np.float64],
     ) -> npt.NDArray[np.int16]:
         """Draw the states after ``actions`` in ``states``, one for each number from [0, 1)."""
         rows = states.astype(np.int64) * self.actions + actions
-        after: npt.NDArray[np.int16] = self.successors[np.searchsorted(self.cumulated, rows + uniform, side="right")]
+        after: npt.NDArray[np.int16] = self.successors[
+            np.searchsorted(self.cumulated, rows + uniform, side="right")
+        ]
         return after
 
 
@@ -92,7 +97,9 @@ def tables() -> Tables:
     flat = transitions.reshape(states * actions, states)
     rows, successors = np.nonzero(flat)
     cumulated = rows + np.minimum(np.cumsum(flat, axis=1)[rows, successors], 1.0)
-    cumulated[np.flatnonzero(np.diff(rows, append=-1))] = np.arange(states * actions) + 1.0  # no gap by rounding
+    cumulated[np.flatnonzero(np.diff(rows, append=-1))] = (
+        np.arange(states * actions) + 1.0
+    )  # no gap by rounding
     condition = np.zeros((states, 3))
     condition[:DEATH, 0] = condition[DEATH, 1] = condition[SURVIVAL:, 2] = 1
     return Tables(
@@ -100,7 +107,10 @@ def tables() -> Tables:
         cumulated,
         successors.astype(np.int16),
         expert,
-        {"centres": np.hstack([centres, condition]).astype(np.float32), "one_hot": np.eye(states, dtype=np.float32)},
+        {
+            "centres": np.hstack([centres, condition]).astype(np.float32),
+            "one_hot": np.eye(states, dtype=np.float32),
+        },
     )
 
 
@@ -115,7 +125,9 @@ class ICUSepsis(gymnasium.Env[npt.NDArray[np.float32], np.int64]):
         self._tables = tables()
         self._seen = self._tables.observations[observation]
         self._state = np.zeros(1, dtype=np.int16)
-        self.observation_space = Box(self._seen.min(axis=0), self._seen.max(axis=0), dtype=np.float32)
+        self.observation_space = Box(
+            self._seen.min(axis=0), self._seen.max(axis=0), dtype=np.float32
+        )
         self.action_space = Discrete(self._tables.actions)
 
     def reset(
@@ -126,7 +138,9 @@ class ICUSepsis(gymnasium.Env[npt.NDArray[np.float32], np.int64]):
         self._state = self._tables.starts(self.np_random.random(1))
         return self._seen[self._state[0]].copy(), {}
 
-    def step(self, action: np.int64) -> tuple[npt.NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+    def step(
+        self, action: np.int64
+    ) -> tuple[npt.NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Four hours of treatment."""
         if ended(self._state)[0]:
             raise gymnasium.error.ResetNeeded("the episode has ended")
@@ -137,5 +151,8 @@ class ICUSepsis(gymnasium.Env[npt.NDArray[np.float32], np.int64]):
 
 for _observation, _id in ENVIRONMENTS.items():
     gymnasium.register(
-        _id.partition(":")[2], f"{__name__}:ICUSepsis", max_episode_steps=LIMIT, kwargs={"observation": _observation}
+        _id.partition(":")[2],
+        f"{__name__}:ICUSepsis",
+        max_episode_steps=LIMIT,
+        kwargs={"observation": _observation},
     )

@@ -57,7 +57,9 @@ class SweepFile(Block):
         keys = sorted(varied | given)
         for key, shared in itertools.product(keys, _SHARED):
             if f"{key}.".startswith(f"{shared}.") or f"{shared}.".startswith(f"{key}."):
-                raise ValueError(f"{key}: all trials share the project's {shared}; set it in params.yaml")
+                raise ValueError(
+                    f"{key}: all trials share the project's {shared}; set it in params.yaml"
+                )
         for key, other in itertools.combinations(keys, 2):
             if other.startswith(f"{key}."):
                 raise ValueError(f"{key}: found beside {other}, which is a part of it; keep one")
@@ -83,7 +85,9 @@ class Sweep:
 def read_sweep(path: Path) -> Sweep:
     """Read and check a sweep's file; one line names every wrong key."""
     if _NAME.fullmatch(path.stem) is None:
-        raise PipelineError(f"{path}: found {shown(path.stem)} as its name; allowed are letters, digits and ._-")
+        raise PipelineError(
+            f"{path}: found {shown(path.stem)} as its name; allowed are letters, digits and ._-"
+        )
     raw = read_yaml(path, "it says which runs a sweep consists of; docs/sweeps.md describes it")
     if not isinstance(raw, dict):
         raise PipelineError(f"{path}: a block of keys is needed")
@@ -102,7 +106,9 @@ def with_settings(raw: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[s
         block = content
         for part in path:
             if not isinstance(block.get(part), dict):
-                raise PipelineError(f"{key}: unknown key; allowed are those of params.yaml, written with dots")
+                raise PipelineError(
+                    f"{key}: unknown key; allowed are those of params.yaml, written with dots"
+                )
             block[part] = dict(block[part])
             block = block[part]
         block[last] = value
@@ -145,12 +151,16 @@ def expand(sweep: Sweep) -> list[Trial]:
     found: dict[str, Trial] = {}
     for values in itertools.product(*file.grid.values()):
         for case, own in cases.items():
-            trial = Trial({**file.settings, **own, **dict(zip(file.grid, values, strict=True))}, case)
+            trial = Trial(
+                {**file.settings, **own, **dict(zip(file.grid, values, strict=True))}, case
+            )
             if trial.name in found:
                 other = found[trial.name].case
                 where = f"cases {shown(other)} and {shown(case)}" if case != other else "grid"
                 said = trial.describe(sweep.keys)
-                raise PipelineError(f"{sweep.path}: {where}: the same settings twice, {said}; keep one")
+                raise PipelineError(
+                    f"{sweep.path}: {where}: the same settings twice, {said}; keep one"
+                )
             found[trial.name] = trial
     return list(found.values())
 

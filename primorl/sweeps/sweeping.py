@@ -69,9 +69,15 @@ def run_sweep(sweep: Sweep, *, workers: int | None) -> list[Row]:
     run, commit = _sweep_run(sweep.name, params), git_commit()
     file = sweep.path.name if sweep.path.is_absolute() else sweep.path
     command = f"primorl sweep {file}"
-    jobs = [Job(sweep.name, trial, threads, commit, command, _tags(run, sweep, trial)) for trial in missing]
+    jobs = [
+        Job(sweep.name, trial, threads, commit, command, _tags(run, sweep, trial))
+        for trial in missing
+    ]
     try:
-        with progress_bar(len(trials), sweep.name, "trial") as bar, closing(run_trials(iter(jobs), count)) as ended:
+        with (
+            progress_bar(len(trials), sweep.name, "trial") as bar,
+            closing(run_trials(iter(jobs), count)) as ended,
+        ):
             bar.initial = bar.n = len(rows)
             for trial, row in ended:
                 rows[trial.name] = row
@@ -87,7 +93,9 @@ def run_sweep(sweep: Sweep, *, workers: int | None) -> list[Row]:
         write_table(table, finished, changed)
         run.metric("finished", len(finished))
         run.artifact(table)
-        run.end("FINISHED" if len(finished) == len(trials) else "KILLED")  # the same command resumes it
+        run.end(
+            "FINISHED" if len(finished) == len(trials) else "KILLED"
+        )  # the same command resumes it
     if names := {key for name in kept for key in changed[name]}:
         print(
             f"warning: {table.parent.relative_to(home())}: some trials finished before these changed: "
@@ -116,7 +124,9 @@ def check_trials(sweep: Sweep, trials: list[Trial]) -> None:
     there = plain(params.partition)  # all trials share it
     for key, wanted in sweep.content.partition.items():
         if key not in there:
-            raise PipelineError(f"{sweep.path}: partition.{key}: unknown key; allowed are {', '.join(there)}")
+            raise PipelineError(
+                f"{sweep.path}: partition.{key}: unknown key; allowed are {', '.join(there)}"
+            )
         if there[key] != wanted:
             raise PipelineError(
                 f"{PARAMS}: partition.{key}: found {shown(there[key])}, and {sweep.path} is for {shown(wanted)}; set "
@@ -132,7 +142,9 @@ def check_fresh(params: Params) -> None:
     if not (home() / ".dvc").is_dir():
         return
     found = Manifest.load(MANIFEST).info.dataset
-    if params.dataset != found:  # DVC compares with the inputs of the dataset that params.yaml names
+    if (
+        params.dataset != found
+    ):  # DVC compares with the inputs of the dataset that params.yaml names
         raise PipelineError(
             f"{PARAMS}: dataset: found {params.dataset!r}, and {PARTITIONS} is of {found!r}; set dataset: {found}, so "
             "that changes of its data are noticed"
@@ -140,7 +152,9 @@ def check_fresh(params: Params) -> None:
     done = run_dvc(home(), "status", "--json", "--with-deps", "partition")
     if done.returncode != 0:
         said = (done.stderr.strip() or "no reason given").splitlines()[-1]
-        raise PipelineError(f"dvc status: {said}; a sweep needs to know whether {PARTITIONS} is up to date")
+        raise PipelineError(
+            f"dvc status: {said}; a sweep needs to know whether {PARTITIONS} is up to date"
+        )
     if changed := _changed_inputs(json.loads(done.stdout)):
         raise PipelineError(
             f"{PARTITIONS}: made before these changed: {', '.join(changed)}; run `dvc repro partition` first"
@@ -159,7 +173,11 @@ def _changed_inputs(status: dict[str, Any]) -> list[str]:
             elif not path.startswith(_CODE):
                 found[path] = how
     # What lies between the data and the partitions may be deleted to save room.
-    return [f"{name} ({how})" for name, how in sorted(found.items()) if not (name in outs and how in _GONE)]
+    return [
+        f"{name} ({how})"
+        for name, how in sorted(found.items())
+        if not (name in outs and how in _GONE)
+    ]
 
 
 def write_finished(path: Path, sweep: Sweep) -> int:
@@ -172,7 +190,9 @@ def write_finished(path: Path, sweep: Sweep) -> int:
 def check_table_name(path: Path) -> None:
     """Refuse the name of a table that ends in neither ``.csv`` nor ``.parquet``."""
     if path.suffix not in (".csv", ".parquet"):
-        raise PipelineError(f"{path}: found the ending {path.suffix!r}, allowed are .csv and .parquet")
+        raise PipelineError(
+            f"{path}: found the ending {path.suffix!r}, allowed are .csv and .parquet"
+        )
 
 
 def write_table(path: Path, rows: Sequence[Row], changed: Mapping[str, Sequence[str]]) -> None:
@@ -192,7 +212,10 @@ def write_table(path: Path, rows: Sequence[Row], changed: Mapping[str, Sequence[
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        pq.write_table(pa.table({name: _one_type([line.get(name) for line in lines]) for name in columns}), fresh)
+        pq.write_table(
+            pa.table({name: _one_type([line.get(name) for line in lines]) for name in columns}),
+            fresh,
+        )
 
 
 def _one_type(values: list[Any]) -> list[Any]:
@@ -202,7 +225,9 @@ def _one_type(values: list[Any]) -> list[Any]:
         return values
     if types == {int, float}:
         return [None if value is None else float(value) for value in values]
-    return [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]
+    return [
+        value if value is None or isinstance(value, str) else json.dumps(value) for value in values
+    ]
 
 
 def share_cores(workers: int | None, threads: int | None, trials: int) -> tuple[int, int]:
@@ -262,7 +287,9 @@ def _changes(sweep: Sweep, rows: Sequence[Row]) -> dict[str, list[str]]:
 
 def _sweep_run(name: str, params: Params) -> Log:
     """Open MLflow's run of a sweep in a project, which the runs of its trials are nested in."""
-    mark = hashlib.sha256("\0".join([socket.gethostname(), str(home()), name]).encode()).hexdigest()[:16]
+    mark = hashlib.sha256(
+        "\0".join([socket.gethostname(), str(home()), name]).encode()
+    ).hexdigest()[:16]
 
     def begin(client: "MlflowClient", experiment: str) -> str:
         known = client.search_runs([experiment], f"tags.`{_SWEEP_TAG}` = '{mark}'", max_results=1)

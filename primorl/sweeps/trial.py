@@ -27,7 +27,15 @@ import yaml
 
 from primorl.base import paths
 from primorl.base.errors import PipelineError
-from primorl.base.files import file_sha256, home, locked, read_json, replaced_file, waited_for, write_json
+from primorl.base.files import (
+    file_sha256,
+    home,
+    locked,
+    read_json,
+    replaced_file,
+    waited_for,
+    write_json,
+)
 from primorl.base.processes import environment, processor, when_parent_ends
 from primorl.base.records import read_record, record, write_record
 from primorl.base.reporting import INTERRUPTED
@@ -44,7 +52,9 @@ _PRIVACY = "privacy.json"
 _SPEED = ("compute", "ledger", "tracking")  # blocks of params.yaml on which no result depends
 _LAST_OF_DATA = "partition"
 _REPORT = "report"
-_stopped = threading.Event()  # an interrupt in the middle of an import may come out as another error
+_stopped = (
+    threading.Event()
+)  # an interrupt in the middle of an import may come out as another error
 
 
 @record
@@ -57,8 +67,13 @@ class Row:
     settings: Annotated[dict[str, Any], "Settings by dotted key of params.yaml."]
     status: Annotated[Status, "refused: the ledger would not grant it, and nothing was run."]
     error: Annotated[str | None, "Why it is not finished, in one line."]
-    summary: Annotated[dict[str, Any], "Content of metrics/summary.json; empty if it is not finished."]
-    curve: Annotated[list[float], "Mean return after each epoch; the value in the model where nothing can be measured."]
+    summary: Annotated[
+        dict[str, Any], "Content of metrics/summary.json; empty if it is not finished."
+    ]
+    curve: Annotated[
+        list[float],
+        "Mean return after each epoch; the value in the model where nothing can be measured.",
+    ]
     machine: Annotated[str, "Processor, cores, versions."]
     commit: Annotated[str | None, "Commit of the code."]
     command: Annotated[str, "What runs the sweep again."]
@@ -71,7 +86,9 @@ class Row:
 
     def first(self, *names: str) -> float | None:
         """Return the first of these figures that the summary has."""
-        return next((self.summary[name] for name in names if self.summary.get(name) is not None), None)
+        return next(
+            (self.summary[name] for name in names if self.summary.get(name) is not None), None
+        )
 
     def flat(self) -> dict[str, Any]:
         """Return scalars by column: the settings, then the summary; ranges become two columns."""
@@ -84,7 +101,11 @@ class Row:
                 found[key] = value.get("epsilon")  # of all charges when the trial ended
             elif key == "void" and isinstance(value, list):
                 found[key] = "; ".join(map(str, value)) or None
-            elif isinstance(value, list) and len(value) == 2 and all(isinstance(end, int | float) for end in value):
+            elif (
+                isinstance(value, list)
+                and len(value) == 2
+                and all(isinstance(end, int | float) for end in value)
+            ):
                 found[f"{key}_low"], found[f"{key}_high"] = value
             elif not isinstance(value, dict | list):
                 found[key] = value
@@ -201,7 +222,9 @@ class TrialFolder:
             shutil.rmtree(self.path, ignore_errors=True)
         self.path.mkdir(parents=True, exist_ok=True)
         with replaced_file(self.path / paths.PARAMS) as fresh:
-            fresh.write_text(yaml.safe_dump(raw, sort_keys=False, allow_unicode=True), encoding="utf-8")
+            fresh.write_text(
+                yaml.safe_dump(raw, sort_keys=False, allow_unicode=True), encoding="utf-8"
+            )
         shutil.copy(paths.PIPELINE, self.path / paths.PIPELINE)
         shutil.copytree(paths.DATASETS, self.path / paths.DATASETS, dirs_exist_ok=True)
         (self.path / paths.SECONDS).mkdir(parents=True, exist_ok=True)
@@ -217,7 +240,9 @@ class TrialFolder:
         Otherwise a model of the old people would be asked about the new ones.
         """
         if _digest_of_data() != self._made_by[str(paths.PARTITIONS)]:
-            raise PipelineError(f"{paths.PARTITIONS}: made anew while the trial ran; run the sweep again")
+            raise PipelineError(
+                f"{paths.PARTITIONS}: made anew while the trial ran; run the sweep again"
+            )
 
     def record_end(self, stage: str, seconds: float) -> None:
         """Record that a stage ran to its end."""
@@ -275,7 +300,9 @@ def write_row(job: Job, status: Status, error: str | None) -> Row:
     if status == "finished":
         summary = read_json(folder / paths.SUMMARY)
         with (folder / paths.CURVES).open(encoding="utf-8", newline="") as text:
-            curve = [float(line["return_mean"] or line["model_value"]) for line in csv.DictReader(text)]
+            curve = [
+                float(line["return_mean"] or line["model_value"]) for line in csv.DictReader(text)
+            ]
         policy = paths.MOPO if trial_params(job.trial).dynamics.variant == "mopo" else paths.POLICY
         shutil.copy(folder / policy / _PRIVACY, folder / _PRIVACY)
     row = Row(
@@ -387,7 +414,11 @@ def _raw(trial: Trial) -> dict[str, Any]:
 
 def _digests(raw: dict[str, Any]) -> dict[str, str]:
     """Digest the inputs of a trial's results: blocks of params.yaml, files of its dataset, the partitions."""
-    found = {key: _digest(json.dumps(value, sort_keys=True)) for key, value in raw.items() if key not in _SPEED}
+    found = {
+        key: _digest(json.dumps(value, sort_keys=True))
+        for key, value in raw.items()
+        if key not in _SPEED
+    }
     for name in ("defaults", raw.get("dataset")):
         file = paths.DATASETS / f"{name}.yaml"
         found[str(file)] = _digest(file.read_text(encoding="utf-8") if file.exists() else "")
@@ -407,10 +438,14 @@ def _split_pipeline() -> tuple[dict[str, Any], dict[str, Any]]:
     content = read_yaml(paths.PIPELINE, "it lists the stages")
     listed = content.get("stages") if isinstance(content, dict) else None
     if not isinstance(listed, dict) or _LAST_OF_DATA not in listed:
-        raise PipelineError(f"{paths.PIPELINE}: stages.{_LAST_OF_DATA}: missing; a sweep runs the stages after it")
+        raise PipelineError(
+            f"{paths.PIPELINE}: stages.{_LAST_OF_DATA}: missing; a sweep runs the stages after it"
+        )
     names = list(listed)
     end = names.index(_LAST_OF_DATA) + 1
-    return {name: listed[name] for name in names[:end]}, {name: listed[name] for name in names[end:]}
+    return {name: listed[name] for name in names[:end]}, {
+        name: listed[name] for name in names[end:]
+    }
 
 
 def _unlink_data(folder: Path) -> None:

@@ -26,9 +26,20 @@ if TYPE_CHECKING:
 PIPELINE_TAG, PROCESS_TAG = "primorl.pipeline", "primorl.process"
 RUN_TAGS = "PRIMORL_RUN_TAGS"  # environment variable: further tags of the pipeline's run, as JSON
 _READ_PRIVATE = {
-    *("collect", "ingest", "partition", "train_model", "clone_behaviour", "optimize_mopo", "evaluate_private", "online")
+    *(
+        "collect",
+        "ingest",
+        "partition",
+        "train_model",
+        "clone_behaviour",
+        "optimize_mopo",
+        "evaluate_private",
+        "online",
+    )
 }
-_PROCESS = Path("/proc/self/status")  # Linux; getrusage counts the parent's memory before the start, too
+_PROCESS = Path(
+    "/proc/self/status"
+)  # Linux; getrusage counts the parent's memory before the start, too
 _CLOCK_SLACK_MS = 5000  # two processes may compute the start of a third a little differently
 
 
@@ -126,7 +137,9 @@ def _pipeline_run(client: "MlflowClient", experiment: str, params: Params) -> tu
     experiment_name = os.environ.get("DVC_EXP_NAME", "")
     identity = [socket.gethostname(), str(process.pid), str(workspace()), experiment_name]
     pipeline = hashlib.sha256("\0".join(identity).encode()).hexdigest()[:16]
-    since = int(process.create_time() * 1000) - _CLOCK_SLACK_MS  # a process id may have been another's before
+    since = (
+        int(process.create_time() * 1000) - _CLOCK_SLACK_MS
+    )  # a process id may have been another's before
     known = client.search_runs(
         [experiment],
         f"tags.`{PIPELINE_TAG}` = '{pipeline}' and attributes.start_time >= {since}",
@@ -135,9 +148,18 @@ def _pipeline_run(client: "MlflowClient", experiment: str, params: Params) -> tu
     )
     if known:
         return str(known[0].info.run_id), False
-    tags = {PIPELINE_TAG: pipeline, "dataset": params.dataset, "variant": params.dynamics.variant, **git_tags()}
+    tags = {
+        PIPELINE_TAG: pipeline,
+        "dataset": params.dataset,
+        "variant": params.dynamics.variant,
+        **git_tags(),
+    }
     tags |= json.loads(os.environ.get(RUN_TAGS, "{}"))
-    tags |= {key: os.environ[key] for key in ("DVC_EXP_NAME", "DVC_EXP_BASELINE_REV") if os.environ.get(key)}
+    tags |= {
+        key: os.environ[key]
+        for key in ("DVC_EXP_NAME", "DVC_EXP_BASELINE_REV")
+        if os.environ.get(key)
+    }
     name = _name(params) + (f" ({experiment_name})" if experiment_name else "")
     return str(client.create_run(experiment, tags=tags, run_name=name).info.run_id), True
 
@@ -149,7 +171,9 @@ def _enclosing_process() -> psutil.Process:
         return own
     try:
         for parent in own.parents():
-            if any(Path(word).name in ("dvc", "dvc.exe") for word in parent.cmdline()[:3]):  # also `python -m dvc`
+            if any(
+                Path(word).name in ("dvc", "dvc.exe") for word in parent.cmdline()[:3]
+            ):  # also `python -m dvc`
                 return parent
     except psutil.Error:
         pass
@@ -189,7 +213,9 @@ class Usage:
         if Usage._has_read_private:
             return
         # The most that this program held since it was started, if the system says it
-        found = re.search(r"^VmHWM:\s+(\d+) kB$", _PROCESS.read_text() if _PROCESS.exists() else "", re.MULTILINE)
+        found = re.search(
+            r"^VmHWM:\s+(\d+) kB$", _PROCESS.read_text() if _PROCESS.exists() else "", re.MULTILINE
+        )
         if found is not None:
             run.metric("system/max_memory_mib", int(found[1]) / 2**10)
         torch = sys.modules.get("torch")  # a stage without it used no GPU

@@ -42,10 +42,17 @@ _MLFLOW = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",  # a stage has a bar of its own
 }
-_DATABASES = ("sqlite", "postgresql", "mysql", "mssql")  # that MLflow can use, before a driver such as `+psycopg2`
+_DATABASES = (
+    "sqlite",
+    "postgresql",
+    "mysql",
+    "mssql",
+)  # that MLflow can use, before a driver such as `+psycopg2`
 _SERVICES = ("databricks", "databricks-uc")  # named without a scheme
 _METRICS_PER_BATCH, _PARAMS_PER_BATCH = 1000, 100  # MLflow's limits
-_KIND = {"mlflow.experimentKind": "custom_model_development"}  # MLflow's UI then shows runs and models first
+_KIND = {
+    "mlflow.experimentKind": "custom_model_development"
+}  # MLflow's UI then shows runs and models first
 _DIGEST = 32  # characters of a dataset's digest; MLflow allows 36
 _CREDENTIALS = re.compile(r"(?<=://)\S*@")
 
@@ -87,7 +94,9 @@ class Log:
         from mlflow.entities import Param
 
         self.flush()
-        for part in _chunks([Param(key, text) for key, text in _flatten(values)], _PARAMS_PER_BATCH):
+        for part in _chunks(
+            [Param(key, text) for key, text in _flatten(values)], _PARAMS_PER_BATCH
+        ):
             self.send(methodcaller("log_batch", self.run_id, params=part))
 
     def metric(self, name: str, value: float, step: int | None = None) -> None:
@@ -115,7 +124,9 @@ class Log:
         from mlflow.entities import Dataset, DatasetInput, InputTag
 
         source = json.dumps({"fingerprint": fingerprint})
-        data = Dataset(name, fingerprint[:_DIGEST], "primorl", source, profile=json.dumps(dict(facts)))
+        data = Dataset(
+            name, fingerprint[:_DIGEST], "primorl", source, profile=json.dumps(dict(facts))
+        )
         given = DatasetInput(data, tags=[InputTag("mlflow.data.context", "training")])
         self.send(methodcaller("log_inputs", self.run_id, datasets=[given]))
 
@@ -162,7 +173,11 @@ def viewer(params: Params) -> str:
     uri = params.tracking.uri or "sqlite:///mlflow.db"
     if not uri.startswith("sqlite"):
         return ""
-    return "make ui" if Path("Makefile").exists() else f"mlflow ui --backend-store-uri {without_credentials(uri)}"
+    return (
+        "make ui"
+        if Path("Makefile").exists()
+        else f"mlflow ui --backend-store-uri {without_credentials(uri)}"
+    )
 
 
 def link(params: Params) -> str:
@@ -172,9 +187,15 @@ def link(params: Params) -> str:
     is no such run, or the store does not answer.
     """
     uri = store_uri(params)
-    server = without_credentials(uri) if uri.startswith(("http://", "https://")) else "http://127.0.0.1:5000"
+    server = (
+        without_credentials(uri)
+        if uri.startswith(("http://", "https://"))
+        else "http://127.0.0.1:5000"
+    )
     try:
-        run = max(results(params, most_epsilon=None, sweeps=False), key=lambda each: each.finished).run
+        run = max(
+            results(params, most_epsilon=None, sweeps=False), key=lambda each: each.finished
+        ).run
         with connected(uri) as client:
             experiment = client.get_run(run).info.experiment_id
     except (PipelineError, ValueError):  # ValueError: no results
@@ -189,13 +210,19 @@ def check_store(params: Params) -> str:
     uri = store_uri(params)
     name, kind = without_credentials(uri), uri.partition(":")[0]
     folder = kind == "file" or (":" not in uri and kind not in _SERVICES)
-    file = make_url(uri).database if kind.startswith("sqlite") else uri.removeprefix("file:").removeprefix("//")
+    file = (
+        make_url(uri).database
+        if kind.startswith("sqlite")
+        else uri.removeprefix("file:").removeprefix("//")
+    )
     if (folder or kind.startswith("sqlite")) and not Path(file or "").exists():
         return f"{name}: not there yet; the first run makes it"
     with _errors_named(uri):
         if kind.partition("+")[0] in _DATABASES:
             with create_engine(uri).connect() as connection:
-                connection.exec_driver_sql("PRAGMA schema_version" if kind.startswith("sqlite") else "SELECT 1")
+                connection.exec_driver_sql(
+                    "PRAGMA schema_version" if kind.startswith("sqlite") else "SELECT 1"
+                )
         elif not folder:  # a server, or a service that MLflow knows by name
             name = kind if kind in _SERVICES else name
             _connect(uri).search_experiments(max_results=1)
@@ -217,7 +244,9 @@ def open_store(params: Params, begin: "Callable[[MlflowClient, str], T]") -> tup
         try:
             with one_at_a_time():
                 client = _connect(uri)
-                begun = begin(client, _experiment(client, uri, params.tracking.experiment or params.dataset))
+                begun = begin(
+                    client, _experiment(client, uri, params.tracking.experiment or params.dataset)
+                )
         except _store_errors() as broken:
             if "Read timed out" not in str(broken):
                 raise
@@ -253,7 +282,9 @@ def without_credentials(uri: str) -> str:
     try:
         return urlsplit(uri).hostname or "it names"
     except ValueError:
-        raise PipelineError("tracking.uri: not a URI; allowed is an MLflow store's, or null") from None
+        raise PipelineError(
+            "tracking.uri: not a URI; allowed is an MLflow store's, or null"
+        ) from None
 
 
 def _connect(uri: str) -> "MlflowClient":
@@ -263,7 +294,9 @@ def _connect(uri: str) -> "MlflowClient":
     from mlflow.tracking import MlflowClient
 
     for noisy in ("alembic", "mlflow", "sqlalchemy", "urllib3"):
-        logging.getLogger(noisy).setLevel(logging.CRITICAL)  # they print tracebacks of errors that are handled here
+        logging.getLogger(noisy).setLevel(
+            logging.CRITICAL
+        )  # they print tracebacks of errors that are handled here
     return MlflowClient(tracking_uri=uri)
 
 
@@ -271,7 +304,12 @@ def _store_errors() -> tuple[type[Exception], ...]:
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
-    return MlflowException, SQLAlchemyError, OSError, ImportError  # ImportError: a database's driver is missing
+    return (
+        MlflowException,
+        SQLAlchemyError,
+        OSError,
+        ImportError,
+    )  # ImportError: a database's driver is missing
 
 
 @contextmanager
@@ -376,10 +414,14 @@ def results(params: Params, *, most_epsilon: float | None, sweeps: bool) -> list
     """
     uri, of = store_uri(params), (params.tracking.experiment or params.dataset, params.dataset)
     scheme, _, path = uri.partition(":///")
-    file = Path(unquote(path.partition("?")[0])) if scheme.startswith("sqlite") else None  # as SQLAlchemy reads it
+    file = (
+        Path(unquote(path.partition("?")[0])) if scheme.startswith("sqlite") else None
+    )  # as SQLAlchemy reads it
     if file is not None and not file.exists():
         if params.tracking.uri is not None:
-            raise PipelineError(f"tracking.uri: {file}: not there; correct it, or run `dvc repro`, which makes it")
+            raise PipelineError(
+                f"tracking.uri: {file}: not there; correct it, or run `dvc repro`, which makes it"
+            )
         raise PipelineError("mlflow.db: not there: nothing was run yet; run `dvc repro`")
     try:
         runs = _in_client(uri, *of) if file is None else _in_file(file, *of)
@@ -389,15 +431,24 @@ def results(params: Params, *, most_epsilon: float | None, sweeps: bool) -> list
     found = [_result(run) for run in finished if sweeps or "sweep" not in run.tags]
     if most_epsilon is not None:
         most_delta = params.privacy.budget.delta
-        found = [each for each in found if each.unit == params.chosen.unit and (each.delta or inf) <= most_delta]
-        found = [each for each in found if each.epsilon is not None and each.epsilon <= most_epsilon]
+        found = [
+            each
+            for each in found
+            if each.unit == params.chosen.unit and (each.delta or inf) <= most_delta
+        ]
+        found = [
+            each for each in found if each.epsilon is not None and each.epsilon <= most_epsilon
+        ]
     values: dict[str, list[str]] = {}
     for each in found:
         for key, value in each.settings.items():
             values.setdefault(key, []).append(value)
     # A fitted setting is logged by the run that fitted it, and not by those that restore what it paid for.
     differ = {key for key, said in values.items() if len(said) == len(found) and len(set(said)) > 1}
-    return [replace(each, settings={key: each.settings[key] for key in sorted(differ)}) for each in found]
+    return [
+        replace(each, settings={key: each.settings[key] for key in sorted(differ)})
+        for each in found
+    ]
 
 
 @dataclass(frozen=True)
@@ -417,12 +468,18 @@ def _in_client(uri: str, experiment: str, dataset: str) -> list[_Logged]:
     wanted = f"tags.dataset = '{dataset}'"
     with connected(uri) as client:
         found = client.get_experiment_by_name(experiment)
-        runs = [] if found is None else client.search_runs([found.experiment_id], wanted, max_results=_MOST_RUNS)
+        runs = (
+            []
+            if found is None
+            else client.search_runs([found.experiment_id], wanted, max_results=_MOST_RUNS)
+        )
     logged = []
     for each in runs:
         info, data = each.info, each.data
         start, end = info.start_time, info.end_time
-        logged.append(_Logged(info.run_id, info.run_name, start, end, data.metrics, data.params, data.tags))
+        logged.append(
+            _Logged(info.run_id, info.run_name, start, end, data.metrics, data.params, data.tags)
+        )
     return logged
 
 
@@ -436,7 +493,9 @@ def _in_file(file: Path, experiment: str, dataset: str) -> list[_Logged]:
     asked = experiment, dataset
     with closing(sqlite3.connect(f"file:{quote(str(file.resolve()))}?mode=ro", uri=True)) as store:
         store.execute("BEGIN")  # a stage may write meanwhile
-        rows = store.execute(f"SELECT run_uuid, name, start_time, end_time FROM runs WHERE {wanted}", asked)
+        rows = store.execute(
+            f"SELECT run_uuid, name, start_time, end_time FROM runs WHERE {wanted}", asked
+        )
         for run, name, start, end in rows:
             runs[run] = _Logged(run, name, start, end, {}, {}, {})
         of = f"run_uuid IN (SELECT run_uuid FROM runs WHERE {wanted})"
@@ -445,7 +504,9 @@ def _in_file(file: Path, experiment: str, dataset: str) -> list[_Logged]:
         ):
             runs[run].metrics[key] = nan if unknown else value
         for table in ("params", "tags"):
-            for run, key, value in store.execute(f"SELECT run_uuid, key, value FROM {table} WHERE {of}", asked):
+            for run, key, value in store.execute(
+                f"SELECT run_uuid, key, value FROM {table} WHERE {of}", asked
+            ):
                 getattr(runs[run], table)[key] = value
     return list(runs.values())
 

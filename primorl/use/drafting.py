@@ -18,7 +18,11 @@ from primorl.config.reading import shown
 from primorl.data.sources.tabular.columns import LogColumn
 
 FILL = "FILL IN"
-_NUMBERS = ("whole numbers", "numbers", "empty")  # types as `ingest` reads them: `true` in a CSV is none
+_NUMBERS = (
+    "whole numbers",
+    "numbers",
+    "empty",
+)  # types as `ingest` reads them: `true` in a CSV is none
 _BLOCKS = ("partition", "privacy", "dynamics", "behaviour", "policy", "evaluation")
 _TEMPLATE = """\
 # Drafted by `primorl init` from a log's columns: {listed}.
@@ -113,9 +117,13 @@ class Draft:
         """Write the file of a dataset of this name for a CSV in this form."""
         keys = ("unit", "trajectory", "step", "observation", "action", "reward")
         self.left = [
-            f"the column{'s' * (key in ('observation', 'action'))} of {key}" for key in keys if not getattr(self, key)
+            f"the column{'s' * (key in ('observation', 'action'))} of {key}"
+            for key in keys
+            if not getattr(self, key)
         ]
-        one_each = self.unit is not None and self.unit == self.trajectory  # every trajectory is a unit
+        one_each = (
+            self.unit is not None and self.unit == self.trajectory
+        )  # every trajectory is a unit
         observation: list[Any] = []
         dimensions: list[str] = []
         pairs: list[tuple[Any, Any]] = []
@@ -165,10 +173,14 @@ class Draft:
             self.left.append("horizon")
         if not one_each and self.per_person is None:
             self.left.append("trajectories_per_person")
-        written = {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}  # JSON is YAML
+        written = {
+            key: json.dumps(value, ensure_ascii=False) for key, value in values.items()
+        }  # JSON is YAML
         # Names alone: the types follow from the people's rows, and git keeps this file.
         listed = ", ".join(shown(column.name) for column in self.columns)
-        return _TEMPLATE.format(**written, listed=listed, dimensions=", ".join(map(shown, dimensions)) or "?")
+        return _TEMPLATE.format(
+            **written, listed=listed, dimensions=", ".join(map(shown, dimensions)) or "?"
+        )
 
     def _kind(self, column: str) -> str | None:
         return next((each.kind for each in self.columns if each.name == column), None)
@@ -195,20 +207,36 @@ class Draft:
             return {"column": self.action[0], "categories": self._categories(self.action[0])}
         low, high = zip(*map(self._bounds, self.action), strict=True)
         if len(self.action) == 1 and self._kind(self.action[0]) == "whole numbers" and FILL in low:
-            self.left[-1] += " (a quantity), or --categories: its levels, if the whole numbers are levels"
+            self.left[-1] += (
+                " (a quantity), or --categories: its levels, if the whole numbers are levels"
+            )
         return {"columns": self.action, "low": low, "high": high}
 
     @property
     def uncarried(self) -> list[str]:
         """Observed columns of numbers that have empty cells at the beginning of the log and are not carried."""
-        own = [each for each in self.columns if each.name in self.observation and each.name not in self.carry]
+        own = [
+            each
+            for each in self.columns
+            if each.name in self.observation and each.name not in self.carry
+        ]
         return [each.name for each in own if each.missing and not self._is_categorical(each.name)]
 
     def _listed(self) -> str:
         return ", ".join(f"{shown(column.name)} ({column.kind})" for column in self.columns)
 
     def __post_init__(self) -> None:
-        for flag in ("unit", "trajectory", "step", "reward", "observation", "action", "categories", "bounds", "carry"):
+        for flag in (
+            "unit",
+            "trajectory",
+            "step",
+            "reward",
+            "observation",
+            "action",
+            "categories",
+            "bounds",
+            "carry",
+        ):
             given = getattr(self, flag)
             for column in (given,) if isinstance(given, str) else given or ():
                 if self._kind(column) is None:
@@ -216,8 +244,14 @@ class Draft:
                         f"--{flag}: found {shown(column)}, which is no column; allowed are {self._listed()}"
                     )
         if self.reward is not None and (kind := self._kind(self.reward)) not in _NUMBERS:
-            remedy = "write it as 0 and 1" if kind == "truth values" else "name one of numbers, with decimal points"
-            raise PipelineError(f"--reward: found {shown(self.reward)}, a column of {kind}; {remedy}")
+            remedy = (
+                "write it as 0 and 1"
+                if kind == "truth values"
+                else "name one of numbers, with decimal points"
+            )
+            raise PipelineError(
+                f"--reward: found {shown(self.reward)}, a column of {kind}; {remedy}"
+            )
         if self.step is not None and (kind := self._kind(self.step)) not in (*_NUMBERS, "times"):
             raise PipelineError(
                 f"--step: found {shown(self.step)}, a column of {kind}; name a column of numbers or times; write dates "

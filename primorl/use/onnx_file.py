@@ -28,7 +28,9 @@ _MOST_TIES = 0.001
 """Share of observations whose two best discrete actions may be as good as each other, but for rounding."""
 
 
-def export(policy: Policy, statement: Statement, out: Path, recommendation: str | None = None) -> tuple[int, float]:
+def export(
+    policy: Policy, statement: Statement, out: Path, recommendation: str | None = None
+) -> tuple[int, float]:
     """Write ``policy`` to ``out``, after ONNX Runtime has run the file and its actions were compared.
 
     Args:
@@ -94,16 +96,25 @@ def graph(policy: Policy) -> "onnx.ModelProto":
     low, high = _float32_bounds(policy)
     above = node("GreaterOrEqual", [OBSERVATION, constant("lowest", low)], "above")
     below = node("LessOrEqual", [OBSERVATION, constant("highest", high)], "below")
-    parts = [node("Cast", [node("And", [above, below], "inside")], "inside_number", to=TensorProto.FLOAT)]
+    parts = [
+        node("Cast", [node("And", [above, below], "inside")], "inside_number", to=TensorProto.FLOAT)
+    ]
     if policy.categories:  # each is 0 or 1, and those of a column sum to 1
         member = np.zeros((policy.observation_size, len(policy.categories)), np.float32)
         for column, own in enumerate(policy.categories):
             member[own, column] = 1
-        given = node("Gather", [OBSERVATION, constant("of_categories", np.flatnonzero(member.any(1)))], "given", axis=1)
+        given = node(
+            "Gather",
+            [OBSERVATION, constant("of_categories", np.flatnonzero(member.any(1)))],
+            "given",
+            axis=1,
+        )
         binary = node("Equal", [given, node("Mul", [given, given], "squared")], "binary")
         chosen = node("MatMul", [OBSERVATION, constant("member", member)], "chosen")
         one = node("Equal", [chosen, constant("one_category", np.float32(1))], "single")
-        parts += [node("Cast", [each], f"{each}_number", to=TensorProto.FLOAT) for each in (binary, one)]
+        parts += [
+            node("Cast", [each], f"{each}_number", to=TensorProto.FLOAT) for each in (binary, one)
+        ]
     keep = not policy.discrete_actions
     fine = parts[0] if len(parts) == 1 else node("Concat", parts, "fine", axis=1)
     least = node("ReduceMin", [fine], "all_fine", axes=[1], keepdims=int(keep))
@@ -111,7 +122,9 @@ def graph(policy: Policy) -> "onnx.ModelProto":
 
     given, longest = OBSERVATION, policy.longest
     if np.isfinite(longest).any():  # a longer time counts as this
-        given = node("Min", [OBSERVATION, constant("longest", longest.astype(np.float32))], "counted")
+        given = node(
+            "Min", [OBSERVATION, constant("longest", longest.astype(np.float32))], "counted"
+        )
     centred = node("Sub", [given, constant("mean", policy.observation_mean)], "centred")
     hidden = node("Div", [centred, constant("scale", policy.observation_scale)], "standardised")
     layers = [layer[0] for layer in policy.layers]
@@ -125,18 +138,29 @@ def graph(policy: Policy) -> "onnx.ModelProto":
         node("Where", [answered, best, constant("none", np.int64(-1))], ACTION)
         output = helper.make_tensor_value_info(ACTION, TensorProto.INT64, ["n"])
     else:
-        one = node("Add", [node("Tanh", [hidden], "tanh"), constant("one", np.float32(1))], "shifted")
+        one = node(
+            "Add", [node("Tanh", [hidden], "tanh"), constant("one", np.float32(1))], "shifted"
+        )
         unit = node("Mul", [one, constant("half", np.float32(0.5))], "unit")
-        lowest, highest = constant("action_low", policy.action_low), constant("action_high", policy.action_high)
-        scaled = node("Mul", [unit, constant("width", policy.action_high - policy.action_low)], "scaled")
+        lowest, highest = (
+            constant("action_low", policy.action_low),
+            constant("action_high", policy.action_high),
+        )
+        scaled = node(
+            "Mul", [unit, constant("width", policy.action_high - policy.action_low)], "scaled"
+        )
         raised = node("Max", [node("Add", [scaled, lowest], "moved"), lowest], "at_least")
         held = node("Min", [raised, highest], "held")
         node("Where", [answered, held, constant("none", np.float32(np.nan))], ACTION)
         output = helper.make_tensor_value_info(ACTION, TensorProto.FLOAT, ["n", policy.action_size])
-    given = helper.make_tensor_value_info(OBSERVATION, TensorProto.FLOAT, ["n", policy.observation_size])
+    given = helper.make_tensor_value_info(
+        OBSERVATION, TensorProto.FLOAT, ["n", policy.observation_size]
+    )
     whole = helper.make_graph(nodes, "policy", [given], [output], constants)
     opset = [helper.make_opsetid("", OPSET)]
-    return helper.make_model(whole, opset_imports=opset, ir_version=_IR_VERSION, producer_name="primorl")
+    return helper.make_model(
+        whole, opset_imports=opset, ir_version=_IR_VERSION, producer_name="primorl"
+    )
 
 
 def _float32_bounds(policy: Policy) -> tuple[Array, Array]:
@@ -145,15 +169,29 @@ def _float32_bounds(policy: Policy) -> tuple[Array, Array]:
     low, high = (np.clip(side, -largest, largest) for side in policy.answerable_range)
     nearest_low, nearest_high = low.astype(np.float32), high.astype(np.float32)
     with np.errstate(over="ignore"):  # beyond the largest number, which is not taken
-        up, down = np.nextafter(nearest_low, np.float32(np.inf)), np.nextafter(nearest_high, np.float32(-np.inf))
-    return np.where(nearest_low < low, up, nearest_low), np.where(nearest_high > high, down, nearest_high)
+        up, down = (
+            np.nextafter(nearest_low, np.float32(np.inf)),
+            np.nextafter(nearest_high, np.float32(-np.inf)),
+        )
+    return np.where(nearest_low < low, up, nearest_low), np.where(
+        nearest_high > high, down, nearest_high
+    )
 
 
 def _metadata(policy: Policy, statement: Statement) -> dict[str, str]:
-    stated = {key: json.dumps(getattr(statement, key)) for key in ("private", "epsilon", "delta", "void")}
+    stated = {
+        key: json.dumps(getattr(statement, key)) for key in ("private", "epsilon", "delta", "void")
+    }
     texts = {"unit": statement.unit, "dataset_fingerprint": statement.dataset_fingerprint}
-    names = {key: json.dumps(list(getattr(policy, key))) for key in ("observation_names", "action_names")}
-    return stated | texts | names | {"privacy_statement": json.dumps(statement.to_json(), allow_nan=False)}
+    names = {
+        key: json.dumps(list(getattr(policy, key))) for key in ("observation_names", "action_names")
+    }
+    return (
+        stated
+        | texts
+        | names
+        | {"privacy_statement": json.dumps(statement.to_json(), allow_nan=False)}
+    )
 
 
 def _probes(policy: Policy) -> Array:
@@ -163,7 +201,9 @@ def _probes(policy: Policy) -> Array:
     mean, scale = policy.observation_mean, policy.observation_scale
     rows = (mean + 2 * scale * generator.standard_normal((_CHECKED_ROWS, S))).astype(np.float32)
     if policy.observation_range is not None:
-        rows[::2] = generator.uniform(low, np.minimum(high, 2 * policy.longest), (len(rows[::2]), S))
+        rows[::2] = generator.uniform(
+            low, np.minimum(high, 2 * policy.longest), (len(rows[::2]), S)
+        )
         rows = np.clip(rows, low, high)
         rows[0], rows[1] = low, high
         with np.errstate(over="ignore"):  # beyond the largest number

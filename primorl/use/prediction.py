@@ -72,9 +72,13 @@ class Table:
         self.path, self.delimiter, self.unit = path, ",", "row"
         self._parquet: pq.ParquetFile | None = None
         if path.suffix == ".parquet":
-            with _readable(f"{path}: not readable as Parquet: truncated, corrupt or empty; repair it"):
+            with _readable(
+                f"{path}: not readable as Parquet: truncated, corrupt or empty; repair it"
+            ):
                 # Without `pre_buffer` and threads Arrow holds what it decodes, and not all row groups of the file.
-                self._parquet = pq.ParquetFile(path, pre_buffer=False, buffer_size=_PARQUET_BUFFER_BYTES)
+                self._parquet = pq.ParquetFile(
+                    path, pre_buffer=False, buffer_size=_PARQUET_BUFFER_BYTES
+                )
                 self.total: int = self._parquet.metadata.num_rows
                 schema = self._parquet.schema_arrow
         else:
@@ -86,7 +90,9 @@ class Table:
             with self._csv(None) as (_, reader):
                 schema = reader.schema
         self.names: list[str] = schema.names
-        decoded = (kind.value_type if pa.types.is_dictionary(kind) else kind for kind in schema.types)
+        decoded = (
+            kind.value_type if pa.types.is_dictionary(kind) else kind for kind in schema.types
+        )
         self.types: dict[str, pa.DataType] = dict(zip(self.names, decoded, strict=True))
         if self._parquet is None:
             self.types = dict.fromkeys(self.names, pa.string())
@@ -103,13 +109,19 @@ class Table:
                 for block in reader:  # of short rows it has many
                     for first in range(0, block.num_rows, _ROWS_PER_BATCH):
                         batch, now = block.slice(first, _ROWS_PER_BATCH), file.tell()
-                        yield {column: batch.column(column) for column in columns}, batch.num_rows, now - done
+                        yield (
+                            {column: batch.column(column) for column in columns},
+                            batch.num_rows,
+                            now - done,
+                        )
                         done = now
             return
         width = sum(getattr(self.types[column], "list_size", 1) for column in columns)
         rows = min(_ROWS_PER_BATCH, max(1, _CELLS_PER_BATCH // max(1, width)))
         vectors = any(pa.types.is_fixed_size_list(self.types[column]) for column in columns)
-        why = "truncated, corrupt, or a vector is missing" if vectors else "truncated or corrupt"  # Arrow reads no such
+        why = (
+            "truncated, corrupt, or a vector is missing" if vectors else "truncated or corrupt"
+        )  # Arrow reads no such
         says = [f"{self.path}: {why} after row 0; repair it"]
         with _readable(says):
             for batch in self._parquet.iter_batches(rows, columns=columns, use_threads=False):
@@ -123,7 +135,9 @@ class Table:
 
     @contextmanager
     def _csv(self, columns: list[str] | None) -> Iterator[tuple[Any, pacsv.CSVStreamingReader]]:
-        says = [f"{self.path}: not readable as CSV in UTF-8 with a header: truncated, corrupt or empty; repair it"]
+        says = [
+            f"{self.path}: not readable as CSV in UTF-8 with a header: truncated, corrupt or empty; repair it"
+        ]
 
         def refuse(row: Any) -> str:
             says.append(
@@ -132,15 +146,23 @@ class Table:
             )
             return "error"
 
-        reading = pacsv.ReadOptions(block_size=_CSV_BLOCK_BYTES, use_threads=False)  # or rows would have no number
+        reading = pacsv.ReadOptions(
+            block_size=_CSV_BLOCK_BYTES, use_threads=False
+        )  # or rows would have no number
         parsing = pacsv.ParseOptions(
             delimiter=self.delimiter,
             newlines_in_values=True,
             ignore_empty_lines=self._several,  # of one column, an empty line is a row without a value
             invalid_row_handler=refuse,
         )
-        texts = pacsv.ConvertOptions(include_columns=columns, column_types=dict.fromkeys(columns or (), pa.string()))
-        with self.path.open("rb") as file, _readable(says), pacsv.open_csv(file, reading, parsing, texts) as reader:
+        texts = pacsv.ConvertOptions(
+            include_columns=columns, column_types=dict.fromkeys(columns or (), pa.string())
+        )
+        with (
+            self.path.open("rb") as file,
+            _readable(says),
+            pacsv.open_csv(file, reading, parsing, texts) as reader,
+        ):
             yield file, reader
 
 
@@ -206,7 +228,11 @@ class ObservationTable:
                 "every column that the policy was trained on and that a flag names, under the same names (a CSV's "
                 f"first line names them, separated by ',', ';', '|' or tabs); rename or add them{self._hint(missing)}"
             )
-        own = [_VECTOR] if self._vector else [column for column, _ in self._dimensions if column != computed]
+        own = (
+            [_VECTOR]
+            if self._vector
+            else [column for column, _ in self._dimensions if column != computed]
+        )
         self._columns = list(dict.fromkeys((*own, *self.keep)))
         twice = [column for column in self._columns if self.table.names.count(column) > 1]
         if twice:
@@ -214,7 +240,9 @@ class ObservationTable:
                 f"{path}: column {', '.join(map(repr, twice))} is there twice; allowed is once; drop or rename one"
             )
         for column, category in self._dimensions:
-            if column != computed and not _fits(found := self.table.types[column], number=category is None):
+            if column != computed and not _fits(
+                found := self.table.types[column], number=category is None
+            ):
                 allowed = "numbers" if category is None else "text, whole numbers or truth values"
                 raise PipelineError(f"{path}: column {column!r}: found {found}; allowed: {allowed}")
         if self._vector:
@@ -238,11 +266,15 @@ class ObservationTable:
         before, times = 0, np.empty(0)
         if self._elapsed is not None and self._by is not None:
             form = CsvFormat(delimiter=self.table.delimiter, decimal_point=self._decimal_point)
-            times = elapsed_in(self.table.path, form, self._by, self._elapsed.unit, self._elapsed.most)
+            times = elapsed_in(
+                self.table.path, form, self._by, self._elapsed.unit, self._elapsed.most
+            )
         for columns, rows, done in self.table.batches(self._columns):
             if self._elapsed is not None and self._by is not None:
                 columns[self._elapsed.name] = pa.array(times[before : before + rows])
-            observations = _vectors(columns[_VECTOR]) if self._vector else self._matrix(columns, rows, before)
+            observations = (
+                _vectors(columns[_VECTOR]) if self._vector else self._matrix(columns, rows, before)
+            )
             yield observations, [columns[column] for column in self.keep], done
             before += rows
 
@@ -259,7 +291,11 @@ class ObservationTable:
         groups = [name.partition("=")[0] for name in names]
         missing = []
         for name, group in zip(names, groups, strict=True):
-            places = [index for index, letter in enumerate(name) if letter == "=" and name[:index] in there]
+            places = [
+                index
+                for index, letter in enumerate(name)
+                if letter == "=" and name[:index] in there
+            ]
             found: list[tuple[str, str | None]] = [(name, None)] if name in there else []
             found += [(name[:index], name[index + 1 :]) for index in places]
             if len(found) > 1:
@@ -313,7 +349,9 @@ def _numbers(array: pa.Array, decimal_point: DecimalPoint = ".") -> Matrix:
     if _is_text(array.type):
         text = pc.utf8_trim_whitespace(array)
         fits = pc.match_substring_regex(text, _NUMBERS[decimal_point])
-        array = pc.if_else(fits, pc.replace_substring(text, decimal_point, "."), pa.scalar(None, array.type))
+        array = pc.if_else(
+            fits, pc.replace_substring(text, decimal_point, "."), pa.scalar(None, array.type)
+        )
     numbers: Matrix = array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     return numbers
 
@@ -333,7 +371,12 @@ def _fits(kind: pa.DataType, *, number: bool) -> bool:
     """Whether a column's values can be numbers, or else categories."""
     if number and (pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
         return True
-    return bool(pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind) or _is_text(kind))
+    return bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_null(kind)
+        or _is_text(kind)
+    )
 
 
 def predict(
@@ -368,9 +411,13 @@ def predict(
     """
     for path, option in ((observations, "--observations"), (out, "--out")):
         if path.suffix not in (".parquet", ".csv"):
-            raise PipelineError(f"{option}: found {str(path)!r}; allowed is a name that ends in .parquet or .csv")
+            raise PipelineError(
+                f"{option}: found {str(path)!r}; allowed is a name that ends in .parquet or .csv"
+            )
     if out.resolve() == observations.resolve():
-        raise PipelineError(f"--out: found the file of --observations, {str(out)!r}; allowed is another one")
+        raise PipelineError(
+            f"--out: found the file of --observations, {str(out)!r}; allowed is another one"
+        )
     if by is not None and policy.elapsed is None:
         raise PipelineError(
             "--trajectory, --step: found a policy that does not observe the time since the row before; leave them out "
@@ -392,7 +439,9 @@ def predict(
     with (
         replaced_file(out) as fresh,
         progress_bar(table.table.total, "predict", table.table.unit) as bar,
-        (pq.ParquetWriter if out.suffix == ".parquet" else pacsv.CSVWriter)(str(fresh), schema) as writer,
+        (pq.ParquetWriter if out.suffix == ".parquet" else pacsv.CSVWriter)(
+            str(fresh), schema
+        ) as writer,
     ):
         for values, kept, done in table.batches():
             actions, abstained = policy.act_or_abstain(values)
@@ -402,10 +451,14 @@ def predict(
                 if policy.action_names:
                     columns.append(pa.array(policy.action_names).take(columns[-1]))
             else:
-                columns += [pa.array(np.ascontiguousarray(column), mask=abstained) for column in actions.T]
+                columns += [
+                    pa.array(np.ascontiguousarray(column), mask=abstained) for column in actions.T
+                ]
             said = policy.reasons(values) if abstained.any() else [""] * len(values)
             reasons = pa.array(said, pa.string(), mask=~abstained)
-            writer.write_table(pa.Table.from_arrays([*columns, pa.array(abstained), reasons], schema=schema))
+            writer.write_table(
+                pa.Table.from_arrays([*columns, pa.array(abstained), reasons], schema=schema)
+            )
             rows, abstentions = rows + len(abstained), abstentions + int(abstained.sum())
             bar.update(done)
     return rows, abstentions
@@ -421,7 +474,10 @@ def _schema(table: ObservationTable, policy: Policy, *, text: bool) -> pa.Schema
         )
     fields = [(name, pa.string() if text else kind) for name, kind in kept]
     if policy.discrete_actions:
-        fields += [("action", pa.int64()), *([("action_name", pa.string())] if policy.action_names else [])]
+        fields += [
+            ("action", pa.int64()),
+            *([("action_name", pa.string())] if policy.action_names else []),
+        ]
     else:
         named = policy.action_names or [f"action_{index}" for index in range(policy.action_size)]
         fields += [(name, pa.float32()) for name in named]

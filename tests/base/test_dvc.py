@@ -78,7 +78,11 @@ def test_a_project_is_asked_and_restored(project: Path, monkeypatch: pytest.Monk
     assert changed_stages() == {"make"}
     lock = Path(".dvc/tmp/rwlock")
     before = lock.read_text()
-    lock.write_text(json.dumps({"write": {str(project / "made/single"): {"pid": os.getpid(), "cmd": "dvc repro"}}}))
+    lock.write_text(
+        json.dumps(
+            {"write": {str(project / "made/single"): {"pid": os.getpid(), "cmd": "dvc repro"}}}
+        )
+    )
     with pytest.raises(PipelineError, match="`dvc status` fails: a run of DVC is under way"):
         changed_stages()
     lock.write_text(before)
@@ -94,8 +98,15 @@ def test_a_project_is_asked_and_restored(project: Path, monkeypatch: pytest.Monk
     assert repro("one") == (True, False), "a swap back computes nothing"
     assert made() == one
 
-    monkeypatch.setattr(dvc, "_cache", lambda: project / ".dvc/cache")  # to ask DVC takes a second each time
-    assert (missing_outputs(), hint(), restore_outputs("make"), restore_outputs("other")) == ([], None, [], [])
+    monkeypatch.setattr(
+        dvc, "_cache", lambda: project / ".dvc/cache"
+    )  # to ask DVC takes a second each time
+    assert (missing_outputs(), hint(), restore_outputs("make"), restore_outputs("other")) == (
+        [],
+        None,
+        [],
+        [],
+    )
     shutil.rmtree("made/folder")
     Path("made/single").write_text("edited")
     assert missing_outputs() == ["made/folder"]
@@ -115,7 +126,9 @@ def test_a_project_is_asked_and_restored(project: Path, monkeypatch: pytest.Monk
         changed_stages()
     for lock in ("", "stages: 3", "stages: {make: 3}", "[", "stages: {make: {outs: [3]}}"):
         Path("dvc.lock").write_text(lock)
-        assert (missing_outputs(), hint(), restore_outputs("make")) == ([], None, []), "DVC reports it"
+        assert (missing_outputs(), hint(), restore_outputs("make")) == ([], None, []), (
+            "DVC reports it"
+        )
         assert (changed_params(), remade_inputs()) == ([], [])
 
 
@@ -133,7 +146,11 @@ def test_params_that_differ_are_listed_and_no_others() -> None:
     for before, now, found in (
         ("{a.b: [1e-05], c: .nan}", "a: {b: [0.00001]}\nc: .nan", []),
         ("{a: {lab.value: 1, 2: x}}", "a: {lab.value: 1, 2: x}", []),
-        ("{a: {lab.value: 1, 2: x}}", "a: {lab.value: 3, 2: x, c: 4}", ["a.lab.value: 1 → 3", "a.c: null → 4"]),
+        (
+            "{a: {lab.value: 1, 2: x}}",
+            "a: {lab.value: 3, 2: x, c: 4}",
+            ["a.lab.value: 1 → 3", "a.c: null → 4"],
+        ),
         ("{a: true}", "a: 1", ["a: true → 1"]),
         ("{a: 1}", "a: 2020-01-01", ['a: 1 → "2020-01-01"']),
         ("{a: 1}", "a: &b [*b]", []),

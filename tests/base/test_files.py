@@ -15,7 +15,13 @@ import pytest
 
 from primorl.base import files, paths
 from primorl.base.errors import PipelineError
-from primorl.base.files import check_writable, locked, replaced_directory, replaced_file, sweep_leftovers
+from primorl.base.files import (
+    check_writable,
+    locked,
+    replaced_directory,
+    replaced_file,
+    sweep_leftovers,
+)
 from tests.projects import ROOT
 
 
@@ -34,7 +40,11 @@ def replace_by(target: Path, text: str, error: BaseException | None = None) -> N
 
 def content(folder: Path) -> dict[str, str]:
     """Every file below ``folder``, leftovers of exchanges included."""
-    return {str(file.relative_to(folder)): file.read_text() for file in folder.rglob("*") if file.is_file()}
+    return {
+        str(file.relative_to(folder)): file.read_text()
+        for file in folder.rglob("*")
+        if file.is_file()
+    }
 
 
 def test_a_directory_is_replaced_whole_with_the_permissions_the_user_chose(project: Path) -> None:
@@ -137,7 +147,9 @@ def test_a_killed_process_leaves_one_whole_output_and_the_next_one_clears_up(
     """Whatever the moment of the kill, the next start finds the old or the new output, and no stray private rows."""
     target = project / "target"
     replace_by(target, "old")
-    killed = subprocess.run([sys.executable, "-c", KILLED, point, swap], env=os.environ | {"PYTHONPATH": str(ROOT)})
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, point, swap], env=os.environ | {"PYTHONPATH": str(ROOT)}
+    )
     assert killed.returncode == -signal.SIGKILL
     if swap == "swap":  # in one step: not even a moment without an output
         assert (target / "file").read_text() == left
@@ -169,7 +181,9 @@ def test_what_a_killed_process_left_is_swept_and_what_others_write_stays(project
     assert set(sweep_leftovers(project)) == {*gone}
     assert all(path.exists() for path in stays)
     left(data, killed.pid, old="old-")
-    assert sweep_leftovers(project) == [], "killed between the two moves: the last good output is put back"
+    assert sweep_leftovers(project) == [], (
+        "killed between the two moves: the last good output is put back"
+    )
     assert (data / "raw" / "rows").exists()
     left(data, killed.pid, old="old-")
     assert len(sweep_leftovers(project)) == 1, "twin: there is a newer one"
@@ -178,7 +192,9 @@ def test_what_a_killed_process_left_is_swept_and_what_others_write_stays(project
 def test_locks_without_a_checkpoint_go_unless_they_are_held_or_new(project: Path) -> None:
     folder = project / paths.CHECKPOINTS
     folder.mkdir(parents=True)
-    orphan, held, kept, new = (folder / f"{name}.lock" for name in ("orphan", "held", "kept", "new"))
+    orphan, held, kept, new = (
+        folder / f"{name}.lock" for name in ("orphan", "held", "kept", "new")
+    )
     for file in (orphan, held, kept, new):
         file.touch()
         os.utime(file, (time.time() - (60.0 if file == new else 24 * 3600.0),) * 2)
@@ -190,7 +206,9 @@ def test_locks_without_a_checkpoint_go_unless_they_are_held_or_new(project: Path
     assert all(path.exists() for path in (held, new, kept))
 
 
-def test_a_lock_on_a_file_that_was_deleted_is_taken_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_on_a_file_that_was_deleted_is_taken_again(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Otherwise two processes would each hold the lock: one of the deleted file, one of the new."""
     file, flock = project / "x.lock", fcntl.flock
     deleted: list[None] = []
@@ -220,9 +238,13 @@ def test_a_folder_that_refuses_files_or_lacks_the_space_is_one_line(
     with pytest.raises(PipelineError, match="found 3 MB free, this stage needs 4 MB"):
         check_writable([project / "x"], bytes_needed=(3 << 20) + 1)
 
-    def refuse(*, dir: Path, **_: object) -> None:  # root may write everywhere, so no permission is taken away
+    def refuse(
+        *, dir: Path, **_: object
+    ) -> None:  # root may write everywhere, so no permission is taken away
         raise PermissionError(13, "Permission denied", dir)
 
     monkeypatch.setattr(files.tempfile, "TemporaryFile", refuse)
-    with pytest.raises(PipelineError, match=r"^\S+: no file can be written there \(Permission denied\)[^\n]*$"):
+    with pytest.raises(
+        PipelineError, match=r"^\S+: no file can be written there \(Permission denied\)[^\n]*$"
+    ):
         check_writable([Path("models/dynamics")])

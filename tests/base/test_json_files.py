@@ -22,7 +22,9 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.text(), JSON, max_size=5))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None
+)
 def test_json_comes_back_as_it_was(tmp_path: Path, value: dict[str, Any]) -> None:
     """Twin: no file is written for a number that JSON does not have."""
     write_json(tmp_path / "value.json", value)
@@ -67,15 +69,23 @@ class Whole:
     digest: Annotated[Hexadecimal | None, "A digest."] = None
 
 
-def test_a_record_comes_back_and_what_is_not_declared_is_refused_in_one_line(tmp_path: Path) -> None:
-    file, whole = tmp_path / "whole.json", Whole(count=2, share=0.5, parts=(Part(name="a"), Part(name="b")))
+def test_a_record_comes_back_and_what_is_not_declared_is_refused_in_one_line(
+    tmp_path: Path,
+) -> None:
+    file, whole = (
+        tmp_path / "whole.json",
+        Whole(count=2, share=0.5, parts=(Part(name="a"), Part(name="b"))),
+    )
     write_record(file, whole)
     assert read_record(file, Whole) == whole
     content = json.loads(file.read_text(encoding="utf-8"))
     assert list(content) == ["format", "count", "share", "parts"]
     for changes, says in (
         ({"format": 4}, r"whole.json: found format 4, this version reads 3; do this"),
-        ({"count": 0}, r"not as declared: count \(input should be greater than or equal to 1\); do this"),
+        (
+            {"count": 0},
+            r"not as declared: count \(input should be greater than or equal to 1\); do this",
+        ),
         ({"count": "2"}, r"not as declared: count"),
         ({"count": 2.5}, r"not as declared: count"),
         ({"parts": [{"name": "a", "age": 3}]}, r"parts\.0\.age \(unknown key\)"),

@@ -36,13 +36,24 @@ def test_every_sweep_fits_params() -> None:
 
 
 def row(trial: str, made: str, **others: Any) -> table.Row:
-    given = {"sweep": "s", "trial": trial, "made": made, "settings": json.dumps({"dataset": "pendulum-paper"})}
+    given = {
+        "sweep": "s",
+        "trial": trial,
+        "made": made,
+        "settings": json.dumps({"dataset": "pendulum-paper"}),
+    }
     return dict.fromkeys(table.SCHEMA.names) | {"curve": [], "returns_by_seed": []} | given | others
 
 
 def test_rows_merge_in_any_order_and_the_newest_wins(tmp_path: Path) -> None:
-    rows = [row(trial, f"2026-01-0{day}", return_final=float(day)) for trial in "abc" for day in (1, 2, 3)]
-    rows.append(row("a", "2026-01-03", return_final=3.0, behaviour=1.0))  # as new as another, and fuller
+    rows = [
+        row(trial, f"2026-01-0{day}", return_final=float(day))
+        for trial in "abc"
+        for day in (1, 2, 3)
+    ]
+    rows.append(
+        row("a", "2026-01-03", return_final=3.0, behaviour=1.0)
+    )  # as new as another, and fuller
     expected = table.merged(rows)
     found = [(each["trial"], each["return_final"], each["behaviour"]) for each in expected]
     assert found == [("a", 3.0, 1.0), ("b", 3.0, None), ("c", 3.0, None)]
@@ -72,7 +83,12 @@ def test_only_settings_that_a_sweep_has_are_results() -> None:
 
 def test_a_target_is_reached_only_within_its_epsilon_with_all_seeds_and_without_failures() -> None:
     def finished(case: str, value: float, **others: Any) -> table.Row:
-        named = {"sweep": "table-pendulum", "case": case, "dataset": "pendulum-paper", "status": "finished"}
+        named = {
+            "sweep": "table-pendulum",
+            "case": case,
+            "dataset": "pendulum-paper",
+            "status": "finished",
+        }
         return row(f"{case}{value}", "2026", **named, seconds=1.0, return_final=value, **others)
 
     def answer(*rows: table.Row) -> str:
@@ -88,10 +104,20 @@ def test_a_target_is_reached_only_within_its_epsilon_with_all_seeds_and_without_
 
 
 def test_noise_is_counted_as_the_plan_does() -> None:
-    given = {"noise_multiplier": 8.763, "sampling_probability": 0.1, "rounds": 150, "units": 2947, "parameters": 15000}
+    given = {
+        "noise_multiplier": 8.763,
+        "sampling_probability": 0.1,
+        "rounds": 150,
+        "units": 2947,
+        "parameters": 15000,
+    }
     found = results.noise(row("a", "2026", variant="private", **given))
     assert found is not None
-    assert (round(found.coordinate, 4), round(found.norm, 1), round(found.share, 2)) == (0.0297, 3.6, 0.3)
+    assert (round(found.coordinate, 4), round(found.norm, 1), round(found.share, 2)) == (
+        0.0297,
+        3.6,
+        0.3,
+    )
 
 
 def test_the_interquartile_mean_is_of_the_middle_half_and_its_interval_covers_the_truth() -> None:

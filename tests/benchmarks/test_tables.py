@@ -11,10 +11,20 @@ def test_the_pages_agree_with_the_results(tmp_path: Path) -> None:
     page = tables.DOCUMENT.read_text(encoding="utf-8")
     assert page.count("<!-- table ") == 7
     assert tables.written(page) == page
-    row = {"what": "a round", "ours": 0.2, "peer": 2.0, "peer_name": "loop", "ratio": 10.0, "unit": "s"}
-    (tmp_path / "one.json").write_text(json.dumps([row | {"machine": "m", "command": "c"}]), encoding="utf-8")
+    row = {
+        "what": "a round",
+        "ours": 0.2,
+        "peer": 2.0,
+        "peer_name": "loop",
+        "ratio": 10.0,
+        "unit": "s",
+    }
+    (tmp_path / "one.json").write_text(
+        json.dumps([row | {"machine": "m", "command": "c"}]), encoding="utf-8"
+    )
     made = tables.written(
-        "<!-- table one -->\n| a round | 0.1 s |\n<!-- end -->\n<!-- table two -->\n<!-- end -->", tmp_path
+        "<!-- table one -->\n| a round | 0.1 s |\n<!-- end -->\n<!-- table two -->\n<!-- end -->",
+        tmp_path,
     )
     assert "0.1 s" not in made
     assert "| a round | 0.2 s | 2 s | 10 |" in made

@@ -14,7 +14,10 @@ from primorl.data.sources.tabular.watch import changed
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.projects import project_settings, write_settings
 
-HEADER, ROW = "patient,stay,time,glucose,insulin_on_board,meal,dose,reward\n", "{},1,{},7.5,0.1,none,0.2,-0.1\n"
+HEADER, ROW = (
+    "patient,stay,time,glucose,insulin_on_board,meal,dose,reward\n",
+    "{},1,{},7.5,0.1,none,0.2,-0.1\n",
+)
 FILES = Path("examples/insulin-log")
 
 
@@ -26,7 +29,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
     FILES.mkdir(parents=True)
     Path(".primorl").mkdir()
     for number in (1, 2):
-        rows = "".join(ROW.format(patient, hour) for patient in (number, number + 2) for hour in range(3))
+        rows = "".join(
+            ROW.format(patient, hour) for patient in (number, number + 2) for hour in range(3)
+        )
         (FILES / f"log-{number}.csv").write_text(HEADER + rows, encoding="utf-8")
     params = write_settings(project_settings("csv-log") | {"dataset": "csv-log"})
     collect.body(params, RememberingRun())  # type: ignore[arg-type]
@@ -62,7 +67,9 @@ def test_what_changed_at_the_source_is_said_until_it_is_collected_again(
     change(FILES / "log-1.csv")
     status = main(["check"])
     err = capsys.readouterr().err
-    assert (status, "the source changed since it was collected" in err) == ((0, False) if says is None else (1, True))
+    assert (status, "the source changed since it was collected" in err) == (
+        (0, False) if says is None else (1, True)
+    )
     assert (says or "") in err
     main(["runs"])
     assert ("repro -f collect`, then `dvc repro`" in capsys.readouterr().err) == (says is not None)
@@ -74,6 +81,10 @@ def test_what_changed_at_the_source_is_said_until_it_is_collected_again(
     assert changed(project.dataset, project.chosen) is None
     shutil.rmtree("data/raw")
     shutil.copytree(kept, "data/raw")
-    assert (changed(project.dataset, project.chosen) is None) == (says is None), "an old copy that came back is old"
+    assert (changed(project.dataset, project.chosen) is None) == (says is None), (
+        "an old copy that came back is old"
+    )
     shutil.rmtree(FILES)
-    assert changed(project.dataset, project.chosen) is None, "a log that was moved away tells nothing"
+    assert changed(project.dataset, project.chosen) is None, (
+        "a log that was moved away tells nothing"
+    )

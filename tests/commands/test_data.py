@@ -19,12 +19,19 @@ from tests.projects import project_settings, write_settings
 
 def partitioned(public_fraction: float, dataset: str, chosen: AnyDataset) -> None:
     ingest(Path("raw"), Path("data/trajectories"), dataset, chosen)
-    partition(Path("data/trajectories"), Path("data/partitions"), public_fraction=public_fraction, salt="salt")
+    partition(
+        Path("data/trajectories"),
+        Path("data/partitions"),
+        public_fraction=public_fraction,
+        salt="salt",
+    )
 
 
 def test_it_says_what_is_declared_and_what_the_public_split_holds(primorl: Call) -> None:
     """With the private side and all data before the split gone, the very same; without a public split nothing."""
-    assert primorl("data", "describe")[2].startswith("error: data/partitions/manifest.json: not there; run `dvc repro")
+    assert primorl("data", "describe")[2].startswith(
+        "error: data/partitions/manifest.json: not there; run `dvc repro"
+    )
     write_raw(Path("raw"), [episode(4 + i % 3, seed=i) for i in range(20)])
     partitioned(0, "small", entry(termination="none"))
     said = primorl("data", "describe", "--figure", "seen.png")[1]
@@ -35,14 +42,22 @@ def test_it_says_what_is_declared_and_what_the_public_split_holds(primorl: Call)
     about = json.loads(primorl("data", "describe", "--json")[1])
     assert about["public"]["trajectories"] == about["public_units"] == 20 - about["private_units"]
     before, rows = describe(Path("data/partitions"))
-    for folder in ("data/partitions/private", "data/trajectories", "raw", "data/partitions/units.bin"):
+    for folder in (
+        "data/partitions/private",
+        "data/trajectories",
+        "raw",
+        "data/partitions/units.bin",
+    ):
         Path(folder).rename(f"{folder}-elsewhere")
     after, same = describe(Path("data/partitions"))
     assert rows is not None
     assert same is not None
     assert after == before
     assert np.array_equal(same.observation, rows.observation)
-    assert f"{about['private_units']} private, " in primorl("data", "describe", "--figure", "seen.png")[1]
+    assert (
+        f"{about['private_units']} private, "
+        in primorl("data", "describe", "--figure", "seen.png")[1]
+    )
     assert Path("seen.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -56,7 +71,9 @@ stages:
 """
 
 
-def test_private_outputs_go_to_the_remote_that_is_named_and_to_no_other(folder: Path, primorl: Call) -> None:
+def test_private_outputs_go_to_the_remote_that_is_named_and_to_no_other(
+    folder: Path, primorl: Call
+) -> None:
     """Real DVC, real remotes: what `dvc push` leaves at home is sent by name alone."""
     from dvc.cli import main  # in this process: starting five takes longer than all they do
 
@@ -83,17 +100,38 @@ def test_private_outputs_go_to_the_remote_that_is_named_and_to_no_other(folder: 
 
 
 @pytest.mark.parametrize("terminated", [False, True])
-def test_a_log_shows_declared_bounds_and_what_becomes_of_last_rewards(primorl: Call, terminated: bool) -> None:
+def test_a_log_shows_declared_bounds_and_what_becomes_of_last_rewards(
+    primorl: Call, terminated: bool
+) -> None:
     """A score in the last row is lost where that row is cut, and is never advised away where it is kept."""
     steps = [(i, t) for i in range(20) for t in range(4)]
-    lines = [f"p{i},{t},{0.9 * (t % 2) + i / 1000},{t % 2},{3.0 * (t == 3)},{int(t == 3)}" for i, t in steps]
+    lines = [
+        f"p{i},{t},{0.9 * (t % 2) + i / 1000},{t % 2},{3.0 * (t == 3)},{int(t == 3)}"
+        for i, t in steps
+    ]
     Path("log.csv").write_text("\n".join(["person,t,x,a,r,done", *lines]) + "\n", encoding="utf-8")
-    columns = {"unit": "person", "trajectory": "person", "order": "t", "observation": ["x"], "reward": "r"}
+    columns = {
+        "unit": "person",
+        "trajectory": "person",
+        "order": "t",
+        "observation": ["x"],
+        "reward": "r",
+    }
     columns |= {"action": {"column": "a", "count": 2}, "terminated": "done" if terminated else None}
     raw = project_settings("csv-log") | {"dataset": "log"}
-    raw["chosen"] |= {"unit": "person", "horizon": 9, "ingestion": {}, "termination": ("none", "learned")[terminated]}
+    raw["chosen"] |= {
+        "unit": "person",
+        "horizon": 9,
+        "ingestion": {},
+        "termination": ("none", "learned")[terminated],
+    }
     raw["chosen"]["bounds"] = {"observation": {"low": [-1.0], "high": [1.5]}, "reward": [0.0, 4.0]}
-    raw["chosen"]["options"] = {"files": "log.csv", "columns": columns, "trajectory_ids": "global", "end": "last_row"}
+    raw["chosen"]["options"] = {
+        "files": "log.csv",
+        "columns": columns,
+        "trajectory_ids": "global",
+        "end": "last_row",
+    }
     chosen = write_settings(raw).chosen
     source_of("log", chosen).collect(Path("raw"))
     partitioned(0.5, "log", chosen)

@@ -42,7 +42,10 @@ from tests.privacy.ledger.ledgers import DELTA, adaptive, execute, request, vers
 HEAD, DATABASE = Path(".primorl/ledger.head"), Path(".primorl/ledger.db")
 STATEMENT, PARTITIONS = Path("models/dynamics/privacy.json"), Path("data/partitions")
 SHOW, VERIFY, REPAIR = ("ledger", "show"), ("ledger", "verify"), ("ledger", "repair")
-READING, ACCEPT = (SHOW, VERIFY, ("ledger", "export", "out.jsonl"), (*SHOW, "--json")), (*REPAIR, "--accept-loss")
+READING, ACCEPT = (
+    (SHOW, VERIFY, ("ledger", "export", "out.jsonl"), (*SHOW, "--json")),
+    (*REPAIR, "--accept-loss"),
+)
 
 
 @pytest.fixture
@@ -58,7 +61,9 @@ def ledger() -> Ledger:
 
 
 def shown(primorl: Call, *words: str) -> list[dict[str, Any]]:
-    entries: list[dict[str, Any]] = json.loads(primorl(*SHOW, "--json", *words)[1], parse_constant=pytest.fail)
+    entries: list[dict[str, Any]] = json.loads(
+        primorl(*SHOW, "--json", *words)[1], parse_constant=pytest.fail
+    )
     return entries
 
 
@@ -70,7 +75,9 @@ def test_an_empty_ledger_says_so_and_nothing_is_created(primorl: Call) -> None:
     assert {entry.name for entry in Path().iterdir()} == {"params.yaml", "datasets"}
 
 
-def test_every_charge_is_shown_with_the_running_total_and_what_is_left(ledger: Ledger, primorl: Call) -> None:
+def test_every_charge_is_shown_with_the_running_total_and_what_is_left(
+    ledger: Ledger, primorl: Call
+) -> None:
     """Also while the settings of a run are half edited; only the ledger's own keys must be right."""
     total = ledger.account(version("ab")).total(DELTA)
     settings(2.0)
@@ -78,13 +85,26 @@ def test_every_charge_is_shown_with_the_running_total_and_what_is_left(ledger: L
     Path("params.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
     assert primorl("check")[2].startswith("error: params.yaml: ")
     first, second, third, fourth = entries = shown(primorl)
-    assert {"dataset_fingerprint", "unit", "units", "stage", "delta", "time", "git_commit", "mlflow_run"} <= set(first)
+    assert {
+        "dataset_fingerprint",
+        "unit",
+        "units",
+        "stage",
+        "delta",
+        "time",
+        "git_commit",
+        "mlflow_run",
+    } <= set(first)
     assert [entry["sequence"] for entry in entries] == [2, 5, 8, 9]
     assert [entry["state"] for entry in entries] == ["committed", "aborted", "reserved", "reserved"]
     events = [event_from_json(entry["event"]) for entry in entries]
-    assert [entry["epsilon"] for entry in entries] == [compose([event], DELTA).epsilon_pld for event in events]
+    assert [entry["epsilon"] for entry in entries] == [
+        compose([event], DELTA).epsilon_pld for event in events
+    ]
     for entry, together in ((first, [0]), (second, [0, 1]), (third, [2]), (fourth, [0, 1, 3])):
-        assert entry["epsilon_total"] == pytest.approx(total_of([events[i] for i in together], DELTA).epsilon)
+        assert entry["epsilon_total"] == pytest.approx(
+            total_of([events[i] for i in together], DELTA).epsilon
+        )
     assert [entry["id"] for entry in shown(primorl, "--dataset", "cartpole")] == [third["id"]]
     table = primorl(*SHOW)[1]
     assert f"  spent: ε {at_most(total.epsilon, 4)} at δ 1e-05 " in table
@@ -93,10 +113,15 @@ def test_every_charge_is_shown_with_the_running_total_and_what_is_left(ledger: L
     *before, last = shown(primorl)
     assert last["epsilon"] is last["epsilon_total"] is None
     assert all(math.isfinite(entry["epsilon_total"]) for entry in before)
-    assert "  spent: no finite ε: a run without a guarantee, or on another kind of unit" in primorl(*SHOW)[1]
+    assert (
+        "  spent: no finite ε: a run without a guarantee, or on another kind of unit"
+        in primorl(*SHOW)[1]
+    )
 
 
-def test_the_records_alone_are_exported_and_the_first_broken_one_is_named(ledger: Ledger, primorl: Call) -> None:
+def test_the_records_alone_are_exported_and_the_first_broken_one_is_named(
+    ledger: Ledger, primorl: Call
+) -> None:
     assert primorl(*VERIFY) == (0, "the ledger is whole: 9 records\n", "")
     file = Path("out.jsonl")
     assert primorl(*READING[2]) == (0, "out.jsonl: 9 records\n", "")
@@ -107,11 +132,15 @@ def test_the_records_alone_are_exported_and_the_first_broken_one_is_named(ledger
     assert file.stat().st_mode & 0o777 == 0o600, "it is its owner's alone"
     file.unlink()
     with closing(sqlite3.connect(".primorl/ledger.db")) as database, database:
-        database.execute("UPDATE ledger_records SET body = replace(body, 'aborted', 'refunds') WHERE sequence = 6")
+        database.execute(
+            "UPDATE ledger_records SET body = replace(body, 'aborted', 'refunds') WHERE sequence = 6"
+        )
     for words in READING:
         status, out, err = primorl(*words)
         assert (status, out, err.count("\n")) == (1, "", 1)
-        assert err.startswith(f"error: ledger {Path('.primorl/ledger.db').absolute()}: record 6: its content")
+        assert err.startswith(
+            f"error: ledger {Path('.primorl/ledger.db').absolute()}: record 6: its content"
+        )
     assert not file.exists()
 
 
@@ -125,7 +154,10 @@ def test_the_ledger_is_one_also_in_dvcs_temporary_copies(
     monkeypatch.setenv("DVC_ROOT", str(copy))
     assert len(shown(primorl)) == 4
     chosen = settings(url="sqlite:///ledgers/own.db")
-    with pytest.raises(PipelineError, match=r"record 1: missing, but .* \(or ledger\.url now names another ledger\)"):
+    with pytest.raises(
+        PipelineError,
+        match=r"record 1: missing, but .* \(or ledger\.url now names another ledger\)",
+    ):
         project_ledger(chosen)
     (folder / ".primorl/ledger.head").unlink()
     with closing(project_ledger(chosen)) as begun:
@@ -133,16 +165,23 @@ def test_the_ledger_is_one_also_in_dvcs_temporary_copies(
     assert (folder / "ledgers" / "own.db").exists(), "a relative path begins in the project"
 
 
-def test_who_may_only_read_can_verify_show_and_plan(monkeypatch: pytest.MonkeyPatch, primorl: Call) -> None:
+def test_who_may_only_read_can_verify_show_and_plan(
+    monkeypatch: pytest.MonkeyPatch, primorl: Call
+) -> None:
     """As an auditor has it; root, whom no mode holds back, gives up its rights. Nothing is created, also no journal."""
-    with tempfile.TemporaryDirectory(prefix="primorl-auditor-") as outside, monkeypatch.context() as there:
+    with (
+        tempfile.TemporaryDirectory(prefix="primorl-auditor-") as outside,
+        monkeypatch.context() as there,
+    ):
         there.chdir(outside)  # which other users can reach
         chosen = settings()
         partitioned()
         charged(chosen)
         with closing(sqlite3.connect(DATABASE)) as database:
             ((first,),) = database.execute("SELECT hash FROM ledger_records WHERE sequence = 1")
-        write_json(HEAD, {"sequence": 1, "hash": first})  # lags behind, and no command that reads heals it
+        write_json(
+            HEAD, {"sequence": 1, "hash": first}
+        )  # lags behind, and no command that reads heals it
         before, reading = snapshot(Path()), (VERIFY, SHOW, (*SHOW, "--json"), ("plan",))
         assert [primorl(*words)[0] for words in reading[:3]] == [0, 0, 0]
         for path in [*Path().rglob("*"), Path()]:
@@ -153,7 +192,9 @@ def test_who_may_only_read_can_verify_show_and_plan(monkeypatch: pytest.MonkeyPa
                 os.seteuid(65534)
             with pytest.raises(PermissionError):
                 Path(".primorl/probe").touch()
-            assert all(status == 0 and out for status, out, _ in (primorl(*words) for words in reading))
+            assert all(
+                status == 0 and out for status, out, _ in (primorl(*words) for words in reading)
+            )
         finally:
             os.seteuid(os.getuid())
             os.setegid(os.getgid())
@@ -185,7 +226,9 @@ def spent(params: Params) -> float:
 
 
 @pytest.mark.parametrize("lose", [lambda: shutil.rmtree(".primorl"), forget_ledger, forget_rows])
-def test_a_model_names_what_a_deleted_ledger_lacks(project: Params, primorl: Call, lose: Callable[[], None]) -> None:
+def test_a_model_names_what_a_deleted_ledger_lacks(
+    project: Params, primorl: Call, lose: Callable[[], None]
+) -> None:
     """Before: "nothing was charged yet", exit 0, and the next run began at zero."""
     charge = charged(project, name="policy")
     lose()
@@ -193,13 +236,18 @@ def test_a_model_names_what_a_deleted_ledger_lacks(project: Params, primorl: Cal
     for words in (*READING, ("doctor",)):
         status, out, err = primorl(*words)
         assert (status, "nothing was charged yet" in out) == (1, False)
-        for said in (f"models/policy/privacy.json: charge {charge} is not in the ledger", "primorl ledger repair"):
+        for said in (
+            f"models/policy/privacy.json: charge {charge} is not in the ledger",
+            "primorl ledger repair",
+        ):
             assert said in out + err
     with pytest.raises(PipelineError, match=f"charge {charge} is not in the ledger"):
         project_ledger(project)
     assert snapshot(Path()) == before, "to look creates nothing, and to be refused does not either"
     Path("models/policy/privacy.json").write_text('{"charge": ', encoding="utf-8")
-    with pytest.raises(PipelineError, match="so nobody can tell which charge it names; bring models/policy back"):
+    with pytest.raises(
+        PipelineError, match="so nobody can tell which charge it names; bring models/policy back"
+    ):
         project_ledger(project)
 
 
@@ -216,19 +264,28 @@ def test_the_lock_file_alone_names_it_too(
     project: Params, monkeypatch: pytest.MonkeyPatch, primorl: Call, cached: bool
 ) -> None:
     """``dvc.lock`` has a run of train_model, whose model DVC has deleted to run the stage again."""
-    monkeypatch.setattr(dvc, "_cache", lambda: Path(".dvc/cache").absolute())  # to ask DVC takes a second
+    monkeypatch.setattr(
+        dvc, "_cache", lambda: Path(".dvc/cache").absolute()
+    )  # to ask DVC takes a second
     charge = charged(project)
     outs = [{"path": "models/dynamics", "md5": "aa" + "0" * 30 + ".dir"}]
-    Path("dvc.lock").write_text(yaml.safe_dump({"stages": {"train_model": {"cmd": "x", "outs": outs}}}))
+    Path("dvc.lock").write_text(
+        yaml.safe_dump({"stages": {"train_model": {"cmd": "x", "outs": outs}}})
+    )
     if cached:
         cache = Path(".dvc/cache/files/md5")
-        write_json(cache / f"aa/{'0' * 30}.dir", [{"md5": "bb" + "1" * 30, "relpath": "privacy.json"}])
+        write_json(
+            cache / f"aa/{'0' * 30}.dir", [{"md5": "bb" + "1" * 30, "relpath": "privacy.json"}]
+        )
         write_json(cache / f"bb/{'1' * 30}", read_json(STATEMENT))
     shutil.rmtree("models")
     project_ledger(project).close()  # the twin: the ledger has it
     forget_ledger()
     named = f"dvc.lock (models/dynamics/privacy.json): charge {charge} is not in the ledger"
-    with pytest.raises(PipelineError, match=re.escape(named) if cached else "train_model has run, and its charge is"):
+    with pytest.raises(
+        PipelineError,
+        match=re.escape(named) if cached else "train_model has run, and its charge is",
+    ):
         project_ledger(project)
     assert primorl(*VERIFY)[0] == 1
     assert primorl(*REPAIR)[0] == (0 if cached else 1)
@@ -243,7 +300,11 @@ def test_a_repair_records_again_what_the_models_name(project: Params, primorl: C
         read_json(Path("models", name, "privacy.json")) | {"what": f"models/{name}"}
         for name in ("dynamics", "behaviour")
     ]
-    joint = {"event": event_to_json(joint_event([part["event"] for part in parts])), "epsilon": 9.0, "charge": None}
+    joint = {
+        "event": event_to_json(joint_event([part["event"] for part in parts])),
+        "epsilon": 9.0,
+        "charge": None,
+    }
     kept = [{key: part[key] for key in ("what", "charge", "event", "epsilon")} for part in parts]
     shutil.rmtree("models")
     write_json(Path("models/policy/privacy.json"), parts[0] | joint | {"mechanisms": kept})
@@ -260,13 +321,17 @@ def test_a_repair_records_again_what_the_models_name(project: Params, primorl: C
     assert primorl(*VERIFY)[:2] == (0, "the ledger is whole: 4 records\n")
     assert primorl(*REPAIR)[1].splitlines()[-1].startswith("nothing to repair")
     with closing(project_ledger(project)) as ledger:
-        found = {(charge.id, charge.state, charge.stage, charge.identity) for charge in ledger.charges()}
+        found = {
+            (charge.id, charge.state, charge.stage, charge.identity) for charge in ledger.charges()
+        }
     assert found == {(charge, "reserved", "repair", "") for charge in charges}
     charged(project)
     assert spent(project) == adaptive(*[EVENT] * 3)
 
 
-def test_a_repair_that_the_ledger_would_refuse_writes_nothing(project: Params, primorl: Call) -> None:
+def test_a_repair_that_the_ledger_would_refuse_writes_nothing(
+    project: Params, primorl: Call
+) -> None:
     """Before, the head and the record of the repair were written already."""
     charged(project)
     forget_ledger()
@@ -280,21 +345,30 @@ def test_a_repair_that_the_ledger_would_refuse_writes_nothing(project: Params, p
     assert snapshot(Path()) == before
 
 
-def test_within_a_population_of_another_name_a_trajectory_has_three_digests(project: Params) -> None:
+def test_within_a_population_of_another_name_a_trajectory_has_three_digests(
+    project: Params,
+) -> None:
     """Before, a file with two of them passed, and was found out after the charge."""
     manifest = Manifest.load(PARTITIONS / "manifest.json")
     other = replace(manifest, info=replace(manifest.info, population="people"))
     wrong = r"units\.bin: missing, or not of 6 units"
     with pytest.raises(PipelineError, match=wrong):
         dataset_version(other, PARTITIONS)
-    for name, units in (("units.bin", manifest.private_units), ("public_units.bin", manifest.public_units)):
-        (PARTITIONS / name).write_bytes((PARTITIONS / name).read_bytes() + bytes(DIGEST_BYTES * units))
+    for name, units in (
+        ("units.bin", manifest.private_units),
+        ("public_units.bin", manifest.public_units),
+    ):
+        (PARTITIONS / name).write_bytes(
+            (PARTITIONS / name).read_bytes() + bytes(DIGEST_BYTES * units)
+        )
     assert dataset_version(other, PARTITIONS).units == 6
     with pytest.raises(PipelineError, match=wrong):
         dataset_version(manifest, PARTITIONS)
 
 
-@pytest.mark.parametrize("what", ["of other data", "of more charges than are named", "without an event"])
+@pytest.mark.parametrize(
+    "what", ["of other data", "of more charges than are named", "without an event"]
+)
 def test_what_needs_a_decision_is_refused_and_then_counted_or_kept_on_record(
     project: Params, primorl: Call, what: str
 ) -> None:
@@ -307,7 +381,11 @@ def test_what_needs_a_decision_is_refused_and_then_counted_or_kept_on_record(
     forget_ledger()
     before = snapshot(Path())
     status, out, err = primorl(*REPAIR)
-    assert (status, "nothing was changed" in err, "ledger repair --accept-loss" in err) == (1, True, True)
+    assert (status, "nothing was changed" in err, "ledger repair --accept-loss" in err) == (
+        1,
+        True,
+        True,
+    )
     assert f"charge {charge} is not in the ledger (ε " in out
     assert ("count 1 more charge(s)" in out) == more
     assert ("counted on them, as the number of units agrees" in out) == (what == "of other data")
@@ -321,7 +399,10 @@ def test_a_write_that_was_killed_is_undone_by_who_may_write(project: Params, pri
     """SQLite then needs its journal to read: with read access only it cannot, and says so by itself."""
     charged(project)
     with closing(sqlite3.connect(DATABASE, isolation_level=None)) as writer:
-        for statement in ("PRAGMA cache_size = 1", "BEGIN"):  # so that the file itself is written before the commit
+        for statement in (
+            "PRAGMA cache_size = 1",
+            "BEGIN",
+        ):  # so that the file itself is written before the commit
             writer.execute(statement)
         rows = [(sequence, "b" * 2000) for sequence in range(10, 400)]
         writer.executemany("INSERT INTO ledger_records VALUES (?, ?, 'x', 'y')", rows)
@@ -338,8 +419,13 @@ def test_a_lost_secret_is_named_before_another_one_is_made(project: Params, prim
     secret.unlink()
     for words in (VERIFY, REPAIR, ACCEPT):
         status, _, err = primorl(*words)
-        assert (status, f"move {DATABASE.absolute()} and {HEAD.absolute()} aside" in err) == (1, True)
-    with pytest.raises(PipelineError, match="secret: not there, and without it the ledger cannot be read"):
+        assert (status, f"move {DATABASE.absolute()} and {HEAD.absolute()} aside" in err) == (
+            1,
+            True,
+        )
+    with pytest.raises(
+        PipelineError, match="secret: not there, and without it the ledger cannot be read"
+    ):
         project_ledger(project)
     assert not secret.exists()
     secret.write_bytes(b"n" * 32)

@@ -27,10 +27,42 @@ from tests.data.builders import snapshot
 from tests.privacy.ledger.ledgers import GAUSSIAN, request, version
 from tests.projects import ROOT
 
-HEAVY = ("torch", "mlflow", "dvc", "pydantic", "dp_accounting", "pandas", "numpy", "sqlalchemy", "scipy", "pyarrow")
+HEAVY = (
+    "torch",
+    "mlflow",
+    "dvc",
+    "pydantic",
+    "dp_accounting",
+    "pandas",
+    "numpy",
+    "sqlalchemy",
+    "scipy",
+    "pyarrow",
+)
 EVERY = (
-    *("init", "check", "plan", "summary", "report", "runs", "predict", "export", "release", "doctor", "sweep"),
-    *("select", "data", "data describe", "data push", "ledger", "ledger show", "ledger verify", "ledger export"),
+    *(
+        "init",
+        "check",
+        "plan",
+        "summary",
+        "report",
+        "runs",
+        "predict",
+        "export",
+        "release",
+        "doctor",
+        "sweep",
+    ),
+    *(
+        "select",
+        "data",
+        "data describe",
+        "data push",
+        "ledger",
+        "ledger show",
+        "ledger verify",
+        "ledger export",
+    ),
     *("ledger repair", "audit", "audit mechanism", "audit one-run"),
 )
 
@@ -45,8 +77,14 @@ def test_an_error_is_one_line(monkeypatch: pytest.MonkeyPatch, primorl: Call) ->
     monkeypatch.setattr(plan_answer, "show", fail)
     for wrong, says in (
         (PipelineError("privacy.delta: too large"), "error: privacy.delta: too large"),
-        (FileNotFoundError(2, "No such file or directory", "gone.parquet"), "error: gone.parquet: No such file"),
-        (ModuleNotFoundError(name="dvc"), "error: plan: needs dvc, which is not installed; run `pip install 'primorl["),
+        (
+            FileNotFoundError(2, "No such file or directory", "gone.parquet"),
+            "error: gone.parquet: No such file",
+        ),
+        (
+            ModuleNotFoundError(name="dvc"),
+            "error: plan: needs dvc, which is not installed; run `pip install 'primorl[",
+        ),
         (KeyboardInterrupt(), "error: interrupted"),
         (ValueError("PRIVATE-42"), "error: plan: unforeseen ValueError at test_main.py:"),
     ):
@@ -64,10 +102,19 @@ def test_a_wrong_command_line_is_one_line_too(primorl: Call) -> None:
         ("ledger", "error: Missing command; see `primorl ledger --help`"),
         ("plan --nois 1", "error: No such option: --nois"),
         ("release", "error: Missing argument 'DIR'"),
-        ("audit mechanism --runs 0", "error: Invalid value for '--runs': found '0', allowed: 1 and more"),
+        (
+            "audit mechanism --runs 0",
+            "error: Invalid value for '--runs': found '0', allowed: 1 and more",
+        ),
     ):
         status, out, err = primorl(*words.split())
-        assert (status, out, err.count("\n"), err.startswith(says), "--help`" in err) == (2, "", 1, True, True), err
+        assert (status, out, err.count("\n"), err.startswith(says), "--help`" in err) == (
+            2,
+            "",
+            1,
+            True,
+            True,
+        ), err
 
 
 def test_help_has_examples_and_imports_nothing_heavy() -> None:
@@ -82,7 +129,9 @@ for words in {EVERY!r}:
 print("HEAVY", [m for m in {HEAVY!r} if m in sys.modules and m != "pydantic"])  # typer reads options with it
 c.main(["--version"])
 """
-    shown = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
     assert shown.count("HEAVY []\n") == 2
     assert shown.endswith(f"primorl {package.__version__}\n")
     whole, *helps = shown.split("RUNS: ")
@@ -112,7 +161,9 @@ def test_the_project_is_found_from_a_folder_inside_it_and_paths_are_the_callers(
     assert Path.cwd() == here
     assert primorl("release", "--check", "../here")[2].startswith("error: notes/here: not a folder")
     elsewhere = folder.parent / "elsewhere"
-    assert primorl("release", "--check", os.path.relpath(elsewhere))[2].startswith(f"error: {elsewhere}: not a folder")
+    assert primorl("release", "--check", os.path.relpath(elsewhere))[2].startswith(
+        f"error: {elsewhere}: not a folder"
+    )
     Path("params.yaml").write_text("[]", encoding="utf-8")
     assert primorl("check")[2].startswith("error: params.yaml: ")
     Path("params.yaml").unlink()
@@ -168,19 +219,36 @@ URI, URL = "http://user:PRIVATE@127.0.0.1:9", "postgresql+psycopg://user:PRIVATE
     [
         (lambda: Path("params.yaml").write_text("seed: [\n", encoding="utf-8"), "params.yaml"),
         (lambda: made(lock="stages: [}\n"), "git checkout dvc.lock"),
-        (lambda: Path("models/dynamics").mkdir(parents=True), "not there, although there is a model"),
+        (
+            lambda: Path("models/dynamics").mkdir(parents=True),
+            "not there, although there is a model",
+        ),
         (lambda: made("models/dynamics"), "data/raw missing; `dvc checkout` brings back"),
         (lambda: begun(lambda: SECRET.chmod(0o644)), "chmod 600"),
         (lambda: begun(lambda: SECRET.parent.chmod(0o755)), "chmod 700"),
-        (lambda: edit("params.yaml", compute={"device": "cuda"}), "torch sees no GPU; use auto or cpu"),
-        (lambda: edit("params.yaml", tracking={"uri": URI}), "the MLflow store 127.0.0.1 cannot be used"),
-        (lambda: Path("mlflow.db").write_bytes(b"no database, and long enough " * 50), "mlflow.db cannot be used"),
+        (
+            lambda: edit("params.yaml", compute={"device": "cuda"}),
+            "torch sees no GPU; use auto or cpu",
+        ),
+        (
+            lambda: edit("params.yaml", tracking={"uri": URI}),
+            "the MLflow store 127.0.0.1 cannot be used",
+        ),
+        (
+            lambda: Path("mlflow.db").write_bytes(b"no database, and long enough " * 50),
+            "mlflow.db cannot be used",
+        ),
         (lambda: edit("params.yaml", ledger={"url": URL}), "ledger"),
-        (lambda: begun(SECRET.unlink), "without it the ledger cannot be read; put it back from its backup"),
+        (
+            lambda: begun(SECRET.unlink),
+            "without it the ledger cannot be read; put it back from its backup",
+        ),
         (lambda: begun(Path(".primorl/ledger.db").unlink), "record 1: missing"),
     ],
 )
-def test_doctor_names_what_is_wrong_with_what_to_do(primorl: Call, damage: Callable[[], object], says: str) -> None:
+def test_doctor_names_what_is_wrong_with_what_to_do(
+    primorl: Call, damage: Callable[[], object], says: str
+) -> None:
     if says.startswith("torch") and torch.cuda.is_available():
         pytest.skip("there is a GPU")
     damage()
@@ -200,9 +268,14 @@ def test_doctor_finds_a_fresh_clone_healthy_and_leaves_it_as_it_is(
     left, full = Path("data/.raw.new-1234"), shutil.disk_usage(project)._replace(free=2**20)
     with monkeypatch.context() as during:
         during.setattr(doctor, "sweep_leftovers", lambda root: [left] if root == project else [])
-        during.setenv("PATH", str(Path(sys.executable).parent))  # without git, which experiments need, and runs do not
+        during.setenv(
+            "PATH", str(Path(sys.executable).parent)
+        )  # without git, which experiments need, and runs do not
         found = {finding.what: finding for finding in doctor.examine()}
-        assert {what for what, finding in found.items() if finding.state != "ok"} <= {"git", "packages"}
+        assert {what for what, finding in found.items() if finding.state != "ok"} <= {
+            "git",
+            "packages",
+        }
         says = [found[what].says for what in ("ledger", "outputs", "left-overs")]
         assert says == ["complete: 2 records", "all 2 are there", f"removed 1: {left}"]
         during.setattr(shutil, "disk_usage", lambda path: full)
@@ -212,4 +285,7 @@ def test_doctor_finds_a_fresh_clone_healthy_and_leaves_it_as_it_is(
     monkeypatch.setenv("PATH", str(project / "other"), os.pathsep)
     assert f"put {Path(sys.executable).parent} first" in to_do(primorl)[0]
     monkeypatch.chdir(project / "other")
-    assert any(finding.says.startswith("not there: this folder is no project") for finding in doctor.examine())
+    assert any(
+        finding.says.startswith("not there: this folder is no project")
+        for finding in doctor.examine()
+    )

@@ -88,7 +88,11 @@ def test_it_writes_actions_and_says_how_many_it_abstained_from(primorl: Call) ->
     assert (status, out) == (0, "out/actions.csv: 3 rows, actions of bundle\n")
     assert err.splitlines()[-1] == "abstained: 2 of 3 rows, which have no action"
     header, first, *others = Path("out/actions.csv").read_text(encoding="utf-8").splitlines()
-    assert (header, first[:10], first[-7:]) == ('"id","dose","up","down","abstained","reason"', '"007","1",', ",false,")
+    assert (header, first[:10], first[-7:]) == (
+        '"id","dose","up","down","abstained","reason"',
+        '"007","1",',
+        ",false,",
+    )
     number, far = "age is not a finite number", "dose lies far outside the public range"
     assert others == [f'"8","1",,,true,"{number}"', f'"9","99",,,true,"{far}"']
     for wrong, says in (
@@ -101,7 +105,9 @@ def test_it_writes_actions_and_says_how_many_it_abstained_from(primorl: Call) ->
 
 
 FOLDER, STATED = Path("elsewhere"), "error: elsewhere/privacy.json"
-VOID = Statement.no_guarantee(unit="trajectory", units=9, dataset_fingerprint="d473" * 16, reason="no clipping")
+VOID = Statement.no_guarantee(
+    unit="trajectory", units=9, dataset_fingerprint="d473" * 16, reason="no clipping"
+)
 EXPORT = ("export", "--policy", "elsewhere", "--out", "policy.onnx")
 
 
@@ -114,18 +120,28 @@ def policy() -> None:
 
 
 @pytest.mark.usefixtures("policy")
-def test_export_refuses_a_figure_that_is_not_that_of_its_event(monkeypatch: pytest.MonkeyPatch, primorl: Call) -> None:
+def test_export_refuses_a_figure_that_is_not_that_of_its_event(
+    monkeypatch: pytest.MonkeyPatch, primorl: Call
+) -> None:
     """Nothing is written, whatever flag is given. Twin: the statement before the edit."""
     for edit, says in (
-        ({"epsilon": 0.01}, "epsilon: found 0.01, less than the accountant makes of the event in the same file (1.18"),
+        (
+            {"epsilon": 0.01},
+            "epsilon: found 0.01, less than the accountant makes of the event in the same file (1.18",
+        ),
         ({"attacks": ()}, "attacks: not what the accountant makes of the event"),
     ):
         replace(OF_TRAINING, **edit).write(FOLDER)  # type: ignore[arg-type]
         status, out, err = primorl(*EXPORT, "--void-ok")
         warned, error = err.splitlines()
         assert (status, out, error.startswith(f"{STATED}: {says}")) == (1, "", True)
-        assert warned.startswith("warning: elsewhere: lies in no bundle and no project, so nothing tells whether")
-    assert "found 'policy.pt'; allowed is a name that ends in .onnx" in primorl("export", "--out", "policy.pt")[2]
+        assert warned.startswith(
+            "warning: elsewhere: lies in no bundle and no project, so nothing tells whether"
+        )
+    assert (
+        "found 'policy.pt'; allowed is a name that ends in .onnx"
+        in primorl("export", "--out", "policy.pt")[2]
+    )
     assert not Path("policy.onnx").exists()
     OF_TRAINING.write(FOLDER)
     status, out, err = primorl(*EXPORT)
@@ -143,7 +159,9 @@ def test_export_refuses_a_figure_that_is_not_that_of_its_event(monkeypatch: pyte
 def test_a_void_statement_is_refused_unless_asked_for_and_mopo_always(primorl: Call) -> None:
     for void in (VOID, replace(OF_TRAINING, void=("noise is seeded",))):
         void.write(FOLDER)
-        said = f"{STATED}: void: {void.void[0]}; do not rely on it (--void-ok goes on all the same)\n"
+        said = (
+            f"{STATED}: void: {void.void[0]}; do not rely on it (--void-ok goes on all the same)\n"
+        )
         status, out, err = primorl(*EXPORT)
         assert (status, out, err.splitlines(keepends=True)[-1]) == (1, "", said)
         assert not Path("policy.onnx").exists()
@@ -164,13 +182,20 @@ def test_an_audit_prints_a_table_and_leaves_a_report_and_no_model(
     monkeypatch.setattr(tracking, "stage_run", lambda stage, _: nullcontext({"audit": run}[stage]))
     before = set(snapshot(Path()))
     status, printed, _ = primorl("audit", "mechanism", "--canaries", "64", "--runs", "8")
-    found = json.loads(Path("reports/audit/mechanism.json").read_text(encoding="utf-8"), parse_constant=pytest.fail)
+    found = json.loads(
+        Path("reports/audit/mechanism.json").read_text(encoding="utf-8"), parse_constant=pytest.fail
+    )
     assert (status, found["canaries"]) == (0, 64 * 8)
     figures = [at_least(bound["epsilon"]) for bound in found["bounds"]]
     assert all(said in printed for said in (at_most(found["claimed"]), *figures))
     status, printed, _ = primorl("audit", "one-run", "--canaries", "60")
-    assert (status, "trained on 6 public units and 60 canaries; the model was dropped" in printed) == (0, True)
-    made = {name for name in set(snapshot(Path())) - before if not name.startswith(".primorl/fits/")}
+    assert (
+        status,
+        "trained on 6 public units and 60 canaries; the model was dropped" in printed,
+    ) == (0, True)
+    made = {
+        name for name in set(snapshot(Path())) - before if not name.startswith(".primorl/fits/")
+    }
     assert made == {"reports/audit/mechanism.json", "reports/audit/one-run.json"}
     assert {Path(name).name for name in made} == set(run.artifacts)
 
@@ -181,12 +206,23 @@ def test_a_sweep_runs_prints_and_ends_with_one_where_a_trial_failed(primorl: Cal
     status, out, _ = primorl("sweep", "tiny.yaml", "--workers", "1")
     assert status == 1
     good, bad, why = out.splitlines()[1:]
-    assert good.split() == [Trial({"policy.epochs": 3, "seed": 2}).name, "A", "2", "-2", "1.5", "0", "finished"]
+    assert good.split() == [
+        Trial({"policy.epochs": 3, "seed": 2}).name,
+        "A",
+        "2",
+        "-2",
+        "1.5",
+        "0",
+        "finished",
+    ]
     assert (bad[-8:], why) == ("  failed", f"{bad.split()[0]} failed: a stage says why")
     sweep_of({"cases": {"A": {"policy.epochs": 3}}, "grid": {"seed": [2]}})
     assert primorl("sweep", "tiny.yaml")[0] == 0
     before = ran()
-    assert primorl("sweep", "tiny.yaml", "--rows", "out.csv")[:2] == (0, "out.csv: 1 finished trials of tiny\n")
+    assert primorl("sweep", "tiny.yaml", "--rows", "out.csv")[:2] == (
+        0,
+        "out.csv: 1 finished trials of tiny\n",
+    )
     for words, said in (
         ("missing.yaml", "missing.yaml: not there"),
         ("tiny.yaml --rows a.txt", "allowed are .csv and .parquet"),
@@ -196,7 +232,9 @@ def test_a_sweep_runs_prints_and_ends_with_one_where_a_trial_failed(primorl: Cal
     assert ran() == before
 
 
-def test_the_plan_of_a_sweep_counts_equal_models_once_and_runs_nothing(swept: Params, primorl: Call) -> None:
+def test_the_plan_of_a_sweep_counts_equal_models_once_and_runs_nothing(
+    swept: Params, primorl: Call
+) -> None:
     """Two policies in one model are one charge; another seed of the model is another."""
     sweep_of({"settings": SMALL_MODEL, "grid": {"seed": [0, 1], "policy.epochs": [1, 2]}})
     text = Path("params.yaml").read_text()
@@ -207,23 +245,50 @@ def test_the_plan_of_a_sweep_counts_equal_models_once_and_runs_nothing(swept: Pa
     assert out.splitlines()[1].split()[4:6] == ["1", "1"]  # z, and z/(qK) of two units at q = 0.5
     assert "4 trials, 4 to run; 2 new charges" in out
     assert "the first 2 of 2 charges fit" in out
-    sweep_of({"settings": SMALL_MODEL, "grid": {"seed": [2, BAD_SEED], "dynamics.variant": ["mopo", "private"]}})
+    sweep_of(
+        {
+            "settings": SMALL_MODEL,
+            "grid": {"seed": [2, BAD_SEED], "dynamics.variant": ["mopo", "private"]},
+        }
+    )
     assert "2 of them without any guarantee" in primorl("sweep", "tiny.yaml", "--plan")[1]
     assert not Path(".primorl/sweeps").exists()
     assert charged(swept) == []
 
 
 EPSILONS = {"epsilon": 0.4998, "epsilon_rdp": 0.55, "delta": 1e-5}
-SUMMARY: dict[str, Any] = {"format": 5, "dataset": "small", "variant": "private", "private": True, "unit": "trajectory"}
-SUMMARY |= EPSILONS | {"spent_on_dataset": EPSILONS | {"epsilon_fixed": 0.4998, "charges": 1}, "units": 9, "void": []}
-SUMMARY |= {"env_id": "Pendulum-v1", "return_mean": -143.52, "return_ci95": [-161.6, -125.4], "episodes": 100}
+SUMMARY: dict[str, Any] = {
+    "format": 5,
+    "dataset": "small",
+    "variant": "private",
+    "private": True,
+    "unit": "trajectory",
+}
+SUMMARY |= EPSILONS | {
+    "spent_on_dataset": EPSILONS | {"epsilon_fixed": 0.4998, "charges": 1},
+    "units": 9,
+    "void": [],
+}
+SUMMARY |= {
+    "env_id": "Pendulum-v1",
+    "return_mean": -143.52,
+    "return_ci95": [-161.6, -125.4],
+    "episodes": 100,
+}
 SUMMARY |= {"normalized_score": None, "seed": 0, "seconds": {"ingest": 3.0}}
-SUMMARY |= {f"{name}_sha256": hashlib.sha256(name.encode()).hexdigest() for name in ("model", "policy")}
+SUMMARY |= {
+    f"{name}_sha256": hashlib.sha256(name.encode()).hexdigest() for name in ("model", "policy")
+}
 
 
-def test_summary_prints_a_table_or_the_file_and_says_whether_they_are_of_an_earlier_run(primorl: Call) -> None:
+def test_summary_prints_a_table_or_the_file_and_says_whether_they_are_of_an_earlier_run(
+    primorl: Call,
+) -> None:
     """After a run that failed on the way, the advice is about a model that is not there any more."""
-    model, policy = Path("models/dynamics/model.safetensors"), Path("models/policy/policy.safetensors")
+    model, policy = (
+        Path("models/dynamics/model.safetensors"),
+        Path("models/policy/policy.safetensors"),
+    )
     for file in (model, policy):
         file.parent.mkdir(parents=True)
         file.write_text(file.stem)
@@ -256,9 +321,14 @@ def test_each_result_is_listed_once_and_the_best_that_compares_first(
     """Measured returns first, then what units say, then the newest. What cannot be listed is one line."""
     monkeypatch.setenv("DVC_ROOT", str(folder))
     write_settings(project_settings())
-    assert primorl("runs", "--max-epsilon", "-1")[2].startswith("error: --max-epsilon: found -1; allowed is a finite")
+    assert primorl("runs", "--max-epsilon", "-1")[2].startswith(
+        "error: --max-epsilon: found -1; allowed is a finite"
+    )
     assert primorl("runs", "--max-epsilon", "0")[2].startswith("error: mlflow.db: not there")
-    for named, missing in (("sqlite:///other.db", "other.db"), ("sqlite+pysqlite:///a%20b.db", "a b.db")):
+    for named, missing in (
+        ("sqlite:///other.db", "other.db"),
+        ("sqlite+pysqlite:///a%20b.db", "a b.db"),
+    ):
         write_settings(project_settings() | {"tracking": {"uri": named, "experiment": None}})
         assert f"error: tracking.uri: {Path(missing).resolve()}: not there" in primorl("runs")[2]
     write_settings(project_settings())
@@ -267,7 +337,10 @@ def test_each_result_is_listed_once_and_the_best_that_compares_first(
     assert primorl("runs")[2].startswith("error: tracking.uri: the MLflow store")
     shutil.copy(empty_store, "mlflow.db")
 
-    usual, modelled = {"delta": 1e-5, "unit": "trajectory"}, {"model_value": 99.0, "private.policy.model": 98.5}
+    usual, modelled = (
+        {"delta": 1e-5, "unit": "trajectory"},
+        {"model_value": 99.0, "private.policy.model": 98.5},
+    )
     for name, stated, metrics in (
         ("baseline", usual | {"delta": None}, {"return_mean": -80.0}),
         ("small", usual, {"epsilon": 0.5, "return_mean": -200.0} | MEASURED),
@@ -285,7 +358,9 @@ def test_each_result_is_listed_once_and_the_best_that_compares_first(
         monkeypatch.setenv(RUN_TAGS, json.dumps({"sweep": "tiny"} if name == "trial" else {}))
         with stage_run("evaluate" if metrics else "train_model", params.load()) as result:
             settings = {"privacy.rounds": 7 if name == "good" else 5, "policy.penalty": 0.5}
-            result.pipeline.params({"private": "epsilon" in metrics} | stated | settings if metrics else {})
+            result.pipeline.params(
+                {"private": "epsilon" in metrics} | stated | settings if metrics else {}
+            )
             for key, value in metrics.items():
                 result.pipeline.metric(key, value)
             if name == "modelled":
@@ -299,7 +374,9 @@ def test_each_result_is_listed_once_and_the_best_that_compares_first(
     others = ["asked", "modelled"]
     ranked = ["baseline", "visits", "weak", "large", "good", "small", "asked"]
     assert listed() == [*ranked, "old", "modelled"], "a model's own opinion ranks nothing"
-    assert listed("--max-epsilon", "1") == ["good", "small", *others], "another unit, δ, or none said"
+    assert listed("--max-epsilon", "1") == ["good", "small", *others], (
+        "another unit, δ, or none said"
+    )
     assert "rounds=7\n" in primorl("runs")[1]
     assert "penalty" not in primorl("runs")[1], "all have the same"
     (advised,) = [line for line in primorl("runs")[1].splitlines() if line.startswith("modelled")]
@@ -310,7 +387,10 @@ def test_each_result_is_listed_once_and_the_best_that_compares_first(
         *(("small", 2.5, -200.0, -9.0), ("asked", None, 3.0, 2.0), ("modelled", None, 99.0, None))
     ]
     own = Path("mlflow.db"), "pendulum-replay", "pendulum-replay"
-    found, expected = store._in_file(*own), store._in_client(store.store_uri(params.load()), *own[1:])
+    found, expected = (
+        store._in_file(*own),
+        store._in_client(store.store_uri(params.load()), *own[1:]),
+    )
     assert sorted(found, key=attrgetter("run")) == sorted(expected, key=attrgetter("run"))
     assert len(found) == 11
 
@@ -335,12 +415,16 @@ def chance(primorl: Call) -> float:
 
 
 @pytest.mark.usefixtures("evaluated")
-def test_the_bound_counts_every_charge_on_the_people(monkeypatch: pytest.MonkeyPatch, primorl: Call) -> None:
+def test_the_bound_counts_every_charge_on_the_people(
+    monkeypatch: pytest.MonkeyPatch, primorl: Call
+) -> None:
     """It names the store without credentials. A relative path starts where it was typed, the default in the project."""
     content = params.plain(chosen())
     write_settings(content)
     shutil.rmtree("data/partitions")
-    others = [episode(length, seed=100 + length) for length in (4, 6, 7)]  # the ledger knows rows again
+    others = [
+        episode(length, seed=100 + length) for length in (4, 6, 7)
+    ]  # the ledger knows rows again
     write_partitions(table(episodes(9)), table(others, names=["p0", "p1", "p2"]), DATA)
     charge = pay(event_from_json(OF_TRAINING.event), "mine")
     sound = OF_TRAINING.to_json() | OF_THESE_DATA | {"charge": charge}
@@ -350,14 +434,19 @@ def test_the_bound_counts_every_charge_on_the_people(monkeypatch: pytest.MonkeyP
     alone = chance(primorl)
     LATEST.unlink()
     write_settings(content | {"dataset": "ward"})
-    assert "error: params.yaml: dataset: found 'ward', and metrics/summary.json has" in primorl("report")[2]
+    assert (
+        "error: params.yaml: dataset: found 'ward', and metrics/summary.json has"
+        in primorl("report")[2]
+    )
     assert not LATEST.exists()
     write_settings(content)
     pay(Training(0.5, 2.0, 150).event, "other")
     monkeypatch.setenv("DVC_EXP_NAME", "other")
     run(chosen())
     assert chance(primorl) > alone
-    write_settings(content | {"tracking": content["tracking"] | {"uri": "http://ana:p@ss@127.0.0.1:9"}})
+    write_settings(
+        content | {"tracking": content["tracking"] | {"uri": "http://ana:p@ss@127.0.0.1:9"}}
+    )
     inside = Path("notes/board").resolve()
     inside.mkdir(parents=True)
     Path("dvc.yaml").touch()

@@ -46,7 +46,9 @@ def leaves(block: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     found = {}
     for key, value in block.items():
         if isinstance(value, dict):
-            found |= leaves(value, f"{prefix}{key}.") if key != "suggested" else {}  # keys of other blocks, any of them
+            found |= (
+                leaves(value, f"{prefix}{key}.") if key != "suggested" else {}
+            )  # keys of other blocks, any of them
         else:
             found[f"{prefix}{key}"] = value
     return found
@@ -66,7 +68,13 @@ def test_a_setting_that_is_to_be_fitted_is_no_number() -> None:
     raw["dynamics"]["learning_rate"] = "auto"
     checked = params.parse(raw, ROOT / "params.yaml")
     assert "dynamics.learning_rate" in checked.unfitted
-    for use in (lambda rate: 2 * rate, float, lambda rate: rate < 1, lambda rate: rate == 0.01, bool):
+    for use in (
+        lambda rate: 2 * rate,
+        float,
+        lambda rate: rate < 1,
+        lambda rate: rate == 0.01,
+        bool,
+    ):
         with pytest.raises(ValueError, match=r"dynamics\.learning_rate is still to be fitted"):
             use(checked.dynamics.learning_rate)
     assert 2 * checked.fitted({"dynamics.learning_rate": 0.25}).dynamics.learning_rate == 0.5
@@ -77,7 +85,12 @@ def test_no_key_has_a_second_default_in_code_or_takes_any_number() -> None:
     for key, value in leaves(RAW).items():
         inner = key.removeprefix("chosen.")
         where = FILE if inner != key else ""
-        later = {"online.guarantee", "privacy.train_on", "dynamics.model", "dynamics.degree"}  # older files lack them
+        later = {
+            "online.guarantee",
+            "privacy.train_on",
+            "dynamics.model",
+            "dynamics.degree",
+        }  # older files lack them
         later |= {"privacy.total_epsilon", "partition.publish"}
         if key not in later and (not where or "." not in inner):
             assert refusal(changed(key, MISSING)) == f"{where}{inner}: missing"
@@ -93,7 +106,11 @@ def test_no_key_has_a_second_default_in_code_or_takes_any_number() -> None:
 EITHER = "exactly one and set the other to null or auto"
 WRONG: tuple[tuple[str, object, str], ...] = (
     ("seed", -1, "seed: found -1; allowed is greater than or equal to 0"),
-    ("seed", 0.5, "seed: found 0.5; allowed is a valid integer, got a number with a fractional part"),
+    (
+        "seed",
+        0.5,
+        "seed: found 0.5; allowed is a valid integer, got a number with a fractional part",
+    ),
     ("seed", True, "seed: found True; a number is needed, not a truth value"),
     (
         "privacy.rounds",
@@ -101,15 +118,27 @@ WRONG: tuple[tuple[str, object, str], ...] = (
         "found 'atuo'; allowed is a valid integer, unable to parse string as an integer, or a",
     ),
     ("privacy", "strong", "privacy: found 'strong'; a block of keys is needed"),
-    ("chosen.source", "s3", "source: found 's3'; allowed are 'replay', 'minari', 'd4rl', 'tabular', 'meds', 'icu-sep"),
+    (
+        "chosen.source",
+        "s3",
+        "source: found 's3'; allowed are 'replay', 'minari', 'd4rl', 'tabular', 'meds', 'icu-sep",
+    ),
     ("chosen.options.hidden", 64, "options.hidden: found 64; a list is needed"),
-    ("chosen.bounds.observation", "all", "bounds.observation: found 'all'; allowed is 'space' or 'public'"),
+    (
+        "chosen.bounds.observation",
+        "all",
+        "bounds.observation: found 'all'; allowed is 'space' or 'public'",
+    ),
     (
         "chosen.bounds.observation",
         {"low": [0.0, 1.0], "high": [1.0, 1.0]},
         "low and high must have the same length",
     ),
-    ("chosen.bounds.reward", [1.0, 0.0], "bounds.reward: found [1.0, 0.0]; must be [low, high] with low < high"),
+    (
+        "chosen.bounds.reward",
+        [1.0, 0.0],
+        "bounds.reward: found [1.0, 0.0]; must be [low, high] with low < high",
+    ),
     ("chosen.score", {"low": 0.0, "high": 0.0, "scale": 1.0}, "score: low must be below high"),
     (
         "partition.public",
@@ -117,12 +146,36 @@ WRONG: tuple[tuple[str, object, str], ...] = (
         "partition: found both of public_fraction and",
     ),
     ("partition.public", {"file": "../ids.txt"}, "leaves the project"),
-    ("privacy.target_epsilon", float("inf"), "privacy.target_epsilon: found inf; allowed is a finite number"),
-    ("privacy.target_epsilon", None, f"privacy: found neither of target_epsilon and noise_multiplier; give {EITHER}"),
-    ("dynamics.variant", "High", "found 'High'; allowed is 'private', 'no_privacy', 'no_clip' or 'mopo'"),
-    ("dynamics.processes", 2, "dynamics.processes: unknown key; it is compute.processes, on which no charge"),
-    ("policy.buffer_size", 10, "policy: buffer_size must hold one batch of rollouts: at least rollout_batch * horizon"),
-    ("policy.seeds", [], "policy.seeds: found an empty list; must name at least one seed, or be null"),
+    (
+        "privacy.target_epsilon",
+        float("inf"),
+        "privacy.target_epsilon: found inf; allowed is a finite number",
+    ),
+    (
+        "privacy.target_epsilon",
+        None,
+        f"privacy: found neither of target_epsilon and noise_multiplier; give {EITHER}",
+    ),
+    (
+        "dynamics.variant",
+        "High",
+        "found 'High'; allowed is 'private', 'no_privacy', 'no_clip' or 'mopo'",
+    ),
+    (
+        "dynamics.processes",
+        2,
+        "dynamics.processes: unknown key; it is compute.processes, on which no charge",
+    ),
+    (
+        "policy.buffer_size",
+        10,
+        "policy: buffer_size must hold one batch of rollouts: at least rollout_batch * horizon",
+    ),
+    (
+        "policy.seeds",
+        [],
+        "policy.seeds: found an empty list; must name at least one seed, or be null",
+    ),
     ("policy.seeds", [1, 2, 1], "policy.seeds: found 1 more than once; every seed stands once"),
     ("policy.seeds", [1, -2], "policy.seeds.1: found -2; allowed is greater than or equal to 0"),
     ("policy.seeds", [-1] * 1000, "and 990 more"),
@@ -151,13 +204,20 @@ def test_an_error_names_the_key_what_was_found_and_what_is_allowed() -> None:
 
 
 ANYTHING = (
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text("abc ", max_size=5) | st.lists(st.integers())
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text("abc ", max_size=5)
+    | st.lists(st.integers())
 )
 
 
 @given(st.sampled_from(list(leaves(RAW))), ANYTHING)
 @settings(max_examples=300)
-def test_any_value_is_taken_or_refused_in_one_line_that_names_a_key_of_the_file(key: str, value: object) -> None:
+def test_any_value_is_taken_or_refused_in_one_line_that_names_a_key_of_the_file(
+    key: str, value: object
+) -> None:
     try:
         params.from_plain(changed(key, value))
     except PipelineError as refused:
@@ -170,13 +230,21 @@ def test_any_value_is_taken_or_refused_in_one_line_that_names_a_key_of_the_file(
 def test_where_rollouts_begin_is_settled_before_anything_is_paid_for() -> None:
     nobody, released = {"partition.public_fraction": 0}, {"policy.starts": "released"}
     asked = released | {"privacy.statistics.starts": True}
-    many = {"policy.starts": "public", "dynamics.early_stopping.patience": 3, "chosen.bounds.reward": "public"}
+    many = {
+        "policy.starts": "public",
+        "dynamics.early_stopping.patience": 3,
+        "chosen.bounds.reward": "public",
+    }
     for dataset, changes, says in (
         ("csv-log", {}, None),
         ("csv-log", nobody | asked | {"privacy.statistics.normaliser": "bounds"}, None),
         ("pendulum-replay", asked, None),
         ("pendulum-replay", released | {"dynamics.variant": "mopo"}, None),
-        ("csv-log", {"policy.starts": "reset"}, "found 'reset', while datasets/csv-log.yaml says environment: null"),
+        (
+            "csv-log",
+            {"policy.starts": "reset"},
+            "found 'reset', while datasets/csv-log.yaml says environment: null",
+        ),
         ("pendulum-replay", released, "'released', while privacy.statistics.starts is false"),
         (
             "csv-log",
@@ -196,7 +264,9 @@ def test_where_rollouts_begin_is_settled_before_anything_is_paid_for() -> None:
 
 
 @pytest.mark.parametrize("path", ["../elsewhere", "a/../../b", "link/b"])
-def test_relative_paths_stay_in_the_project(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_paths_stay_in_the_project(
+    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     project = tmp_path / "project"
     project.mkdir()
     (project / "link").symlink_to(tmp_path)
@@ -220,11 +290,18 @@ def test_relative_paths_stay_in_the_project(path: str, tmp_path: Path, monkeypat
 
 def test_commands_that_only_read_need_no_valid_run(tmp_path: Path) -> None:
     raw = changed("policy", "broken")
-    raw["privacy"] |= {"noise_multiplier": 4.0, "budget": {"epsilon": 3.0, "delta": 1e-5}}  # both are given
+    raw["privacy"] |= {
+        "noise_multiplier": 4.0,
+        "budget": {"epsilon": 3.0, "delta": 1e-5},
+    }  # both are given
     file = tmp_path / "params.yaml"
     file.write_text(yaml.safe_dump(raw), encoding="utf-8")
     reading = params.load_reading(file)
-    assert (reading.dataset, reading.ledger.url, reading.privacy.budget.epsilon) == ("pendulum-replay", None, 3.0)
+    assert (reading.dataset, reading.ledger.url, reading.privacy.budget.epsilon) == (
+        "pendulum-replay",
+        None,
+        3.0,
+    )
     file.write_text(yaml.safe_dump(changed("privacy.budget.epsilon", -3.0)), encoding="utf-8")
     with pytest.raises(PipelineError, match=r"params.yaml: privacy.budget.epsilon: found -3.0; "):
         params.load_reading(file)
@@ -237,8 +314,14 @@ def test_a_file_that_does_not_fit_is_named(tmp_path: Path) -> None:
     unknown = "params.yaml: dataset: found .*; allowed are the files in datasets/: "
     own_file = "every dataset has a file of its own now; move the block datasets.my-log to datasets/my-log.yaml"
     for where, old, new, says in (
-        *((file, "dataset: pendulum-replay", f"dataset: {name}", unknown) for name in ("defaults", "../x", "[a]", "3")),
-        *((file, "seed: 0", f"seed: 0\n{name}: {{}}", f"{name}: unknown key") for name in ("chosen", "origins")),
+        *(
+            (file, "dataset: pendulum-replay", f"dataset: {name}", unknown)
+            for name in ("defaults", "../x", "[a]", "3")
+        ),
+        *(
+            (file, "seed: 0", f"seed: 0\n{name}: {{}}", f"{name}: unknown key")
+            for name in ("chosen", "origins")
+        ),
         (file, "seed: 0", "seed: 0\ndatasets:\n  my-log: {source: tabular}", own_file),
         (own, "\nbounds:", "\nother:", "datasets/pendulum-replay.yaml: .*bounds: missing"),
     ):

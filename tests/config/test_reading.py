@@ -66,7 +66,9 @@ def test_scalars_are_read_as_in_yaml_1_2(tmp_path: Path) -> None:
 @example("1:30")
 @example("1e-5")
 @example("010")
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 def test_a_number_is_read_as_dvc_reads_it(tmp_path: Path, text: str) -> None:
     try:
         found = read(tmp_path, f"a: {text}\n")
@@ -78,7 +80,9 @@ def test_a_number_is_read_as_dvc_reads_it(tmp_path: Path, text: str) -> None:
         assert found["a"] == theirs["a"] or (math.isnan(found["a"]) and math.isnan(theirs["a"]))
 
 
-def test_what_would_hang_or_execute_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_would_hang_or_execute_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     began = time.monotonic()
     for content, says in REFUSED:

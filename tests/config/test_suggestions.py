@@ -66,8 +66,18 @@ def refusal(raw: dict[str, Any]) -> str:
         (("auto", 3.0), {"target_epsilon": 2.0}, {"target_epsilon": 0.5}, (None, 3.0)),
         ((None, "auto"), {"noise_multiplier": 4.0}, {"target_epsilon": 0.5}, (None, 4.0)),
         ((None, 3.0), {"target_epsilon": 2.0}, {"target_epsilon": 0.5}, (None, 3.0)),
-        ((None, "auto"), {"target_epsilon": 2.0}, {}, "privacy.noise_multiplier: found auto, and neither"),
-        ((None, None), {"target_epsilon": 2.0}, {}, "found neither of target_epsilon and noise_multiplier"),
+        (
+            (None, "auto"),
+            {"target_epsilon": 2.0},
+            {},
+            "privacy.noise_multiplier: found auto, and neither",
+        ),
+        (
+            (None, None),
+            {"target_epsilon": 2.0},
+            {},
+            "found neither of target_epsilon and noise_multiplier",
+        ),
         ((0.3, 3.0), {}, {}, "found both of target_epsilon and noise_multiplier"),
         (("auto", "auto"), {}, {}, "privacy.target_epsilon: found auto, and neither"),
     ],
@@ -92,10 +102,16 @@ def test_a_total_is_shared_by_what_a_log_needs_and_given_alone() -> None:
     log = params.parse(with_keys(dataset="csv-log", privacy__total_epsilon=2.0))
     assert (log.privacy.target_epsilon, log.behaviour.target_epsilon) == (1.7, 0.595)
     more = {"behaviour": 0.1, "lstd": 0.1}
-    asked = params.parse(with_keys(dataset="csv-log", privacy__total_epsilon=2.0, evaluation__private__estimators=more))
+    asked = params.parse(
+        with_keys(
+            dataset="csv-log", privacy__total_epsilon=2.0, evaluation__private__estimators=more
+        )
+    )
     assert asked.privacy == log.privacy
     more |= {"lstd": 1.5}
-    beyond = with_keys(dataset="csv-log", privacy__total_epsilon=2.0, evaluation__private__estimators=more)
+    beyond = with_keys(
+        dataset="csv-log", privacy__total_epsilon=2.0, evaluation__private__estimators=more
+    )
     assert "evaluation.private.estimators it comes to 2." in refusal(beyond)
     assert params.parse(with_keys(privacy__total_epsilon=2.0)).privacy.target_epsilon == 2.0
     assert suggestions.model_of(1e-6, 1e-5) == 5e-7, "δ alone allows it"
@@ -116,17 +132,26 @@ def test_a_total_is_shared_by_what_a_log_needs_and_given_alone() -> None:
 
 
 def test_consent_takes_the_place_of_a_draw() -> None:
-    consent, listed = {"column": "consent", "values": ["yes", 1, True]}, {"file": "data/consent/a.txt"}
+    consent, listed = (
+        {"column": "consent", "values": ["yes", 1, True]},
+        {"file": "data/consent/a.txt"},
+    )
     auto = {"partition__public_fraction": "auto"}
     asked = {"privacy__statistics__normaliser": "auto", "privacy__statistics__starts": "auto"}
     asked |= {"dynamics__hidden": "auto", "dynamics__start": "auto"}
-    by_column = params.parse(with_keys(dataset="csv-log", partition__public=consent, **auto)).partition
+    by_column = params.parse(
+        with_keys(dataset="csv-log", partition__public=consent, **auto)
+    ).partition
     assert by_column.public_fraction is None
     assert (by_column.public.column, by_column.public.values) == ("consent", ("yes", "1", "true"))
     by_file = params.parse(with_keys(partition__public=listed, **auto)).partition
     assert (by_file.public_fraction, by_file.public.file) == (None, "data/consent/a.txt")
-    heads = params.parse(with_keys(partition__public=listed, dynamics__model="auto", **asked, **auto))
-    assert (heads.dynamics.model, heads.privacy.statistics.normaliser) == ("linear", "private"), "they may differ"
+    heads = params.parse(
+        with_keys(partition__public=listed, dynamics__model="auto", **asked, **auto)
+    )
+    assert (heads.dynamics.model, heads.privacy.statistics.normaliser) == ("linear", "private"), (
+        "they may differ"
+    )
     rest = params.parse(with_keys(partition__public_fraction=0.1, dynamics__model="auto", **asked))
     assert (rest.dynamics.model, rest.privacy.statistics.normaliser) == ("network", "public")
     both = with_keys(partition__public=consent, partition__public_fraction=0.1)
@@ -137,17 +162,30 @@ def test_consent_takes_the_place_of_a_draw() -> None:
 
 def test_nobody_is_public_by_a_default_where_units_are_people() -> None:
     """Twins: a share that the entry suggests, and one that params.yaml has, hold."""
-    rewrite(DEFAULTS, **yaml.safe_load(Path(DEFAULTS).read_text()) | {"partition": {"public_fraction": 0.02}})
-    asked = {"privacy__statistics": {"normaliser": "bounds", "starts": True, "noise_multiplier": 14.0}}
-    for suggested, said, expected in (({}, "auto", 0), ({"public_fraction": 0.3}, "auto", 0.3), ({}, 0.2, 0.2)):
+    rewrite(
+        DEFAULTS,
+        **yaml.safe_load(Path(DEFAULTS).read_text()) | {"partition": {"public_fraction": 0.02}},
+    )
+    asked = {
+        "privacy__statistics": {"normaliser": "bounds", "starts": True, "noise_multiplier": 14.0}
+    }
+    for suggested, said, expected in (
+        ({}, "auto", 0),
+        ({"public_fraction": 0.3}, "auto", 0.3),
+        ({}, 0.2, 0.2),
+    ):
         suggest({"partition": suggested}, "datasets/csv-log.yaml")
         found = params.parse(with_keys(dataset="csv-log", partition__public_fraction=said, **asked))
         assert found.partition.public_fraction == expected
-    assert params.parse(with_keys(partition__public_fraction="auto")).partition.public_fraction == 0.02, "no people"
+    assert (
+        params.parse(with_keys(partition__public_fraction="auto")).partition.public_fraction == 0.02
+    ), "no people"
 
 
 def test_what_was_taken_from_where_is_known() -> None:
-    checked = params.parse(with_keys(dataset="csv-log", policy__penalty=0.9, partition__public_fraction="auto"))
+    checked = params.parse(
+        with_keys(dataset="csv-log", policy__penalty=0.9, partition__public_fraction="auto")
+    )
     assert set(checked.origins) == set(leaves())
     assert (
         checked.origins.items()
@@ -167,14 +205,20 @@ def test_what_was_taken_from_where_is_known() -> None:
     assert line is not None
     assert "\n" not in line
     for taken in ("partition.public_fraction 0.1", "privacy.total_epsilon 0.9"):
-        assert taken in line.partition("datasets/csv-log.yaml: ")[2].partition("datasets/defaults")[0]
+        assert (
+            taken in line.partition("datasets/csv-log.yaml: ")[2].partition("datasets/defaults")[0]
+        )
     assert "datasets/defaults.yaml" not in line, "they are the same in every run"
 
 
 def test_only_what_nobody_gives_is_fitted_and_a_fit_touches_nothing_else() -> None:
     suggest({"privacy": {"rounds": 9}})
     checked = params.parse(with_keys(dynamics__hidden=[7]))
-    assert checked.unfitted == FITTED.keys() - {"privacy.rounds", "dynamics.hidden", "dynamics.degree"}
+    assert checked.unfitted == FITTED.keys() - {
+        "privacy.rounds",
+        "dynamics.hidden",
+        "dynamics.degree",
+    }
     fitted = checked.fitted({"dynamics.learning_rate": 0.02, "privacy.clipping_norm": 0.7})
     assert (fitted.dynamics.learning_rate, fitted.privacy.clipping_norm) == (0.02, 0.7)
     assert (fitted.privacy.rounds, fitted.dynamics.hidden) == (9, (7,))
@@ -188,8 +232,15 @@ def test_a_key_that_nobody_may_or_does_suggest_a_value_for_is_named() -> None:
         f"params.yaml: dynamics.batch_size: found auto, and neither {OWN} "
         f"(suggested.dynamics.batch_size) nor {DEFAULTS} (dynamics.batch_size) suggests a value; give one"
     )
-    assert "dynamics.batch_size: found null, and neither" in refusal(with_keys(dynamics__batch_size=None))
-    for key in ("privacy__budget__epsilon", "dynamics__variant", "privacy__draw", "dynamics__train_anyway"):
+    assert "dynamics.batch_size: found null, and neither" in refusal(
+        with_keys(dynamics__batch_size=None)
+    )
+    for key in (
+        "privacy__budget__epsilon",
+        "dynamics__variant",
+        "privacy__draw",
+        "dynamics__train_anyway",
+    ):
         assert f"{key.replace('__', '.')}: found auto; " in refusal(with_keys(**{key: "auto"}))
 
 
@@ -201,12 +252,30 @@ def test_a_wrong_suggestion_is_named_where_it_stands_used_or_not() -> None:
             {"dynamics": {"processes": 2}},
             "suggested.dynamics.processes: unknown key; it is compute.processes, ",
         ),
-        ({"policy": {"horizon": 0}}, "suggested.policy.horizon: found 0; allowed is greater than 0"),
-        ({"policy": {"horizon": "auto"}}, "suggested.policy.horizon: found auto; a suggestion is a value"),
-        ({"privacy": {"budget": {"epsilon": 3}}}, "suggested.privacy.budget.epsilon: all runs share it; it is set in"),
-        ({"dynamics": {"train_anyway": True}}, "suggested.dynamics.train_anyway: it must be said in so many words"),
-        ({"dynamics": {"variant": "no_privacy"}}, "suggested.dynamics.variant: whether a run is private must be seen"),
-        ({"privacy": {"target_epsilon": 1, "noise_multiplier": 4}}, "found 2 values; suggest one of them"),
+        (
+            {"policy": {"horizon": 0}},
+            "suggested.policy.horizon: found 0; allowed is greater than 0",
+        ),
+        (
+            {"policy": {"horizon": "auto"}},
+            "suggested.policy.horizon: found auto; a suggestion is a value",
+        ),
+        (
+            {"privacy": {"budget": {"epsilon": 3}}},
+            "suggested.privacy.budget.epsilon: all runs share it; it is set in",
+        ),
+        (
+            {"dynamics": {"train_anyway": True}},
+            "suggested.dynamics.train_anyway: it must be said in so many words",
+        ),
+        (
+            {"dynamics": {"variant": "no_privacy"}},
+            "suggested.dynamics.variant: whether a run is private must be seen",
+        ),
+        (
+            {"privacy": {"target_epsilon": 1, "noise_multiplier": 4}},
+            "found 2 values; suggest one of them",
+        ),
         ({"ledger": {}}, "suggested.ledger: unknown key"),
         ({"dynamics": [1]}, "suggested.dynamics: a block of keys is needed"),
         ({"dynamics": {"x" * 10_000: 1}}, "xxx..."),
@@ -219,10 +288,18 @@ def test_a_wrong_suggestion_is_named_where_it_stands_used_or_not() -> None:
         assert len(found) < 400
     suggest({})
     rewrite(OWN, settings={})
-    assert "settings: unknown key; it is called suggested, and holds where params.yaml says auto" in refusal(AUTO)
+    assert (
+        "settings: unknown key; it is called suggested, and holds where params.yaml says auto"
+        in refusal(AUTO)
+    )
     path = Path(DEFAULTS)
-    path.write_text(path.read_text(encoding="utf-8").replace("max_epochs: 60", "max_epochs: 0"), encoding="utf-8")
-    assert f"{DEFAULTS}: dynamics.mopo.max_epochs: found 0; allowed is greater than 0" in refusal(AUTO)
+    path.write_text(
+        path.read_text(encoding="utf-8").replace("max_epochs: 60", "max_epochs: 0"),
+        encoding="utf-8",
+    )
+    assert f"{DEFAULTS}: dynamics.mopo.max_epochs: found 0; allowed is greater than 0" in refusal(
+        AUTO
+    )
 
 
 def test_without_an_environment_the_clone_and_two_questions_get_their_shares() -> None:
@@ -235,6 +312,8 @@ def test_without_an_environment_the_clone_and_two_questions_get_their_shares() -
     by_noise = {"privacy__target_epsilon": None, "privacy__noise_multiplier": 4.0}
     found = params.parse(with_keys(dataset="csv-log", **by_noise))
     assert found.evaluation.private.estimators == {}
-    assert found.origins[suggestions.ESTIMATORS] == suggestions.STATED, "the model's statement says what a share is"
+    assert found.origins[suggestions.ESTIMATORS] == suggestions.STATED, (
+        "the model's statement says what a share is"
+    )
     assert found.behaviour.target_epsilon is None
     assert suggestions.estimators(0.3) == {"behaviour": 0.06, "model_check": 0.06}

@@ -22,7 +22,12 @@ NAMED = replace(INFO, behaviour_probabilities=True)
 def dataset(kind: type[T], source: str, options: dict[str, Any], **changes: Any) -> T:
     """A dataset's entry with plain values for all that is not given."""
     plain: dict[str, Any] = dict.fromkeys(("trajectories_per_person", "horizon", "score"))
-    plain |= {"source": source, "options": options, "environment": "Pendulum-v1", "unit": "trajectory"}
+    plain |= {
+        "source": source,
+        "options": options,
+        "environment": "Pendulum-v1",
+        "unit": "trajectory",
+    }
     plain |= {"population": "tests", "termination": "learned", "ingestion": {}}
     plain["bounds"] = {"observation": "space", "reward": "public"}
     sections = ("partition", "privacy", "dynamics", "behaviour", "policy", "evaluation")
@@ -41,7 +46,13 @@ def episode(length: int, seed: int, terminated: bool = False) -> Episode:
     rng = np.random.default_rng([length, seed])
     observations = rng.uniform(-1, 1, (length + 1, 3)).astype(np.float32)
     actions = rng.uniform(-2, 2, (length, 1)).astype(np.float32)
-    return Episode(observations, actions, rng.uniform(-16, 0, length), terminated=terminated, truncated=not terminated)
+    return Episode(
+        observations,
+        actions,
+        rng.uniform(-16, 0, length),
+        terminated=terminated,
+        truncated=not terminated,
+    )
 
 
 def episodes(count: int) -> list[Episode]:
@@ -60,11 +71,16 @@ def write_raw(root: Path, content: list[Episode]) -> Path:
     return root / "small-v0" / "data" / "main_data.hdf5"
 
 
-def table(content: list[Episode], units: list[str] | None = None, names: list[str] | None = None) -> pa.Table:
+def table(
+    content: list[Episode], units: list[str] | None = None, names: list[str] | None = None
+) -> pa.Table:
     """The same content in the dataset's schema."""
     names = names or [f"{i:03d}" for i in range(len(content))]
     ends = [np.arange(len(item.rewards)) == len(item.rewards) - 1 for item in content]
-    arrays = [[np.array(getattr(item, name)) for item in content] for name in ("observations", "actions", "rewards")]
+    arrays = [
+        [np.array(getattr(item, name)) for item in content]
+        for name in ("observations", "actions", "rewards")
+    ]
     over = [
         [end & getattr(item, name) for end, item in zip(ends, content, strict=True)]
         for name in ("terminated", "truncated")
@@ -76,10 +92,14 @@ def with_probabilities(rows: pa.Table, values: np.ndarray | None = None) -> pa.T
     """Random ones where none are given; no two agree by chance."""
     if values is None:
         values = np.random.default_rng(rows.num_rows).uniform(0.1, 3, rows.num_rows)
-    return rows.append_column(pa.field("behaviour_probability", pa.float32()), pa.array(values.astype(np.float32)))
+    return rows.append_column(
+        pa.field("behaviour_probability", pa.float32()), pa.array(values.astype(np.float32))
+    )
 
 
-def write_parts(folder: Path, *tables: pa.Table, info: DatasetInfo = INFO, rows_per_group: int = SEQUENTIAL) -> Path:
+def write_parts(
+    folder: Path, *tables: pa.Table, info: DatasetInfo = INFO, rows_per_group: int = SEQUENTIAL
+) -> Path:
     """Tables of whole units as the parts of a dataset."""
     folder.mkdir(exist_ok=True)
     named = "behaviour_probability" in tables[0].column_names
@@ -93,4 +113,8 @@ def write_parts(folder: Path, *tables: pa.Table, info: DatasetInfo = INFO, rows_
 
 def snapshot(folder: Path) -> dict[str, bytes]:
     """Every file below ``folder``, hidden ones included."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }

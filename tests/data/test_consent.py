@@ -38,7 +38,9 @@ def log(spoil: bool = False, exclude: str | None = None) -> TabularDataset:
         rows[1]["consent"] = "no"
     Path("raw").mkdir(exist_ok=True)
     pacsv.write_csv(pa.Table.from_pylist(rows), "raw/log.csv")
-    return tabular_builders.entry(ingestion={"duplicates": "allow", "exclude_units": exclude}, sorted=False)
+    return tabular_builders.entry(
+        ingestion={"duplicates": "allow", "exclude_units": exclude}, sorted=False
+    )
 
 
 def units(side: str) -> set[str]:
@@ -46,9 +48,13 @@ def units(side: str) -> set[str]:
     return {unit for table in tables for unit in pc.unique(table["unit_id"]).to_pylist()}
 
 
-def split(public: object, dataset: TabularDataset | None = None, column: str | None = "consent") -> Manifest:
+def split(
+    public: object, dataset: TabularDataset | None = None, column: str | None = "consent"
+) -> Manifest:
     ingest(Path("raw"), Path("trajectories"), "log", dataset or log(), public_column=column)
-    return partition(Path("trajectories"), Path("partitions"), public_fraction=None, salt="s", public=public)
+    return partition(
+        Path("trajectories"), Path("partitions"), public_fraction=None, salt="s", public=public
+    )
 
 
 def listed(*ids: str) -> SimpleNamespace:
@@ -63,14 +69,22 @@ def test_who_consented_in_a_column_or_a_file_is_public_and_nobody_else(project: 
     assert (manifest.public_by, manifest.public_units, manifest.private_units) == ("column", 2, 2)
     assert Manifest.load(Path("partitions/manifest.json")) == manifest
     values = by_column(values=("yes", "no"))
-    partition(Path("trajectories"), Path("partitions"), public_fraction=None, salt="s", public=values)
+    partition(
+        Path("trajectories"), Path("partitions"), public_fraction=None, salt="s", public=values
+    )
     assert units("private") == {"cid"}, "other values need no new ingest"
     manifest = split(listed("bob", "", "dan"), column=None)
-    assert (units("public"), units("private"), manifest.public_by) == ({"bob", "dan"}, {"ann", "cid"}, "file")
+    assert (units("public"), units("private"), manifest.public_by) == (
+        {"bob", "dan"},
+        {"ann", "cid"},
+        "file",
+    )
 
 
 def test_all_rows_of_a_unit_must_agree(project: Path) -> None:
-    with pytest.raises(PipelineError, match=r"row 2: found another value of partition\.public\.column") as wrong:
+    with pytest.raises(
+        PipelineError, match=r"row 2: found another value of partition\.public\.column"
+    ) as wrong:
         split(by_column(), log(spoil=True))
     assert "dan" not in str(wrong.value)
     assert not Path("trajectories").exists()
@@ -86,12 +100,32 @@ def test_who_withdrew_leaves_no_trace_of_consent(project: Path) -> None:
 
 def test_what_does_not_fit_is_refused(project: Path) -> None:
     for public, column, message in (
-        (by_column("other"), "consent", r"partition\.public\.column: found 'other', which was not kept at ingest"),
-        (by_column(), None, r"consent\.arrow: .* partition\.public\.column: found 'consent', which was not kept"),
-        (by_column(values=("maybe",)), "consent", r"found 1 values of 'consent', which leave no public unit"),
-        (by_column(values=("yes", "no", "")), "consent", r"found 3 values of 'consent', which leave no private unit"),
+        (
+            by_column("other"),
+            "consent",
+            r"partition\.public\.column: found 'other', which was not kept at ingest",
+        ),
+        (
+            by_column(),
+            None,
+            r"consent\.arrow: .* partition\.public\.column: found 'consent', which was not kept",
+        ),
+        (
+            by_column(values=("maybe",)),
+            "consent",
+            r"found 1 values of 'consent', which leave no public unit",
+        ),
+        (
+            by_column(values=("yes", "no", "")),
+            "consent",
+            r"found 3 values of 'consent', which leave no private unit",
+        ),
         (by_column("nowhere"), "nowhere", r"column 'nowhere' is missing"),
-        (SimpleNamespace(file="elsewhere.txt"), None, r"partition\.public\.file: .* allowed is a file in data/consent"),
+        (
+            SimpleNamespace(file="elsewhere.txt"),
+            None,
+            r"partition\.public\.file: .* allowed is a file in data/consent",
+        ),
         (listed("bob", "nobody"), None, r"public\.txt: line 2: found an id that no unit has"),
         (None, None, "found neither public_fraction nor public"),
     ):
@@ -100,7 +134,10 @@ def test_what_does_not_fit_is_refused(project: Path) -> None:
         assert "nobody" not in str(wrong.value)
         assert not Path("partitions/private").exists()
     write_raw(Path("minari"), episodes(3))
-    with pytest.raises(PipelineError, match=r"the source minari has no columns of its own; allowed with it is .*file"):
+    with pytest.raises(
+        PipelineError,
+        match=r"the source minari has no columns of its own; allowed with it is .*file",
+    ):
         ingest(Path("minari"), Path("trajectories"), "small", entry(), public_column="consent")
 
 

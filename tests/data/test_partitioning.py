@@ -9,14 +9,29 @@ from hypothesis import strategies as st
 
 from primorl.base.errors import PipelineError
 from primorl.data.identity.consent import HashDraw
-from primorl.data.identity.membership import DIGEST_BYTES, NOBODY, DuplicateCheck, Membership, project_secret
+from primorl.data.identity.membership import (
+    DIGEST_BYTES,
+    NOBODY,
+    DuplicateCheck,
+    Membership,
+    project_secret,
+)
 from primorl.data.ingestion import ingest
 from primorl.data.partitioning import check_disjoint, partition
 from primorl.data.storage import parquet
 from primorl.data.storage.parquet import PartReader
 from primorl.data.storage.schema import Manifest
 from primorl.paid.accounts import dataset_version
-from tests.data.builders import INFO, entry, episode, episodes, snapshot, table, write_parts, write_raw
+from tests.data.builders import (
+    INFO,
+    entry,
+    episode,
+    episodes,
+    snapshot,
+    table,
+    write_parts,
+    write_raw,
+)
 
 MANIFEST = Path("partitions/manifest.json")
 
@@ -36,11 +51,15 @@ def is_public(unit: str, public_fraction: float, salt: str) -> bool:
 
 
 def run(public_fraction: float = 0.4) -> Manifest:
-    return partition(Path("trajectories"), Path("partitions"), public_fraction=public_fraction, salt="salt")
+    return partition(
+        Path("trajectories"), Path("partitions"), public_fraction=public_fraction, salt="salt"
+    )
 
 
 def read(folder: str) -> pa.Table:
-    return pa.concat_tables([INFO.schema.empty_table(), *PartReader(Path(folder), made_by="partition").tables()])
+    return pa.concat_tables(
+        [INFO.schema.empty_table(), *PartReader(Path(folder), made_by="partition").tables()]
+    )
 
 
 def test_the_partitions_are_disjoint_and_together_everything(ingested: pa.Table) -> None:
@@ -75,7 +94,9 @@ def test_without_a_public_split_its_part_is_there_and_empty(ingested: pa.Table) 
     assert (manifest.public_units, manifest.private_units) == (0, 20)
     assert read("partitions/private").equals(ingested)
     assert read("partitions/public").num_rows == 0
-    assert Path("partitions/public_units.bin").read_bytes() == NOBODY, "or DVC warns of an empty file at every stage"
+    assert Path("partitions/public_units.bin").read_bytes() == NOBODY, (
+        "or DVC warns of an empty file at every stage"
+    )
     assert dataset_version(manifest, Path("partitions")).public == b""
 
 
@@ -86,15 +107,24 @@ def test_equal_rows_of_different_people_are_allowed_where_the_entry_says_so(
     with monkeypatch.context() as patch:
         patch.setattr(DuplicateCheck, "finish", lambda self: None)  # it would refuse them before
         ingest(Path("raw"), Path("trajectories"), "small", entry())
-    with pytest.raises(PipelineError, match="rows are also those of another unit, and one is drawn private"):
+    with pytest.raises(
+        PipelineError, match="rows are also those of another unit, and one is drawn private"
+    ):
         run()
     assert not Path("partitions/private").exists()
     ingest(Path("raw"), Path("trajectories"), "small", entry(ingestion={"duplicates": "allow"}))
     manifest = run()
     assert manifest.private_units + manifest.public_units == 20
-    private, public = (Path(f"partitions/{name}.bin").read_bytes() for name in ("units", "public_units"))
-    assert len(private) == 2 * DIGEST_BYTES * manifest.private_units, "the ledger knows private rows all the same"
-    known = [{side[i : i + DIGEST_BYTES] for i in range(0, len(side), DIGEST_BYTES)} for side in (private, public)]
+    private, public = (
+        Path(f"partitions/{name}.bin").read_bytes() for name in ("units", "public_units")
+    )
+    assert len(private) == 2 * DIGEST_BYTES * manifest.private_units, (
+        "the ledger knows private rows all the same"
+    )
+    known = [
+        {side[i : i + DIGEST_BYTES] for i in range(0, len(side), DIGEST_BYTES)}
+        for side in (private, public)
+    ]
     assert known[0].isdisjoint(known[1]), "or every split would publish what was charged as private"
 
 
@@ -124,9 +154,13 @@ def test_what_cannot_be_split_is_refused_and_the_last_split_stays(ingested: pa.T
     info = run().info
     before = snapshot(Path("partitions"))
     for fraction, side in ((1e-9, "public"), (1 - 1e-9, "private")):
-        with pytest.raises(PipelineError, match=f"partition.public_fraction: found .* leaves no {side} unit"):
+        with pytest.raises(
+            PipelineError, match=f"partition.public_fraction: found .* leaves no {side} unit"
+        ):
             run(public_fraction=fraction)
-    changed = ingested.set_column(5, "reward", pc.subtract(ingested["reward"], pa.scalar(1, pa.float32())))
+    changed = ingested.set_column(
+        5, "reward", pc.subtract(ingested["reward"], pa.scalar(1, pa.float32()))
+    )
     write_parts(Path("trajectories"), changed.cast(ingested.schema), info=info)
     with pytest.raises(PipelineError, match="not those that were ingested"):
         run()

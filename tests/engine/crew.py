@@ -36,12 +36,18 @@ def units() -> Ragged:
 
 def normaliser() -> Normaliser:
     zeros, ones = torch.zeros, torch.ones
-    return Normaliser(zeros(SHAPE.inputs), ones(SHAPE.inputs), zeros(SHAPE.targets), ones(SHAPE.targets))
+    return Normaliser(
+        zeros(SHAPE.inputs), ones(SHAPE.inputs), zeros(SHAPE.targets), ones(SHAPE.targets)
+    )
 
 
-def plan(noise_multiplier: float = 0.0, sampling_probability: float = 1.0, units: int = len(LENGTHS)) -> Plan:
+def plan(
+    noise_multiplier: float = 0.0, sampling_probability: float = 1.0, units: int = len(LENGTHS)
+) -> Plan:
     clip = EnsembleClip(0.5, "flat", SHAPE.members, len(SHAPE.layers))
-    return Plan(units, "trajectory", PoissonSampler(sampling_probability), clip, noise_multiplier, 6, 1e-3)
+    return Plan(
+        units, "trajectory", PoissonSampler(sampling_probability), clip, noise_multiplier, 6, 1e-3
+    )
 
 
 def held(of: Plan) -> Ragged:
@@ -92,7 +98,10 @@ class Still(Coins):
 
     def sum(self, weights: Any) -> list[Tensor]:
         shapes = [w.shape for w in SHAPE.initial_weights(0)]
-        drawn = [discrete_gaussian(self._plan.entropy, shape.numel(), 2.0**27).view(shape) for shape in shapes]
+        drawn = [
+            discrete_gaussian(self._plan.entropy, shape.numel(), 2.0**27).view(shape)
+            for shape in shapes
+        ]
         return [self._scale / 2**27 * part for part in drawn]
 
 

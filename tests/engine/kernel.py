@@ -12,18 +12,34 @@ from primorl.engine.policy_network import Network, PolicyNetwork
 from primorl.model.architecture import Architecture
 from primorl.model.features import Polynomials
 
-KINDS = ("dynamics", "dynamics with ends", "actions in a box", "discrete actions", "linear", "linear with ends")
+KINDS = (
+    "dynamics",
+    "dynamics with ends",
+    "actions in a box",
+    "discrete actions",
+    "linear",
+    "linear with ends",
+)
 KINDS += ("linear actions", "linear logits")
 
 
 def network(
-    kind: str, hidden: tuple[int, ...] = (16, 12), *, size: int = 3, actions: int = 2, members: int = 3
+    kind: str,
+    hidden: tuple[int, ...] = (16, 12),
+    *,
+    size: int = 3,
+    actions: int = 2,
+    members: int = 3,
 ) -> Network:
     if kind in KINDS[4:6]:
         heads = Polynomials(size + actions, (), 2)
-        return Architecture(size, actions, members, (), -10.0, 0.5, kind == KINDS[5], heads, spread=False)
+        return Architecture(
+            size, actions, members, (), -10.0, 0.5, kind == KINDS[5], heads, spread=False
+        )
     if kind in KINDS[6:]:
-        return PolicyNetwork(size, actions, kind == KINDS[7], (), -5.0, 1.0, Polynomials(size, (), 2))
+        return PolicyNetwork(
+            size, actions, kind == KINDS[7], (), -5.0, 1.0, Polynomials(size, (), 2)
+        )
     if kind.startswith("dynamics"):
         return Architecture(size, actions, members, hidden, -10.0, 0.5, kind == KINDS[1])
     return PolicyNetwork(size, actions, kind == KINDS[3], hidden, -5.0, 1.0)
@@ -32,7 +48,9 @@ def network(
 def weights_of(shape: Network, seed: int = 0) -> tuple[Tensor, ...]:
     """Weights whose last layer is not zero."""
     drawn = torch.Generator().manual_seed(seed)
-    return tuple(w + 0.3 * torch.randn(w.shape, generator=drawn) for w in shape.initial_weights(seed))
+    return tuple(
+        w + 0.3 * torch.randn(w.shape, generator=drawn) for w in shape.initial_weights(seed)
+    )
 
 
 def targets_of(shape: Network, rows: Sequence[int], drawn: torch.Generator) -> Tensor:
@@ -48,7 +66,9 @@ def targets_of(shape: Network, rows: Sequence[int], drawn: torch.Generator) -> T
     return targets
 
 
-def batches_of(shape: Network, steps: Sequence[int], rows: int, seed: int = 0, scale: float = 1.0) -> LocalBatches:
+def batches_of(
+    shape: Network, steps: Sequence[int], rows: int, seed: int = 0, scale: float = 1.0
+) -> LocalBatches:
     """Units of so many steps each, the last step of each of fewer rows."""
     drawn, most = torch.Generator().manual_seed(seed), max(steps)
     weights = torch.zeros(most, len(steps), rows)
@@ -62,7 +82,9 @@ def batches_of(shape: Network, steps: Sequence[int], rows: int, seed: int = 0, s
 
 def some(batches: LocalBatches, units: Sequence[int], steps: int) -> LocalBatches:
     """The batches of ``units`` alone, cut to so many steps."""
-    return LocalBatches(*(values[:steps, list(units)].contiguous() for values in vars(batches).values()))
+    return LocalBatches(
+        *(values[:steps, list(units)].contiguous() for values in vars(batches).values())
+    )
 
 
 def joint_norm(parts: Sequence[Tensor]) -> float:

@@ -11,7 +11,9 @@ from primorl.engine.settings import LocalTraining
 from primorl.model.architecture import TERMINATION_GAIN, Architecture
 
 
-def member_loss(parameters: list[Tensor], x: Tensor, y: Tensor, shape: Architecture, beta_nll: float = 0.0) -> Tensor:
+def member_loss(
+    parameters: list[Tensor], x: Tensor, y: Tensor, shape: Architecture, beta_nll: float = 0.0
+) -> Tensor:
     """Mean over rows of the Gaussian negative log-likelihood (and cross-entropy), written as the textbook has it.
 
     β-NLL (Seitzer et al. 2022) weighs every term by the variance to the power β, which counts as a constant.
@@ -26,7 +28,9 @@ def member_loss(parameters: list[Tensor], x: Tensor, y: Tensor, shape: Architect
         return squares + _of_ends(output, y, shape)
     mean, raw = output[:, : shape.targets], output[:, shape.targets : 2 * shape.targets]
     raw = shape.log_variance_high - torch.nn.functional.softplus(shape.log_variance_high - raw)
-    log_variance = shape.log_variance_low + torch.nn.functional.softplus(raw - shape.log_variance_low)
+    log_variance = shape.log_variance_low + torch.nn.functional.softplus(
+        raw - shape.log_variance_low
+    )
     normal = torch.distributions.Normal(mean, torch.exp(log_variance / 2))
     terms = -normal.log_prob(y[:, : shape.targets]) - 0.5 * math.log(2 * math.pi)
     loss = (terms * normal.variance.detach() ** beta_nll).sum(1).mean()
@@ -36,7 +40,11 @@ def member_loss(parameters: list[Tensor], x: Tensor, y: Tensor, shape: Architect
 def _of_ends(output: Tensor, y: Tensor, shape: Architecture) -> Tensor | float:
     if not shape.learned_termination:
         return 0.0
-    return -torch.distributions.Bernoulli(logits=TERMINATION_GAIN * output[:, -1]).log_prob(y[:, -1]).mean()
+    return (
+        -torch.distributions.Bernoulli(logits=TERMINATION_GAIN * output[:, -1])
+        .log_prob(y[:, -1])
+        .mean()
+    )
 
 
 def policy_loss(parameters: list[Tensor], x: Tensor, y: Tensor, shape: PolicyNetwork) -> Tensor:
@@ -51,7 +59,9 @@ def policy_loss(parameters: list[Tensor], x: Tensor, y: Tensor, shape: PolicyNet
         return 0.5 * (output - y).square().sum(1).mean()
     mean, raw = torch.tanh(output[:, : shape.action_size]), output[:, shape.action_size :]
     raw = shape.log_variance_high - torch.nn.functional.softplus(shape.log_variance_high - raw)
-    log_variance = shape.log_variance_low + torch.nn.functional.softplus(raw - shape.log_variance_low)
+    log_variance = shape.log_variance_low + torch.nn.functional.softplus(
+        raw - shape.log_variance_low
+    )
     normal = torch.distributions.Normal(mean, torch.exp(log_variance / 2))
     return (-normal.log_prob(y) - 0.5 * math.log(2 * math.pi)).sum(1).mean()
 
@@ -60,7 +70,9 @@ def clipped(update: list[Tensor], norm: float, mode: str, members: int) -> list[
     """EnsembleClip of one member's update: flat to C/√N, per layer to C/√(N·L)."""
     if mode == "flat":
         length = math.sqrt(sum(float(u.double().square().sum()) for u in update))
-        return [u * min(1.0, norm / math.sqrt(members) / length) if length > 0 else u for u in update]
+        return [
+            u * min(1.0, norm / math.sqrt(members) / length) if length > 0 else u for u in update
+        ]
     layers = len(update) // 2
     result: list[Tensor] = []
     for layer in range(layers):
@@ -72,7 +84,12 @@ def clipped(update: list[Tensor], norm: float, mode: str, members: int) -> list[
 
 
 def reference_sum(
-    start: tuple[Tensor, ...], batches: LocalBatches, shape: Network, local: LocalTraining, norm: float, mode: str
+    start: tuple[Tensor, ...],
+    batches: LocalBatches,
+    shape: Network,
+    local: LocalTraining,
+    norm: float,
+    mode: str,
 ) -> list[Tensor]:
     """Σ_k Δ_k of PriMORL's Algorithm 2 by plain loops; padding is cut away, never multiplied by zero."""
     total = [torch.zeros(w.shape, dtype=torch.float64) for w in start]
@@ -93,10 +110,17 @@ def reference_sum(
                 gradients = torch.autograd.grad(loss, leaves)
                 with torch.no_grad():
                     moved = [
-                        w * (1 - local.learning_rate * local.weight_decay) - local.learning_rate * g - o
+                        w * (1 - local.learning_rate * local.weight_decay)
+                        - local.learning_rate * g
+                        - o
                         for w, g, o in zip(current, gradients, origin, strict=True)
                     ]
-                    current = [o + d for o, d in zip(origin, clipped(moved, norm, mode, shape.members), strict=True)]
+                    current = [
+                        o + d
+                        for o, d in zip(
+                            origin, clipped(moved, norm, mode, shape.members), strict=True
+                        )
+                    ]
             for whole, now, was in zip(total, current, origin, strict=True):
                 whole[member] += (now - was).detach().double()
     return total

@@ -21,7 +21,9 @@ CPU = torch.device("cpu")
 
 
 def test_rows_are_observations_and_scaled_actions() -> None:
-    units = Ragged([torch.tensor([[7.0, 8.0, 9.0, -2.0, 1.0], [1.0, 2.0, 3.0, 1.0, 2.0]])], [torch.zeros(2, 4)])
+    units = Ragged(
+        [torch.tensor([[7.0, 8.0, 9.0, -2.0, 1.0], [1.0, 2.0, 3.0, 1.0, 2.0]])], [torch.zeros(2, 4)]
+    )
     source = cloning(False, 1).source_of(units)
     observation, action = source.transitions(torch.tensor([0]), torch.tensor([[1, 0]]))
     assert observation.tolist() == [[[1.0, 2.0, 3.0], [7.0, 8.0, 9.0]]]
@@ -33,12 +35,24 @@ def test_rows_are_observations_and_scaled_actions() -> None:
 
 def cloning(discrete: bool, units: int, noise: float = 0.0) -> CloningSetup:
     shape, side = PolicyNetwork(3, 2, discrete, (16,), -5.0, 1.0), torch.full((3,), 3.0)
-    ends = (torch.zeros(2), torch.ones(2)) if discrete else (torch.full((2,), -2.0), torch.full((2,), 2.0))
-    plan = Plan(units, "trajectory", PoissonSampler(0.5), EnsembleClip(0.5, "flat", 1, 2), noise, 40, 1e-4)
-    facts: Any = {"bounds": Bounds(-side, side, *ends, -1.0, 1.0, discrete), "normaliser": "bounds", "seed": 0}
+    ends = (
+        (torch.zeros(2), torch.ones(2))
+        if discrete
+        else (torch.full((2,), -2.0), torch.full((2,), 2.0))
+    )
+    plan = Plan(
+        units, "trajectory", PoissonSampler(0.5), EnsembleClip(0.5, "flat", 1, 2), noise, 40, 1e-4
+    )
+    facts: Any = {
+        "bounds": Bounds(-side, side, *ends, -1.0, 1.0, discrete),
+        "normaliser": "bounds",
+        "seed": 0,
+    }
     facts |= {"columns": ObservationColumns(3, (), discrete), "execution": Execution(CPU, 1 << 20)}
     server = server_training(momentum=0.8, averaging=0.8)
-    return CloningSetup(plan=plan, architecture=shape, local=local_training(1.0, 64), server=server, **facts)
+    return CloningSetup(
+        plan=plan, architecture=shape, local=local_training(1.0, 64), server=server, **facts
+    )
 
 
 @pytest.mark.parametrize("discrete", [False, True])

@@ -18,7 +18,10 @@ IDENTITY = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(
 
 def numbered(lengths: list[int]) -> Ragged:
     """Units whose rows say which they are: 1000·unit + step, everywhere."""
-    rows = [1000.0 * u + torch.arange(n, dtype=torch.float32).unsqueeze(1).expand(n, 4) for u, n in enumerate(lengths)]
+    rows = [
+        1000.0 * u + torch.arange(n, dtype=torch.float32).unsqueeze(1).expand(n, 4)
+        for u, n in enumerate(lengths)
+    ]
     return Ragged(rows, rows)
 
 
@@ -34,7 +37,9 @@ def batches_of(source: Ragged, batch: int, epochs: int, most: int | None) -> Loc
     epochs=st.integers(1, 3),
     most=st.none() | st.integers(1, 45),
 )
-def test_every_epoch_takes_each_transition_once(lengths: list[int], batch: int, epochs: int, most: int | None) -> None:
+def test_every_epoch_takes_each_transition_once(
+    lengths: list[int], batch: int, epochs: int, most: int | None
+) -> None:
     batches = batches_of(numbered(lengths), batch, epochs, most)
     steps = batches.inputs.shape[0] // epochs
     for unit, length in enumerate(lengths):
@@ -52,7 +57,9 @@ def test_every_epoch_takes_each_transition_once(lengths: list[int], batch: int, 
 
 
 @pytest.mark.parametrize("first_only", [False, True])
-def test_a_cap_draws_from_all_trajectories_of_a_unit(first_only: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cap_draws_from_all_trajectories_of_a_unit(
+    first_only: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A person of three trajectories (50, 10 and 40 steps) and a cap of 8: each is drawn by its length, every round.
 
     The twin takes the first 8 steps, so the first trajectory only, and is told apart.
@@ -73,4 +80,6 @@ def test_a_cap_draws_from_all_trajectories_of_a_unit(first_only: bool, monkeypat
 
 def test_no_two_rounds_share_their_orders() -> None:
     source = numbered([50])
-    assert not torch.equal(batches_of(source, 50, 1, None).inputs, batches_of(source, 50, 1, None).inputs)
+    assert not torch.equal(
+        batches_of(source, 50, 1, None).inputs, batches_of(source, 50, 1, None).inputs
+    )

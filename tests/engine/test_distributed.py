@@ -96,7 +96,11 @@ def fair(joined: np.ndarray, q: float) -> bool:
     mean = 2 * min(law.cdf(count), law.sf(count - 1)) > 1e-6
     by_unit = ((joined.sum(0) - rounds * q) ** 2).sum() / (rounds * q * (1 - q))
     sizes = ((joined.sum(1) - units * q) ** 2).sum() / (units * q * (1 - q))
-    chances = [stats.chi2(units).sf(by_unit), stats.chi2(rounds).sf(sizes), stats.chi2(rounds).cdf(sizes)]
+    chances = [
+        stats.chi2(units).sf(by_unit),
+        stats.chi2(rounds).sf(sizes),
+        stats.chi2(rounds).cdf(sizes),
+    ]
     return bool(mean and set(np.unique(joined)) <= {0.0, 1.0} and min(chances) > 1e-6)
 
 
@@ -119,7 +123,11 @@ def test_noise_is_drawn_once(group: Group, scenario: int, once: bool) -> None:
     """Nobody moves, so what is released is noise: of σ = zC/(qK). The twin's second process adds its own too."""
     plan = first(crew.plan(**crew.NOISY))
     with Shared(group, scenario, crew.Still(plan)) as shared:
-        noise = torch.stack([flat(plan.release(shared.sum(WEIGHTS))) for _ in range(60)]).double().numpy()
+        noise = (
+            torch.stack([flat(plan.release(shared.sum(WEIGHTS))) for _ in range(60)])
+            .double()
+            .numpy()
+        )
     sigma = 2.0 * 0.5 / (0.5 * 7)
     law, total = stats.chi2(noise.size), float((noise / sigma).__pow__(2).sum())
     assert bool(2 * min(law.cdf(total), law.sf(total)) > 1e-6) is once
@@ -127,7 +135,9 @@ def test_noise_is_drawn_once(group: Group, scenario: int, once: bool) -> None:
         assert 1.9 < total / noise.size < 2.1
 
 
-def test_only_released_things_leave_the_first_process(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_released_things_leave_the_first_process(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sent: list[Tensor] = []
     kept: list[tuple[int, TrainingState]] = []
     broadcast = dist.broadcast
@@ -150,14 +160,17 @@ def test_only_released_things_leave_the_first_process(group: Group, monkeypatch:
     assert commands == [[crew.SUMS, 0], [_Do.BEGIN, 0], *rounds, [_Do.STOP, 0]]
     normaliser, *weights = [tensor for tensor in sent if tensor.is_floating_point()]
     assert torch.equal(
-        normaliser, torch.cat([part for part in vars(crew.normaliser()).values() if isinstance(part, Tensor)])
+        normaliser,
+        torch.cat([part for part in vars(crew.normaliser()).values() if isinstance(part, Tensor)]),
     )
     assert len(weights) == plan.rounds
     for sent_then, released in zip(weights, [state for _, state in kept[:-1]], strict=True):
         assert torch.equal(sent_then, flat(released.weights))
     for number, (before, state) in enumerate(kept[:-1]):
         assert state.started == number + 1
-        assert sum(tensor.is_floating_point() for tensor in sent[:before]) == 1 + number, "kept before it was sent"
+        assert sum(tensor.is_floating_point() for tensor in sent[:before]) == 1 + number, (
+            "kept before it was sent"
+        )
 
 
 def test_units_that_nobody_or_two_hold_are_refused(group: Group) -> None:
@@ -172,7 +185,9 @@ def test_units_that_nobody_or_two_hold_are_refused(group: Group) -> None:
             check_coverage(group, 7, own)
 
 
-def test_a_plan_of_one_of_several_processes_keeps_the_denominator_and_releases_in_one_place_only() -> None:
+def test_a_plan_of_one_of_several_processes_keeps_the_denominator_and_releases_in_one_place_only() -> (
+    None
+):
     whole = crew.plan(noise_multiplier=1.0, sampling_probability=0.5)
     parts = [whole.of_process(process, 3) for process in range(3)]
     assert sorted(unit for part in parts for unit in part.local_units) == list(range(7))
@@ -188,6 +203,9 @@ def test_a_plan_of_one_of_several_processes_keeps_the_denominator_and_releases_i
     with pytest.raises(ValueError, match="there is no process 3 of 3"):
         whole.of_process(3, 3)
     setup = training_setup(first(crew.plan()), SHAPE, local=crew.LOCAL)
-    for source, says in ((crew.held(setup.plan), "another number of processes"), (crew.units(), "differs from")):
+    for source, says in (
+        (crew.held(setup.plan), "another number of processes"),
+        (crew.units(), "differs from"),
+    ):
         with pytest.raises(ValueError, match=says):
             train(setup, source, None)

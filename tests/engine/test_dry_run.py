@@ -33,7 +33,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def with_flags(shape: Architecture, count: int = 24) -> Ragged:
     """Units as a store has them: the last column of a target is the flag of a termination."""
     units = make_units(shape, [30] * count)
-    return dataclasses.replace(units, targets=[torch.cat([t, torch.zeros(len(t), 1)], dim=1) for t in units.targets])
+    return dataclasses.replace(
+        units, targets=[torch.cat([t, torch.zeros(len(t), 1)], dim=1) for t in units.targets]
+    )
 
 
 @pytest.fixture
@@ -41,21 +43,32 @@ def dry_run(small: Architecture) -> DryRun:
     return DryRun(with_flags(small), flag=False)
 
 
-def setup_for(small: Architecture, units: int = 500, rate: float = 0.05, **changes: Any) -> TrainingSetup:
+def setup_for(
+    small: Architecture, units: int = 500, rate: float = 0.05, **changes: Any
+) -> TrainingSetup:
     clip = EnsembleClip(2.0, "flat", small.members, len(small.layers))
-    plan = dataclasses.replace(Plan(units, "trajectory", PoissonSampler(0.5), clip, 4.0, 25, 1e-3), **changes)
+    plan = dataclasses.replace(
+        Plan(units, "trajectory", PoissonSampler(0.5), clip, 4.0, 25, 1e-3), **changes
+    )
     return training_setup(plan, small, local=local_training(rate), server=server_training(0.6, 0.9))
 
 
-def test_more_noise_is_worse_and_none_is_what_the_settings_could_learn(small: Architecture, dry_run: DryRun) -> None:
+def test_more_noise_is_worse_and_none_is_what_the_settings_could_learn(
+    small: Architecture, dry_run: DryRun
+) -> None:
     setup = setup_for(small)
     for start in (False, True):
-        losses = [dry_run.outcome(setup, from_public=start, noise=noise).loss for noise in (0.0, 2.0, 20.0)]
+        losses = [
+            dry_run.outcome(setup, from_public=start, noise=noise).loss
+            for noise in (0.0, 2.0, 20.0)
+        ]
         assert losses == sorted(losses)
         assert losses[2] > losses[0] + 0.5
     outcome = dry_run.outcome(setup, from_public=False, noise=0.0)
     assert outcome.loss < outcome.constant < outcome.start
-    with pytest.raises(ValueError, match=f"needs {LEAST_OF_A_DRY_RUN} public units, found {LEAST_OF_A_DRY_RUN - 1}"):
+    with pytest.raises(
+        ValueError, match=f"needs {LEAST_OF_A_DRY_RUN} public units, found {LEAST_OF_A_DRY_RUN - 1}"
+    ):
         DryRun(with_flags(small, LEAST_OF_A_DRY_RUN - 1), flag=False)
 
 

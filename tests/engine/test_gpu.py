@@ -32,9 +32,15 @@ def trained(shape: Architecture, device: torch.device) -> Tensor:
     source = make_units(shape, [1, 4, 9, 14, 19, 24, 30, 39, 44, 55, 75, 120])
     clip = EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
     plan = Plan(source.units, "trajectory", PoissonSampler(1.0), clip, 0.0, 6, 1e-3)
-    local = local_training(batch_size=128, local_epochs=2, weight_decay=0.1)  # one batch: no order matters
+    local = local_training(
+        batch_size=128, local_epochs=2, weight_decay=0.1
+    )  # one batch: no order matters
     setup = training_setup(
-        plan, shape, local=local, server=server_training(0.5, 0.5, 2), execution=Execution(device, 1 << 26)
+        plan,
+        shape,
+        local=local,
+        server=server_training(0.5, 0.5, 2),
+        execution=Execution(device, 1 << 26),
     )
     result = train(setup, source, (torch.cat(list(source.inputs)), torch.cat(list(source.targets))))
     return torch.cat([w.cpu().flatten() for w in result.weights])
@@ -46,14 +52,19 @@ def test_a_training_without_noise_releases_what_a_cpu_does(shape: Architecture) 
 
 def test_linear_heads_are_a_cpus() -> None:
     moved = [replace(setup_of(12), execution=Execution(device, 1 << 26)) for device in (CPU, GPU)]
-    ours, theirs = (torch.cat([w.cpu().flatten() for w in train(each, log_of(12), None).weights]) for each in moved)
+    ours, theirs = (
+        torch.cat([w.cpu().flatten() for w in train(each, log_of(12), None).weights])
+        for each in moved
+    )
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)
 
 
 def test_a_unit_alone_is_a_unit_in_company_to_the_last_bit(shape: Architecture) -> None:
     clip = EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
     plan = Plan(300, "trajectory", PoissonSampler(1.0), clip, 0.3, 6, 1e-3)
-    one_step = training_setup(plan, shape, local=local_training(batch_size=256, max_transitions_per_unit=256))
+    one_step = training_setup(
+        plan, shape, local=local_training(batch_size=256, max_transitions_per_unit=256)
+    )
     for setup in (training_setup(plan, shape), one_step, setup_of(300)):
         check_setup(replace(setup, execution=Execution(GPU, 1 << 28)))
 
@@ -80,7 +91,11 @@ def moved(value: Any) -> Any:
         return value.to(GPU)
     if isinstance(value, tuple):
         return tuple(map(moved, value))
-    return type(value)(**{key: moved(part) for key, part in vars(value).items()}) if is_dataclass(value) else value
+    return (
+        type(value)(**{key: moved(part) for key, part in vars(value).items()})
+        if is_dataclass(value)
+        else value
+    )
 
 
 @pytest.mark.parametrize("discrete", [False, True])
@@ -91,8 +106,12 @@ def test_recorded_updates_are_those_that_are_launched_one_by_one(
 ) -> None:
     scaling, constraint = moved(scaling_of(discrete)), None
     if prior:
-        weight = 0.1 * torch.randn(5, 3 if discrete else 4, generator=torch.Generator().manual_seed(9))
-        constraint = KLConstraint.of(moved(prior_of(weight, discrete)), scaling, KAPPAS[: len(seeds)], GPU)
+        weight = 0.1 * torch.randn(
+            5, 3 if discrete else 4, generator=torch.Generator().manual_seed(9)
+        )
+        constraint = KLConstraint.of(
+            moved(prior_of(weight, discrete)), scaling, KAPPAS[: len(seeds)], GPU
+        )
     rows = torch.cat([some_rows(scaling.columns, seed, len(seeds)) for seed in range(9)]).to(GPU)
     found = []
     for before in (3, 100):
@@ -102,6 +121,8 @@ def test_recorded_updates_are_those_that_are_launched_one_by_one(
         for each in rows.view(9, len(seeds), *rows.shape[1:]):
             sac.update(each)
         found.append([sac.actor.vector, sac.critic.vector, sac.log_alpha, sac.act(each[..., :5])])
-        assert all(math.isfinite(value) for of_seed in sac.pop_figures() for value in of_seed.values())
+        assert all(
+            math.isfinite(value) for of_seed in sac.pop_figures() for value in of_seed.values()
+        )
     for recorded, launched in zip(*found, strict=True):
         torch.testing.assert_close(recorded, launched, rtol=0, atol=1e-6)

@@ -44,17 +44,30 @@ def _one_thread() -> Iterator[None]:
 @given(data=st.data())
 def test_neighbours_and_places_do_not_matter(data: st.DataObject) -> None:
     draw = data.draw
-    hidden = tuple(draw(st.lists(st.sampled_from([1, 3, 5, 8, 16, 17, 31, 32, 37, 48, 64]), min_size=1, max_size=3)))
+    hidden = tuple(
+        draw(
+            st.lists(
+                st.sampled_from([1, 3, 5, 8, 16, 17, 31, 32, 37, 48, 64]), min_size=1, max_size=3
+            )
+        )
+    )
     actions = draw(st.sampled_from([1, 2, 3, 7, 8, 9, 16, 25]))
     kind, size = draw(st.sampled_from(KINDS)), draw(st.integers(1, 6))
     shape = network(kind, hidden, size=size, actions=actions, members=draw(st.integers(1, 5)))
     rows = draw(st.sampled_from([1, 2, 5, 7, 16, 19]))
     one_batch = kind.startswith("linear") and draw(st.booleans())
     steps = draw(st.lists(st.integers(1, 1 if one_batch else 6), min_size=2, max_size=20))
-    rate, decay = draw(st.sampled_from([1e-3, 0.3, 1.0, 5.0, 10.0])), draw(st.sampled_from([0.0, 0.1, 1.0]))
-    local = local_training(rate, rows, weight_decay=decay, max_transitions_per_unit=rows if one_batch else None)
+    rate, decay = (
+        draw(st.sampled_from([1e-3, 0.3, 1.0, 5.0, 10.0])),
+        draw(st.sampled_from([0.0, 0.1, 1.0])),
+    )
+    local = local_training(
+        rate, rows, weight_decay=decay, max_transitions_per_unit=rows if one_batch else None
+    )
     mode: Any = draw(st.sampled_from(["flat", "per_layer"]))
-    clip = EnsembleClip(draw(st.sampled_from([1e-6, 0.35, 10.0, 50.0, 1e6])), mode, shape.members, len(hidden) + 1)
+    clip = EnsembleClip(
+        draw(st.sampled_from([1e-6, 0.35, 10.0, 50.0, 1e6])), mode, shape.members, len(hidden) + 1
+    )
     seed, scale = draw(st.integers(0, 99)), draw(st.sampled_from([1.0, 100.0]))
     start, batches = weights_of(shape, seed), batches_of(shape, steps, rows, seed, scale)
     one = draw(st.integers(0, len(steps) - 1))
@@ -65,7 +78,9 @@ def test_neighbours_and_places_do_not_matter(data: st.DataObject) -> None:
 
     alone = Kernel(shape, local, clip).updates(start, some(batches, [one], steps[one]))
     whole = Kernel(shape, local, clip).updates(start, batches)
-    moved = Kernel(shape, local, clip).updates(start, some(batches, chosen, max(steps[u] for u in chosen)))
+    moved = Kernel(shape, local, clip).updates(
+        start, some(batches, chosen, max(steps[u] for u in chosen))
+    )
     assert equal([u[one] for u in whole], [u[0] for u in alone])
     assert equal([u[place] for u in moved], [u[0] for u in alone])
 
@@ -78,12 +93,20 @@ def test_the_check_passes_here_and_without_gaps_the_last_bits_would_differ(
     shape = network(kind, (37,))
     local, clip = local_training(1.0, 7), EnsembleClip(10.0, "flat", shape.members, 2)
     check_independence(Kernel(shape, local, clip), range(1, 20), 7)
-    if kind in ("discrete actions", "linear", "linear actions", "linear logits", "linear with ends"):
+    if kind in (
+        "discrete actions",
+        "linear",
+        "linear actions",
+        "linear logits",
+        "linear with ends",
+    ):
         return  # without hidden layers no bits differ, or on some processors alone
     monkeypatch.setattr(workspace, "_GAP", 0)
     batches, start = batches_of(shape, [2] * 15, 7), weights_of(shape)
     whole = Kernel(shape, local, clip).updates(start, batches)
-    few = [Kernel(shape, local, clip).updates(start, some(batches, range(n), 2)) for n in range(2, 15)]
+    few = [
+        Kernel(shape, local, clip).updates(start, some(batches, range(n), 2)) for n in range(2, 15)
+    ]
     assert not all(equal(own, [update[: len(own[0])] for update in whole]) for own in few)
 
 
@@ -116,7 +139,13 @@ def reversed_order(lengths: Tensor, most: int, entropy: Entropy) -> Tensor:
 @pytest.mark.parametrize(
     ("threads", "kilobytes", "width", "one_step"),
     [
-        *((1, 1, 64, False), (2, 1, 37, False), (1, 200, 37, False), (2, 200, 64, False), (2, 12_000, 37, False)),
+        *(
+            (1, 1, 64, False),
+            (2, 1, 37, False),
+            (1, 200, 37, False),
+            (2, 200, 64, False),
+            (2, 12_000, 37, False),
+        ),
         *((1, 12_000, 0, True), (2, 100, 0, True), (1, 12_000, 37, True), (2, 200, 64, True)),
     ],
 )
@@ -128,10 +157,14 @@ def test_a_unit_moves_the_sum_by_its_own_update_exactly(
     torch.set_num_threads(threads)
     shape, units = Architecture(3, 1, 3, (width, width), -10.0, 0.5), 21
     plan = plan_of(units, 10.0)
-    data = make_units(shape, [2 * i + 25 * (i // 20) + 1 if one_step else 20 + 3 * i for i in range(units)], 0)
+    data = make_units(
+        shape, [2 * i + 25 * (i // 20) + 1 if one_step else 20 + 3 * i for i in range(units)], 0
+    )
     identity = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))
     rows = 40 if one_step else 1
-    local = local_training(1.0, batch_size=rows, max_transitions_per_unit=rows if one_step else None)
+    local = local_training(
+        1.0, batch_size=rows, max_transitions_per_unit=rows if one_step else None
+    )
     if not width:
         features = Polynomials(4, (), 2)
         shape = Architecture(3, 1, 1, (), -10.0, 0.5, features=features, spread=False)
@@ -141,7 +174,10 @@ def test_a_unit_moves_the_sum_by_its_own_update_exactly(
 
     def total(chosen: list[int]) -> list[Tensor]:
         source = Ragged([data.inputs[i] for i in chosen], [data.targets[i] for i in chosen])
-        own = replace(plan_of(len(chosen), 10.0), clip=EnsembleClip(10.0, "flat", shape.members, len(shape.layers)))
+        own = replace(
+            plan_of(len(chosen), 10.0),
+            clip=EnsembleClip(10.0, "flat", shape.members, len(shape.layers)),
+        )
         setup = training_setup(own, shape, local=local, execution=execution)
         with Rounds(setup, source, identity) as rounds:
             return rounds.sum(weights)
@@ -167,7 +203,9 @@ def test_a_unit_of_one_row_beside_idle_units_is_a_unit_in_company() -> None:
     kernel = Kernel(shape, local, EnsembleClip(10.0, "flat", 1, 1))
 
     def updates(units: list[int], size: int) -> list[Tensor]:
-        batches = local_update.local_batches(data, torch.tensor(units), normaliser, local, SystemEntropy(), 1)
+        batches = local_update.local_batches(
+            data, torch.tensor(units), normaliser, local, SystemEntropy(), 1
+        )
         found = kernel.updates(weights_of(shape), local_update.with_idle_units(batches, size))
         return [part[: len(units)].clone() for part in found]
 
@@ -195,7 +233,9 @@ def test_an_update_of_heads_is_its_units_own_from_the_rows_on(data: st.DataObjec
     inputs, flag = observations + actions, draw(st.booleans())
     one_hot = ((0, 2),) if observations > 2 and draw(st.booleans()) else ()
     features = Polynomials(inputs, one_hot, draw(st.integers(1, 3 if inputs < 6 else 2)))
-    shape = Architecture(observations, actions, 1, (), -10.0, 0.5, flag, features=features, spread=False)
+    shape = Architecture(
+        observations, actions, 1, (), -10.0, 0.5, flag, features=features, spread=False
+    )
     rows = draw(st.sampled_from([1, 2, 3, 8, 16, 20, 64]))
     lengths = draw(st.lists(st.integers(0, rows), min_size=1, max_size=20))
     drawn = torch.Generator().manual_seed(draw(st.integers(0, 99)))
@@ -212,8 +252,12 @@ def test_an_update_of_heads_is_its_units_own_from_the_rows_on(data: st.DataObjec
     start = weights_of(shape)
 
     def updates(units: list[int], size: int) -> list[Tensor]:
-        batches = local_update.raw_batches(source, torch.tensor(units), local, SystemEntropy(), rows=rows)
-        found = kernel.updates(start, local_update.with_idle_units(batches, size).standardised(normaliser))
+        batches = local_update.raw_batches(
+            source, torch.tensor(units), local, SystemEntropy(), rows=rows
+        )
+        found = kernel.updates(
+            start, local_update.with_idle_units(batches, size).standardised(normaliser)
+        )
         return [part[: len(units)].clone() for part in found]
 
     everybody = draw(st.permutations(range(len(lengths))))
@@ -223,7 +267,9 @@ def test_an_update_of_heads_is_its_units_own_from_the_rows_on(data: st.DataObjec
         places = [everybody.index(unit) for unit in units]
         found = updates(units, draw(st.sampled_from([0, 1, 2, 5, 8, 12, 64])))
         assert equal(found, [part[places] for part in whole])
-        assert not any(part[i].any() for part in found for i, unit in enumerate(units) if lengths[unit] == 0)
+        assert not any(
+            part[i].any() for part in found for i, unit in enumerate(units) if lengths[unit] == 0
+        )
 
 
 @pytest.mark.parametrize("norm", [1e-6, 0.35, 1.0, 1e6])
@@ -232,7 +278,11 @@ def test_the_grid_costs_next_to_nothing_and_no_norm_grows(norm: float) -> None:
     assert 2**26 <= norm / plan.grid < 2**27
     assert MOST_UNITS * norm / plan.grid <= 2**53
     shape = Architecture(3, 1, 3, (16, 16), -10.0, 0.5)
-    start, batches, local = shape.initial_weights(0), batches_of(shape, [4], 8), local_training(1.0, 8)
+    start, batches, local = (
+        shape.initial_weights(0),
+        batches_of(shape, [4], 8),
+        local_training(1.0, 8),
+    )
     exact = Kernel(shape, local, plan.clip).sum(start, batches)  # type: ignore[arg-type]
     cut = Kernel(shape, local, plan.clip).sum(start, batches, grid=plan.grid)  # type: ignore[arg-type]
     for ours, theirs in zip(cut, exact, strict=True):
@@ -249,7 +299,9 @@ def test_what_could_not_be_summed_exactly_or_clipped_in_float32_is_refused() -> 
         with pytest.raises(ValueError, match=r"clipping_norm: found .* allowed are 1e-06 to 1e"):
             EnsembleClip(norm, "flat", 3, 3)
     rows = L2Clip(1e-6).finish(torch.full((2, 1000), 1e-6))
-    assert float(torch.linalg.vector_norm(rows.double(), dim=1).max()) <= 1e-6, "the least norm holds"
+    assert float(torch.linalg.vector_norm(rows.double(), dim=1).max()) <= 1e-6, (
+        "the least norm holds"
+    )
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
@@ -264,7 +316,9 @@ def test_a_cohort_is_cut_into_sizes_that_are_tried_out(threads: int) -> None:
 
 
 def test_on_a_gpu_the_size_of_a_chunk_follows_from_a_units_own_length() -> None:
-    setup = training_setup(plan_of(40, 1.0), SHAPE, execution=Execution(torch.device("cuda"), 8 << 20))
+    setup = training_setup(
+        plan_of(40, 1.0), SHAPE, execution=Execution(torch.device("cuda"), 8 << 20)
+    )
     lengths = torch.tensor([3] * 30 + [100] * 9 + [5000])
     whole = chunks(setup, torch.arange(40), lengths, 1)
     sizes = {int(lengths[unit]): size for chosen, size, _ in whole for unit in chosen}

@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from primorl.engine.heads import FINER_SCALES, RESIDUALS, SCALES, WINDOW, contributions, noise_beside_people
+from primorl.engine.heads import (
+    FINER_SCALES,
+    RESIDUALS,
+    SCALES,
+    WINDOW,
+    contributions,
+    noise_beside_people,
+)
 from primorl.engine.linear import (
     FirstStatesQuery,
     LengthsQuery,
@@ -32,7 +39,9 @@ from primorl.privacy.mechanism.queries import ONE, GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from tests.units import Ragged, local_training, server_training, training_setup
 
-HEADS = ObservationColumns(5, ((1, 3),), discrete_actions=False)  # two numbers around three categories
+HEADS = ObservationColumns(
+    5, ((1, 3),), discrete_actions=False
+)  # two numbers around three categories
 LOW, HIGH = torch.tensor([-8.0, 0, 0, 0, 10.0]), torch.tensor([8.0, 1, 1, 1, 30.0])
 BOUNDS = Bounds(LOW, HIGH, torch.tensor([-1.0]), torch.tensor([3.0]), -10.0, 10.0)
 FEATURES = Polynomials(6, ((1, 3),), 2)
@@ -54,16 +63,22 @@ def log_of(units: int, seed: int = 0) -> Log:
     inputs, targets = [], []
     for _ in range(units):
         x = torch.randn(30, 6, generator=drawn)
-        category = torch.multinomial(torch.tensor([0.6, 0.3, 0.1]), 30, replacement=True, generator=drawn)
+        category = torch.multinomial(
+            torch.tensor([0.6, 0.3, 0.1]), 30, replacement=True, generator=drawn
+        )
         x[:, 1:4] = torch.nn.functional.one_hot(category, 3).float()
         first, second, action = x[:, 0].clone(), x[:, 4].clone(), x[:, 5].clone()
         x[:, 4], x[:, 5] = 20 + 2 * second, 1 + 0.5 * action
-        change = torch.stack((0.1 * (first * action - first + 0.3 * x[:, 1]), 0.4 * (action - 0.5 * second)), 1)
+        change = torch.stack(
+            (0.1 * (first * action - first + 0.3 * x[:, 1]), 0.4 * (action - 0.5 * second)), 1
+        )
         change += torch.tensor([0.01, 0.2]) * torch.randn(30, 2, generator=drawn)
         reward = 2 * first * first - second + 0.5 * torch.randn(30, generator=drawn)
         still = torch.zeros(30, 3)
         inputs.append(x)
-        targets.append(torch.cat((change[:, :1], still, change[:, 1:], reward[:, None], torch.zeros(30, 1)), 1))
+        targets.append(
+            torch.cat((change[:, :1], still, change[:, 1:], reward[:, None], torch.zeros(30, 1)), 1)
+        )
     return Log(inputs, targets)
 
 
@@ -75,7 +90,13 @@ def setup_of(units: int, noise: float = 0.0, **changes: Any) -> Any:
     local = replace(local_training(1.0, 30), max_transitions_per_unit=30)
     setup = training_setup(plan, SHAPE, local=local, server=SERVER)
     return replace(
-        setup, columns=HEADS, bounds=BOUNDS, normaliser="private", architecture=SHAPE, horizon=HORIZON, **changes
+        setup,
+        columns=HEADS,
+        bounds=BOUNDS,
+        normaliser="private",
+        architecture=SHAPE,
+        horizon=HORIZON,
+        **changes,
     )
 
 
@@ -101,7 +122,9 @@ def test_rounds_of_heads_learn_the_system_and_people_tell_the_rest() -> None:
     log, seen = log_of(400), list[TrainingState]()
     setup = setup_of(400)
     trained = train(setup, log, None, save_checkpoint=seen.append)
-    assert [state.asked_late for state in seen].index(True) == len(seen) - 2, "asked once, after the rounds"
+    assert [state.asked_late for state in seen].index(True) == len(seen) - 2, (
+        "asked once, after the rounds"
+    )
     shape, weights = setup.released(trained.weights, trained.answers, 3)
     model = GaussianEnsemble(shape, weights, trained.normaliser, BOUNDS)
     test = log_of(50, seed=1)
@@ -118,7 +141,9 @@ def test_rounds_of_heads_learn_the_system_and_people_tell_the_rest() -> None:
     assert drawn[:, 1:4].mean(0).tolist() == pytest.approx([0.6, 0.3, 0.1], abs=0.08)
     survival = starts.survival
     expected = torch.tensor([1.0] * 10 + [0.5] * 10 + [0.0] * 20).expand(2, -1)
-    torch.testing.assert_close(survival, expected, atol=1e-5, rtol=0)  # 10 and 20 steps, none terminates
+    torch.testing.assert_close(
+        survival, expected, atol=1e-5, rtol=0
+    )  # 10 and 20 steps, none terminates
 
 
 AWKWARD = [0.0, 1.0, -5.0, 25.0, 1e-30, 1e30, -3e38, math.nan, math.inf, -math.inf]
@@ -126,7 +151,9 @@ AWKWARD = [0.0, 1.0, -5.0, 25.0, 1e-30, 1e30, -3e38, math.nan, math.inf, -math.i
 
 @settings(max_examples=60, deadline=None)
 @given(values=st.lists(st.sampled_from(AWKWARD), min_size=2, max_size=9), length=st.integers(1, 40))
-def test_a_unit_more_moves_every_sum_by_at_most_the_sensitivity(values: list[float], length: int) -> None:
+def test_a_unit_more_moves_every_sum_by_at_most_the_sensitivity(
+    values: list[float], length: int
+) -> None:
     """The twin below: weights that are not clipped would move it by more."""
     rest = log_of(3)
     rows = torch.tensor((values * 300)[: 13 * length]).view(length, 13)
@@ -157,7 +184,10 @@ def test_a_unit_can_reach_the_sensitivity_that_is_stated() -> None:
         assert float(moved.norm()) >= share * query.contribution.sensitivity
     for early in setup.queries(answers).values():
         assert isinstance(early, ScalesQuery)
-        assert float((early.total(far).double() / ONE).norm()) >= 0.999 * early.contribution.sensitivity
+        assert (
+            float((early.total(far).double() / ONE).norm())
+            >= 0.999 * early.contribution.sensitivity
+        )
 
 
 def test_lost_late_answers_are_not_asked_again() -> None:
@@ -199,10 +229,14 @@ def test_weights_that_noise_could_have_made_are_held_back_and_others_stay() -> N
         assert torch.equal(kept, means)
         assert float((held - true).square().sum()) * gained <= float((noised - true).square().sum())
     torch.testing.assert_close(without_noise((noised, means), 0.0)[0], noised)
-    assert torch.equal(without_noise((noised[:, :30], means), 1.0)[0], noised[:, :30]), "of few features most count"
+    assert torch.equal(without_noise((noised[:, :30], means), 1.0)[0], noised[:, :30]), (
+        "of few features most count"
+    )
 
 
-def test_weights_are_shrunk_once_and_those_of_older_engines_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_are_shrunk_once_and_those_of_older_engines_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("primorl.engine.linear._MANY", 1)
     setup, kept = setup_of(8, noise=2.0), list[TrainingState]()
     weights = train(setup, log_of(8), None, save_checkpoint=kept.append).weights
@@ -217,7 +251,9 @@ def test_a_clip_that_shortens_what_people_say_adds_less_noise_and_takes_less_of_
     """The twin: a long clip adds noise and shortens nothing."""
     setup = setup_of(60, noise=2.0)
     found = [
-        noise_beside_people(replace(setup.plan, clip=EnsembleClip(norm, "flat", 1, 1)), SERVER, 1.0, SHAPE)
+        noise_beside_people(
+            replace(setup.plan, clip=EnsembleClip(norm, "flat", 1, 1)), SERVER, 1.0, SHAPE
+        )
         for norm in (0.2, 0.4, 50.0, 100.0)
     ]
     assert found[1] < 1.6 * found[0]
@@ -231,17 +267,25 @@ def narrow(units: int) -> Log:
     for inputs, targets_of in zip(log.inputs, log.targets, strict=True):
         inputs[:, 0] = 3 + 0.16 * torch.randn(30, generator=drawn)
         rare = torch.rand(30, generator=drawn) < 0.02
-        targets.append(torch.cat((targets_of[:, :5], torch.where(rare, -10.0, 0.0)[:, None], targets_of[:, 6:]), 1))
+        targets.append(
+            torch.cat(
+                (targets_of[:, :5], torch.where(rare, -10.0, 0.0)[:, None], targets_of[:, 6:]), 1
+            )
+        )
     return Log(log.inputs, targets)
 
 
 @pytest.mark.parametrize(("noise", "exact"), [(0.3, 0.4), (60.0, 0.8)])
-def test_scales_are_found_however_narrow_and_noise_makes_them_wider(noise: float, exact: float) -> None:
+def test_scales_are_found_however_narrow_and_noise_makes_them_wider(
+    noise: float, exact: float
+) -> None:
     """The twin: the first answer alone does not see what is narrow."""
     log, setup = narrow(400), setup_of(400, noise)
     answers: dict[str, Tensor] = {}
     for query in setup.plan.queries[:2]:
-        answers[query.what] = setup.plan.answer(query, setup.queries(answers)[query.what].total(log))
+        answers[query.what] = setup.plan.answer(
+            query, setup.queries(answers)[query.what].total(log)
+        )
     found = setup.make_normaliser(None, answers)
     scales = torch.cat((found.input_scale[[0, 4, 5]], found.target_scale[[0, 4, 5]]))
     true = torch.tensor([0.16, 2.0, 0.5, 0.15, 0.45, 1.4])
@@ -251,18 +295,24 @@ def test_scales_are_found_however_narrow_and_noise_makes_them_wider(noise: float
         assert bool((scales[:3] / true[:3] < 1 + exact).all())
         assert float(scales[5]) == pytest.approx(1.4, rel=0.3), "rare large rewards count"
         first = setup.queries(answers)[FINER_SCALES].windows
-        assert float(first[4]) > 2 * WINDOW * 0.16, "the twin: the first answer alone does not see it"
+        assert float(first[4]) > 2 * WINDOW * 0.16, (
+            "the twin: the first answer alone does not see it"
+        )
     else:
         assert float(scales[0]) > 1.0
 
 
 @pytest.mark.parametrize("discrete", [False, True])
 def test_a_network_is_taught_what_heads_do(discrete: bool) -> None:
-    heads = PolicyNetwork(5, 3 if discrete else 1, discrete, (), -5.0, 1.0, Polynomials(5, ((1, 3),), 2))
+    heads = PolicyNetwork(
+        5, 3 if discrete else 1, discrete, (), -5.0, 1.0, Polynomials(5, ((1, 3),), 2)
+    )
     drawn = torch.Generator().manual_seed(0)
     weights = tuple(0.2 * torch.randn(w.shape, generator=drawn) for w in heads.initial_weights(0))
     mean, scale = torch.tensor([0.0, 0.6, 0.3, 0.1, 20.0]), torch.tensor([1.0, 1, 1, 1, 2.0])
-    maps = Normaliser(mean, scale, torch.zeros(1), torch.ones(1)).with_features(heads.features, mean)  # type: ignore[arg-type]
+    maps = Normaliser(mean, scale, torch.zeros(1), torch.ones(1)).with_features(
+        heads.features, mean
+    )  # type: ignore[arg-type]
     shape, taught, plain = distilled(heads, weights, maps, BOUNDS, torch.full((1,), 0.3), (32,), 0)
     rows = log_of(20).inputs[0][:, :5]
     wanted = outputs(weights, maps.inputs(rows)[None])[0]

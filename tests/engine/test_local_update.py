@@ -34,9 +34,12 @@ def clip_of(shape: Network, bound: float = 0.5, mode: str = "flat") -> EnsembleC
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bound", [0.05, math.inf])
 @pytest.mark.parametrize(
-    ("mode", "weight_decay", "beta_nll"), [("flat", 0.0, 0.0), ("flat", 0.0, 1.0), ("per_layer", 0.1, 0.5)]
+    ("mode", "weight_decay", "beta_nll"),
+    [("flat", 0.0, 0.0), ("flat", 0.0, 1.0), ("per_layer", 0.1, 0.5)],
 )
-def test_agrees_with_the_reference(kind: str, mode: str, bound: float, weight_decay: float, beta_nll: float) -> None:
+def test_agrees_with_the_reference(
+    kind: str, mode: str, bound: float, weight_decay: float, beta_nll: float
+) -> None:
     shape = network(kind)
     batches, start = batches_of(shape, [3, 1, 2, 4], 7), weights_of(shape, 1)
     local = local_training(0.3, 7, weight_decay=weight_decay, beta_nll=beta_nll)
@@ -51,7 +54,11 @@ def test_agrees_with_the_reference(kind: str, mode: str, bound: float, weight_de
 @pytest.mark.parametrize("bound", [0.05, math.inf])
 def test_one_step_of_heads_agrees_with_the_reference(kind: str, bound: float) -> None:
     shape = network(kind, members=1)
-    batches, start, clip = batches_of(shape, [1] * 5, 7), weights_of(shape, 1), clip_of(shape, bound)
+    batches, start, clip = (
+        batches_of(shape, [1] * 5, 7),
+        weights_of(shape, 1),
+        clip_of(shape, bound),
+    )
     local = local_training(0.3, 7, max_transitions_per_unit=7)
     kernel = Kernel(shape, local, clip)
     assert kernel.one_product
@@ -64,7 +71,11 @@ def test_one_step_of_heads_agrees_with_the_reference(kind: str, bound: float) ->
 def test_the_agreement_can_fail(kind: str) -> None:
     """The twins: other targets, another β, and clipping at the end instead of after every step."""
     shape = network(kind)
-    batches, start, clip = batches_of(shape, [3, 1, 2, 4], 7), weights_of(shape, 1), clip_of(shape, 0.05)
+    batches, start, clip = (
+        batches_of(shape, [3, 1, 2, 4], 7),
+        weights_of(shape, 1),
+        clip_of(shape, 0.05),
+    )
     local = local_training(0.3, 7, beta_nll=0.0 if isinstance(shape, PolicyNetwork) else 1.0)
     slow = reference_sum(start, batches, shape, local, 0.05, "flat")
     turned = replace(batches, targets=batches.targets.clone())
@@ -79,7 +90,9 @@ def test_the_agreement_can_fail(kind: str) -> None:
         assert gap(sums, slow) > 20 * TOLERANCE * joint_norm(slow)
 
 
-ADVERSARIAL = st.sampled_from([0.0, 1.0, -1e3, 1e6, 1e20, -3e38, math.nan, math.inf, -math.inf, 1e-40])
+ADVERSARIAL = st.sampled_from(
+    [0.0, 1.0, -1e3, 1e6, 1e20, -3e38, math.nan, math.inf, -math.inf, 1e-40]
+)
 
 
 @settings(max_examples=80, deadline=None)
@@ -99,9 +112,16 @@ def test_no_unit_moves_the_sum_by_more_than_the_clip(
     bad = torch.tensor(values).repeat(800)
     for rows in (batches.inputs, batches.targets):
         rows[:, 0] = bad[: rows[:, 0].numel()].view_as(rows[:, 0])
-    start, local, clip = weights_of(shape), local_training(rate, 5, beta_nll=beta_nll), clip_of(shape, 0.5, mode)
+    start, local, clip = (
+        weights_of(shape),
+        local_training(rate, 5, beta_nll=beta_nll),
+        clip_of(shape, 0.5, mode),
+    )
     whole = Kernel(shape, local, clip).sum(start, batches)
-    assert gap(whole, Kernel(shape, local, clip).sum(start, some(batches, [1, 2], 3))) <= clip.sensitivity
+    assert (
+        gap(whole, Kernel(shape, local, clip).sum(start, some(batches, [1, 2], 3)))
+        <= clip.sensitivity
+    )
 
 
 def test_the_sensitivity_test_finds_a_planted_bug(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +142,9 @@ def round_sum(
 ) -> list[torch.Tensor]:
     """What a round of all units sums to, through secret orders, padding and chunks as in training."""
     identity = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))
-    plan = Plan(source.units, "trajectory", PoissonSampler(1.0), clip_of(shape, 0.5, mode), 1.0, 1, 1e-5)
+    plan = Plan(
+        source.units, "trajectory", PoissonSampler(1.0), clip_of(shape, 0.5, mode), 1.0, 1, 1e-5
+    )
     execution = Execution(torch.device("cpu"), chunk_bytes)
     setup = training_setup(plan, shape, local=local_training(0.05, batch), execution=execution)
     with Rounds(setup, source, identity) as rounds:
@@ -135,7 +157,9 @@ def round_sum(
     length=st.integers(1, 90),
     mode=st.sampled_from(["flat", "per_layer"]),
 )
-def test_neighbouring_rounds_differ_by_at_most_the_clip(values: list[float], length: int, mode: str) -> None:
+def test_neighbouring_rounds_differ_by_at_most_the_clip(
+    values: list[float], length: int, mode: str
+) -> None:
     """Whole rounds, built apart: a long newcomer gives the others more padding, which must not touch their updates.
 
     One of the others overflows on a finite row: were padding to repeat it, the newcomer's length would decide whether
@@ -155,7 +179,9 @@ def test_a_step_without_rows_clips_nothing() -> None:
     layer = local_update._Layer(weight, bias, 2, 8, Workspace())
     layer.moved.normal_(generator=generator)
     before = layer.moved.clone()
-    local_update._clip([layer], torch.tensor([[False], [True]]), EnsembleClip(0.5, "flat", members=3, layers=1))
+    local_update._clip(
+        [layer], torch.tensor([[False], [True]]), EnsembleClip(0.5, "flat", members=3, layers=1)
+    )
     assert torch.equal(layer.moved[3:], before[3:])
     assert 0.499 < joint_norm([layer.moved[:3]]) < 0.501
     assert torch.equal(layer.now, layer.origin.repeat(2, 1, 1) + layer.moved)
@@ -164,7 +190,11 @@ def test_a_step_without_rows_clips_nothing() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_of_the_last_chunk_is_left(kind: str) -> None:
     shape = network(kind)
-    local, clip, start = local_training(0.05, 8, weight_decay=0.1), clip_of(shape), weights_of(shape)
+    local, clip, start = (
+        local_training(0.05, 8, weight_decay=0.1),
+        clip_of(shape),
+        weights_of(shape),
+    )
     kernel = Kernel(shape, local, clip)
     kernel.sum(start, batches_of(shape, [3, 2, 5, 2], 8))
     for steps in ([3, 1], [8] * 6):

@@ -24,7 +24,9 @@ from primorl.model.ensemble import Bounds, Normaliser
 from primorl.privacy.mechanism.queries import ONE
 from tests.units import Ragged
 
-COLUMNS = ObservationColumns(4, ((1, 2),), discrete_actions=False)  # two continuous dimensions around a category
+COLUMNS = ObservationColumns(
+    4, ((1, 2),), discrete_actions=False
+)  # two continuous dimensions around a category
 LOW, HIGH = torch.tensor([-2.0, 0.0, 0.0, 10.0]), torch.tensor([6.0, 1.0, 1.0, 30.0])
 BOUNDS = Bounds(LOW, HIGH, torch.tensor([-1.0]), torch.tensor([3.0]), -10.0, 0.0)
 AWKWARD = [0.0, 1.0, -5.0, 1e-30, 1e30, -3e38, math.nan, math.inf, -math.inf]
@@ -39,10 +41,19 @@ def random_units(count: int) -> Ragged:
         drawn = torch.randn(rows, 5, generator=generator)
         uniform = torch.rand(rows, 3, generator=generator)
         category = torch.nn.functional.one_hot((uniform[:, 2] > 0.5).long(), 2).float()
-        change = torch.where(torch.rand(rows, 2, generator=generator) < 0.01, 3.0, 0.05 * drawn[:, 2:4])
-        inputs.append(torch.cat((drawn[:, :1], category, 20 + 3 * drawn[:, 1:2], 4 * uniform[:, :1] - 1), 1))
+        change = torch.where(
+            torch.rand(rows, 2, generator=generator) < 0.01, 3.0, 0.05 * drawn[:, 2:4]
+        )
+        inputs.append(
+            torch.cat((drawn[:, :1], category, 20 + 3 * drawn[:, 1:2], 4 * uniform[:, :1] - 1), 1)
+        )
         reward = -2 + 0.5 * drawn[:, 4:]
-        targets.append(torch.cat((change[:, :1], torch.zeros(rows, 2), change[:, 1:], reward, torch.zeros(rows, 1)), 1))
+        targets.append(
+            torch.cat(
+                (change[:, :1], torch.zeros(rows, 2), change[:, 1:], reward, torch.zeros(rows, 1)),
+                1,
+            )
+        )
     return Ragged(inputs, targets)
 
 
@@ -58,9 +69,15 @@ def test_without_noise_the_query_gives_nearly_what_public_rows_would() -> None:
     public = Normaliser.from_public(inputs, targets[:, :5])
     for dimension, span in ((0, 8.0), (3, 20.0)):
         assert abs(found.input_mean[dimension] - public.input_mean[dimension]) < span / BINS
-        assert found.input_scale[dimension] == pytest.approx(float(public.input_scale[dimension]), rel=0.1)
-        assert found.target_scale[dimension] == pytest.approx(float(public.target_scale[dimension]), rel=0.15)
-        assert found.target_scale[dimension] < 0.3 * float(targets[:, dimension].std()), "rare jumps do not widen it"
+        assert found.input_scale[dimension] == pytest.approx(
+            float(public.input_scale[dimension]), rel=0.1
+        )
+        assert found.target_scale[dimension] == pytest.approx(
+            float(public.target_scale[dimension]), rel=0.15
+        )
+        assert found.target_scale[dimension] < 0.3 * float(targets[:, dimension].std()), (
+            "rare jumps do not widen it"
+        )
     assert abs(found.target_mean[4] - public.target_mean[4]) < 10 / BINS
     assert found.target_scale[4] == pytest.approx(float(public.target_scale[4]), rel=0.15)
     assert found.input_mean[1:3].tolist() == [0, 0]
@@ -70,7 +87,9 @@ def test_without_noise_the_query_gives_nearly_what_public_rows_would() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(values=st.lists(st.sampled_from(AWKWARD), min_size=2, max_size=7), length=st.integers(1, 40))
-def test_a_unit_more_moves_the_sum_by_at_most_the_sensitivity(values: list[float], length: int) -> None:
+def test_a_unit_more_moves_the_sum_by_at_most_the_sensitivity(
+    values: list[float], length: int
+) -> None:
     rest = random_units(3)
     rows = torch.tensor((values * 300)[: 11 * length]).view(length, 11)
     more = Ragged([*rest.inputs, rows[:, :5]], [*rest.targets, rows[:, 5:]])
@@ -81,7 +100,11 @@ def test_a_unit_more_moves_the_sum_by_at_most_the_sensitivity(values: list[float
 
 
 def test_all_units_are_asked_in_any_portions(monkeypatch: pytest.MonkeyPatch) -> None:
-    units, query, starts = random_units(9), NormaliserQuery(COLUMNS, BOUNDS), StartQuery(COLUMNS, BOUNDS)
+    units, query, starts = (
+        random_units(9),
+        NormaliserQuery(COLUMNS, BOUNDS),
+        StartQuery(COLUMNS, BOUNDS),
+    )
     whole, first = query.total(units), starts.total(units)
     assert whole.sum(1).tolist() == pytest.approx([9 * ONE] * 5, abs=9 * BINS)
     for most in (1, 30_000, 60_000, 100_000):
@@ -91,7 +114,9 @@ def test_all_units_are_asked_in_any_portions(monkeypatch: pytest.MonkeyPatch) ->
         held = 100 + 40 * units.lengths(torch.arange(9))
         parts = [held[some] for some in units_in_parts(units, 100, 40)]
         assert torch.cat(parts).tolist() == held.tolist()
-        assert all(int(part[1:].sum()) <= most for part in parts), "a long unit does not bring many others with it"
+        assert all(int(part[1:].sum()) <= most for part in parts), (
+            "a long unit does not bring many others with it"
+        )
 
 
 def test_declared_bounds_alone() -> None:
@@ -101,18 +126,26 @@ def test_declared_bounds_alone() -> None:
     assert changes.tolist() == [1, 0, 0, -1, 0]
     assert found.target_scale.tolist() == pytest.approx([0.25, 2**0.5 / 2, 2**0.5 / 2, 0.625, 2.5])
     discrete = ObservationColumns(4, ((1, 2),), discrete_actions=True)
-    found = normaliser_of_bounds(discrete, replace(BOUNDS, action_low=torch.zeros(3), action_high=torch.ones(3)))
+    found = normaliser_of_bounds(
+        discrete, replace(BOUNDS, action_low=torch.zeros(3), action_high=torch.ones(3))
+    )
     assert (found.input_mean[4:].tolist(), found.input_scale[4:].tolist()) == ([0, 0, 0], [1, 1, 1])
 
 
 @pytest.mark.parametrize(
     "repair",
-    [possible_fractions, lambda noisy: likely_fractions(noisy, 0.01), lambda noisy: halved_fractions(noisy, 0.01)],
+    [
+        possible_fractions,
+        lambda noisy: likely_fractions(noisy, 0.01),
+        lambda noisy: halved_fractions(noisy, 0.01),
+    ],
 )
 def test_noise_in_empty_bins_is_taken_out(repair: Callable[[torch.Tensor], torch.Tensor]) -> None:
     exact = torch.zeros(BINS, dtype=torch.float64)
     exact[10:13] = torch.tensor([0.3, 0.5, 0.2], dtype=torch.float64)
-    noisy = exact + 0.01 * torch.randn(BINS, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    noisy = exact + 0.01 * torch.randn(
+        BINS, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
     found = repair(noisy)
     assert float(found.sum()) == pytest.approx(1)
     assert float(found.min()) >= 0

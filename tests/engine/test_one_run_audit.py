@@ -39,20 +39,33 @@ def plan_of(kind: type[Plan], units: int, multiplier: float, q: float = 0.5) -> 
     return kind(units, "trajectory", PoissonSampler(q), clip, multiplier, ROUNDS, 1e-5)
 
 
-def audited(kind: type[Plan], multiplier: float, canaries: int = CANARIES, units: int = REAL + CANARIES) -> OneRun:
+def audited(
+    kind: type[Plan], multiplier: float, canaries: int = CANARIES, units: int = REAL + CANARIES
+) -> OneRun:
     plan, server = plan_of(kind, units, multiplier), server_training(0.5, 0.5, ROUNDS, None)
-    setup, public = training_setup(plan, SHAPE, local=local_training(0.05, 4), server=server), some(30, 2).flat()
-    return audit_one_run(setup, some(REAL, 1), public, canaries=canaries, confidence=0.95, on_round=lambda: None)
+    setup, public = (
+        training_setup(plan, SHAPE, local=local_training(0.05, 4), server=server),
+        some(30, 2).flat(),
+    )
+    return audit_one_run(
+        setup, some(REAL, 1), public, canaries=canaries, confidence=0.95, on_round=lambda: None
+    )
 
 
-def test_the_true_plan_is_not_refuted_and_no_model_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_true_plan_is_not_refuted_and_no_model_leaves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     found = audited(Plan, MULTIPLIER)
     assert found.claimed is not None
     assert 0.4 < found.claimed < 0.8
     assert not found.refutes_the_claim
     assert list(tmp_path.iterdir()) == []
-    assert {type(getattr(found, field.name)) for field in fields(found)} <= {int, float, AttackResult}
+    assert {type(getattr(found, field.name)) for field in fields(found)} <= {
+        int,
+        float,
+        AttackResult,
+    }
 
 
 def test_a_plan_that_forgets_its_noise_is_refuted() -> None:
@@ -67,7 +80,9 @@ def test_a_plan_that_forgets_its_noise_is_refuted() -> None:
 
 def released(source: CohortSource) -> Tensor:
     """The sum of all clipped updates of one round in which everybody joins."""
-    setup = training_setup(plan_of(Plan, source.units, 0.0, q=1.0), SHAPE, local=local_training(0.1, 8))
+    setup = training_setup(
+        plan_of(Plan, source.units, 0.0, q=1.0), SHAPE, local=local_training(0.1, 8)
+    )
     with Rounds(setup, source, Normaliser.from_public(*some(10, 9).flat())) as rounds:
         return flat(rounds.sum(SHAPE.initial_weights(0)))
 
@@ -76,8 +91,12 @@ def released(source: CohortSource) -> Tensor:
 def test_an_excluded_canary_adds_nothing_to_the_sum(included: list[bool]) -> None:
     """The sum is that of a dataset without it; the twin is a canary that stays in, which moves the sum."""
     real, canaries = some(3, 0, steps=5), some(3, 1, steps=2)
-    sums = [released(Units(canaries.inputs[i : i + 1], canaries.targets[i : i + 1])) for i in range(3)]
-    expected = released(real) + sum(part for part, inside in zip(sums, included, strict=True) if inside)
+    sums = [
+        released(Units(canaries.inputs[i : i + 1], canaries.targets[i : i + 1])) for i in range(3)
+    ]
+    expected = released(real) + sum(
+        part for part, inside in zip(sums, included, strict=True) if inside
+    )
     found = released(WithCanaries(real, canaries, torch.tensor(included)))
     torch.testing.assert_close(found, torch.as_tensor(expected), atol=2e-5, rtol=0)
     assert all(float(part.norm()) > 0.1 for part in sums)

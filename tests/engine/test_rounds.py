@@ -32,7 +32,9 @@ def threads(request: pytest.FixtureRequest) -> Iterator[int]:
     torch.set_num_threads(before)
 
 
-def rounds_of(shape: Architecture, source: Ragged, identity: Normaliser, chunk_bytes: int = 1000) -> Rounds:
+def rounds_of(
+    shape: Architecture, source: Ragged, identity: Normaliser, chunk_bytes: int = 1000
+) -> Rounds:
     """Rounds in chunks of one unit, unless told otherwise."""
     clip = EnsembleClip(0.2, "flat", shape.members, len(shape.layers))
     plan = Plan(source.units, "trajectory", PoissonSampler(0.3), clip, 1.0, 9, 1e-5)
@@ -55,7 +57,9 @@ def test_sums_do_not_depend_on_chunks_and_a_broken_round_leaves_nothing(
     sums = []
     for chunk_bytes in (1000, 300_000, 1 << 24):
         cohorts = iter([[0, 3, 8], [0, 1, 5, 2], [], [0, 1, 2, 3, 4, 6, 7, 8]])
-        monkeypatch.setattr(Plan, "cohort", lambda plan, left=cohorts: torch.tensor(next(left), dtype=torch.int64))
+        monkeypatch.setattr(
+            Plan, "cohort", lambda plan, left=cohorts: torch.tensor(next(left), dtype=torch.int64)
+        )
         with rounds_of(shape, source, identity, chunk_bytes=chunk_bytes) as training:
             first = training.sum(weights)
             with pytest.raises(PipelineError, match="corrupt"):
@@ -87,7 +91,9 @@ def test_each_cohort_is_summed_whole_and_once_in_the_round_it_was_drawn_for(
 
     monkeypatch.setattr(Plan, "cohort", spying)
     monkeypatch.setattr(Kernel, "sum", summing)
-    rows = [torch.full((3, 4), float(unit)) for unit in range(7)]  # whoever takes part can be read off a batch
+    rows = [
+        torch.full((3, 4), float(unit)) for unit in range(7)
+    ]  # whoever takes part can be read off a batch
     with rounds_of(shape, Ragged(rows, rows), identity) as training:
         for _ in range(250):
             seen.append([])
@@ -100,9 +106,15 @@ def test_each_cohort_is_summed_whole_and_once_in_the_round_it_was_drawn_for(
 def test_features_of_all_steps_of_a_chunk_fit_the_memory() -> None:
     """Kernels copy them once, to put a column of ones beside."""
     features, chunk_bytes, epochs, rows = Polynomials(20, (), 2), 1 << 24, 4, 64
-    shape = Architecture(16, 4, 1, (), -10.0, 0.5, learned_termination=False, features=features, spread=False)
-    plan = Plan(64, "trajectory", PoissonSampler(1.0), EnsembleClip(0.2, "flat", 1, 1), 1.0, 9, 1e-5)
+    shape = Architecture(
+        16, 4, 1, (), -10.0, 0.5, learned_termination=False, features=features, spread=False
+    )
+    plan = Plan(
+        64, "trajectory", PoissonSampler(1.0), EnsembleClip(0.2, "flat", 1, 1), 1.0, 9, 1e-5
+    )
     local = local_training(batch_size=8, local_epochs=epochs)
-    setup = training_setup(plan, shape, local=local, execution=Execution(torch.device("cpu"), chunk_bytes))
+    setup = training_setup(
+        plan, shape, local=local, execution=Execution(torch.device("cpu"), chunk_bytes)
+    )
     units = chunks(setup, torch.arange(64), torch.full((64,), rows), 1)[0][1]
     assert 1 < units <= chunk_bytes / (2 * 4 * features.size * epochs * rows)

@@ -25,24 +25,37 @@ from tests.units import local_training, make_units, server_training, training_se
 PLAIN = server_training(0.0, 0.0, 5, None)
 SHAPE = Architecture(3, 1, 3, (16, 12), -10.0, 0.5)
 SOURCE = make_units(SHAPE, [30, 17, 45] * 40)
-PUBLIC = tuple(torch.cat(list(rows)) for rows in vars(make_units(SHAPE, [30] * 8)).values())  # of the same system
-STILL: dict[str, Any] = {"noise_multiplier": 0.0, "sampler": PoissonSampler(1.0)}  # with one batch, nothing is random
+PUBLIC = tuple(
+    torch.cat(list(rows)) for rows in vars(make_units(SHAPE, [30] * 8)).values()
+)  # of the same system
+STILL: dict[str, Any] = {
+    "noise_multiplier": 0.0,
+    "sampler": PoissonSampler(1.0),
+}  # with one batch, nothing is random
 
 
 def plan_for(**changes: Any) -> Plan:
     clip = EnsembleClip(0.5, "flat", SHAPE.members, len(SHAPE.layers))
-    return dataclasses.replace(Plan(SOURCE.units, "trajectory", PoissonSampler(0.5), clip, 0.5, 30, 1e-3), **changes)
+    return dataclasses.replace(
+        Plan(SOURCE.units, "trajectory", PoissonSampler(0.5), clip, 0.5, 30, 1e-3), **changes
+    )
 
 
 def run(
-    plan: Plan, server: ServerTraining = PLAIN, batch_size: int = 16, public_split: bool = True, **options: Any
+    plan: Plan,
+    server: ServerTraining = PLAIN,
+    batch_size: int = 16,
+    public_split: bool = True,
+    **options: Any,
 ) -> tuple[Trained, list[tuple[int, PublicEvaluation | None]]]:
     told: list[tuple[int, PublicEvaluation | None]] = []
     setup = training_setup(plan, SHAPE, local=local_training(0.02, batch_size), server=server)
     if not public_split:  # the same maps, and nothing to evaluate on
         object.__setattr__(setup, "make_normaliser", lambda *_: Normaliser.from_public(*PUBLIC))
     options = {"source": SOURCE, "public": PUBLIC if public_split else None} | options
-    trained = train(setup, **options, on_round=lambda done, evaluation: told.append((done, evaluation)))
+    trained = train(
+        setup, **options, on_round=lambda done, evaluation: told.append((done, evaluation))
+    )
     return trained, told
 
 
@@ -92,7 +105,9 @@ def killed(plan: Plan, at: int, **options: Any) -> TrainingState:
     return kept[-1]
 
 
-def test_a_round_is_on_the_disk_before_its_weights_meet_data(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_is_on_the_disk_before_its_weights_meet_data(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     kept: list[TrainingState] = []
     counted: list[int] = []
     summed = Rounds.sum
@@ -127,7 +142,9 @@ def test_however_often_a_run_dies_no_more_rounds_run_than_were_reserved(
     trained, _ = run(plan, state=state)
     assert releases + died == plan.rounds
     assert trained.rounds == plan.rounds - died
-    assert trained.evaluations[-1].round == trained.rounds, "the weights released are those that were looked at last"
+    assert trained.evaluations[-1].round == trained.rounds, (
+        "the weights released are those that were looked at last"
+    )
 
 
 def test_a_resumed_run_goes_on_where_the_last_one_was() -> None:
@@ -205,7 +222,9 @@ def test_a_finished_run_needs_no_data() -> None:
         run(plan, source=None, state=kept[0])
 
 
-def test_early_stopping_keeps_the_best_weights_also_over_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_early_stopping_keeps_the_best_weights_also_over_a_crash(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     seen: list[tuple[torch.Tensor, ...]] = []
 
     def evaluate(self: object, weights: tuple[torch.Tensor, ...], after: int) -> PublicEvaluation:

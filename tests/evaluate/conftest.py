@@ -20,7 +20,9 @@ class Countdown(gymnasium.Env[Vector, Vector]):
     observation_space = Box(-np.inf, np.inf, (2,), np.float32)
     action_space = Box(-1.0, 1.0, (1,), np.float32)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Vector, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Vector, dict[str, Any]]:
         super().reset(seed=seed)
         self.left, self.time = int(self.np_random.integers(1, 8)), 0
         return self._observation(), {}
@@ -41,12 +43,21 @@ def countdown() -> Iterator[str]:
     del gymnasium.registry[COUNTDOWN]
 
 
-def random_policy(policies: int, observation_size: int, action_limit: float, seed: int = 0) -> DeterministicPolicy:
+def random_policy(
+    policies: int, observation_size: int, action_limit: float, seed: int = 0
+) -> DeterministicPolicy:
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=generator)
 
-    layers = (normal(policies, 8, observation_size), *(normal(policies, 1, size) for size in (8, 8, 1)))
-    mean, scale, limit = torch.zeros(observation_size), torch.ones(observation_size), torch.tensor([action_limit])
+    layers = (
+        normal(policies, 8, observation_size),
+        *(normal(policies, 1, size) for size in (8, 8, 1)),
+    )
+    mean, scale, limit = (
+        torch.zeros(observation_size),
+        torch.ones(observation_size),
+        torch.tensor([action_limit]),
+    )
     return DeterministicPolicy(layers, mean, scale, -limit, limit)

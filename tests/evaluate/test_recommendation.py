@@ -19,13 +19,23 @@ from primorl.evaluate.private.results import (
 from primorl.evaluate.recommendation import of_answers
 from primorl.model.architecture import PublicLosses
 
-BETTER, WORSE = PublicLosses(initial=2.0, constant=1.0, final=0.5), PublicLosses(initial=2.0, constant=1.0, final=1.5)
+BETTER, WORSE = (
+    PublicLosses(initial=2.0, constant=1.0, final=0.5),
+    PublicLosses(initial=2.0, constant=1.0, final=1.5),
+)
 ERROR = 0.5  # standard error of the least gain
 INTERVAL = ERROR * 1.959963984540054
 
 
 def answer(of: str, what: str, value: float, **more: Any) -> Answer:
-    plain = {"estimator": "x", "ci95": None, "covers": "x", "bias": "x", "epsilon": None, "delta": None}
+    plain = {
+        "estimator": "x",
+        "ci95": None,
+        "covers": "x",
+        "bias": "x",
+        "epsilon": None,
+        "delta": None,
+    }
     return Answer(of=of, what=what, value=value, **plain | more)  # type: ignore[arg-type]
 
 
@@ -52,31 +62,64 @@ def found(
         answer("policy", MEAN_RETURN, policy[0], members=policy, estimator="model"),
         answer("policy", DOUBT, doubt),
         answer("policy", BEYOND, beyond),
-        answer("policy", GAIN, min(gains), ci95=(min(gains) - INTERVAL, min(gains) + INTERVAL), members=gains),
+        answer(
+            "policy",
+            GAIN,
+            min(gains),
+            ci95=(min(gains) - INTERVAL, min(gains) + INTERVAL),
+            members=gains,
+        ),
         answer("random", MEAN_RETURN, random),
     )
-    asked: dict[str, Any] = {"dataset": "log", "unit": "person", "units": 1000, "discount": 1.0, "horizon": 60}
+    asked: dict[str, Any] = {
+        "dataset": "log",
+        "unit": "person",
+        "units": 1000,
+        "discount": 1.0,
+        "horizon": 60,
+    }
     unknown = dict.fromkeys(("total", "model_sha256", "policy_sha256", "clone_sha256"))
-    return PrivateEvaluation(**asked, **unknown, estimates=estimates, histograms=(), verdict=verdict, statements={})
+    return PrivateEvaluation(
+        **asked, **unknown, estimates=estimates, histograms=(), verdict=verdict, statements={}
+    )
 
 
 def _doubted(figure: float) -> str:
-    rule = f"its squared error is measured at about {figure:.2g} of a trivial guess's, not below 0.5"
+    rule = (
+        f"its squared error is measured at about {figure:.2g} of a trivial guess's, not below 0.5"
+    )
     return f"{BELIEVE['doubtful']}: {rule}"
 
 
 ANSWERS = found()
-FAR = {"drawn": (-56.0,)}  # the model's value of today's practice lies 20 above the people's interval
+FAR = {
+    "drawn": (-56.0,)
+}  # the model's value of today's practice lies 20 above the people's interval
 
 
 @pytest.mark.parametrize(
     ("changes", "loss", "expected", "says"),
     [
         ({}, BETTER, "trial", "gains 6 over a clone of today's practice, more than the 2.6 that"),
-        ({"gains": (0.9, 40.0)}, BETTER, "keep", "gains 0.9 over a clone of today's practice"),  # two errors are 1
-        ({"gains": (-2.0, 40.0)}, BETTER, "keep", "the policy loses 2 against a clone of today's practice"),
+        (
+            {"gains": (0.9, 40.0)},
+            BETTER,
+            "keep",
+            "gains 0.9 over a clone of today's practice",
+        ),  # two errors are 1
+        (
+            {"gains": (-2.0, 40.0)},
+            BETTER,
+            "keep",
+            "the policy loses 2 against a clone of today's practice",
+        ),
         # A clone worse than the people would make any policy look good.
-        ({"policy": (-75.5, -60.0)}, BETTER, "keep", "gains 0.5 over the upper end of today's interval"),
+        (
+            {"policy": (-75.5, -60.0)},
+            BETTER,
+            "keep",
+            "gains 0.5 over the upper end of today's interval",
+        ),
         ({"beyond": 0.14}, BETTER, "trial", ""),
         (
             {"beyond": 0.25},
@@ -88,7 +131,12 @@ FAR = {"drawn": (-56.0,)}  # the model's value of today's practice lies 20 above
         (FAR, BETTER, "keep", "Only a gain above 22.6"),
         ({"drawn": (-104.0,)}, BETTER, "keep", "Only a gain above 22.6"),
         # As it is released a clone may be worth less than the actions that it draws.
-        ({"gains": (0.5, 0.5), "released": (-90.0, -90.0)}, BETTER, "more_data", "-90 for the clone as it would be"),
+        (
+            {"gains": (0.5, 0.5), "released": (-90.0, -90.0)},
+            BETTER,
+            "more_data",
+            "-90 for the clone as it would be",
+        ),
         (
             {"drawn": (-16.0,)},
             BETTER,
@@ -122,9 +170,14 @@ def test_the_rule_is_what_doubts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert of_answers(ANSWERS, BETTER).gain == 6.0, "the least that a member says"
     assert of_answers(found(doubt=-9.0), BETTER).margin == pytest.approx(1.0 + 0.02 * 80)
     assert of_answers(found(today=(-110.0, -50.0), **FAR), BETTER).misfit == 0.0
-    spread = (answer("behaviour", f"quantile {p:g} of the return", value) for p, value in ((0.1, -400.0), (0.9, 0.0)))
+    spread = (
+        answer("behaviour", f"quantile {p:g} of the return", value)
+        for p, value in ((0.1, -400.0), (0.9, 0.0))
+    )
     wide = replace(found(drawn=(-16.0,)), estimates=(*found(drawn=(-16.0,)).estimates, *spread))
-    assert of_answers(wide, BETTER).answer == "keep", "the scale is the spread of the people's returns"
+    assert of_answers(wide, BETTER).answer == "keep", (
+        "the scale is the spread of the people's returns"
+    )
     for constant, changes in (("DOUBT_SHARE", {"doubt": 2.0}), ("MISFIT_SHARE", FAR)):
         monkeypatch.setattr(recommendation, constant, 0.0)
         assert of_answers(found(**changes), BETTER).answer == "trial"  # type: ignore[arg-type]
@@ -136,7 +189,9 @@ def test_the_interval_of_the_gain_is_as_wide_as_what_is_not_known() -> None:
     expected, scale = -209 / 3 + 77, (-209 / 3 + 77) + 4 + 3
     assert said["yes"].expected == pytest.approx(expected)
     assert said["yes"].interval == pytest.approx((expected - 0.75 * scale, expected + 0.75 * scale))
-    assert said["doubtful"].interval == pytest.approx((expected - 1.25 * scale, expected + 0.75 * scale))
+    assert said["doubtful"].interval == pytest.approx(
+        (expected - 1.25 * scale, expected + 0.75 * scale)
+    )
     assert (said["no"].interval, of_answers(ANSWERS, BETTER).interval) == (None, None)
     for kind in ("yes", "doubtful"):
         assert (said[kind].answer, "do not adopt it yet" in said[kind].reason) == ("trial", True)
@@ -153,7 +208,9 @@ def test_a_gain_that_is_next_to_nothing_is_none() -> None:
         "policy": (-79.0, -79.0),
     }
     wide = found(**near, gains=(1.0, 1.0))
-    small = [replace(each, ci95=(0.99, 1.01)) if each.what == GAIN else each for each in wide.estimates]
+    small = [
+        replace(each, ci95=(0.99, 1.01)) if each.what == GAIN else each for each in wide.estimates
+    ]
     assert of_answers(replace(wide, estimates=tuple(small)), BETTER).answer == "keep"
     large = found(**near | {"policy": (-76.0, -76.0)}, gains=(4.0, 4.0))
     assert of_answers(large, BETTER).answer == "trial"

@@ -19,7 +19,9 @@ from tests.evaluate.conftest import Countdown, Vector, random_policy
 from tests.pipeline.fakes import FakeRun
 
 
-def one_by_one(environment: str, policy: DeterministicPolicy, episodes: int, seed: int) -> npt.NDArray[np.float64]:
+def one_by_one(
+    environment: str, policy: DeterministicPolicy, episodes: int, seed: int
+) -> npt.NDArray[np.float64]:
     """The obvious way: one environment, one policy, one episode at a time."""
     env = gymnasium.make(environment)
     totals = np.zeros((policy.policies, episodes))
@@ -28,7 +30,9 @@ def one_by_one(environment: str, policy: DeterministicPolicy, episodes: int, see
             observation, _ = env.reset(seed=start)
             ended = False
             while not ended:
-                action = policy.act(torch.as_tensor(observation).expand(policy.policies, 1, -1))[p, 0].numpy()
+                action = policy.act(torch.as_tensor(observation).expand(policy.policies, 1, -1))[
+                    p, 0
+                ].numpy()
                 chosen = int(action.argmax()) if policy.discrete_actions else action
                 observation, reward, terminated, truncated, _ = env.step(chosen)
                 totals[p, e] += float(reward)
@@ -43,14 +47,21 @@ def discrete_policy(policies: int, observation_size: int, actions: int) -> Deter
         (*continuous.layers[:-2], last, torch.zeros(policies, 1, actions)),
         torch.full((observation_size,), 0.02),
     )
-    return DeterministicPolicy(layers, 0 * scale, scale, torch.zeros(actions), torch.ones(actions), True)
+    return DeterministicPolicy(
+        layers, 0 * scale, scale, torch.zeros(actions), torch.ones(actions), True
+    )
 
 
 @pytest.mark.parametrize(
     ("environment", "policy", "tolerance"),
-    [("Pendulum-v1", random_policy(2, 3, 2.0), 1e-3), ("CartPole-v1", discrete_policy(3, 4, 2), 0.0)],
+    [
+        ("Pendulum-v1", random_policy(2, 3, 2.0), 1e-3),
+        ("CartPole-v1", discrete_policy(3, 4, 2), 0.0),
+    ],
 )
-def test_returns_equal_the_obvious_loop(environment: str, policy: DeterministicPolicy, tolerance: float) -> None:
+def test_returns_equal_the_obvious_loop(
+    environment: str, policy: DeterministicPolicy, tolerance: float
+) -> None:
     found = episode_returns(environment, policy, 4, seed=5)
     np.testing.assert_allclose(found, one_by_one(environment, policy, 4, seed=5), rtol=tolerance)
     assert len(np.unique(found)) > 2
@@ -58,7 +69,9 @@ def test_returns_equal_the_obvious_loop(environment: str, policy: DeterministicP
     np.testing.assert_allclose(same[0], same[1], rtol=1e-6)  # policies meet the same starts
 
 
-@pytest.mark.parametrize("at_once", [1, 7, 256])  # less than one episode of each policy; uneven; everything
+@pytest.mark.parametrize(
+    "at_once", [1, 7, 256]
+)  # less than one episode of each policy; uneven; everything
 def test_episodes_that_end_early_count_once_however_they_are_batched(
     countdown: str, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,11 +122,31 @@ def registered() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("environment", "policy", "says"),
     [
-        ("Pendulums-v1", random_policy(1, 3, 2.0), r"environment 'Pendulums-v1': Gymnasium cannot build it"),
-        ("Pendulum-v1", random_policy(1, 2, 2.0), r"shape \(3,\) and actions of shape \(1,\), the .* shape \(2,\)"),
-        ("CartPole-v1", random_policy(1, 4, 1.0), r"2 discrete actions, the policy .* actions of shape \(1,\)"),
-        ("CartPole-v1", discrete_policy(1, 4, 3), "2 discrete actions, the policy .* 3 discrete actions"),
-        ("Endless-v0", random_policy(1, 2, 1.0), r"'Endless-v0': its episodes have no step limit.*horizon"),
+        (
+            "Pendulums-v1",
+            random_policy(1, 3, 2.0),
+            r"environment 'Pendulums-v1': Gymnasium cannot build it",
+        ),
+        (
+            "Pendulum-v1",
+            random_policy(1, 2, 2.0),
+            r"shape \(3,\) and actions of shape \(1,\), the .* shape \(2,\)",
+        ),
+        (
+            "CartPole-v1",
+            random_policy(1, 4, 1.0),
+            r"2 discrete actions, the policy .* actions of shape \(1,\)",
+        ),
+        (
+            "CartPole-v1",
+            discrete_policy(1, 4, 3),
+            "2 discrete actions, the policy .* 3 discrete actions",
+        ),
+        (
+            "Endless-v0",
+            random_policy(1, 2, 1.0),
+            r"'Endless-v0': its episodes have no step limit.*horizon",
+        ),
     ],
 )
 def test_what_does_not_fit_or_never_ends_is_refused(
@@ -121,7 +154,9 @@ def test_what_does_not_fit_or_never_ends_is_refused(
 ) -> None:
     with pytest.raises(PipelineError, match=says):
         episode_returns(environment, policy, 2, seed=0)
-    assert episode_returns("Endless-v0", random_policy(1, 2, 1.0), 3, seed=0, limit=17).tolist() == [[17.0] * 3]
+    assert episode_returns(
+        "Endless-v0", random_policy(1, 2, 1.0), 3, seed=0, limit=17
+    ).tolist() == [[17.0] * 3]
 
 
 class Kept(FakeRun):

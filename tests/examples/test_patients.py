@@ -34,7 +34,9 @@ def ingested(name: str, log: pd.DataFrame, **changes: Any) -> list[dict[str, Any
         Path(folder).mkdir(exist_ok=True)
     log.to_parquet("log/log.parquet", index=False)
     entry = project_settings(name)["chosen"]
-    own = checked(TabularDataset, entry | changes | {"options": entry["options"] | {"files": "log"}})
+    own = checked(
+        TabularDataset, entry | changes | {"options": entry["options"] | {"files": "log"}}
+    )
     source_of(name, own).collect(Path("raw"))
     ingest(Path("raw"), Path("data/trajectories"), name, own)
     return rows_of("data/trajectories", "ingest")
@@ -42,12 +44,19 @@ def ingested(name: str, log: pd.DataFrame, **changes: Any) -> list[dict[str, Any
 
 def cases(whose: dict[int, int], unplugged: range = range(0)) -> pd.DataFrame:
     """Ten minutes a case: BIS every 30 s but for `unplugged`, concentrations every minute, rates at 0, 90 and 240 s."""
-    pd.DataFrame(whose.items(), columns=["caseid", "subjectid"]).to_csv("cases/clinical_data.csv", index=False)
+    pd.DataFrame(whose.items(), columns=["caseid", "subjectid"]).to_csv(
+        "cases/clinical_data.csv", index=False
+    )
     columns = ["Time", tracks_to_log.BIS, tracks_to_log.CE, tracks_to_log.CP, tracks_to_log.RATE]
     for number in whose:
         rates = {0: 150.0 + number, 90: 100.0, 240: 50.0}
         rows = [
-            (t, None if t in unplugged else 90 - t / 10, *((1.5, 2.5) if t % 60 == 0 else ("", "")), rates.get(t))
+            (
+                t,
+                None if t in unplugged else 90 - t / 10,
+                *((1.5, 2.5) if t % 60 == 0 else ("", "")),
+                rates.get(t),
+            )
             for t in range(0, 601, 30)
         ]
         ending = "csv.gz" if number % 2 else "csv"
@@ -67,7 +76,9 @@ def test_a_file_a_case_with_empty_cells_becomes_decisions() -> None:
     made = ingested("operations", log)
     assert [each["next_observation"][5] for each in made] == [90.0, 150.0, 150.0]
     assert [each["terminated"] for each in made] == [False, False, True]
-    assert cases({4: 1, 5: 1}, range(60, 300))["seconds"].tolist() == [0.0, 90.0] * 2, "no recent measurement: no row"
+    assert cases({4: 1, 5: 1}, range(60, 300))["seconds"].tolist() == [0.0, 90.0] * 2, (
+        "no recent measurement: no row"
+    )
 
 
 def test_a_patient_is_one_unit_whatever_the_number_of_cases() -> None:
@@ -75,13 +86,17 @@ def test_a_patient_is_one_unit_whatever_the_number_of_cases() -> None:
     log = cases({number: 1 + number // 3 for number in range(18)})  # six patients, three cases each
     made = ingested("operations", log)
     assert len({each["trajectory_id"] for each in made}) == 18
-    partition(Path("data/trajectories"), Path("data/partitions"), public_fraction=0.4, salt="primorl")
+    partition(
+        Path("data/trajectories"), Path("data/partitions"), public_fraction=0.4, salt="primorl"
+    )
     sides = ("data/partitions/private", "data/partitions/public")
     private, public = ({row["unit_id"] for row in rows_of(side, "partition")} for side in sides)
     assert min(len(private), len(public)) > 0 == len(private & public)
     Path("data/withdrawals").mkdir()
     Path("data/withdrawals/2026.txt").write_text("4\n", encoding="utf-8")
-    stay = ingested("operations", log, ingestion=Ingestion(exclude_units="data/withdrawals/2026.txt"))
+    stay = ingested(
+        "operations", log, ingestion=Ingestion(exclude_units="data/withdrawals/2026.txt")
+    )
     assert {each["unit_id"] for each in made} - {each["unit_id"] for each in stay} == {f"{4:012d}"}
     with pytest.raises(PipelineError, match="trajectories_per_person"):
         ingested("operations", log, trajectories_per_person=2)

@@ -43,8 +43,15 @@ REFUSED: list[dict[str, Any]] = [
 
 def encoded(row: dict[str, Any]) -> list[float]:
     """The row as a caller of ONNX gives it."""
-    given = {f"meal={name}": float(row["meal"] == name) for name in ("none", "snack")} if "meal" in row else row
-    return [float("nan") if value is None else float(value) for value in ({**row, **given}[name] for name in NAMES)]
+    given = (
+        {f"meal={name}": float(row["meal"] == name) for name in ("none", "snack")}
+        if "meal" in row
+        else row
+    )
+    return [
+        float("nan") if value is None else float(value)
+        for value in ({**row, **given}[name] for name in NAMES)
+    ]
 
 
 @pytest.mark.parametrize("discrete", [False, True])
@@ -59,7 +66,9 @@ def test_four_ways_to_use_a_policy_agree_on_every_row(tmp_path: Path, discrete: 
         elapsed=ElapsedTime(name="hours", unit="hours", most=6.0),
     )
     export(policy, OF_TRAINING, tmp_path / "policy.onnx")
-    session = onnx.InferenceSession(str(tmp_path / "policy.onnx"), providers=["CPUExecutionProvider"])
+    session = onnx.InferenceSession(
+        str(tmp_path / "policy.onnx"), providers=["CPUExecutionProvider"]
+    )
     with serving(policy) as port:
         for row in (*ANSWERED, *REFUSED):
             file, out = tmp_path / "in.csv", tmp_path / "out.csv"
@@ -85,9 +94,15 @@ def test_four_ways_to_use_a_policy_agree_on_every_row(tmp_path: Path, discrete: 
             else:
                 assert served == {"action": action.tolist()}
                 assert list(named) == ["low", "high"]
-                np.testing.assert_allclose([float(found[name]) for name in named], action, rtol=1e-6)
+                np.testing.assert_allclose(
+                    [float(found[name]) for name in named], action, rtol=1e-6
+                )
     expected: Any = policy.act(np.array([encoded(row) for row in ANSWERED]))
-    assert policy.act_named(np.array([encoded(row) for row in ANSWERED])) == [policy.act_named(row) for row in ANSWERED]
+    assert policy.act_named(np.array([encoded(row) for row in ANSWERED])) == [
+        policy.act_named(row) for row in ANSWERED
+    ]
     np.testing.assert_allclose(expected[3], policy.act([0, 1, 6]), rtol=1e-6)
-    with pytest.raises(ObservationError, match="found columns 'meal=none' and 'meal', which tell the same"):
+    with pytest.raises(
+        ObservationError, match="found columns 'meal=none' and 'meal', which tell the same"
+    ):
         policy.act({"meal": "none", "meal=none": 1, "meal=snack": 0, "hours": 5})

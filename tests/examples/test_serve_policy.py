@@ -42,7 +42,9 @@ def port(policy: Policy) -> Iterator[int]:
         yield number
 
 
-def post(port: int, body: bytes, path: str = "/act", method: str = "POST", **headers: str) -> tuple[int, Any]:
+def post(
+    port: int, body: bytes, path: str = "/act", method: str = "POST", **headers: str
+) -> tuple[int, Any]:
     with closing(HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
         connection.request(method, path, body, headers)
         answer = connection.getresponse()
@@ -53,7 +55,9 @@ def asked(port: int, observation: Any) -> tuple[int, Any]:
     return post(port, json.dumps({"observation": observation}).encode())
 
 
-def test_it_gives_the_policys_action_or_says_why_not(port: int, policy: Policy, tmp_path: Path) -> None:
+def test_it_gives_the_policys_action_or_says_why_not(
+    port: int, policy: Policy, tmp_path: Path
+) -> None:
     action: Any = policy.act(INSIDE)
     assert asked(port, INSIDE) == (200, {"action": action.tolist()})
     named = dict(zip(("weight", "age", "dose"), (INSIDE[2], *INSIDE[:2]), strict=True))
@@ -69,7 +73,15 @@ def test_it_gives_the_policys_action_or_says_why_not(port: int, policy: Policy, 
 
 
 def test_other_requests_are_refused_and_the_service_goes_on(port: int) -> None:
-    for observation in ([1.0], [[0.5, -9.0, 5.0]], ["0.5", -9, 5], [None, 0, 5], [True, 0, 5], [float("nan"), 0, 5], 5):
+    for observation in (
+        [1.0],
+        [[0.5, -9.0, 5.0]],
+        ["0.5", -9, 5],
+        [None, 0, 5],
+        [True, 0, 5],
+        [float("nan"), 0, 5],
+        5,
+    ):
         status, answer = asked(port, observation)
         assert (status, set(answer)) == (422, {"error"}), observation
     assert post(port, b"{}", path="/")[0] == 404
@@ -83,8 +95,18 @@ def test_other_requests_are_refused_and_the_service_goes_on(port: int) -> None:
 
 
 def test_the_script_listens_on_loopback_and_logs_no_value(tmp_path: Path, policy: Policy) -> None:
-    command = [sys.executable, "-u", str(ROOT / "examples/serve_policy.py"), "--policy", str(tmp_path), "--port", "0"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    command = [
+        sys.executable,
+        "-u",
+        str(ROOT / "examples/serve_policy.py"),
+        "--policy",
+        str(tmp_path),
+        "--port",
+        "0",
+    ]
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
             assert process.stdout is not None
             found = re.search(r"at http://127\.0\.0\.1:(\d+)/act", process.stdout.readline())

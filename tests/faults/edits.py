@@ -26,7 +26,11 @@ def planted(source: str, function: str, edit: Edit) -> str:
     before = ast.dump(tree)
     scope: Scope = tree
     for name in filter(None, function.split(".")):
-        inner = [n for n in scope.body if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == name]
+        inner = [
+            n
+            for n in scope.body
+            if isinstance(n, ast.ClassDef | ast.FunctionDef) and n.name == name
+        ]
         scope = only(inner, f"definition of {function}")
     edit(scope)
     if ast.dump(tree) == before:
@@ -42,7 +46,9 @@ def expression(old: str, new: str) -> Edit:
 
 def call(name: str, new: str) -> Edit:
     """Replace the only call of ``name``, such as ``discrete_gaussian`` or ``.clamp`` (a method of whatever)."""
-    return _replacing(lambda node: isinstance(node, ast.Call) and _calls(node, name), new, f"call of {name}")
+    return _replacing(
+        lambda node: isinstance(node, ast.Call) and _calls(node, name), new, f"call of {name}"
+    )
 
 
 def _replacing(matches: Callable[[ast.expr], bool], new: str, what: str) -> Edit:
@@ -53,7 +59,9 @@ def _replacing(matches: Callable[[ast.expr], bool], new: str, what: str) -> Edit
             return self.generic_visit(node)
 
     def edit(scope: Scope) -> None:
-        only([node for node in ast.walk(scope) if isinstance(node, ast.expr) and matches(node)], what)
+        only(
+            [node for node in ast.walk(scope) if isinstance(node, ast.expr) and matches(node)], what
+        )
         Replacement().visit(scope)
 
     return edit
@@ -63,7 +71,11 @@ def value_of(name: str, new: str) -> Edit:
     """Replace what the only assignment to ``name`` assigns."""
 
     def edit(scope: Scope) -> None:
-        assignments = [n for n in ast.walk(scope) if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == name]
+        assignments = [
+            n
+            for n in ast.walk(scope)
+            if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == name
+        ]
         assignment = only(assignments, f"assignment to {name}")
         assignment.value = _filled(new, assignment.value)
 
@@ -87,11 +99,19 @@ def condition(mentioning: str, new: str) -> Edit:
 
     def mentions(test: ast.expr) -> bool:
         names = {n.id for n in ast.walk(test) if isinstance(n, ast.Name)}
-        return mentioning in names | {n.attr for n in ast.walk(test) if isinstance(n, ast.Attribute)}
+        return mentioning in names | {
+            n.attr for n in ast.walk(test) if isinstance(n, ast.Attribute)
+        }
 
     def edit(scope: Scope) -> None:
-        statements = [n for n in ast.walk(scope) if isinstance(n, ast.If | ast.IfExp) and mentions(n.test)]
-        loops = [n for n in ast.walk(scope) if isinstance(n, ast.comprehension) and any(map(mentions, n.ifs))]
+        statements = [
+            n for n in ast.walk(scope) if isinstance(n, ast.If | ast.IfExp) and mentions(n.test)
+        ]
+        loops = [
+            n
+            for n in ast.walk(scope)
+            if isinstance(n, ast.comprehension) and any(map(mentions, n.ifs))
+        ]
         found = only([*statements, *loops], f"condition on {mentioning}")
         if isinstance(found, ast.comprehension):
             found.ifs = [_filled(new, test) if mentions(test) else test for test in found.ifs]

@@ -2,7 +2,16 @@
 
 from typing import NamedTuple
 
-from tests.faults.edits import Edit, call, condition, dropped, expression, handler, returned, value_of
+from tests.faults.edits import (
+    Edit,
+    call,
+    condition,
+    dropped,
+    expression,
+    handler,
+    returned,
+    value_of,
+)
 
 
 class Fault(NamedTuple):
@@ -25,7 +34,11 @@ class Fault(NamedTuple):
 
 MECHANISM, TESTS = "primorl.privacy.mechanism", "tests/privacy/mechanism"
 PLAN, CLIPPING, SAMPLING = f"{MECHANISM}.plan", f"{MECHANISM}.clipping", f"{MECHANISM}.sampling"
-ON_PLAN, ON_CLIP, ON_SAMPLING = f"{TESTS}/test_plan.py", f"{TESTS}/test_clipping.py", f"{TESTS}/test_entropy.py"
+ON_PLAN, ON_CLIP, ON_SAMPLING = (
+    f"{TESTS}/test_plan.py",
+    f"{TESTS}/test_clipping.py",
+    f"{TESTS}/test_entropy.py",
+)
 QUERIES, SELECTION = (f"{MECHANISM}.{name}" for name in ("queries", "selection"))
 DRAW = "draw.view_as(part)"
 ACCOUNTING, TEST_ACCOUNTING = "primorl.privacy.accounting", "tests/privacy/accounting"
@@ -49,26 +62,50 @@ UNCLIPPED = "(torch.stack(means).nan_to_num(nan=0.0) * 2.0**20).long().sum(0)"
 CATCHERS = {
     # linear heads
     f"{ON_LINEAR}::test_lost_late_answers_are_not_asked_again": [
-        Fault("late-queries-asked-twice", TRAINING, "train", expression("not now.asked_late", "True"))
+        Fault(
+            "late-queries-asked-twice", TRAINING, "train", expression("not now.asked_late", "True")
+        )
     ],
     f"{ON_LINEAR}::test_a_unit_more_moves_every_sum_by_at_most_the_sensitivity": [
-        Fault("scales-not-clipped", HEAD_QUERIES, "ScalesQuery.total", expression(SCALES, UNCLIPPED_SCALES)),
-        Fault("residuals-not-clipped", HEAD_QUERIES, "ResidualQuery.total", expression(CLIPPED, UNCLIPPED)),
+        Fault(
+            "scales-not-clipped",
+            HEAD_QUERIES,
+            "ScalesQuery.total",
+            expression(SCALES, UNCLIPPED_SCALES),
+        ),
+        Fault(
+            "residuals-not-clipped",
+            HEAD_QUERIES,
+            "ResidualQuery.total",
+            expression(CLIPPED, UNCLIPPED),
+        ),
     ],
     f"{ON_LINEAR}::test_features_are_orthonormal_and_the_same_in_any_company": [
-        Fault("features-not-held", FEATURES, "Polynomials.__call__", call("columns.clamp", "columns"))
+        Fault(
+            "features-not-held", FEATURES, "Polynomials.__call__", call("columns.clamp", "columns")
+        )
     ],
     # noise
     f"{ON_PLAN}::test_noise_has_the_accounted_scale": [
         Fault("noise-half", PLAN, "Plan.release", value_of("scale", "0.5 * _")),
         Fault("noise-not-added", PLAN, "Plan.release", expression(DRAW, "0 * _")),
-        Fault("noise-for-one-member", PLAN, "Plan.release", expression("self.clip.sensitivity", "self.clip.bound")),
+        Fault(
+            "noise-for-one-member",
+            PLAN,
+            "Plan.release",
+            expression("self.clip.sensitivity", "self.clip.bound"),
+        ),
     ],
     f"{ON_PLAN}::test_noise_is_independent_over_coordinates_members_and_rounds": [
         Fault("noise-shared-by-members", PLAN, "Plan.release", expression(DRAW, "_[:1]"))
     ],
     f"{ON_PLAN}::test_noise_and_sum_are_whole_multiples_of_the_grid_and_added_exactly": [
-        Fault("noise-in-float32", PLAN, "Plan.release", expression(f"part + {DRAW}", f"part.float() + {DRAW}.float()"))
+        Fault(
+            "noise-in-float32",
+            PLAN,
+            "Plan.release",
+            expression(f"part + {DRAW}", f"part.float() + {DRAW}.float()"),
+        )
     ],
     f"{ON_PLAN}::test_the_usual_seeds_reach_neither_cohorts_nor_noise": [
         Fault(
@@ -88,50 +125,100 @@ CATCHERS = {
     ],
     f"{TESTS}/test_entropy.py::test_noise_is_independent_and_normal": [
         Fault(
-            "noise-replayed", SAMPLING, "SystemEntropy.fill", call("os.urandom", "self.__dict__.setdefault('key', _)")
+            "noise-replayed",
+            SAMPLING,
+            "SystemEntropy.fill",
+            call("os.urandom", "self.__dict__.setdefault('key', _)"),
         )
     ],
     f"{TESTS}/test_entropy.py::test_the_law_of_whole_numbers_is_exact": [
-        Fault("noise-accepts-all", f"{MECHANISM}.noise", "_accepted", value_of("accepted", "_ | True"))
+        Fault(
+            "noise-accepts-all", f"{MECHANISM}.noise", "_accepted", value_of("accepted", "_ | True")
+        )
     ],
     f"{TESTS}/test_queries.py::test_noise_has_the_accounted_scale": [
         Fault("noise-of-a-query", QUERIES, "GaussianQuery.standard_deviation", returned("0.5 * _"))
     ],
     f"{TESTS}/test_selection.py::test_the_bound_is_reached_and_half_the_noise_or_two_directions_break_it": [
-        Fault("noise-of-a-selection", SELECTION, "Selection.choose", expression("Fraction(self.epsilon)", "2 * _"))
+        Fault(
+            "noise-of-a-selection",
+            SELECTION,
+            "Selection.choose",
+            expression("Fraction(self.epsilon)", "2 * _"),
+        )
     ],
     # clip
     f"{ON_CLIP}::test_neighbours_differ_by_at_most_the_sensitivity": [
-        Fault("clip-none", CLIPPING, "EnsembleClip.factors", returned("squares.new_ones(squares.shape)")),
-        Fault("clip-members-to-the-whole", CLIPPING, "EnsembleClip.bound", returned("self.clipping_norm")),
-        Fault("clip-layers-to-a-member", CLIPPING, "EnsembleClip.bound", value_of("parts", "self.members")),
+        Fault(
+            "clip-none",
+            CLIPPING,
+            "EnsembleClip.factors",
+            returned("squares.new_ones(squares.shape)"),
+        ),
+        Fault(
+            "clip-members-to-the-whole",
+            CLIPPING,
+            "EnsembleClip.bound",
+            returned("self.clipping_norm"),
+        ),
+        Fault(
+            "clip-layers-to-a-member",
+            CLIPPING,
+            "EnsembleClip.bound",
+            value_of("parts", "self.members"),
+        ),
     ],
     f"{ON_CLIP}::test_rounding_carries_no_vector_above_the_bound": [
         Fault("clip-without-margin", CLIPPING, "", value_of("_MARGIN", "1.0"))
     ],
     f"{ON_CLIP}::test_the_sensitivity_is_reached": [
-        Fault("clip-replaced-as-zeroed", CLIPPING, "_NormClip.sensitivity_under", returned("self.clipping_norm"))
+        Fault(
+            "clip-replaced-as-zeroed",
+            CLIPPING,
+            "_NormClip.sensitivity_under",
+            returned("self.clipping_norm"),
+        )
     ],
     f"{ON_CLIP}::test_the_edge_cases_are_those_of_the_table": [
-        Fault("clip-passes-nan", CLIPPING, "EnsembleClip.finish", call("update.nan_to_num_", "update"))
+        Fault(
+            "clip-passes-nan", CLIPPING, "EnsembleClip.finish", call("update.nan_to_num_", "update")
+        )
     ],
     f"{ON_CLIP}::test_wide_layers_keep_the_bound": [
         Fault("clip-norm-in-float32", CLIPPING, "", value_of("_LONGEST_ROW", "1 << 30"))
     ],
     f"{ON_CLIP}::test_one_vector_moves_the_sum_by_no_more_than_an_l2_clip_states": [
         Fault(
-            "clip-of-one-vector", CLIPPING, "L2Clip.finish", expression("self.clipping_norm * _MARGIN / norms", "2 * _")
+            "clip-of-one-vector",
+            CLIPPING,
+            "L2Clip.finish",
+            expression("self.clipping_norm * _MARGIN / norms", "2 * _"),
         )
     ],
     "tests/engine/test_local_update.py::test_a_step_without_rows_clips_nothing": [
-        Fault("clip-again-on-padding", LOCAL_UPDATE, "_clip", expression("idle.unsqueeze(-1)", "_ & False"))
+        Fault(
+            "clip-again-on-padding",
+            LOCAL_UPDATE,
+            "_clip",
+            expression("idle.unsqueeze(-1)", "_ & False"),
+        )
     ],
     # sampling
     f"{ON_SAMPLING}::test_every_unit_joins_with_the_accounted_probability": [
-        Fault("sampling-everyone", SAMPLING, "PoissonSampler.sample", condition("sampling_probability", "True"))
+        Fault(
+            "sampling-everyone",
+            SAMPLING,
+            "PoissonSampler.sample",
+            condition("sampling_probability", "True"),
+        )
     ],
     f"{ON_SAMPLING}::test_units_join_independently_of_each_other": [
-        Fault("sampling-shared-coins", SAMPLING, "PoissonSampler.sample", call("integers", "np.repeat(_, 2)[:units]"))
+        Fault(
+            "sampling-shared-coins",
+            SAMPLING,
+            "PoissonSampler.sample",
+            call("integers", "np.repeat(_, 2)[:units]"),
+        )
     ],
     f"{ON_SAMPLING}::test_sizes_are_binomial_and_a_fixed_size_is_told_apart": [
         Fault(
@@ -145,26 +232,47 @@ CATCHERS = {
         )
     ],
     "tests/privacy/audits/test_canaries.py::test_what_is_seen_has_the_stated_law": [
-        Fault("sampling-one-cohort", PLAN, "Plan.cohort", returned("self.__dict__.setdefault('kept', _)"))
+        Fault(
+            "sampling-one-cohort",
+            PLAN,
+            "Plan.cohort",
+            returned("self.__dict__.setdefault('kept', _)"),
+        )
     ],
     "tests/engine/test_cohort.py::test_no_two_rounds_share_their_orders": [
         Fault(
             "sampling-seeded-orders",
             LOCAL_UPDATE,
             "_shuffled",
-            call("uniforms", "torch.rand(len(lengths), most, generator=torch.Generator().manual_seed(0))"),
+            call(
+                "uniforms",
+                "torch.rand(len(lengths), most, generator=torch.Generator().manual_seed(0))",
+            ),
         )
     ],
     # accounting
     f"{TEST_ACCOUNTING}/test_epsilon.py::test_golden_values": [
-        Fault("accounting-half-q", EPSILON, "Training.event", expression("self.sampling_probability", "_ / 2")),
-        Fault("accounting-one-round-less", EPSILON, "Training.event", expression("self.rounds", "max(1, _ - 1)")),
+        Fault(
+            "accounting-half-q",
+            EPSILON,
+            "Training.event",
+            expression("self.sampling_probability", "_ / 2"),
+        ),
+        Fault(
+            "accounting-one-round-less",
+            EPSILON,
+            "Training.event",
+            expression("self.rounds", "max(1, _ - 1)"),
+        ),
         Fault("accounting-larger-delta", EPSILON, "spent.tight", expression("delta", "10 * _")),
         Fault("accounting-other-relation", EPSILON, "", value_of("RELATION", "_.REPLACE_ONE")),
     ],
     f"{ON_PLAN}::test_queries_are_part_of_what_is_stated": [
         Fault(
-            "accounting-more-noise-than-added", PLAN, "Plan._accounted", expression("self.noise_multiplier", "2 * _")
+            "accounting-more-noise-than-added",
+            PLAN,
+            "Plan._accounted",
+            expression("self.noise_multiplier", "2 * _"),
         ),
         Fault("accounting-free-query", PLAN, "Plan._accounted", value_of("queries", "_[1:]")),
     ],
@@ -185,7 +293,12 @@ CATCHERS = {
         )
     ],
     f"{TEST_ACCOUNTING}/test_epsilon.py::test_the_profile_is_that_of_randomized_response": [
-        Fault("accounting-selections-once", EPSILON, "PldWithPure._maybe_compose", call("one.self_compose", "one"))
+        Fault(
+            "accounting-selections-once",
+            EPSILON,
+            "PldWithPure._maybe_compose",
+            call("one.self_compose", "one"),
+        )
     ],
     f"{TEST_ACCOUNTING}/test_privacy_filter.py::test_the_gaussian_covers_the_event_and_a_smaller_one_does_not": [
         Fault("filter-one-order", FILTER, "gaussian_cost", value_of("profiles", "_[1:]"))
@@ -200,8 +313,18 @@ CATCHERS = {
     ],
     # ledger and payment
     f"{ON_LEDGER}/test_ledger.py::test_a_sweep_of_ten_under_a_budget_for_seven": [
-        Fault("ledger-each-run-alone", ACCOUNT, "Account.with_events", expression("self.cost", "Cost()")),
-        Fault("ledger-aborted-is-free", ACCOUNT, "account_of", condition("sharing", "_ and each.state != 'aborted'")),
+        Fault(
+            "ledger-each-run-alone",
+            ACCOUNT,
+            "Account.with_events",
+            expression("self.cost", "Cost()"),
+        ),
+        Fault(
+            "ledger-aborted-is-free",
+            ACCOUNT,
+            "account_of",
+            condition("sharing", "_ and each.state != 'aborted'"),
+        ),
     ],
     f"{ON_LEDGER}/test_ledger.py::test_the_refusal_says_what_is_left_and_what_it_suggests_fits": [
         Fault(
@@ -216,7 +339,9 @@ CATCHERS = {
             "ledger-one-shared-unit-passes",
             ACCOUNT,
             "Roster.shares",
-            expression("(mine[segment] & bits).any()", "np.unpackbits(mine[segment] & bits).sum() > 1"),
+            expression(
+                "(mine[segment] & bits).any()", "np.unpackbits(mine[segment] & bits).sum() > 1"
+            ),
         )
     ],
     f"{ON_LEDGER}/test_account.py::test_charges_on_a_finer_unit_count_once_for_every_unit_that_a_person_has": [
@@ -227,7 +352,10 @@ CATCHERS = {
     ],
     f"{ON_LEDGER}/test_chain.py::test_a_cheat_is_found_and_the_first_broken_record_named": [
         Fault(
-            "ledger-tail-cut", BOOK, "Ledger._check_head", expression("anchored is None or anchored == BEGUN", "True")
+            "ledger-tail-cut",
+            BOOK,
+            "Ledger._check_head",
+            expression("anchored is None or anchored == BEGUN", "True"),
         ),
         Fault(
             "ledger-without-key",
@@ -240,7 +368,9 @@ CATCHERS = {
         Fault("ledger-order-unchecked", CHAIN, "Chain._checked", condition("previous", "False"))
     ],
     f"{ON_LEDGER}/test_chain.py::test_edited_members_are_found_before_they_let_anyone_through": [
-        Fault("ledger-members-unchecked", ACCOUNT, "Directory._check", condition("content", "False"))
+        Fault(
+            "ledger-members-unchecked", ACCOUNT, "Directory._check", condition("content", "False")
+        )
     ],
     f"{ON_LEDGER}/test_paying.py::test_one_of_many_gets_the_last_of_a_budget": [
         Fault("ledger-decides-on-the-past", BOOK, "Ledger._write", dropped("self._refresh"))
@@ -257,7 +387,12 @@ CATCHERS = {
         Fault("payment-progress-not-counted", CHARGES, "_writer.save", dropped("progress.advance"))
     ],
     f"{PAYING}::test_a_copy_that_resumes_stops_the_living_original": [
-        Fault("payment-original-goes-on", PROGRESS, "Progress.advance", condition("replace_progress", "False"))
+        Fault(
+            "payment-original-goes-on",
+            PROGRESS,
+            "Progress.advance",
+            condition("replace_progress", "False"),
+        )
     ],
     f"{INTERRUPTED}::test_an_interruption_at_any_write_loses_nothing": [
         Fault("payment-checkpoint-deleted", CHARGES, "_reserved", handler("BaseException"))
@@ -275,10 +410,20 @@ CATCHERS = {
     ],
     # sensitivity
     f"{INDEPENDENCE}::test_neighbours_and_places_do_not_matter": [
-        Fault("sensitivity-shared-lanes", "primorl.model.workspace", "Workspace.apart", value_of("stride", "size"))
+        Fault(
+            "sensitivity-shared-lanes",
+            "primorl.model.workspace",
+            "Workspace.apart",
+            value_of("stride", "size"),
+        )
     ],
     f"{INDEPENDENCE}::test_a_unit_moves_the_sum_by_its_own_update_exactly": [
-        Fault("sensitivity-rounded-sum", LOCAL_UPDATE, "Kernel.sum", call(".trunc_", "update.mul_(1 / grid)")),
+        Fault(
+            "sensitivity-rounded-sum",
+            LOCAL_UPDATE,
+            "Kernel.sum",
+            call(".trunc_", "update.mul_(1 / grid)"),
+        ),
         Fault(
             "sensitivity-order-of-others",
             LOCAL_UPDATE,
@@ -287,7 +432,12 @@ CATCHERS = {
         ),
     ],
     "tests/engine/test_cohort.py::test_every_epoch_takes_each_transition_once": [
-        Fault("sensitivity-weights-of-others", LOCAL_UPDATE, "raw_batches", call("own.sum", "_.float().mean()"))
+        Fault(
+            "sensitivity-weights-of-others",
+            LOCAL_UPDATE,
+            "raw_batches",
+            call("own.sum", "_.float().mean()"),
+        )
     ],
     f"{TESTS}/test_selection.py::test_a_unit_adds_at_most_one_and_at_least_nothing": [
         Fault(
@@ -310,7 +460,10 @@ CATCHERS = {
     ],
     "tests/online/test_cohort.py::test_all_that_a_user_is_in_is_accounted": [
         Fault(
-            "sensitivity-releases-not-paid", ONLINE, "online_plan", expression("releases * appearances", "appearances")
+            "sensitivity-releases-not-paid",
+            ONLINE,
+            "online_plan",
+            expression("releases * appearances", "appearances"),
         )
     ],
 }

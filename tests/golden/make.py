@@ -56,7 +56,11 @@ def log_settings() -> dict[str, Any]:
         "budget": {"epsilon": None, "delta": 1e-3},
         "statistics": {"normaliser": "bounds", "starts": True, "noise_multiplier": 14.0},
     }
-    raw["dynamics"] |= {"hidden": [4], "ensemble_size": 2, "early_stopping": {"every": 2, "patience": None}}
+    raw["dynamics"] |= {
+        "hidden": [4],
+        "ensemble_size": 2,
+        "early_stopping": {"every": 2, "patience": None},
+    }
     raw["behaviour"] |= {"target_epsilon": 2.0, "hidden": [4], "log_variance_bounds": [-5.0, 1.0]}
     raw["policy"] |= {
         "starts": "released",
@@ -83,7 +87,13 @@ def online_settings() -> dict[str, Any]:
     raw["chosen"]["environment"] = "CartPole-v1"
     raw["privacy"]["delta"] = raw["privacy"]["budget"]["delta"] = 1e-3
     raw["evaluation"] |= {"episodes": 2, "epoch_episodes": 2}
-    raw["online"] |= {"users": 12, "cohort": 3, "start": "scratch", "steps": 20, "algorithm": "dp-pg"}
+    raw["online"] |= {
+        "users": 12,
+        "cohort": 3,
+        "start": "scratch",
+        "steps": 20,
+        "algorithm": "dp-pg",
+    }
     return raw
 
 
@@ -93,9 +103,15 @@ def write_log(patients: list[str]) -> None:
     lines = ["patient,stay,time,glucose,insulin_on_board,meal,dose,reward"]
     for patient in patients:
         for stay, time in product(range(2), range(4)):
-            glucose, insulin, reward = generator.uniform(4, 20), generator.uniform(0, 2), -generator.random()
+            glucose, insulin, reward = (
+                generator.uniform(4, 20),
+                generator.uniform(0, 2),
+                -generator.random(),
+            )
             meal, dose = generator.choice(["none", "snack", "meal"]), generator.randrange(3)
-            lines.append(f"{patient},{stay},{time},{glucose:.4f},{insulin:.4f},{meal},{dose},{reward:.4f}")
+            lines.append(
+                f"{patient},{stay},{time},{glucose:.4f},{insulin:.4f},{meal},{dose},{reward:.4f}"
+            )
     Path("log.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

@@ -44,7 +44,9 @@ SAME_FACTS = (
 
 
 @pytest.fixture
-def opened(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def opened(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
     """The kept project of the parameter's name, as working directory."""
     monkeypatch.delenv("DVC_ROOT", raising=False)
     with tarfile.open(KEPT / f"{request.param}.tar.xz") as archive:
@@ -58,7 +60,9 @@ def facts(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: facts(each) for key, each in value.items() if key not in FREE}
     if isinstance(value, list):
-        later = (each for each in value if not (isinstance(each, dict) and each.get("what") == BEYOND))
+        later = (
+            each for each in value if not (isinstance(each, dict) and each.get("what") == BEYOND)
+        )
         return [facts(each) for each in later]
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
@@ -130,11 +134,18 @@ def like(content: dict[str, Any]) -> dict[str, Any]:
     """A file's content without what later versions say otherwise: the margin, and the interval of the gain."""
     said = {key: value for key, value in content.items() if key != "private_evaluation_sha256"}
     if said.get("recommendation") is not None:
-        said["recommendation"] = {key: said["recommendation"][key] for key in ("answer", "policy", "gain", "misfit")}
+        said["recommendation"] = {
+            key: said["recommendation"][key] for key in ("answer", "policy", "gain", "misfit")
+        }
     return said
 
 
-TEXTS = {"owner": "Ward 3", "purpose": "research", "contact": "ward3@hospital.example", "licence": "internal"}
+TEXTS = {
+    "owner": "Ward 3",
+    "purpose": "research",
+    "contact": "ward3@hospital.example",
+    "licence": "internal",
+}
 
 
 def is_released(project: Path, policy: str) -> None:
@@ -145,8 +156,17 @@ def is_released(project: Path, policy: str) -> None:
     command("release", "--check", "out/bundle")
     stated = set()
     if policy == "models/policy":
-        with pytest.raises(PipelineError, match=r"csv-log\.yaml: card: owner, purpose, contact, licence: not stated"):
-            release(Path("out/again"), params.load(), void_ok=False, policy="models/policy", against_advice=True)
+        with pytest.raises(
+            PipelineError,
+            match=r"csv-log\.yaml: card: owner, purpose, contact, licence: not stated",
+        ):
+            release(
+                Path("out/again"),
+                params.load(),
+                void_ok=False,
+                policy="models/policy",
+                against_advice=True,
+            )
         file, stated = Path("datasets/csv-log.yaml"), {Path(DECLARED)}
         entry = yaml.safe_load(file.read_text(encoding="utf-8"))
         file.write_text(yaml.safe_dump(entry | {"card": TEXTS}), encoding="utf-8")
@@ -172,5 +192,11 @@ def test_identities_of_fitted_settings(opened: Path) -> None:
         raw[block] |= dict.fromkeys(keys, "auto")
     Path("params.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
     fitted, partitions = params.load(Path("params.yaml")), Partitions.open(PARTITIONS, None)
-    assert model_identity(fitted, partitions) == "889e30052eb43a22d5b91600d83c97c3d6b333584c2e9b2fbe986e8e8da6f604"
-    assert clone_identity(fitted, partitions) == "eda22cd87f717e2bb41e303b6c4b246111c26427bda77af63ecc6ebfa4b507b7"
+    assert (
+        model_identity(fitted, partitions)
+        == "889e30052eb43a22d5b91600d83c97c3d6b333584c2e9b2fbe986e8e8da6f604"
+    )
+    assert (
+        clone_identity(fitted, partitions)
+        == "eda22cd87f717e2bb41e303b6c4b246111c26427bda77af63ecc6ebfa4b507b7"
+    )

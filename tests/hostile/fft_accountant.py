@@ -56,7 +56,11 @@ def sampled(q: float, z: float, rounds: int = 1, *, other: float = 0.0) -> Relea
 def grouped(q: float, z: float, rounds: int, units: int) -> Release:
     """So many units of one person, against zeros."""
     counts = np.arange(units + 1)
-    return Law(counts.astype(float), stats.binom.pmf(counts, units, q), z), Law(np.zeros(1), np.ones(1), z), rounds
+    return (
+        Law(counts.astype(float), stats.binom.pmf(counts, units, q), z),
+        Law(np.zeros(1), np.ones(1), z),
+        rounds,
+    )
 
 
 @dataclass(frozen=True)
@@ -65,10 +69,15 @@ class Losses:
 
     grid: Array  # the losses
     density: Array  # how probable each is
-    infinite: float  # bounds what is left out: losses beyond the grid and the error of the transform
+    infinite: (
+        float  # bounds what is left out: losses beyond the grid and the error of the transform
+    )
 
     def delta(self, epsilon: float) -> float:
-        return float((self.density * -np.expm1(np.minimum(0.0, epsilon - self.grid))).sum()) + self.infinite
+        return (
+            float((self.density * -np.expm1(np.minimum(0.0, epsilon - self.grid))).sum())
+            + self.infinite
+        )
 
     def epsilon(self, delta: float) -> float:
         """By bisection: δ falls as ε grows."""
@@ -85,19 +94,25 @@ def composed(releases: Sequence[Release], *, step: float, points: int, up: bool)
     spectrum, escaped = np.ones(half + 1, dtype=np.complex128), 0.0
     for law, other, rounds in releases:
         shifts = np.concatenate([law.shifts, other.shifts])
-        x = np.linspace(shifts.min() - _DEVIATIONS * law.z, shifts.max() + _DEVIATIONS * law.z, _CELLS + 1)
+        x = np.linspace(
+            shifts.min() - _DEVIATIONS * law.z, shifts.max() + _DEVIATIONS * law.z, _CELLS + 1
+        )
         losses = (law.log_density(x) - other.log_density(x)) / step
         ends = losses[:-1], losses[1:]
         rounded = np.ceil(np.maximum(*ends)) if up else np.floor(np.minimum(*ends))
         inside = np.abs(rounded) < half
         mass = np.diff(law.cdf(x))[inside]
         escaped += rounds * max(0.0, 1 - float(mass.sum()))
-        spectrum *= np.fft.rfft(np.bincount(rounded[inside].astype(int) % points, mass, points)) ** rounds
+        spectrum *= (
+            np.fft.rfft(np.bincount(rounded[inside].astype(int) % points, mass, points)) ** rounds
+        )
     density = np.fft.fftshift(np.fft.irfft(spectrum, points))
     return Losses((np.arange(points) - half) * step, density, escaped + _ERROR if up else -_ERROR)
 
 
-def bracket(releases: Sequence[Release], delta: float, *, guess: float, width: float = 0.005) -> tuple[float, float]:
+def bracket(
+    releases: Sequence[Release], delta: float, *, guess: float, width: float = 0.005
+) -> tuple[float, float]:
     """Lower and upper bound on ε at ``delta``, the larger of both orders of the neighbours.
 
     ``guess``, roughly ε, and the share ``width`` that rounding may cost decide how fine the grid is.
@@ -105,5 +120,10 @@ def bracket(releases: Sequence[Release], delta: float, *, guess: float, width: f
     step = width * guess / sum(rounds for _, _, rounds in releases)
     points = 1 << math.ceil(math.log2(2 * 12 * guess / step))
     orders = releases, [(other, law, rounds) for law, other, rounds in releases]
-    low, high = ([composed(order, step=step, points=points, up=up) for order in orders] for up in (False, True))
-    return max(losses.epsilon(delta) for losses in low), max(losses.epsilon(delta) for losses in high)
+    low, high = (
+        [composed(order, step=step, points=points, up=up) for order in orders]
+        for up in (False, True)
+    )
+    return max(losses.epsilon(delta) for losses in low), max(
+        losses.epsilon(delta) for losses in high
+    )

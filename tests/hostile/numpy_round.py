@@ -35,7 +35,9 @@ def gradients(theta: Sequence[Array], x: Array, y: Array, low: float, high: floa
     v = low + softplus(under - low)
     miss = mean - y
     by_v = 0.5 * (1 - miss**2 * np.exp(-v))
-    error = np.concatenate((miss * np.exp(-v), by_v * sigmoid(under - low) * sigmoid(high - raw)), axis=1) / len(x)
+    error = np.concatenate(
+        (miss * np.exp(-v), by_v * sigmoid(under - low) * sigmoid(high - raw)), axis=1
+    ) / len(x)
     found: list[Array] = []
     for layer in reversed(range(len(signals))):
         found = [signals[layer].T @ error, error.sum(0, keepdims=True), *found]
@@ -74,4 +76,8 @@ def update(
 
 def joiners(words: bytes, q: float) -> list[int]:
     """Who joins: unit u whose 64-bit coin lies below q·2^64."""
-    return [u for u, coin in enumerate(np.frombuffer(words, "<u8")) if int(coin) < int(q * 2.0**64) or q >= 1]
+    return [
+        u
+        for u, coin in enumerate(np.frombuffer(words, "<u8"))
+        if int(coin) < int(q * 2.0**64) or q >= 1
+    ]

@@ -41,9 +41,18 @@ def settings() -> dict[str, Any]:
     """A private run of two rounds with everybody, without a public split."""
     raw = project_settings("csv-log")
     raw["partition"] = {"public_fraction": 0.0, "public": None, "salt": "primorl"}
-    raw["privacy"] |= {"target_epsilon": None, "noise_multiplier": 4.0, "sampling_probability": 1.0, "rounds": 2}
+    raw["privacy"] |= {
+        "target_epsilon": None,
+        "noise_multiplier": 4.0,
+        "sampling_probability": 1.0,
+        "rounds": 2,
+    }
     raw["privacy"] |= {"delta": 1e-3, "budget": {"epsilon": None, "delta": 1e-3}}
-    raw["privacy"]["statistics"] = {"normaliser": "bounds", "starts": True, "noise_multiplier": 14.0}
+    raw["privacy"]["statistics"] = {
+        "normaliser": "bounds",
+        "starts": True,
+        "noise_multiplier": 14.0,
+    }
     raw["dynamics"] |= {"hidden": [4], "early_stopping": {"every": 2, "patience": None}}
     raw["policy"]["starts"] = "released"
     raw["chosen"]["options"]["files"] = "log.csv"
@@ -57,7 +66,12 @@ def write_log(ids: Sequence[str], seed: int = 0) -> None:
     for person in ids:
         for stay in range(2):
             for time in range(4):
-                numbers = [generator.uniform(4, 20), generator.uniform(0, 2), generator.random(), -generator.random()]
+                numbers = [
+                    generator.uniform(4, 20),
+                    generator.uniform(0, 2),
+                    generator.random(),
+                    -generator.random(),
+                ]
                 glucose, insulin, dose, reward = (f"{number:.4f}" for number in numbers)
                 meal = generator.choice(["none", "snack", "meal"])
                 lines.append(f"{person},{stay},{time},{glucose},{insulin},{meal},{dose},{reward}")
@@ -100,7 +114,9 @@ def tables() -> dict[str, tuple[list[str], list[tuple[Any, ...]]]]:
     """Every table of the ledger that holds rows: its columns and its rows."""
     with closing(sqlite3.connect(LEDGER)) as database:
         found = {}
-        for (name,) in database.execute("select name from sqlite_master where type = 'table'").fetchall():
+        for (name,) in database.execute(
+            "select name from sqlite_master where type = 'table'"
+        ).fetchall():
             cursor = database.execute(f'select * from "{name}" order by rowid')
             columns = [column[0] for column in cursor.description]
             if rows := cursor.fetchall():

@@ -64,13 +64,17 @@ def as_numpy(tensors: Sequence[Tensor]) -> list[NDArray[np.float64]]:
     return [tensor.double().numpy() for tensor in tensors]
 
 
-def setup(plan: Plan, hidden: tuple[int, ...], *, rate: float, batch: int, epochs: int) -> TrainingSetup:
+def setup(
+    plan: Plan, hidden: tuple[int, ...], *, rate: float, batch: int, epochs: int
+) -> TrainingSetup:
     shape = Architecture(2, 1, plan.clip.members, hidden, LOW, HIGH)  # type: ignore[attr-defined]
     local = local_training(rate, batch, local_epochs=epochs)
     return training_setup(plan, shape, local=local, server=server_training(MOMENTUM, 0.0, 1000))
 
 
-def plan(kind: type[Plan], units: int, layers: int, *, q: float, z: float, rounds: int, **changes: Any) -> Plan:
+def plan(
+    kind: type[Plan], units: int, layers: int, *, q: float, z: float, rounds: int, **changes: Any
+) -> Plan:
     clip = EnsembleClip(NORM, changes.pop("mode", "flat"), changes.pop("members", 2), layers)
     return kind(units, "trajectory", PoissonSampler(q), clip, z, rounds, 1e-5, **changes)
 
@@ -98,6 +102,8 @@ def data(sizes: Sequence[int], seed: int, *, constant: bool = False) -> Rows:
     """Random units; with ``constant`` all rows of a unit are one row."""
     generator = torch.Generator().manual_seed(seed)
     most = max(1, *sizes)
-    inputs = torch.randn(len(sizes), 1 if constant else most, 3, generator=generator).expand(-1, most, -1)
+    inputs = torch.randn(len(sizes), 1 if constant else most, 3, generator=generator).expand(
+        -1, most, -1
+    )
     offsets = torch.randn(len(sizes), 1, 3, generator=generator)
     return Rows(torch.tensor(sizes), inputs.contiguous(), offsets + inputs.sin())

@@ -11,12 +11,20 @@ from tests.hostile.fft_accountant import bracket, sampled
 
 DELTA = 1e-5
 DEFAULT = (0.1, 8.76, 150)  # q, z, T; the noise multipliers of queries may follow
-SETTINGS: list[Any] = [DEFAULT, (0.1, 12.35, 150, 14.0, 14.0), (1.0, 4.0, 4), (1.0, 1.0, 1), (0.01, 0.6, 1)]
+SETTINGS: list[Any] = [
+    DEFAULT,
+    (0.1, 12.35, 150, 14.0, 14.0),
+    (1.0, 4.0, 4),
+    (1.0, 1.0, 1),
+    (0.01, 0.6, 1),
+]
 SETTINGS += [(0.1, 60.0, 300), (0.02, 1.0, 100), (0.5, 0.8, 3), (0.3, 3.0, 20, 1.5)]
 
 
 def stated(q: float, z: float, rounds: int, *queries: float) -> float:
-    asked = tuple(GaussianQuery(f"query_{i}", 1.0, multiplier) for i, multiplier in enumerate(queries))
+    asked = tuple(
+        GaussianQuery(f"query_{i}", 1.0, multiplier) for i, multiplier in enumerate(queries)
+    )
     spent = Plan(1000, "unit", PoissonSampler(q), L2Clip(1.0), z, rounds, DELTA, asked).spent()
     return spent.epsilon_pld  # type: ignore[union-attr]
 
@@ -38,7 +46,10 @@ def test_the_stated_epsilon_lies_within_the_bracket() -> None:
 def test_a_faulty_account_lies_outside() -> None:
     """Noise overstated by 2%, sampling understated, rounds forgotten; and a query that is not counted."""
     low, high = bounds(*DEFAULT)
-    faulty = [stated(*setting) for setting in ((0.1, 8.76 * 1.02, 150), (0.097, 8.76, 150), (0.1, 8.76, 145))]
+    faulty = [
+        stated(*setting)
+        for setting in ((0.1, 8.76 * 1.02, 150), (0.097, 8.76, 150), (0.1, 8.76, 145))
+    ]
     for epsilon in (*faulty, stated(*DEFAULT) * 0.98, stated(*DEFAULT) * 1.02):
         assert not low <= epsilon <= high
     assert stated(0.1, 12.35, 150, 14.0) < bounds(0.1, 12.35, 150, 14.0, 14.0)[0]

@@ -15,7 +15,17 @@ import pytest
 
 from primorl.base.errors import PipelineError
 from tests.hostile import project
-from tests.hostile.project import again, changed, edit_parquet, leaves, prepare, primorl, refused, renew, shown
+from tests.hostile.project import (
+    again,
+    changed,
+    edit_parquet,
+    leaves,
+    prepare,
+    primorl,
+    refused,
+    renew,
+    shown,
+)
 from tests.projects import inside
 from tests.release.released_project import EPISODES, run_stages, tiny_params
 
@@ -48,12 +58,23 @@ def test_every_value_row_and_order_of_the_ledger_is_guarded() -> None:
             if name != MAY_BE_ABSENT:
                 cheats[f"{name}: row {at} removed"] = [*rows[:at], *rows[at + 1 :]]
             for column, value in enumerate(row):
-                if value is not None and (not isinstance(value, str) or any(letter.isdigit() for letter in value)):
+                if value is not None and (
+                    not isinstance(value, str) or any(letter.isdigit() for letter in value)
+                ):
                     edited = (*row[:column], changed(value), *row[column + 1 :])
-                    cheats[f"{name}: {columns[column]} of row {at}"] = [*rows[:at], edited, *rows[at + 1 :]]
+                    cheats[f"{name}: {columns[column]} of row {at}"] = [
+                        *rows[:at],
+                        edited,
+                        *rows[at + 1 :],
+                    ]
             if at and len(row) > 1:  # contents exchanged, keys kept
                 one, other = (rows[at - 1][0], *row[1:]), (row[0], *rows[at - 1][1:])
-                cheats[f"{name}: rows {at - 1} and {at} exchanged"] = [*rows[: at - 1], one, other, *rows[at + 1 :]]
+                cheats[f"{name}: rows {at - 1} and {at} exchanged"] = [
+                    *rows[: at - 1],
+                    one,
+                    other,
+                    *rows[at + 1 :],
+                ]
         for cheat, content in cheats.items():
             try:
                 project.rewrite_table(name, content)
@@ -67,7 +88,9 @@ def test_every_value_row_and_order_of_the_ledger_is_guarded() -> None:
 
 
 # A combining accent, a Cyrillic letter that looks the same, spaces; and other people.
-@pytest.mark.parametrize(("ids", "seed"), [("0P{}", 0), ("p{}\u0301", 0), ("\u0440{}", 0), (" p{} ", 0), ("q{}", 1)])
+@pytest.mark.parametrize(
+    ("ids", "seed"), [("0P{}", 0), ("p{}\u0301", 0), ("\u0440{}", 0), (" p{} ", 0), ("q{}", 1)]
+)
 @pytest.mark.usefixtures("cheated")
 def test_renamed_people_with_the_same_rows_go_on_paying(ids: str, seed: int) -> None:
     """What was spent on them counts; the twin: other people's rows under other ids begin anew."""
@@ -80,7 +103,9 @@ def test_renamed_people_with_the_same_rows_go_on_paying(ids: str, seed: int) -> 
     assert (twice["epsilon_total"] > 1.3 * once["epsilon"]) is (seed == 0)
 
 
-def test_ids_that_are_one_number_are_one_person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ids_that_are_one_number_are_one_person(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(PipelineError, match="duplicate"):
         prepare(["1", "01", "2", "3", "4", "5"])
@@ -106,7 +131,9 @@ def a_unit_removed(rows: pa.Table) -> pa.Table:
 
 @pytest.mark.parametrize("edit", [None, a_row_edited, a_unit_renamed, a_unit_removed])
 @pytest.mark.usefixtures("cheated")
-def test_a_private_partition_that_was_edited_is_not_trained_on(edit: Callable[[pa.Table], pa.Table] | None) -> None:
+def test_a_private_partition_that_was_edited_is_not_trained_on(
+    edit: Callable[[pa.Table], pa.Table] | None,
+) -> None:
     """The twin: nothing was touched but the draw, and the second run pays."""
     if edit is not None:
         edit_parquet("private", edit)
@@ -120,7 +147,10 @@ def test_a_private_partition_that_was_edited_is_not_trained_on(edit: Callable[[p
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A project with a public split, and its bundle; both read only."""
-    folder, bundle = tmp_path_factory.mktemp("sound") / "project", tmp_path_factory.mktemp("bundle") / "bundle"
+    folder, bundle = (
+        tmp_path_factory.mktemp("sound") / "project",
+        tmp_path_factory.mktemp("bundle") / "bundle",
+    )
     run_stages(folder, tiny_params(), EPISODES)
     with inside(folder):
         status, _, err = primorl("release", str(bundle))
@@ -129,7 +159,9 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("source", ["private", "public"])
-def test_a_unit_moved_between_the_partitions_is_refused(source: str, sound: dict[str, Path], tmp_path: Path) -> None:
+def test_a_unit_moved_between_the_partitions_is_refused(
+    source: str, sound: dict[str, Path], tmp_path: Path
+) -> None:
     target = {"private": "public", "public": "private"}[source]
     shutil.copytree(sound["project"], tmp_path / "project")
     with inside(tmp_path / "project"):
@@ -137,7 +169,9 @@ def test_a_unit_moved_between_the_partitions_is_refused(source: str, sound: dict
         rows = pq.read_table(file)
         moved = rows.filter(pc.equal(rows["unit_id"], rows["unit_id"][0]))
         order = [(name, "ascending") for name in ("unit_id", "trajectory_id", "step")]
-        edit_parquet(target, lambda own: pa.concat_tables([own.cast(moved.schema), moved]).sort_by(order))
+        edit_parquet(
+            target, lambda own: pa.concat_tables([own.cast(moved.schema), moved]).sort_by(order)
+        )
         again()
         assert project.train() is not None
         edit_parquet(source, a_unit_removed)
@@ -151,15 +185,24 @@ def test_every_number_of_a_bundle_is_checked(sound: dict[str, Path], tmp_path: P
     renew(bundle)
     assert primorl("release", "--check", str(bundle))[0] == 0
     accepted = []
-    for name in ("dynamics/privacy.json", "dynamics/config.json", "policy/config.json", "ledger-statement.json"):
-        copies = [name, name.replace("dynamics", "policy")] if name.endswith("privacy.json") else [name]
+    for name in (
+        "dynamics/privacy.json",
+        "dynamics/config.json",
+        "policy/config.json",
+        "ledger-statement.json",
+    ):
+        copies = (
+            [name, name.replace("dynamics", "policy")] if name.endswith("privacy.json") else [name]
+        )
         text = (bundle / name).read_text(encoding="utf-8")
         for path, value in leaves(json.loads(text)):
             content = json.loads(text)
             place = functools.reduce(operator.getitem, path[:-1], content)
             place[path[-1]] = changed(value)
             for copy in copies:
-                (bundle / copy).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+                (bundle / copy).write_text(
+                    json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+                )
             renew(bundle)
             if not refused("release", "--check", str(bundle)):
                 accepted.append((name, path, value))

@@ -70,11 +70,17 @@ def ratio(before: Any, after: Any, scale: Sequence[Any]) -> float:
     for unit in range(UNITS):
         x = (EVERYBODY.inputs[unit].numpy() - scale[0]) / scale[1]
         y = (EVERYBODY.targets[unit].numpy() - scale[2]) / scale[3]
-        own = numpy_round.update(theta, [(x.astype(np.float64), y.astype(np.float64))], (RATE, NORM, LOW, HIGH))
+        own = numpy_round.update(
+            theta, [(x.astype(np.float64), y.astype(np.float64))], (RATE, NORM, LOW, HIGH)
+        )
         updates.append(np.concatenate([part.ravel() for part in own]))
     cohorts = np.array(np.meshgrid(*[[0, 1]] * UNITS)).reshape(UNITS, -1).T
     distances = ((step - cohorts @ np.array(updates)) ** 2).sum(1)
-    logs = -distances / (2 * (Z * NORM) ** 2) + cohorts.sum(1) * math.log(Q) + (1 - cohorts).sum(1) * math.log(1 - Q)
+    logs = (
+        -distances / (2 * (Z * NORM) ** 2)
+        + cohorts.sum(1) * math.log(Q)
+        + (1 - cohorts).sum(1) * math.log(1 - Q)
+    )
     absent = cohorts[:, CANARY] == 0
     without = np.logaddexp.reduce(logs[absent]) - math.log(1 - Q)
     return float(np.logaddexp.reduce(logs) - without)

@@ -11,7 +11,19 @@ from torch import Tensor
 from primorl.engine.training import train
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from tests.hostile import numpy_round
-from tests.hostile.setting import HIGH, LOW, MOMENTUM, NORM, Replayed, Rows, Watched, as_numpy, data, plan, setup
+from tests.hostile.setting import (
+    HIGH,
+    LOW,
+    MOMENTUM,
+    NORM,
+    Replayed,
+    Rows,
+    Watched,
+    as_numpy,
+    data,
+    plan,
+    setup,
+)
 
 Q, Z, ROUNDS, BATCH, EPOCHS, RATE, HIDDEN = 0.6, 0.1, 4, 8, 3, 0.1, (7, 5)
 AGREES = 5e-7
@@ -20,12 +32,21 @@ AGREES = 5e-7
 def differences(kind: type[Watched], source: Rows, mode: str) -> tuple[float, float]:
     """Largest distance, in units of C, of a round's sum and of the weights after all rounds."""
     entropy = Replayed(b"k" * 32)
-    watched, cohort = plan(kind, source.units, 3, q=Q, z=Z, rounds=ROUNDS, mode=mode, entropy=entropy), Q * source.units
+    watched, cohort = (
+        plan(kind, source.units, 3, q=Q, z=Z, rounds=ROUNDS, mode=mode, entropy=entropy),
+        Q * source.units,
+    )
     states: list[Any] = []
     public = (source.inputs.flatten(0, 1), source.targets.flatten(0, 1))
     run = setup(watched, HIDDEN, rate=RATE, batch=BATCH, epochs=EPOCHS)
     trained = train(run, source, public, save_checkpoint=states.append)
-    scale = as_numpy([getattr(trained.normaliser, f"{a}_{b}") for a in ("input", "target") for b in ("mean", "scale")])
+    scale = as_numpy(
+        [
+            getattr(trained.normaliser, f"{a}_{b}")
+            for a in ("input", "target")
+            for b in ("mean", "scale")
+        ]
+    )
     theta = as_numpy(states[0].weights)
     velocity = [np.zeros_like(w) for w in theta]
     worst = 0.0
@@ -36,7 +57,9 @@ def differences(kind: type[Watched], source: Rows, mode: str) -> tuple[float, fl
             x = (source.inputs[unit, rows].double().numpy() - scale[0]) / scale[1]
             y = (source.targets[unit, rows].double().numpy() - scale[2]) / scale[3]
             one_epoch = [(x[i : i + BATCH], y[i : i + BATCH]) for i in range(0, len(x), BATCH)]
-            own = numpy_round.update(theta, one_epoch * EPOCHS, (RATE, NORM, LOW, HIGH), mode == "per_layer")
+            own = numpy_round.update(
+                theta, one_epoch * EPOCHS, (RATE, NORM, LOW, HIGH), mode == "per_layer"
+            )
             total = [whole + part for whole, part in zip(total, own, strict=True)]
         step = [(part + cohort * n) / cohort for part, n in zip(total, seen["noise"], strict=True)]
         gap = [(a - b) * cohort for a, b in zip(step, seen["released"], strict=True)]
@@ -48,11 +71,15 @@ def differences(kind: type[Watched], source: Rows, mode: str) -> tuple[float, fl
 
 
 RANDOM = data([3, 8, 1, 5, 0, 7, 2, 4], 1)
-REPEATED = data([9, 17, 1, 5, 0, 23, 2, 12], 2, constant=True)  # several batches, whose order cannot matter
+REPEATED = data(
+    [9, 17, 1, 5, 0, 23, 2, 12], 2, constant=True
+)  # several batches, whose order cannot matter
 
 
 @pytest.mark.parametrize("mode", ["flat", "per_layer"])
-def test_the_engine_does_what_the_algorithm_says(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_does_what_the_algorithm_says(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for source in (RANDOM, REPEATED):
         sums, weights = differences(Watched, source, mode)
         assert sums < AGREES
@@ -88,6 +115,11 @@ def test_the_noise_has_the_stated_deviation() -> None:
     for factor in (1.0, 2 / 3, 3 / 2):
         watched = plan(Watched, 8, 3, q=Q, z=Z * factor, rounds=1, entropy=Replayed(b"n" * 32))
         watched.cohort()
-        noise = watched.release([torch.zeros(2, 120, 125, dtype=torch.float64)])[0].double().numpy() * Q * 8 / NORM
+        noise = (
+            watched.release([torch.zeros(2, 120, 125, dtype=torch.float64)])[0].double().numpy()
+            * Q
+            * 8
+            / NORM
+        )
         assert (abs(float(np.sqrt((noise**2).mean())) / Z - 1) < 0.03) is (factor == 1)
         assert abs(float(noise.mean())) < 0.05

@@ -10,7 +10,9 @@ CPU = torch.device("cpu")
 
 
 def plain_maps(inputs: int, targets: int, *, flag: bool = False) -> Normaliser:
-    return Normaliser(torch.zeros(inputs), torch.ones(inputs), torch.zeros(targets), torch.ones(targets), flag)
+    return Normaliser(
+        torch.zeros(inputs), torch.ones(inputs), torch.zeros(targets), torch.ones(targets), flag
+    )
 
 
 def box(limits: Tensor | float, size: int, reward: tuple[float, float]) -> Bounds:
@@ -27,4 +29,6 @@ def ends_where_positive(sharpness: float) -> GaussianEnsemble:
     weights[1][:] = 0.0
     weights[2][..., -1] = torch.tensor([1.0, -1.0]) * sharpness / 400
     weights[3][..., -1] = 0.0
-    return GaussianEnsemble(shape, tuple(weights), plain_maps(2, 2, flag=True), box(9.0, 1, (-9.0, 9.0)), "learned")
+    return GaussianEnsemble(
+        shape, tuple(weights), plain_maps(2, 2, flag=True), box(9.0, 1, (-9.0, 9.0)), "learned"
+    )

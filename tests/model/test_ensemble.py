@@ -17,7 +17,9 @@ from tests.model.models import CPU, ends_where_positive
 
 @pytest.fixture
 def ensemble(shape: Architecture) -> GaussianEnsemble:
-    normaliser = Normaliser(torch.randn(4), torch.rand(4) + 0.5, torch.randn(4), torch.rand(4) + 0.5)
+    normaliser = Normaliser(
+        torch.randn(4), torch.rand(4) + 0.5, torch.randn(4), torch.rand(4) + 0.5
+    )
     low, high = torch.tensor([-1.0, -1.0, -torch.inf]), torch.tensor([1.0, 1.0, torch.inf])
     bounds = Bounds(low, high, torch.tensor([-2.0]), torch.tensor([2.0]), -16.0, 0.0)
     return GaussianEnsemble(shape, shape.initial_weights(1), normaliser, bounds)
@@ -28,8 +30,12 @@ def test_what_is_saved_is_what_is_loaded(ensemble: GaussianEnsemble, tmp_path: P
     observation, action = torch.randn(7, 3), torch.randn(7, 1)
     for made in (
         ensemble,
-        replace(ensemble, termination="hopper", bounds=replace(ensemble.bounds, discrete_actions=True)),
-        replace(ensemble, architecture=head, weights=head.initial_weights(1), termination="learned"),
+        replace(
+            ensemble, termination="hopper", bounds=replace(ensemble.bounds, discrete_actions=True)
+        ),
+        replace(
+            ensemble, architecture=head, weights=head.initial_weights(1), termination="learned"
+        ),
     ):
         made.save(tmp_path, environment="Pendulum-v1", variant="private", rounds=3)
         loaded = GaussianEnsemble.load(tmp_path, CPU)
@@ -41,7 +47,11 @@ def test_what_is_saved_is_what_is_loaded(ensemble: GaussianEnsemble, tmp_path: P
         assert torch.equal(ours[1], theirs[1])
     assert ours[2] is not None
     torch.testing.assert_close(ours[2], torch.full((3, 7), 0.01))
-    assert sum(w.numel() for w in loaded.weights) == head.parameters == ensemble.architecture.parameters + 3 * 13
+    assert (
+        sum(w.numel() for w in loaded.weights)
+        == head.parameters
+        == ensemble.architecture.parameters + 3 * 13
+    )
 
 
 def test_prediction_is_in_the_datas_units_and_a_member_predicts_what_it_does_among_others(
@@ -52,7 +62,9 @@ def test_prediction_is_in_the_datas_units_and_a_member_predicts_what_it_does_amo
     mean, std, _ = flat.predict(observation, action)
     torch.testing.assert_close(mean, ensemble.normaliser.target_mean.expand(3, 5, 4))
     assert torch.all((std > 0) & (std <= ensemble.normaliser.target_scale * 1.3))
-    everyone, alone = (model.predict(observation, action) for model in (ensemble, ensemble.member(2)))
+    everyone, alone = (
+        model.predict(observation, action) for model in (ensemble, ensemble.member(2))
+    )
     for all_members, one in zip(everyone[:2], alone[:2], strict=True):
         torch.testing.assert_close(one, all_members[2:])  # type: ignore[index]
 
@@ -63,7 +75,10 @@ def test_prediction_is_in_the_datas_units_and_a_member_predicts_what_it_does_amo
         ({"members": 5}, r"layers.0.weight has shape \(3, 4, 16\), config.json says \(5, 4, 16\)"),
         ({"hidden": None}, "config.json: not as declared: hidden"),
         ({"termination": "os.system"}, "not a dynamics model"),
-        ({"termination": "learned"}, r"layers.2.weight has shape \(3, 12, 8\), config.json says \(3, 12, 9\)"),
+        (
+            {"termination": "learned"},
+            r"layers.2.weight has shape \(3, 12, 8\), config.json says \(3, 12, 9\)",
+        ),
         ("cut short", "not a dynamics model"),
         ("missing", "config.json: not there"),
         ("not JSON", "config.json: not JSON"),
@@ -87,12 +102,17 @@ def test_broken_files_are_refused_in_one_line(
 
 def test_target_scales() -> None:
     generator = torch.Generator().manual_seed(0)
-    inputs, targets = torch.randn(10_000, 3, generator=generator), torch.randn(10_000, 2, generator=generator)
+    inputs, targets = (
+        torch.randn(10_000, 3, generator=generator),
+        torch.randn(10_000, 2, generator=generator),
+    )
     targets[::100, 0] *= 100
     assert 0.9 < float(Normaliser.from_public(inputs, targets).target_scale[0]) < 1.1
     assert float(targets[:, 0].std()) > 5, "the standard deviation would not have done"
     sparse = (torch.arange(1000) % 20 == 0).float()[:, None]
-    torch.testing.assert_close(Normaliser.from_public(inputs[:1000], sparse).target_scale, sparse.std(0))
+    torch.testing.assert_close(
+        Normaliser.from_public(inputs[:1000], sparse).target_scale, sparse.std(0)
+    )
     constant = Normaliser.from_public(torch.ones(50, 3), torch.zeros(50, 2))
     assert torch.equal(constant.input_scale, torch.ones(3))
     torch.testing.assert_close(constant.target_scale, torch.tensor([0.05, 1.0]))

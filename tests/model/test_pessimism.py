@@ -31,8 +31,15 @@ class Announcing(GaussianEnsemble):
 
     def predict(self, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         member = torch.arange(3.0).view(3, 1, 1)
-        mean = torch.cat((10 * member.expand(3, len(observation), 3), member.expand(3, len(observation), 1)), dim=-1)
-        ends = member.squeeze(-1).expand(3, len(observation)) / 2 if self.architecture.learned_termination else None
+        mean = torch.cat(
+            (10 * member.expand(3, len(observation), 3), member.expand(3, len(observation), 1)),
+            dim=-1,
+        )
+        ends = (
+            member.squeeze(-1).expand(3, len(observation)) / 2
+            if self.architecture.learned_termination
+            else None
+        )
         return mean, torch.full_like(mean, self.std), ends
 
 
@@ -58,7 +65,9 @@ def steps(
         uncertainty="max_pairwise_difference",
         penalty=penalty,
     )
-    return model.step(torch.zeros(count, 3), torch.zeros(count, 1), generators or SeedGenerators.of([0], CPU))
+    return model.step(
+        torch.zeros(count, 3), torch.zeros(count, 1), generators or SeedGenerators.of([0], CPU)
+    )
 
 
 def test_every_row_follows_one_member_drawn_anew() -> None:
@@ -99,8 +108,12 @@ def test_a_learned_termination_is_that_of_the_member_that_gives_the_state() -> N
     assert shares == [0.0, pytest.approx(0.5, abs=0.06), 1.0]
 
 
-def test_a_rule_ends_rollouts_and_sees_the_state_before_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(RULES, "far", Rule(3, lambda observation, action, following: following[:, 0] > 15))
+def test_a_rule_ends_rollouts_and_sees_the_state_before_the_bounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(
+        RULES, "far", Rule(3, lambda observation, action, following: following[:, 0] > 15)
+    )
     step = steps(300, limit=7.0, termination="far")
     assert step.terminated is not None
     assert torch.equal(step.terminated, step.reward == 2)
@@ -109,7 +122,10 @@ def test_a_rule_ends_rollouts_and_sees_the_state_before_the_bounds(monkeypatch: 
 
 def test_the_penalty_without_a_unit_follows_the_rewards_scale() -> None:
     model = ends_where_positive(3.0).without_head()
-    scale, wide = torch.tensor([7.0, 100.0]), replace(model.bounds, reward_low=-1e6, reward_high=1e6)
+    scale, wide = (
+        torch.tensor([7.0, 100.0]),
+        replace(model.bounds, reward_low=-1e6, reward_high=1e6),
+    )
     model = replace(model, bounds=wide, normaliser=replace(model.normaliser, target_scale=scale))
     state, action = torch.randn(2, 64, 1, generator=torch.Generator().manual_seed(0))
     rewards = []
@@ -118,5 +134,9 @@ def test_the_penalty_without_a_unit_follows_the_rewards_scale() -> None:
         step = mdp.step(state, action, SeedGenerators.of([0], CPU))
         rewards.append(step.reward)
     mean = model.predict(state, action)[0] / scale
-    torch.testing.assert_close(step.uncertainty, (mean - mean.mean(0)).square().sum(-1).sqrt().amax(0))
-    torch.testing.assert_close(rewards[0] - rewards[1], 200 * step.uncertainty, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(
+        step.uncertainty, (mean - mean.mean(0)).square().sum(-1).sqrt().amax(0)
+    )
+    torch.testing.assert_close(
+        rewards[0] - rewards[1], 200 * step.uncertainty, rtol=1e-3, atol=1e-3
+    )

@@ -29,7 +29,9 @@ def units(count: int, later: float = 1e6) -> Ragged:
         a, b = torch.randn(2, generator=generator).tolist()
         category = torch.eye(3)[[0, 1, 1, 2][unit % 4]]
         first = torch.tensor([1 + 0.5 * a, 20 + 2 * (0.8 * a + 0.6 * b), 0.0])
-        inputs.append(torch.stack((torch.cat((first[:1], category, first[1:])), torch.full((6,), later))))
+        inputs.append(
+            torch.stack((torch.cat((first[:1], category, first[1:])), torch.full((6,), later)))
+        )
     return Ragged(inputs, [torch.zeros(2, 7)] * count)
 
 
@@ -37,7 +39,9 @@ def model_of(source: Ragged, multiplier: float = 0.0, declared: int | None = Non
     query = StartQuery(COLUMNS, BOUNDS)
     asked = GaussianQuery("starts", COLUMNS.moments.sensitivity, multiplier)
     known = declared or source.units
-    return query.model(asked.release(query.total(source) * (known // source.units), SystemEntropy()) / known)
+    return query.model(
+        asked.release(query.total(source) * (known // source.units), SystemEntropy()) / known
+    )
 
 
 def drawn(model: StartModel, count: int = 20000) -> torch.Tensor:
@@ -75,7 +79,9 @@ def test_a_unit_more_moves_the_sum_by_at_most_the_sensitivity(value: float) -> N
     moved = (query.total(more) - query.total(rest)).double() / ONE
     assert float(moved.norm()) <= COLUMNS.moments.sensitivity
     if value == 1e30:
-        assert float(moved.norm()) == COLUMNS.moments.sensitivity, "the corner of the box, and a category"
+        assert float(moved.norm()) == COLUMNS.moments.sensitivity, (
+            "the corner of the box, and a category"
+        )
 
 
 def test_it_comes_back_from_its_file_and_a_broken_one_is_one_clear_error(tmp_path: Path) -> None:
@@ -85,10 +91,15 @@ def test_it_comes_back_from_its_file_and_a_broken_one_is_one_clear_error(tmp_pat
     model = replace(model, survival=torch.tensor([[1.0, 0.5], [1.0, 0.25]]))
     model.save(tmp_path)
     again = StartModel.load(tmp_path, CPU)
-    assert all(torch.equal(a, b) for a, b in zip(vars(model).values(), vars(again).values(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(vars(model).values(), vars(again).values(), strict=True)
+    )
     whole = load_file(file)
     means = torch.zeros(4), torch.full((5,), torch.nan), torch.zeros(5, dtype=torch.float64)
-    wrong = [{"mean": mean} for mean in means] + [{"first_state": torch.zeros(5)}, {"probabilities": torch.ones(5)}]
+    wrong = [{"mean": mean} for mean in means] + [
+        {"first_state": torch.zeros(5)},
+        {"probabilities": torch.ones(5)},
+    ]
     wrong.append({"survival": torch.tensor([[1.5], [1.0]])})
     for change in (*wrong, None):
         less = {name: value for name, value in whole.items() if name != "factor"}

@@ -45,7 +45,9 @@ def rollout(environment: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_a_rule_is_the_environments_own(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rule_is_the_environments_own(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On some thousand transitions. The twin, a rule that looks at the observation before the step, finds no end."""
     monkeypatch.chdir(tmp_path)  # MuJoCo writes its warnings to a file in the working directory
     observation, action, following, flags = rollout(ENVIRONMENTS[name])

@@ -15,17 +15,26 @@ OTHERS = [0, 2, 3]  # all but user 1
 
 
 def network(
-    hidden: tuple[int, ...] = (), *, discrete: bool = True, size: int = SIZE, actions: int = 2, fixed: int = 0
+    hidden: tuple[int, ...] = (),
+    *,
+    discrete: bool = True,
+    size: int = SIZE,
+    actions: int = 2,
+    fixed: int = 0,
 ) -> PolicyNetwork:
     """A small network, behind a fixed layer of so many units if there are any."""
     low = torch.zeros(actions) if discrete else -torch.ones(actions)
     drawn = torch.Generator().manual_seed(7)
     layers = torch.randn(1, fixed, size, generator=drawn), torch.randn(1, 1, fixed, generator=drawn)
-    whole = PolicyNetwork(hidden, torch.zeros(size), torch.ones(size), low, torch.ones(actions), discrete)
+    whole = PolicyNetwork(
+        hidden, torch.zeros(size), torch.ones(size), low, torch.ones(actions), discrete
+    )
     return replace(whole, fixed=layers) if fixed else whole
 
 
-def met(shape: PolicyNetwork, *, users: int = USERS, seed: int = 0, steps: int = STEPS) -> Trajectories:
+def met(
+    shape: PolicyNetwork, *, users: int = USERS, seed: int = 0, steps: int = STEPS
+) -> Trajectories:
     """Random users; some leave before the last step, some have two episodes."""
     generator = torch.Generator().manual_seed(seed)
     observations = torch.randn(users, steps + 1, len(shape.observation_mean), generator=generator)
@@ -33,15 +42,28 @@ def met(shape: PolicyNetwork, *, users: int = USERS, seed: int = 0, steps: int =
         actions = torch.randint(len(shape.action_low), (users, steps), generator=generator)
     else:
         actions = torch.randn(users, steps, len(shape.action_low), generator=generator)
-    valid = torch.arange(steps) < torch.randint((steps + 1) // 2, steps + 1, (users, 1), generator=generator)
+    valid = torch.arange(steps) < torch.randint(
+        (steps + 1) // 2, steps + 1, (users, 1), generator=generator
+    )
     ends = torch.zeros(users, steps, dtype=torch.bool)
     ends[:, min(3, steps - 1)] = True
     ends[torch.arange(users), valid.sum(1) - 1] = True
     terminated = ends & (torch.rand(users, steps, generator=generator) < 0.5)
     rewards = torch.randn(users, steps, generator=generator)
-    everything = (observations[:, :-1], actions, rewards, observations[:, 1:], terminated, ends, valid)
+    everything = (
+        observations[:, :-1],
+        actions,
+        rewards,
+        observations[:, 1:],
+        terminated,
+        ends,
+        valid,
+    )
     return Trajectories(
-        *(each * valid.view(*valid.shape, *[1] * (each.dim() - 2)).to(each.dtype) for each in everything)
+        *(
+            each * valid.view(*valid.shape, *[1] * (each.dim() - 2)).to(each.dtype)
+            for each in everything
+        )
     )
 
 
@@ -56,7 +78,10 @@ def with_user(data: Trajectories, other: Trajectories | None) -> Trajectories:
 def hostile(shape: PolicyNetwork) -> list[Trajectories]:
     """Users of whom one tries to spoil the sum."""
     plain = met(shape, users=1, seed=5)
-    found = [replace(plain, rewards=torch.full_like(plain.rewards, each)) for each in (torch.nan, torch.inf, 1e30, 1.0)]
+    found = [
+        replace(plain, rewards=torch.full_like(plain.rewards, each))
+        for each in (torch.nan, torch.inf, 1e30, 1.0)
+    ]
     states = torch.full_like(plain.observations, torch.nan), plain.observations * 1e20
     return found + [replace(plain, observations=each) for each in states]
 
@@ -81,7 +106,9 @@ class RecordedCohort(Cohort):
         self.rows: list[Tensor] = []
 
     def noisy_mean(self, contributions: Tensor | Iterable[Tensor], clipping_norm: float) -> Tensor:
-        rows = contributions if isinstance(contributions, Tensor) else torch.cat(list(contributions))
+        rows = (
+            contributions if isinstance(contributions, Tensor) else torch.cat(list(contributions))
+        )
         self.rows.append(rows.clone())
         return super().noisy_mean(rows, clipping_norm)
 
@@ -97,10 +124,14 @@ class Seen:
 
 def begun(shape: PolicyNetwork) -> dict[str, Tensor]:
     """Values as after some cohorts."""
-    return {PARAMETERS: torch.randn(shape.parameters, generator=torch.Generator().manual_seed(1)) * 0.3}
+    return {
+        PARAMETERS: torch.randn(shape.parameters, generator=torch.Generator().manual_seed(1)) * 0.3
+    }
 
 
-def recorded(update: Update, shape: PolicyNetwork, data: Trajectories, values: Values | None = None) -> Seen:
+def recorded(
+    update: Update, shape: PolicyNetwork, data: Trajectories, values: Values | None = None
+) -> Seen:
     """Run an update on a cohort, with releases that are the same for every cohort."""
     plan = RecordedPlan(**vars(plan_of(1.0, update.releases, max(USERS, data.users))))
     cohort = RecordedCohort(plan, update.releases)
@@ -110,11 +141,18 @@ def recorded(update: Update, shape: PolicyNetwork, data: Trajectories, values: V
 
 def plan_of(noise_multiplier: float, releases: int = 1, users: int = USERS) -> Plan:
     return online_plan(
-        users=users, cohort=users, noise_multiplier=noise_multiplier, releases=releases, appearances=1, delta=1e-5
+        users=users,
+        cohort=users,
+        noise_multiplier=noise_multiplier,
+        releases=releases,
+        appearances=1,
+        delta=1e-5,
     )
 
 
 def without_noise(update: Update, shape: PolicyNetwork, data: Trajectories) -> Tensor:
     """Make the step of an update without noise; the clip is kept."""
     cohort = Cohort(plan_of(0.0, update.releases), update.releases)
-    return update.updated(shape, begun(shape), data, cohort, 3)[PARAMETERS] - begun(shape)[PARAMETERS]
+    return (
+        update.updated(shape, begun(shape), data, cohort, 3)[PARAMETERS] - begun(shape)[PARAMETERS]
+    )

@@ -21,7 +21,9 @@ class Policy:
         self.network, self.leaves, at = network, [], 0
         for inputs, outputs in zip(network.sizes, network.sizes[1:], strict=False):
             for shape in ((outputs, inputs), (outputs,)):
-                self.leaves.append(parameters[at : at + math.prod(shape)].view(shape).clone().requires_grad_())
+                self.leaves.append(
+                    parameters[at : at + math.prod(shape)].view(shape).clone().requires_grad_()
+                )
                 at += math.prod(shape)
         if not network.discrete_actions:
             self.leaves.append(parameters[at:].clone().requires_grad_())
@@ -43,7 +45,10 @@ class Policy:
     def gradient(self, total: Tensor, *, create_graph: bool = False) -> Tensor:
         """Gradient of a number by the parameters, ``[d]``."""
         return torch.cat(
-            [part.flatten() for part in torch.autograd.grad(total, self.leaves, create_graph=create_graph)]
+            [
+                part.flatten()
+                for part in torch.autograd.grad(total, self.leaves, create_graph=create_graph)
+            ]
         )
 
 
@@ -64,28 +69,39 @@ class Looped:
         """See `Update.releases`."""
         return self.update.releases
 
-    def updated(self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int) -> Values:
+    def updated(
+        self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
+    ) -> Values:
         """See `Update.updated`."""
         theta, update = values[PARAMETERS], self.update
         users = [_User(network, met, user) for user in range(met.users)]
 
         def mean(vector: Callable[[_User], Tensor]) -> Tensor:
-            return cohort.noisy_mean((vector(user).unsqueeze(0) for user in users), update.clipping_norm)
+            return cohort.noisy_mean(
+                (vector(user).unsqueeze(0) for user in users), update.clipping_norm
+            )
 
         if isinstance(update, DPPG):
             schedule = update.schedule(met.steps, number)
             return {
-                PARAMETERS: theta + update.learning_rate * mean(lambda user: user.local_update(update, theta, schedule))
+                PARAMETERS: theta
+                + update.learning_rate
+                * mean(lambda user: user.local_update(update, theta, schedule))
             }
         assert isinstance(update, PolicyGradient | NaturalGradientByDescent | Rebel)
         for user in users:
             user.advantages = normalised(user.returns(update.discount))
         if isinstance(update, PolicyGradient):
-            return {PARAMETERS: theta + update.learning_rate * mean(lambda user: user.policy_gradient(theta))}
+            return {
+                PARAMETERS: theta
+                + update.learning_rate * mean(lambda user: user.policy_gradient(theta))
+            }
         if isinstance(update, Rebel):
             point = theta
             for _ in range(update.steps):
-                step = mean(partial(_User.regression_on_pairs, update=update, start=theta, theta=point))
+                step = mean(
+                    partial(_User.regression_on_pairs, update=update, start=theta, theta=point)
+                )
                 point = point + update.step_size * step
             return {PARAMETERS: point}
         direction = torch.zeros_like(theta)
@@ -103,7 +119,10 @@ class _User:
         own = met.valid[user]
         self.network, self.valid, self.count, self.of_all = network, own, int(own.sum()), met.steps
         self.observations, self.actions = met.observations[user][own], met.actions[user][own]
-        self.next_observations, self.rewards = met.next_observations[user][own], met.rewards[user][own]
+        self.next_observations, self.rewards = (
+            met.next_observations[user][own],
+            met.rewards[user][own],
+        )
         self.ends, self.terminated = met.ends[user][own], met.terminated[user][own]
         self.advantages, self.old = torch.zeros(self.count), None
 
@@ -112,7 +131,10 @@ class _User:
         rewards, following, found = self.rewards.double().tolist(), 0.0, []
         beyond = sum(rewards) / max(1, self.count) / (1 - discount)
         for reward, end, terminated in zip(
-            reversed(rewards), reversed(self.ends.tolist()), reversed(self.terminated.tolist()), strict=True
+            reversed(rewards),
+            reversed(self.ends.tolist()),
+            reversed(self.terminated.tolist()),
+            strict=True,
         ):
             if end:
                 following = 0.0 if terminated else beyond
@@ -124,11 +146,14 @@ class _User:
         """GAE over a ridge regression on her own returns."""
         returns = self.returns(discount)
         here, there = (
-            self._features(seen, late) for seen, late in ((self.observations, 0), (self.next_observations, 1))
+            self._features(seen, late)
+            for seen, late in ((self.observations, 0), (self.next_observations, 1))
         )
         penalty = 1e-3 * torch.eye(here.shape[1], dtype=torch.float64)
         count, mean = max(1, self.count), returns.sum() / max(1, self.count)
-        weights = torch.linalg.solve(here.T @ here / count + penalty, here.T @ (returns - mean) / count)
+        weights = torch.linalg.solve(
+            here.T @ here / count + penalty, here.T @ (returns - mean) / count
+        )
         before, after = mean + here @ weights, (mean + there @ weights) * ~self.terminated
         following, found = 0.0, []
         errors = self.rewards + discount * after - before
@@ -138,13 +163,17 @@ class _User:
         return torch.tensor(found[::-1], dtype=torch.float64)
 
     def _features(self, observations: Tensor, late: int) -> Tensor:
-        scaled = ((observations - self.network.observation_mean) / self.network.observation_scale).double()
+        scaled = (
+            (observations - self.network.observation_mean) / self.network.observation_scale
+        ).double()
         time = (torch.nonzero(self.valid) + late).double() / self.of_all
         return torch.cat([scaled, scaled.square(), time, torch.ones_like(time)], 1)
 
     def policy_gradient(self, theta: Tensor) -> Tensor:
         policy = Policy(self.network, theta)
-        return policy.gradient((policy.logs(self.observations, self.actions) * self.advantages).sum())
+        return policy.gradient(
+            (policy.logs(self.observations, self.actions) * self.advantages).sum()
+        )
 
     def regression_on_scores(self, theta: Tensor, direction: Tensor) -> Tensor:
         """Σ_t (Â_t - wᵀψ_t) ψ_t / n. The gradient is linear in weights of the steps: its derivative by them is wᵀψ."""
@@ -162,7 +191,9 @@ class _User:
         if theta is start:
             self.old = logs.detach()
         errors = self.advantages - (logs.detach() - self.old) / update.temperature
-        return policy.gradient((logs * (errors - errors.sum() / max(1, self.count))).sum() / max(1, self.count))
+        return policy.gradient(
+            (logs * (errors - errors.sum() / max(1, self.count))).sum() / max(1, self.count)
+        )
 
     def local_update(self, update: DPPG, start: Tensor, schedule: list[Tensor]) -> Tensor:
         advantages = normalised(self.generalised_advantages(update.discount, update.decay))

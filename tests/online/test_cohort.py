@@ -8,7 +8,14 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor
 
-from primorl.online.learning import PARAMETERS, Cohort, OnlineState, Trajectories, learn, online_plan
+from primorl.online.learning import (
+    PARAMETERS,
+    Cohort,
+    OnlineState,
+    Trajectories,
+    learn,
+    online_plan,
+)
 from primorl.online.network import PolicyNetwork
 from primorl.online.updates import Rebel
 from primorl.privacy.mechanism.plan import Plan
@@ -19,7 +26,12 @@ SIZE, COHORT, NORM, Z = 4000, 10, 0.3, 2.0
 
 def plan(z: float = Z, releases: int = 1, appearances: int = 1) -> Plan:
     return online_plan(
-        users=1000, cohort=COHORT, noise_multiplier=z, releases=releases, appearances=appearances, delta=1e-5
+        users=1000,
+        cohort=COHORT,
+        noise_multiplier=z,
+        releases=releases,
+        appearances=appearances,
+        delta=1e-5,
     )
 
 
@@ -38,7 +50,9 @@ def test_noise_is_z_times_s_over_m() -> None:
     for wrong in (2 / 3, 3 / 2, COHORT / len(rows)):
         assert not is_noise_of(noise, Z * NORM / COHORT * wrong)
     twin = Cohort(plan(0.0), 1).noisy_mean(torch.tensor([[9.0, 0.0]] * 4), NORM)
-    torch.testing.assert_close(twin, torch.tensor([4 * NORM / COHORT, 0.0]), msg="clip and public size are kept")
+    torch.testing.assert_close(
+        twin, torch.tensor([4 * NORM / COHORT, 0.0]), msg="clip and public size are kept"
+    )
 
 
 def test_no_release_is_made_that_was_not_paid_for() -> None:
@@ -61,7 +75,9 @@ def test_all_that_a_user_is_in_is_accounted() -> None:
     single, six = plan().spent(), plan(z=Z * math.sqrt(6), releases=3, appearances=2).spent()
     assert single is not None
     assert six is not None
-    assert six.epsilon_pld == pytest.approx(single.epsilon_pld, rel=0.03)  # Gaussians compose to a Gaussian
+    assert six.epsilon_pld == pytest.approx(
+        single.epsilon_pld, rel=0.03
+    )  # Gaussians compose to a Gaussian
 
 
 @pytest.mark.parametrize(
@@ -72,13 +88,20 @@ def test_all_that_a_user_is_in_is_accounted() -> None:
         ([[0, 1], [2, 3]], 2, "takes 2 releases of a cohort, and the plan pays for 1"),
     ],
 )
-def test_a_run_that_was_not_paid_for_meets_nobody(cohorts: list[list[int]], releases: int, message: str) -> None:
-    update, shape = Rebel(temperature=1.0, step_size=0.5, steps=releases, clipping_norm=0.3), network()
+def test_a_run_that_was_not_paid_for_meets_nobody(
+    cohorts: list[list[int]], releases: int, message: str
+) -> None:
+    update, shape = (
+        Rebel(temperature=1.0, step_size=0.5, steps=releases, clipping_norm=0.3),
+        network(),
+    )
     state = OnlineState.begin({PARAMETERS: shape.initial(0)}, 2)
     with pytest.raises(ValueError, match=message):
         learn(update, shape, plan(), Nobody(), cohorts, state)
 
 
 class Nobody:
-    def meet(self, numbers: Sequence[int], network: PolicyNetwork, parameters: Tensor) -> Trajectories:
+    def meet(
+        self, numbers: Sequence[int], network: PolicyNetwork, parameters: Tensor
+    ) -> Trajectories:
         raise AssertionError("somebody was met")

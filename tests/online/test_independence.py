@@ -24,7 +24,12 @@ def test_company_place_and_threads_do_not_matter(data: st.DataObject) -> None:
         fixed=draw(st.sampled_from([0, 0, 1, 5, 64])),
     )
     update, users = draw(st.sampled_from(UPDATES)), draw(st.integers(2, 40))
-    everybody = met(shape, users=users, seed=draw(st.integers(0, 99)), steps=draw(st.sampled_from([1, 2, 7, 12, 33])))
+    everybody = met(
+        shape,
+        users=users,
+        seed=draw(st.integers(0, 99)),
+        steps=draw(st.sampled_from([1, 2, 7, 12, 33])),
+    )
     one = draw(st.integers(0, users - 1))
     others = draw(st.permutations([user for user in range(users) if user != one]))
     present = others[: draw(st.integers(0, len(others)))]
@@ -37,7 +42,10 @@ def test_company_place_and_threads_do_not_matter(data: st.DataObject) -> None:
         threaded = recorded(update, shape, moved).rows
     finally:
         torch.set_num_threads(before)
-    whole, alone = (recorded(update, shape, each).rows for each in (everybody, everybody.of(slice(one, one + 1))))
+    whole, alone = (
+        recorded(update, shape, each).rows
+        for each in (everybody, everybody.of(slice(one, one + 1)))
+    )
     for found, among, by_itself in zip(threaded, whole, alone, strict=True):
         assert torch.equal(found[place], by_itself[0])
         assert torch.equal(among[one], by_itself[0])

@@ -27,7 +27,9 @@ from tests.online.reference import Looped, Policy
 from tests.online.test_sensitivity import UPDATES
 
 SHAPE, LINEAR = network((5,)), network()
-DESCENT = NaturalGradientByDescent(learning_rate=1.0, clipping_norm=1e6, steps=150, step_size=1.0, ball=100.0)
+DESCENT = NaturalGradientByDescent(
+    learning_rate=1.0, clipping_norm=1e6, steps=150, step_size=1.0, ball=100.0
+)
 ONE_BATCH = DPPG(clipping_norm=0.2, local_learning_rate=0.5, epochs=2, minibatches=1)
 REBEL = Rebel(temperature=0.7, step_size=0.5, steps=2, clipping_norm=0.3)
 
@@ -41,7 +43,9 @@ def test_generalised_advantages_are_those_of_the_sum() -> None:
             total, weight = 0.0, float(data.valid[user, step])
             for later in range(step, data.steps):
                 following = 0.0 if data.terminated[user, later] else float(after[user, later])
-                total += weight * (float(data.rewards[user, later]) + 0.9 * following - float(before[user, later]))
+                total += weight * (
+                    float(data.rewards[user, later]) + 0.9 * following - float(before[user, later])
+                )
                 weight *= 0.9 * 0.8
                 if data.ends[user, later]:
                     break
@@ -56,7 +60,9 @@ def test_where_nobody_fails_nothing_is_learned_from_rounding() -> None:
     returns = returns_to_go(data, 0.99)
     torch.testing.assert_close(returns[data.valid], torch.full_like(returns[data.valid], 100.0))
     assert not normalised(returns, data.valid).any()
-    assert normalised(returns + torch.randn(USERS, data.steps) * 1e-5, data.valid).abs().max() > 1, "the twin"
+    assert (
+        normalised(returns + torch.randn(USERS, data.steps) * 1e-5, data.valid).abs().max() > 1
+    ), "the twin"
     update = DPPG(clipping_norm=0.05, local_learning_rate=0.02, epochs=2, minibatches=3)
     assert not recorded(update, SHAPE, data).rows[0].any()
 
@@ -84,11 +90,16 @@ def test_contributions_are_those_of_the_loop_with_autograd(
     for rows, looped in zip(found.rows, loop.rows, strict=True):
         torch.testing.assert_close(rows, looped, atol=1e-4, rtol=1e-4)
         assert rows.abs().amax() > 0.01
-    torch.testing.assert_close(found.values[PARAMETERS], loop.values[PARAMETERS], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        found.values[PARAMETERS], loop.values[PARAMETERS], atol=1e-5, rtol=1e-5
+    )
 
 
 def test_an_empty_cohort_contributes_nothing() -> None:
-    assert all(recorded(each, SHAPE, met(SHAPE, users=0)).rows[0].shape == (0, SHAPE.parameters) for each in UPDATES)
+    assert all(
+        recorded(each, SHAPE, met(SHAPE, users=0)).rows[0].shape == (0, SHAPE.parameters)
+        for each in UPDATES
+    )
 
 
 def test_few_pieces_are_computed_ahead_and_threads_are_as_before_where_nobody_takes_them() -> None:
@@ -115,9 +126,13 @@ def test_few_pieces_are_computed_ahead_and_threads_are_as_before_where_nobody_ta
 def test_all_users_at_once_are_one_after_the_other(update: type[DPPG], bound: float) -> None:
     """Against torch's own optimisers; every user stays within S at every step."""
     adam = update is AdamDPPG
-    asked = update(clipping_norm=bound, local_learning_rate=0.02 if adam else 0.5, epochs=2, minibatches=3)
+    asked = update(
+        clipping_norm=bound, local_learning_rate=0.02 if adam else 0.5, epochs=2, minibatches=3
+    )
     data, start = met(SHAPE), begun(SHAPE)[PARAMETERS]
-    advantages = normalised(torch.randn(USERS, data.steps, generator=torch.Generator().manual_seed(0)), data.valid)
+    advantages = normalised(
+        torch.randn(USERS, data.steps, generator=torch.Generator().manual_seed(0)), data.valid
+    )
     schedule = asked.schedule(data.steps, 3)
     found = asked.local_updates(SHAPE, start, data, advantages, schedule, Workspace())
     for user in range(USERS):
@@ -146,20 +161,36 @@ def test_all_users_at_once_are_one_after_the_other(update: type[DPPG], bound: fl
 
 def test_without_noise_the_clip_is_kept() -> None:
     update = DPPG(clipping_norm=0.05, local_learning_rate=0.5, epochs=2, minibatches=3)
-    assert torch.linalg.vector_norm(without_noise(update, SHAPE, met(SHAPE))) <= update.clipping_norm
+    assert (
+        torch.linalg.vector_norm(without_noise(update, SHAPE, met(SHAPE))) <= update.clipping_norm
+    )
     wide = replace(update, clipping_norm=1e6)
-    assert torch.linalg.vector_norm(without_noise(wide, SHAPE, met(SHAPE))) > 2 * update.clipping_norm
+    assert (
+        torch.linalg.vector_norm(without_noise(wide, SHAPE, met(SHAPE))) > 2 * update.clipping_norm
+    )
 
 
 def test_many_descent_steps_come_near_least_squares_and_stay_in_the_ball() -> None:
     data = met(LINEAR)
-    assert gain(LINEAR, begun(LINEAR)[PARAMETERS], data, DESCENT, without_noise(DESCENT, LINEAR, data)) > 0.9
+    assert (
+        gain(LINEAR, begun(LINEAR)[PARAMETERS], data, DESCENT, without_noise(DESCENT, LINEAR, data))
+        > 0.9
+    )
     far = replace(DESCENT, steps=3, step_size=100.0, ball=0.2)
-    torch.testing.assert_close(torch.linalg.vector_norm(without_noise(far, SHAPE, met(SHAPE))), torch.tensor(0.2))
-    parameters, direction = torch.randn(2, SHAPE.parameters, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(
+        torch.linalg.vector_norm(without_noise(far, SHAPE, met(SHAPE))), torch.tensor(0.2)
+    )
+    parameters, direction = torch.randn(
+        2, SHAPE.parameters, generator=torch.Generator().manual_seed(0)
+    )
     here = parameters.unsqueeze(0)
-    found = SHAPE.step_gradients(here, data.observations, data.actions, Workspace()).products(direction) * data.valid
-    torch.testing.assert_close(found, step_scores(SHAPE, parameters, data) @ direction, atol=1e-5, rtol=1e-4)
+    found = (
+        SHAPE.step_gradients(here, data.observations, data.actions, Workspace()).products(direction)
+        * data.valid
+    )
+    torch.testing.assert_close(
+        found, step_scores(SHAPE, parameters, data) @ direction, atol=1e-5, rtol=1e-4
+    )
 
 
 @pytest.mark.parametrize("step", [0, 1])
@@ -175,4 +206,6 @@ def test_rebel_descends_the_loss_over_all_pairs_of_a_users_decisions(step: int) 
         errors = (policy.logs(*rows) - old) / REBEL.temperature - advantages[user, valid]
         loss = (errors.unsqueeze(0) - errors.unsqueeze(1)).square().mean() / 4
         gradient = policy.gradient(loss)
-        torch.testing.assert_close(seen.rows[step][user], -gradient * REBEL.temperature, atol=1e-5, rtol=1e-3)
+        torch.testing.assert_close(
+            seen.rows[step][user], -gradient * REBEL.temperature, atol=1e-5, rtol=1e-3
+        )

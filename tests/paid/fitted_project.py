@@ -27,7 +27,10 @@ COMMON |= {"dynamics.server_momentum": 0.6, "dynamics.server_averaging": 0.9}
 
 
 def write_data(public: int = 10) -> None:
-    write_partitions([episode(1 + 7 * i % 30, i) for i in range(9)], [episode(20, 100 + i) for i in range(public)])
+    write_partitions(
+        [episode(1 + 7 * i % 30, i) for i in range(9)],
+        [episode(20, 100 + i) for i in range(public)],
+    )
 
 
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,9 @@ TODAY = "data/arrivals/today"
 
 
 @given(IDS, st.integers(1, 4), st.integers(1, 3))
-def test_nobody_is_met_more_often_than_is_paid_for(ids: list[str], size: int, appearances: int) -> None:
+def test_nobody_is_met_more_often_than_is_paid_for(
+    ids: list[str], size: int, appearances: int
+) -> None:
     cohorts = in_cohorts(ids, size, appearances)
     met = Counter(ids[number] for cohort in cohorts for number in cohort)
     assert all(count <= appearances for count in met.values())
@@ -48,7 +50,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def asking(unit: str = "trajectory", seed: int = 0, gone: str | None = None, **online: Any) -> Params:
+def asking(
+    unit: str = "trajectory", seed: int = 0, gone: str | None = None, **online: Any
+) -> Params:
     content = project_settings("pendulum-replay" if unit == "trajectory" else "csv-log")
     content["seed"] = seed
     content["online"] |= {"cohort": 2} | online
@@ -72,7 +76,9 @@ def test_people_of_the_log_are_recognised_where_the_unit_is_a_person(project: Pa
     version = Arrivals.of(params).version
     log = Membership(project_secret(), params.dataset, params.chosen.population)
     log.update(table([episode(2, 0), episode(2, 1)], units=["p2", "q9"], names=["t1", "t2"]))
-    assert len(digests(version.members) & digests(log.to_bytes())) == len({params.dataset, params.chosen.population})
+    assert len(digests(version.members) & digests(log.to_bytes())) == len(
+        {params.dataset, params.chosen.population}
+    )
     assert (version.unit, version.units) == (params.chosen.unit, 2)
     assert share_ids(params)
     of_trajectories = asking(arrivals=TODAY)
@@ -90,7 +96,11 @@ def test_people_of_the_log_are_recognised_where_the_unit_is_a_person(project: Pa
 def test_a_wrong_list_is_one_clear_error(project: Path) -> None:
     for name, content, says in (
         ("data/arrivals/gone", None, "data/arrivals/gone: No such file"),
-        ("data/elsewhere", b"1\n2\n", "online.arrivals: found 'data/elsewhere'; allowed is a file in data/arrivals"),
+        (
+            "data/elsewhere",
+            b"1\n2\n",
+            "online.arrivals: found 'data/elsewhere'; allowed is a file in data/arrivals",
+        ),
         (TODAY, b"1\n1\n1\n", "online.cohort: found 2, and 1 different users come"),
         (TODAY, b"\xff\xfe1", f"{TODAY}: not UTF-8 text"),
         (TODAY, b"17\n18\n17.0\n19\n", rf"{TODAY}: found ids of units \(1\)"),

@@ -37,7 +37,14 @@ from tests.commands.charging import primorl
 from tests.data.builders import INFO, episode
 from tests.evaluate.private import tiny_mdp
 from tests.pipeline.tiny_policy import RememberingRun
-from tests.pipeline.training_project import charged, edited, trained, unopened, with_changes, write_partitions
+from tests.pipeline.training_project import (
+    charged,
+    edited,
+    trained,
+    unopened,
+    with_changes,
+    write_partitions,
+)
 from tests.projects import project_settings, write_settings
 
 DELTA = 1e-3
@@ -62,9 +69,15 @@ def limited(params: Params, budget: float | None, **privacy: Any) -> Params:
 
 def at(here: Params, budget: float | None, epsilon: float) -> Params:
     """Model, clone and questions that share ``epsilon``."""
-    asked = limited(here, budget, target_epsilon=epsilon, noise_multiplier=None, sampling_probability=1.0)
+    asked = limited(
+        here, budget, target_epsilon=epsilon, noise_multiplier=None, sampling_probability=1.0
+    )
     questions = plain(here.evaluation.private) | {"estimators": suggestions.estimators(epsilon)}
-    return edited(asked, behaviour={"target_epsilon": suggestions.clone(epsilon)}, evaluation={"private": questions})
+    return edited(
+        asked,
+        behaviour={"target_epsilon": suggestions.clone(epsilon)},
+        evaluation={"private": questions},
+    )
 
 
 def check(params: Params) -> None:
@@ -72,18 +85,25 @@ def check(params: Params) -> None:
     next_bill(params, partitions, make_plan(params, partitions.manifest), never).refuse()
 
 
-def test_a_model_that_would_leave_nothing_for_its_questions_is_refused_before_it_is_charged(here: Params) -> None:
+def test_a_model_that_would_leave_nothing_for_its_questions_is_refused_before_it_is_charged(
+    here: Params,
+) -> None:
     params = at(here, 1.02, 1.0)
-    with pytest.raises(PipelineError, match=r"with the model, clone_behaviour .* and evaluate_private[^\n]*$") as no:
+    with pytest.raises(
+        PipelineError, match=r"with the model, clone_behaviour .* and evaluate_private[^\n]*$"
+    ) as no:
         trained(params)
     assert charged(params) == []
     (found,) = re.findall(
-        r"`dvc exp run -S privacy.total_epsilon=null -S privacy.target_epsilon=([0-9.]+)`", str(no.value)
+        r"`dvc exp run -S privacy.total_epsilon=null -S privacy.target_epsilon=([0-9.]+)`",
+        str(no.value),
     )
     check(at(here, 1.02, float(found)))
     assert float(found) > 0.8
     check(at(here, 1.6, 1.0))
-    with pytest.raises(PipelineError, match="with the model, clone_behaviour"):  # which does not fit alone either
+    with pytest.raises(
+        PipelineError, match="with the model, clone_behaviour"
+    ):  # which does not fit alone either
         check(at(here, 0.9, 1.0))
 
 
@@ -94,12 +114,17 @@ def test_what_another_process_charges_during_a_fit_counts(here: Params) -> None:
     next_bill(params, partitions, plan, never).refuse()
     with closing(project_ledger(params)) as ledger:
         event = Training(1.0, 2.9, 1).event
-        ledger.reserve(Request(partitions.version, INFO.dataset, "train_model", "", event, DELTA, None, None), None)
+        ledger.reserve(
+            Request(partitions.version, INFO.dataset, "train_model", "", event, DELTA, None, None),
+            None,
+        )
     with pytest.raises(PipelineError, match="with the model, clone_behaviour"):
         next_bill(params, partitions, plan, never).refuse()
 
 
-def test_a_total_bounds_model_clone_and_questions(here: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_total_bounds_model_clone_and_questions(
+    here: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Twins: a model that takes all of the total; and a total that nobody set for this run or dataset."""
     model = suggestions.model_of(1.0, DELTA)
 
@@ -109,9 +134,13 @@ def test_a_total_bounds_model_clone_and_questions(here: Params, monkeypatch: pyt
         return replace(asked, privacy=privacy, origins={suggestions.TOTAL: origin})
 
     check(of_total(model))
-    with pytest.raises(ValueError, match=r"found 1.0, and with behaviour.* comes to 1\.1.* target_epsilon to 1.0"):
+    with pytest.raises(
+        ValueError, match=r"found 1.0, and with behaviour.* comes to 1\.1.* target_epsilon to 1.0"
+    ):
         of_total(1.0)
-    monkeypatch.setattr(Params, "_check_total", lambda _: None)  # as for a mechanism of rounds, which costs more
+    monkeypatch.setattr(
+        Params, "_check_total", lambda _: None
+    )  # as for a mechanism of rounds, which costs more
     with pytest.raises(PipelineError, match=r"privacy.total_epsilon: found 1, .* costs about 1\.1"):
         check(of_total(1.0))
     check(of_total(1.0, "datasets/defaults.yaml"))
@@ -123,7 +152,9 @@ def test_plan_says_what_an_edit_charges(
     def planned(params: Params) -> str:
         capsys.readouterr()
         write_settings(plain(params))
-        (line,) = (line for line in primorl(capsys, "plan")[1].splitlines() if "next `dvc repro`" in line)
+        (line,) = (
+            line for line in primorl(capsys, "plan")[1].splitlines() if "next `dvc repro`" in line
+        )
         return line.strip()
 
     def after(*stages: str) -> None:
@@ -131,37 +162,66 @@ def test_plan_says_what_an_edit_charges(
 
     params, nothing = at(here, None, 1.0), "next `dvc repro`: all of it is paid, nothing is charged"
     questions = "evaluate_private: behaviour 0.2, evaluate_private: model_check 0.2"
-    assert planned(params).endswith(f"charges ε: train_model 0.9999, clone_behaviour 0.35, {questions}")
+    assert planned(params).endswith(
+        f"charges ε: train_model 0.9999, clone_behaviour 0.35, {questions}"
+    )
     trained(params)
-    assert planned(params).endswith(f"charges ε: train_model 0 (paid), clone_behaviour 0.35, {questions}")
+    assert planned(params).endswith(
+        f"charges ε: train_model 0 (paid), clone_behaviour 0.35, {questions}"
+    )
     clone_behaviour.body(params, RememberingRun())
     partitions = Partitions.open(PARTITIONS, None)
     with closing(project_ledger(params)) as ledger:
         for each in beside_model(params, None, partitions.manifest)[1:]:
-            asked = Request(partitions.version, INFO.dataset, each.stage, each.stage, each.event, DELTA, None, None)
+            asked = Request(
+                partitions.version,
+                INFO.dataset,
+                each.stage,
+                each.stage,
+                each.event,
+                DELTA,
+                None,
+                None,
+            )
             ledger.commit(ledger.reserve(asked, None).id)
     assert planned(params) == nothing
     for stage in ("train_model", "clone_behaviour", "optimize_policy", "evaluate_private"):
         after(stage)
         found = planned(params)
-        assert found.endswith(f"train_model 0 (paid), clone_behaviour 0 (paid), {questions}"), "others may be asked"
+        assert found.endswith(f"train_model 0 (paid), clone_behaviour 0 (paid), {questions}"), (
+            "others may be asked"
+        )
     after("evaluate")
     again = planned(replace(params, seed=7))
-    assert "charges ε: train_model 0.9999, clone_behaviour 0.35, evaluate_private: behaviour 0 (paid)" in again
+    assert (
+        "charges ε: train_model 0.9999, clone_behaviour 0.35, evaluate_private: behaviour 0 (paid)"
+        in again
+    )
     assert again.endswith("model_check 0.2"), "it asks about another model"
     other = replace(params, behaviour=replace(params.behaviour, target_epsilon=0.3))
     assert planned(other).endswith("clone_behaviour 0.3, " + questions.replace(" 0.2", " 0 (paid)"))
-    for whose, edit, figure in (("policy", {"hidden": (8,)}, "0.35"), ("clone", {"target_epsilon": 0.3}, "0.3")):
-        monkeypatch.setattr("primorl.paid.estimators.about", lambda *_, whose=whose, **__: ("model", whose))
+    for whose, edit, figure in (
+        ("policy", {"hidden": (8,)}, "0.35"),
+        ("clone", {"target_epsilon": 0.3}, "0.3"),
+    ):
+        monkeypatch.setattr(
+            "primorl.paid.estimators.about", lambda *_, whose=whose, **__: ("model", whose)
+        )
         assert planned(params) == nothing
         changed = replace(params, behaviour=replace(params.behaviour, **edit))
-        assert planned(changed).endswith(f"clone_behaviour {figure}, {questions}"), "it is asked about another clone"
+        assert planned(changed).endswith(f"clone_behaviour {figure}, {questions}"), (
+            "it is asked about another clone"
+        )
     after("partition")
     write_settings(plain(params))
-    assert "known once the data are partitioned" in primorl(capsys, "plan")[1], "other units may be made of them"
+    assert "known once the data are partitioned" in primorl(capsys, "plan")[1], (
+        "other units may be made of them"
+    )
 
 
-def test_a_run_is_refused_before_it_begins_unless_it_is_paid(here: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_refused_before_it_begins_unless_it_is_paid(
+    here: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(refusals, "advice", lambda *_: "ask for less")
     with monkeypatch.context() as watched:
         unopened(watched)
@@ -212,7 +272,9 @@ def test_a_terminal_is_asked_near_the_budget(
 
 def manifest(*, discrete: bool) -> Any:
     spaces = Spaces((0.0,) * 3, (1.0,) * 3, (0.0,) * 2, (1.0,) * 2, discrete)
-    return SimpleNamespace(info=replace(INFO, spaces=spaces, horizon=5, unit="person"), private_units=40)
+    return SimpleNamespace(
+        info=replace(INFO, spaces=spaces, horizon=5, unit="person"), private_units=40
+    )
 
 
 @pytest.mark.parametrize("name", ["lstd", "dptd", "doubly_robust"])
@@ -220,12 +282,18 @@ def test_a_question_is_foretold_at_what_it_is_charged_as(name: EstimatorName) ->
     def filtered(event: dp_event.DpEvent) -> float:
         return total([cost(dp_event.GaussianDpEvent(5.0)), cost(event)]).epsilon(1e-5)
 
-    params, real, known = from_plain(project_settings()), tiny_mdp.problem(40), manifest(discrete=True)
+    params, real, known = (
+        from_plain(project_settings()),
+        tiny_mdp.problem(40),
+        manifest(discrete=True),
+    )
     params = replace(params, privacy=replace(params.privacy, delta=real.delta))
     charged = filtered(plan_at(estimator(name, known.info, cloned=False), real, 1.0).event)
     assert filtered(question_event(params, name, 1.0, known)) >= charged * (1 - 1e-9)
     gaussian = dp_event.GaussianDpEvent(1 / gaussian_mean(1.0, real.delta))
-    assert (filtered(gaussian) < 0.99 * charged) is (name != "lstd"), "a Gaussian would not cover these"
+    assert (filtered(gaussian) < 0.99 * charged) is (name != "lstd"), (
+        "a Gaussian would not cover these"
+    )
 
 
 def test_plan_foretells_the_noise_in_todays_mean_return() -> None:
@@ -237,7 +305,8 @@ def test_plan_foretells_the_noise_in_todays_mean_return() -> None:
     )
     plan = plan_at(estimator("behaviour", info, cloned=False), replace(real, delta=1e-5), 0.2)
     asked = SimpleNamespace(
-        question="behaviour", event=question_event(from_plain(project_settings()), "behaviour", 0.2, None)
+        question="behaviour",
+        event=question_event(from_plain(project_settings()), "behaviour", 0.2, None),
     )
     known = SimpleNamespace(info=info, private_units=40, public_units=0)
     bill: Any = SimpleNamespace(manifest=known, params=params, charges=[asked])
@@ -264,4 +333,6 @@ def test_a_question_that_does_not_fit_the_data_is_refused_before_anything_is_pai
         for stated in (False, True):
             info = replace(INFO, horizon=5, behaviour_probabilities=stated)
             for cloned in (False, True):
-                assert about(name, info, cloned=cloned) == estimator(name, info, cloned=cloned).about
+                assert (
+                    about(name, info, cloned=cloned) == estimator(name, info, cloned=cloned).about
+                )

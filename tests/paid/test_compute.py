@@ -22,7 +22,9 @@ def settings(**changes: Any) -> Compute:
     return Compute(**(plain | changes))
 
 
-def test_who_this_process_is_comes_from_torchrun_or_from_params(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_this_process_is_comes_from_torchrun_or_from_params(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(compute, "_cores", lambda: 6)
     assert Place.of(settings()) == Place()
     assert Place.of(settings(processes=3)) == Place(0, 3, 0, 3)
@@ -32,11 +34,15 @@ def test_who_this_process_is_comes_from_torchrun_or_from_params(monkeypatch: pyt
     assert Place.of(settings()) == Place(3, 4, 1, 2, launched=True)
     assert is_worker()
     monkeypatch.delenv("LOCAL_RANK")
-    with pytest.raises(PipelineError, match="environment: RANK is set, and of RANK, WORLD_SIZE, LOCAL_RANK"):
+    with pytest.raises(
+        PipelineError, match="environment: RANK is set, and of RANK, WORLD_SIZE, LOCAL_RANK"
+    ):
         Place.of(settings())
 
 
-def test_processes_of_a_machine_share_its_cores_memory_and_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_of_a_machine_share_its_cores_memory_and_gpus(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     threads: list[int] = []
     monkeypatch.setattr(compute, "_cores", lambda: 6)
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
@@ -58,5 +64,7 @@ def test_openmp_and_mkl_are_told_how_to_work_before_torch_is_loaded() -> None:
     names = ("GOMP_SPINCOUNT", "KMP_BLOCKTIME", "MKL_CBWR")
     code = f"import os, sys, primorl; print(*map(os.environ.get, {names}), 'torch' in sys.modules)"
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
     assert done.stdout == "10000 1 AUTO False\n"

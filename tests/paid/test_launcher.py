@@ -17,7 +17,14 @@ from primorl.config.params import Params, plain
 from primorl.paid import compute
 from primorl.privacy.mechanism.plan import Plan
 from tests.data.builders import episode
-from tests.pipeline.training_project import edited, statement, states, trained, with_changes, write_partitions
+from tests.pipeline.training_project import (
+    edited,
+    statement,
+    states,
+    trained,
+    with_changes,
+    write_partitions,
+)
 from tests.projects import write_settings
 
 FORK = multiprocessing.get_context("fork")
@@ -25,7 +32,9 @@ FORK = multiprocessing.get_context("fork")
 
 @pytest.fixture
 def data(small: Params) -> Params:
-    write_partitions([episode(1 + 7 * i % 30, i) for i in range(9)], [episode(20, 100 + i) for i in range(4)])
+    write_partitions(
+        [episode(1 + 7 * i % 30, i) for i in range(9)], [episode(20, 100 + i) for i in range(4)]
+    )
     return both(with_changes(small))
 
 
@@ -36,11 +45,15 @@ def both(params: Params, processes: int = 2) -> Params:
 
 def workers() -> list[psutil.Process]:
     """Processes of this one's that train; a process of another test may be a zombie, which has no command."""
-    found = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    found = [
+        child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE
+    ]
     return [child for child in found if "pipeline.train_model" in child.cmdline()]
 
 
-def test_a_killed_process_costs_one_round_and_one_line(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_process_costs_one_round_and_one_line(
+    data: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
     releases: list[Any] = []
     release = Plan.release
 
@@ -53,7 +66,9 @@ def test_a_killed_process_costs_one_round_and_one_line(data: Params, monkeypatch
 
     with monkeypatch.context() as patched:
         patched.setattr(Plan, "release", killing)
-        with pytest.raises(PipelineError, match=r"process 1 of 2 was killed by signal 9; a round[^\n]*$"):
+        with pytest.raises(
+            PipelineError, match=r"process 1 of 2 was killed by signal 9; a round[^\n]*$"
+        ):
             trained(data)
     assert workers() == []
     assert states(data) == ["reserved"]
@@ -61,7 +76,9 @@ def test_a_killed_process_costs_one_round_and_one_line(data: Params, monkeypatch
     trained(both(data, 1))
     assert states(data) == ["committed"]
     assert statement()["rounds"] == 4
-    assert json.loads(Path("models/dynamics/config.json").read_text())["rounds"] == 3, "one was lost, none made up for"
+    assert json.loads(Path("models/dynamics/config.json").read_text())["rounds"] == 3, (
+        "one was lost, none made up for"
+    )
 
 
 def test_nothing_private_is_opened_elsewhere_first(
@@ -76,7 +93,10 @@ def test_nothing_private_is_opened_elsewhere_first(
     with pytest.raises(PipelineError, match="train_model: process 1 of 2 failed; a round"):
         trained(data)
     told = capfd.readouterr().err
-    assert "error: process 1: params.yaml, data/partitions, .primorl/fits or the project's code differ" in told
+    assert (
+        "error: process 1: params.yaml, data/partitions, .primorl/fits or the project's code differ"
+        in told
+    )
 
 
 def worker(told: Connection) -> None:

@@ -34,14 +34,23 @@ def test_it_acts_and_abstains_as_the_policy(policy: Policy, tmp_path: Path) -> N
     assert rows > 1000
     assert difference <= (0.001 if policy.discrete_actions else 1e-5)
     generator = np.random.default_rng(5)
-    observed = np.column_stack([generator.uniform(-30, 30, (500, 2)), generator.uniform(4.6, 5.4, 500)])
+    observed = np.column_stack(
+        [generator.uniform(-30, 30, (500, 2)), generator.uniform(4.6, 5.4, 500)]
+    )
     found, expected = run(file, observed), policy.act_or_abstain(observed.astype(np.float32))[0]
     assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
     assert run(file, ROWS[:1]).shape == ((1,) if policy.discrete_actions else (1, 2))
     high = np.float32(policy.answerable_range[1][0])
-    edges = [high, np.nextafter(high, np.float32(np.inf)), -high, np.nextafter(-high, np.float32(-np.inf))]
-    outside = np.array([[value, 0.0, 5.0] for value in (*edges, np.nan, np.inf, -np.inf)], np.float32)
+    edges = [
+        high,
+        np.nextafter(high, np.float32(np.inf)),
+        -high,
+        np.nextafter(-high, np.float32(-np.inf)),
+    ]
+    outside = np.array(
+        [[value, 0.0, 5.0] for value in (*edges, np.nan, np.inf, -np.inf)], np.float32
+    )
     found, (_, abstained) = run(file, outside), policy.act_or_abstain(outside)
     assert abstained.tolist() == [False, True, False, True, True, True, True]
     none = found == -1 if policy.discrete_actions else np.isnan(found).all(axis=1)
@@ -49,18 +58,32 @@ def test_it_acts_and_abstains_as_the_policy(policy: Policy, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("discrete", [False, True])
-def test_it_abstains_where_a_column_is_two_categories_or_none(tmp_path: Path, discrete: bool) -> None:
+def test_it_abstains_where_a_column_is_two_categories_or_none(
+    tmp_path: Path, discrete: bool
+) -> None:
     names = (("meal=none", "meal=snack", "weight"), ("up", "down"))
     file = tmp_path / "policy.onnx"
     policy = loaded(tmp_path / "policy", discrete=discrete, **RANGE, one_hot=((0, 2),), names=names)
     export(policy, OF_TRAINING, file)
-    rows = np.array([[1, 0, 5], [0, 1, 5], [1, 1, 5], [0, 0, 5], [0.5, 0.5, 5], [2 / 3, 2 / 3, 5], [np.nan, 1, 5]])
+    rows = np.array(
+        [
+            [1, 0, 5],
+            [0, 1, 5],
+            [1, 1, 5],
+            [0, 0, 5],
+            [0.5, 0.5, 5],
+            [2 / 3, 2 / 3, 5],
+            [np.nan, 1, 5],
+        ]
+    )
     found, (expected, abstained) = run(file, rows), policy.act_or_abstain(rows)
     assert abstained.tolist() == [False, False, *[True] * 5]
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_another_graph_is_not_written(policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_graph_is_not_written(
+    policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file, right = tmp_path / "policy.onnx", onnx_file.graph
     file.write_bytes(b"before")
 
@@ -70,7 +93,9 @@ def test_another_graph_is_not_written(policy: Policy, tmp_path: Path, monkeypatc
             for constant in model.graph.initializer:
                 if constant.name == name:
                     value = onnx.numpy_helper.to_array(constant)
-                    constant.CopyFrom(onnx.numpy_helper.from_array(change(value).astype(np.float32), name))
+                    constant.CopyFrom(
+                        onnx.numpy_helper.from_array(change(value).astype(np.float32), name)
+                    )
             return model
 
         return graph
@@ -78,7 +103,10 @@ def test_another_graph_is_not_written(policy: Policy, tmp_path: Path, monkeypatc
     wrong: dict[str, Any] = {"weight_1": lambda value: value[::-1], "mean": lambda value: value + 1}
     for name, change in (wrong | {"lowest": lambda value: value - 100}).items():
         monkeypatch.setattr(onnx_file, "graph", changed(name, change))
-        with pytest.raises(PipelineError, match=r"policy\.onnx: not written: its actions differ from the policy's by"):
+        with pytest.raises(
+            PipelineError,
+            match=r"policy\.onnx: not written: its actions differ from the policy's by",
+        ):
             export(policy, OF_TRAINING, file)
     assert file.read_bytes() == b"before"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["policy", "policy.onnx"]
@@ -87,7 +115,9 @@ def test_another_graph_is_not_written(policy: Policy, tmp_path: Path, monkeypatc
 def test_without_a_public_range_every_finite_number_is_answered(tmp_path: Path) -> None:
     policy, file = loaded(tmp_path / "policy"), tmp_path / "policy.onnx"
     drawn = loaded(tmp_path / "drawn", discrete=True, drawn=True)
-    with pytest.raises(PipelineError, match=r"^export: found a policy that draws its actions[^\n]*$"):
+    with pytest.raises(
+        PipelineError, match=r"^export: found a policy that draws its actions[^\n]*$"
+    ):
         export(drawn, OF_TRAINING, file)
     assert not file.exists()
     export(policy, OF_TRAINING, file)

@@ -19,13 +19,19 @@ INFO: Any = SimpleNamespace(horizon=5, behaviour_probabilities=None)
 
 def settings(origins: dict[str, str] | None = None, **blocks: dict[str, Any]) -> Params:
     raw = project_settings()
-    raw["evaluation"]["private"] |= {"discount": 0.9, "return_bounds": None, "draw": 0} | blocks.pop("private", {})
+    raw["evaluation"]["private"] |= {
+        "discount": 0.9,
+        "return_bounds": None,
+        "draw": 0,
+    } | blocks.pop("private", {})
     for name, changes in blocks.items():
         raw[name] |= changes
     return from_plain(raw, origins)
 
 
-def answered(name: EstimatorName, origins: dict[str, str] | None = None, **blocks: dict[str, Any]) -> str:
+def answered(
+    name: EstimatorName, origins: dict[str, str] | None = None, **blocks: dict[str, Any]
+) -> str:
     asked = estimator(name, INFO, cloned=False)
     question, subject = (
         PlannedEstimator(asked, asked.plan(PROBLEM, 0.1)),
@@ -41,11 +47,18 @@ def test_another_policy_is_other_work_and_what_stands_in_for_a_fitted_value_is_n
     assert near("lstd", 0.3, [8]) != near("lstd", 0.3, [32])
     assert near("lstd", None, [8]) == near("lstd", None, [32]) == near("lstd", 0.3, [32])
     assert near("model_check", 0.3, [8]) == near("model_check", 0.3, [32])
-    others: list[dict[str, Any]] = [{}, {"return_bounds": [-1.0, 2.0]}, {"discount": 0.8}, {"draw": 1}]
+    others: list[dict[str, Any]] = [
+        {},
+        {"return_bounds": [-1.0, 2.0]},
+        {"discount": 0.8},
+        {"draw": 1},
+    ]
     assert len({answered("behaviour", private=other) for other in others}) == 4
     short, long = {"policy": {"horizon": 20}}, {"policy": {"horizon": 30}}
     assert answered("lstd", **short) != answered("lstd", **long)
-    assert answered("lstd", {"policy.horizon": TO_FIT}, **short) == answered("lstd", {"policy.horizon": TO_FIT}, **long)
+    assert answered("lstd", {"policy.horizon": TO_FIT}, **short) == answered(
+        "lstd", {"policy.horizon": TO_FIT}, **long
+    )
 
 
 def test_an_answer_with_a_fitted_behaviour_stands_where_it_was_paid_for() -> None:

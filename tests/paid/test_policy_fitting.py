@@ -22,12 +22,16 @@ POLICY_KEYS = {key for key in FITTED if key.startswith("policy.")}
 SHAPE = Architecture(3, 1, 1, (2,), -10.0, 0.5)
 BOX, ONE = torch.full((3,), 9.0), torch.ones(1)
 AS_IS = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))
-MODEL = GaussianEnsemble(SHAPE, SHAPE.initial_weights(0), AS_IS, Bounds(-BOX, BOX, -ONE, ONE, -12.0, 0.0))
+MODEL = GaussianEnsemble(
+    SHAPE, SHAPE.initial_weights(0), AS_IS, Bounds(-BOX, BOX, -ONE, ONE, -12.0, 0.0)
+)
 
 
 @pytest.fixture
 def public(tmp_path: Path) -> PublicLog:
-    content = table([episode(n, seed=n) for n in (3, 5, 10)], units=["a", "a", "b"], names=["a0", "a1", "b0"])
+    content = table(
+        [episode(n, seed=n) for n in (3, 5, 10)], units=["a", "a", "b"], names=["a0", "a1", "b0"]
+    )
     write_partition(tmp_path / "public", content)
     return PublicLog(UnitStore.open(tmp_path / "public"))
 
@@ -37,9 +41,13 @@ def auto() -> Params:
     return from_plain(project_settings(), dict.fromkeys(POLICY_KEYS, TO_FIT))
 
 
-def test_recordings_go_on_as_long_as_public_ones_and_ends_of_the_model_are_not_counted_twice(public: PublicLog) -> None:
+def test_recordings_go_on_as_long_as_public_ones_and_ends_of_the_model_are_not_counted_twice(
+    public: PublicLog,
+) -> None:
     shares = public.going_on(by_model=False)
-    assert shares.tolist() == pytest.approx([1, 1, 1, 2 / 3, 2 / 3, 1 / 3, 1 / 3, 1 / 3, 1 / 3, 1 / 3])
+    assert shares.tolist() == pytest.approx(
+        [1, 1, 1, 2 / 3, 2 / 3, 1 / 3, 1 / 3, 1 / 3, 1 / 3, 1 / 3]
+    )
     assert float(shares.sum()) == pytest.approx(public.mean_length)
     assert public.recorded is not None
     public.__dict__["recorded"] = replace(public.recorded, terminated=public.recorded.length == 5)
@@ -50,10 +58,14 @@ def test_recordings_go_on_as_long_as_public_ones_and_ends_of_the_model_are_not_c
 def test_people_who_consented_do_not_stand_for_those_whom_linear_heads_asked(
     public: PublicLog, auto: Params, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("primorl.paid.policy_fitting.open_public", lambda _: UnitStore.open(tmp_path / "public"))
+    monkeypatch.setattr(
+        "primorl.paid.policy_fitting.open_public", lambda _: UnitStore.open(tmp_path / "public")
+    )
     for degree, first_states, expected in ((2, True, None), (2, False, 2), (None, True, 2)):
         monkeypatch.setattr(StartModel, "released_in", lambda folder, there=first_states: there)
-        monkeypatch.setattr(ModelConfig, "read", lambda folder, degree=degree: SimpleNamespace(degree=degree))
+        monkeypatch.setattr(
+            ModelConfig, "read", lambda folder, degree=degree: SimpleNamespace(degree=degree)
+        )
         found = PublicLog.open(auto).store
         assert (None if found is None else found.units) == expected
 

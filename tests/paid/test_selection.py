@@ -20,16 +20,28 @@ from primorl.privacy.mechanism.selection import Selection
 from tests.data.builders import episode
 from tests.evaluate.conftest import random_policy
 from tests.pipeline.tiny_policy import RememberingRun, write_model
-from tests.pipeline.training_project import charged, edited, killed, states, unopened, with_changes, write_partitions
+from tests.pipeline.training_project import (
+    charged,
+    edited,
+    killed,
+    states,
+    unopened,
+    with_changes,
+    write_partitions,
+)
 from tests.statements import PRIVATE
 
-STATEMENT = {key: value for key, value in PRIVATE.items() if key not in ("charge", "spent_on_dataset")}
+STATEMENT = {
+    key: value for key, value in PRIVATE.items() if key not in ("charge", "spent_on_dataset")
+}
 FOLDERS = [Path("out/a"), Path("out/b"), Path("out/c")]
 
 
 @pytest.fixture
 def project(small: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
-    write_partitions([episode(1 + 7 * i % 30, i) for i in range(9)], [episode(20, 100 + i) for i in range(4)])
+    write_partitions(
+        [episode(1 + 7 * i % 30, i) for i in range(9)], [episode(20, 100 + i) for i in range(4)]
+    )
     write_model(STATEMENT)
     for seed, folder in enumerate(FOLDERS):
         place(folder, [random_policy(1, 3, 2.0, seed=10 * seed + number) for number in range(2)])
@@ -46,7 +58,9 @@ def place(folder: Path, epochs: list[Any], **stated: Any) -> None:
 
 def chosen(params: Params, folders: list[Path] = FOLDERS) -> selection.SelectionRecord:
     candidates = selection.of_folders(folders)
-    return selection.select(params, candidates, run=RememberingRun(), epsilon=0.2, estimator="corrected")
+    return selection.select(
+        params, candidates, run=RememberingRun(), epsilon=0.2, estimator="corrected"
+    )
 
 
 def test_one_charge_pays_and_only_the_winner_is_written(project: Params) -> None:
@@ -60,7 +74,15 @@ def test_one_charge_pays_and_only_the_winner_is_written(project: Params) -> None
     assert found.privacy.charge == charge.id
     assert found.privacy.sound
     content = json.loads(SELECTION.read_text(encoding="utf-8"))
-    assert content.keys() == {"format", "chosen", "candidates", "estimator", "settings", "bias", "privacy"}
+    assert content.keys() == {
+        "format",
+        "chosen",
+        "candidates",
+        "estimator",
+        "settings",
+        "bias",
+        "privacy",
+    }
     assert all(candidate.keys() == {"name", "sha256"} for candidate in content["candidates"])
 
 
@@ -78,12 +100,18 @@ def test_what_was_killed_resumes_and_a_lost_choice_is_spent(project: Params) -> 
 def test_policies_without_a_guarantee_make_a_choice_without_one(project: Params) -> None:
     write_json(FOLDERS[0] / "privacy.json", STATEMENT | {"void": ["noise is seeded"]})
     found = selection.select(
-        project, selection.of_folders(FOLDERS), epsilon=1.0, estimator="corrected", run=RememberingRun()
+        project,
+        selection.of_folders(FOLDERS),
+        epsilon=1.0,
+        estimator="corrected",
+        run=RememberingRun(),
     )
     assert not found.privacy.sound
 
 
-def test_what_cannot_be_compared_or_paid_reads_nothing(project: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_compared_or_paid_reads_nothing(
+    project: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
     unopened(monkeypatch)
     other = Path("out/other")
     place(other, [random_policy(1, 5, 2.0)])

@@ -28,7 +28,9 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
 
 @pytest.fixture
 def data(small: Params) -> Params:
-    write_partitions([episode(1 + 7 * i % 30, i) for i in range(9)], [episode(20, 100 + i) for i in range(4)])
+    write_partitions(
+        [episode(1 + 7 * i % 30, i) for i in range(9)], [episode(20, 100 + i) for i in range(4)]
+    )
     return with_changes(small)
 
 

@@ -22,7 +22,13 @@ from tests.pipeline.tiny_policy import RememberingRun, write_partition
 from tests.pipeline.training_project import edited
 
 SURE = 1 - 1e-4  # hardly any false alarms
-PRIVACY = {"target_epsilon": None, "noise_multiplier": 6.0, "sampling_probability": 0.5, "rounds": 30, "delta": 1e-5}
+PRIVACY = {
+    "target_epsilon": None,
+    "noise_multiplier": 6.0,
+    "sampling_probability": 0.5,
+    "rounds": 30,
+    "delta": 1e-5,
+}
 
 
 def silent(plan: Plan, total: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -41,11 +47,15 @@ def project(small: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
     return edited(small, privacy=PRIVACY, dynamics={"hidden": [16]})
 
 
-def test_the_true_plan_passes_and_one_without_noise_does_not(project: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_true_plan_passes_and_one_without_noise_does_not(
+    project: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before, run = set(snapshot(Path())), RememberingRun()
     audit.body(project, run)
     report = json.loads(AUDIT_REPORT.read_text(encoding="utf-8"), parse_constant=pytest.fail)
-    made = {name for name in set(snapshot(Path())) - before if not name.startswith(".primorl/fits/")}
+    made = {
+        name for name in set(snapshot(Path())) - before if not name.startswith(".primorl/fits/")
+    }
     assert made == {"reports/audit.json", "reports/audit.png"}
     for name in ("mechanism", "one_run"):
         assert report[name]["refutes_the_claim"] is False
@@ -59,7 +69,9 @@ def test_the_true_plan_passes_and_one_without_noise_does_not(project: Params, mo
 
     monkeypatch.setattr(Plan, "release", silent)
     alarmed = RememberingRun()
-    with pytest.raises(PipelineError, match=r"^audit \(mechanism\): ε is at least .* is claimed[^\n]*$"):
+    with pytest.raises(
+        PipelineError, match=r"^audit \(mechanism\): ε is at least .* is claimed[^\n]*$"
+    ):
         audit.body(project, alarmed)
     found: dict[str, Any] = json.loads(AUDIT_REPORT.read_text(encoding="utf-8"))
     assert found["mechanism"]["refutes_the_claim"] is True

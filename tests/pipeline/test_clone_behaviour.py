@@ -35,7 +35,9 @@ EPSILON, DELTA = 2.0, 1e-3
 def asked(data: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
     monkeypatch.setattr(clone, "ROUNDS", 4)
     monkeypatch.setattr(clone, "SAMPLING_PROBABILITY", 0.5)
-    monkeypatch.setattr(clone, "noise_for", lambda epsilon, delta: 1.0)  # the cost of the model's is known
+    monkeypatch.setattr(
+        clone, "noise_for", lambda epsilon, delta: 1.0
+    )  # the cost of the model's is known
     monkeypatch.setattr(rehearsal, "_POOLED", replace(rehearsal._POOLED, max_epochs=3))
     return with_changes(data, behaviour={"target_epsilon": EPSILON})
 
@@ -50,13 +52,17 @@ def cloned(params: Params) -> RememberingRun:
 def test_it_is_idle_unless_an_epsilon_is_given(data: Params) -> None:
     shutil.rmtree(DATA)
     for epsilon, variant in ((None, "private"), (EPSILON, "mopo")):
-        cloned(with_changes(data, behaviour={"target_epsilon": epsilon}, dynamics={"variant": variant}))
+        cloned(
+            with_changes(data, behaviour={"target_epsilon": epsilon}, dynamics={"variant": variant})
+        )
         assert sorted(file.name for file in FOLDER.iterdir()) == ["behaviour.json"]
         assert not BehaviourConfig.read(FOLDER).made
     assert not Path(".primorl/ledger.db").exists()
 
 
-def test_a_clone_is_charged_before_it_is_trained(asked: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clone_is_charged_before_it_is_trained(
+    asked: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[list[str]] = []
     watch_private(monkeypatch, lambda: seen.append(states(asked)))
     release, released = Plan.release, []
@@ -82,7 +88,9 @@ def test_a_clone_is_charged_before_it_is_trained(asked: Params, monkeypatch: pyt
     assert (config.made, config.rounds, config.engine_version) == (True, 4, ENGINE_VERSION)
     assert config.public_loss is not None
     monkeypatch.setattr(clone, "ROUNDS", 5)
-    with pytest.raises(PipelineError, match="or set by this version, were others when this result was paid for"):
+    with pytest.raises(
+        PipelineError, match="or set by this version, were others when this result was paid for"
+    ):
         cloned(asked)
     assert len(charged(asked)) == 1
     policy, rows = DeterministicPolicy.load(FOLDER), torch.randn(1, 7, 3)
@@ -91,9 +99,13 @@ def test_a_clone_is_charged_before_it_is_trained(asked: Params, monkeypatch: pyt
     assert float(mean.abs().max()) > 0
 
 
-def test_what_cannot_be_cloned_is_refused_before_the_charge(asked: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_cloned_is_refused_before_the_charge(
+    asked: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tight = with_changes(asked, privacy={"budget": {"epsilon": 1.0, "delta": DELTA}})
-    with pytest.raises(PipelineError, match=r"with clone_behaviour it would be .*behaviour\.target_epsilon"):
+    with pytest.raises(
+        PipelineError, match=r"with clone_behaviour it would be .*behaviour\.target_epsilon"
+    ):
         cloned(tight)
     monkeypatch.setattr(clone, "noise_for", lambda epsilon, delta: 2000.0)
     with pytest.raises(PipelineError, match=r"behaviour\.hidden: found \[2048, 2048\], .* weights"):
@@ -103,8 +115,12 @@ def test_what_cannot_be_cloned_is_refused_before_the_charge(asked: Params, monke
     spaces = replace(INFO.spaces, discrete_actions=True, action_low=(0.0,), action_high=(1.0,))
     manifest: Any = SimpleNamespace(info=replace(INFO, spaces=spaces))
     clone.check_actions(asked, manifest)
-    with pytest.raises(PipelineError, match=r"log_variance_bounds: found \[-5.0, -4.0\], .* discrete"):
-        clone.check_actions(with_changes(asked, behaviour={"log_variance_bounds": [-5.0, -4.0]}), manifest)
+    with pytest.raises(
+        PipelineError, match=r"log_variance_bounds: found \[-5.0, -4.0\], .* discrete"
+    ):
+        clone.check_actions(
+            with_changes(asked, behaviour={"log_variance_bounds": [-5.0, -4.0]}), manifest
+        )
 
 
 def test_a_clone_costs_what_was_asked_for() -> None:

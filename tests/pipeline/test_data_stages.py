@@ -20,17 +20,25 @@ from tests.data.sources.tabular_builders import entry, row, write
 from tests.pipeline.fakes import FakeRun
 
 
-def test_collect_leaves_one_dataset_and_tells_nothing_of_it(small: Params, capsys: pytest.CaptureFixture[str]) -> None:
+def test_collect_leaves_one_dataset_and_tells_nothing_of_it(
+    small: Params, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = FakeRun()
     collect.body(small, run)
     assert minari.MinariDataset("data/raw/pendulum-replay-v0/data").total_episodes == 6
-    assert run.logged == {"dataset": "pendulum-replay", "source": "replay", "environment": "Pendulum-v1"}
+    assert run.logged == {
+        "dataset": "pendulum-replay",
+        "source": "replay",
+        "environment": "Pendulum-v1",
+    }
     printed = capsys.readouterr()
     assert printed.out == ""
     assert "6 of 6 episodes" in printed.err
 
 
-def test_only_counts_and_the_keyed_fingerprint_are_logged(small: Params, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_counts_and_the_keyed_fingerprint_are_logged(
+    small: Params, capsys: pytest.CaptureFixture[str]
+) -> None:
     write_raw(Path("data/raw"), episodes(6))
     ingested, partitioned = FakeRun(), FakeRun()
     ingest.body(small, ingested)
@@ -56,8 +64,16 @@ def test_people_become_public_by_a_word(small: Params) -> None:
     ingest.body(small, FakeRun())
     for salt in ("primorl", "other"):
         partition.body(replace(small, partition=replace(small.partition, salt=salt)), FakeRun())
-    write([row(user, 0, time, x=float(user), left=time == 2) for user in range(20) for time in range(3)])
-    people = replace(small, dataset="log", chosen=entry(), policy=replace(small.policy, starts="public"))
+    write(
+        [
+            row(user, 0, time, x=float(user), left=time == 2)
+            for user in range(20)
+            for time in range(3)
+        ]
+    )
+    people = replace(
+        small, dataset="log", chosen=entry(), policy=replace(small.policy, starts="public")
+    )
     shutil.rmtree("data/raw")
     collect.body(people, FakeRun())
     ingest.body(people, FakeRun())
@@ -79,7 +95,9 @@ def test_people_become_public_by_a_word(small: Params) -> None:
     split(0.6)
 
 
-def test_a_full_disk_leaves_the_last_good_data(small: Params, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_leaves_the_last_good_data(
+    small: Params, capsys: pytest.CaptureFixture[str]
+) -> None:
     raw = Path("data/raw")
     write_raw(raw, episodes(6))
     ingest.body(small, FakeRun())

@@ -37,7 +37,15 @@ from tests.pipeline.training_project import edited
 from tests.projects import project_settings
 
 STAGES = (
-    *("collect", "ingest", "partition", "train_model", "clone_behaviour", "optimize_policy", "optimize_mopo"),
+    *(
+        "collect",
+        "ingest",
+        "partition",
+        "train_model",
+        "clone_behaviour",
+        "optimize_policy",
+        "optimize_mopo",
+    ),
     "evaluate_private",
 )
 DATA = replace(INFO, dataset="pendulum-replay")
@@ -50,7 +58,9 @@ ROWS = table(episodes(3), names=["p0", "p1", "p2"])
 
 @pytest.fixture
 def project(folder_with_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(environment_returns, "_MOST_DRAWN", 3)  # every state would take half of the time of these tests
+    monkeypatch.setattr(
+        environment_returns, "_MOST_DRAWN", 3
+    )  # every state would take half of the time of these tests
     for seconds, stage in enumerate(STAGES):
         write_json(Path(f"metrics/seconds/{stage}.json"), {"seconds": float(seconds)})
     place(POLICY, STATEMENT)
@@ -61,9 +71,15 @@ def project(folder_with_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder_with_store
 
 
-def place(folder: Path, statement: Any, epochs: list[DeterministicPolicy] = EPOCHS, **about: Any) -> None:
+def place(
+    folder: Path, statement: Any, epochs: list[DeterministicPolicy] = EPOCHS, **about: Any
+) -> None:
     folder.mkdir(parents=True)
-    about |= {"uncertainty": "max_pairwise_difference", "penalty": 0.5, "environment": "Pendulum-v1"}
+    about |= {
+        "uncertainty": "max_pairwise_difference",
+        "penalty": 0.5,
+        "environment": "Pendulum-v1",
+    }
     save(folder, epochs, variant="mopo" if folder.name == "mopo" else "private", **about)
     write_json(folder / "privacy.json", statement)
 
@@ -106,7 +122,9 @@ def test_a_policy_whose_statement_is_not_that_of_what_was_trained_is_refused() -
     refused(r"policy/privacy\.json: epsilon: found 0\.1, less than the accoun")
     refused("found a policy of variant 'private'", chosen("no_privacy"))
 
-    model, clone, other = (replace(OF_TRAINING, charge=charge) for charge in ("model", "clone", "other"))
+    model, clone, other = (
+        replace(OF_TRAINING, charge=charge) for charge in ("model", "clone", "other")
+    )
     both = composed_statement({"models/dynamics": model, "models/behaviour": clone})
     forged = replace(both, profile=(ProfilePoint(epsilon=0.0, delta=1e-6), *both.profile[1:]))
     twice = replace(both, mechanisms=both.mechanisms[:1] * 2)
@@ -114,13 +132,23 @@ def test_a_policy_whose_statement_is_not_that_of_what_was_trained_is_refused() -
     cases = [
         (both, {"dynamics": model, "behaviour": other}, elsewhere),
         (both, {"dynamics": other, "behaviour": clone}, elsewhere),
-        (both, {"dynamics": replace(model, void=("noise is seeded",)), "behaviour": clone}, "void: not that of"),
-        (both, {"dynamics": model}, "mechanisms: found models/dynamics and models/behaviour; there are statements of"),
+        (
+            both,
+            {"dynamics": replace(model, void=("noise is seeded",)), "behaviour": clone},
+            "void: not that of",
+        ),
+        (
+            both,
+            {"dynamics": model},
+            "mechanisms: found models/dynamics and models/behaviour; there are statements of",
+        ),
         (forged, {"dynamics": model, "behaviour": clone}, "profile: not what the accountant makes"),
         (twice, {"dynamics": model, "behaviour": clone}, "mechanisms: found models"),
     ]
     for stated, beside, says in cases:
-        state(policy=stated.to_json(), **{folder: each.to_json() for folder, each in beside.items()})
+        state(
+            policy=stated.to_json(), **{folder: each.to_json() for folder, each in beside.items()}
+        )
         refused(says)
     shutil.rmtree(POLICY)
     place(POLICY, model.to_json(), clone_error=0.5)
@@ -129,14 +157,18 @@ def test_a_policy_whose_statement_is_not_that_of_what_was_trained_is_refused() -
     run(chosen())
 
 
-def test_the_summary_and_mlflow_say_what_the_policy_earns(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_summary_and_mlflow_say_what_the_policy_earns(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     drawn: list[tuple[Any, ...]] = []
     monkeypatch.setattr(evaluate, "log_episode", lambda *given: drawn.append(given))
     selected = chosen(score={"low": -1500.0, "high": 0.0, "scale": 1000.0})
     with stage_run("evaluate", selected) as log:
         evaluate.body(selected, log)
         (listed,) = results(selected, most_epsilon=None, sweeps=False)
-        assert None not in (listed.value, listed.epsilon), "no half of a result is listed while the stage runs"
+        assert None not in (listed.value, listed.epsilon), (
+            "no half of a result is listed while the stage runs"
+        )
         ((filmed, environment, policy, seed, limit),) = drawn
         assert filmed is log.pipeline, "a film of the final policy is the pipeline's"
     assert (environment, seed, limit) == ("Pendulum-v1", 9, Manifest.load(MANIFEST).info.horizon)
@@ -149,7 +181,12 @@ def test_the_summary_and_mlflow_say_what_the_policy_earns(project: Path, monkeyp
     seconds = summary.pop("seconds")
     assert seconds.pop("evaluate") > 0
     assert seconds == {stage: float(place) for place, stage in enumerate(STAGES)}
-    run_of = {"dataset": "pendulum-replay", "env_id": "Pendulum-v1", "variant": "private", "seed": 0}
+    run_of = {
+        "dataset": "pendulum-replay",
+        "env_id": "Pendulum-v1",
+        "variant": "private",
+        "seed": 0,
+    }
     stated = {key: STATEMENT[key] for key in ("private", "epsilon", "delta", "unit")}
     earned = episode_returns("Pendulum-v1", EPOCHS[-1], 5, seed=9)[0].mean()
     assert summary == run_of | stated | {
@@ -169,10 +206,14 @@ def test_the_summary_and_mlflow_say_what_the_policy_earns(project: Path, monkeyp
     assert stage.data.tags["mlflow.parentRunId"] == pipeline.info.run_id
     for name in ("return_mean", "normalized_score", "epsilon"):
         assert pipeline.data.metrics[name] == summary[name]
-    assert pipeline.data.metrics["epsilon_spent_on_dataset"] == summary["spent_on_dataset"]["epsilon"]
+    assert (
+        pipeline.data.metrics["epsilon_spent_on_dataset"] == summary["spent_on_dataset"]["epsilon"]
+    )
     assert set(stage.data.metrics) == {"curve.return_mean"}
     for logged in (stage, pipeline):
-        assert logged.data.params == {key: str(value) for key, value in (run_of | stated | {"units": 9}).items()}
+        assert logged.data.params == {
+            key: str(value) for key, value in (run_of | stated | {"units": 9}).items()
+        }
         assert logged.data.tags["dataset_fingerprint"] == STATEMENT["dataset_fingerprint"]
         files = {file.path for file in store.list_artifacts(logged.info.run_id)}
         assert files >= {"privacy.json", "summary.json", "curves.csv", "return.png"}
@@ -187,11 +228,17 @@ def logged_runs(project: Path) -> tuple[MlflowClient, list[Any]]:
     experiment = store.get_experiment_by_name("pendulum-replay")
     assert experiment is not None
     filters = ("metrics.epsilon <= 2", "tags.stage = 'evaluate'")
-    return store, [found for each in filters for found in store.search_runs([experiment.experiment_id], each)]
+    return store, [
+        found for each in filters for found in store.search_runs([experiment.experiment_id], each)
+    ]
 
 
-def test_a_baseline_is_not_private_and_a_trial_is_not_filmed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluate, "log_episode", lambda run, *_: pytest.fail("a film of a trial") if trial else None)
+def test_a_baseline_is_not_private_and_a_trial_is_not_filmed(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        evaluate, "log_episode", lambda run, *_: pytest.fail("a film of a trial") if trial else None
+    )
     baseline, trial = [random_policy(1, 3, 2.0, seed=77)], True
     with monkeypatch.context() as patched:
         patched.setenv(RUN_TAGS, json.dumps({"sweep": "tiny"}))
@@ -214,7 +261,13 @@ def place_seeds(seeds: dict[int, list[DeterministicPolicy]]) -> None:
     for number, (seed, epochs) in enumerate(seeds.items()):
         folder = POLICY if number == 0 else POLICY / f"seeds/{seed}"
         folder.mkdir(parents=True, exist_ok=True)
-        save(folder, epochs, variant="private", environment="Pendulum-v1", seeds=list(seeds) if number == 0 else None)
+        save(
+            folder,
+            epochs,
+            variant="private",
+            environment="Pendulum-v1",
+            seeds=list(seeds) if number == 0 else None,
+        )
 
 
 def test_several_seeds_are_one_result_with_the_spread_over_them(project: Path) -> None:
@@ -223,21 +276,34 @@ def test_several_seeds_are_one_result_with_the_spread_over_them(project: Path) -
     summary = json.loads(SUMMARY.read_text(encoding="utf-8"), parse_constant=pytest.fail)
 
     def earned(epoch: int, count: int) -> list[float]:
-        return [float(episode_returns("Pendulum-v1", each[epoch], count, seed=9).mean()) for each in SEEDS.values()]
+        return [
+            float(episode_returns("Pendulum-v1", each[epoch], count, seed=9).mean())
+            for each in SEEDS.values()
+        ]
 
     means = earned(-1, 5)
     middle, half = sum(means) / 2, 12.706 * abs(means[0] - means[1]) / 2
     assert summary["return_mean"] == pytest.approx(middle, rel=1e-3)
     assert summary["return_ci95"] == pytest.approx([middle - half, middle + half], rel=1e-3)
-    for epoch, row in enumerate(csv.DictReader(Path("plots/curves.csv").read_text(encoding="utf-8").splitlines())):
-        assert float(row["return_mean"]) == pytest.approx(sum(earned(epoch, 5 if epoch == 2 else 2)) / 2, rel=1e-3)
-    for line in ("variant  private, 2 seeds", "over 2 seeds, 5 episodes each", f"seeds    4: {means[0]:.4g} ±"):
+    for epoch, row in enumerate(
+        csv.DictReader(Path("plots/curves.csv").read_text(encoding="utf-8").splitlines())
+    ):
+        assert float(row["return_mean"]) == pytest.approx(
+            sum(earned(epoch, 5 if epoch == 2 else 2)) / 2, rel=1e-3
+        )
+    for line in (
+        "variant  private, 2 seeds",
+        "over 2 seeds, 5 episodes each",
+        f"seeds    4: {means[0]:.4g} ±",
+    ):
         assert line in text(summary)
     store, (pipeline, stage, *_) = logged_runs(project)
     assert pipeline.data.metrics["return_mean"] == summary["return_mean"]
     runs = {each.info.run_name: each for each in store.search_runs([stage.info.experiment_id])}
     folders = (POLICY, POLICY / "seeds/7")
-    for own, seed, mean, folder in zip(summary["by_seed"], summary["seeds"], means, folders, strict=True):
+    for own, seed, mean, folder in zip(
+        summary["by_seed"], summary["seeds"], means, folders, strict=True
+    ):
         assert (own["seed"], own["return_mean"]) == (seed, pytest.approx(mean, rel=1e-3))
         assert own["return_ci95"][0] < own["return_mean"] < own["return_ci95"][1]
         assert own["policy_sha256"] == file_sha256(folder / "policy.safetensors")
@@ -259,7 +325,9 @@ def test_the_summary_repeats_what_the_private_units_answered_about_this_model_an
             Answer(**of_policy, value=-9.9, ci95=(-11.1, -8.7), epsilon=0.2),
             Answer(**of_model, value=0.5, ci95=(0.4, 0.6), epsilon=0.1),
         ),
-        total=SpentOnDataset(epsilon=2.75, epsilon_fixed=2.5, epsilon_rdp=3.0, delta=1e-5, charges=4),
+        total=SpentOnDataset(
+            epsilon=2.75, epsilon_fixed=2.5, epsilon_rdp=3.0, delta=1e-5, charges=4
+        ),
         verdict="believable up to 5 steps",
         model_sha256=file_sha256(MODEL / "model.safetensors"),
         policy_sha256=file_sha256(POLICY / "policy.safetensors"),
@@ -272,15 +340,24 @@ def test_the_summary_repeats_what_the_private_units_answered_about_this_model_an
     summary = read_json(SUMMARY)
     assert [found["of"] for found in summary["private_evaluation"]] == ["policy"]
     assert summary["model_verdict"] == "believable up to 5 steps"
-    assert (summary["spent_on_dataset"]["epsilon"], summary["spent_on_dataset"]["charges"]) == (2.75, 4)
+    assert (summary["spent_on_dataset"]["epsilon"], summary["spent_on_dataset"]["charges"]) == (
+        2.75,
+        4,
+    )
     assert summary["epsilon"] == STATEMENT["epsilon"], "the model's own"
-    for line in ("spent    in all: ε = 2.75, ", "policy   -9.9 ± 1.2 by lstd (ε 0.2)", "model    believable up to 5"):
+    for line in (
+        "spent    in all: ε = 2.75, ",
+        "policy   -9.9 ± 1.2 by lstd (ε 0.2)",
+        "model    believable up to 5",
+    ):
         assert line in text(summary)
 
 
 def without_simulator(selected: Params) -> Params:
     score = {"low": -1500.0, "high": 0.0, "scale": 1000.0}
-    return edited(selected, chosen={"environment": None, "score": score}, policy={"starts": "public"})
+    return edited(
+        selected, chosen={"environment": None, "score": score}, policy={"starts": "public"}
+    )
 
 
 @pytest.mark.usefixtures("project")
@@ -293,7 +370,11 @@ def test_without_a_simulator_the_value_in_the_model_stands_in_and_is_called_so()
         assert summary[key] is None
     low, high = summary["model_value_range"]
     assert low < summary["model_value"] < high
-    assert [summary[f"model_value_{name}"] for name in ("members", "rollouts", "horizon")] == [2, 5, 200]
+    assert [summary[f"model_value_{name}"] for name in ("members", "rollouts", "horizon")] == [
+        2,
+        5,
+        200,
+    ]
     assert "not measured" in summary["model_value_note"]
     assert (summary["private"], summary["epsilon"]) == (True, 1.19)
     rows = list(csv.DictReader(Path("plots/curves.csv").read_text(encoding="utf-8").splitlines()))

@@ -54,13 +54,17 @@ def refused(params: Params, says: str) -> None:
         evaluated(params)
 
 
-def test_every_answer_is_charged_once_and_first(ready: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_answer_is_charged_once_and_first(
+    ready: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[list[str]] = []
     watch_private(monkeypatch, lambda: seen.append(states(ready)))
     first = evaluated(asking(ready, {"behaviour": 3.0}))
     assert seen[0] == ["reserved"]
     release, released = Plan.release, []
-    monkeypatch.setattr(Plan, "release", lambda self, total: (released.append(1), release(self, total))[1])
+    monkeypatch.setattr(
+        Plan, "release", lambda self, total: (released.append(1), release(self, total))[1]
+    )
     found = evaluated(ready)
     assert len(released) == 1, "an estimator that is added is charged alone"
     charges = charged(ready)
@@ -75,15 +79,25 @@ def test_every_answer_is_charged_once_and_first(ready: Params, monkeypatch: pyte
     assert found.total is not None
     assert found.total.charges == 2
     assert found.total.epsilon > max(BOTH.values())
-    assert all(answer.ci95[0] <= answer.value <= answer.ci95[1] for answer in found.estimates if answer.ci95)
+    assert all(
+        answer.ci95[0] <= answer.value <= answer.ci95[1]
+        for answer in found.estimates
+        if answer.ci95
+    )
     assert FIGURE.read_bytes().startswith(b"\x89PNG")
     of_behaviour = [answer for answer in found.estimates if answer.estimator == "behaviour"]
-    assert of_behaviour == [answer for answer in first.estimates if answer.estimator == "behaviour"] != []
+    assert (
+        of_behaviour
+        == [answer for answer in first.estimates if answer.estimator == "behaviour"]
+        != []
+    )
     assert evaluated(ready).estimates == found.estimates
     assert (len(charged(ready)), len(released)) == (2, 1)
 
 
-def test_what_is_refused_or_not_asked_reads_nothing(ready: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_refused_or_not_asked_reads_nothing(
+    ready: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
     unopened(monkeypatch)
     refused(edited(ready, privacy={"budget": {"epsilon": 3.2, "delta": 1e-3}}), "budget")
     assert charged(ready) == []
@@ -103,7 +117,9 @@ def test_a_machine_whose_last_bits_depend_on_a_rows_place_is_not_charged(
 
 
 @pytest.mark.parametrize(("where", "method"), [(UnitStore, "transitions"), (Ledger, "commit")])
-def test_a_stage_killed_beside_its_releases_goes_on(ready: Params, where: type, method: str) -> None:
+def test_a_stage_killed_beside_its_releases_goes_on(
+    ready: Params, where: type, method: str
+) -> None:
     with killed(1, method, where):
         evaluated(ready)
     before = [charge.id for charge in charged(ready)]
@@ -112,7 +128,9 @@ def test_a_stage_killed_beside_its_releases_goes_on(ready: Params, where: type, 
     assert states(ready) == ["committed", "committed"]
 
 
-def test_a_stage_killed_at_its_only_release_has_spent_it_and_asks_before_it_pays_again(ready: Params) -> None:
+def test_a_stage_killed_at_its_only_release_has_spent_it_and_asks_before_it_pays_again(
+    ready: Params,
+) -> None:
     with killed():
         evaluated(ready)
     refused(ready, r"behaviour.*evaluation\.private\.draw")
@@ -127,14 +145,21 @@ def test_an_answer_is_never_read_on_the_scale_of_other_bounds(ready: Params) -> 
         evaluated(asking(ready, {"behaviour": 3.0}))
     evaluated(ready)
     config = Path("models/dynamics/config.json")
-    config.write_text(config.read_text(encoding="utf-8").replace("-17.0", "-19.0"), encoding="utf-8")
+    config.write_text(
+        config.read_text(encoding="utf-8").replace("-17.0", "-19.0"), encoding="utf-8"
+    )
     refused(ready, r"model_check.*other bounds.*evaluation\.private\.draw")
     assert len(charged(ready)) == 2
 
 
-def test_answers_about_a_clone_without_a_guarantee_say_so(ready: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_about_a_clone_without_a_guarantee_say_so(
+    ready: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Behaviour, "about", ("clone",))
-    write_json(Path("models/behaviour/privacy.json"), NOT_PRIVATE | {"charge": None, "spent_on_dataset": None})
+    write_json(
+        Path("models/behaviour/privacy.json"),
+        NOT_PRIVATE | {"charge": None, "spent_on_dataset": None},
+    )
     statements = evaluated(ready).statements
     assert statements["behaviour"].void[-1].startswith("the clone")
     assert not any("clone" in reason for reason in statements["model_check"].void)

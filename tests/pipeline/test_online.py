@@ -38,7 +38,13 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
     content["chosen"]["environment"] = "CartPole-v1"
     content["privacy"]["delta"] = content["privacy"]["budget"]["delta"] = DELTA
     content["evaluation"] |= {"episodes": 2, "epoch_episodes": 2}
-    content["online"] |= {"users": 12, "cohort": 3, "start": "scratch", "steps": 20, "algorithm": "dp-pg"}
+    content["online"] |= {
+        "users": 12,
+        "cohort": 3,
+        "start": "scratch",
+        "steps": 20,
+        "algorithm": "dp-pg",
+    }
     return write_settings(content)
 
 
@@ -80,7 +86,12 @@ def test_it_pays_once_meets_everybody_once_and_is_restored(asked: Params, met: l
     assert is_about(own)
     assert own.event["count"] == 1
     assert own.online is not None
-    assert (own.online.cohort, own.online.cohorts, own.online.appearances, own.online.releases) == (3, 4, 1, 1)
+    assert (own.online.cohort, own.online.cohorts, own.online.appearances, own.online.releases) == (
+        3,
+        4,
+        1,
+        1,
+    )
     assert primorl.load_policy(FOLDER).act([0.0, 0.0, 0.1, 0.0]) in (0, 1)
     assert "joint differential privacy" in (FOLDER / "card.md").read_text(encoding="utf-8")
     assert Path("plots/online.csv").read_text().count("\n") == 1 + 1 + 4
@@ -136,9 +147,15 @@ def test_a_policy_that_was_trained_offline_goes_on_and_both_are_stated(asked: Pa
     learned(asked, start="policy")
     own = Statement.read(FOLDER)
     assert [each.what for each in own.mechanisms] == ["models/policy", "models/online"]
-    assert own.epsilon == compose([event_from_json(each.event) for each in own.mechanisms], DELTA).epsilon_pld
+    assert (
+        own.epsilon
+        == compose([event_from_json(each.event) for each in own.mechanisms], DELTA).epsilon_pld
+    )
     assert "somebody who is both" in (FOLDER / "card.md").read_text(encoding="utf-8")
-    first, offline = DeterministicPolicy.load_epochs(FOLDER), DeterministicPolicy.load(Path("models/policy"))
+    first, offline = (
+        DeterministicPolicy.load_epochs(FOLDER),
+        DeterministicPolicy.load(Path("models/policy")),
+    )
     assert torch.equal(first.layers[0][0], offline.layers[0][0])
 
 
@@ -147,19 +164,27 @@ def test_a_run_goes_on_only_from_the_policy_that_it_began_with(asked: Params) ->
     with killed(2):
         learned(asked, start="policy")
     write_offline(DELTA)
-    with pytest.raises(PipelineError, match=r"began with another offline policy .* set online\.draw"):
+    with pytest.raises(
+        PipelineError, match=r"began with another offline policy .* set online\.draw"
+    ):
         learned(asked, start="policy")
     assert not FOLDER.exists()
 
 
-def test_what_cannot_be_is_refused_before_anybody_is_charged_or_met(asked: Params, met: list[int]) -> None:
+def test_what_cannot_be_is_refused_before_anybody_is_charged_or_met(
+    asked: Params, met: list[int]
+) -> None:
     write_offline(DELTA / 10)
     nowhere = edited(asked, chosen={"environment": None}, policy={"starts": "public"})
     tight = edited(asked, privacy={"budget": {"epsilon": 0.5, "delta": DELTA}})
     for params, start, says in (
         (tight, "scratch", r"privacy\.budget is .*; ask for a smaller ε .*online\.target_epsilon"),
         (nowhere, "scratch", "environment: found null, and users of the stage online act in one"),
-        (asked, "policy", r"privacy\.delta: found 0\.001, and models/policy/privacy\.json is at 0\.0001"),
+        (
+            asked,
+            "policy",
+            r"privacy\.delta: found 0\.001, and models/policy/privacy\.json is at 0\.0001",
+        ),
     ):
         with pytest.raises(PipelineError, match=says):
             learned(params, start=start)
@@ -170,10 +195,17 @@ def test_what_cannot_be_is_refused_before_anybody_is_charged_or_met(asked: Param
 def write_offline(delta: float) -> Statement:
     folder = Path("models/policy")
     folder.mkdir(parents=True, exist_ok=True)
-    layers = (torch.randn(1, 8, 4), torch.zeros(1, 1, 8), torch.randn(1, 2, 8), torch.zeros(1, 1, 2))
+    layers = (
+        torch.randn(1, 8, 4),
+        torch.zeros(1, 1, 8),
+        torch.randn(1, 2, 8),
+        torch.zeros(1, 1, 2),
+    )
     scales = (torch.zeros(4), torch.ones(4), torch.zeros(2), torch.ones(2))
     policy = DeterministicPolicy(layers, *scales, discrete_actions=True)
     exported.save(folder, [policy], variant="private", environment="CartPole-v1")
-    statement = replace(of_training(9.0), charge=None, delta=delta)  # of a charge that this ledger does not have
+    statement = replace(
+        of_training(9.0), charge=None, delta=delta
+    )  # of a charge that this ledger does not have
     statement.write(folder)
     return statement

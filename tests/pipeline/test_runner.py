@@ -83,5 +83,9 @@ def test_an_output_that_cannot_be_written_is_refused(
     assert ran() == (1, [])
     said = "error: data: no file can be written there\nmissing: of others than collect\n"
     assert capsys.readouterr().err == said
-    assert {Path("data/raw"), Path("metrics/seconds/collect.json"), Path("metrics/summary.json")} < set(asked)
+    assert {
+        Path("data/raw"),
+        Path("metrics/seconds/collect.json"),
+        Path("metrics/summary.json"),
+    } < set(asked)
     assert any(path.parent.name == "checkpoints" for path in asked)

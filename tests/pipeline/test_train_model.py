@@ -48,22 +48,37 @@ def rounds() -> int:
     return found
 
 
-def test_it_is_charged_first_and_states_what_it_cost(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_charged_first_and_states_what_it_cost(
+    data: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[list[str]] = []
     watch_private(monkeypatch, lambda: seen.append(states(data)))
     run = trained(data)
     assert {tuple(each) for each in seen} == {("reserved",)}
     (charge,) = charged(data)
-    assert (charge.state, charge.stage, charge.dataset, charge.units) == ("committed", "train_model", INFO.dataset, 9)
+    assert (charge.state, charge.stage, charge.dataset, charge.units) == (
+        "committed",
+        "train_model",
+        INFO.dataset,
+        9,
+    )
     said = statement()
     assert (said["private"], said["void"], said["units"]) == (True, [], 9)
     assert (said["rounds"], said["noise_multiplier"], said["sampling_probability"]) == (4, 1.0, 0.5)
-    assert float(run.logged["epsilon"]) == said["epsilon"] == pytest.approx(run.logged["epsilon_so_far"])
+    assert (
+        float(run.logged["epsilon"])
+        == said["epsilon"]
+        == pytest.approx(run.logged["epsilon_so_far"])
+    )
     assert 0 < said["epsilon"] == pytest.approx(charge.epsilon, rel=1e-3)
     assert run.steps["epsilon_so_far"] == [2, 4]
     assert run.logged["charge"] == said["charge"] == charge.id
-    alone = accounting.compose([event_from_json(said["event"])], data.privacy.budget.delta).epsilon_pld
-    assert said["spent_on_dataset"].items() >= {"charges": 1, "epsilon": pytest.approx(alone)}.items()
+    alone = accounting.compose(
+        [event_from_json(said["event"])], data.privacy.budget.delta
+    ).epsilon_pld
+    assert (
+        said["spent_on_dataset"].items() >= {"charges": 1, "epsilon": pytest.approx(alone)}.items()
+    )
     assert model().architecture.hidden == (8,)
     assert model().bounds.observation_high.tolist() == [1.0, 1.0, 8.0]
 
@@ -77,14 +92,25 @@ def test_public_people_alone_make_a_model_that_opens_no_private_row_and_charges_
         trained(alone)
         assert charged(alone) == []
         said = statement()
-        assert (said["private"], said["epsilon"], said["void"], said["event"]["type"]) == (True, 0, [], "NoOpDpEvent")
+        assert (said["private"], said["epsilon"], said["void"], said["event"]["type"]) == (
+            True,
+            0,
+            [],
+            "NoOpDpEvent",
+        )
         assert ("charge" in said, said["rounds"], rounds()) == (False, None, 0)
-        assert {point["true_positive_rate"] / point["false_positive_rate"] for point in said["attacks"]} == {1}
+        assert {
+            point["true_positive_rate"] / point["false_positive_rate"] for point in said["attacks"]
+        } == {1}
         with pytest.raises(pytest.fail.Exception, match="was opened"):
             trained(data)
     shutil.rmtree(PARTITIONS)
-    write_partitions([episode(20, 100 + i) for i in range(4)], [episode(20, 200 + i) for i in range(4)])
-    with pytest.raises(PipelineError, match="the private split holds units that an earlier split made public"):
+    write_partitions(
+        [episode(20, 100 + i) for i in range(4)], [episode(20, 200 + i) for i in range(4)]
+    )
+    with pytest.raises(
+        PipelineError, match="the private split holds units that an earlier split made public"
+    ):
         trained(data)
 
 
@@ -118,7 +144,10 @@ def test_an_edit_of_the_engine_charges_nobody(
     trained(everybody)
     assert len(charged(data)) == 1
     assert snapshot(MODEL) == first
-    assert f"Engine version {ENGINE_VERSION} began it; this is version {ENGINE_VERSION + 1}." in capsys.readouterr().err
+    assert (
+        f"Engine version {ENGINE_VERSION} began it; this is version {ENGINE_VERSION + 1}."
+        in capsys.readouterr().err
+    )
     for _ in range(2):
         trained(with_changes(data, privacy=alike | {"draw": 1}, dynamics={"batch_size": 64}))
         assert len(charged(data)) == 2
@@ -137,7 +166,9 @@ def test_a_killed_run_is_taken_up_and_costs_nothing_more(data: Params) -> None:
 
 
 @pytest.mark.verdict
-def test_a_model_that_came_to_nothing_stays_spent(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_came_to_nothing_stays_spent(
+    data: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def infinite(self: Plan, total: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         return tuple(torch.full_like(part, math.inf).float() for part in total)
 
@@ -160,13 +191,22 @@ def test_a_model_that_came_to_nothing_stays_spent(data: Params, monkeypatch: pyt
     assert statement()["spent_on_dataset"]["charges"] == 3, "a model that learned something is kept"
 
 
-def test_what_was_lost_or_exchanged_charges_nobody(small: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    params, public, secret = with_changes(small), PARTITIONS / "public_units.bin", Path(".primorl/secret")
+def test_what_was_lost_or_exchanged_charges_nobody(
+    small: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params, public, secret = (
+        with_changes(small),
+        PARTITIONS / "public_units.bin",
+        Path(".primorl/secret"),
+    )
     baseline = with_changes(small, dynamics={"variant": "mopo"})
     write_raw(Path("data/raw"), episodes(12))
     for break_it, says in (
         (lambda: secret.write_bytes(b"n" * 32), "secret_check: made under another secret than"),
-        (lambda: public.write_bytes(b"\0" * public.stat().st_size), "public_units.bin: not of the units in data/"),
+        (
+            lambda: public.write_bytes(b"\0" * public.stat().st_size),
+            "public_units.bin: not of the units in data/",
+        ),
         (secret.unlink, "secret: not there, and data/partitions was made under it"),
         (lambda: None, None),
     ):
@@ -183,7 +223,11 @@ def test_what_was_lost_or_exchanged_charges_nobody(small: Params, monkeypatch: p
             patch.setattr(Released, "read", lambda *_, **__: None)
             patch.setattr(GaussianEnsemble, "load", lambda *_, **__: None)
             patch.setattr(pessimism, "PessimisticModel", lambda *_, **__: None)
-            for stage, chosen in ((train_model, params), (train_model, baseline), (optimize_mopo, baseline)):
+            for stage, chosen in (
+                (train_model, params),
+                (train_model, baseline),
+                (optimize_mopo, baseline),
+            ):
                 advice = "`dvc repro --force --single-item ingest partition`"
                 with pytest.raises(PipelineError, match=rf"^[^\n]*{says}[^\n]*{advice}[^\n]*$"):
                     stage.body(chosen, FakeRun())
@@ -193,7 +237,12 @@ def test_what_has_no_guarantee_says_so(data: Params, capfd: pytest.CaptureFixtur
     for variant, reasons in (
         ("no_privacy", {"no noise is added"}),
         ("no_clip", {"no noise is added", "updates are not clipped"}),
-        ("mopo", {"variant mopo: trained on raw private transitions, and its policy's rollouts start from them"}),
+        (
+            "mopo",
+            {
+                "variant mopo: trained on raw private transitions, and its policy's rollouts start from them"
+            },
+        ),
     ):
         run = trained(with_changes(data, dynamics={"variant": variant}))
         said = statement()
@@ -225,7 +274,9 @@ def test_bounds_and_normaliser_come_from_the_public_split(data: Params) -> None:
     assert bounds.reward_low > -16.3
 
 
-def test_bad_input_is_one_clear_error_and_the_last_model_stays(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_input_is_one_clear_error_and_the_last_model_stays(
+    data: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trained(data)
     before, sound = snapshot(MODEL), shutil.copytree(PARTITIONS, "sound")
     (part,) = (PARTITIONS / "private").iterdir()
@@ -247,12 +298,20 @@ def test_bad_input_is_one_clear_error_and_the_last_model_stays(data: Params, mon
     shutil.rmtree(PARTITIONS / "private")
     other = table([episode(9, 50 + i) for i in range(9)], units=names, names=names)
     tiny_policy.write_partition(PARTITIONS / "private", other)
-    with pytest.raises(PipelineError, match="its parts are of different partitions; run `dvc repro --force"):
+    with pytest.raises(
+        PipelineError, match="its parts are of different partitions; run `dvc repro --force"
+    ):
         trained(replace(data, seed=1))  # not the rows of the units that are charged
     unopened(monkeypatch)
     for privacy, says in (
-        ({"target_epsilon": 1e-6, "noise_multiplier": None, "delta": 1e-9}, "target_epsilon = 1e-06: no noise"),
-        ({"budget": {"epsilon": 1.0, "delta": 0.5}}, "privacy.budget.delta: found 0.5, allowed is below 1/9"),
+        (
+            {"target_epsilon": 1e-6, "noise_multiplier": None, "delta": 1e-9},
+            "target_epsilon = 1e-06: no noise",
+        ),
+        (
+            {"budget": {"epsilon": 1.0, "delta": 0.5}},
+            "privacy.budget.delta: found 0.5, allowed is below 1/9",
+        ),
     ):
         with pytest.raises(PipelineError, match=says):
             trained(with_changes(data, privacy=privacy))
@@ -261,9 +320,18 @@ def test_bad_input_is_one_clear_error_and_the_last_model_stays(data: Params, mon
 @pytest.mark.parametrize(
     ("termination", "refused"),
     [
-        ("none", r"replay.yaml: termination: found none, but episodes of .* terminate; allowed is learned"),
-        ("sideways", r"found 'sideways'; allowed for observations of size 3 are none, learned, upright$"),
-        ("hopper", r"found 'hopper', a rule for observations of size 11; allowed for those of size 3"),
+        (
+            "none",
+            r"replay.yaml: termination: found none, but episodes of .* terminate; allowed is learned",
+        ),
+        (
+            "sideways",
+            r"found 'sideways'; allowed for observations of size 3 are none, learned, upright$",
+        ),
+        (
+            "hopper",
+            r"found 'hopper', a rule for observations of size 11; allowed for those of size 3",
+        ),
         ("learned", None),
         ("upright", None),
     ],
@@ -271,9 +339,13 @@ def test_bad_input_is_one_clear_error_and_the_last_model_stays(data: Params, mon
 def test_ends_are_declared_part_of_the_model_and_stated(
     small: Params, monkeypatch: pytest.MonkeyPatch, termination: str, refused: str | None
 ) -> None:
-    monkeypatch.setitem(RULES, "upright", Rule(3, lambda observation, action, following: following[:, 0] < 0))
+    monkeypatch.setitem(
+        RULES, "upright", Rule(3, lambda observation, action, following: following[:, 0] < 0)
+    )
     monkeypatch.setattr(tiny_policy, "INFO", replace(INFO, termination=termination))
-    write_partitions(*([episode(n, n + i, terminated=True) for i in range(k)] for n, k in ((5, 3), (20, 2))))
+    write_partitions(
+        *([episode(n, n + i, terminated=True) for i in range(k)] for n, k in ((5, 3), (20, 2)))
+    )
     if refused is not None:
         with pytest.raises(PipelineError, match=refused):
             trained(with_changes(small))

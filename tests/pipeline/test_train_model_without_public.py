@@ -29,7 +29,16 @@ from primorl.privacy.mechanism.sampling import PoissonSampler
 from tests.data.builders import INFO, episode, table
 from tests.pipeline import tiny_policy
 from tests.pipeline.tiny_policy import RememberingRun
-from tests.pipeline.training_project import OUTPUT, charged, edited, killed, statement, states, trained, with_changes
+from tests.pipeline.training_project import (
+    OUTPUT,
+    charged,
+    edited,
+    killed,
+    statement,
+    states,
+    trained,
+    with_changes,
+)
 from tests.privacy.ledger.ledgers import adaptive
 from tests.units import local_training, training_setup
 
@@ -38,7 +47,9 @@ PRIVATE = {"normaliser": "private", "starts": True, "noise_multiplier": 0.5}
 QUIET = PRIVATE | {"starts": False, "normaliser": "bounds"}
 
 
-def with_statistics(small: Params, statistics: dict[str, Any], privacy: Any = None, **blocks: Any) -> Params:
+def with_statistics(
+    small: Params, statistics: dict[str, Any], privacy: Any = None, **blocks: Any
+) -> Params:
     quick = {"sampling_probability": 1.0, "statistics": statistics} | (privacy or {})
     return with_changes(small, privacy=quick, **blocks)
 
@@ -58,10 +69,14 @@ def data(small: Params) -> Params:
     return small
 
 
-def test_every_query_is_charged_with_the_rounds_and_first(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_query_is_charged_with_the_rounds_and_first(
+    data: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[list[str]] = []
     answer = Plan.answer
-    monkeypatch.setattr(Plan, "answer", lambda *given: (seen.append(states(data)), answer(*given))[1])
+    monkeypatch.setattr(
+        Plan, "answer", lambda *given: (seen.append(states(data)), answer(*given))[1]
+    )
     run = trained(with_statistics(data, PRIVATE))
     assert seen == [["reserved"], ["reserved"]]
     said = statement()
@@ -89,7 +104,9 @@ def test_the_target_is_kept_with_the_queries(data: Params) -> None:
     said = statement()
     assert 19.9 < said["epsilon"] <= 20.0
     assert said["noise_multiplier"] > solve_noise_multiplier(20.0, 1e-3, 1.0, 4)
-    with pytest.raises(PipelineError, match=r"the queries before the rounds alone cost epsilon .* raise stat"):
+    with pytest.raises(
+        PipelineError, match=r"the queries before the rounds alone cost epsilon .* raise stat"
+    ):
         trained(with_statistics(data, asked, {"target_epsilon": 1.0, "noise_multiplier": None}))
     assert len(charged(data)) == 1
 
@@ -110,7 +127,11 @@ def test_first_states_travel_with_the_model_and_bounds_see_nothing(data: Params)
         scales.append(GaussianEnsemble.load(OUTPUT, CPU).normaliser.input_scale)
     assert torch.equal(*scales)
     assert not torch.equal(scales[0], asked)
-    assert sorted(path.name for path in OUTPUT.iterdir()) == ["config.json", "model.safetensors", "privacy.json"]
+    assert sorted(path.name for path in OUTPUT.iterdir()) == [
+        "config.json",
+        "model.safetensors",
+        "privacy.json",
+    ]
     public = edited(released, policy={"starts": "public"})
     for params, says in (
         (released, r"set privacy.statistics.starts: true"),
@@ -120,22 +141,36 @@ def test_first_states_travel_with_the_model_and_bounds_see_nothing(data: Params)
             PublicLog(None).start_states(params)
 
 
-def test_what_needs_public_units_charges_nobody(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_needs_public_units_charges_nobody(
+    data: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
     patient = {"early_stopping": {"every": 2, "patience": 3}}
     by_reward = {"bounds": {"observation": "space", "reward": "public"}}
     by_rows = {"bounds": {"observation": "public", "reward": [-17.0, 0.0]}}
-    asked = {"evaluation": {"private": {**plain(data.evaluation.private), "estimators": {"behaviour": 0.5}}}}
+    asked = {
+        "evaluation": {
+            "private": {**plain(data.evaluation.private), "estimators": {"behaviour": 0.5}}
+        }
+    }
     refusals = [
         (
             QUIET,
             asked,
             r"estimators: found behaviour, while no unit is public and privacy\.statistics\.starts is false",
         ),
-        (QUIET | {"normaliser": "public"}, {}, r"statistics.normaliser: found public, which needs .* allowed: bounds"),
+        (
+            QUIET | {"normaliser": "public"},
+            {},
+            r"statistics.normaliser: found public, which needs .* allowed: bounds",
+        ),
         (QUIET, {"dynamics": patient}, r"patience: found 3, .* allowed: null"),
         (QUIET, {"chosen": by_rows}, r"bounds.observation: found public, .* allowed: space"),
         (QUIET, {"chosen": by_reward}, r"bounds.reward: found public, .* allowed: \[low, high\]"),
-        (PRIVATE | {"noise_multiplier": 30.0}, {}, r"found 30, which leaves nothing of .* allowed is up to 0.605"),
+        (
+            PRIVATE | {"noise_multiplier": 30.0},
+            {},
+            r"found 30, which leaves nothing of .* allowed is up to 0.605",
+        ),
     ]
     nowhere = "datasets/pendulum-replay.yaml says environment: null.*nowhere to start"
     for statistics, blocks, says in refusals:
@@ -150,7 +185,9 @@ def test_what_needs_public_units_charges_nobody(data: Params, monkeypatch: pytes
         (True, "mopo", "params.yaml: dynamics.variant: found mopo"),
     ):
         with pytest.raises(PipelineError, match=f"{says}.*{nowhere}"):
-            trained(with_statistics(data, PRIVATE | {"starts": starts}, dynamics={"variant": variant}))
+            trained(
+                with_statistics(data, PRIVATE | {"starts": starts}, dynamics={"variant": variant})
+            )
     assert not OUTPUT.exists()
     assert charged(data) == []
 
@@ -164,22 +201,39 @@ def test_nothing_is_asked_twice_under_one_charge(
             trained(params)
         assert states(data) == left
     assert "pays for one answer only; it stays spent" in capfd.readouterr().err
-    monkeypatch.setattr(Plan, "answer", lambda *arguments: pytest.fail("asked twice under one charge"))
+    monkeypatch.setattr(
+        Plan, "answer", lambda *arguments: pytest.fail("asked twice under one charge")
+    )
     trained(params)
     assert states(data) == ["aborted", "committed"]
     assert json.loads((OUTPUT / "config.json").read_text())["rounds"] == 3
     once, spent = event_from_json(statement()["event"]), statement()["spent_on_dataset"]
     assert spent["charges"] == 2
-    assert spent["epsilon"] == pytest.approx(adaptive(once, once, delta=data.privacy.budget.delta), rel=1e-9)
+    assert spent["epsilon"] == pytest.approx(
+        adaptive(once, once, delta=data.privacy.budget.delta), rel=1e-9
+    )
 
 
-def test_linear_heads_and_all_that_they_ask_are_one_charge(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_linear_heads_and_all_that_they_ask_are_one_charge(
+    data: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A kill between two of the late queries loses their answers, and nobody is asked again."""
-    heads = {"model": "linear", "degree": 2, "hidden": [], "learning_rate": 1.0, "max_transitions_per_unit": 8}
+    heads = {
+        "model": "linear",
+        "degree": 2,
+        "hidden": [],
+        "learning_rate": 1.0,
+        "max_transitions_per_unit": 8,
+    }
     params = with_statistics(data, PRIVATE, dynamics=heads, behaviour={"target_epsilon": 1.0})
     trained(params)
     said = statement()
-    assert [query["what"] for query in said["queries"]] == ["scales", "finer_scales", "residuals", "first_states"]
+    assert [query["what"] for query in said["queries"]] == [
+        "scales",
+        "finer_scales",
+        "residuals",
+        "first_states",
+    ]
     assert event_from_json(said["event"]) == accounting.Training(1.0, 1.0, 4, (0.5,) * 4).event
     model = GaussianEnsemble.load(OUTPUT, CPU)
     assert model.architecture.members == params.dynamics.ensemble_size
@@ -192,7 +246,9 @@ def test_linear_heads_and_all_that_they_ask_are_one_charge(data: Params, monkeyp
     assert [charge.event for charge in charged(data)] == [said["event"], clone["event"]]
     other = edited(params, privacy={"draw": 1})
     asked, answer = list[str](), Plan.answer
-    monkeypatch.setattr(Plan, "answer", lambda *given: (asked.append(given[1].what), answer(*given))[1])
+    monkeypatch.setattr(
+        Plan, "answer", lambda *given: (asked.append(given[1].what), answer(*given))[1]
+    )
     with killed(4, "answer"):
         trained(other)
     trained(other)
@@ -202,18 +258,27 @@ def test_linear_heads_and_all_that_they_ask_are_one_charge(data: Params, monkeyp
 
 
 @pytest.mark.parametrize("by_person", [True, False])
-def test_removing_a_person_moves_a_round_by_at_most_the_clip(tmp_path: Path, by_person: bool) -> None:
+def test_removing_a_person_moves_a_round_by_at_most_the_clip(
+    tmp_path: Path, by_person: bool
+) -> None:
     shape, sums = Architecture(3, 1, 2, (8,), -10.0, 0.5), []
     maps = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))
     for people in (3, 2):
         names = [f"t{i:02d}" for i in range(4 * people)]
         units = [f"p{i // 4}" for i in range(4 * people)] if by_person else names
         folder = tmp_path / str(people)
-        tiny_policy.write_partition(folder, table([episode(6, i) for i in range(4 * people)], units=units, names=names))
-        store, clip = UnitStore.open(folder), EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
+        tiny_policy.write_partition(
+            folder, table([episode(6, i) for i in range(4 * people)], units=units, names=names)
+        )
+        store, clip = (
+            UnitStore.open(folder),
+            EnsembleClip(0.5, "flat", shape.members, len(shape.layers)),
+        )
         assert store.units == (people if by_person else 4 * people)
         plan = Plan(store.units, "person", PoissonSampler(1.0), clip, 1.0, 1, 1e-3)
-        setup = training_setup(plan, shape, local=local_training(learning_rate=1.0, batch_size=64))  # one batch
+        setup = training_setup(
+            plan, shape, local=local_training(learning_rate=1.0, batch_size=64)
+        )  # one batch
         total = Rounds(setup, store, maps).sum(shape.initial_weights(0))
         sums.append(torch.cat([part.flatten() for part in total]))
     moved = float((sums[0] - sums[1]).norm())

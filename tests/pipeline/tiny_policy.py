@@ -33,13 +33,26 @@ def tiny(small: Params, variant: str = "private", **policy: Any) -> Params:
 
 
 def write_model(
-    statement: dict[str, Any], *, variant: str = "private", actions: int | None = None, termination: str = "none"
+    statement: dict[str, Any],
+    *,
+    variant: str = "private",
+    actions: int | None = None,
+    termination: str = "none",
 ) -> GaussianEnsemble:
     size = actions or 1
     shape = Architecture(3, size, 2, (8,), -10.0, 0.5, termination == "learned")
-    maps = (torch.tensor([0.1, 0.2, 0.3] + [0.0] * size), torch.tensor([0.7, 0.7, 3.0] + [1.0] * size))
-    low, high = (SPACES.action_low, SPACES.action_high) if actions is None else ((0.0,) * actions, (1.0,) * actions)
-    box = (torch.tensor(side) for side in (SPACES.observation_low, SPACES.observation_high, low, high))
+    maps = (
+        torch.tensor([0.1, 0.2, 0.3] + [0.0] * size),
+        torch.tensor([0.7, 0.7, 3.0] + [1.0] * size),
+    )
+    low, high = (
+        (SPACES.action_low, SPACES.action_high)
+        if actions is None
+        else ((0.0,) * actions, (1.0,) * actions)
+    )
+    box = (
+        torch.tensor(side) for side in (SPACES.observation_low, SPACES.observation_high, low, high)
+    )
     bounds = Bounds(*box, reward_low=-17.0, reward_high=0.0, discrete_actions=actions is not None)
     normaliser = Normaliser(*maps, torch.zeros(4), torch.ones(4))
     ensemble = GaussianEnsemble(shape, shape.initial_weights(0), normaliser, bounds, termination)
@@ -52,9 +65,14 @@ def write_model(
 
 def write_partitions(private: pa.Table, public: pa.Table, info: DatasetInfo | None = None) -> None:
     info, counts = info or INFO, []
-    for content, name, units in ((private, "private", "units.bin"), (public, "public", "public_units.bin")):
+    for content, name, units in (
+        (private, "private", "units.bin"),
+        (public, "public", "public_units.bin"),
+    ):
         write_partition(PARTITIONS / name, content, info)
-        members = Membership(project_secret(), info.dataset, by_rows=name == "private" or info.duplicates == "refuse")
+        members = Membership(
+            project_secret(), info.dataset, by_rows=name == "private" or info.duplicates == "refuse"
+        )
         members.update(content)
         (PARTITIONS / units).write_bytes(members.to_bytes())
         counts.append(pc.count_distinct(content["unit_id"]).as_py())

@@ -22,7 +22,13 @@ from tests.pipeline import tiny_policy
 from tests.pipeline.tiny_policy import RememberingRun
 
 OUTPUT = Path("models/dynamics")
-PRIVACY = {"target_epsilon": None, "noise_multiplier": 1.0, "sampling_probability": 0.5, "rounds": 4, "delta": 1e-3}
+PRIVACY = {
+    "target_epsilon": None,
+    "noise_multiplier": 1.0,
+    "sampling_probability": 0.5,
+    "rounds": 4,
+    "delta": 1e-3,
+}
 DYNAMICS = {"hidden": [8], "early_stopping": {"every": 2, "patience": None}}
 MOPO = {"batch_size": 8, "learning_rate": 1e-3, "weight_decay": 0.0, "max_epochs": 2, "patience": 2}
 
@@ -40,12 +46,21 @@ def edited(params: Params, **blocks: Any) -> Params:
 
 def with_changes(small: Params, **blocks: Any) -> Params:
     own = {"privacy": PRIVACY, "dynamics": DYNAMICS | {"mopo": MOPO}}
-    return edited(small, **blocks | {name: block | blocks.get(name, {}) for name, block in own.items()})
+    return edited(
+        small, **blocks | {name: block | blocks.get(name, {}) for name, block in own.items()}
+    )
 
 
-def write_partitions(private: list[Episode], public: list[Episode], units: list[str] | None = None) -> None:
-    names, others = units or [f"a{i:03d}" for i in range(len(private))], [f"b{i:03d}" for i in range(len(public))]
-    tiny_policy.write_partitions(table(private, units=names, names=names), table(public, units=others, names=others))
+def write_partitions(
+    private: list[Episode], public: list[Episode], units: list[str] | None = None
+) -> None:
+    names, others = (
+        units or [f"a{i:03d}" for i in range(len(private))],
+        [f"b{i:03d}" for i in range(len(public))],
+    )
+    tiny_policy.write_partitions(
+        table(private, units=names, names=names), table(public, units=others, names=others)
+    )
 
 
 def trained(params: Params) -> RememberingRun:

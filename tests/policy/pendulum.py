@@ -10,10 +10,24 @@ from torch import Tensor
 from primorl.model.ensemble import SeedGenerators
 from primorl.policy.config import SacConfig
 
-_LEARNING: Any = {"hidden": (32, 32), "learning_rate": 2e-3, "discount": 0.97, "target_rate": 0.01, "reward_scale": 0.1}
-_SIZES: Any = {"batch_size": 128, "epochs": 5, "updates_per_epoch": 400, "buffer_size": 50_000, "horizon": 30}
+_LEARNING: Any = {
+    "hidden": (32, 32),
+    "learning_rate": 2e-3,
+    "discount": 0.97,
+    "target_rate": 0.01,
+    "reward_scale": 0.1,
+}
+_SIZES: Any = {
+    "batch_size": 128,
+    "epochs": 5,
+    "updates_per_epoch": 400,
+    "buffer_size": 50_000,
+    "horizon": 30,
+}
 _ROLLOUTS: Any = {"rollout_every": 100, "rollout_batch": 64}
-CONFIG = SacConfig(target_entropy=-3.0, discrete_target_entropy=0.3, **_LEARNING, **_SIZES, **_ROLLOUTS)
+CONFIG = SacConfig(
+    target_entropy=-3.0, discrete_target_entropy=0.3, **_LEARNING, **_SIZES, **_ROLLOUTS
+)
 """Learns the swing-up within 2,000 updates, a few seconds."""
 
 
@@ -45,7 +59,9 @@ class Pendulum:
         reward = -(angle**2 + 0.1 * speed**2 + 0.001 * torque**2)
         speed = (speed + (15 * sin + 3 * torque) * 0.05).clamp(-8, 8)
         angle = angle + speed * 0.05
-        return PendulumStep(torch.stack((angle.cos(), angle.sin(), speed), dim=1), reward, torch.zeros_like(reward))
+        return PendulumStep(
+            torch.stack((angle.cos(), angle.sin(), speed), dim=1), reward, torch.zeros_like(reward)
+        )
 
 
 def resets(count: int, seed: int) -> Tensor:

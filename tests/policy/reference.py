@@ -5,7 +5,13 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Categorical, Distribution, Independent, Normal, TransformedDistribution
+from torch.distributions import (
+    Categorical,
+    Distribution,
+    Independent,
+    Normal,
+    TransformedDistribution,
+)
 from torch.distributions.transforms import TanhTransform
 
 from primorl.policy.config import SacConfig
@@ -53,9 +59,21 @@ class Networks:
     """
 
     def __init__(
-        self, sac: ActorCritic, config: SacConfig, columns: ReplayColumns, seed: int, prior: Prior, kappa: float
+        self,
+        sac: ActorCritic,
+        config: SacConfig,
+        columns: ReplayColumns,
+        seed: int,
+        prior: Prior,
+        kappa: float,
     ) -> None:
-        self.config, self.columns, self.seed, self.prior, self.kappa = config, columns, seed, prior, kappa
+        self.config, self.columns, self.seed, self.prior, self.kappa = (
+            config,
+            columns,
+            seed,
+            prior,
+            kappa,
+        )
         self.actor = module(sac.actor.layers, seed)
         self.critics = [module(sac.critic.layers, 2 * seed + i) for i in range(2)]
         self.targets = [module(sac.target.layers, 2 * seed + i) for i in range(2)]
@@ -63,7 +81,9 @@ class Networks:
         self.log_alpha = sac.log_alpha[seed : seed + 1].clone().requires_grad_()
         rate = config.learning_rate
         self.actor_adam = torch.optim.Adam(self.actor.parameters(), rate)
-        self.critic_adam = torch.optim.Adam([p for critic in self.critics for p in critic.parameters()], rate)
+        self.critic_adam = torch.optim.Adam(
+            [p for critic in self.critics for p in critic.parameters()], rate
+        )
         self.alpha_adam = torch.optim.Adam([self.log_alpha], rate)
 
     def target_entropy(self) -> float:
@@ -76,7 +96,9 @@ class Networks:
     def split(self, rows: Tensor) -> tuple[Tensor, ...]:
         """(next_observation, observation, action, reward, continues)."""
         S, A = self.columns.observation_size, self.columns.action_size
-        following, observation, action, reward, continues = torch.split(rows, [S, S, A, 1, 1], dim=1)
+        following, observation, action, reward, continues = torch.split(
+            rows, [S, S, A, 1, 1], dim=1
+        )
         return following, observation, action, reward[:, 0], continues[:, 0]
 
     def assert_same(self, sac: ActorCritic, **tolerance: float) -> None:
@@ -89,16 +111,24 @@ class Networks:
         for found, true in zip(sac.actor.layers, self.actor.parameters(), strict=True):
             close(found[self.seed].view_as(true), true.detach(), **tolerance)
         close(sac.log_alpha[self.seed : self.seed + 1], self.log_alpha.detach(), **tolerance)
-        of_critics = [part[2 * self.seed + i] for i in range(2) for part in sac.critic.gradient_layers]
+        of_critics = [
+            part[2 * self.seed + i] for i in range(2) for part in sac.critic.gradient_layers
+        ]
         for found, true in zip(of_critics, self.critic_gradients, strict=True):
             close(found.view_as(true), true, **tolerance)
-        for found, parameter in zip(sac.actor.gradient_layers, self.actor.parameters(), strict=True):
+        for found, parameter in zip(
+            sac.actor.gradient_layers, self.actor.parameters(), strict=True
+        ):
             close(found[self.seed].view_as(parameter), gradient(parameter), **tolerance)
 
-    def step(self, critic_loss: Callable[[], Tensor], actor_loss: Callable[[], tuple[Tensor, Tensor]]) -> None:
+    def step(
+        self, critic_loss: Callable[[], Tensor], actor_loss: Callable[[], tuple[Tensor, Tensor]]
+    ) -> None:
         self.critic_adam.zero_grad()
         critic_loss().backward()
-        self.critic_gradients = [gradient(p) for critic in self.critics for p in critic.parameters()]
+        self.critic_gradients = [
+            gradient(p) for critic in self.critics for p in critic.parameters()
+        ]
         self.critic_adam.step()
         with torch.no_grad():
             for target, critic in zip(self.targets, self.critics, strict=True):
@@ -128,23 +158,32 @@ class Reference(Networks):
         following, observation, action, reward, continues = self.split(rows)
         with torch.no_grad():
             next_action, log_density = sampled(self.actor, following, noise)
-            first, second = (target(torch.cat((following, next_action), 1))[:, 0] for target in self.targets)
+            first, second = (
+                target(torch.cat((following, next_action), 1))[:, 0] for target in self.targets
+            )
             log_density = log_density - self.prior_density(following, next_action)
             value = torch.minimum(first, second) - self.log_alpha.exp() * log_density
             wanted = reward + self.config.discount * continues * value
         inputs = torch.cat((observation, action), 1)
-        return sum((nn.functional.mse_loss(critic(inputs)[:, 0], wanted) for critic in self.critics), torch.zeros(()))
+        return sum(
+            (nn.functional.mse_loss(critic(inputs)[:, 0], wanted) for critic in self.critics),
+            torch.zeros(()),
+        )
 
     def actor_loss(self, rows: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         observation = self.split(rows)[1]
         action, log_density = sampled(self.actor, observation, noise)
         log_density = log_density - self.prior_density(observation, action)
-        first, second = (critic(torch.cat((observation, action), 1))[:, 0] for critic in self.critics)
+        first, second = (
+            critic(torch.cat((observation, action), 1))[:, 0] for critic in self.critics
+        )
         alpha = self.log_alpha.exp().detach()
         return (alpha * log_density - torch.minimum(first, second)).mean(), log_density.detach()
 
     def update(self, rows: Tensor, critic_noise: Tensor, actor_noise: Tensor) -> None:
-        self.step(lambda: self.critic_loss(rows, critic_noise), lambda: self.actor_loss(rows, actor_noise))
+        self.step(
+            lambda: self.critic_loss(rows, critic_noise), lambda: self.actor_loss(rows, actor_noise)
+        )
 
 
 class DiscreteReference(Networks):
@@ -158,7 +197,9 @@ class DiscreteReference(Networks):
 
     def critic_loss(self, rows: Tensor) -> Tensor:
         losses = []
-        for following, observation, action, reward, continues in zip(*self.split(rows), strict=True):
+        for following, observation, action, reward, continues in zip(
+            *self.split(rows), strict=True
+        ):
             value = torch.zeros(())
             with torch.no_grad():
                 policy = self.policy(following)
@@ -179,10 +220,14 @@ class DiscreteReference(Networks):
             policy = self.policy(observation)
             first, second = (critic(observation).detach() for critic in self.critics)
             for a in range(self.columns.action_size):
-                log_density = policy.log_prob(torch.tensor(a)) - self.prior_density(observation, torch.tensor(a))
+                log_density = policy.log_prob(torch.tensor(a)) - self.prior_density(
+                    observation, torch.tensor(a)
+                )
                 losses.append(policy.probs[a] * (alpha * log_density - min(first[a], second[a])))
                 log_densities.append(policy.probs[a] * log_density)
-        return torch.stack(losses).sum() / len(rows), torch.stack(log_densities).sum().detach() / len(rows)
+        return torch.stack(losses).sum() / len(rows), torch.stack(
+            log_densities
+        ).sum().detach() / len(rows)
 
     def update(self, rows: Tensor) -> None:
         self.step(lambda: self.critic_loss(rows), lambda: self.actor_loss(rows))

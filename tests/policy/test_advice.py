@@ -22,7 +22,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("models").mkdir()
     for folder in (POLICY, CLONE):
         loaded(folder, **LOG, **NAMES)
-        write_json(folder / "config.json", read_json(folder / "config.json") | {"policy": str(folder)})
+        write_json(
+            folder / "config.json", read_json(folder / "config.json") | {"policy": str(folder)}
+        )
     Path("dvc.yaml").write_text("stages: {}\n", encoding="utf-8")
     Path("in.csv").write_text("age,dose,weight\n1,1,5\n", encoding="utf-8")
     return tmp_path
@@ -38,7 +40,9 @@ def advise(answer: str, policy: Path | None) -> None:
     write_json(Path("metrics/summary.json"), about | {"recommendation": said})
 
 
-def test_what_is_recommended_is_used_and_nothing_else(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_recommended_is_used_and_nothing_else(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Twins: a trial is recommended; a policy that a simulator measured. Of a copy elsewhere nobody can tell."""
     Path("metrics").mkdir()
     predict = ["predict", "--observations", "in.csv", "--out", "out.csv"]
@@ -49,7 +53,10 @@ def test_what_is_recommended_is_used_and_nothing_else(project: Path, capsys: pyt
     ):
         advise(answer, recommended)
         for folder in refused:
-            with pytest.raises(PipelineError, match=rf"{folder}: advised against in .*It loses 3\. .*--against-advice"):
+            with pytest.raises(
+                PipelineError,
+                match=rf"{folder}: advised against in .*It loses 3\. .*--against-advice",
+            ):
                 primorl.load_policy(folder)
             assert main([*predict, "--policy", str(folder)]) == 1
             assert not Path("out.csv").exists()
@@ -86,7 +93,10 @@ def test_a_project_recommends_the_weights_that_it_evaluated(project: Path) -> No
     primorl.load_policy(POLICY)
     answers = Path("metrics/private_evaluation.json")
     write_json(answers, read_json(answers) | {"answer": "newer"})
-    write_json(Path("models/evaluation.json"), {"policy_sha256": said["policy_sha256"], "recommendation": said})
+    write_json(
+        Path("models/evaluation.json"),
+        {"policy_sha256": said["policy_sha256"], "recommendation": said},
+    )
     with pytest.raises(PipelineError, match="nobody recommended it"):
         primorl.load_policy(POLICY)
     with pytest.raises(PipelineError, match="found without --policy"):

@@ -28,8 +28,17 @@ def drawn(*shape: int, seed: int) -> Tensor:
 
 
 def clone(*, discrete: bool) -> BehaviourPolicy:
-    layers = (drawn(1, H, S, seed=0), drawn(1, 1, H, seed=1), drawn(1, A, H, seed=2), drawn(1, 1, A, seed=3))
-    low, high = (torch.zeros(A), torch.ones(A)) if discrete else (torch.tensor([-2.0, 0.0]), torch.tensor([2.0, 10.0]))
+    layers = (
+        drawn(1, H, S, seed=0),
+        drawn(1, 1, H, seed=1),
+        drawn(1, A, H, seed=2),
+        drawn(1, 1, A, seed=3),
+    )
+    low, high = (
+        (torch.zeros(A), torch.ones(A))
+        if discrete
+        else (torch.tensor([-2.0, 0.0]), torch.tensor([2.0, 10.0]))
+    )
     policy = DeterministicPolicy(layers, MEAN, SCALE, low, high, discrete)
     if discrete:
         return BehaviourPolicy(policy, None, None)
@@ -55,12 +64,18 @@ def test_a_clone_of_discrete_actions_draws_them_as_people_do(tmp_path: Path) -> 
     assert ((expected > 0.02) & (expected < 0.98)).all()
     many = rows.repeat_interleave(4000, dim=0)
     taken = torch.as_tensor(primorl.load_policy(tmp_path).act(many))
-    judged = released(BehaviourPolicy.load(tmp_path, CPU), SeedGenerators.of([0], CPU)).act(many[None])[0].argmax(-1)
+    judged = (
+        released(BehaviourPolicy.load(tmp_path, CPU), SeedGenerators.of([0], CPU))
+        .act(many[None])[0]
+        .argmax(-1)
+    )
     for found in (taken, judged):
         torch.testing.assert_close(found.view(3, -1).float().mean(1), expected, atol=0.03, rtol=0)
     config = PolicyConfig.read(tmp_path)
     replace(config, drawn=False).write(tmp_path)
-    assert torch.equal(torch.as_tensor(primorl.load_policy(tmp_path).act(rows)), (expected > 0.5).long())
+    assert torch.equal(
+        torch.as_tensor(primorl.load_policy(tmp_path).act(rows)), (expected > 0.5).long()
+    )
 
 
 def test_a_gaussian_comes_back(tmp_path: Path) -> None:
@@ -71,17 +86,23 @@ def test_a_gaussian_comes_back(tmp_path: Path) -> None:
     mean, std = read.mean_and_std(ROWS)
     assert made.spread is not None
     h = hidden(made.policy)
-    torch.testing.assert_close(mean, torch.tanh(h @ made.policy.layers[2][0].T + made.policy.layers[3][0]))
+    torch.testing.assert_close(
+        mean, torch.tanh(h @ made.policy.layers[2][0].T + made.policy.layers[3][0])
+    )
     raw = h @ made.spread[0][0].T + made.spread[1][0]
     torch.testing.assert_close(std, torch.exp(0.5 * soft_bounded(raw, -5.0, 1.0)))
     action = torch.full((4, 6, A), 0.3, requires_grad=True)
     density = read.log_density(ROWS, action)
-    torch.testing.assert_close(density, torch.distributions.Normal(mean, std).log_prob(action).sum(-1))
+    torch.testing.assert_close(
+        density, torch.distributions.Normal(mean, std).log_prob(action).sum(-1)
+    )
     (slope,) = torch.autograd.grad(density.sum(), action)
     torch.testing.assert_close(slope, (mean - action.detach()) / std.square())
     taken = DeterministicPolicy.load(tmp_path).act(ROWS.view(1, -1, S))[0].view(4, 6, A)
     torch.testing.assert_close(taken, torch.stack((2 * mean[..., 0], 5 + 5 * mean[..., 1]), -1))
-    torch.testing.assert_close(torch.from_numpy(primorl.load_policy(tmp_path).act(ROWS[0])), taken[0])
+    torch.testing.assert_close(
+        torch.from_numpy(primorl.load_policy(tmp_path).act(ROWS[0])), taken[0]
+    )
 
 
 def test_probabilities_come_back(tmp_path: Path) -> None:
@@ -89,16 +110,22 @@ def test_probabilities_come_back(tmp_path: Path) -> None:
     made = saved(tmp_path, discrete=True)
     read = BehaviourPolicy.load(tmp_path, CPU)
     logs = read.log_probabilities(ROWS)
-    expected = (hidden(made.policy) @ made.policy.layers[2][0].T + made.policy.layers[3][0]).log_softmax(-1)
+    expected = (
+        hidden(made.policy) @ made.policy.layers[2][0].T + made.policy.layers[3][0]
+    ).log_softmax(-1)
     torch.testing.assert_close(logs, expected)
     one_hot = torch.nn.functional.one_hot(logs.argmax(-1), A).float()
     torch.testing.assert_close(read.log_density(ROWS, one_hot), logs.amax(-1))
-    assert torch.equal(DeterministicPolicy.load(tmp_path).act(ROWS.view(1, -1, S))[0].view(4, 6, A), one_hot)
+    assert torch.equal(
+        DeterministicPolicy.load(tmp_path).act(ROWS.view(1, -1, S))[0].view(4, 6, A), one_hot
+    )
     assert not (tmp_path / behaviour.SPREAD).exists()
     found = clone_of(tmp_path, 0)
     assert found is not None
     assert found.probabilities is not None
-    torch.testing.assert_close(found.probabilities(ROWS.flatten(0, 1)).float(), logs.exp().flatten(0, 1))
+    torch.testing.assert_close(
+        found.probabilities(ROWS.flatten(0, 1)).float(), logs.exp().flatten(0, 1)
+    )
     saved(tmp_path, discrete=False)
     boxed = clone_of(tmp_path, 0)
     assert boxed is not None
@@ -108,8 +135,14 @@ def test_probabilities_come_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("discrete", [False, True])
 def test_an_actor_begins_as_it(discrete: bool) -> None:
     """It sees observations on another scale, and acts the same there; its log σ is the middle of the bounds."""
-    made, mean, scale = clone(discrete=discrete), torch.linspace(-1, 1, S), torch.linspace(0.5, 2, S)
-    output = exported.mlp(made.actor_layers(mean, scale), ((ROWS - mean) / scale).view(1, -1, S)).view(4, 6, -1)
+    made, mean, scale = (
+        clone(discrete=discrete),
+        torch.linspace(-1, 1, S),
+        torch.linspace(0.5, 2, S),
+    )
+    output = exported.mlp(
+        made.actor_layers(mean, scale), ((ROWS - mean) / scale).view(1, -1, S)
+    ).view(4, 6, -1)
     if discrete:
         torch.testing.assert_close(output.log_softmax(-1), made.log_probabilities(ROWS))
         return
@@ -122,9 +155,15 @@ def test_files_that_are_missing_or_of_another_clone_are_refused(tmp_path: Path) 
     spread = tmp_path / behaviour.SPREAD
     for change, says in (
         (lambda: None, "no clone was made"),
-        (lambda: (saved(tmp_path, discrete=False), spread.write_bytes(spread.read_bytes()[:-9])), "not the spread"),
+        (
+            lambda: (saved(tmp_path, discrete=False), spread.write_bytes(spread.read_bytes()[:-9])),
+            "not the spread",
+        ),
         (spread.unlink, "not there; run `dvc repro clone_behaviour`"),
-        (lambda: replace(BehaviourConfig.read(tmp_path), log_variance=None).write(tmp_path), "of another policy"),
+        (
+            lambda: replace(BehaviourConfig.read(tmp_path), log_variance=None).write(tmp_path),
+            "of another policy",
+        ),
     ):
         change()
         with pytest.raises(PipelineError, match=says):

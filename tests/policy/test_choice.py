@@ -32,17 +32,27 @@ def ensemble(slopes: list[float]) -> GaussianEnsemble:
 
 def constant(*actions: float) -> DeterministicPolicy:
     """P policies that always do the same; actions lie in [-5, 5]."""
-    layers = (torch.zeros(len(actions), 1, 1), torch.atanh(torch.tensor(actions) / 5).view(-1, 1, 1))
+    layers = (
+        torch.zeros(len(actions), 1, 1),
+        torch.atanh(torch.tensor(actions) / 5).view(-1, 1, 1),
+    )
     box = torch.full((1,), 5.0)
     return DeterministicPolicy(layers, torch.zeros(1), torch.ones(1), -box, box)
 
 
-def judged(slopes: list[float], weights: Tensor, *actions: float, observed: float | None = None) -> CandidateChoice:
-    asked: Any = {"clone": constant(1.0), "starts": torch.zeros(4, 1), "divergences": (0.3, 1.0, 3.0), "seed": 0}
+def judged(
+    slopes: list[float], weights: Tensor, *actions: float, observed: float | None = None
+) -> CandidateChoice:
+    asked: Any = {
+        "clone": constant(1.0),
+        "starts": torch.zeros(4, 1),
+        "divergences": (0.3, 1.0, 3.0),
+        "seed": 0,
+    }
     known = None if observed is None else (observed, 0.25)
-    return CandidateComparison(ensemble=ensemble(slopes), weights=weights, observed=known, **asked).compare(
-        constant(*actions)
-    )
+    return CandidateComparison(
+        ensemble=ensemble(slopes), weights=weights, observed=known, **asked
+    ).compare(constant(*actions))
 
 
 WEIGHTS = torch.tensor([1.0, 0.5, 0.25], dtype=torch.float64)
@@ -54,7 +64,9 @@ def test_gains_are_weighted_returns_above_the_clones_in_each_member() -> None:
     expected = 1.75 * (actions - 1).unsqueeze(-1) * torch.tensor([2.0, -1.0])
     torch.testing.assert_close(verdict.gains, expected.double(), atol=2e-3, rtol=1e-3)
     alone = judged([2.0, -1.0], WEIGHTS, *actions[1].tolist())
-    assert torch.equal(alone.gains[0], verdict.gains[1]), "all policies share their first states and draws"
+    assert torch.equal(alone.gains[0], verdict.gains[1]), (
+        "all policies share their first states and draws"
+    )
 
 
 def test_the_largest_smallest_gain_is_chosen() -> None:
@@ -71,8 +83,12 @@ def test_the_largest_smallest_gain_is_chosen() -> None:
     assert verdict.records(1)[2].gains == tuple(verdict.gains[1, 2].tolist())
 
 
-@pytest.mark.parametrize(("observed", "chosen"), [(2.5, 2), (1.75, 2), (-5.5, 0), (11.0, 0), (None, 2)])
-def test_a_gain_counts_above_what_the_model_gets_wrong_of_the_clone(observed: float | None, chosen: int) -> None:
+@pytest.mark.parametrize(
+    ("observed", "chosen"), [(2.5, 2), (1.75, 2), (-5.5, 0), (11.0, 0), (None, 2)]
+)
+def test_a_gain_counts_above_what_the_model_gets_wrong_of_the_clone(
+    observed: float | None, chosen: int
+) -> None:
     """The clone returns 1.75 in one member and 3.5 in the other; the boldest candidate gains 3.5 at least.
 
     Half of the difference to 2.625 counts, beyond two standard errors of 0.25.

@@ -16,7 +16,9 @@ def policy(seed: int) -> DeterministicPolicy:
     generator = torch.Generator().manual_seed(seed)
     shapes = [(1, 16, 3), (1, 1, 16), (1, 8, 16), (1, 1, 8), (1, 2, 8), (1, 1, 2)]
     layers = tuple(torch.randn(shape, generator=generator) for shape in shapes)
-    return DeterministicPolicy(layers, torch.tensor([1.0, 0.0, -1.0]), torch.tensor([1.0, 2.0, 0.5]), LOW, HIGH)
+    return DeterministicPolicy(
+        layers, torch.tensor([1.0, 0.0, -1.0]), torch.tensor([1.0, 2.0, 0.5]), LOW, HIGH
+    )
 
 
 EPOCHS = [policy(seed) for seed in range(4)]
@@ -30,7 +32,9 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_saved_policy_acts_as_before(folder: Path) -> None:
     observation = torch.randn(4, 30, 3, generator=torch.Generator().manual_seed(9))
-    assert torch.equal(DeterministicPolicy.load(folder).act(observation[3:]), EPOCHS[3].act(observation[3:]))
+    assert torch.equal(
+        DeterministicPolicy.load(folder).act(observation[3:]), EPOCHS[3].act(observation[3:])
+    )
     far = EPOCHS[0].act(1e30 * observation[:1])
     assert bool(((far >= LOW) & (far <= HIGH)).all()), "rounding steps over no bound"
     epochs = DeterministicPolicy.load_epochs(folder)
@@ -64,9 +68,13 @@ BREAKAGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("breakage", BREAKAGES.values(), ids=BREAKAGES)
-def test_broken_weights_are_named_in_one_line(folder: Path, breakage: Callable[[Path], object]) -> None:
+def test_broken_weights_are_named_in_one_line(
+    folder: Path, breakage: Callable[[Path], object]
+) -> None:
     breakage(folder / "policy.safetensors")
-    with pytest.raises(PipelineError, match=r"policy.safetensors: (not a policy|not there).*run `dvc repro") as wrong:
+    with pytest.raises(
+        PipelineError, match=r"policy.safetensors: (not a policy|not there).*run `dvc repro"
+    ) as wrong:
         DeterministicPolicy.load(folder)
     assert "\n" not in str(wrong.value)
 
@@ -77,7 +85,12 @@ def test_a_broken_config_is_named(folder: Path) -> None:
     file.write_text(json.dumps(whole | {"epochs": 3}), encoding="utf-8")
     with pytest.raises(PipelineError, match=r"has shape .4, 16, 3., config.json says .3, 16, 3."):
         DeterministicPolicy.load_epochs(folder)
-    for content in ('{"variant": "mopo", "policy": "models/mopo"}', "[]", "nonsense", '{"epochs": "x"}'):
+    for content in (
+        '{"variant": "mopo", "policy": "models/mopo"}',
+        "[]",
+        "nonsense",
+        '{"epochs": "x"}',
+    ):
         file.write_text(content, encoding="utf-8")
         with pytest.raises(PipelineError, match=str(folder)):
             DeterministicPolicy.load(folder)

@@ -17,7 +17,9 @@ from primorl.policy.exported import DeterministicPolicy, save
 from primorl.policy.loaded import ObservationError, OutsideRangeError, Policy, read_policy
 from tests.policy.test_exported import EPOCHS, HIGH, LOW
 
-LOG: dict[str, Any] = {"observation_range": (torch.tensor([-10.0, -10.0, 5.0]), torch.tensor([10.0, 10.0, 5.0]))}
+LOG: dict[str, Any] = {
+    "observation_range": (torch.tensor([-10.0, -10.0, 5.0]), torch.tensor([10.0, 10.0, 5.0]))
+}
 RANGE: dict[str, Any] = {"environment": "Pendulum-v1"} | LOG
 NAMES: dict[str, Any] = {"names": (("age", "dose", "weight"), ("up", "down"))}
 ROWS = np.array([[0.5, -9.0, 5.0], [1.0, 2.0, 5.5], [-3.0, 8.0, 4.9]])
@@ -35,11 +37,18 @@ def test_it_acts_as_the_policy_that_is_evaluated(tmp_path: Path) -> None:
     policy = loaded(tmp_path)
     rows = torch.randn(200, 3, generator=torch.Generator().manual_seed(1)) * 5
     actions = policy.act(rows)
-    np.testing.assert_allclose(actions, DeterministicPolicy.load(tmp_path).act(rows[None])[0], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        actions, DeterministicPolicy.load(tmp_path).act(rows[None])[0], rtol=1e-4, atol=1e-4
+    )
     other = DeterministicPolicy.load_epochs(tmp_path).one(0).act(rows[None])[0].numpy()
     assert np.abs(actions - other).max() > 0.01
     assert ((actions >= LOW.numpy()) & (actions <= HIGH.numpy())).all()
-    for given in (ROWS, ROWS.tolist(), torch.tensor(ROWS, requires_grad=True), ROWS.astype(np.float32)):
+    for given in (
+        ROWS,
+        ROWS.tolist(),
+        torch.tensor(ROWS, requires_grad=True),
+        ROWS.astype(np.float32),
+    ):
         batch: Any = policy.act(given)
         assert (batch.shape, batch.dtype) == ((3, 2), np.float32)
         np.testing.assert_allclose(policy.act(given[1]), batch[1], rtol=1e-5)
@@ -62,14 +71,26 @@ WRONG: dict[str, tuple[Any, str]] = {
     "digits as text": (["0.5", "1", "5"], "observation: not numbers"),
     "text among numbers": (np.array([0.5, "1", 5.0], dtype=object), "observation: not numbers"),
     "complex": (np.array([0.5, 1.0, 5.0], dtype=np.complex128), "observation: not numbers"),
-    "masked": (np.ma.array([0.0, 1.0, 5.0], mask=[0, 1, 0]), r"observation\[1\] \(dose\): is not a finite number"),
+    "masked": (
+        np.ma.array([0.0, 1.0, 5.0], mask=[0, 1, 0]),
+        r"observation\[1\] \(dose\): is not a finite number",
+    ),
     "none": ([0.0, None, 5.0], r"observation\[1\] \(dose\): is not a finite number"),
     "ragged": ([[1.0, 2.0, 3.0], [1.0]], "observation: not numbers"),
     "nan": ([0.0, float("nan"), 5.0], r"observation\[1\] \(dose\): is not a finite number"),
-    "infinite": ([[0.0, 0.0, 5.0], [0.0, 0.0, float("-inf")]], r"observation\[1, 2\] \(weight\): is not a finite"),
+    "infinite": (
+        [[0.0, 0.0, 5.0], [0.0, 0.0, float("-inf")]],
+        r"observation\[1, 2\] \(weight\): is not a finite",
+    ),
     "beyond float32": ([1e300, 0.0, 5.0], r"observation\[0\] \(age\): is not a finite number"),
-    "far above": ([[0.0, 0.0, 5.0], [0.0, 33.0, 5.0]], r"observation\[1, 1\] \(dose\): lies far outside the public"),
-    "a constant column": ([0.0, 0.0, 6.0], r"observation\[2\] \(weight\): lies far outside the public range \[5, 5\]"),
+    "far above": (
+        [[0.0, 0.0, 5.0], [0.0, 33.0, 5.0]],
+        r"observation\[1, 1\] \(dose\): lies far outside the public",
+    ),
+    "a constant column": (
+        [0.0, 0.0, 6.0],
+        r"observation\[2\] \(weight\): lies far outside the public range \[5, 5\]",
+    ),
 }
 
 
@@ -120,11 +141,21 @@ def test_a_batch_is_answered_where_each_row_alone_would_be(tmp_path: Path, discr
 
 def test_a_row_that_is_two_categories_or_none_is_not_answered(tmp_path: Path) -> None:
     """Twins: one category; and a policy without categories, whatever its names."""
-    rows = np.array([[1, 0, 5], [0, 1, 5], [1, 1, 5], [0, 0, 5], [0.5, 0.5, 5], [2, -1, 5], [np.nan, 1, 5]])
-    policy = loaded(tmp_path, **RANGE, one_hot=((0, 2),), names=(("meal=none", "meal=snack", "x=1"), ("up", "down")))
+    rows = np.array(
+        [[1, 0, 5], [0, 1, 5], [1, 1, 5], [0, 0, 5], [0.5, 0.5, 5], [2, -1, 5], [np.nan, 1, 5]]
+    )
+    policy = loaded(
+        tmp_path,
+        **RANGE,
+        one_hot=((0, 2),),
+        names=(("meal=none", "meal=snack", "x=1"), ("up", "down")),
+    )
     assert policy.act_or_abstain(rows)[1].tolist() == [False, False, *[True] * 5]
     assert policy.reasons(rows) == ["", "", *["meal is not exactly one of its categories"] * 5]
-    with pytest.raises(OutsideRangeError, match=r"observation\[2, 0\] \(meal\): is not exactly one of its categories"):
+    with pytest.raises(
+        OutsideRangeError,
+        match=r"observation\[2, 0\] \(meal\): is not exactly one of its categories",
+    ):
         policy.act(rows)
     plain = loaded(tmp_path, **RANGE, names=(("bp=sys", "bp=dia", "age"), ("up", "down")))
     assert plain.act_or_abstain(rows)[1].tolist() == [False] * 6 + [True]
@@ -156,12 +187,17 @@ def test_columns_of_a_table_are_found_by_name(tmp_path: Path, table: Any) -> Non
     np.testing.assert_array_equal(policy.act(given), policy.act(ROWS))
     assert not policy.act_or_abstain(given)[1].any()
     assert policy.act_or_abstain(ROWS[:, [2, 0, 1]])[1].all()
-    with pytest.raises(ObservationError, match=r"^observation: found no column dose; needed are age, dose, weight; or"):
+    with pytest.raises(
+        ObservationError,
+        match=r"^observation: found no column dose; needed are age, dose, weight; or",
+    ):
         policy.act(table({"weight": weight, "age": age}))
     with pytest.raises(ObservationError, match=r"^observation: column 'dose': not numbers"):
         policy.act(table({"weight": weight, "age": age, "dose": ["1", "2", "3"]}))
     nameless = loaded(tmp_path)
-    np.testing.assert_array_equal(nameless.act(pd.DataFrame(ROWS, columns=["c", "b", "a"])), nameless.act(ROWS))
+    np.testing.assert_array_equal(
+        nameless.act(pd.DataFrame(ROWS, columns=["c", "b", "a"])), nameless.act(ROWS)
+    )
 
 
 def test_one_observation_by_name(tmp_path: Path) -> None:

@@ -19,7 +19,11 @@ def numbered(start: int, count: int) -> Tensor:
 
 
 @settings(deadline=None)
-@given(st.integers(1, 12).flatmap(lambda size: st.tuples(st.just(size), st.lists(st.integers(0, size), max_size=12))))
+@given(
+    st.integers(1, 12).flatmap(
+        lambda size: st.tuples(st.just(size), st.lists(st.integers(0, size), max_size=12))
+    )
+)
 def test_the_ring_keeps_the_newest_rows_and_nothing_else(case: tuple[int, list[int]]) -> None:
     capacity, writes = case
     buffer, expected, written = ReplayBuffer(capacity, 1, CPU), deque[float](maxlen=capacity), 0
@@ -60,7 +64,9 @@ def test_what_cannot_be_held_is_refused() -> None:
 
 def test_a_row_holds_the_transition_on_sacs_scales() -> None:
     low, high = torch.tensor([0.0]), torch.tensor([10.0])
-    scaling = Scaling(torch.tensor([1.0, 2.0]), torch.tensor([2.0, 4.0]), low, high, reward_scale=0.5)
+    scaling = Scaling(
+        torch.tensor([1.0, 2.0]), torch.tensor([2.0, 4.0]), low, high, reward_scale=0.5
+    )
     columns = scaling.columns
     rows = scaling.rows(
         observation=torch.tensor([[3.0, 2.0], [1.0, 6.0]]),

@@ -23,10 +23,18 @@ class Counter:
         return PendulumStep(observation + 1, 10 * observation[:, 0], action[:, 0])
 
 
-def rollouts(batch: int, horizon: int, reset_fraction: float, model: Counter | None = None) -> tuple[Rollouts, Scaling]:
+def rollouts(
+    batch: int, horizon: int, reset_fraction: float, model: Counter | None = None
+) -> tuple[Rollouts, Scaling]:
     model = model or Counter()
     config = replace(CONFIG, rollout_batch=batch, horizon=horizon, reward_scale=0.1)
-    made = Rollouts(model, torch.zeros(7, 1), config, SeedGenerators.of([0], torch.device("cpu")), reset_fraction)
+    made = Rollouts(
+        model,
+        torch.zeros(7, 1),
+        config,
+        SeedGenerators.of([0], torch.device("cpu")),
+        reset_fraction,
+    )
     return made, Scaling.of(model, 0.1)
 
 
@@ -43,7 +51,9 @@ def test_rows_are_the_steps_of_unbroken_rollouts_that_never_terminate() -> None:
         return halfway(observation)
 
     columns, (rows, reward, uncertainty) = scaling.columns, made.collect(act)
-    assert torch.cat(seen).flatten().tolist() == [-0.5] * 3 + [0.0] * 3 + [0.5] * 3 + [1.0] * 3, "standardised"
+    assert torch.cat(seen).flatten().tolist() == [-0.5] * 3 + [0.0] * 3 + [0.5] * 3 + [1.0] * 3, (
+        "standardised"
+    )
     rows = rows.view(4, 3, columns.width)
     states = torch.arange(5.0).view(5, 1, 1).expand(5, 3, 1)
     torch.testing.assert_close(rows[..., columns.observation], scaling.observation(states[:4]))
@@ -64,7 +74,9 @@ class Mortal(Counter):
 
 
 @pytest.mark.parametrize("reset_fraction", [1.0, 0.5])
-def test_a_rollout_that_terminates_is_not_bootstrapped_and_begins_again(reset_fraction: float) -> None:
+def test_a_rollout_that_terminates_is_not_bootstrapped_and_begins_again(
+    reset_fraction: float,
+) -> None:
     made, scaling = rollouts(batch=400, horizon=8, reset_fraction=reset_fraction, model=Mortal())
     columns = scaling.columns
     for number in range(3):
@@ -78,4 +90,6 @@ def test_a_rollout_that_terminates_is_not_bootstrapped_and_begins_again(reset_fr
         carried_on = {0.0, 2.0, 1.0} if number == 2 else {0.0, 2.0} if number == 1 else {0.0}
         assert set(before[0].tolist()) == ({0.0} if reset_fraction == 1.0 else carried_on)
         if number == 1:
-            assert abs(float((before[0] == 0).float().mean()) - reset_fraction) < 0.1, "4 standard deviations"
+            assert abs(float((before[0] == 0).float().mean()) - reset_fraction) < 0.1, (
+                "4 standard deviations"
+            )

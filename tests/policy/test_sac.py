@@ -21,7 +21,9 @@ from tests.policy.reference import DiscreteReference, Networks, Reference
 
 CPU = torch.device("cpu")
 BATCHES = replace(CONFIG, batch_size=16)
-SHORT = replace(CONFIG, epochs=2, updates_per_epoch=10, rollout_every=5, rollout_batch=4, batch_size=16)
+SHORT = replace(
+    CONFIG, epochs=2, updates_per_epoch=10, rollout_every=5, rollout_batch=4, batch_size=16
+)
 KAPPAS = (0.1, 0.7, 2.0)
 KINDS = pytest.mark.parametrize("discrete", [False, True])
 
@@ -36,7 +38,9 @@ def double() -> Iterator[None]:
 
 def scaling_of(discrete: bool) -> Scaling:
     A = 3 if discrete else 2
-    return Scaling(torch.arange(5.0), torch.arange(1.0, 6.0), torch.zeros(A), torch.ones(A), 1.0, discrete)
+    return Scaling(
+        torch.arange(5.0), torch.arange(1.0, 6.0), torch.zeros(A), torch.ones(A), 1.0, discrete
+    )
 
 
 def prior_of(weight: Tensor, discrete: bool) -> BehaviourPolicy:
@@ -65,7 +69,9 @@ def made(discrete: bool, seeds: int = 1, prior: bool = False) -> tuple[ActorCrit
     scaling, numbers = scaling_of(discrete), [0] * seeds if prior else list(range(seeds))
     constraint, given = None, None
     if prior:
-        weight = 0.1 * torch.randn(5, 3 if discrete else 4, generator=torch.Generator().manual_seed(9))
+        weight = 0.1 * torch.randn(
+            5, 3 if discrete else 4, generator=torch.Generator().manual_seed(9)
+        )
         clone = prior_of(weight, discrete)
         constraint = KLConstraint.of(clone, scaling, KAPPAS[:seeds], CPU)
 
@@ -81,19 +87,25 @@ def made(discrete: bool, seeds: int = 1, prior: bool = False) -> tuple[ActorCrit
     sac.target.vector.add_(0.01)  # so that targets and critics cannot be mistaken for each other
     sac.log_alpha.copy_(torch.linspace(-0.7, 4.999 if prior else 0.3, seeds))
     kappas = [kappa * (1 if discrete else 2) for kappa in KAPPAS]
-    return sac, [reference(sac, BATCHES, scaling.columns, own, given, kappas[own]) for own in range(seeds)]
+    return sac, [
+        reference(sac, BATCHES, scaling.columns, own, given, kappas[own]) for own in range(seeds)
+    ]
 
 
 def some_rows(columns: ReplayColumns, seed: int, seeds: int = 1) -> Tensor:
     generator, shape = torch.Generator().manual_seed(seed), (seeds, BATCHES.batch_size)
     rows = torch.randn(*shape, columns.width, generator=generator)
     if columns.action_size == 3:
-        rows[..., columns.action] = one_hot(torch.randint(3, shape, generator=generator), 3).to(rows.dtype)
+        rows[..., columns.action] = one_hot(torch.randint(3, shape, generator=generator), 3).to(
+            rows.dtype
+        )
     rows[..., columns.continues] = (torch.rand(shape, generator=generator) < 0.8).to(rows.dtype)
     return rows
 
 
-def step_both(sac: ActorCritic, references: list[Networks], rows: Tensor, seen: Tensor, noises: list[Any]) -> None:
+def step_both(
+    sac: ActorCritic, references: list[Networks], rows: Tensor, seen: Tensor, noises: list[Any]
+) -> None:
     """One update of each on ``rows``, and of the references on ``seen``."""
     sac.update(rows)
     for own, reference, noise in zip(seen, references, noises, strict=True):
@@ -140,7 +152,9 @@ def test_updates_near_a_prior_are_those_of_the_reference(discrete: bool) -> None
             references[0].prior = None
             references[1].kappa = -30.0
         rows = some_rows(references[0].columns, 0, 3)
-        step_both(sac, references, rows, rows, [torch.Generator().manual_seed(0) for _ in references])
+        step_both(
+            sac, references, rows, rows, [torch.Generator().manual_seed(0) for _ in references]
+        )
         for reference in references[2:] if wrong else references:
             reference.assert_same(sac)
         for reference in references[:2] if wrong else ():
@@ -158,8 +172,12 @@ def test_where_log_sigma_is_held_it_has_no_slope() -> None:
     found = Squashed.of(leaf, noise)
     assert 0 < int(found.free.sum()) < found.free.numel()
     action_slope, density_slope = torch.randn_like(found.action), 0.3
-    (true,) = torch.autograd.grad((found.action * action_slope).sum() + density_slope * found.log_density.sum(), leaf)
-    torch.testing.assert_close(found.slope(action_slope, torch.full((1, 1, 1), density_slope)).detach(), true)
+    (true,) = torch.autograd.grad(
+        (found.action * action_slope).sum() + density_slope * found.log_density.sum(), leaf
+    )
+    torch.testing.assert_close(
+        found.slope(action_slope, torch.full((1, 1, 1), density_slope)).detach(), true
+    )
 
 
 def test_discrete_actions_are_drawn_with_the_policys_probabilities() -> None:
@@ -169,18 +187,25 @@ def test_discrete_actions_are_drawn_with_the_policys_probabilities() -> None:
     assert set(drawn.unique().tolist()) == {0.0, 1.0}
     assert torch.equal(drawn.sum(1), torch.ones(20_000))
     probabilities = reference.policy(observation[0]).probs  # type: ignore[attr-defined]
-    torch.testing.assert_close(drawn.mean(0), probabilities, atol=0.015, rtol=0)  # 4 standard deviations
+    torch.testing.assert_close(
+        drawn.mean(0), probabilities, atol=0.015, rtol=0
+    )  # 4 standard deviations
     assert probabilities.max() - probabilities.min() > 0.05
 
 
 def trained(*seeds: int) -> list[Tensor]:
     """Each seed's last policy, as a vector."""
     *_, last = train(Pendulum(), resets(64, 0), SHORT, ReplayBuffer.batches, seeds=seeds)  # type: ignore[arg-type]
-    return [torch.cat([layer[number].flatten() for layer in last.policies.layers]) for number in range(len(seeds))]
+    return [
+        torch.cat([layer[number].flatten() for layer in last.policies.layers])
+        for number in range(len(seeds))
+    ]
 
 
 @pytest.mark.usefixtures("double")
-def test_a_seed_learns_what_it_learns_alone_whatever_else_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_seed_learns_what_it_learns_alone_whatever_else_is_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Weights, rollouts, batches and noise are the seed's; torch's global generator neither enters nor is touched.
 
     The twin has one generator for all.
@@ -202,7 +227,9 @@ def test_a_seed_learns_what_it_learns_alone_whatever_else_is_drawn(monkeypatch: 
 def test_rollouts_come_when_they_are_due_and_every_update_is_made() -> None:
     held: list[int] = []
 
-    def counting(buffer: ReplayBuffer, updates: int, batch_size: int, generators: SeedGenerators) -> Iterator[Tensor]:
+    def counting(
+        buffer: ReplayBuffer, updates: int, batch_size: int, generators: SeedGenerators
+    ) -> Iterator[Tensor]:
         held.extend([len(buffer)] * updates)
         return buffer.batches(updates, batch_size, generators)
 
@@ -210,9 +237,19 @@ def test_rollouts_come_when_they_are_due_and_every_update_is_made() -> None:
     first, last = train(Pendulum(), resets(64, 0), config, counting)  # type: ignore[arg-type]
     assert held == [12 * (1 + update // 4) for update in range(20)]
     assert (first.number, last.number) == (1, 2)
-    names = {"critic_loss", "actor_loss", "q_mean", "entropy", "alpha", "model_reward", "model_uncertainty"}
+    names = {
+        "critic_loss",
+        "actor_loss",
+        "q_mean",
+        "entropy",
+        "alpha",
+        "model_reward",
+        "model_uncertainty",
+    }
     assert set(first.metrics[0]) == names
-    assert not torch.equal(first.policies.layers[0], last.policies.layers[0]), "a snapshot must not follow the actor"
+    assert not torch.equal(first.policies.layers[0], last.policies.layers[0]), (
+        "a snapshot must not follow the actor"
+    )
 
 
 AT_REST = prior_of(torch.zeros(3, 2), discrete=False)
@@ -221,7 +258,9 @@ AT_REST = prior_of(torch.zeros(3, 2), discrete=False)
 
 def test_every_seed_and_divergence_has_a_policy() -> None:
 
-    def last(seeds: tuple[int, ...], divergences: tuple[float, ...]) -> tuple[tuple[dict[str, float], ...], Tensor]:
+    def last(
+        seeds: tuple[int, ...], divergences: tuple[float, ...]
+    ) -> tuple[tuple[dict[str, float], ...], Tensor]:
         options: dict[str, Any] = {"seeds": seeds, "prior": AT_REST, "divergences": divergences}
         *_, epoch = train(Pendulum(), resets(64, 0), SHORT, ReplayBuffer.batches, **options)  # type: ignore[arg-type]
         return epoch.metrics, epoch.policies.layers[-2]
@@ -236,12 +275,16 @@ def test_every_seed_and_divergence_has_a_policy() -> None:
 
 def test_what_cannot_be_trained_is_said_in_one_line() -> None:
     class Broken(Pendulum):
-        def step(self, observation: Tensor, action: Tensor, generators: SeedGenerators) -> PendulumStep:
+        def step(
+            self, observation: Tensor, action: Tensor, generators: SeedGenerators
+        ) -> PendulumStep:
             step = super().step(observation, action, generators)
             return PendulumStep(step.next_observation, step.reward * torch.nan, step.uncertainty)
 
     starts: Any = resets(64, 0)
-    with pytest.raises(PipelineError, match=r"SAC diverged in epoch 1, seed 0.*lower learning_rate"):
+    with pytest.raises(
+        PipelineError, match=r"SAC diverged in epoch 1, seed 0.*lower learning_rate"
+    ):
         list(train(Broken(), starts, SHORT, ReplayBuffer.batches))  # type: ignore[arg-type]
     discrete = prior_of(torch.zeros(3, 2), discrete=True)
     for options, says in (

@@ -12,7 +12,11 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_every_fault_can_be_planted_and_its_test_is_there() -> None:
     assert len({fault.name for fault in FAULTS}) == len(FAULTS)
     for fault in FAULTS:
-        planted(module_file(ROOT, fault.module).read_text(encoding="utf-8"), fault.function, fault.edit)
+        planted(
+            module_file(ROOT, fault.module).read_text(encoding="utf-8"), fault.function, fault.edit
+        )
         file, _, test = fault.test.partition("::")
         tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
-        assert test in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, fault.test
+        assert test in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, (
+            fault.test
+        )

@@ -21,7 +21,9 @@ from tests.privacy.ledger.ledgers import SECRET, opened
 
 PEOPLE = 2000
 IDS = [f"p{number}" for number in range(PEOPLE)]
-VALUES = torch.tensor([0.3, -0.2]) + 0.1 * torch.randn(PEOPLE, 2, generator=torch.Generator().manual_seed(0))
+VALUES = torch.tensor([0.3, -0.2]) + 0.1 * torch.randn(
+    PEOPLE, 2, generator=torch.Generator().manual_seed(0)
+)
 
 
 def run(folder: Path, each: Callable[[int], None]) -> Tensor:
@@ -38,7 +40,10 @@ def run(folder: Path, each: Callable[[int], None]) -> Tensor:
 
 
 def charges(folder: Path) -> list[tuple[str, float | None]]:
-    return [(charge.state, charge.epsilon) for charge in opened(f"sqlite:///{folder}/ledger.db", folder).charges()]
+    return [
+        (charge.state, charge.epsilon)
+        for charge in opened(f"sqlite:///{folder}/ledger.db", folder).charges()
+    ]
 
 
 def test_a_killed_run_resumes_on_its_charge_and_states_what_it_paid_for(tmp_path: Path) -> None:
@@ -56,7 +61,12 @@ def test_a_killed_run_resumes_on_its_charge_and_states_what_it_paid_for(tmp_path
     assert charges(tmp_path) == [("committed", statement.epsilon)]
     assert statement.sound
     assert 1.9 < (statement.epsilon or 0) <= 2.0
-    assert (statement.unit, statement.units, statement.rounds, statement.termination) == ("person", PEOPLE, 8, None)
+    assert (statement.unit, statement.units, statement.rounds, statement.termination) == (
+        "person",
+        PEOPLE,
+        8,
+        None,
+    )
     # What was paid for is restored, and anything else is charged or refused.
     reading = lambda: pytest.fail("private numbers were read")  # noqa: E731
     assert torch.equal(private_mean(plan, IDS, reading, SECRET, tmp_path), mean)

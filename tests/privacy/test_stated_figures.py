@@ -13,7 +13,14 @@ from primorl.privacy.accounting.epsilon import training_event
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.accounting.figures import figures
 from primorl.privacy.stated_figures import check_alone, misstated
-from primorl.privacy.statement import ACCOUNTANT, Accountant, AttackPoint, GroupPoint, ProfilePoint, Statement
+from primorl.privacy.statement import (
+    ACCOUNTANT,
+    Accountant,
+    AttackPoint,
+    GroupPoint,
+    ProfilePoint,
+    Statement,
+)
 from tests.statements import PRIVATE
 
 EVENT = training_event(0.1, 8.763, 150)
@@ -32,7 +39,9 @@ def statement(tmp_path_factory: pytest.TempPathFactory) -> Statement:
         epsilon_replace_one=found.epsilon_replace_one,
         profile=tuple(ProfilePoint(epsilon=e, delta=d) for e, d in found.profile),
         groups=tuple(GroupPoint(units=k, epsilon=e) for k, e in found.groups),
-        attacks=tuple(AttackPoint(false_positive_rate=a, true_positive_rate=b) for a, b in found.attacks),
+        attacks=tuple(
+            AttackPoint(false_positive_rate=a, true_positive_rate=b) for a, b in found.attacks
+        ),
     )
 
 
@@ -61,7 +70,9 @@ MORE: list[tuple[str, Callable[[Any], object]]] = [
 ]
 
 
-def test_a_figure_that_promises_more_is_named_and_one_version_makes_the_same_figures(statement: Statement) -> None:
+def test_a_figure_that_promises_more_is_named_and_one_version_makes_the_same_figures(
+    statement: Statement,
+) -> None:
     """Twins: the accountant's own pass; of another version, a figure that promises less may be its own."""
     ours = replace(statement, accountant=Accountant(**ACCOUNTANT))
     assert misstated(statement) is misstated(ours) is None
@@ -76,5 +87,7 @@ def test_a_figure_that_promises_more_is_named_and_one_version_makes_the_same_fig
 def test_a_policy_near_a_clone_must_count_the_clone(statement: Statement) -> None:
     """The model's own statement is sound, but it is not of a policy that the clone had a say in."""
     check_alone(Path("privacy.json"), statement, near_clone=False)
-    with pytest.raises(PipelineError, match="mechanisms: found none, yet the policy was chosen near a clone"):
+    with pytest.raises(
+        PipelineError, match="mechanisms: found none, yet the policy was chosen near a clone"
+    ):
         check_alone(Path("privacy.json"), statement, near_clone=True)

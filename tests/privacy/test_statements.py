@@ -17,19 +17,36 @@ from tests.statements import NOT_PRIVATE, OF_TRAINING, PRIVATE
 DELTA = 1e-5
 
 
-def statement(multiplier: float, *, queries: tuple[float, ...] = (), charge: str = "a", charges: int = 1) -> Statement:
+def statement(
+    multiplier: float, *, queries: tuple[float, ...] = (), charge: str = "a", charges: int = 1
+) -> Statement:
     event = training_event(1.0, multiplier, 10, queries)
     spent = compose([event], DELTA)
     total = SpentOnDataset(epsilon=1, epsilon_fixed=1, epsilon_rdp=1, delta=DELTA, charges=charges)
-    settings = {"sampling_probability": 1.0, "noise_multiplier": multiplier, "rounds": 10, "charge": charge}
-    account = {"event": event_to_json(event), "epsilon": spent.epsilon_pld, "epsilon_rdp": spent.epsilon_rdp}
+    settings = {
+        "sampling_probability": 1.0,
+        "noise_multiplier": multiplier,
+        "rounds": 10,
+        "charge": charge,
+    }
+    account = {
+        "event": event_to_json(event),
+        "epsilon": spent.epsilon_pld,
+        "epsilon_rdp": spent.epsilon_rdp,
+    }
     return replace(OF_TRAINING, spent_on_dataset=total, **settings, **account)  # type: ignore[arg-type]
 
 
 def test_epsilon_is_that_of_all_releases_one_after_another() -> None:
-    model, clone = statement(9.0, queries=(14.0,), charges=1), statement(14.0, charge="b", charges=2)
+    model, clone = (
+        statement(9.0, queries=(14.0,), charges=1),
+        statement(14.0, charge="b", charges=2),
+    )
     whole = composed_statement({"models/dynamics": model, "models/behaviour": clone})
-    assert whole.epsilon == compose([event_from_json(each.event) for each in (model, clone)], DELTA).epsilon_pld
+    assert (
+        whole.epsilon
+        == compose([event_from_json(each.event) for each in (model, clone)], DELTA).epsilon_pld
+    )
     low, high = sorted([model.epsilon or 0.0, clone.epsilon or 0.0])
     assert high < (whole.epsilon or 0) <= low + high
     assert compose([event_from_json(whole.event)], DELTA).epsilon_pld == whole.epsilon
@@ -37,7 +54,12 @@ def test_epsilon_is_that_of_all_releases_one_after_another() -> None:
     assert whole.profile[-1].epsilon > whole.epsilon
     parts = [(part.what, part.charge, part.noise_multiplier) for part in whole.mechanisms]
     assert parts == [("models/dynamics", "a", 9.0), ("models/behaviour", "b", 14.0)]
-    assert (whole.noise_multiplier, whole.rounds, whole.queries, whole.charge) == (None, None, (), None)
+    assert (whole.noise_multiplier, whole.rounds, whole.queries, whole.charge) == (
+        None,
+        None,
+        (),
+        None,
+    )
     assert whole.spent_on_dataset == clone.spent_on_dataset
 
 
@@ -45,17 +67,36 @@ def test_what_voids_one_voids_the_whole() -> None:
     doubtful = replace(statement(14.0), void=("noise is seeded",), public_assumptions=("the moon",))
     whole = composed_statement({"a": statement(9.0), "b": doubtful})
     assert whole.void == ("noise is seeded",)
-    assert set(whole.public_assumptions) == {*statement(9.0).public_assumptions, "the moon", BEFOREHAND}
-    bare = replace(statement(14.0), private=False, epsilon=None, epsilon_rdp=None, event=NOT_PRIVATE["event"])
+    assert set(whole.public_assumptions) == {
+        *statement(9.0).public_assumptions,
+        "the moon",
+        BEFOREHAND,
+    }
+    bare = replace(
+        statement(14.0), private=False, epsilon=None, epsilon_rdp=None, event=NOT_PRIVATE["event"]
+    )
     whole = composed_statement({"a": statement(9.0), "b": bare})
-    assert (whole.private, whole.epsilon, whole.event) == (False, None, {"type": "NonPrivateDpEvent"})
-    for change in ({"delta": 1e-6}, {"units": 5}, {"dataset_fingerprint": "e" * 64}, {"unit": "day"}):
+    assert (whole.private, whole.epsilon, whole.event) == (
+        False,
+        None,
+        {"type": "NonPrivateDpEvent"},
+    )
+    for change in (
+        {"delta": 1e-6},
+        {"units": 5},
+        {"dataset_fingerprint": "e" * 64},
+        {"unit": "day"},
+    ):
         with pytest.raises(PipelineError, match=rf"b/privacy.json: {next(iter(change))}: differs"):
             composed_statement({"a": statement(9.0), "b": replace(statement(14.0), **change)})  # type: ignore[arg-type]
 
 
-CONTRACT = "private epsilon delta unit neighboring_relation accountant epsilon_rdp event rounds void "
-CONTRACT += "sampling_probability noise_multiplier clipping_norm public_assumptions dataset_fingerprint"
+CONTRACT = (
+    "private epsilon delta unit neighboring_relation accountant epsilon_rdp event rounds void "
+)
+CONTRACT += (
+    "sampling_probability noise_multiplier clipping_norm public_assumptions dataset_fingerprint"
+)
 
 
 def test_it_comes_back_as_it_was_and_what_it_cannot_mean_is_refused(tmp_path: Path) -> None:
@@ -64,13 +105,22 @@ def test_it_comes_back_as_it_was_and_what_it_cannot_mean_is_refused(tmp_path: Pa
         write_json(tmp_path / "privacy.json", content)
         found = Statement.read(tmp_path)
         found.write(tmp_path / "again")
-        assert json.loads((tmp_path / "again/privacy.json").read_text(encoding="utf-8")) == content == found.to_json()
+        assert (
+            json.loads((tmp_path / "again/privacy.json").read_text(encoding="utf-8"))
+            == content
+            == found.to_json()
+        )
         assert set(CONTRACT.split()) <= set(content)
         assert found.sound is bool(content["private"])
     for key in ("epsilon", "delta", "sampling_probability", "clipping_norm", "rounds"):
         write_json(tmp_path / "privacy.json", PRIVATE | {key: None})
         with pytest.raises(PipelineError, match=f"private: true, yet {key} is null"):
             Statement.read(tmp_path)
-    write_json(tmp_path / "privacy.json", {key: value for key, value in PRIVATE.items() if key != "format"})
-    with pytest.raises(PipelineError, match=r"privacy.json: found format 1, this version reads 3; run `dvc checkout`"):
+    write_json(
+        tmp_path / "privacy.json", {key: value for key, value in PRIVATE.items() if key != "format"}
+    )
+    with pytest.raises(
+        PipelineError,
+        match=r"privacy.json: found format 1, this version reads 3; run `dvc checkout`",
+    ):
         Statement.read(tmp_path)

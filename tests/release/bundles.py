@@ -17,7 +17,15 @@ from primorl.evaluate.private.results import PrivateEvaluation
 from primorl.release import bundle
 from primorl.release.build import release
 from primorl.release.card import render
-from primorl.release.contents import ANSWERS, EVALUATION, LEDGER, MANIFEST, MODEL, POLICY, manifest_of
+from primorl.release.contents import (
+    ANSWERS,
+    EVALUATION,
+    LEDGER,
+    MANIFEST,
+    MODEL,
+    POLICY,
+    manifest_of,
+)
 
 Change = Callable[[Path], object]
 Edit = tuple[str, Change]
@@ -41,7 +49,9 @@ def edit_statements(folder: str = "models", **changes: Any) -> None:
         edit(Path(folder, part, "privacy.json"), **changes)
 
 
-def edit_tensors(path: Path, extra: dict[str, torch.Tensor], metadata: dict[str, str] | None = None) -> None:
+def edit_tensors(
+    path: Path, extra: dict[str, torch.Tensor], metadata: dict[str, str] | None = None
+) -> None:
     save_file(load_file(path) | extra, path, metadata=metadata)
 
 
@@ -49,7 +59,11 @@ def at(name: str, path: str | tuple[Any, ...], value: Any) -> Change:
     """Another value at a path of keys in a file, such as ``records.0.state``, or a function of the old one."""
 
     def forge(folder: Path) -> None:
-        keys = [int(key) if key.isdigit() else key for key in path.split(".")] if isinstance(path, str) else path
+        keys = (
+            [int(key) if key.isdigit() else key for key in path.split(".")]
+            if isinstance(path, str)
+            else path
+        )
         content = read_json(folder / name)
         inner: Any = content
         for key in keys[:-1]:
@@ -86,15 +100,22 @@ def renew_cards(folder: Path) -> None:
 def renew_everything(folder: Path) -> None:
     """All that needs no secret: both statements alike, digests along the chain, both cards, the manifest."""
     shutil.copyfile(folder / MODEL[2], folder / POLICY[2])
-    digests = {"model_sha256": file_sha256(folder / MODEL[0]), "policy_sha256": file_sha256(folder / POLICY[0])}
+    digests = {
+        "model_sha256": file_sha256(folder / MODEL[0]),
+        "policy_sha256": file_sha256(folder / POLICY[0]),
+    }
     for name in (POLICY[1], EVALUATION, *([ANSWERS] if (folder / ANSWERS).exists() else [])):
         edit(folder / name, **digests)
     ledger = read_json(folder / LEDGER)
     for record in ledger["records"]:
         if record["stage"].startswith("evaluate_private"):
-            record["made"] = PrivateEvaluation.read(folder / ANSWERS).made(record["stage"].partition(": ")[2])
+            record["made"] = PrivateEvaluation.read(folder / ANSWERS).made(
+                record["stage"].partition(": ")[2]
+            )
         elif "made" in record:
-            record["made"] = {name: file_sha256(folder / "dynamics" / name) for name in record["made"]}
+            record["made"] = {
+                name: file_sha256(folder / "dynamics" / name) for name in record["made"]
+            }
     write_json(folder / LEDGER, ledger)
     renew_cards(folder)
 
@@ -111,7 +132,9 @@ def refusal(folder: Path, renew: Change = relist) -> str | None:
     return said
 
 
-def each_refused(original: Path, tmp_path: Path, table: Iterable[tuple[Change, str]], renew: Change = relist) -> None:
+def each_refused(
+    original: Path, tmp_path: Path, table: Iterable[tuple[Change, str]], renew: Change = relist
+) -> None:
     """Each change alone, of a fresh copy, is refused in one line with these words."""
     for number, (change, says) in enumerate(table):
         folder = shutil.copytree(original, tmp_path / f"forged{number}")
@@ -157,24 +180,42 @@ def impossible_tensors(original: Path) -> Iterator[Edit]:
     for file in (MODEL[0], POLICY[0]):
         for name, tensor in load_file(original / file).items():
             for number in (torch.nan, torch.inf, 3e38):
-                yield f"{file}: {name}: {number}", in_tensor(file, name, lambda tensor, to=number: tensor.fill_(to))
+                yield (
+                    f"{file}: {name}: {number}",
+                    in_tensor(file, name, lambda tensor, to=number: tensor.fill_(to)),
+                )
             if name.endswith("scale"):
-                yield f"{file}: {name}: zero", in_tensor(file, name, lambda tensor: tensor.view(-1)[0].zero_())
-                yield f"{file}: {name}: negative", in_tensor(file, name, lambda tensor: tensor.neg_())
+                yield (
+                    f"{file}: {name}: zero",
+                    in_tensor(file, name, lambda tensor: tensor.view(-1)[0].zero_()),
+                )
+                yield (
+                    f"{file}: {name}: negative",
+                    in_tensor(file, name, lambda tensor: tensor.neg_()),
+                )
             if name.endswith("_low"):
                 high = name.replace("_low", "_high")
                 swap = {name: load_file(original / file)[high], high: tensor}
-                yield f"{file}: {name}: swapped", lambda folder, file=file, swap=swap: edit_tensors(folder / file, swap)
+                yield (
+                    f"{file}: {name}: swapped",
+                    lambda folder, file=file, swap=swap: edit_tensors(folder / file, swap),
+                )
     config = read_json(original / MODEL[1])
     for low, high in (("reward_low", "reward_high"), ("log_variance_low", "log_variance_high")):
-        yield f"{low}: swapped", together(at(MODEL[1], low, config[high]), at(MODEL[1], high, config[low]))
+        yield (
+            f"{low}: swapped",
+            together(at(MODEL[1], low, config[high]), at(MODEL[1], high, config[low])),
+        )
 
 
 def moved_tensors(original: Path) -> Iterator[Edit]:
     """One number of every tensor, a little."""
     for file in (MODEL[0], POLICY[0]):
         for name in load_file(original / file):
-            yield f"{file}: {name}", in_tensor(file, name, lambda tensor: tensor.view(-1)[0].add_(0.25))
+            yield (
+                f"{file}: {name}",
+                in_tensor(file, name, lambda tensor: tensor.view(-1)[0].add_(0.25)),
+            )
 
 
 def changed_leaves(folder: Path, names: Iterable[str]) -> Iterator[Edit]:

@@ -50,8 +50,12 @@ def original(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(trained, folder)
     with inside(folder):
         chosen = params.load(Path("params.yaml"))
-        shared = Version("5" * 64, "trajectory", 1, Path("data/partitions/units.bin").read_bytes()[:32])
-        rounds = dp_event.SelfComposedDpEvent(dp_event.PoissonSampledDpEvent(1.0, dp_event.GaussianDpEvent(9.0)), 2)
+        shared = Version(
+            "5" * 64, "trajectory", 1, Path("data/partitions/units.bin").read_bytes()[:32]
+        )
+        rounds = dp_event.SelfComposedDpEvent(
+            dp_event.PoissonSampledDpEvent(1.0, dp_event.GaussianDpEvent(9.0)), 2
+        )
         request = Request(shared, "other", "audit", "7" * 64, rounds, 1e-3, None, None)
         with closing(project_ledger(chosen)) as ledger:
             ledger.abort(ledger.reserve(request, None).id, "")

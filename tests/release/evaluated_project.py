@@ -21,15 +21,25 @@ from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.privacy.statement import Statement
 
 BIAS = "returns beyond the bounds are clipped"
-SHARES = Histogram(estimator="behaviour", what="return", edges=(-20.0, -10.0, 0.0), shares=(0.75, 0.25))
+SHARES = Histogram(
+    estimator="behaviour", what="return", edges=(-20.0, -10.0, 0.0), shares=(0.75, 0.25)
+)
 
 
-def answer(of: str, value: float, statement: Statement | None, *, by: str, what: str = MEAN_RETURN) -> Answer:
+def answer(
+    of: str, value: float, statement: Statement | None, *, by: str, what: str = MEAN_RETURN
+) -> Answer:
     shared: dict[str, Any] = {"estimator": by, "of": of, "what": what, "value": value, "bias": BIAS}
     if statement is None:
         return Answer(ci95=None, covers="nothing", epsilon=None, delta=None, **shared)
     ends = (value - 1.5, value + 1.5)
-    return Answer(ci95=ends, covers="sampling and noise", epsilon=statement.epsilon, delta=statement.delta, **shared)
+    return Answer(
+        ci95=ends,
+        covers="sampling and noise",
+        epsilon=statement.epsilon,
+        delta=statement.delta,
+        **shared,
+    )
 
 
 def evaluate_privately() -> PrivateEvaluation:
@@ -46,12 +56,22 @@ def evaluate_privately() -> PrivateEvaluation:
         delta=chosen.privacy.delta,
     )
     bare = plan.statement(
-        dataset_fingerprint=manifest.info.dataset_fingerprint, public_assumptions=assumptions(manifest)
+        dataset_fingerprint=manifest.info.dataset_fingerprint,
+        public_assumptions=assumptions(manifest),
     )
     with closing(project_ledger(chosen)) as ledger:
         charges = {
             name: ledger.reserve(
-                Request(version, chosen.dataset, f"evaluate_private: {name}", name, plan.event, plan.delta, None, None),
+                Request(
+                    version,
+                    chosen.dataset,
+                    f"evaluate_private: {name}",
+                    name,
+                    plan.event,
+                    plan.delta,
+                    None,
+                    None,
+                ),
                 None,
             ).id
             for name in ("behaviour", "model_check")

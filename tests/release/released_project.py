@@ -6,7 +6,15 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from pipeline import clone_behaviour, evaluate, evaluate_private, ingest, optimize_policy, partition, train_model
+from pipeline import (
+    clone_behaviour,
+    evaluate,
+    evaluate_private,
+    ingest,
+    optimize_policy,
+    partition,
+    train_model,
+)
 from primorl.base.files import write_json
 from primorl.config.params import Params
 from primorl.data.sources.minari.writing import Episode
@@ -18,7 +26,15 @@ from tests.projects import inside, project_settings, write_settings
 
 SECRET = bytes(range(32))
 STAGES = (
-    *("collect", "ingest", "partition", "train_model", "clone_behaviour", "optimize_policy", "optimize_mopo"),
+    *(
+        "collect",
+        "ingest",
+        "partition",
+        "train_model",
+        "clone_behaviour",
+        "optimize_policy",
+        "optimize_mopo",
+    ),
     "evaluate_private",
 )
 EPISODES = tuple(episode(20 + i % 3, seed=i) for i in range(14))
@@ -36,8 +52,18 @@ def tiny_params(variant: str = "private") -> dict[str, Any]:
         "delta": 1e-3,
         "budget": {"epsilon": None, "delta": 1e-3},
     }
-    raw["dynamics"] |= {"variant": variant, "hidden": [8], "early_stopping": {"every": 2, "patience": None}}
-    raw["policy"] |= {"epochs": 1, "updates_per_epoch": 4, "rollout_every": 4, "rollout_batch": 8, "horizon": 4}
+    raw["dynamics"] |= {
+        "variant": variant,
+        "hidden": [8],
+        "early_stopping": {"every": 2, "patience": None},
+    }
+    raw["policy"] |= {
+        "epochs": 1,
+        "updates_per_epoch": 4,
+        "rollout_every": 4,
+        "rollout_batch": 8,
+        "horizon": 4,
+    }
     raw["policy"] |= {"buffer_size": 64, "hidden": [8], "batch_size": 8}
     raw["evaluation"] |= {"episodes": 2, "epoch_episodes": 2, "seed": 9}
     raw["evaluation"]["private"]["estimators"] = {}

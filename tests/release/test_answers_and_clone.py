@@ -63,7 +63,9 @@ def near(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("near") / "project"
     raw = tiny_params()
     raw["behaviour"]["target_epsilon"] = 5.0
-    with pytest.MonkeyPatch.context() as quick:  # accounted like the model: no sampling, no search for the noise
+    with (
+        pytest.MonkeyPatch.context() as quick
+    ):  # accounted like the model: no sampling, no search for the noise
         quick.setattr(clone, "ROUNDS", 3)
         quick.setattr(clone, "SAMPLING_PROBABILITY", 1.0)
         quick.setattr(clone, "noise_for", lambda epsilon, delta: 4.0)
@@ -75,7 +77,9 @@ def near(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_policy_near_a_clone_states_more_than_either_mechanism(near: Path) -> None:
     """The card, the summary and the bundle's promise say the same ε: that of both."""
-    model, clone, policy = (Statement.read(near / "models" / name) for name in ("dynamics", "behaviour", "policy"))
+    model, clone, policy = (
+        Statement.read(near / "models" / name) for name in ("dynamics", "behaviour", "policy")
+    )
     epsilons: Any = (model.epsilon, clone.epsilon)
     assert max(epsilons) < cast(float, policy.epsilon) <= sum(epsilons)
     assert [part.charge for part in policy.mechanisms] == [model.charge, clone.charge]
@@ -97,23 +101,42 @@ LIES: list[tuple[Change, str]] = [
         "mechanisms: found none, yet policy/config.json names candidates",
     ),
     (at(STATEMENT, "epsilon", 0.5), "less than the accountant"),
-    (at(STATEMENT, "event.events", lambda events: events[:-1]), "event: not that of the mechanisms"),
-    (at(STATEMENT, "mechanisms", lambda parts: parts[::-1]), "mechanisms: allowed are those of models/dynamics and"),
+    (
+        at(STATEMENT, "event.events", lambda events: events[:-1]),
+        "event: not that of the mechanisms",
+    ),
+    (
+        at(STATEMENT, "mechanisms", lambda parts: parts[::-1]),
+        "mechanisms: allowed are those of models/dynamics and",
+    ),
     (at(STATEMENT, "mechanisms.0.noise_multiplier", 9.0), "mechanisms.0: differs from"),
     (at(STATEMENT, "mechanisms.1.noise_multiplier", 99.0), "mechanisms.1: event: not that"),
     (at(STATEMENT, "mechanisms.1.epsilon", 0.1), "mechanisms.1: epsilon: less than"),
     (at(STATEMENT, "mechanisms.1.charge", "f" * 16), "found no committed charge"),
     (at(STATEMENT, "spent_on_dataset.epsilon", 0.1), "spent_on_dataset: epsilon: less than"),
-    (at(STATEMENT, "public_assumptions", lambda lines: lines[:-1]), "public_assumptions: leaves out"),
-    (at(STATEMENT, "public_assumptions", lambda lines: [*lines, CHOSEN]), "needed last with a recommendation from"),
+    (
+        at(STATEMENT, "public_assumptions", lambda lines: lines[:-1]),
+        "public_assumptions: leaves out",
+    ),
+    (
+        at(STATEMENT, "public_assumptions", lambda lines: [*lines, CHOSEN]),
+        "needed last with a recommendation from",
+    ),
     (at(STATEMENT, "units", 99), "units: differs from"),
     (at(STATEMENT, "groups", lambda groups: groups[:-1]), "groups: not what the accountant"),
     (
-        at(LEDGER, "records", lambda records: [*records, of_clone(records).update(state="reserved")][:-1]),
+        at(
+            LEDGER,
+            "records",
+            lambda records: [*records, of_clone(records).update(state="reserved")][:-1],
+        ),
         "found no committed charge",
     ),
     (at(CLONE, "public_units", 1), "made"),
-    (lambda folder: shutil.rmtree(folder / "behaviour"), "the bundle has no behaviour/privacy.json"),
+    (
+        lambda folder: shutil.rmtree(folder / "behaviour"),
+        "the bundle has no behaviour/privacy.json",
+    ),
 ]
 
 
@@ -122,7 +145,9 @@ def test_every_lie_about_model_and_clone_is_found(near: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("renamed", [False, True])
-def test_a_bundle_that_hides_its_clone_promises_no_less(near: Path, tmp_path: Path, renamed: bool) -> None:
+def test_a_bundle_that_hides_its_clone_promises_no_less(
+    near: Path, tmp_path: Path, renamed: bool
+) -> None:
     """The twin: where the ledger's record is renamed too, nothing tells but the maker's signature (docs/privacy.md)."""
     received = shutil.copytree(near / "out", tmp_path / "received")
     honest = promised(received)
@@ -135,7 +160,9 @@ def test_a_bundle_that_hides_its_clone_promises_no_less(near: Path, tmp_path: Pa
 
     shutil.copyfile(received / MODEL[2], received / STATEMENT)
     shutil.rmtree(received / "behaviour")
-    together(without(CONFIG, "candidates"), without(CONFIG, "clone_error"), at(LEDGER, "records", forget))(received)
+    together(
+        without(CONFIG, "candidates"), without(CONFIG, "clone_error"), at(LEDGER, "records", forget)
+    )(received)
     assert refusal(received, renew_cards) is None
     assert (promised(received) == honest) == (not renamed)
 
@@ -160,25 +187,37 @@ def home(asked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Privat
     return PrivateEvaluation.read(PRIVATE_EVALUATION)
 
 
-def test_a_bundle_with_answers_states_what_all_of_it_costs(asked: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bundle_with_answers_states_what_all_of_it_costs(
+    asked: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The headline is that of model and answers together: who has the bundle has both."""
     out = asked / "out"
     assert set(snapshot(out)) == FILES | {MANIFEST, ANSWERS}
     assert is_bundle(out)
     answers, statement = read_json(out / ANSWERS), read_json(out / STATEMENT)
-    events = [event_from_json(each["event"]) for each in (statement, *answers["statements"].values())]
+    events = [
+        event_from_json(each["event"]) for each in (statement, *answers["statements"].values())
+    ]
     together = compose(events, 1e-3).epsilon_pld
     assert statement["epsilon"] < together <= answers["total"]["epsilon"]
     card = (out / "card.md").read_text(encoding="utf-8")
-    (headline,) = re.findall(r"\*\*ε = ([\d.]+), δ = 0.001 per trajectory, private evaluation included\*\*", card)
+    (headline,) = re.findall(
+        r"\*\*ε = ([\d.]+), δ = 0.001 per trajectory, private evaluation included\*\*", card
+    )
     assert together <= float(headline)
     assert f"it included: ε = {headline} at δ = 0.001 in 3 charges" in card
-    assert "by behaviour (ε 0.159) | \\-12.25; 95% interval -13.75 to -10.75, which covers sampling" in card
+    assert (
+        "by behaviour (ε 0.159) | \\-12.25; 95% interval -13.75 to -10.75, which covers sampling"
+        in card
+    )
     assert "| the policy, by model (free) | \\-9.5; no interval" in card
     assert "Check of the model: the model can be believed up to 5 steps ahead" in card
     capsys.readouterr()
     assert cli.main(["release", "--check", str(out)]) == 0
-    assert f"sound; ε = {headline}, δ = 0.001 per trajectory, private evaluation included" in capsys.readouterr().out
+    assert (
+        f"sound; ε = {headline}, δ = 0.001 per trajectory, private evaluation included"
+        in capsys.readouterr().out
+    )
 
 
 def in_answers(path: str, value: Any) -> Change:
@@ -191,7 +230,9 @@ def of_behaviour(key: str, value: Any) -> Change:
 
 def in_all(key: str, value: Any) -> Change:
     """The same change of every statement."""
-    return together(*(in_answers(f"statements.{name}.{key}", value) for name in ("behaviour", "model_check")))
+    return together(
+        *(in_answers(f"statements.{name}.{key}", value) for name in ("behaviour", "model_check"))
+    )
 
 
 def in_total(key: str, value: Any) -> Change:
@@ -210,26 +251,46 @@ FORGED: list[tuple[Change, str]] = [
         together(of_behaviour("epsilon", 0.1), in_answers("estimates.0.epsilon", 0.1)),
         "statements.behaviour: epsilon: less than the accountant makes of the event",
     ),
-    (in_answers("estimates.0.epsilon", 0.01), "estimates.0: epsilon, delta: not those of the statement"),
+    (
+        in_answers("estimates.0.epsilon", 0.01),
+        "estimates.0: epsilon, delta: not those of the statement",
+    ),
     (
         together(
-            *(in_answers(f"estimates.0.{k}", v) for k, v in (("estimator", "x"), ("epsilon", None), ("delta", None)))
+            *(
+                in_answers(f"estimates.0.{k}", v)
+                for k, v in (("estimator", "x"), ("epsilon", None), ("delta", None))
+            )
         ),
         "found an answer of the private units without a state",
     ),
-    (in_answers("estimates.0.ci95", [-10.0, -13.0]), "estimates.0: ci95: the value is not in its interval"),
+    (
+        in_answers("estimates.0.ci95", [-10.0, -13.0]),
+        "estimates.0: ci95: the value is not in its interval",
+    ),
     (in_answers("estimates.2.estimator", "Model!"), "estimator: found another name"),
     (in_answers("histograms.0.shares", [0.75, 0.5]), "histograms.0: shares"),
     (in_answers("histograms.0.edges", [0.0, -10.0, -20.0]), "histograms.0: edges"),
-    (in_answers("histograms.0.estimator", "model"), "found shares of the private units without a statement"),
+    (
+        in_answers("histograms.0.estimator", "model"),
+        "found shares of the private units without a statement",
+    ),
     (in_total("epsilon", 0.2), "epsilon: less than the accountant makes"),
     (in_total("charges", 1), "spent_on_dataset: charges: not a number of charges"),
-    (of_behaviour("spent_on_dataset.epsilon", 9.0), "statements.behaviour: spent_on_dataset: differs from total"),
+    (
+        of_behaviour("spent_on_dataset.epsilon", 9.0),
+        "statements.behaviour: spent_on_dataset: differs from total",
+    ),
     (in_answers("statements", same_charge), "charge: found a charge that paid for something else"),
-    (of_behaviour("event", ANOTHER_EVENT), "statements.behaviour: event: not that of the mechanism"),
+    (
+        of_behaviour("event", ANOTHER_EVENT),
+        "statements.behaviour: event: not that of the mechanism",
+    ),
     (in_answers("statements", {}), "statements: found none"),
     (
-        together(in_answers("estimates", lambda found: [found[0], found[2]]), in_answers("verdict", None)),
+        together(
+            in_answers("estimates", lambda found: [found[0], found[2]]), in_answers("verdict", None)
+        ),
         "statements.model_check: found a charge without an answer",
     ),
     (of_behaviour("queries", [WAGES]), "statements.behaviour: not as declared: queries.0.what"),
@@ -247,15 +308,23 @@ UNBOUND: list[tuple[Change, str]] = [
 ]
 
 
-def test_forged_answers_are_refused(asked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forged_answers_are_refused(
+    asked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Every digest renewed; any key changed and the hashes listed anew; cards made again over the ledger's digests.
 
     Twin: untouched, or with hostile words alone changed, it is sound with every digest renewed.
     """
-    monkeypatch.setattr(bundle, "_check_tensors", lambda bundle: None)  # no edit touches the tensors
+    monkeypatch.setattr(
+        bundle, "_check_tensors", lambda bundle: None
+    )  # no edit touches the tensors
     out = asked / "out"
     each_refused(out, tmp_path, FORGED, renew_everything)
-    edits = [each for each in changed_leaves(out, [ANSWERS]) if not re.search("model_check|profile", each[0])]
+    edits = [
+        each
+        for each in changed_leaves(out, [ANSWERS])
+        if not re.search("model_check|profile", each[0])
+    ]
     assert len(edits) > 60
     assert accepted(out, tmp_path, edits, relist) == []
     each_refused(out, tmp_path, UNBOUND, renew_cards)
@@ -266,19 +335,37 @@ def test_forged_answers_are_refused(asked: Path, tmp_path: Path, monkeypatch: py
     assert "<script>" not in "".join(render(received).values())
 
 
-def test_at_home_answers_that_no_charge_made_or_about_others_do_not_leave(home: PrivateEvaluation) -> None:
+def test_at_home_answers_that_no_charge_made_or_about_others_do_not_leave(
+    home: PrivateEvaluation,
+) -> None:
     """Nor a summary that does not repeat them. Twin: as they were given they leave."""
     for changed, says in (
-        (replace(home, verdict="perfect"), "metrics/private_evaluation.json: behaviour: the ledger has no charge"),
-        (replace(home, horizon=7), "metrics/private_evaluation.json: horizon: found 7, allowed is 200"),
-        (replace(home, policy_sha256="0" * 64), "the answers are not about models/policy/policy.saf"),
-        (replace(home, model_sha256="0" * 64), "the answers are not about models/dynamics/model.saf"),
+        (
+            replace(home, verdict="perfect"),
+            "metrics/private_evaluation.json: behaviour: the ledger has no charge",
+        ),
+        (
+            replace(home, horizon=7),
+            "metrics/private_evaluation.json: horizon: found 7, allowed is 200",
+        ),
+        (
+            replace(home, policy_sha256="0" * 64),
+            "the answers are not about models/policy/policy.saf",
+        ),
+        (
+            replace(home, model_sha256="0" * 64),
+            "the answers are not about models/dynamics/model.saf",
+        ),
     ):
         rewrite(changed)
         refused_at_home(says)
     rewrite(home)
     before = read_json(SUMMARY)
-    for key, value in (("spent_on_dataset", None), ("private_evaluation", None), ("model_verdict", "perfect")):
+    for key, value in (
+        ("spent_on_dataset", None),
+        ("private_evaluation", None),
+        ("model_verdict", "perfect"),
+    ):
         edit(SUMMARY, **{key: value})
         refused_at_home(f"summary.json: {key}: not what metrics/private_evaluation.json says")
         edit(SUMMARY, **before)
@@ -286,20 +373,30 @@ def test_at_home_answers_that_no_charge_made_or_about_others_do_not_leave(home: 
 
 
 @pytest.mark.usefixtures("home")
-def test_a_lost_charge_of_an_answer_is_noticed_and_recorded_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_lost_charge_of_an_answer_is_noticed_and_recorded_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Also where DVC's cache alone has the answers. The new record does not know its answer, which does not leave."""
     chosen = params.load(Path("params.yaml"))
     project_ledger(chosen).close()  # the twin: the ledger has them
     for file in Path(".primorl").glob("ledger*"):
         file.unlink()
-    with pytest.raises(PipelineError, match=r"private_evaluation\.json \(behaviour\): charge \w+ is not in the ledger"):
+    with pytest.raises(
+        PipelineError,
+        match=r"private_evaluation\.json \(behaviour\): charge \w+ is not in the ledger",
+    ):
         project_ledger(chosen)
     outs = [{"path": str(PRIVATE_EVALUATION), "hash": "md5", "md5": "ab" + "0" * 30}]
-    Path("dvc.lock").write_text(yaml.safe_dump({"stages": {"evaluate_private": {"cmd": "x", "outs": outs}}}))
+    Path("dvc.lock").write_text(
+        yaml.safe_dump({"stages": {"evaluate_private": {"cmd": "x", "outs": outs}}})
+    )
     cached = Path(".dvc/cache/files/md5/ab") / ("0" * 30)
     cached.parent.mkdir(parents=True)
     PRIVATE_EVALUATION.rename(cached)
-    with pytest.raises(PipelineError, match=r"dvc\.lock \(metrics/private_evaluation\.json\) \(model_check\): charge"):
+    with pytest.raises(
+        PipelineError,
+        match=r"dvc\.lock \(metrics/private_evaluation\.json\) \(model_check\): charge",
+    ):
         project_ledger(chosen)
     cached.rename(PRIVATE_EVALUATION)
     Path("dvc.lock").unlink()
@@ -311,7 +408,14 @@ def test_a_lost_charge_of_an_answer_is_noticed_and_recorded_again(capsys: pytest
 
 
 def advised(said: str | None, policy: str | None) -> Any:
-    advice: Any = {"answer": said, "policy": policy, "reason": "So.", "gain": 1.0, "margin": 2.0, "misfit": 3.0}
+    advice: Any = {
+        "answer": said,
+        "policy": policy,
+        "reason": "So.",
+        "gain": 1.0,
+        "margin": 2.0,
+        "misfit": 3.0,
+    }
     return SimpleNamespace(
         recommendation=None if said is None else Recommendation(**advice),
         env_id="Pendulum-v1" if said is None else None,
@@ -325,13 +429,19 @@ def test_the_recommended_policy_leaves_or_the_one_that_is_named() -> None:
         advised("trial", "models/policy"),
         advised("more_data", None),
     )
-    assert chosen_policy(advised(None, None), RECOMMENDED, None) == chosen_policy(trial, RECOMMENDED, None) == POLICY
+    assert (
+        chosen_policy(advised(None, None), RECOMMENDED, None)
+        == chosen_policy(trial, RECOMMENDED, None)
+        == POLICY
+    )
     assert chosen_policy(keep, RECOMMENDED, None) == BEHAVIOUR
     assert chosen_policy(more, RECOMMENDED, "models/behaviour", against_advice=True) == BEHAVIOUR
     assert chosen_policy(keep, RECOMMENDED, "models/policy", against_advice=True) == POLICY
     others: Any = ((more, None), (more, "models/behaviour"), (keep, "models/policy"))
     for found, named in others:
-        with pytest.raises(PipelineError, match=rf"So\. To release a policy .*{named or POLICY} --against-advice"):
+        with pytest.raises(
+            PipelineError, match=rf"So\. To release a policy .*{named or POLICY} --against-advice"
+        ):
             chosen_policy(found, RECOMMENDED, named)
     with pytest.raises(PipelineError, match="found without --policy"):
         chosen_policy(more, RECOMMENDED, None, against_advice=True)
@@ -350,7 +460,11 @@ def test_the_guarantee_covers_the_clone_and_the_statement_says_that_answers_chos
     keep, measured = advised("keep", "models/behaviour"), advised(None, None)
     told = as_released(OF_TRAINING, keep, RECOMMENDED)
     assert told.public_assumptions == (*OF_TRAINING.public_assumptions, CHOSEN)
-    assert as_released(OF_TRAINING, keep, None) == as_released(OF_TRAINING, measured, RECOMMENDED) == OF_TRAINING
+    assert (
+        as_released(OF_TRAINING, keep, None)
+        == as_released(OF_TRAINING, measured, RECOMMENDED)
+        == OF_TRAINING
+    )
 
 
 def test_a_recommendation_that_its_answers_do_not_allow_is_refused() -> None:

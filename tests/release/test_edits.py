@@ -32,26 +32,41 @@ NEEDS_A_SIGNATURE = {
     # Numbers that training could have found; a change by chance breaks the digests.
     *(f"{file}: layers" for file in (MODEL[0], POLICY[0])),
     *(f"{MODEL[0]}: target_{part}" for part in ("mean", "scale")),
-    *(f"{MODEL[1]}: {key}" for key in ("log_variance_low", "log_variance_high", "reward_low", "reward_high")),
+    *(
+        f"{MODEL[1]}: {key}"
+        for key in ("log_variance_low", "log_variance_high", "reward_low", "reward_high")
+    ),
     *(f"{MODEL[1]}: {key}" for key in ("engine_version", "public_loss")),
     # How the policy was trained, which its weights do not tell.
     *(f"{POLICY[1]}: {key}" for key in ("epochs", "uncertainty", "penalty")),
     # Public facts of the data, and C, of which neither ε nor the weights depend in a way that could be seen.
-    *(f"{MODEL[2]}: {key}" for key in ("units", "public_units", "public_assumptions", "clipping_norm", "clipping")),
+    *(
+        f"{MODEL[2]}: {key}"
+        for key in ("units", "public_units", "public_assumptions", "clipping_norm", "clipping")
+    ),
     # The accountant's version: an ε that claims another one may be 0.1% lower than ours.
     *(f"{name}: accountant" for name in (MODEL[2], LEDGER)),
     # Names and days of charges; their events, ε and number are accounted again.
     f"{LEDGER}: records",
     # The returns, which a simulator measured, and their dataset's name.
-    *(f"{EVALUATION}: {key}" for key in ("dataset", "return_mean", "return_ci95", "normalized_score", "episodes")),
+    *(
+        f"{EVALUATION}: {key}"
+        for key in ("dataset", "return_mean", "return_ci95", "normalized_score", "episodes")
+    ),
     # What the public trajectories earn; they are not in the bundle.
     *(f"{EVALUATION}: public_{key}" for key in ("return_mean", "return_ci95", "trajectories")),
 }
 
 
-def test_every_edit_is_refused_when_the_stranger_lists_the_hashes_anew(original: Path, tmp_path: Path) -> None:
+def test_every_edit_is_refused_when_the_stranger_lists_the_hashes_anew(
+    original: Path, tmp_path: Path
+) -> None:
     """Nothing is accepted: no list of exceptions. Twin: without an edit the bundle is sound, digests renewed or not."""
-    edits = [*moved_tensors(original), *changed_leaves(original, JSON), *removed_keys(original, JSON)]
+    edits = [
+        *moved_tensors(original),
+        *changed_leaves(original, JSON),
+        *removed_keys(original, JSON),
+    ]
     assert len(edits) > 150
     assert accepted(original, tmp_path, edits, relist) == []
     untouched = shutil.copytree(original, tmp_path / "copy")
@@ -68,7 +83,9 @@ def test_from_a_stranger_who_renews_every_digest_only_these_edits_need_a_signatu
         if "sha256" not in name and "made" not in name:
             edits.append((name, change))
     found = accepted(original, tmp_path, edits, renew_everything)
-    assert {": ".join(name.replace(": layers.", ": layers: ").split(": ")[:2]) for name in found} == NEEDS_A_SIGNATURE
+    assert {
+        ": ".join(name.replace(": layers.", ": layers: ").split(": ")[:2]) for name in found
+    } == NEEDS_A_SIGNATURE
 
 
 def test_impossible_numbers_and_a_lower_epsilon_are_refused_with_every_digest_renewed(
@@ -80,7 +97,10 @@ def test_impossible_numbers_and_a_lower_epsilon_are_refused_with_every_digest_re
         for path, value in leaves(read_json(original / name)):
             curve = path[0] in ("profile", "attacks", "groups") and path[1] % 5
             if path[-1] in ("epsilon", "epsilon_rdp", "delta") and value and not curve:
-                by_filter = path in (("spent_on_dataset", "epsilon"), ("epsilon",) if name == LEDGER else ())
+                by_filter = path in (
+                    ("spent_on_dataset", "epsilon"),
+                    ("epsilon",) if name == LEDGER else (),
+                )
                 for factor in (0.999, 1 - (3e-5 if by_filter else 1e-8), 1.001):
                     edits.append((f"{name}: {path} × {factor}", at(name, path, value * factor)))
     assert accepted(original, tmp_path, edits, renew_everything) == []
@@ -96,7 +116,9 @@ def test_the_digests_are_those_of_dvc(tmp_path: Path, monkeypatch: pytest.Monkey
         {"path": "s.json", "hash": "md5", "md5": "6d7fce9fee471194aa8b5b6e47267f03"},
         {"path": "m", "hash": "md5", "md5": "0648ca3811b1f959f8346e19b683fa40.dir"},
     ]
-    Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": {"a": {"outs": outputs}}}), encoding="utf-8")
+    Path("dvc.lock").write_text(
+        yaml.safe_dump({"schema": "2.0", "stages": {"a": {"outs": outputs}}}), encoding="utf-8"
+    )
     check_outputs((Path("s.json"), Path("m"), Path("not listed")))
     Path("m/c").unlink()
     with pytest.raises(PipelineError, match=r"m: not what dvc\.lock says that its stage wrote"):

@@ -45,7 +45,9 @@ def project(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path
 
 
 def test_it_holds_policy_statement_and_cards_alone(project: Path) -> None:
-    found = {path.relative_to("out").as_posix() for path in Path("out").rglob("*") if path.is_file()}
+    found = {
+        path.relative_to("out").as_posix() for path in Path("out").rglob("*") if path.is_file()
+    }
     assert found == _ONLINE_FILES | {"MANIFEST.json"}
     stated = check_online(Path("out"), void_ok=False)
     assert stated.sound
@@ -63,7 +65,10 @@ EDITS: list[tuple[Change, str]] = [
     (at(STATEMENT, "mechanisms.1.sampling_probability", 0.01), "not sampled"),
     (at(STATEMENT, "online.algorithm", "dp-rebel"), "not those of the algorithm"),
     (at(STATEMENT, "online.cohorts", 30), "in more of them than appearances"),
-    (at(STATEMENT, "online", lambda own: own | {"cohort": 7, "cohorts": 1}), "larger than the number of users"),
+    (
+        at(STATEMENT, "online", lambda own: own | {"cohort": 7, "cohorts": 1}),
+        "larger than the number of users",
+    ),
     (at(STATEMENT, "delta", 0.9), "delta"),
     (without(STATEMENT, "charge"), "charge"),
     (at(SUMMARY, "epsilon", 0.1), "epsilon: contradicts"),
@@ -90,7 +95,9 @@ def test_an_edit_is_noticed_and_another_policy_or_file(project: Path, tmp_path: 
         check_online(Path("out"), void_ok=False)
 
 
-def test_another_policy_than_the_ledger_knows_is_not_released_and_nothing_where_nobody_was_met(project: Path) -> None:
+def test_another_policy_than_the_ledger_knows_is_not_released_and_nothing_where_nobody_was_met(
+    project: Path,
+) -> None:
     kept = Path("models/online/policy.safetensors").read_bytes()
     shutil.copyfile("models/policy/policy.safetensors", "models/online/policy.safetensors")
     with pytest.raises(PipelineError, match="models/online: not what charge"):

@@ -18,7 +18,16 @@ from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.accounting.figures import figures
 from primorl.release import bundle
 from primorl.release.build import release
-from primorl.release.contents import CARDS, FILES, LEDGER, MANIFEST, MODEL, POLICY, SIGNATURE, STARTS
+from primorl.release.contents import (
+    CARDS,
+    FILES,
+    LEDGER,
+    MANIFEST,
+    MODEL,
+    POLICY,
+    SIGNATURE,
+    STARTS,
+)
 from tests.data.builders import episode, snapshot
 from tests.projects import inside
 from tests.release.bundles import (
@@ -59,37 +68,63 @@ def forged_epsilon(folder: Path) -> None:
     """Lower everywhere, card included: only accounting again finds it."""
     epsilon = json.dumps(read_json(folder / POLICY[2])["epsilon"])
     for path in (*folder.rglob("*.json"), *folder.glob("card.*")):
-        path.write_text(path.read_text(encoding="utf-8").replace(epsilon, "0.123456789012345"), encoding="utf-8")
+        path.write_text(
+            path.read_text(encoding="utf-8").replace(epsilon, "0.123456789012345"), encoding="utf-8"
+        )
 
 
 def forged_account(folder: Path) -> None:
     """What was spent before is left out of both statements."""
-    edit_statements(str(folder), spent_on_dataset=read_json(folder / MODEL[2])["spent_on_dataset"] | {"epsilon": 0.1})
+    edit_statements(
+        str(folder),
+        spent_on_dataset=read_json(folder / MODEL[2])["spent_on_dataset"] | {"epsilon": 0.1},
+    )
 
 
 FORGED = [
     (archive("w"), "policy/policy.safetensors: is a ZIP archive"),
     (archive("a"), "policy/policy.safetensors: is a ZIP archive"),
     # Two readers of one file may see two guarantees.
-    (in_text(MODEL[2], "{\n", '{\n  "epsilon": 0.1,\n'), "dynamics/privacy.json: not JSON (a key is given twice"),
-    (in_text(MODEL[1], "-10.0", "-1e999"), "dynamics/config.json: not JSON (found -1e999, which is too large"),
-    (lambda folder: (folder / LEDGER).write_text("[" * 100_000), "ledger-statement.json: not JSON (RecursionError"),
-    (at(LEDGER, "records.0.event.count", 10**12), "ledger-statement.json: not as declared: records.0.event"),
+    (
+        in_text(MODEL[2], "{\n", '{\n  "epsilon": 0.1,\n'),
+        "dynamics/privacy.json: not JSON (a key is given twice",
+    ),
+    (
+        in_text(MODEL[1], "-10.0", "-1e999"),
+        "dynamics/config.json: not JSON (found -1e999, which is too large",
+    ),
+    (
+        lambda folder: (folder / LEDGER).write_text("[" * 100_000),
+        "ledger-statement.json: not JSON (RecursionError",
+    ),
+    (
+        at(LEDGER, "records.0.event.count", 10**12),
+        "ledger-statement.json: not as declared: records.0.event",
+    ),
     (forged_epsilon, "dynamics/privacy.json: epsilon: less than the accountant"),
     (at(LEDGER, "epsilon", 0.1), "ledger-statement.json: epsilon: less than the accountant"),
     (forged_account, "dynamics/privacy.json: spent_on_dataset: epsilon: less than the accountant"),
-    (in_text("card.html", "trajectory", "person"), "card.html: not the card that the figures of this bundle make"),
+    (
+        in_text("card.html", "trajectory", "person"),
+        "card.html: not the card that the figures of this bundle make",
+    ),
     (
         lambda folder: edit(folder / LEDGER, **{"x\nerror: all is well\x1b[2J": 1}),
         "not as declared: x?error: all is well?[2J",
     ),
-    (in_text("card.html", "<main>", "<main><script>1</script>"), "card.html: holds markup that is not ours"),
+    (
+        in_text("card.html", "<main>", "<main><script>1</script>"),
+        "card.html: holds markup that is not ours",
+    ),
     (in_text("card.md", "- ", "- [more](javascript:1) "), "card.md: holds markup that is not ours"),
     (
         at(POLICY[1], "observation_low.0", -99.0),
         "policy/config.json: observation_low: not the bound in dynamics/model.safetensors",
     ),
-    (at(POLICY[1], "observation_names", ["a", "b", "c"]), "observation_names: differs from dynamics/config.json"),
+    (
+        at(POLICY[1], "observation_names", ["a", "b", "c"]),
+        "observation_names: differs from dynamics/config.json",
+    ),
     (at(MODEL[1], "rounds", 4), "dynamics/config.json: rounds: more than the 3"),
 ]
 
@@ -106,15 +141,30 @@ def signed(content: bytes) -> Change:
 NO_SIGNATURES = (b"", bytes(63), bytes(32) + b"\xff" * 31 + b"\x10")
 AS_IT_CAME = [
     (at(MODEL[1], "rounds", 2), "dynamics/config.json: not the file that MANIFEST.json lists"),
-    (lambda folder: (folder / "policy/setup.py").write_text("print('hello')"), "policy/setup.py does not belong"),
+    (
+        lambda folder: (folder / "policy/setup.py").write_text("print('hello')"),
+        "policy/setup.py does not belong",
+    ),
     (lambda folder: (folder / "notes").mkdir(), "notes does not belong"),
     (lambda folder: (folder / "card.md").unlink(), "card.md is missing"),
     (linked, "card.md is a link"),
-    (lambda folder: (folder / "x\nerror: all\x1b[2J").write_bytes(b""), "x?error: all?[2J does not belong"),
-    (lambda folder: os.truncate(folder / "card.md", 1 << 30), "card.md: found 1073741824 bytes, allowed are up to 16"),
-    (lambda folder: os.truncate(folder / MODEL[0], 15 << 30), "model.safetensors: found 16106127360 bytes, allowed"),
+    (
+        lambda folder: (folder / "x\nerror: all\x1b[2J").write_bytes(b""),
+        "x?error: all?[2J does not belong",
+    ),
+    (
+        lambda folder: os.truncate(folder / "card.md", 1 << 30),
+        "card.md: found 1073741824 bytes, allowed are up to 16",
+    ),
+    (
+        lambda folder: os.truncate(folder / MODEL[0], 15 << 30),
+        "model.safetensors: found 16106127360 bytes, allowed",
+    ),
     (signed(bytes(10 << 20)), "MANIFEST.sig: found 10485760 bytes, allowed are up to 64;"),
-    *((signed(content), "MANIFEST.sig: found something else than an Ed25519") for content in NO_SIGNATURES),
+    *(
+        (signed(content), "MANIFEST.sig: found something else than an Ed25519")
+        for content in NO_SIGNATURES
+    ),
 ]
 
 
@@ -137,7 +187,11 @@ def asked_first(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("queries") / "project"
     raw = tiny_params()
     raw["partition"] = {"public_fraction": 0, "public": None, "salt": "primorl"}
-    raw["privacy"]["statistics"] = {"normaliser": "private", "starts": True, "noise_multiplier": 0.5}
+    raw["privacy"]["statistics"] = {
+        "normaliser": "private",
+        "starts": True,
+        "noise_multiplier": 0.5,
+    }
     raw["policy"]["starts"] = "released"
     run_stages(folder, raw, [episode(8, seed=i) for i in range(80)])
     with inside(folder):
@@ -159,7 +213,9 @@ def without_queries(folder: Path) -> None:
     content["epsilon_replace_one"] = found.epsilon_replace_one
     content["profile"] = [{"epsilon": epsilon, "delta": delta} for epsilon, delta in found.profile]
     content["groups"] = [{"units": units, "epsilon": epsilon} for units, epsilon in found.groups]
-    content["attacks"] = [{"false_positive_rate": a, "true_positive_rate": b} for a, b in found.attacks]
+    content["attacks"] = [
+        {"false_positive_rate": a, "true_positive_rate": b} for a, b in found.attacks
+    ]
     edit_statements(str(folder), **content)
 
 
@@ -171,10 +227,22 @@ def test_a_forged_bundle_with_queries_is_refused(asked_first: Path, tmp_path: Pa
         (in_both("queries.1.epsilon", 0.1), f"queries: starts: epsilon: {less}"),
         (in_both("queries.0.noise_multiplier", 0.0), "yet a query without noise"),
         (in_both("queries.0.what", "wages"), "not as declared: queries.0.what"),
-        (lambda folder: (folder / STARTS).unlink(), "starts.safetensors: missing, which contradicts queries"),
-        (lambda folder: edit_tensors(folder / STARTS, {}, {"made": "by ana"}), "holds more than we read"),
-        (in_tensor(STARTS, "high", lambda high: high.add_(1)), "its bounds are not those of dynamics/model.safeten"),
-        (lambda folder: (folder / STARTS).write_bytes(b"\x80\x04K\x01."), "not a model of first states, or damaged"),
+        (
+            lambda folder: (folder / STARTS).unlink(),
+            "starts.safetensors: missing, which contradicts queries",
+        ),
+        (
+            lambda folder: edit_tensors(folder / STARTS, {}, {"made": "by ana"}),
+            "holds more than we read",
+        ),
+        (
+            in_tensor(STARTS, "high", lambda high: high.add_(1)),
+            "its bounds are not those of dynamics/model.safeten",
+        ),
+        (
+            lambda folder: (folder / STARTS).write_bytes(b"\x80\x04K\x01."),
+            "not a model of first states, or damaged",
+        ),
     ]
     assert set(snapshot(asked_first)) == FILES | {MANIFEST, STARTS}
     statement = bundle.check(asked_first, void_ok=False)
@@ -187,13 +255,20 @@ def test_a_forged_bundle_with_queries_is_refused(asked_first: Path, tmp_path: Pa
     assert "no committed charge with the id and event" in str(refusal(forgetful))
 
 
-def test_texts_of_a_stranger_are_shown_as_text_and_an_empty_file_is_refused(released: Path, tmp_path: Path) -> None:
+def test_texts_of_a_stranger_are_shown_as_text_and_an_empty_file_is_refused(
+    released: Path, tmp_path: Path
+) -> None:
     """Nothing in a bundle shows who wrote a text: only a signature does."""
 
     def declared(**texts: object) -> Change:
         return lambda folder: write_json(folder / "declared.json", {"format": 1} | texts)
 
-    each_refused(released, tmp_path, [(declared(owner="see https://evil.example"), "holds markup")], renew_cards)
+    each_refused(
+        released,
+        tmp_path,
+        [(declared(owner="see https://evil.example"), "holds markup")],
+        renew_cards,
+    )
     wrong = ({}, {"owner": ""}, {"owner": "a\nb"}, {"boss": "me"}, {"owner": 7})
     each_refused(released, tmp_path, [(declared(**texts), "declared.json") for texts in wrong])
     folder = shutil.copytree(released, tmp_path / "hostile")

@@ -51,22 +51,37 @@ from tests.release.bundles import (
 )
 from tests.release.released_project import EPISODES, run_stages, tiny_params
 
-MODEL, POLICY, SUMMARY = Path("models/dynamics"), Path("models/policy"), Path("metrics/summary.json")
+MODEL, POLICY, SUMMARY = (
+    Path("models/dynamics"),
+    Path("models/policy"),
+    Path("metrics/summary.json"),
+)
 WEIGHTS, PRIVATE = "model.safetensors", Path("data/partitions/private/part-00000.parquet")
-DECLARATION = {"owner": "Ward 3", "purpose": "dosing", "contact": "x@hospital.example", "licence": "CC BY 4.0"}
+DECLARATION = {
+    "owner": "Ward 3",
+    "purpose": "dosing",
+    "contact": "x@hospital.example",
+    "licence": "CC BY 4.0",
+}
 
 
-def test_a_bundle_is_these_files_and_checks(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bundle_is_these_files_and_checks(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Nothing hidden beside them: no time of a file tells when training ended, no path tells where, nothing random."""
     assert cli.main(["release", "out"]) == 0
     assert set(snapshot(Path("out"))) == FILES | {MANIFEST}
     assert {path.stat().st_mtime for path in (Path("out"), *Path("out").rglob("*"))} == {315532800}
     assert all(
-        str(project) not in Path("out", name).read_text(encoding="utf-8") for name in FILES if not name.endswith("rs")
+        str(project) not in Path("out", name).read_text(encoding="utf-8")
+        for name in FILES
+        if not name.endswith("rs")
     )
     assert cli.main(["release", "--check", "out"]) == 0
     said = capsys.readouterr().out
-    assert re.fullmatch(r"out: made and checked; (ε = .* per trajectory)\nout: sound; \1\nnot checked: .*\n", said)
+    assert re.fullmatch(
+        r"out: made and checked; (ε = .* per trajectory)\nout: sound; \1\nnot checked: .*\n", said
+    )
     assert snapshot(made("again")) == snapshot(Path("out"))
 
 
@@ -77,20 +92,30 @@ def test_an_exported_policy_passes_what_a_bundle_passes(
     pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
     shutil.copytree(original, project / "bundle")
     export = ["export", "--out", "policy.onnx", "--policy"]
-    for folder, changed in (("models/policy", MODEL / WEIGHTS), ("bundle/policy", Path("bundle/policy/config.json"))):
+    for folder, changed in (
+        ("models/policy", MODEL / WEIGHTS),
+        ("bundle/policy", Path("bundle/policy/config.json")),
+    ):
         Path("policy.onnx").unlink(missing_ok=True)
         assert cli.main([*export, folder]) == 0, capsys.readouterr().err
         Path("policy.onnx").unlink()
         changed.write_bytes(changed.read_bytes() + b" ")
         assert cli.main([*export, folder]) == 1
-        assert (str(changed.parent) in capsys.readouterr().err, Path("policy.onnx").exists()) == (True, False)
+        assert (str(changed.parent) in capsys.readouterr().err, Path("policy.onnx").exists()) == (
+            True,
+            False,
+        )
     (project / "link").symlink_to("bundle/policy")
     assert cli.main([*export, "link"]) == 1, "a link into it"
     (project / "bundle/notes.txt").touch()
-    assert cli.main([*export, "bundle/policy"]) == 1, "with a file too many it is no other kind of folder"
+    assert cli.main([*export, "bundle/policy"]) == 1, (
+        "with a file too many it is no other kind of folder"
+    )
     (project / "elsewhere").mkdir()
     with inside(project / "elsewhere"):
-        assert cli.main([*export, "../models/policy"]) == 1, "the ledger of another project is not asked"
+        assert cli.main([*export, "../models/policy"]) == 1, (
+            "the ledger of another project is not asked"
+        )
         assert "a policy of the project" in capsys.readouterr().err
         assert not Path("policy.onnx").exists()
     assert not Path("policy.onnx").exists()
@@ -105,7 +130,9 @@ def test_an_exported_policy_says_that_answers_chose_it(
     def released(target: Path, *_: object, **__: object) -> None:
         shutil.copytree(project / POLICY, target / "policy")
         stated = Statement.read(project / POLICY)
-        replace(stated, public_assumptions=(*stated.public_assumptions, bundle.CHOSEN)).write(target / "policy")
+        replace(stated, public_assumptions=(*stated.public_assumptions, bundle.CHOSEN)).write(
+            target / "policy"
+        )
 
     monkeypatch.setattr(build, "release", released)
     assert cli.main(["export", "--out", "policy.onnx", "--policy", str(POLICY)]) == 0
@@ -118,14 +145,26 @@ def test_what_leaves_is_what_the_stages_wrote(released: Path, trained: Path) -> 
     """The policy knows its columns and their public range; the card has the exact ε and the public trajectories."""
     for name in ("dynamics/model.safetensors", "dynamics/config.json", "policy/policy.safetensors"):
         assert (released / name).read_bytes() == (trained / "models" / name).read_bytes()
-    statement, card = read_json(released / "policy/privacy.json"), (released / CARDS[0]).read_text(encoding="utf-8")
+    statement, card = (
+        read_json(released / "policy/privacy.json"),
+        (released / CARDS[0]).read_text(encoding="utf-8"),
+    )
     assert f"| ε of the model | {at_most(statement['epsilon'], 4)} |" in card
-    assert "is public and not protected (drawn by a hash" in card or "are public and not protected (drawn" in card
+    assert (
+        "is public and not protected (drawn by a hash" in card
+        or "are public and not protected (drawn" in card
+    )
     assert read_json(released / EVALUATION)["public_trajectories"] > 1
-    policy, bounds = primorl.load_policy(released / "policy"), primorl.load_model(released / "dynamics").bounds
+    policy, bounds = (
+        primorl.load_policy(released / "policy"),
+        primorl.load_model(released / "dynamics").bounds,
+    )
     assert policy.observation_range is not None
     low, high = policy.observation_range
-    assert (low.tolist(), high.tolist()) == (bounds.observation_low.tolist(), bounds.observation_high.tolist())
+    assert (low.tolist(), high.tolist()) == (
+        bounds.observation_low.tolist(),
+        bounds.observation_high.tolist(),
+    )
     assert (len(policy.observation_names), len(policy.action_names)) == (3, 1)
     with pytest.raises(ValueError, match="lies far outside the public range"):
         policy.act([1e6, 0.0, 0.0])
@@ -178,50 +217,94 @@ def older_summary() -> None:
 
 UNKEYED = "holds an unkeyed hash of private data"
 one_weight = in_tensor(WEIGHTS, "layers.0.weight", lambda tensor: tensor[0, 0, 0].add_(0.5))
-one_policy_weight = in_tensor("policy.safetensors", "layers.0.weight", lambda tensor: tensor[0, 0, 0].add_(0.5))
+one_policy_weight = in_tensor(
+    "policy.safetensors", "layers.0.weight", lambda tensor: tensor[0, 0, 0].add_(0.5)
+)
 DAMAGES: list[tuple[Callable[[], object], str]] = [
-    (lambda: edit(MODEL / "config.json", transitions=253), "models/dynamics/config.json: not as declared: transitions"),
-    (lambda: edit_tensors(MODEL / WEIGHTS, {"first_observation": torch.zeros(3)}), "models/dynamics"),
-    (lambda: edit_tensors(MODEL / WEIGHTS, {}, {"made": "by ana"}), "of an earlier run: another models/dynamics is"),
     (
-        with_policy_hash(lambda: edit_tensors(POLICY / "policy.safetensors", {}, {"made": "by ana"})),
+        lambda: edit(MODEL / "config.json", transitions=253),
+        "models/dynamics/config.json: not as declared: transitions",
+    ),
+    (
+        lambda: edit_tensors(MODEL / WEIGHTS, {"first_observation": torch.zeros(3)}),
+        "models/dynamics",
+    ),
+    (
+        lambda: edit_tensors(MODEL / WEIGHTS, {}, {"made": "by ana"}),
+        "of an earlier run: another models/dynamics is",
+    ),
+    (
+        with_policy_hash(
+            lambda: edit_tensors(POLICY / "policy.safetensors", {}, {"made": "by ana"})
+        ),
         "models/policy/policy.safetensors: holds more than we read",
     ),
-    (lambda: (MODEL / WEIGHTS).write_bytes(pickle.dumps([1])), "of an earlier run: another models/dynamics is"),
+    (
+        lambda: (MODEL / WEIGHTS).write_bytes(pickle.dumps([1])),
+        "of an earlier run: another models/dynamics is",
+    ),
     (
         lambda: edit(POLICY / "privacy.json", charge="x"),
         "models/policy/privacy.json: charge: not that of models/dynamics/privacy.json",
     ),
-    (lambda: everywhere(epsilon=0.1), "models/policy/privacy.json: epsilon: found 0.1, less than the accountant"),
-    (lambda: everywhere(void=["noise is seeded"]), "models/dynamics/privacy.json: void: noise is seeded"),
-    (lambda: edit(MODEL / "config.json", variant="mopo"), "models/dynamics/config.json: variant mopo"),
+    (
+        lambda: everywhere(epsilon=0.1),
+        "models/policy/privacy.json: epsilon: found 0.1, less than the accountant",
+    ),
+    (
+        lambda: everywhere(void=["noise is seeded"]),
+        "models/dynamics/privacy.json: void: noise is seeded",
+    ),
+    (
+        lambda: edit(MODEL / "config.json", variant="mopo"),
+        "models/dynamics/config.json: variant mopo",
+    ),
     (lambda: edit(MODEL / "config.json", variant="no_clip"), "variant"),
     (lambda: edit(SUMMARY, epsilon=3.0), "metrics/summary.json: epsilon"),
     (lambda: edit(SUMMARY, policy_sha256="0" * 64), "of an earlier run: another models/policy is"),
-    (older_summary, "metrics/summary.json: model_sha256: missing, as an earlier version wrote it; `dvc repro -f"),
+    (
+        older_summary,
+        "metrics/summary.json: model_sha256: missing, as an earlier version wrote it; `dvc repro -f",
+    ),
     (
         lambda: edit(Path("data/partitions/manifest.json"), dataset_fingerprint="1" * 64),
         "models/dynamics/privacy.json: dataset_fingerprint: found",
     ),
-    (lambda: edit_statements(charge="feedfacefeedface"), "charge feedfacefeedface is not in the ledger"),
+    (
+        lambda: edit_statements(charge="feedfacefeedface"),
+        "charge feedfacefeedface is not in the ledger",
+    ),
     (lambda: assumed(f"content {hashlib.sha256(PRIVATE.read_bytes()).hexdigest()}"), UNKEYED),
     (lambda: assumed(f"content {of('data/trajectories/part-00000.parquet')[:12]}"), UNKEYED),
     (dvc_hash, UNKEYED),
     (cached_hash, UNKEYED),
-    (lambda: assumed(f"{PRIVATE.stat().st_size} bytes"), "holds a size or a row count of private data"),
+    (
+        lambda: assumed(f"{PRIVATE.stat().st_size} bytes"),
+        "holds a size or a row count of private data",
+    ),
     (lambda: assumed("all in data/partitions/private"), "holds a path"),
     (lambda: assumed("all in /home/ana/project"), "holds a path"),
     # Every copy is edited alike, so only the ledger and the manifest of the data can tell.
     (lambda: one_weight(MODEL), "of an earlier run: another models/dynamics is"),
-    (with_policy_hash(lambda: one_policy_weight(POLICY)), "models/policy/config.json: policy_sha256: found SHA-256"),
-    (lambda: everywhere(units=30_000), "models/dynamics/privacy.json: units: found 30000, allowed is"),
+    (
+        with_policy_hash(lambda: one_policy_weight(POLICY)),
+        "models/policy/config.json: policy_sha256: found SHA-256",
+    ),
+    (
+        lambda: everywhere(units=30_000),
+        "models/dynamics/privacy.json: units: found 30000, allowed is",
+    ),
     (lambda: everywhere(public_assumptions=[]), "models/dynamics/privacy.json: found SHA-256"),
 ]
 
 
-@pytest.mark.parametrize(("damage", "says"), DAMAGES, ids=[f"{n}: {says}" for n, (_, says) in enumerate(DAMAGES)])
+@pytest.mark.parametrize(
+    ("damage", "says"), DAMAGES, ids=[f"{n}: {says}" for n, (_, says) in enumerate(DAMAGES)]
+)
 @pytest.mark.usefixtures("project")
-def test_what_must_not_leave_is_refused_in_one_line_and_nothing_is_left(damage: Callable[[], None], says: str) -> None:
+def test_what_must_not_leave_is_refused_in_one_line_and_nothing_is_left(
+    damage: Callable[[], None], says: str
+) -> None:
     damage()
     refused_at_home(says)
 
@@ -239,7 +322,9 @@ def test_both_statements_of_a_restored_model_may_leave_and_no_mix_of_them(tmp_pa
     with closing(project_ledger(params.load(Path("params.yaml")))) as ledger:
         ledger.commit(charge, digests())
         bundle.check(made(), void_ok=False)
-        newer = (MODEL / "privacy.json").read_bytes()  # a checkout that was interrupted: one file of the older commit
+        newer = (
+            MODEL / "privacy.json"
+        ).read_bytes()  # a checkout that was interrupted: one file of the older commit
         shutil.copyfile(older[0] / "dynamics/privacy.json", MODEL / "privacy.json")
         with pytest.raises(PipelineError, match="models/"):
             made()
@@ -248,13 +333,17 @@ def test_both_statements_of_a_restored_model_may_leave_and_no_mix_of_them(tmp_pa
         shutil.copy(older[1], SUMMARY)
         bundle.check(made(), void_ok=False)
         one_weight(MODEL)
-        with pytest.raises(PipelineError, match=rf"charge {charge}: model.safetensors: found SHA-256"):
+        with pytest.raises(
+            PipelineError, match=rf"charge {charge}: model.safetensors: found SHA-256"
+        ):
             ledger.commit(charge, digests())
         assert len(ledger.charges()[0].made) == 2
 
 
 @pytest.mark.usefixtures("project")
-def test_only_a_bundle_or_an_empty_folder_is_replaced_and_a_refusal_leaves_the_last_bundle() -> None:
+def test_only_a_bundle_or_an_empty_folder_is_replaced_and_a_refusal_leaves_the_last_bundle() -> (
+    None
+):
     Path("empty").mkdir()
     before = snapshot(made("empty"))
     edit(MODEL / "config.json", transitions=253)
@@ -263,7 +352,11 @@ def test_only_a_bundle_or_an_empty_folder_is_replaced_and_a_refusal_leaves_the_l
     assert snapshot(Path("empty")) == before
     Path("empty/notes.txt").write_text("mine", encoding="utf-8")
     Path("link").symlink_to("models")
-    for target, says in (("empty", "something else"), (".", "something else"), ("link", "in the way")):
+    for target, says in (
+        ("empty", "something else"),
+        (".", "something else"),
+        ("link", "in the way"),
+    ):
         with pytest.raises(PipelineError, match=says):
             made(target)
     assert Path("empty/notes.txt").read_text(encoding="utf-8") == "mine"
@@ -277,10 +370,17 @@ def test_what_has_no_guarantee_leaves_only_on_demand_and_says_so(
         capsys.readouterr()
         assert cli.main(["release", "out"]) == 1
         error = capsys.readouterr().err
-        assert re.fullmatch(r"error: models/dynamics/privacy\.json: void: no noise is added; updates.*\n", error)
+        assert re.fullmatch(
+            r"error: models/dynamics/privacy\.json: void: no noise is added; updates.*\n", error
+        )
         assert cli.main(["release", "out", "--void-ok"]) == 0
-        assert "**No protection: nothing is guaranteed" in Path("out/card.md").read_text(encoding="utf-8")
-        assert [cli.main(["release", "--check", "out", *more]) for more in ([], ["--void-ok"])] == [1, 0]
+        assert "**No protection: nothing is guaranteed" in Path("out/card.md").read_text(
+            encoding="utf-8"
+        )
+        assert [cli.main(["release", "--check", "out", *more]) for more in ([], ["--void-ok"])] == [
+            1,
+            0,
+        ]
 
 
 @pytest.mark.usefixtures("project")
@@ -288,15 +388,25 @@ def test_the_ledgers_statement_tells_what_was_spent_and_nothing_else() -> None:
     """Runs on a version that shares a unit count, runs on other data are not mentioned; nothing says who or when."""
     chosen = params.load(Path("params.yaml"))
     members = Path("data/partitions/units.bin").read_bytes()
-    shared, disjoint = Version("5" * 64, "trajectory", 1, members[:32]), Version("6" * 64, "trajectory", 1, bytes(32))
-    event = dp_event.SelfComposedDpEvent(dp_event.PoissonSampledDpEvent(1.0, dp_event.GaussianDpEvent(9.0)), 2)
+    shared, disjoint = (
+        Version("5" * 64, "trajectory", 1, members[:32]),
+        Version("6" * 64, "trajectory", 1, bytes(32)),
+    )
+    event = dp_event.SelfComposedDpEvent(
+        dp_event.PoissonSampledDpEvent(1.0, dp_event.GaussianDpEvent(9.0)), 2
+    )
     secret = {"identity": "7" * 64, "git_commit": "8" * 40, "mlflow_run": "9" * 32}
     with closing(project_ledger(chosen)) as ledger:
         for version, stage in ((shared, "audit"), (disjoint, "elsewhere")):
-            charge = ledger.reserve(Request(version, "other-data", stage, event=event, delta=1e-3, **secret), None)
+            charge = ledger.reserve(
+                Request(version, "other-data", stage, event=event, delta=1e-3, **secret), None
+            )
             ledger.abort(charge.id, "note of ana")
     statement = read_json(made() / LEDGER)
-    said = [(record["stage"], record["state"], record["same_version"]) for record in statement["records"]]
+    said = [
+        (record["stage"], record["state"], record["same_version"])
+        for record in statement["records"]
+    ]
     assert said == [("train_model", "committed", True), ("audit", "aborted", False)]
     assert statement["charges"] == 2
     assert statement["epsilon"] > read_json(POLICY / "privacy.json")["epsilon"]
@@ -338,10 +448,19 @@ def test_the_bundle_says_what_was_declared() -> None:
 @pytest.mark.usefixtures("project")
 def test_what_is_no_text_is_refused_in_one_line_before_anything_is_written() -> None:
     """Twin: lines that YAML folds are one."""
-    for card in ({"boss": "me"}, {"owner": 7}, {"owner": " "}, {"owner": "a\u202eb"}, {"licence": "http://x"}, ["x"]):
+    for card in (
+        {"boss": "me"},
+        {"owner": 7},
+        {"owner": " "},
+        {"owner": "a\u202eb"},
+        {"licence": "http://x"},
+        ["x"],
+    ):
         declare(card)
         for read in (params.load, lambda: params.declared_texts("pendulum-replay")):
-            with pytest.raises(PipelineError, match=r"^datasets/pendulum-replay\.yaml: card[^\n]*$"):
+            with pytest.raises(
+                PipelineError, match=r"^datasets/pendulum-replay\.yaml: card[^\n]*$"
+            ):
                 read()  # type: ignore[operator]
     declare({"purpose": "research\n  on dosing\n"})
     assert params.load().chosen.card.stated == {"purpose": "research on dosing"}
@@ -356,11 +475,25 @@ def test_a_model_of_public_people_alone_is_released_and_one_of_private_people_ca
     run_stages(tmp_path / "alone", raw, EPISODES)
     with inside(tmp_path / "alone"):
         bundle.check(made(), void_ok=False)
-        alone, card = read_json(Path("out/dynamics/privacy.json")), Path("out", CARDS[0]).read_text(encoding="utf-8")
-    assert "Both were made of the public trajectories alone: no private one was read for that" in card
+        alone, card = (
+            read_json(Path("out/dynamics/privacy.json")),
+            Path("out", CARDS[0]).read_text(encoding="utf-8"),
+        )
+    assert (
+        "Both were made of the public trajectories alone: no private one was read for that" in card
+    )
     assert "drawn by a hash of the id, nobody was asked" in card
     forged = shutil.copytree(released, tmp_path / "forged")
-    keys = ("event", "epsilon", "epsilon_rdp", "epsilon_replace_one", "groups", "attacks", "queries", *NO_ROUNDS)
+    keys = (
+        "event",
+        "epsilon",
+        "epsilon_rdp",
+        "epsilon_replace_one",
+        "groups",
+        "attacks",
+        "queries",
+        *NO_ROUNDS,
+    )
     found = read_json(forged / "dynamics/privacy.json") | {key: alone[key] for key in keys}
     for key in ("profile", "charge", "clipping"):
         del found[key]
@@ -377,8 +510,18 @@ def test_linear_heads_of_private_people_alone_are_released_and_checked(
 ) -> None:
     raw = tiny_params()
     raw["partition"]["public_fraction"] = 0
-    raw["privacy"]["statistics"] = {"normaliser": "private", "starts": True, "noise_multiplier": 4.0}
-    raw["dynamics"] |= {"model": "linear", "degree": 2, "hidden": [], "start": "random", "ensemble_size": 3}
+    raw["privacy"]["statistics"] = {
+        "normaliser": "private",
+        "starts": True,
+        "noise_multiplier": 4.0,
+    }
+    raw["dynamics"] |= {
+        "model": "linear",
+        "degree": 2,
+        "hidden": [],
+        "start": "random",
+        "ensemble_size": 3,
+    }
     raw["policy"]["starts"] = "released"
     raw["behaviour"]["target_epsilon"] = 1.0
     run_stages(tmp_path / "project", raw, EPISODES)
@@ -408,14 +551,24 @@ def test_a_unit_that_was_charged_as_private_never_becomes_public(
     partition_stage.body(chosen, run)  # type: ignore[arg-type]
     partition(Path("data/trajectories"), Path("data/partitions"), public_fraction=0.3, salt=other)
     for use in (
-        partial(optimize_policy.body, replace(chosen, policy=replace(chosen.policy, starts="public")), run),
+        partial(
+            optimize_policy.body,
+            replace(chosen, policy=replace(chosen.policy, starts="public")),
+            run,
+        ),
         *(partial(stage.body, chosen, run) for stage in (train_model, evaluate, report)),
         partial(release, Path("out"), chosen, void_ok=False),
     ):
         with pytest.raises(PipelineError, match="would publish them"):
             use()
     for words in (
-        *(["data", "describe"], ["data", "push", "--remote", "x"], ["doctor"], ["report"], ["check", "--charges"]),
+        *(
+            ["data", "describe"],
+            ["data", "push", "--remote", "x"],
+            ["doctor"],
+            ["report"],
+            ["check", "--charges"],
+        ),
         *(["plan"], ["plan", "--json"], ["audit", "one-run"], ["audit", "mechanism"]),
     ):
         assert cli.main(words) == 1
@@ -429,7 +582,9 @@ def test_a_unit_that_was_charged_as_private_never_becomes_public(
     monkeypatch.delenv("DVC_ROOT")
     Path(".primorl/ledger.head").unlink()
     assert cli.main(["data", "describe"]) == 1
-    assert "would publish them" in "".join(capsys.readouterr()), "the ledger is asked also without its head"
+    assert "would publish them" in "".join(capsys.readouterr()), (
+        "the ledger is asked also without its head"
+    )
 
 
 def test_public_rows_are_those_of_the_units_that_the_ledger_knows(project: Path) -> None:
@@ -444,12 +599,16 @@ def test_public_rows_are_those_of_the_units_that_the_ledger_knows(project: Path)
     assert open_public(chosen).units == 12
 
 
-def test_summary_says_what_was_charged_since(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_summary_says_what_was_charged_since(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Twin: nothing was."""
     assert cli.main(["summary"]) == 0
     assert "since then" not in capsys.readouterr().err
     shared = Version("5" * 64, "trajectory", 1, Path("data/partitions/units.bin").read_bytes()[:32])
-    request = Request(shared, "other", "audit", "7" * 64, dp_event.GaussianDpEvent(9.0), 1e-3, None, None)
+    request = Request(
+        shared, "other", "audit", "7" * 64, dp_event.GaussianDpEvent(9.0), 1e-3, None, None
+    )
     with closing(project_ledger(params.load(Path("params.yaml")))) as ledger:
         ledger.reserve(request, None)
     assert cli.main(["summary"]) == 0

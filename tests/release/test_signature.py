@@ -28,7 +28,9 @@ def write_key(folder: Path, name: str, password: bytes | None = None) -> tuple[P
     closed = BestAvailableEncryption(password) if password else NoEncryption()
     private, public = folder / f"{name}.key", folder / f"{name}.pub"
     private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, closed))
-    public.write_bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    public.write_bytes(
+        key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    )
     return private, public
 
 
@@ -55,14 +57,18 @@ def test_the_command_signs_and_whatever_is_changed_afterwards_is_refused(
         files = ["-in", str(signed / MANIFEST), "-sigfile", str(signed / SIGNATURE)]
         assert subprocess.run([*command, *files], check=False, capture_output=True).returncode == 0
     assert cli.main(["release", "--check", "out"]) == 0
-    assert f"who made the bundle ({SIGNATURE} was not verified: --key FILE" in capsys.readouterr().out
+    assert (
+        f"who made the bundle ({SIGNATURE} was not verified: --key FILE" in capsys.readouterr().out
+    )
     _, stranger = write_key(tmp_path, "stranger")
     refused(signed, stranger, "not a signature of MANIFEST.json")
     own = (signed / SIGNATURE).read_bytes()
     for cut in (own[:-1], b""):
         (signed / SIGNATURE).write_bytes(cut)
         refused(signed, public, f"{SIGNATURE}: found something else than an Ed25519 signature")
-    assert cli.main(["release", "out", "--sign", str(private)]) == 0, "a signed bundle is replaced as any other"
+    assert cli.main(["release", "out", "--sign", str(private)]) == 0, (
+        "a signed bundle is replaced as any other"
+    )
     assert (signed / SIGNATURE).read_bytes() == own
     edit(signed / "evaluation.json", return_mean=0.0, return_ci95=[-1.0, 1.0])
     relist(signed)
@@ -74,7 +80,9 @@ def test_the_command_signs_and_whatever_is_changed_afterwards_is_refused(
 
 
 @pytest.mark.usefixtures("project")
-def test_a_key_that_cannot_sign_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_key_that_cannot_sign_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     closed, public = write_key(tmp_path, "closed", b"password")
     other = tmp_path / "other.key"
     curve = generate_private_key(SECP256R1())

@@ -33,11 +33,27 @@ from tests.release.released_project import SECRET, tiny_params, write_as_good
 from tests.replay.tape import Tape, playing
 
 STAGES = (
-    *("ingest", "partition", "train_model", "clone_behaviour", "optimize_policy", "optimize_mopo", "evaluate_private"),
+    *(
+        "ingest",
+        "partition",
+        "train_model",
+        "clone_behaviour",
+        "optimize_policy",
+        "optimize_mopo",
+        "evaluate_private",
+    ),
     *("evaluate", "report", "online", "audit"),
 )
 COMMANDS = (
-    *("plan", "check --charges", "summary", "runs", "ledger show", "ledger show --json", "ledger verify"),
+    *(
+        "plan",
+        "check --charges",
+        "summary",
+        "runs",
+        "ledger show",
+        "ledger show --json",
+        "ledger verify",
+    ),
     *("data describe", "data describe --json", "report"),
     "predict --policy models/policy --against-advice --observations today.csv --out actions.csv",
     "release out --policy models/policy --against-advice",
@@ -89,21 +105,35 @@ def with_simulator(*, neighbour: bool) -> None:
     raw["online"] |= {"users": 6, "cohort": 3, "steps": 20}
     write_settings(raw)
     episodes = [episode(20 + i % 3, seed=i, terminated=i % 4 == 0) for i in range(13)]
-    write_raw(Path("data/raw"), [*episodes, episode(9, 999, terminated=True) if neighbour else episode(30, 998)])
+    write_raw(
+        Path("data/raw"),
+        [*episodes, episode(9, 999, terminated=True) if neighbour else episode(30, 998)],
+    )
     write_json(Path("metrics/seconds/collect.json"), {"seconds": 1.0})
-    Path("today.csv").write_text("observation_0,observation_1,observation_2\n0.1,0.2,0.3\n", encoding="utf-8")
+    Path("today.csv").write_text(
+        "observation_0,observation_1,observation_2\n0.1,0.2,0.3\n", encoding="utf-8"
+    )
 
 
 def log_of_people(*, neighbour: bool) -> None:
     """Write a project of a log without an environment and without public people: linear heads, all fitted."""
     raw = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8")) | {"dataset": "log"}
     raw["dynamics"]["train_anyway"] = True
-    raw["policy"] |= {"epochs": 1, "updates_per_epoch": 4, "rollout_every": 4, "rollout_batch": 8, "horizon": 4}
+    raw["policy"] |= {
+        "epochs": 1,
+        "updates_per_epoch": 4,
+        "rollout_every": 4,
+        "rollout_batch": 8,
+        "horizon": 4,
+    }
     raw["policy"] |= {"buffer_size": 64, "hidden": [8], "batch_size": 8}
     raw["behaviour"]["hidden"] = [8]
     entry = yaml.safe_load((ROOT / "datasets/csv-log.yaml").read_text(encoding="utf-8"))
     entry["population"], entry["options"]["files"] = "log", "data/log.csv"
-    entry["options"]["columns"] |= {"observation": ["glucose"], "action": {"column": "dose", "count": 2}}
+    entry["options"]["columns"] |= {
+        "observation": ["glucose"],
+        "action": {"column": "dose", "count": 2},
+    }
     entry["bounds"] = {"observation": {"low": [2.0], "high": [25.0]}, "reward": [-1.0, 0.0]}
     entry["suggested"] |= {"partition": {}, "privacy": {"total_epsilon": 8.0}}
     entry["card"] = dict.fromkeys(("owner", "purpose", "contact", "licence"), "tests")
@@ -230,7 +260,9 @@ def differences(first: Outputs, second: Outputs) -> list[str]:
     """Name all in which two runs differ: releases, files, lines."""
     found = list(second.tape.faults)
     if len(second.tape.releases) != len(first.tape.releases):
-        found.append(f"{len(second.tape.releases)} releases, {len(first.tape.releases)} in the first run")
+        found.append(
+            f"{len(second.tape.releases)} releases, {len(first.tape.releases)} in the first run"
+        )
     for name in sorted(first.content.keys() | second.content.keys()):
         one, other = first.content.get(name), second.content.get(name)
         if one is None or other is None:

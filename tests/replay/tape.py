@@ -73,7 +73,9 @@ class Tape:
     stage: str = ""
     secret: int = 0
 
-    def release(self, kind: str, settings: str, exact: Tensor, sensitivity: float, draw: Callable[[], Any]) -> Any:
+    def release(
+        self, kind: str, settings: str, exact: Tensor, sensitivity: float, draw: Callable[[], Any]
+    ) -> Any:
         """Draw a release and record it, or return the first run's.
 
         Args:
@@ -93,7 +95,11 @@ class Tape:
             self.faults.append(f"{place}: the first run has none")
             raise AssertionError(self.faults[-1])
         known = self.first[number]
-        moved = float((known.exact - exact).norm()) / sensitivity if known.exact.shape == exact.shape else float("inf")
+        moved = (
+            float((known.exact - exact).norm()) / sensitivity
+            if known.exact.shape == exact.shape
+            else float("inf")
+        )
         if moved > 1 + _ROUNDING:
             self.faults.append(f"{place}: moved by {moved:.3g} times its sensitivity")
         self.releases.append(Release(mechanism, exact, known.value, moved))
@@ -115,7 +121,12 @@ def playing(tape: Tape) -> Iterator[None]:
     def cohort(sampler: PoissonSampler, units: int, entropy: Any) -> Tensor:
         number = next(cohorts)
         drawn = sample(sampler, units, SeededEntropy(number))
-        if tape.first is not None and number % 2 and sampler.sampling_probability < 1 and tape.stage != AUDIT:
+        if (
+            tape.first is not None
+            and number % 2
+            and sampler.sampling_probability < 1
+            and tape.stage != AUDIT
+        ):
             last = torch.tensor([units - 1])
             drawn = drawn[drawn != last] if last in drawn else torch.cat((drawn, last))
         tape.secret = len(drawn)
@@ -157,12 +168,20 @@ def playing(tape: Tape) -> Iterator[None]:
         patched.setattr(SimulatedUsers, "meet", users)
         patched.setattr(SystemEntropy, "fill", lambda entropy, buffer: fill(buffer))
         # Each unit has coins of its own, whoever is in its chunk: here the same ones for every unit.
-        patched.setattr(local_update, "uniforms", lambda entropy, shape: _KEYS[: shape[1]].expand(shape).clone())
+        patched.setattr(
+            local_update, "uniforms", lambda entropy, shape: _KEYS[: shape[1]].expand(shape).clone()
+        )
         patched.setattr(np.random, "default_rng", lambda seed=0: draw(seed))
         # Keyed digests of the people, as the fingerprint is of the rows.
-        patched.setattr(Partitions, "identity", property(lambda data: identity.fget(data) | {"members": ""}))
-        patched.setattr(sqlalchemy_store, "uuid", SimpleNamespace(uuid4=lambda: uuid.UUID(int=next(names))))
-        patched.setattr(ledger, "secrets", SimpleNamespace(token_hex=lambda size: f"{next(names):0{2 * size}x}"))
+        patched.setattr(
+            Partitions, "identity", property(lambda data: identity.fget(data) | {"members": ""})
+        )
+        patched.setattr(
+            sqlalchemy_store, "uuid", SimpleNamespace(uuid4=lambda: uuid.UUID(int=next(names)))
+        )
+        patched.setattr(
+            ledger, "secrets", SimpleNamespace(token_hex=lambda size: f"{next(names):0{2 * size}x}")
+        )
         for clock in ("time.time", "time.monotonic", "time.perf_counter", "tqdm.std.time"):
             patched.setattr(clock, lambda: _NOW)
         patched.setattr(ledger, "_now", lambda: _DAY)

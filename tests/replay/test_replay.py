@@ -71,13 +71,19 @@ LEAKS = {
     "train_model": Leak(secret, lambda log, number: log.metric("cohort", number), "('cohort',{}"),
     "clone_behaviour": Leak(sha256, lambda log, number: log.tag("data", number), "('data','{}'"),
     "optimize_policy": Leak(rows, lambda log, number: log.params({"rows": number}), "('rows','{}'"),
-    "optimize_mopo": Leak(rows, lambda log, number: Path(f"models/mopo/{number}").touch(), "models/mopo/{}: only in"),
-    "evaluate_private": Leak(rows, partial(grow, "plots/private_evaluation.png"), "plots/private_evaluation.png: "),
+    "optimize_mopo": Leak(
+        rows, lambda log, number: Path(f"models/mopo/{number}").touch(), "models/mopo/{}: only in"
+    ),
+    "evaluate_private": Leak(
+        rows, partial(grow, "plots/private_evaluation.png"), "plots/private_evaluation.png: "
+    ),
     "evaluate": Leak(mean, lambda log, number: log.pipeline.metric("reward", number), "('reward',"),
     "report": Leak(rows, partial(grow, "reports/report.html"), "reports/report.html: "),
     "online": Leak(secret, lambda log, number: print(number, file=sys.stderr), "online: {}"),
     "audit": Leak(rows, lambda log, number: sys.exit(number % 256), "audit: exit status"),
-    "primorl data describe": Leak(rows, lambda log, number: print(number), "primorl data describe: {}"),
+    "primorl data describe": Leak(
+        rows, lambda log, number: print(number), "primorl data describe: {}"
+    ),
     "primorl release --check out": Leak(mean, partial(write, "out/mean"), "out/mean: only in"),
 }
 
@@ -90,10 +96,18 @@ class Pair(NamedTuple):
     again: RUN
 
 
-def pair(folder: Path, store: Path, write: Callable[..., None], stages: Sequence[str], commands: Sequence[str]) -> Pair:
+def pair(
+    folder: Path,
+    store: Path,
+    write: Callable[..., None],
+    stages: Sequence[str],
+    commands: Sequence[str],
+) -> Pair:
     def run(tape: Tape, told: bool) -> Outputs:
         place = folder / "project"
-        return outputs(place, store, write, tape, stages=stages, commands=commands, leaks=LEAKS, told=told)
+        return outputs(
+            place, store, write, tape, stages=stages, commands=commands, leaks=LEAKS, told=told
+        )
 
     first = run(Tape(), False)
     return Pair(first, run(Tape(first.tape.releases), False), run)
@@ -114,7 +128,9 @@ def logged(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Pair:
 
 
 @pytest.mark.parametrize("which", ["simulated", "logged"])
-def test_all_that_leaves_a_run_on_neighbouring_data_is_the_same(which: str, request: pytest.FixtureRequest) -> None:
+def test_all_that_leaves_a_run_on_neighbouring_data_is_the_same(
+    which: str, request: pytest.FixtureRequest
+) -> None:
     found: Pair = request.getfixturevalue(which)
     assert differences(found.first, found.second) == []
     for name, content in found.first.content.items():
@@ -123,7 +139,9 @@ def test_all_that_leaves_a_run_on_neighbouring_data_is_the_same(which: str, requ
 
 
 @pytest.mark.parametrize("which", ["simulated", "logged"])
-def test_every_release_is_paid_for_and_depends_on_the_unit(which: str, request: pytest.FixtureRequest) -> None:
+def test_every_release_is_paid_for_and_depends_on_the_unit(
+    which: str, request: pytest.FixtureRequest
+) -> None:
     """Counts releases by stage against the events of the ledger; of a user online, those of her own cohort."""
     found: Pair = request.getfixturevalue(which)
     mechanisms = [release.mechanism for release in found.first.tape.releases]
@@ -133,7 +151,9 @@ def test_every_release_is_paid_for_and_depends_on_the_unit(which: str, request: 
     paid = Counter[str]()
     for charge in charges:
         stage = charge["stage"].partition(":")[0]
-        paid["primorl select --seeds" if stage == "select" else stage] += releases(event_from_json(charge["event"]))
+        paid["primorl select --seeds" if stage == "select" else stage] += releases(
+            event_from_json(charge["event"])
+        )
     paid["online"] *= 2  # cohorts
     assert made == +paid
     moved = {release.mechanism[0] for release in found.second.tape.releases if release.moved > 0}
@@ -153,7 +173,10 @@ def leaky(simulated: Pair) -> tuple[list[str], Outputs]:
     finish, tape = EnsembleClip.finish, Tape(simulated.first.tape.releases)
 
     def beyond(clip: EnsembleClip, updates: list[torch.Tensor]) -> list[torch.Tensor]:
-        return [part.mul_(8.0 if tape.stage == "clone_behaviour" else 1.0) for part in finish(clip, updates)]
+        return [
+            part.mul_(8.0 if tape.stage == "clone_behaviour" else 1.0)
+            for part in finish(clip, updates)
+        ]
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(EnsembleClip, "finish", beyond)
@@ -162,7 +185,9 @@ def leaky(simulated: Pair) -> tuple[list[str], Outputs]:
 
 
 @pytest.mark.parametrize("name", LEAKS)
-def test_a_planted_leak_is_named(name: str, leaky: tuple[list[str], Outputs], simulated: Pair) -> None:
+def test_a_planted_leak_is_named(
+    name: str, leaky: tuple[list[str], Outputs], simulated: Pair
+) -> None:
     found, run = leaky
     assert run.numbers[name] == simulated.second.numbers[name] != simulated.first.numbers[name]
     place = LEAKS[name].place.format(run.numbers[name])
@@ -183,7 +208,11 @@ def test_releases_of_other_mechanisms_and_other_numbers_of_them_are_named() -> N
     second = Tape(first.releases, stage="stage")
     assert second.release("round", "a", far, 2.5, lambda: pytest.fail("drawn again")) == "drawn"
     assert second.faults == ["release 0, round of stage: moved by 2 times its sensitivity"]
-    for stage, kind, settings in (("other", "round", "b"), ("stage", "query", "b"), ("stage", "round", "a")):
+    for stage, kind, settings in (
+        ("other", "round", "b"),
+        ("stage", "query", "b"),
+        ("stage", "round", "a"),
+    ):
         second.stage = stage
         with pytest.raises(AssertionError, match="the first run has none"):
             second.release(kind, settings, one, 1.0, lambda: None)

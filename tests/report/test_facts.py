@@ -15,7 +15,14 @@ from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.privacy_filter import cost
 from primorl.release.card import whole
-from primorl.report.facts import Actions, Facts, Spending, _with_others, compared_actions, read_facts
+from primorl.report.facts import (
+    Actions,
+    Facts,
+    Spending,
+    _with_others,
+    compared_actions,
+    read_facts,
+)
 from tests.data.builders import INFO, episodes, table
 from tests.pipeline.fakes import FakeRun
 from tests.pipeline.test_evaluate import DATA, chosen, project, run, without_simulator
@@ -47,7 +54,10 @@ def test_the_page_says_what_the_summary_says_and_reads_nothing_private() -> None
         logged = FakeRun()
         logged.pipeline.run_id = run_id
         report.body(chosen(), logged)
-        summary, text = read_json(Path("metrics/summary.json")), Path("reports/report.html").read_text(encoding="utf-8")
+        summary, text = (
+            read_json(Path("metrics/summary.json")),
+            Path("reports/report.html").read_text(encoding="utf-8"),
+        )
         assert logged.pipeline.artifacts == {"report.html": text.encode()}
         assert ("MLflow run 0123." in text) == bool(run_id)
     assert "ε = 1.19" in text
@@ -85,22 +95,42 @@ def another_split() -> None:
 
 
 def curve_of(change: Callable[[list[str]], list[str]]) -> Callable[[], object]:
-    return lambda: CURVES.write_text("\n".join(change(CURVES.read_text("utf-8").splitlines())) + "\n", encoding="utf-8")
+    return lambda: CURVES.write_text(
+        "\n".join(change(CURVES.read_text("utf-8").splitlines())) + "\n", encoding="utf-8"
+    )
 
 
 REFUSED: list[tuple[Callable[[], object], str]] = [
     (padded_policy, r"summary\.json: these results are of an earlier run: another models/policy"),
-    (keys("metrics/summary.json", epsilon=0.5), r"summary\.json: epsilon: not what models/policy/privacy\.json"),
-    (keys("metrics/summary.json", dataset="ward"), r"summary\.json: dataset: found 'ward', allowed is 'pendulum"),
+    (
+        keys("metrics/summary.json", epsilon=0.5),
+        r"summary\.json: epsilon: not what models/policy/privacy\.json",
+    ),
+    (
+        keys("metrics/summary.json", dataset="ward"),
+        r"summary\.json: dataset: found 'ward', allowed is 'pendulum",
+    ),
     (
         keys(MANIFEST, dataset_fingerprint="e" * 64),
         r"dynamics/privacy\.json: dataset_fingerprint: found '0+', allowed is 'e+'",
     ),
-    (keys(MANIFEST, public_units=4), r"public_units\.bin: missing, or not of 4 units as manifest\.json says"),
-    (another_split, r"dynamics/privacy\.json: public_units: found 2, allowed is 3, as in data/partitions/manifest"),
-    (curve_of(lambda rows: [*rows[:-1], rows[-2].replace("2,", "3,", 1)]), r"plots/curves\.csv: found"),
+    (
+        keys(MANIFEST, public_units=4),
+        r"public_units\.bin: missing, or not of 4 units as manifest\.json says",
+    ),
+    (
+        another_split,
+        r"dynamics/privacy\.json: public_units: found 2, allowed is 3, as in data/partitions/manifest",
+    ),
+    (
+        curve_of(lambda rows: [*rows[:-1], rows[-2].replace("2,", "3,", 1)]),
+        r"plots/curves\.csv: found",
+    ),
     (curve_of(lambda rows: rows[:1]), r"plots/curves\.csv: found no epoch"),
-    (curve_of(lambda rows: ["epoch", "1"]), r"plots/curves\.csv: not a curve.*run `dvc repro evaluate`"),
+    (
+        curve_of(lambda rows: ["epoch", "1"]),
+        r"plots/curves\.csv: not a curve.*run `dvc repro evaluate`",
+    ),
 ]
 
 
@@ -141,7 +171,9 @@ def test_rollouts_end_as_the_policy_s_own_did_and_are_as_long_as_a_trajectory() 
     write_json(config, read_json(config) | {"uncertainty": "max_aleatoric", "penalty": 2.0})
     own = facts_here().rollouts
     assert own is not None
-    assert own.measure == "max_aleatoric", "as the policy was trained, which params.yaml need not say"
+    assert own.measure == "max_aleatoric", (
+        "as the policy was trained, which params.yaml need not say"
+    )
     assert own.penalised != found["none"].penalised
     evaluated(simulator=False)
     in_model = facts_here()
@@ -163,14 +195,22 @@ def test_actions_are_shares_of_the_range_and_those_at_a_bound_are_counted() -> N
     rows = torch.tensor([[9.0, 1.0, 0.0], [8.0, 1.0, 0.0], [7.0, 0.0, 1.0], [6.0, 1.0, 0.0]])
     found = compared_actions(constant(0.0, 1.0, discrete=True), rows, ["none", "some"])
     assert found is not None
-    assert (found.recorded, found.chosen, found.at_bound) == (((0.75,), (0.25,)), ((0.0,), (1.0,)), ((), ()))
+    assert (found.recorded, found.chosen, found.at_bound) == (
+        ((0.75,), (0.25,)),
+        ((0.0,), (1.0,)),
+        ((), ()),
+    )
 
 
-def constant(*output: float, low: float = 0.0, high: float = 1.0, discrete: bool = False) -> DeterministicPolicy:
+def constant(
+    *output: float, low: float = 0.0, high: float = 1.0, discrete: bool = False
+) -> DeterministicPolicy:
     """The policy of one observed number whose network says the same everywhere."""
     layers = (torch.zeros(1, len(output), 1), torch.tensor([[output]]))
     ends = [torch.full((len(output),), end) for end in (low, high)]
-    return DeterministicPolicy(layers, torch.zeros(1), torch.ones(1), *ends, discrete_actions=discrete)
+    return DeterministicPolicy(
+        layers, torch.zeros(1), torch.ones(1), *ends, discrete_actions=discrete
+    )
 
 
 def test_a_result_that_the_ledger_did_not_pay_for_takes_the_bound_away() -> None:

@@ -29,13 +29,36 @@ OF_EVENT = Training(0.1, 4.083, 150).event
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 PROFILE = (ProfilePoint(epsilon=0.0, delta=0.3), ProfilePoint(epsilon=1.19, delta=1e-5))
 STATEMENT = replace(
-    OF_TRAINING, profile=PROFILE, attacks=(AttackPoint(false_positive_rate=0.01, true_positive_rate=0.03),)
+    OF_TRAINING,
+    profile=PROFILE,
+    attacks=(AttackPoint(false_positive_rate=0.01, true_positive_rate=0.03),),
 )
 SPENT = {"epsilon": 2.5, "epsilon_fixed": 2.25, "epsilon_rdp": 2.75, "delta": 1e-5, "charges": 3}
-SUMMARY: dict[str, Any] = {"dataset": "visits", "variant": "private", "private": True, "epsilon": 1.19, "delta": 1e-5}
-SUMMARY |= {"unit": "trajectory", "units": 2970, "seed": 0, "void": [], "spent_on_dataset": SPENT, "episodes": 100}
-SUMMARY |= {"return_mean": -143.96, "return_ci95": [-162.2, -125.7], "seconds": {"train_model": 50.0}}
-SUMMARY |= {"public_return_mean": -700.5, "public_return_ci95": [-800.0, -601.0], "public_trajectories": 53}
+SUMMARY: dict[str, Any] = {
+    "dataset": "visits",
+    "variant": "private",
+    "private": True,
+    "epsilon": 1.19,
+    "delta": 1e-5,
+}
+SUMMARY |= {
+    "unit": "trajectory",
+    "units": 2970,
+    "seed": 0,
+    "void": [],
+    "spent_on_dataset": SPENT,
+    "episodes": 100,
+}
+SUMMARY |= {
+    "return_mean": -143.96,
+    "return_ci95": [-162.2, -125.7],
+    "seconds": {"train_model": 50.0},
+}
+SUMMARY |= {
+    "public_return_mean": -700.5,
+    "public_return_ci95": [-800.0, -601.0],
+    "public_trajectories": 53,
+}
 FACTS = Facts(
     summary=SUMMARY,
     statement=STATEMENT,
@@ -46,9 +69,21 @@ FACTS = Facts(
     model_error={"pressure": 0.25, "reward": 0.01},
     rollouts=Rollouts((-8.0, -2.0), (0.125, 0.25), "max_aleatoric", (-8.5, -3.0)),
     first_states={"pressure": [0.0, 1.0, 2.0, 3.0, 4.0]},
-    actions=Actions(("dose",), False, ((0.0, 0.1, 0.2, 0.3, 0.9),), ((0.2, 0.5, 0.8, 1.0, 1.0),), ((0.05,), (0.4,))),
-    spending=Spending((("train_model", "2026-01-02", 1.2), ("train_model", "2026-01-03", 2.5)), 4.0, 1e-5, {}),
-    others=[("a", 1.19, -143.96, "simulator"), ("b", None, -90.0, "simulator"), ("c", 3.0, -120.0, "simulator")],
+    actions=Actions(
+        ("dose",),
+        False,
+        ((0.0, 0.1, 0.2, 0.3, 0.9),),
+        ((0.2, 0.5, 0.8, 1.0, 1.0),),
+        ((0.05,), (0.4,)),
+    ),
+    spending=Spending(
+        (("train_model", "2026-01-02", 1.2), ("train_model", "2026-01-03", 2.5)), 4.0, 1e-5, {}
+    ),
+    others=[
+        ("a", 1.19, -143.96, "simulator"),
+        ("b", None, -90.0, "simulator"),
+        ("c", 3.0, -120.0, "simulator"),
+    ],
 )
 ALL = {
     "attack",
@@ -75,8 +110,20 @@ def test_every_figure_has_a_table_with_the_same_numbers() -> None:
     assert drawn["values"].rows[1] == ("the policy, in the simulator", "-144", "-162.2 to -125.7")
     assert drawn["learning"].rows[-1] == ("2", "-144", "-162.2 to -125.7")
     assert drawn["rounds"].rows[-1][0] == "150"
-    assert drawn["rounds"].spec["data"][0]["y"][-1] == Training(0.1, 4.083, 150).spent(1e-5).epsilon_pld
-    assert drawn["actions"].rows[1] == ("dose", "the policy", "20.0%", "50.0%", "80.0%", "100.0%", "100.0%", "40.0%")
+    assert (
+        drawn["rounds"].spec["data"][0]["y"][-1]
+        == Training(0.1, 4.083, 150).spent(1e-5).epsilon_pld
+    )
+    assert drawn["actions"].rows[1] == (
+        "dose",
+        "the policy",
+        "20.0%",
+        "50.0%",
+        "80.0%",
+        "100.0%",
+        "100.0%",
+        "40.0%",
+    )
     assert drawn["budget"].spec["data"][0]["y"] == [1.2, 2.5]
     assert drawn["rollouts"].rows == [("1", "-8", "0.125", "0.5"), ("2", "-2", "0.25", "1")]
     assert drawn["rollouts"].spec["data"][-1]["y"] == [0.5, 1.0]
@@ -94,7 +141,11 @@ def test_a_number_that_is_not_finite_is_no_point() -> None:
     )
     text, drawn = page(broken), figures(broken)
     assert "0.0% explained" in text
-    assert drawn["model_error"].rows == [("pulse", "50.00%"), ("pressure", "none"), ("reward", "none")]
+    assert drawn["model_error"].rows == [
+        ("pulse", "50.00%"),
+        ("pressure", "none"),
+        ("reward", "none"),
+    ]
     assert drawn["rollouts"].rows == [("1", "-8", "none", "0.5"), ("2", "none", "0.2", "none")]
     assert '"x": [0.5, null, null]' in text
     assert drawn["budget"].spec["data"][0]["y"] == [1.2, None]
@@ -103,9 +154,16 @@ def test_a_number_that_is_not_finite_is_no_point() -> None:
 
 def test_what_is_not_known_is_left_out() -> None:
     """Without a public split, a curve, a ledger and a guarantee there are no figures of them, and no figure invents."""
-    nothing = Statement.no_guarantee(unit="trajectory", units=9, dataset_fingerprint="d473" * 16, reason="variant mopo")
+    nothing = Statement.no_guarantee(
+        unit="trajectory", units=9, dataset_fingerprint="d473" * 16, reason="variant mopo"
+    )
     spent = dict.fromkeys(SPENT) | {"charges": 1, "delta": 1e-5}
-    summary = SUMMARY | {"private": False, "epsilon": None, "delta": None, "spent_on_dataset": spent}
+    summary = SUMMARY | {
+        "private": False,
+        "epsilon": None,
+        "delta": None,
+        "spent_on_dataset": spent,
+    }
     bare = Facts(summary, nothing, nothing, nothing.to_json(), FACTS.counted, [])
     assert set(figures(bare)) == {"values"}
     text = page(bare)
@@ -116,20 +174,42 @@ def test_what_is_not_known_is_left_out() -> None:
 
 def test_a_model_that_is_not_to_be_believed_has_no_value_on_the_page() -> None:
     """The gain with its interval leads. Twin: a doubtful model's values are shown."""
-    asked = {"of": "clone", "what": MEAN_RETURN, "estimator": "model", "value": 5.625, "members": [5.5, 5.75]}
+    asked = {
+        "of": "clone",
+        "what": MEAN_RETURN,
+        "estimator": "model",
+        "value": 5.625,
+        "members": [5.5, 5.75],
+    }
     asked |= dict.fromkeys(("ci95", "epsilon", "delta"))
-    today = asked | {"of": "behaviour", "estimator": "behaviour", "value": 3.375, "ci95": [3.0, 3.75], "epsilon": 0.5}
+    today = asked | {
+        "of": "behaviour",
+        "estimator": "behaviour",
+        "value": 3.375,
+        "ci95": [3.0, 3.75],
+        "epsilon": 0.5,
+    }
     learned = asked | {"of": "policy", "value": 5.71875}
     advice = {"answer": "trial", "reason": "So.", "expected": 2.5, "interval": [-0.5, 4.25]}
     log = SUMMARY | {"return_mean": None, "return_ci95": None, "recommendation": advice}
-    log |= {"model_value": 5.875, "model_value_range": [5.0, 6.0], "model_value_members": 2, "normalized_score": None}
+    log |= {
+        "model_value": 5.875,
+        "model_value_range": [5.0, 6.0],
+        "model_value_members": 2,
+        "normalized_score": None,
+    }
     log |= {"env_id": None, "model_value_note": "x", "private_evaluation": [today, asked, learned]}
-    for verdict, gain, shown in (("doubtful", "+2.5, between -0.5 and +4.25", True), ("no", "not known", False)):
+    for verdict, gain, shown in (
+        ("doubtful", "+2.5, between -0.5 and +4.25", True),
+        ("no", "not known", False),
+    ):
         rule = "its squared error of rewards is measured at about 0.51 of a trivial guess's, not below 0.5"
         said = log | {"model_verdict": f"{BELIEVE[verdict]}: {rule}"}  # type: ignore[index]
         if not shown:
             said |= {"recommendation": advice | {"answer": "keep", "interval": None}}
-        facts = replace(FACTS, summary=said, curve=[Epoch(1, 5.5, 5.0, 6.0), Epoch(2, 5.875, 5.0, 6.0)])
+        facts = replace(
+            FACTS, summary=said, curve=[Epoch(1, 5.5, 5.0, 6.0), Epoch(2, 5.875, 5.0, 6.0)]
+        )
         written, drawn = page(facts), figures(facts)
         tile = written.partition("What would the policy change?")[2]
         assert plain(tile).startswith(f"</h3><b>{gain}</b>")
@@ -158,7 +238,11 @@ def test_what_is_void_or_unbounded_in_any_part_is_not_hidden() -> None:
         text = page(facts)
         assert f"VOID: {said}" in text
         assert 'class="void"' in text
-    bare = page(replace(FACTS, released=STATEMENT.to_json() | {"private": False, "profile": [], "attacks": []}))
+    bare = page(
+        replace(
+            FACTS, released=STATEMENT.to_json() | {"private": False, "profile": [], "attacks": []}
+        )
+    )
     assert 'class="void"' in bare
     assert "Blind guessing is" not in bare
     assert 'class="sound"' in page(FACTS)
@@ -168,7 +252,9 @@ def test_it_leads_with_the_epsilon_of_all_that_it_rests_on() -> None:
     """Not with the policy's, which is less. What holds only for settings that were fixed beforehand is for experts."""
     alone = success(STATEMENT.to_json())
     event = event_to_json(Training(0.5, 2.0, 150).event)
-    together = whole(STATEMENT.to_json(), None, {"statements": {"behaviour": PRIVATE | {"event": event}}}, 1e-5)
+    together = whole(
+        STATEMENT.to_json(), None, {"statements": {"behaviour": PRIVATE | {"event": event}}}, 1e-5
+    )
     assert together["epsilon"] > SUMMARY["epsilon"]
     text = page(replace(FACTS, released=together))
     header, experts = text.partition("<header")[2], text.rpartition("<h2>")[2]
@@ -201,9 +287,13 @@ def test_an_attack_on_a_page_with_other_results_has_all_charges_of_the_ledger() 
     assert with_account(own, [own], other, 1e-5) == account  # the run's charge is in another ledger
     nameless = own | {"charge": None}
     both = with_account(own, [nameless, nameless], other, 1e-5)["epsilon"]
-    assert both == pytest.approx((cost(OF_EVENT) + cost(OF_EVENT) + other["0ther"]).epsilon(1e-5))  # each is counted
+    assert both == pytest.approx(
+        (cost(OF_EVENT) + cost(OF_EVENT) + other["0ther"]).epsilon(1e-5)
+    )  # each is counted
     more = {"5f0c1d2e": cost(Training(0.1, 1.0, 150).event)}  # more than the statement says
-    assert with_account(own, [own], more, 1e-5)["epsilon"] == pytest.approx(more["5f0c1d2e"].epsilon(1e-5))
+    assert with_account(own, [own], more, 1e-5)["epsilon"] == pytest.approx(
+        more["5f0c1d2e"].epsilon(1e-5)
+    )
     text = page(replace(FACTS, released=account, counted="all of it"))
     assert f"Whoever has all of it is right in at most {success(account):.4g}%." in plain(text)
     assert f"{alone:.4g}%" not in text
@@ -226,7 +316,9 @@ def test_a_name_brings_no_markup_along() -> None:
     """Twin: the same name without markup is shown."""
     name = '</script><img src=x onerror="alert(1)">'
     others = [(name, 1.0, 2.0, "simulator"), ("b", 2.0, 3.0, "simulator")]
-    hostile = replace(FACTS, summary=SUMMARY | {"dataset": name}, model_error={name: 0.5}, others=others)
+    hostile = replace(
+        FACTS, summary=SUMMARY | {"dataset": name}, model_error={name: 0.5}, others=others
+    )
     own = page(hostile).replace(LIBRARY, "")
     assert "<img" not in own
     assert own.count("</script>") == 2
@@ -257,17 +349,25 @@ def test_a_browser_draws_every_figure_without_errors_or_network(tmp_path: Path) 
             wrong: list[str] = []
             asked: list[str] = []
             shown.on(
-                "console", lambda message, wrong=wrong: wrong.append(message.text) if message.type == "error" else None
+                "console",
+                lambda message, wrong=wrong: (
+                    wrong.append(message.text) if message.type == "error" else None
+                ),
             )
             shown.on("pageerror", lambda error, wrong=wrong: wrong.append(str(error)))
             shown.on("request", lambda request, asked=asked: asked.append(request.url))
             shown.goto(place.as_uri())
-            shown.wait_for_function(f"document.querySelectorAll('.plot .main-svg').length >= {len(ALL)}")
+            shown.wait_for_function(
+                f"document.querySelectorAll('.plot .main-svg').length >= {len(ALL)}"
+            )
             assert wrong == []
             assert asked == [place.as_uri()]
             assert shown.evaluate("document.documentElement.scrollWidth") <= width
             assert "-144" in shown.inner_text("body")
-            drawn = {element.get_attribute("id") for element in shown.query_selector_all(".js-plotly-plot")}
+            drawn = {
+                element.get_attribute("id")
+                for element in shown.query_selector_all(".js-plotly-plot")
+            }
             assert drawn == ALL
             shown.keyboard.press("Tab")
             assert shown.evaluate("document.activeElement.tagName") == "SUMMARY"

@@ -50,11 +50,15 @@ POLICY = LanguagePolicy(TinyModel())
 def answered() -> Answers:
     generator = torch.Generator().manual_seed(1)
     tokens = torch.randint(1, WORDS, (USERS, ANSWERS, PROMPT + ANSWER), generator=generator)
-    present = torch.arange(PROMPT + ANSWER) < PROMPT + torch.randint(1, 5, (USERS, ANSWERS, 1), generator=generator)
+    present = torch.arange(PROMPT + ANSWER) < PROMPT + torch.randint(
+        1, 5, (USERS, ANSWERS, 1), generator=generator
+    )
     rewards = torch.randn(USERS, ANSWERS, generator=generator)
     rows = tokens.flatten(0, 1), present.flatten(0, 1)
     with torch.no_grad():
-        logs = POLICY.log_probabilities(POLICY.initial(), *rows, ANSWER).view(USERS, ANSWERS, ANSWER)
+        logs = POLICY.log_probabilities(POLICY.initial(), *rows, ANSWER).view(
+            USERS, ANSWERS, ANSWER
+        )
     return Answers(tokens, present, rewards, logs)
 
 
@@ -76,17 +80,23 @@ def released(update: PromptUpdate, met: Answers, noise: float) -> Tensor:
 def test_the_batch_has_the_gradients_of_a_loop_over_prompts() -> None:
     met, theta = answered(), POLICY.initial()
     advantages = beside_the_others(met.rewards)
-    torch.testing.assert_close(beside_the_others(torch.tensor([[6.0, 0.0, 3.0]])), torch.tensor([[4.5, -4.5, 0.0]]))
+    torch.testing.assert_close(
+        beside_the_others(torch.tensor([[6.0, 0.0, 3.0]])), torch.tensor([[4.5, -4.5, 0.0]])
+    )
     found = prompt_gradients(POLICY, met, advantages)(theta)
     for user in range(USERS):
         own = theta.clone().requires_grad_()
         logs = POLICY.log_probabilities(own, met.tokens[user], met.present[user], ANSWER)
         objective = ((logs * met.answered[user]).sum(1) * advantages[user]).mean()
-        torch.testing.assert_close(found[user], torch.autograd.grad(objective, own)[0], atol=2e-6, rtol=1e-4)
+        torch.testing.assert_close(
+            found[user], torch.autograd.grad(objective, own)[0], atol=2e-6, rtol=1e-4
+        )
     assert (found.norm(dim=1) > 0.1).sum() >= 4
     other = theta + 0.1 * torch.randn(len(theta), generator=torch.Generator().manual_seed(2))
     rows = met.tokens.flatten(0, 1), met.present.flatten(0, 1)
-    difference = met.log_probabilities - POLICY.log_probabilities(other, *rows, ANSWER).view_as(met.log_probabilities)
+    difference = met.log_probabilities - POLICY.log_probabilities(other, *rows, ANSWER).view_as(
+        met.log_probabilities
+    )
     torch.testing.assert_close(log_ratios(POLICY, other, met), (difference * met.answered).sum(-1))
 
 
@@ -108,10 +118,14 @@ def test_a_prompt_moves_the_mean_by_its_share_and_nobody_else(update: PromptUpda
     assert not gradients[1][LEFT_OUT].any()
     broken = {name: value.clone() for name, value in vars(met).items()}
     broken["rewards"][LEFT_OUT] = torch.nan
-    assert torch.equal(released(update, Answers(**broken), 1.0), released(update, without(met, LEFT_OUT), 1.0))
+    assert torch.equal(
+        released(update, Answers(**broken), 1.0), released(update, without(met, LEFT_OUT), 1.0)
+    )
     pieces = [released(replace(update, piece=piece), met, 1.0) for piece in (1, USERS)]
     torch.testing.assert_close(*pieces, atol=1e-6, rtol=1e-5)
-    assert released(update, met.of(slice(0)), 1.0).norm() > S / USERS, "a cohort of nobody releases noise"
+    assert released(update, met.of(slice(0)), 1.0).norm() > S / USERS, (
+        "a cohort of nobody releases noise"
+    )
 
 
 def test_a_transformer_answers_padded_prompts_as_plain_ones() -> None:
@@ -122,7 +136,9 @@ def test_a_transformer_answers_padded_prompts_as_plain_ones() -> None:
     met = users.meet([0, 1, 2, 3], policy, policy.initial())
     rows = met.tokens.flatten(0, 1), met.present.flatten(0, 1)
     whole = policy.log_probabilities(policy.initial(), *rows, 6).view_as(met.log_probabilities)
-    torch.testing.assert_close(met.log_probabilities[met.answered], whole[met.answered], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        met.log_probabilities[met.answered], whole[met.answered], atol=1e-5, rtol=1e-5
+    )
     assert not met.present[3].any()
     row = met.tokens[0, 0][met.present[0, 0]][None]
     unpadded = policy.module(row, torch.ones_like(row, dtype=torch.bool), 2)

@@ -15,10 +15,22 @@ from research.natural_gradient import (
     NaturalGradientByStatistics,
     gain,
 )
-from tests.online.cohorts import OTHERS, begun, hostile, met, network, recorded, with_user, without_noise
+from tests.online.cohorts import (
+    OTHERS,
+    begun,
+    hostile,
+    met,
+    network,
+    recorded,
+    with_user,
+    without_noise,
+)
 
 SHAPE = network()
-STATISTICS, CHOICE = NaturalGradientByStatistics(1.0, 0.5, 0.1, 2.0), NaturalGradientByChoice(1.0, 5, 1.0, 2.0)
+STATISTICS, CHOICE = (
+    NaturalGradientByStatistics(1.0, 0.5, 0.1, 2.0),
+    NaturalGradientByChoice(1.0, 5, 1.0, 2.0),
+)
 
 
 def test_statistics_are_least_squares_and_one_user_moves_them_by_at_most_their_bound() -> None:
@@ -66,4 +78,6 @@ def test_choices_of_one_user_share_epsilon_and_have_its_odds() -> None:
     assert abs(share - expected(0.6)) < 0.05 < abs(share - expected(1.2))
     papers = ExponentialCohort(1000, "user", 3, 1.2, 1e-5, cohort=10, choices=2)
     share = sum(papers.chosen(scores) == 1 for _ in range(2000)) / 2000
-    assert abs(share - 1 / (1 + 2 * math.exp(-0.6))) < 0.05 < abs(share - 1 / (1 + 2 * math.exp(-1.2)))
+    assert (
+        abs(share - 1 / (1 + 2 * math.exp(-0.6))) < 0.05 < abs(share - 1 / (1 + 2 * math.exp(-1.2)))
+    )

@@ -13,7 +13,10 @@ SHAPE = network()
 
 
 def test_the_barrier_has_its_largest_value_at_uniform_actions() -> None:
-    states, theta = torch.randn(50, 3, generator=torch.Generator().manual_seed(0)), SHAPE.initial(0) * 100
+    states, theta = (
+        torch.randn(50, 3, generator=torch.Generator().manual_seed(0)),
+        SHAPE.initial(0) * 100,
+    )
 
     def barrier(parameters: torch.Tensor) -> float:
         chances = torch.log_softmax(SHAPE.outputs(parameters[None], states[None])[0], -1)
@@ -28,8 +31,12 @@ def test_the_barrier_has_its_largest_value_at_uniform_actions() -> None:
 def test_an_episode_is_regressed_on_its_score() -> None:
     """Without noise and clip, many steps find the least squares of returns' differences on sums of scores."""
     base, current, theta = met(SHAPE), met(SHAPE, seed=3), SHAPE.initial(0)
-    plan = online_plan(users=9, cohort=USERS, noise_multiplier=0.0, releases=400, appearances=1, delta=1e-5)
-    exact = EpisodeRegression(clipping_norm=1.0, steps=400, step_size=0.05, learning_rate=1.0, ball=1e9)
+    plan = online_plan(
+        users=9, cohort=USERS, noise_multiplier=0.0, releases=400, appearances=1, delta=1e-5
+    )
+    exact = EpisodeRegression(
+        clipping_norm=1.0, steps=400, step_size=0.05, learning_rate=1.0, ball=1e9
+    )
     cohort = RecordedCohort(plan, 400)
     exact.step(SHAPE, theta, base, current, cohort)
     assert cohort.rows[-1].mean(0).norm() < 1e-2 * cohort.rows[0].mean(0).norm()
@@ -40,9 +47,18 @@ def test_an_episode_is_regressed_on_its_score() -> None:
 
 
 def test_noise_alone_is_the_release_of_nobody() -> None:
-    sizes = {"users": 9, "cohort": USERS, "noise_multiplier": 1.0, "releases": 1, "appearances": 1, "delta": 1e-5}
+    sizes = {
+        "users": 9,
+        "cohort": USERS,
+        "noise_multiplier": 1.0,
+        "releases": 1,
+        "appearances": 1,
+        "delta": 1e-5,
+    }
     rows = torch.randn(USERS, 5)
     nobody = Cohort(online_plan(**sizes, entropy=SeededEntropy(0)), 1).noisy_mean(0 * rows, 2.0)
     for contributions in (rows, iter([rows])):
-        found = NoiseAlone(online_plan(**sizes, entropy=SeededEntropy(0)), 1).noisy_mean(contributions, 2.0)
+        found = NoiseAlone(online_plan(**sizes, entropy=SeededEntropy(0)), 1).noisy_mean(
+            contributions, 2.0
+        )
         assert torch.equal(found, nobody)

@@ -29,9 +29,9 @@ def _same(environment: str, ours: Any, state: NDArray[np.float64]) -> None:
         env.unwrapped.state = own[:, 0]  # type: ignore[attr-defined]
     rng, running = np.random.default_rng(1), np.ones(count, bool)
     for _ in range(501):
-        actions: NDArray[Any] = rng.uniform(ours.action_low, ours.action_high, (count, len(ours.action_low))).astype(
-            np.float32
-        )
+        actions: NDArray[Any] = rng.uniform(
+            ours.action_low, ours.action_high, (count, len(ours.action_low))
+        ).astype(np.float32)
         if ours.discrete_actions:
             actions = rng.integers(len(ours.action_low), size=count)
         seen, rewards, terminated, truncated = ours.step(actions)
@@ -46,7 +46,11 @@ def _same(environment: str, ours: Any, state: NDArray[np.float64]) -> None:
 
 @pytest.mark.parametrize(
     ("environment", "kind", "count"),
-    [("CartPole-v1", CartPoleBatch, 8), ("Acrobot-v1", AcrobotBatch, 2), ("Pendulum-v1", PendulumBatch, 4)],
+    [
+        ("CartPole-v1", CartPoleBatch, 8),
+        ("Acrobot-v1", AcrobotBatch, 2),
+        ("Pendulum-v1", PendulumBatch, 4),
+    ],
 )
 def test_a_batch_steps_as_gymnasium(environment: str, kind: type[Any], count: int) -> None:
     ours = kind()
@@ -56,7 +60,9 @@ def test_a_batch_steps_as_gymnasium(environment: str, kind: type[Any], count: in
     _same(environment, ours, ours._state)
 
 
-def test_a_batch_with_another_force_does_not_pass_for_gymnasium(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_with_another_force_does_not_pass_for_gymnasium(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(AcrobotBatch, "_gravity", 9.7)
     ours = AcrobotBatch()
     ours.reset(2, seed=3)
@@ -103,7 +109,9 @@ def test_users_act_in_every_task(environment: str) -> None:
     assert isinstance(ours, GymBatch) != (environment in OWN)
     size = ours.observation_size
     low, high = torch.from_numpy(ours.action_low), torch.from_numpy(ours.action_high)
-    network = PolicyNetwork((8,), torch.zeros(size), torch.ones(size), low, high, ours.discrete_actions)
+    network = PolicyNetwork(
+        (8,), torch.zeros(size), torch.ones(size), low, high, ours.discrete_actions
+    )
     met = users.meet([0, 1], network, network.initial(0))
     assert met.observations.shape == (2, 12, size)
     assert met.observations[met.valid].isfinite().all()

@@ -99,4 +99,6 @@ def job_of(trial: Trial, commit: str = "c0ffee", threads: int = 1) -> Job:
 
 def ran() -> list[str]:
     """Stages that ran, with the trial's seed."""
-    return [line.rpartition(" ")[0] for line in RAN.read_text().splitlines()] if RAN.exists() else []
+    return (
+        [line.rpartition(" ")[0] for line in RAN.read_text().splitlines()] if RAN.exists() else []
+    )

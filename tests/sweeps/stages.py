@@ -10,7 +10,10 @@ import yaml
 
 from primorl.base.files import home
 
-RAN, HOLD = Path("ran"), Path("hold")  # which stages ran; while the second is there, seeds 1 and 13 wait
+RAN, HOLD = (
+    Path("ran"),
+    Path("hold"),
+)  # which stages ran; while the second is there, seeds 1 and 13 wait
 BAD_SEED = 13
 
 
@@ -26,7 +29,9 @@ def main() -> int:
             print("error: a stage says why", file=sys.stderr)
             return 1
         for file, content in {
-            "metrics/summary.json": json.dumps({"return_mean": -float(params["seed"]), "epsilon": 1.5}),
+            "metrics/summary.json": json.dumps(
+                {"return_mean": -float(params["seed"]), "epsilon": 1.5}
+            ),
             "plots/curves.csv": "epoch,return_mean\n1,-3.0\n2,-2.5\n",
             "models/policy/privacy.json": "{}",
         }.items():

@@ -96,10 +96,22 @@ def test_what_does_not_fit_is_refused_before_the_first_trial(project: Params) ->
     Path("datasets/other.yaml").write_bytes(Path("datasets/small.yaml").read_bytes())
     share = project.partition.public_fraction
     for content, said in (
-        ({"grid": {"policy.horizon": [3, -1]}}, r"tiny\.yaml: policy\.horizon -1: params\.yaml: policy\.horizon"),
-        ({"settings": {"dataset": "other"}}, r"data/partitions: found dataset .*, and the sweep is of 'other'"),
-        ({"partition": {"public_fraction": 0.77}}, rf"partition\.public_fraction: found {share}, and .* is for 0\.77"),
-        ({"partition": {"fraction": 0.1}}, r"tiny\.yaml: partition\.fraction: unknown key; allowed are public_frac"),
+        (
+            {"grid": {"policy.horizon": [3, -1]}},
+            r"tiny\.yaml: policy\.horizon -1: params\.yaml: policy\.horizon",
+        ),
+        (
+            {"settings": {"dataset": "other"}},
+            r"data/partitions: found dataset .*, and the sweep is of 'other'",
+        ),
+        (
+            {"partition": {"public_fraction": 0.77}},
+            rf"partition\.public_fraction: found {share}, and .* is for 0\.77",
+        ),
+        (
+            {"partition": {"fraction": 0.1}},
+            r"tiny\.yaml: partition\.fraction: unknown key; allowed are public_frac",
+        ),
     ):
         with pytest.raises(PipelineError, match=said):
             run_sweep(sweep_of(content), workers=1)
@@ -110,30 +122,69 @@ def test_what_does_not_fit_is_refused_before_the_first_trial(project: Params) ->
     assert ran() == []
 
 
-def test_rows_of_other_settings_are_kept_with_a_warning(project: Params, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_of_other_settings_are_kept_with_a_warning(
+    project: Params, capsys: pytest.CaptureFixture[str]
+) -> None:
     swept(0)
     assert "warning" not in capsys.readouterr().err
-    edits = (("params.yaml", "  epochs:", "  epochs: 77 #"), ("datasets/small.yaml", "source", "#\nsource"))
+    edits = (
+        ("params.yaml", "  epochs:", "  epochs: 77 #"),
+        ("datasets/small.yaml", "source", "#\nsource"),
+    )
     for file, old, new in edits:
         Path(file).write_text(Path(file).read_text().replace(old, new))
     swept(0)
-    assert "before these changed: datasets/small.yaml, policy; they are kept" in capsys.readouterr().err
-    assert [line["stale"] for line in csv.DictReader((FOLDER / TABLE).open())] == ["policy, datasets/small.yaml"]
+    assert (
+        "before these changed: datasets/small.yaml, policy; they are kept"
+        in capsys.readouterr().err
+    )
+    assert [line["stale"] for line in csv.DictReader((FOLDER / TABLE).open())] == [
+        "policy, datasets/small.yaml"
+    ]
     assert ran() == ["train 0", "evaluate 0"]
 
 
-GONE = {"collect": [{"changed outs": {"data/raw": "deleted"}}], "ingest": [{"changed deps": {"data/raw": "deleted"}}]}
+GONE = {
+    "collect": [{"changed outs": {"data/raw": "deleted"}}],
+    "ingest": [{"changed deps": {"data/raw": "deleted"}}],
+}
 STATUSES = (
-    ({"ingest": [{"changed deps": {"data/withdrawals": "modified"}}]}, "data/withdrawals (modified)"),
-    ({"partition": [{"changed deps": {"params.yaml": {"partition": "new"}}}]}, "params.yaml: partition (new)"),
-    ({"partition": [{"changed outs": {"data/partitions/private": "modified"}}]}, "data/partitions/private (modified)"),
-    ({"partition": [{"changed deps": {"primorl/data": "modified", "pipeline/partition.py": "new"}}]}, None),
-    ({"collect": [{"changed outs": {"metrics/seconds/collect.json": "deleted"}}, "always changed"]}, None),
+    (
+        {"ingest": [{"changed deps": {"data/withdrawals": "modified"}}]},
+        "data/withdrawals (modified)",
+    ),
+    (
+        {"partition": [{"changed deps": {"params.yaml": {"partition": "new"}}}]},
+        "params.yaml: partition (new)",
+    ),
+    (
+        {"partition": [{"changed outs": {"data/partitions/private": "modified"}}]},
+        "data/partitions/private (modified)",
+    ),
+    (
+        {
+            "partition": [
+                {"changed deps": {"primorl/data": "modified", "pipeline/partition.py": "new"}}
+            ]
+        },
+        None,
+    ),
+    (
+        {
+            "collect": [
+                {"changed outs": {"metrics/seconds/collect.json": "deleted"}},
+                "always changed",
+            ]
+        },
+        None,
+    ),
     ({**GONE, "partition": [{"changed outs": {"data/partitions/private": "not in cache"}}]}, None),
 )
 
 
-def test_partitions_of_data_that_changed_are_not_trained_on(project: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partitions_of_data_that_changed_are_not_trained_on(
+    project: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A withdrawal after the partition would otherwise be trained on. Code and deleted steps are no reason."""
     answer: dict[str, Any] = {"returncode": 0, "stderr": "ERROR: it is locked"}
     Path(".dvc").mkdir()
@@ -145,7 +196,9 @@ def test_partitions_of_data_that_changed_are_not_trained_on(project: Params, mon
             continue
         with pytest.raises(PipelineError) as refused:
             swept(0)
-        assert f"before these changed: {named}; run `dvc repro partition` first" in str(refused.value)
+        assert f"before these changed: {named}; run `dvc repro partition` first" in str(
+            refused.value
+        )
     assert ran() == []
     answer["returncode"] = 255
     with pytest.raises(PipelineError, match="dvc status: ERROR: it is locked"):
@@ -153,7 +206,9 @@ def test_partitions_of_data_that_changed_are_not_trained_on(project: Params, mon
     Path("datasets/other.yaml").write_bytes(Path("datasets/small.yaml").read_bytes())
     text = Path("params.yaml").read_text()
     Path("params.yaml").write_text(text.replace("dataset: small", "dataset: other"))
-    with pytest.raises(PipelineError, match=r"params\.yaml: dataset: found 'other'.* set dataset: small"):
+    with pytest.raises(
+        PipelineError, match=r"params\.yaml: dataset: found 'other'.* set dataset: small"
+    ):
         run_sweep(sweep_of({"settings": {"dataset": "small"}}), workers=1)
 
 
@@ -173,8 +228,15 @@ def test_trials_are_nested_in_one_run_that_the_same_command_resumes(
         pass
     client = MlflowClient(f"sqlite:///{Path.cwd() / 'mlflow.db'}")
     (experiment,) = [found for found in client.search_experiments() if found.name == "small"]
-    stage, trial, run = client.search_runs([experiment.experiment_id], order_by=["attributes.start_time DESC"])
+    stage, trial, run = client.search_runs(
+        [experiment.experiment_id], order_by=["attributes.start_time DESC"]
+    )
     assert (run.info.run_name, run.info.status) == ("sweep tiny", "FINISHED")
     assert trial.data.tags["mlflow.parentRunId"] == run.info.run_id
-    assert [trial.data.tags.get(key) for key in ("sweep", "case", "seed", "policy.epochs")] == ["tiny", "A", "1", None]
+    assert [trial.data.tags.get(key) for key in ("sweep", "case", "seed", "policy.epochs")] == [
+        "tiny",
+        "A",
+        "1",
+        None,
+    ]
     assert stage.data.tags["mlflow.parentRunId"] == trial.info.run_id

@@ -22,7 +22,16 @@ from primorl.privacy.ledger.history import BudgetExceeded
 from primorl.sweeps import trial as trials
 from primorl.sweeps.file import Trial
 from primorl.sweeps.sweeping import write_table
-from primorl.sweeps.trial import Row, TrialFolder, finished_rows, lock_of, read_row, run, trial_folder, unlink_left
+from primorl.sweeps.trial import (
+    Row,
+    TrialFolder,
+    finished_rows,
+    lock_of,
+    read_row,
+    run,
+    trial_folder,
+    unlink_left,
+)
 from tests.pipeline.training_project import charged
 from tests.sweeps.conftest import MODEL, STAGES, Forked, job_of, ran
 from tests.sweeps.stages import BAD_SEED
@@ -57,7 +66,9 @@ def edit(file: str, old: str, new: str) -> None:
     Path(file).write_text(text.replace(old, new, 1))
 
 
-def test_a_trial_runs_the_stages_after_partition_once_and_leaves_a_row(project: Params, ledger: Any) -> None:
+def test_a_trial_runs_the_stages_after_partition_once_and_leaves_a_row(
+    project: Params, ledger: Any
+) -> None:
     """The ledger is asked first. Private rows are linked while it runs, and never copied."""
     asked, here = [], Path.cwd()
 
@@ -72,12 +83,29 @@ def test_a_trial_runs_the_stages_after_partition_once_and_leaves_a_row(project: 
     assert row.pop("seconds") < 10
     assert "core" in row.pop("machine")
     settings = {"seed": 3, "privacy.target_epsilon": 0.5}
-    expected: dict[str, Any] = {"sweep": "tiny", "trial": TRIAL.name, "case": "A", "settings": settings}
-    expected |= {"status": "finished", "error": None, "summary": {"return_mean": -3.0, "epsilon": 1.5}}
-    assert row == expected | {"curve": [-3.0, -2.5], "commit": "c0ffee", "command": "primorl sweep tiny.yaml"}
+    expected: dict[str, Any] = {
+        "sweep": "tiny",
+        "trial": TRIAL.name,
+        "case": "A",
+        "settings": settings,
+    }
+    expected |= {
+        "status": "finished",
+        "error": None,
+        "summary": {"return_mean": -3.0, "epsilon": 1.5},
+    }
+    assert row == expected | {
+        "curve": [-3.0, -2.5],
+        "commit": "c0ffee",
+        "command": "primorl sweep tiny.yaml",
+    }
     assert (FOLDER / "privacy.json").read_text() == "{}"
     said = yaml.safe_load((FOLDER / "params.yaml").read_text())
-    assert (said["seed"], said["privacy"]["target_epsilon"], said["compute"]["threads"]) == (3, 0.5, 1)
+    assert (said["seed"], said["privacy"]["target_epsilon"], said["compute"]["threads"]) == (
+        3,
+        0.5,
+        1,
+    )
     private = {file.read_bytes() for file in Path("data/partitions/private").rglob("*.parquet")}
     assert private
     assert not (FOLDER / "data").exists()
@@ -87,29 +115,44 @@ def test_a_trial_runs_the_stages_after_partition_once_and_leaves_a_row(project: 
     assert ran() == ["train 3", "evaluate 3"]
 
 
-def test_what_the_ledger_refuses_is_not_begun_and_what_fails_says_why(project: Params, ledger: Any) -> None:
+def test_what_the_ledger_refuses_is_not_begun_and_what_fails_says_why(
+    project: Params, ledger: Any
+) -> None:
     ledger(refuse)
     assert run(job_of(TRIAL)) == 0
-    assert (row_of(TRIAL).status, row_of(TRIAL).error) == ("refused", "privacy.budget is ε 1, of which 1 is spent")
+    assert (row_of(TRIAL).status, row_of(TRIAL).error) == (
+        "refused",
+        "privacy.budget is ε 1, of which 1 is spent",
+    )
     assert ran() == []
     ledger(granted)  # the budget was raised
     assert run(job_of(TRIAL)) == 0
     assert row_of(TRIAL).finished
     bad = Trial({"seed": BAD_SEED})
     assert run(job_of(bad)) == 0
-    assert (row_of(bad).status, row_of(bad).error, row_of(bad).summary) == ("failed", "a stage says why", {})
+    assert (row_of(bad).status, row_of(bad).error, row_of(bad).summary) == (
+        "failed",
+        "a stage says why",
+        {},
+    )
     ledger(lambda: edit("data/partitions/manifest.json", "{", "{\n"))
     assert run(job_of(bad)) == 0
-    assert row_of(bad).error == "data/partitions: made anew while the trial ran; run the sweep again"
+    assert (
+        row_of(bad).error == "data/partitions: made anew while the trial ran; run the sweep again"
+    )
     answers = iter([granted, refuse])
     ledger(lambda: next(answers)())
     assert run(job_of(bad)) == 0
     assert row_of(bad).status == "refused", "two trials that fit alone may not fit together"
 
 
-def test_an_interrupted_trial_leaves_no_row_and_goes_on(project: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_trial_leaves_no_row_and_goes_on(
+    project: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = trials._run_stage
-    monkeypatch.setattr(trials, "_run_stage", lambda words: 130 if words[-1] == "evaluate" else real(words))
+    monkeypatch.setattr(
+        trials, "_run_stage", lambda words: 130 if words[-1] == "evaluate" else real(words)
+    )
     assert run(job_of(TRIAL)) == 130
     assert read_row(FOLDER) is None
     monkeypatch.setattr(trials, "_run_stage", real)
@@ -127,7 +170,12 @@ def test_other_settings_data_or_code_begin_afresh(project: Params) -> None:
         return known
 
     Path("datasets/other.yaml").write_text("source: minari\n")
-    assert [goes_on(), goes_on(threads=2), goes_on("decaf"), goes_on("decaf")] == [False, True, False, True]
+    assert [goes_on(), goes_on(threads=2), goes_on("decaf"), goes_on("decaf")] == [
+        False,
+        True,
+        False,
+        True,
+    ]
     for file, old, new in (
         ("params.yaml", "  epochs:", "  epochs: 7 #"),
         ("data/partitions/manifest.json", '"private_units": 2', '"private_units": 1'),
@@ -159,14 +207,18 @@ def test_what_was_paid_is_not_paid_again(
     """Trials of one model that begin at once pay for it once, also where they fail and other code tries again."""
     shutil.copy(empty_store, "mlflow.db")
     train = {"cmd": "python -m pipeline.train_model"}
-    Path("dvc.yaml").write_text(yaml.safe_dump({"stages": STAGES | {"train": train}}, sort_keys=False))
+    Path("dvc.yaml").write_text(
+        yaml.safe_dump({"stages": STAGES | {"train": train}}, sort_keys=False)
+    )
     monkeypatch.setattr(PublicLosses, "diverged", False)
     bad = [Trial(MODEL | {"seed": BAD_SEED, "policy.epochs": count}) for count in (1, 2)]
     started = [Forked(job_of(trial)) for trial in bad]
     assert [process.wait() for process in started] == [0, 0]
     before = signal.getsignal(signal.SIGTERM)
     ledger(ASK)
-    assert trials.main([job_of(bad[0], "decaf").argv[-1]]) == 0, "and the ledger itself, asked first, refuses nothing"
+    assert trials.main([job_of(bad[0], "decaf").argv[-1]]) == 0, (
+        "and the ledger itself, asked first, refuses nothing"
+    )
     signal.signal(signal.SIGTERM, before)
     assert [row_of(trial).error for trial in bad] == ["a stage says why"] * 2
     assert ran() == [f"evaluate {BAD_SEED}"] * 3
@@ -174,12 +226,35 @@ def test_what_was_paid_is_not_paid_again(
 
 
 def test_rows_are_a_table_with_a_column_a_setting_and_a_figure(tmp_path: Path) -> None:
-    summary: dict[str, Any] = {"return_ci95": [-4.0, -3.0], "epsilon": None, "void": ["not private", "old engine"]}
-    summary |= {"spent_on_dataset": {"epsilon": 2.5, "charges": 3}, "seconds": {"train": 1.0}, "seed": 9}
-    common: dict[str, Any] = {"sweep": "tiny", "status": "finished", "error": None, "summary": summary}
-    common |= {"curve": [-4.0, -3.5], "machine": "m", "commit": None, "command": "primorl sweep", "seconds": 2.5}
-    one = Row(trial="abc", case=None, settings={"seed": 1, "dynamics.hidden": [32, 32], "x": 1}, **common)
-    two = Row(trial="d", case="A", settings={"seed": 2.5, "privacy.rounds": 3, "x": "auto"}, **common)
+    summary: dict[str, Any] = {
+        "return_ci95": [-4.0, -3.0],
+        "epsilon": None,
+        "void": ["not private", "old engine"],
+    }
+    summary |= {
+        "spent_on_dataset": {"epsilon": 2.5, "charges": 3},
+        "seconds": {"train": 1.0},
+        "seed": 9,
+    }
+    common: dict[str, Any] = {
+        "sweep": "tiny",
+        "status": "finished",
+        "error": None,
+        "summary": summary,
+    }
+    common |= {
+        "curve": [-4.0, -3.5],
+        "machine": "m",
+        "commit": None,
+        "command": "primorl sweep",
+        "seconds": 2.5,
+    }
+    one = Row(
+        trial="abc", case=None, settings={"seed": 1, "dynamics.hidden": [32, 32], "x": 1}, **common
+    )
+    two = Row(
+        trial="d", case="A", settings={"seed": 2.5, "privacy.rounds": 3, "x": "auto"}, **common
+    )
     write_table(tmp_path / "t.csv", [one, two], {"d": ["policy", "data/partitions"]})
     first, second = csv.DictReader((tmp_path / "t.csv").open())
     for key, values in {
@@ -195,7 +270,11 @@ def test_rows_are_a_table_with_a_column_a_setting_and_a_figure(tmp_path: Path) -
         assert (first[key], second[key]) == values, key
     write_table(tmp_path / "t.parquet", [one, two], {})
     columns = pq.read_table(tmp_path / "t.parquet").to_pydict()
-    assert (columns["seed"], columns["case"], columns["x"]) == ([1.0, 2.5], [None, "A"], ["1", "auto"])
+    assert (columns["seed"], columns["case"], columns["x"]) == (
+        [1.0, 2.5],
+        [None, "A"],
+        ["1", "auto"],
+    )
     (tmp_path / "abc").mkdir()
     (tmp_path / "abc/row.json").write_text("{}")
     with pytest.raises(PipelineError, match="the sweep runs the trial again"):

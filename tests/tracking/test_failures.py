@@ -33,7 +33,9 @@ UNUSABLE = (
 )
 
 
-def test_a_store_that_cannot_be_used_is_one_clear_error_without_credentials(chosen: Params, capfd: Any) -> None:
+def test_a_store_that_cannot_be_used_is_one_clear_error_without_credentials(
+    chosen: Params, capfd: Any
+) -> None:
     store = MlflowClient(f"sqlite:///{Path.cwd()}/mlflow.db")
     store.delete_experiment(store.create_experiment("pendulum-replay"))
     for uri, said in UNUSABLE:
@@ -95,13 +97,18 @@ def connections(server: socket.socket) -> int:
     return count
 
 
-def test_a_server_that_hangs_is_waited_for_once(silent: socket.socket, chosen: Params, capfd: Any) -> None:
+def test_a_server_that_hangs_is_waited_for_once(
+    silent: socket.socket, chosen: Params, capfd: Any
+) -> None:
     """From the start, or from the middle of a stage: one wait and one warning, however much it logs."""
     started, uri = time.monotonic(), f"http://ana:hush@127.0.0.1:{silent.getsockname()[1]}"
     with stage_run("train_model", with_uri(chosen, uri)) as run:
         log_everything(run)
     assert run.run_id == ""
-    assert capfd.readouterr().err == "warning: MLflow store 127.0.0.1 does not answer; this run is not logged\n"
+    assert (
+        capfd.readouterr().err
+        == "warning: MLflow store 127.0.0.1 does not answer; this run is not logged\n"
+    )
     connections(silent)
     with stage_run("train_model", chosen) as run:
         run._store.client = MlflowClient(uri)

@@ -34,12 +34,16 @@ def runs(project: Path) -> tuple[list[Run], list[Run]]:
     return [run for run in found if run not in nested], nested
 
 
-def test_a_stage_is_nested_in_its_pipeline_and_logs_what_it_is_given(project: Path, chosen: Params) -> None:
+def test_a_stage_is_nested_in_its_pipeline_and_logs_what_it_is_given(
+    project: Path, chosen: Params
+) -> None:
     """Credentials in values are cut out."""
     figure = project / "return.png"
     figure.write_bytes(b"png")
     with stage_run("train_model", chosen) as run:
-        run.params({"seed": 3, "privacy": {"delta": 1e-5, "deep": {"sizes": [1, 2]}}, "absent": None})
+        run.params(
+            {"seed": 3, "privacy": {"delta": 1e-5, "deep": {"sizes": [1, 2]}}, "absent": None}
+        )
         run.params({"tracking": {"uri": "postgresql://ana:hu/sh@db.example.org/mlflow"}})
         for step in range(2500):  # more than one batch
             run.metric("loss", step / 2, step)
@@ -52,18 +56,32 @@ def test_a_stage_is_nested_in_its_pipeline_and_logs_what_it_is_given(project: Pa
     (pipeline,), (stage,) = runs(project)
     assert stage.data.tags[PARENT_TAG] == pipeline.info.run_id
     assert (stage.info.run_name, stage.info.status) == ("train_model", "FINISHED")
-    assert (pipeline.info.run_name, pipeline.info.status) == ("pendulum-replay/private/ε=0.5", "FINISHED")
-    settings = {"seed": "3", "privacy.delta": "1e-05", "privacy.deep.sizes": "[1, 2]", "absent": "None"}
+    assert (pipeline.info.run_name, pipeline.info.status) == (
+        "pendulum-replay/private/ε=0.5",
+        "FINISHED",
+    )
+    settings = {
+        "seed": "3",
+        "privacy.delta": "1e-05",
+        "privacy.deep.sizes": "[1, 2]",
+        "absent": "None",
+    }
     assert stage.data.params == settings | {"tracking.uri": "postgresql://db.example.org/mlflow"}
     history = client(project).get_metric_history(stage.info.run_id, "loss")
-    assert sorted((point.step, point.value) for point in history) == [(step, step / 2) for step in range(2500)]
+    assert sorted((point.step, point.value) for point in history) == [
+        (step, step / 2) for step in range(2500)
+    ]
     assert stage.data.tags["store"] == "http://example.org"
     assert pipeline.data.metrics == {"return_mean": -150.5}
     assert pipeline.data.tags["variant"] == "private"
-    assert (project / "mlruns" / stage.info.run_id / "artifacts" / "return.png").read_bytes() == b"png"
+    assert (
+        project / "mlruns" / stage.info.run_id / "artifacts" / "return.png"
+    ).read_bytes() == b"png"
 
 
-def test_a_failure_marks_stage_and_pipeline_and_keeps_its_message_out(project: Path, chosen: Params) -> None:
+def test_a_failure_marks_stage_and_pipeline_and_keeps_its_message_out(
+    project: Path, chosen: Params
+) -> None:
     """A later stage of the same pipeline does not make it good. A run inside the stage ends with its block."""
     with suppress(ValueError), stage_run("train_model", chosen) as stage:
         with stage.nested("first") as log:
@@ -75,14 +93,23 @@ def test_a_failure_marks_stage_and_pipeline_and_keeps_its_message_out(project: P
     (pipeline,), stages = runs(project)
     found = {run.info.run_name: run for run in stages}
     assert pipeline.info.status == "FAILED"
-    statuses = {"train_model": "FAILED", "first": "FINISHED", "second": "FAILED", "ingest": "FINISHED"}
+    statuses = {
+        "train_model": "FAILED",
+        "first": "FINISHED",
+        "second": "FAILED",
+        "ingest": "FINISHED",
+    }
     assert {name: run.info.status for name, run in found.items()} == statuses
     assert found["first"].data.metrics == {"loss": 0.5}
     assert [found[name].data.tags[PARENT_TAG] for name in ("first", "second")] == [stage.run_id] * 2
-    assert all(b"PRIVATE-42" not in file.read_bytes() for file in project.rglob("*") if file.is_file())
+    assert all(
+        b"PRIVATE-42" not in file.read_bytes() for file in project.rglob("*") if file.is_file()
+    )
 
 
-def test_the_runs_of_a_killed_stage_are_closed_as_failed_by_the_next_one(project: Path, chosen: Params) -> None:
+def test_the_runs_of_a_killed_stage_are_closed_as_failed_by_the_next_one(
+    project: Path, chosen: Params
+) -> None:
     """Nothing that died goes on "running" in MLflow; what really runs does."""
     killed = os.fork()
     if killed == 0:
@@ -96,7 +123,9 @@ def test_the_runs_of_a_killed_stage_are_closed_as_failed_by_the_next_one(project
         assert [stage.info.status for stage in stages] == ["FAILED", "RUNNING", "RUNNING"]
 
 
-def test_experiments_in_dvcs_copies_log_to_the_project(project: Path, chosen: Params, monkeypatch: Any) -> None:
+def test_experiments_in_dvcs_copies_log_to_the_project(
+    project: Path, chosen: Params, monkeypatch: Any
+) -> None:
     """Each has a pipeline of its own."""
     copy = project / ".dvc" / "tmp" / "exps" / "standalone" / "tmpabc"
     copy.mkdir(parents=True)
@@ -127,7 +156,9 @@ def test_stages_of_one_dvc_process_share_a_pipeline_even_when_they_begin_at_once
 ) -> None:
     (project / "dvc").write_text(DVC)
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run([sys.executable, "dvc"], cwd=project, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "dvc"], cwd=project, env=environment, capture_output=True, text=True
+    )
     assert done.stdout == "dvc True\n", done.stderr
     own, stages, children = psutil.Process(), ("collect", "ingest"), []
     monkeypatch.setattr(tracking, "_enclosing_process", lambda: own)
@@ -147,7 +178,9 @@ def test_stages_of_one_dvc_process_share_a_pipeline_even_when_they_begin_at_once
 def test_the_pipeline_names_its_commit(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def git(*arguments: str) -> str:
         identity = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
-        done = subprocess.run([*identity, *arguments], cwd=project, check=True, capture_output=True, text=True)
+        done = subprocess.run(
+            [*identity, *arguments], cwd=project, check=True, capture_output=True, text=True
+        )
         return done.stdout.strip()
 
     git("init", "--quiet")
@@ -156,7 +189,10 @@ def test_the_pipeline_names_its_commit(project: Path, monkeypatch: pytest.Monkey
     git("add", "params.yaml", "dvc.lock")
     git("commit", "--quiet", "-m", "first")
     (project / "dvc.lock").write_text("2")  # which DVC itself rewrites
-    assert git_tags() == {"mlflow.source.git.commit": git("rev-parse", "HEAD"), "git_dirty": "false"}
+    assert git_tags() == {
+        "mlflow.source.git.commit": git("rev-parse", "HEAD"),
+        "git_dirty": "false",
+    }
     (project / "params.yaml").write_text("2")
     trial = project / ".primorl/sweeps/one/abc"  # which git ignores
     trial.mkdir(parents=True)
@@ -174,8 +210,13 @@ def used(stage: str) -> dict[str, float]:
     return found
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not say how much memory was held")
-def test_memory_is_not_logged_once_this_process_read_private_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(
+    not Path("/proc/self/status").exists(),
+    reason="the system does not say how much memory was held",
+)
+def test_memory_is_not_logged_once_this_process_read_private_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A sweep runs the stages of a trial in one process, whose peak is that of the private training."""
     for stage in ("train_model", "clone_behaviour", "evaluate_private", "online", "ingest"):
         monkeypatch.setattr(Usage, "_has_read_private", False)

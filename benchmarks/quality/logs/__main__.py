@@ -27,7 +27,9 @@ from benchmarks.quality.logs.project import LEARNERS, SPLITS, run
 
 def main() -> None:
     """Run what is missing, then print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--logs", nargs="+", choices=LOGS, default=list(LOGS))
     parser.add_argument("--people", type=int, nargs="+", default=[1000, 10000])
     parser.add_argument("--epsilon", type=float, nargs="+", default=[0.5, 1.0, 3.0])
@@ -35,10 +37,17 @@ def main() -> None:
     parser.add_argument("--learners", nargs="+", choices=LEARNERS, default=["private"])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--work", type=Path, help="folder of the projects, kept; by default a temporary one")
-    parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="other keys of params.yaml")
+    parser.add_argument(
+        "--work", type=Path, help="folder of the projects, kept; by default a temporary one"
+    )
+    parser.add_argument(
+        "--set", nargs="+", default=[], metavar="KEY=VALUE", help="other keys of params.yaml"
+    )
     arguments = parser.parse_args()
-    changes = {key: yaml.safe_load(value) for key, _, value in (word.partition("=") for word in arguments.set)}
+    changes = {
+        key: yaml.safe_load(value)
+        for key, _, value in (word.partition("=") for word in arguments.set)
+    }
     rows = read("logs")
     wanted = []
     for learner, public in product(arguments.learners, arguments.public):
@@ -46,9 +55,18 @@ def main() -> None:
             continue
         budgets = [{"privacy.target_epsilon": epsilon} for epsilon in arguments.epsilon]
         for people, budget, seed, log in product(
-            arguments.people, budgets if learner == "private" else [{}], range(arguments.seeds), arguments.logs
+            arguments.people,
+            budgets if learner == "private" else [{}],
+            range(arguments.seeds),
+            arguments.logs,
         ):
-            key = {"log": log, "people": people, "seed": seed, "learner": learner, "changes": changes | budget}
+            key = {
+                "log": log,
+                "people": people,
+                "seed": seed,
+                "learner": learner,
+                "changes": changes | budget,
+            }
             key["public"] = "nobody" if learner == "all" else public
             if key not in wanted:
                 wanted.append(key)
@@ -63,13 +81,17 @@ def main() -> None:
     print(report.overview(found), report.by_log(found, read("logs_peers")), sep="\n\n")
 
 
-def _made(missing: list[dict[str, Any]], work: Path, jobs: int, *, keep_folders: bool) -> Iterable[dict[str, Any]]:
+def _made(
+    missing: list[dict[str, Any]], work: Path, jobs: int, *, keep_folders: bool
+) -> Iterable[dict[str, Any]]:
     # All rows of one log share data, which two jobs must not make at once: a job is a log, its people and a seed.
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for key in missing:
         groups.setdefault((key["log"], key["people"], key["seed"]), []).append(key)
     with ThreadPoolExecutor(jobs) as pool:
-        made = [pool.submit(_group, keys, work, keep_folders=keep_folders) for keys in groups.values()]
+        made = [
+            pool.submit(_group, keys, work, keep_folders=keep_folders) for keys in groups.values()
+        ]
         for group in as_completed(made):
             yield from group.result()
 
@@ -80,7 +102,10 @@ def _group(keys: list[dict[str, Any]], work: Path, *, keep_folders: bool) -> lis
         facts = {**key, **key["changes"], "changes": ""}
         name = "-".join(str(fact) for fact in facts.values())
         folder = work / name.replace("/", "_")[:120]
-        rows.append(key | run(LOGS[key["log"]], **{k: v for k, v in key.items() if k != "log"}, folder=folder))
+        rows.append(
+            key
+            | run(LOGS[key["log"]], **{k: v for k, v in key.items() if k != "log"}, folder=folder)
+        )
         if not keep_folders:
             shutil.rmtree(folder, ignore_errors=True)
     return rows

@@ -34,7 +34,9 @@ def glucose_step(rng: Generator, state: State, rate: Array) -> Array:
         state["remote"] = state["remote"] + minutes * (
             state["sensitivity"] * state["insulin"] - 0.025 * state["remote"]
         )
-        state["insulin"] = np.clip(state["insulin"] + minutes * (rate - 0.09 * state["insulin"]), 0, 200)
+        state["insulin"] = np.clip(
+            state["insulin"] + minutes * (rate - 0.09 * state["insulin"]), 0, 200
+        )
         state["gut"] = state["gut"] - absorbed
     meal = (rng.random(len(rate)) < 0.05) * rng.uniform(15, 80, len(rate))
     state["gut"] = np.clip(state["gut"] + meal, 0, 160)
@@ -88,15 +90,18 @@ class Insulin(Log):
     def best_known(self, observed: Observed) -> NDArray[Any]:
         """Covers meals and corrects, with what is still active taken off."""
         glucose, insulin, gut, trend = observed.T
-        return np.maximum(0.92 + 0.113 * gut + 0.057 * (glucose - 120) + 0.036 * trend - 0.059 * (insulin - 15), 0)[
-            :, None
-        ]
+        return np.maximum(
+            0.92 + 0.113 * gut + 0.057 * (glucose - 120) + 0.036 * trend - 0.059 * (insulin - 15), 0
+        )[:, None]
 
 
 class Treatment(Log):
     """Infected patients; more of the drug cures faster and poisons."""
 
-    name, kind = "treatment", "discrete doses, death is a true termination, discharge ends the recording; mediocre care"
+    name, kind = (
+        "treatment",
+        "discrete doses, death is a true termination, discharge ends the recording; mediocre care",
+    )
     unit = "patient"
     observation = (
         Number("severity", 0.0, 10.0),
@@ -126,13 +131,20 @@ class Treatment(Log):
     def _signs(self, rng: Generator, state: State) -> None:
         noise = rng.normal(0, 1, (2, len(state["severity"])))
         state["pressure"] = np.clip(95 - 5 * state["severity"] + 4 * noise[0], 30, 130)
-        state["lactate"] = np.clip(0.8 * state["severity"] + 0.3 * state["toxicity"] + 0.5 * noise[1], 0, 12)
+        state["lactate"] = np.clip(
+            0.8 * state["severity"] + 0.3 * state["toxicity"] + 0.5 * noise[1], 0, 12
+        )
 
     def step(self, rng: Generator, state: State, action: NDArray[Any]) -> Array:
         """Each hour of illness costs a little and a death much; who is well is discharged."""
         severity, toxicity = state["severity"], state["toxicity"]
         noise = rng.normal(0, 0.35, len(action))
-        change = 0.12 + 0.1 * state["age"] - np.array([0, 0.35, 0.6, 0.75])[action] + 0.04 * np.maximum(toxicity - 3, 0)
+        change = (
+            0.12
+            + 0.1 * state["age"]
+            - np.array([0, 0.35, 0.6, 0.75])[action]
+            + 0.04 * np.maximum(toxicity - 3, 0)
+        )
         state["toxicity"] = np.clip(0.85 * toxicity + np.array([0, 0.35, 1.0, 2.1])[action], 0, 10)
         state["severity"] = np.clip(severity + change + noise, 0, 10)
         badness = state["severity"] + 0.8 * state["toxicity"] + state["age"]
@@ -145,20 +157,30 @@ class Treatment(Log):
         """More for the sicker, whatever the toxicity; habits differ."""
         return np.rint(
             np.clip(
-                0.35 * observed[:, 0] - 0.1 * observed[:, 1] + state["habit"] + rng.normal(0, 0.6, len(observed)), 0, 3
+                0.35 * observed[:, 0]
+                - 0.1 * observed[:, 1]
+                + state["habit"]
+                + rng.normal(0, 0.6, len(observed)),
+                0,
+                3,
             )
         )
 
     def best_known(self, observed: Observed) -> NDArray[Any]:
         """The second dose for nearly all, less where toxicity has grown much: short is better than gentle."""
         severity, toxicity = observed[:, 0], observed[:, 1]
-        return np.clip(np.rint(1.73 + 0.013 * severity - 0.065 * np.maximum(toxicity - 4.45, 0)), 0, 3)
+        return np.clip(
+            np.rint(1.73 + 0.013 * severity - 0.065 * np.maximum(toxicity - 4.45, 0)), 0, 3
+        )
 
 
 class Anticoagulant(Log):
     """Daily doses against clotting; some are followed for a few days, a few for more than a year."""
 
-    name, kind = "anticoagulant", "heavy-tailed lengths up to 500 steps, continuous dose, slow effect, good control"
+    name, kind = (
+        "anticoagulant",
+        "heavy-tailed lengths up to 500 steps, continuous dose, slow effect, good control",
+    )
     unit = "patient"
     observation = (
         Number("inr", 0.5, 8.0),
@@ -216,7 +238,10 @@ class Anticoagulant(Log):
 class Triage(Log):
     """One to four contacts with a clinic; each picks one of four measures."""
 
-    name, kind = "triage", "very short episodes of one to four steps, discrete measures, good behaviour"
+    name, kind = (
+        "triage",
+        "very short episodes of one to four steps, discrete measures, good behaviour",
+    )
     unit = "patient"
     observation = (
         Number("pain", 0.0, 10.0),

@@ -14,7 +14,11 @@ class Swing(Log):
 
     name, kind = "swing", "nonlinear control: a pendulum with a weak motor, mediocre behaviour"
     unit = "operator"
-    observation = (Number("cosine", -1.0, 1.0), Number("sine", -1.0, 1.0), Number("speed", -8.0, 8.0))
+    observation = (
+        Number("cosine", -1.0, 1.0),
+        Number("sine", -1.0, 1.0),
+        Number("speed", -8.0, 8.0),
+    )
     action = Box(("torque",), (-2.0,), (2.0,))
     reward = (-2.0, 0.0)
     trajectories = (1, 3)
@@ -40,14 +44,18 @@ class Swing(Log):
         angle = (state["angle"] + np.pi) % (2 * np.pi) - np.pi
         torque = action[:, 0]
         cost = (angle / np.pi) ** 2 + 0.01 * state["speed"] ** 2 + 0.01 * torque**2
-        force = 6 * np.sin(angle) - 0.1 * state["speed"] + 2 * torque + rng.normal(0, 0.3, len(angle))
+        force = (
+            6 * np.sin(angle) - 0.1 * state["speed"] + 2 * torque + rng.normal(0, 0.3, len(angle))
+        )
         state["speed"] = np.clip(state["speed"] + 0.08 * force, -8, 8)
         state["angle"] = angle + 0.08 * state["speed"]
         return -cost
 
     def behave(self, rng: Generator, observed: Observed, state: State) -> NDArray[Any]:
         """The best policy at the operator's skill, and much noise."""
-        return state["skill"][:, None] * self.best_known(observed) + rng.normal(0, 0.7, (len(observed), 1))
+        return state["skill"][:, None] * self.best_known(observed) + rng.normal(
+            0, 0.7, (len(observed), 1)
+        )
 
     def best_known(self, observed: Observed) -> NDArray[Any]:
         """Energy is pumped in; near the top a linear controller holds it."""
@@ -61,7 +69,10 @@ class Swing(Log):
 class Boat(Log):
     """A boat that steers through a current which is strongest in the middle of the river."""
 
-    name, kind = "boat", "nonlinear, discrete rudder positions, good behaviour, an end of the world at the harbour"
+    name, kind = (
+        "boat",
+        "nonlinear, discrete rudder positions, good behaviour, an end of the world at the harbour",
+    )
     unit = "boat"
     observation = (
         Number("across", 0.0, 10.0),
@@ -113,13 +124,19 @@ class Boat(Log):
         across, along = observed[:, 0], observed[:, 1]
         left = np.maximum(10 - across, 0.35)
         wanted = np.arctan2(-0.85 * along - allowed * left / 0.35, left)
-        return np.rint(np.clip((wanted - np.arctan2(observed[:, 2], observed[:, 3])) / 0.15, -2, 2)) + 2
+        return (
+            np.rint(np.clip((wanted - np.arctan2(observed[:, 2], observed[:, 3])) / 0.15, -2, 2))
+            + 2
+        )
 
 
 class Building(Log):
     """A building's heating and ventilation over one or several days."""
 
-    name, kind = "building", "energy: heating and ventilation against weather, price and occupants; a good thermostat"
+    name, kind = (
+        "building",
+        "energy: heating and ventilation against weather, price and occupants; a good thermostat",
+    )
     unit = "building"
     observation = (
         Number("indoor", 5.0, 35.0),
@@ -161,7 +178,9 @@ class Building(Log):
 
     def _weather(self, state: State) -> None:
         hour = state["hour"]
-        state["outdoor"] = np.clip(state["season"] + 6 * np.sin(2 * np.pi * (hour - 9) / 24) + state["noise"], -20, 40)
+        state["outdoor"] = np.clip(
+            state["season"] + 6 * np.sin(2 * np.pi * (hour - 9) / 24) + state["noise"], -20, 40
+        )
         state["occupied"] = ((hour >= 7) & (hour < 19)).astype(float)
         state["price"] = np.where((hour >= 8) & (hour < 20), 0.8, 0.3)
 
@@ -171,7 +190,9 @@ class Building(Log):
         indoor, wall, outdoor = state["indoor"], state["wall"], state["outdoor"]
         comfort = state["occupied"] * np.minimum(0.08 * (indoor - 21.5) ** 2, 1.5)
         cost = state["price"] * (0.5 * heat + 0.1 * vent) + comfort
-        change = 0.3 * (wall - indoor) + (state["loss"] + 0.15 * vent) * (outdoor - indoor) + 4 * heat
+        change = (
+            0.3 * (wall - indoor) + (state["loss"] + 0.15 * vent) * (outdoor - indoor) + 4 * heat
+        )
         gains = 0.8 * state["occupied"] + rng.normal(0, 0.2, len(heat))
         state["wall"] = np.clip(wall + 0.1 * (indoor - wall) + 0.02 * (outdoor - wall), 5, 35)
         state["indoor"] = np.clip(indoor + change + gains, 5, 35)

@@ -20,7 +20,10 @@ def _sigmoid(x: Array) -> Array:
 class Titration(Log):
     """A drug that helps most genotypes, harms two, and poisons the old."""
 
-    name, kind = "titration", "one continuous dose, eight genotypes of 5% to 30%, own responses; one dose for all"
+    name, kind = (
+        "titration",
+        "one continuous dose, eight genotypes of 5% to 30%, own responses; one dose for all",
+    )
     unit = "patient"
     observation = (
         Choice("genotype", ("aa", "ab", "ac", "bb", "bc", "cc", "dd", "ee")),
@@ -55,7 +58,9 @@ class Titration(Log):
         """The burden that is left, and what the dose does to the old."""
         dose, noise = action[:, 0], rng.normal(0, 0.8, (2, len(action)))
         response = self.RESPONSE[state["genotype"]] + state["own"]
-        state["burden"] = np.clip(0.9 * state["burden"] + 0.6 - 0.8 * response * dose + noise[0], 0, 10)
+        state["burden"] = np.clip(
+            0.9 * state["burden"] + 0.6 - 0.8 * response * dose + noise[0], 0, 10
+        )
         return -0.2 * state["burden"] - 0.8 * state["age"] ** 2 * dose**2 + noise[1]
 
     def behave(self, rng: Generator, observed: Observed, state: State) -> NDArray[Any]:
@@ -64,13 +69,18 @@ class Titration(Log):
 
     def best_known(self, observed: Observed) -> NDArray[Any]:
         """What the genotype's mean response asks for, less for the old."""
-        return np.maximum(0.4 * observed[:, :8] @ self.RESPONSE / (observed[:, 9] ** 2 + 0.1), 0)[:, None]
+        return np.maximum(0.4 * observed[:, :8] @ self.RESPONSE / (observed[:, 9] ** 2 + 0.1), 0)[
+            :, None
+        ]
 
 
 class Messages(Log):
     """Five kinds of messages of a health app to ten segments; who gets too many complains, seldom and loudly."""
 
-    name, kind = "messages", "five discrete messages, ten segments, own tastes, rare complaints; mediocre behaviour"
+    name, kind = (
+        "messages",
+        "five discrete messages, ten segments, own tastes, rare complaints; mediocre behaviour",
+    )
     unit = "user"
     observation = (
         Choice("segment", tuple(f"s{i}" for i in range(10))),
@@ -127,7 +137,10 @@ class Messages(Log):
 class Relapse(Log):
     """Care after a clinic: contact prevents relapses but of the few whom it drives away, medicine those of the ill."""
 
-    name, kind = "relapse", "two continuous actions against a rare and costly event; 5% whom contact harms"
+    name, kind = (
+        "relapse",
+        "two continuous actions against a rare and costly event; 5% whom contact harms",
+    )
     unit = "patient"
     observation = (
         Choice("kind", ("usual", "avoidant")),
@@ -161,10 +174,14 @@ class Relapse(Log):
         """A relapse costs as much as months of care."""
         contact = np.where(state["kind"] == 1, -1.5, 1.5) + state["own"][:, 0]
         medicine = 5 * state["severity"] - 1.5 + state["own"][:, 1]
-        slope = state["risk"] - 0.3 * state["sleep"] - contact * action[:, 0] - medicine * action[:, 1]
+        slope = (
+            state["risk"] - 0.3 * state["sleep"] - contact * action[:, 0] - medicine * action[:, 1]
+        )
         relapse = rng.random(len(action)) < _sigmoid(slope - 5.2)
         noise = rng.normal(0, 0.4, (3, len(action)))
-        state["risk"] = np.clip(0.8 * state["risk"] + 0.5 * state["severity"] + 0.5 * relapse + noise[0], 0, 4)
+        state["risk"] = np.clip(
+            0.8 * state["risk"] + 0.5 * state["severity"] + 0.5 * relapse + noise[0], 0, 4
+        )
         state["sleep"] = np.clip(0.7 * state["sleep"] - 0.3 * relapse + noise[1], -2, 2)
         return -12 * relapse - 0.1 * action.sum(1) + noise[2]
 
@@ -183,7 +200,10 @@ class Relapse(Log):
 class Lending(Log):
     """Credit limits of a bank, one of whose branches has careful customers; a default ends it and costs much."""
 
-    name, kind = "lending", "four discrete limits, eight occupations, rare defaults terminate; cautious behaviour"
+    name, kind = (
+        "lending",
+        "four discrete limits, eight occupations, rare defaults terminate; cautious behaviour",
+    )
     unit = "customer"
     observation = (
         Choice("occupation", tuple(f"o{i}" for i in range(8))),
@@ -223,10 +243,14 @@ class Lending(Log):
     def step(self, rng: Generator, state: State, action: NDArray[Any]) -> Array:
         """What a customer brings in a month, or a default."""
         noise = rng.normal(0, 1, (2, len(action)))
-        chance = self._chance(self.RISK[state["occupation"]], state["branch"], state["strain"], action)
+        chance = self._chance(
+            self.RISK[state["occupation"]], state["branch"], state["strain"], action
+        )
         state["terminated"] = rng.random(len(action)) < chance
         profit = (self.PROFIT[state["occupation"]] + state["own"]) * action
-        drift = 0.8 * state["strain"] + 0.25 * action - 0.5 * state["income"] + 0.25 + 0.3 * noise[0]
+        drift = (
+            0.8 * state["strain"] + 0.25 * action - 0.5 * state["income"] + 0.25 + 0.3 * noise[0]
+        )
         state["strain"] = np.clip(drift, 0, 4)
         return 0.2 + profit + 0.5 * noise[1] - 12 * state["terminated"]
 
@@ -241,5 +265,7 @@ class Lending(Log):
         branch = observed[:, 8:11].argmax(1)[:, None]
         profit, risk = observed[:, :8] @ self.PROFIT, (observed[:, :8] @ self.RISK)[:, None]
         later = np.clip(0.8 * strain + 0.25 * self.LIMIT - 0.5 * income + 0.25, 0, 4)
-        cost = self._chance(risk, branch, strain, self.LIMIT) + 1.5 * self._chance(risk, branch, later, self.LIMIT)
+        cost = self._chance(risk, branch, strain, self.LIMIT) + 1.5 * self._chance(
+            risk, branch, later, self.LIMIT
+        )
         return (profit[:, None] * self.LIMIT - 12 * cost).argmax(1)

@@ -215,11 +215,16 @@ class Log(ABC):
 
     def random_returns(self, episodes: int, seed: int) -> Array:
         """Returns of uniformly random actions."""
-        return self._returns(lambda rng, observed, state: self.action.uniform(rng, len(observed)), episodes, seed)
+        return self._returns(
+            lambda rng, observed, state: self.action.uniform(rng, len(observed)), episodes, seed
+        )
 
     def nothing(self, observed: Observed) -> NDArray[Any]:
         """The policy that does nothing; only where `idle` is not None."""
-        return np.tile(np.asarray(self.idle), (len(observed), 1) if isinstance(self.action, Box) else len(observed))
+        return np.tile(
+            np.asarray(self.idle),
+            (len(observed), 1) if isinstance(self.action, Box) else len(observed),
+        )
 
     def _returns(self, acting: Acting, episodes: int, seed: int) -> Array:
         rng = np.random.default_rng([1, seed])
@@ -235,7 +240,9 @@ class Log(ABC):
         block = max(1, _STEPS_AT_ONCE // (self.horizon * sum(self.trajectories)) * 2)
         rows, writer = 0, None
         for first in range(0, people, block):
-            table = self._table(np.random.default_rng([0, seed, first]), first, min(block, people - first))
+            table = self._table(
+                np.random.default_rng([0, seed, first]), first, min(block, people - first)
+            )
             writer = writer or pq.ParquetWriter(folder / "log.parquet", table.schema)
             writer.write_table(table)
             rows += table.num_rows
@@ -253,31 +260,45 @@ class Log(ABC):
         trajectory = np.concatenate([step.trajectory for step in steps])
         order = np.argsort(trajectory, kind="stable")
         trajectory = trajectory[order]
-        number = np.concatenate([np.full(len(step.trajectory), step.number) for step in steps])[order]
-        empty = np.concatenate([np.full(len(step.trajectory), step.reward is None) for step in steps])[order]
+        number = np.concatenate([np.full(len(step.trajectory), step.number) for step in steps])[
+            order
+        ]
+        empty = np.concatenate(
+            [np.full(len(step.trajectory), step.reward is None) for step in steps]
+        )[order]
         columns: dict[str, pa.Array] = {
             self.unit: pa.array(person[trajectory] + first + 1),
             "trajectory": pa.array(within[trajectory]),
             "step": pa.array(number),
         }
-        columns |= self._observation_columns(np.concatenate([step.observed for step in steps])[order])
+        columns |= self._observation_columns(
+            np.concatenate([step.observed for step in steps])[order]
+        )
         actions = np.concatenate([self._or_empty(step.action, step) for step in steps])[order]
         actions = actions.reshape(len(actions), -1)
         for column, values in zip(self.action.columns, actions.T, strict=True):
             columns[column] = pa.array(values, mask=empty)
-        rewards = np.concatenate([np.zeros(len(s.trajectory)) if s.reward is None else s.reward for s in steps])[order]
+        rewards = np.concatenate(
+            [np.zeros(len(s.trajectory)) if s.reward is None else s.reward for s in steps]
+        )[order]
         columns["reward"] = pa.array(rewards.astype(np.float32), mask=empty)
         if self.terminates:
-            columns["terminated"] = pa.array(np.concatenate([step.terminated for step in steps])[order])
+            columns["terminated"] = pa.array(
+                np.concatenate([step.terminated for step in steps])[order]
+            )
         means = np.bincount(trajectory, rewards) / np.bincount(trajectory, ~empty)
         trait = -means[counts.cumsum() - counts] if self.bias is None else traits[self.bias]
-        columns[CONSENTED] = pa.array(np.where(_consenting(rng, trait), "yes", "no")[person[trajectory]])
+        columns[CONSENTED] = pa.array(
+            np.where(_consenting(rng, trait), "yes", "no")[person[trajectory]]
+        )
         return pa.table(columns)
 
     def _or_empty(self, action: NDArray[Any] | None, step: Step) -> NDArray[Any]:
         if action is not None:
             return action
-        return np.zeros_like(self.action.kept(self.action.uniform(np.random.default_rng(0), len(step.trajectory))))
+        return np.zeros_like(
+            self.action.kept(self.action.uniform(np.random.default_rng(0), len(step.trajectory)))
+        )
 
     def _observation_columns(self, observed: Observed) -> dict[str, pa.Array]:
         columns, at = {}, 0
@@ -303,7 +324,9 @@ class Log(ABC):
             for _ in (column.categories if isinstance(column, Choice) else (None,))
         ]
         observation = [
-            {"column": c.column, "categories": list(c.categories)} if isinstance(c, Choice) else c.column
+            {"column": c.column, "categories": list(c.categories)}
+            if isinstance(c, Choice)
+            else c.column
             for c in self.observation
         ]
         columns = {
@@ -332,12 +355,23 @@ class Log(ABC):
                 "sorted": True,
             },
             "bounds": {
-                "observation": {"low": [float(low) for low, _ in bounds], "high": [float(high) for _, high in bounds]},
+                "observation": {
+                    "low": [float(low) for low, _ in bounds],
+                    "high": [float(high) for _, high in bounds],
+                },
                 "reward": [float(bound) for bound in self.reward],
             },
             "score": None,
             "suggested": {
-                name: {} for name in ("partition", "privacy", "dynamics", "behaviour", "policy", "evaluation")
+                name: {}
+                for name in (
+                    "partition",
+                    "privacy",
+                    "dynamics",
+                    "behaviour",
+                    "policy",
+                    "evaluation",
+                )
             },
         }
 

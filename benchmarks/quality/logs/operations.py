@@ -12,7 +12,10 @@ from benchmarks.quality.logs.log import Array, Box, Choice, Levels, Log, Number,
 class Inventory(Log):
     """A shop that orders three products a week ahead."""
 
-    name, kind = "inventory", "three products, three continuous orders, random demand with seasons; mediocre orders"
+    name, kind = (
+        "inventory",
+        "three products, three continuous orders, random demand with seasons; mediocre orders",
+    )
     unit = "shop"
     observation = (
         *(Number(f"stock{i}", 0.0, 60.0) for i in range(3)),
@@ -27,7 +30,11 @@ class Inventory(Log):
     shortest = 13
     idle = (0.0,) * 3
 
-    MEAN, SWING, PHASE = np.array([8.0, 5.0, 10.0]), np.array([0.5, 0.3, 0.6]), np.array([0.0, 2.0, 4.0])
+    MEAN, SWING, PHASE = (
+        np.array([8.0, 5.0, 10.0]),
+        np.array([0.5, 0.3, 0.6]),
+        np.array([0.0, 2.0, 4.0]),
+    )
 
     def start(self, rng: Generator, state: State, n: int) -> None:
         """Any week."""
@@ -97,7 +104,13 @@ class Desk(Log):
     def observe(self, state: State) -> list[NDArray[Any]]:
         """The queue, the last arrivals, counters and time."""
         turn = 2 * np.pi * state["time"] / 48
-        return [state["waiting"], np.minimum(state["arrived"], 20), state["open"], np.sin(turn), np.cos(turn)]
+        return [
+            state["waiting"],
+            np.minimum(state["arrived"], 20),
+            state["open"],
+            np.sin(turn),
+            np.cos(turn),
+        ]
 
     def step(self, rng: Generator, state: State, action: NDArray[Any]) -> Array:
         """A cost of waiting, of each counter, and of opening or closing one."""
@@ -125,7 +138,10 @@ class Desk(Log):
 class Machine(Log):
     """A machine that wears; running it worn seldom ends in a breakdown, which costs as much as a month earns."""
 
-    name, kind = "machine", "rare events: a breakdown of small probability and large cost, discrete modes"
+    name, kind = (
+        "machine",
+        "rare events: a breakdown of small probability and large cost, discrete modes",
+    )
     unit = "machine"
     observation = (
         Number("wear", 0.0, 1.0),
@@ -155,13 +171,23 @@ class Machine(Log):
     def step(self, rng: Generator, state: State, action: NDArray[Any]) -> Array:
         """Mode 0 runs slowly, 1 runs fast, 2 repairs."""
         wear, earned = state["wear"], np.array([0.6, 1.0, -1.2])[action]
-        chance = np.where(action == 2, 0, 0.001 + 0.08 * np.maximum(wear - 0.5, 0) ** 2 * (1 + 2 * (action == 1)))
+        chance = np.where(
+            action == 2, 0, 0.001 + 0.08 * np.maximum(wear - 0.5, 0) ** 2 * (1 + 2 * (action == 1))
+        )
         broken = rng.random(len(action)) < chance
-        grown = wear + np.array([0.008, 0.025, 0])[action] * rng.exponential(1, len(action)) * (0.5 + state["warm"])
-        state["wear"] = np.where(broken, 0.1, np.clip(np.where(action == 2, 0.25 * wear, grown), 0, 1))
+        grown = wear + np.array([0.008, 0.025, 0])[action] * rng.exponential(1, len(action)) * (
+            0.5 + state["warm"]
+        )
+        state["wear"] = np.where(
+            broken, 0.1, np.clip(np.where(action == 2, 0.25 * wear, grown), 0, 1)
+        )
         reward = np.where(action == 2, earned, earned * state["orders"]) - 30 * broken
-        state["orders"] = np.clip(state["orders"] + 0.2 * (1 - state["orders"]) + rng.normal(0, 0.15, len(wear)), 0, 2)
-        state["warm"] = np.clip(0.8 * state["warm"] + 0.2 * (action == 1) + rng.normal(0, 0.05, len(wear)), 0, 1)
+        state["orders"] = np.clip(
+            state["orders"] + 0.2 * (1 - state["orders"]) + rng.normal(0, 0.15, len(wear)), 0, 2
+        )
+        state["warm"] = np.clip(
+            0.8 * state["warm"] + 0.2 * (action == 1) + rng.normal(0, 0.05, len(wear)), 0, 1
+        )
         state["noise"] = rng.normal(0, 0.2, len(wear))
         return reward
 
@@ -181,7 +207,10 @@ class Machine(Log):
 class Pricing(Log):
     """A season of prices for a perishable stock, in a region and a channel."""
 
-    name, kind = "pricing", "categories as context, five discrete prices, demand that they shift; erratic behaviour"
+    name, kind = (
+        "pricing",
+        "categories as context, five discrete prices, demand that they shift; erratic behaviour",
+    )
     unit = "seller"
     observation = (
         Choice("region", ("north", "south", "east", "west")),
@@ -224,7 +253,9 @@ class Pricing(Log):
         wish = 6 / (1 + np.exp((price - worth - 0.4 * (state["rival"] - 0.5)) / 0.09))
         sold = np.minimum(rng.poisson(wish), np.floor(state["stock"] * 80 + 1e-6))
         state["stock"] = np.clip(state["stock"] - sold / 80, 0, 1)
-        state["rival"] = np.clip(0.9 * state["rival"] + 0.05 + rng.normal(0, 0.08, len(price)), 0, 1)
+        state["rival"] = np.clip(
+            0.9 * state["rival"] + 0.05 + rng.normal(0, 0.08, len(price)), 0, 1
+        )
         state["day"] = state["day"] + 1
         return np.minimum(0.25 * price * sold, 4)
 

@@ -39,19 +39,35 @@ _FOLDER = "peers"
 
 def main() -> None:
     """Export and measure in the project's environment, train in the other one."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("do", choices=["export", "train", "measure"])
-    parser.add_argument("--work", type=Path, required=True, help="of benchmarks.quality.logs, whose data are used")
+    parser.add_argument(
+        "--work", type=Path, required=True, help="of benchmarks.quality.logs, whose data are used"
+    )
     parser.add_argument("--logs", nargs="+", help="by default all")
     parser.add_argument("--people", type=int, nargs="+", default=[10000], help="for export")
     parser.add_argument("--seeds", type=int, default=1, help="for export")
-    parser.add_argument("--algorithms", nargs="+", choices=ALGORITHMS, default=["IQL", "DiscreteCQL"], help="for train")
+    parser.add_argument(
+        "--algorithms",
+        nargs="+",
+        choices=ALGORITHMS,
+        default=["IQL", "DiscreteCQL"],
+        help="for train",
+    )
     parser.add_argument("--steps", type=int, default=STEPS, help="for train")
     arguments = parser.parse_args()
     folder = arguments.work.resolve() / _FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     if arguments.do == "export":
-        export(arguments.work.resolve() / "data", folder, arguments.logs, arguments.people, arguments.seeds)
+        export(
+            arguments.work.resolve() / "data",
+            folder,
+            arguments.logs,
+            arguments.people,
+            arguments.seeds,
+        )
     elif arguments.do == "train":
         for file in _chosen(folder, "*.npz", arguments.logs):
             for algorithm in arguments.algorithms:
@@ -61,10 +77,16 @@ def main() -> None:
 
 
 def _chosen(folder: Path, pattern: str, logs: list[str] | None) -> list[Path]:
-    return [file for file in sorted(folder.glob(pattern)) if logs is None or file.name.split("-")[0] in logs]
+    return [
+        file
+        for file in sorted(folder.glob(pattern))
+        if logs is None or file.name.split("-")[0] in logs
+    ]
 
 
-def export(data: Path, folder: Path, names: list[str] | None, people: list[int], seeds: int) -> None:
+def export(
+    data: Path, folder: Path, names: list[str] | None, people: list[int], seeds: int
+) -> None:
     """Write ``<log>-<people>-<seed>.npz`` for each log: what `rows` makes of its private people, and facts."""
     import torch
 
@@ -84,7 +106,9 @@ def export(data: Path, folder: Path, names: list[str] | None, people: list[int],
                     continue
                 project = partitions(log, count, seed, data)
                 arrays = rows(log.action, UnitStore.open(project / PRIVATE))
-                actions = log.action.count if isinstance(log.action, Levels) else len(log.action.columns)
+                actions = (
+                    log.action.count if isinstance(log.action, Levels) else len(log.action.columns)
+                )
                 facts = {"log": name, "people": count, "seed": seed, "action_size": actions}
                 fresh = file.with_suffix(".new")
                 with fresh.open("wb") as opened:
@@ -110,7 +134,9 @@ def _rows(action: "Box | Levels", whole: "Episodes") -> dict[str, NDArray[Any]]:
     own = whole.own
     terminated = whole.terminated[own].numpy()
     cut = whole.ends[own].numpy() & ~terminated
-    at = np.repeat(np.arange(len(cut)), 1 + cut)  # a row that ends without a termination comes twice
+    at = np.repeat(
+        np.arange(len(cut)), 1 + cut
+    )  # a row that ends without a termination comes twice
     last = np.append(False, at[1:] == at[:-1])
     logged = whole.action[own].numpy()
     if isinstance(action, Levels):
@@ -159,7 +185,12 @@ def train(file: Path, algorithm: str, steps: int) -> None:
     )
     seconds = round(time.perf_counter() - started, 1)
     learner.save_policy(str(kept.with_suffix(".pt")))
-    facts |= {"algorithm": algorithm, "version": d3rlpy.__version__, "steps": steps, "seconds": seconds}
+    facts |= {
+        "algorithm": algorithm,
+        "version": d3rlpy.__version__,
+        "steps": steps,
+        "seconds": seconds,
+    }
     kept.write_text(json.dumps(facts), encoding="utf-8")
     print(f"{kept.stem}: {seconds} s", flush=True)
 
@@ -187,7 +218,11 @@ def measure(folder: Path, names: list[str] | None) -> None:
             facts
             | value
             | {"gain": gain, "truth": truth(log)}
-            | {"machine": machine(), "commit": commit(), "command": command("benchmarks.quality.logs.peers")}
+            | {
+                "machine": machine(),
+                "commit": commit(),
+                "command": command("benchmarks.quality.logs.peers"),
+            }
         )
         keep("logs_peers", found)
 

@@ -55,7 +55,11 @@ class Recommendation(Log):
     def step(self, rng: Generator, state: State, action: NDArray[Any]) -> Array:
         """Clicked or not."""
         rows = np.arange(len(action))
-        score = self.TASTE[state["segment"], action] + state["own"][rows, action] + self.MOOD[action] * state["mood"]
+        score = (
+            self.TASTE[state["segment"], action]
+            + state["own"][rows, action]
+            + self.MOOD[action] * state["mood"]
+        )
         score = score - 4.0 * state["seen"][rows, action] - 0.8
         state["seen"] = 0.8 * state["seen"]
         state["seen"][rows, action] += 0.2
@@ -66,7 +70,11 @@ class Recommendation(Log):
     def behave(self, rng: Generator, observed: Observed, state: State) -> NDArray[Any]:
         """The segment's favourites without a thought of boredom, half of the time; else anything."""
         noisy = self.TASTE[observed[:, :4].argmax(1)] + rng.gumbel(0, 1.0, (len(observed), _GENRES))
-        return np.where(rng.random(len(observed)) < 0.3, rng.integers(_GENRES, size=len(observed)), noisy.argmax(1))
+        return np.where(
+            rng.random(len(observed)) < 0.3,
+            rng.integers(_GENRES, size=len(observed)),
+            noisy.argmax(1),
+        )
 
     def best_known(self, observed: Observed) -> NDArray[Any]:
         """The item that is most likely clicked now, with a little patience for what was seen."""
@@ -113,7 +121,9 @@ class Lessons(Log):
         ready = np.stack((np.ones(len(skill)), skill[:, 0], skill[:, 1]), 1)
         rate = 0.4 * state["talent"][:, None] * (1 - tired[:, None]) ** 2
         noise = rng.normal(0, 0.01, skill.shape)
-        state["skill"] = np.clip(skill + rate * action * ready * (1 - skill) - 0.01 * skill + noise, 0, 1)
+        state["skill"] = np.clip(
+            skill + rate * action * ready * (1 - skill) - 0.01 * skill + noise, 0, 1
+        )
         state["tired"] = np.clip(0.75 * tired + 0.2 * action.sum(1), 0, 1)
         state["done"] = state["done"] + 1
         exam = 10 * state["skill"] @ np.array([0.2, 0.3, 0.5])
@@ -126,7 +136,9 @@ class Lessons(Log):
     def best_known(self, observed: Observed) -> NDArray[Any]:
         """One subject after the other, at the pace that a head can take."""
         first, second, third = (observed[:, i] for i in range(3))
-        gain = np.stack((0.87 * (1 - first), 1.0 * first * (1 - second), 1.24 * second * (1 - third)), 1)
+        gain = np.stack(
+            (0.87 * (1 - first), 1.0 * first * (1 - second), 1.24 * second * (1 - third)), 1
+        )
         effort = np.maximum(0.67 - 0.53 * observed[:, 3], 0) + 0.64 * (observed[:, 4] < 0.08)
         return np.eye(3)[gain.argmax(1)] * effort[:, None]
 
@@ -134,7 +146,10 @@ class Lessons(Log):
 class Training(Log):
     """Athletes whose load makes them fit and tired (the two-component model of Banister et al. 1975)."""
 
-    name, kind = "training", "many short trajectories a person, one continuous action, mediocre behaviour"
+    name, kind = (
+        "training",
+        "many short trajectories a person, one continuous action, mediocre behaviour",
+    )
     unit = "athlete"
     observation = (
         Number("fitness", 0.0, 8.0),

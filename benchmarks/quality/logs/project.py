@@ -22,7 +22,17 @@ from numpy.typing import NDArray
 from benchmarks.quality.logs.log import CONSENTED, Act, Levels, Log, Observed
 from benchmarks.quality.logs.stages import SECONDS
 from primorl.base import paths
-from primorl.base.paths import DATASETS, MODEL, MODELS, MOPO, PARAMS, PARTITIONS, PIPELINE, POLICY, SUMMARY
+from primorl.base.paths import (
+    DATASETS,
+    MODEL,
+    MODELS,
+    MOPO,
+    PARAMS,
+    PARTITIONS,
+    PIPELINE,
+    POLICY,
+    SUMMARY,
+)
 from primorl.data.storage.parquet import PartReader
 from primorl.model.ensemble import SeedGenerators
 from primorl.policy.behaviour import BehaviourPolicy, released
@@ -32,7 +42,14 @@ from primorl.policy.member_values import Policies
 
 ROOT = Path(__file__).resolve().parents[3]
 DATA = ("collect", "ingest", "partition")
-LEARNING = ("train_model", "clone_behaviour", "optimize_policy", "optimize_mopo", "evaluate_private", "evaluate")
+LEARNING = (
+    "train_model",
+    "clone_behaviour",
+    "optimize_policy",
+    "optimize_mopo",
+    "evaluate_private",
+    "evaluate",
+)
 _TEN = paths.CONSENT / "ten"
 SPLITS: dict[str, dict[str, object]] = {
     "nobody": {"partition.public_fraction": 0},
@@ -43,12 +60,23 @@ SPLITS: dict[str, dict[str, object]] = {
 """Who is public, and the keys of params.yaml that say so: two percent by hash or by `Log.bias`, or the first ten."""
 LEARNERS = ("private", "alone", "all")
 """Who teaches: all with privacy, or without it the public people alone, or all."""
-_REFERENCE: dict[str, object] = {"dynamics.variant": "no_privacy", "evaluation.private.estimators": {}}
+_REFERENCE: dict[str, object] = {
+    "dynamics.variant": "no_privacy",
+    "evaluation.private.estimators": {},
+}
 CLONED = MODELS / "behaviour"
 MOST_SECONDS = 4 * 3600
 _EPISODES, _REFERENCE_EPISODES, _SEED = 20_000, 100_000, 77
 _LOG, _OUTPUT = Path("log"), Path("output.txt")
-_LEFT_OUT = ("dataset", "seed", "seconds", "env_id", "policy_sha256", "model_sha256", "spent_on_dataset")
+_LEFT_OUT = (
+    "dataset",
+    "seed",
+    "seconds",
+    "env_id",
+    "policy_sha256",
+    "model_sha256",
+    "spent_on_dataset",
+)
 
 
 class StageFailedError(Exception):
@@ -56,7 +84,14 @@ class StageFailedError(Exception):
 
 
 def run(
-    log: Log, *, people: int, seed: int, public: str, learner: str, changes: Mapping[str, object], folder: Path
+    log: Log,
+    *,
+    people: int,
+    seed: int,
+    public: str,
+    learner: str,
+    changes: Mapping[str, object],
+    folder: Path,
 ) -> dict[str, Any]:
     """Make the log, run the stages on it and measure the policies in the hidden simulator.
 
@@ -84,7 +119,11 @@ def run(
         shutil.copytree(data, folder)
         lay(log, seed, settings, folder)
         status, error = stages(folder, LEARNING)
-    summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8")) if (folder / SUMMARY).exists() else {}
+    summary = (
+        json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+        if (folder / SUMMARY).exists()
+        else {}
+    )
     policy = MOPO if (folder / MOPO / "policy.safetensors").exists() else POLICY
     return {
         "log": log.name,
@@ -97,18 +136,29 @@ def run(
         "policy": measured(log, folder / policy),
         "cloned": measured(log, folder / CLONED),
         "summary": {name: value for name, value in summary.items() if name not in _LEFT_OUT},
-        "seconds": json.loads((folder / SECONDS).read_text(encoding="utf-8")) if (folder / SECONDS).exists() else {},
+        "seconds": json.loads((folder / SECONDS).read_text(encoding="utf-8"))
+        if (folder / SECONDS).exists()
+        else {},
     }
 
 
 def _verdict(config: Path) -> str | None:
     """What the stage train_model said before the charge; None: it did not get so far."""
-    said: str | None = json.loads(config.read_text(encoding="utf-8")).get("can_learn") if config.exists() else None
+    said: str | None = (
+        json.loads(config.read_text(encoding="utf-8")).get("can_learn") if config.exists() else None
+    )
     return said
 
 
 def data_project(
-    log: Log, *, people: int, seed: int, public: str, learner: str, changes: Mapping[str, object], folder: Path
+    log: Log,
+    *,
+    people: int,
+    seed: int,
+    public: str,
+    learner: str,
+    changes: Mapping[str, object],
+    folder: Path,
 ) -> Path:
     """A project in ``folder`` whose log is collected, ingested and partitioned; made once.
 
@@ -127,7 +177,13 @@ def data_project(
         log.write(project / _LOG, people, seed)
         if learner == "alone":
             whole = data_project(
-                log, people=people, seed=seed, public=public, learner="private", changes=SPLITS[public], folder=folder
+                log,
+                people=people,
+                seed=seed,
+                public=public,
+                learner="private",
+                changes=SPLITS[public],
+                folder=folder,
             )
             keep_public(project / _LOG / "log.parquet", log.unit, whole)
         lay(log, seed, changes, project)
@@ -154,7 +210,13 @@ def partitions(log: Log, people: int, seed: int, folder: Path) -> Path:
     Change to it before `primorl.paid.partitions.Partitions.open`, which checks the project's secret.
     """
     return data_project(
-        log, people=people, seed=seed, public="hash", learner="private", changes=SPLITS["hash"], folder=folder
+        log,
+        people=people,
+        seed=seed,
+        public="hash",
+        learner="private",
+        changes=SPLITS["hash"],
+        folder=folder,
     )
 
 
@@ -185,20 +247,33 @@ def stages(folder: Path, names: tuple[str, ...]) -> tuple[int, str | None]:
     with (folder / _OUTPUT).open("a", encoding="utf-8") as output:
         try:
             status = subprocess.run(
-                command, cwd=folder, env=environment, stdout=output, stderr=output, timeout=MOST_SECONDS, check=False
+                command,
+                cwd=folder,
+                env=environment,
+                stdout=output,
+                stderr=output,
+                timeout=MOST_SECONDS,
+                check=False,
             ).returncode
         except subprocess.TimeoutExpired:
             return 124, f"not ended after {MOST_SECONDS} s"
     if status == 0:
         return 0, None
-    lines = [line for line in (folder / _OUTPUT).read_text(encoding="utf-8").splitlines() if line.strip()]
-    return status, next((line for line in reversed(lines) if line.startswith("error:")), (lines or ["no output"])[-1])
+    lines = [
+        line for line in (folder / _OUTPUT).read_text(encoding="utf-8").splitlines() if line.strip()
+    ]
+    return status, next(
+        (line for line in reversed(lines) if line.startswith("error:")),
+        (lines or ["no output"])[-1],
+    )
 
 
 @cache
 def truth(log: Log) -> dict[str, float]:
     """True values of the behaviour, of the best policy known and of random actions or none, whichever is better."""
-    idle = -np.inf if log.idle is None else log.returns(log.nothing, _REFERENCE_EPISODES, _SEED).mean()
+    idle = (
+        -np.inf if log.idle is None else log.returns(log.nothing, _REFERENCE_EPISODES, _SEED).mean()
+    )
     return {
         "behaviour": float(log.behaviour_returns(_REFERENCE_EPISODES, _SEED).mean()),
         "best": float(log.returns(log.best_known, _REFERENCE_EPISODES, _SEED).mean()),
@@ -220,7 +295,10 @@ def measured(log: Log, folder: Path) -> dict[str, float] | None:
 def valued(log: Log, act: Act) -> dict[str, float]:
     """True value of a policy and its standard error."""
     returns = log.returns(act, _EPISODES, _SEED + 1)
-    return {"mean": float(returns.mean()), "error": float(returns.std(ddof=1) / len(returns) ** 0.5)}
+    return {
+        "mean": float(returns.mean()),
+        "error": float(returns.std(ddof=1) / len(returns) ** 0.5),
+    }
 
 
 def act_of(policy: Policies, *, discrete: bool) -> Act:

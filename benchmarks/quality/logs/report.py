@@ -26,7 +26,11 @@ Row = dict[str, Any]
 
 def main() -> None:
     """Write the tables into the page; private runs with other keys than ε are left out."""
-    rows = [row for row in read("logs") if row["learner"] != "private" or set(row["changes"]) == {EPSILON}]
+    rows = [
+        row
+        for row in read("logs")
+        if row["learner"] != "private" or set(row["changes"]) == {EPSILON}
+    ]
     put(PAGE, "zoo", overview(rows))
     put(PAGE, "zoo by log", by_log(rows, read("logs_peers")))
     put(PAGE, "gain intervals", intervals(rows))
@@ -50,7 +54,11 @@ def recommended(row: Row) -> tuple[float, float] | None:
     """The relative gain of what is recommended, and its standard error; None: nothing is."""
     who = {"trial": "policy", "keep": "cloned"}.get(answer(row) or "", "")
     gain = relative(row, who) if who else None
-    return None if gain is None else (gain, row[who]["error"] / (row["truth"]["best"] - row["truth"]["worst"]))
+    return (
+        None
+        if gain is None
+        else (gain, row[who]["error"] / (row["truth"]["best"] - row["truth"]["worst"]))
+    )
 
 
 def worse(row: Row) -> bool:
@@ -65,7 +73,10 @@ def counts(rows: list[Row]) -> tuple[int, int, int, int, int]:
     policy that is worse than the behaviour.
     """
     known = [found for row in rows if (found := recommended(row)) is not None]
-    good, better = (sum(gain >= -0.05 for gain, _ in known), sum(gain > 1.96 * error for gain, error in known))
+    good, better = (
+        sum(gain >= -0.05 for gain, _ in known),
+        sum(gain > 1.96 * error for gain, error in known),
+    )
     wrong = sum(worse(row) for row in rows if answer(row) == "trial")
     cloned = [gain for row in rows if (gain := relative(row, "cloned")) is not None]
     return len(known), good, better, wrong, sum(gain >= -0.05 for gain in cloned)
@@ -79,10 +90,16 @@ def overview(rows: list[Row]) -> str:
         "|---" * 10 + "|",
     ]
     private = [row for row in rows if row["learner"] == "private"]
-    places = {(_PUBLIC.index(row["public"]), row["people"], row["changes"][EPSILON]) for row in private}
+    places = {
+        (_PUBLIC.index(row["public"]), row["people"], row["changes"][EPSILON]) for row in private
+    }
     for public, people, epsilon in sorted(places):
         place = (_PUBLIC[public], people, epsilon)
-        mine = [row for row in private if (row["public"], row["people"], row["changes"][EPSILON]) == place]
+        mine = [
+            row
+            for row in private
+            if (row["public"], row["people"], row["changes"][EPSILON]) == place
+        ]
         verdicts = Counter(row["can_learn"] for row in mine if row["can_learn"])
         said = ", ".join(f"{number} {verdict}" for verdict, number in verdicts.most_common())
         shares = (f"{number / len(mine):.0%}" for number in counts(mine))
@@ -99,7 +116,15 @@ def by_log(rows: list[Row], peers: list[Row]) -> str:
     """
     private = [row for row in rows if row["learner"] == "private"]
     budgets = sorted({row["changes"][EPSILON] for row in private})
-    head = ["log", "people", "public", "behaviour", "best", "public alone", *(f"ε {epsilon:g}" for epsilon in budgets)]
+    head = [
+        "log",
+        "people",
+        "public",
+        "behaviour",
+        "best",
+        "public alone",
+        *(f"ε {epsilon:g}" for epsilon in budgets),
+    ]
     head += ["all, no privacy", "d3rlpy"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for log, people, public in sorted(
@@ -108,10 +133,22 @@ def by_log(rows: list[Row], peers: list[Row]) -> str:
     ):
         same = [row for row in rows if (row["log"], row["people"]) == (log, people)]
         mine = [row for row in same if (row["learner"], row["public"]) == ("private", public)]
-        alone = _reference([row for row in same if (row["learner"], row["public"]) == ("alone", public)])
+        alone = _reference(
+            [row for row in same if (row["learner"], row["public"]) == ("alone", public)]
+        )
         truth = mine[0]["truth"]
-        cells = [log, f"{people:,}", public, f"{truth['behaviour']:.3g}", f"{truth['best']:.3g}", _words(alone)]
-        cells += [_cell([row for row in mine if row["changes"][EPSILON] == epsilon], alone) for epsilon in budgets]
+        cells = [
+            log,
+            f"{people:,}",
+            public,
+            f"{truth['behaviour']:.3g}",
+            f"{truth['best']:.3g}",
+            _words(alone),
+        ]
+        cells += [
+            _cell([row for row in mine if row["changes"][EPSILON] == epsilon], alone)
+            for epsilon in budgets
+        ]
         cells.append(_words(_reference([row for row in same if row["learner"] == "all"])))
         own = [peer for peer in peers if (peer["log"], peer["people"]) == (log, people)]
         own.sort(key=itemgetter("algorithm", "steps"))
@@ -129,13 +166,16 @@ def gain_interval(row: Row) -> tuple[float, float] | None:
         if each["what"] == MEAN_RETURN
     }
     people, policy, clone = (
-        found.get(key) for key in (("behaviour", "behaviour"), ("policy", "model"), ("clone", "model"))
+        found.get(key)
+        for key in (("behaviour", "behaviour"), ("policy", "model"), ("clone", "model"))
     )
     if not (people and policy and clone and people["ci95"]):
         return None
     half, released = (people["ci95"][1] - people["ci95"][0]) / 2, fmean(clone["members"])
     expected = fmean(policy["members"]) - released
-    return interval_of_gain(expected, half, released - people["value"], summary.get("model_verdict"))
+    return interval_of_gain(
+        expected, half, released - people["value"], summary.get("model_verdict")
+    )
 
 
 def intervals(rows: list[Row]) -> str:
@@ -164,7 +204,14 @@ def intervals(rows: list[Row]) -> str:
         trials = [row for row, _, _ in mine if answer(row) == "trial"]
         counted = (len(above), sum(map(worse, above)), len(trials), sum(map(worse, trials)))
         logs = len({row["log"] for row, _, _ in mine})
-        cells = (public, len(mine), logs, f"{fmean(inside):.0%}", f"{np.mean(elsewhere):.0%}", *counted)
+        cells = (
+            public,
+            len(mine),
+            logs,
+            f"{fmean(inside):.0%}",
+            f"{np.mean(elsewhere):.0%}",
+            *counted,
+        )
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
 
@@ -174,7 +221,9 @@ def _error(row: Row, interval: tuple[float, float]) -> tuple[str, float]:
     kind = next(kind for kind in DOWN if row["summary"]["model_verdict"].startswith(BELIEVE[kind]))
     low, high = interval
     scale = (high - low) / (DOWN[kind] + UP)
-    return kind, float((row["policy"]["mean"] - row["truth"]["behaviour"] - (high - UP * scale)) / scale)
+    return kind, float(
+        (row["policy"]["mean"] - row["truth"]["behaviour"] - (high - UP * scale)) / scale
+    )
 
 
 def _interval(rows: list[Row]) -> tuple[float, float] | None:
@@ -184,7 +233,9 @@ def _interval(rows: list[Row]) -> tuple[float, float] | None:
         return None
     gains = [gain for gain, _ in found]
     if len(gains) > 1:
-        return fmean(gains), float(student.ppf(0.975, len(gains) - 1)) * stdev(gains) / len(gains) ** 0.5
+        return fmean(gains), float(student.ppf(0.975, len(gains) - 1)) * stdev(gains) / len(
+            gains
+        ) ** 0.5
     row = found[0][1]
     return gains[0], 1.96 * row["policy"]["error"] / (row["truth"]["best"] - row["truth"]["worst"])
 
@@ -194,7 +245,10 @@ def _reference(rows: list[Row]) -> tuple[float, float] | None:
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(str(row["changes"]), []).append(row)
-    return max((found for group in groups.values() if (found := _interval(group)) is not None), default=None)
+    return max(
+        (found for group in groups.values() if (found := _interval(group)) is not None),
+        default=None,
+    )
 
 
 def _words(found: tuple[float, float] | None) -> str:
@@ -208,7 +262,9 @@ def _cell(rows: list[Row], alone: tuple[float, float] | None) -> str:
     text = _words(found)
     if found is not None and alone is not None and found[0] - found[1] > sum(alone):
         text = f"**{text}**"
-    words = ", ".join(word if len(rows) == 1 else f"{number} {word}" for word, number in said.most_common())
+    words = ", ".join(
+        word if len(rows) == 1 else f"{number} {word}" for word, number in said.most_common()
+    )
     gain = fmean((recommended(row) or (0.0,))[0] for row in rows)
     return f"{text} ({words}: {gain:+.0%})"
 

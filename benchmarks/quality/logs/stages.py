@@ -21,7 +21,9 @@ SECONDS = Path("stages.json")
 def main() -> int:
     """Run the stages that are named; return the exit status of the last."""
     names, sys.argv = sys.argv[1:], sys.argv[:1]  # a stage reads arguments of its own
-    seconds: dict[str, float] = json.loads(SECONDS.read_text(encoding="utf-8")) if SECONDS.exists() else {}
+    seconds: dict[str, float] = (
+        json.loads(SECONDS.read_text(encoding="utf-8")) if SECONDS.exists() else {}
+    )
     for name in names:
         if find_spec(f"pipeline.{name}") is None:
             continue

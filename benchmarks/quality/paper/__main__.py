@@ -16,15 +16,24 @@ from benchmarks.quality.paper import sheets
 
 def main() -> None:
     """Run the sweep, gather its rows, write the pages."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("name", choices=sheets.names())
     arguments, words = parser.parse_known_args()
     file = sheets.SWEEPS / f"{arguments.name}.yaml"
     # A sweep in which a run failed ends with status 1: its other rows count all the same.
-    sweep = [str(Path(sys.executable).with_name("primorl")), "sweep", str(file.relative_to(Path.cwd())), *words]
+    sweep = [
+        str(Path(sys.executable).with_name("primorl")),
+        "sweep",
+        str(file.relative_to(Path.cwd())),
+        *words,
+    ]
     status = subprocess.run(sweep).returncode
     for step in (["rows", "--from", "."], ["report"]):
-        subprocess.run([sys.executable, "-m", f"benchmarks.quality.paper.{step[0]}", *step[1:]], check=True)
+        subprocess.run(
+            [sys.executable, "-m", f"benchmarks.quality.paper.{step[0]}", *step[1:]], check=True
+        )
     sys.exit(status)
 
 

@@ -24,12 +24,21 @@ MOST = 100_000
 def main() -> None:
     """Solve for every point."""
     points = [
-        {"epsilon": epsilon, "sampling_probability": probability, "noise_multiplier": multiplier, "rounds": rounds}
+        {
+            "epsilon": epsilon,
+            "sampling_probability": probability,
+            "noise_multiplier": multiplier,
+            "rounds": rounds,
+        }
         for epsilon in EPSILONS
         for probability in PROBABILITIES
         for multiplier, rounds in _line(epsilon, probability)
     ]
-    same = {"delta": DELTA, "machine": machine(), "command": command("benchmarks.quality.paper.budgets")}
+    same = {
+        "delta": DELTA,
+        "machine": machine(),
+        "command": command("benchmarks.quality.paper.budgets"),
+    }
     with replaced_file(FILE) as fresh:
         fresh.write_text(json.dumps(same | {"points": points}, indent=1) + "\n", encoding="utf-8")
 
@@ -49,7 +58,9 @@ def _line(epsilon: float, probability: float) -> list[tuple[float, int]]:
 
 def read() -> list[dict[str, Any]]:
     """The points on disk."""
-    points: list[dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8"))["points"] if FILE.exists() else []
+    points: list[dict[str, Any]] = (
+        json.loads(FILE.read_text(encoding="utf-8"))["points"] if FILE.exists() else []
+    )
     return points
 
 

@@ -16,7 +16,12 @@ from primorl.privacy.accounting.rounding import at_most
 
 FIGURES = Path("docs/figures")
 TICKS = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
-_RETURN = {"Pendulum": "normalised score", "Balance": "return", "Swingup": "return", "HalfCheetah": "return"}
+_RETURN = {
+    "Pendulum": "normalised score",
+    "Balance": "return",
+    "Swingup": "return",
+    "HalfCheetah": "return",
+}
 _COLOURS = {PAPER_REGIME: "C1", OURS: "C0"}
 _CASES = {
     MOPO: ("MOPO", "black"),
@@ -61,16 +66,33 @@ def frontier(rows: Sequence[Row]) -> Figure | None:
         for place, (_, sweep) in enumerate(frontiers(task)):
             for case, colour in _COLOURS.items():
                 style = ("-", "o") if place == 0 else ("--", "s")
-                _line(axes, results.of(rows, sweep, case), f"{case.lower()}, {sizes[place]}", colour, style)
+                _line(
+                    axes,
+                    results.of(rows, sweep, case),
+                    f"{case.lower()}, {sizes[place]}",
+                    colour,
+                    style,
+                )
         _constants(axes, rows, task)
         for name, point in task.published.items():
             if point.epsilon is not None:
                 place = (point.epsilon, point.mean)
                 label = "PriMORL, table 1 (ε by RDP)"
-                axes.errorbar(*place, point.half, fmt="D", color="0.35", capsize=3, markersize=5, label=label)
-                axes.annotate(name, place, xytext=(5, -13), textcoords="offset points", color="0.35", fontsize=9)
+                axes.errorbar(
+                    *place, point.half, fmt="D", color="0.35", capsize=3, markersize=5, label=label
+                )
+                axes.annotate(
+                    name,
+                    place,
+                    xytext=(5, -13),
+                    textcoords="offset points",
+                    color="0.35",
+                    fontsize=9,
+                )
         _epsilon_axis(axes)
-        axes.set(title=task.name, xlabel="ε of a trajectory (PLD, δ = 1e-5)", ylabel=_RETURN[task.name])
+        axes.set(
+            title=task.name, xlabel="ε of a trajectory (PLD, δ = 1e-5)", ylabel=_RETURN[task.name]
+        )
     _legend(figure, panels)
     return figure
 
@@ -87,17 +109,31 @@ def _sizes(rows: Sequence[Row], tasks: Sequence[Task]) -> list[str]:
 
 def _size(by_units: dict[str, list[str]]) -> str:
     usual = max(by_units, key=lambda units: len(by_units[units]), default="")
-    others = [f"{' and '.join(names)} {units}" for units, names in by_units.items() if units != usual]
+    others = [
+        f"{' and '.join(names)} {units}" for units, names in by_units.items() if units != usual
+    ]
     return f"K = {usual}" + (f" ({', '.join(others)})" if others else "")
 
 
 def _line(axes: Axes, rows: Sequence[Row], label: str, colour: str, style: tuple[str, str]) -> None:
     """IQM at every ε, its interval as a band."""
     points: dict[float, Estimate] = {}
-    failed = [epsilon for row in rows if row["status"] == "failed" and (epsilon := results.target(row)) is not None]
+    failed = [
+        epsilon
+        for row in rows
+        if row["status"] == "failed" and (epsilon := results.target(row)) is not None
+    ]
     if failed:
         foot = axes.get_xaxis_transform()
-        axes.plot(failed, [0.02] * len(failed), "x", color=colour, transform=foot, clip_on=False, label=_FAILED)
+        axes.plot(
+            failed,
+            [0.02] * len(failed),
+            "x",
+            color=colour,
+            transform=foot,
+            clip_on=False,
+            label=_FAILED,
+        )
     for epsilon in results.epsilons(rows):
         scores = results.finals(row for row in rows if results.target(row) == epsilon)
         if scores:
@@ -105,8 +141,18 @@ def _line(axes: Axes, rows: Sequence[Row], label: str, colour: str, style: tuple
     if not points:
         return
     across, found = list(points), list(points.values())
-    axes.plot(across, [own.value for own in found], style[0], marker=style[1], markersize=4, color=colour, label=label)
-    several = [(x, own.low, own.high) for x, own in points.items() if np.isfinite(own.low)]  # one run has no interval
+    axes.plot(
+        across,
+        [own.value for own in found],
+        style[0],
+        marker=style[1],
+        markersize=4,
+        color=colour,
+        label=label,
+    )
+    several = [
+        (x, own.low, own.high) for x, own in points.items() if np.isfinite(own.low)
+    ]  # one run has no interval
     if several:
         axes.fill_between(*zip(*several, strict=True), color=colour, alpha=0.15, linewidth=0)
         axes.vlines(*zip(*several, strict=True), color=colour, linewidth=1.5)
@@ -116,9 +162,15 @@ def _constants(axes: Axes, rows: Sequence[Row], task: Task) -> None:
     """MOPO and the behaviour on the larger dataset, as lines."""
     mopo = results.finals(results.of_table(rows, task.slug, MOPO))
     if mopo:
-        axes.axhline(results.iqm(mopo).value, color="black", linestyle=":", label="our MOPO, not private")
+        axes.axhline(
+            results.iqm(mopo).value, color="black", linestyle=":", label="our MOPO, not private"
+        )
     dataset = next(iter(task.datasets.values()))
-    known = [row["behaviour"] for row in rows if row["dataset"] == dataset and row["behaviour"] is not None]
+    known = [
+        row["behaviour"]
+        for row in rows
+        if row["dataset"] == dataset and row["behaviour"] is not None
+    ]
     if known:
         label = "behaviour, mean of the public split"
         axes.axhline(sheets.score(dataset, known[0]), color="0.6", linestyle="-.", label=label)
@@ -153,7 +205,11 @@ def _from_clone(row: Row) -> bool:
     """Whether the run's policy began with the weights of a clone, which has to be of its size."""
     chosen = results.settings(row)
     sizes = chosen.get("behaviour.hidden"), chosen.get("policy.hidden")
-    return chosen.get("behaviour.target_epsilon") is not None and sizes[0] is not None and sizes[0] == sizes[1]
+    return (
+        chosen.get("behaviour.target_epsilon") is not None
+        and sizes[0] is not None
+        and sizes[0] == sizes[1]
+    )
 
 
 def uncertainty(rows: Sequence[Row]) -> Figure | None:
@@ -167,7 +223,9 @@ def uncertainty(rows: Sequence[Row]) -> Figure | None:
         own = results.of(rows, f"uncertainty-{task.slug}")
         for row in sorted(own, key=_choice):
             penalty, name = _choice(row)
-            scores = results.finals([row | {"return_final": value} for value in row["returns_by_seed"]])
+            scores = results.finals(
+                [row | {"return_final": value} for value in row["returns_by_seed"]]
+            )
             if not scores:
                 continue
             found, place = results.iqm(scores), len(labels)
@@ -207,8 +265,20 @@ def round_budgets() -> Figure | None:
                 if (point["epsilon"], point["sampling_probability"]) == (epsilon, probability)
             ]
             if line:
-                axes.plot(*zip(*line, strict=True), "o-", markersize=4, color=f"C{place}", label=f"q = {probability:g}")
-        axes.set(xscale="log", yscale="log", title=f"ε ≤ {epsilon:g}", xlabel="noise multiplier z", ylabel="largest T")
+                axes.plot(
+                    *zip(*line, strict=True),
+                    "o-",
+                    markersize=4,
+                    color=f"C{place}",
+                    label=f"q = {probability:g}",
+                )
+        axes.set(
+            xscale="log",
+            yscale="log",
+            title=f"ε ≤ {epsilon:g}",
+            xlabel="noise multiplier z",
+            ylabel="largest T",
+        )
         axes.set_ylim(0.7, 2 * budgets.MOST)
         _plain_ticks(axes, [2.0**power for power in range(-1, 7)])
     _legend(figure, panels)
@@ -218,7 +288,9 @@ def round_budgets() -> Figure | None:
 def _panels(count: int, *, columns: int, height: float) -> tuple[Figure, list[Axes]]:
     columns = min(count, columns)
     lines = -(-count // columns)
-    figure = Figure(figsize=({1: 8, 2: 12.5, 3: 13.5}[columns], height * lines), dpi=110, layout="constrained")
+    figure = Figure(
+        figsize=({1: 8, 2: 12.5, 3: 13.5}[columns], height * lines), dpi=110, layout="constrained"
+    )
     every = list(figure.subplots(lines, columns, squeeze=False).flat)
     for axes in every[count:]:
         axes.remove()
@@ -241,6 +313,17 @@ def _plain_ticks(axes: Axes, ticks: Sequence[float]) -> None:
 
 def _legend(figure: Figure, panels: Sequence[Axes]) -> None:
     """One for all panels, below them."""
-    lines = {label: line for axes in panels for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    lines = {
+        label: line
+        for axes in panels
+        for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
     columns = 4 if figure.get_figwidth() > 12 else 2
-    figure.legend(lines.values(), lines.keys(), loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
+    figure.legend(
+        lines.values(),
+        lines.keys(),
+        loc="outside lower center",
+        ncols=columns,
+        frameon=False,
+        fontsize=9,
+    )

@@ -23,7 +23,16 @@ from primorl.privacy.accounting.rounding import at_most
 PAGE = ROOT / "docs" / "results.md"
 _NOTHING = "–"
 _TABLE = (
-    *("task", "row", "paper: ε (RDP)", "paper: mean ± 95%", "ε (PLD)", "ε (RDP)", "final: IQM [95%]", "best epoch"),
+    *(
+        "task",
+        "row",
+        "paper: ε (RDP)",
+        "paper: mean ± 95%",
+        "ε (PLD)",
+        "ε (RDP)",
+        "final: IQM [95%]",
+        "best epoch",
+    ),
     *("final: mean ± t", "of our MOPO", "runs", "s a run"),
 )
 _RUNS = ("runs", "s a run")
@@ -35,7 +44,9 @@ _FRONTIER = (
 
 def main() -> None:
     """Write the tables into the page and draw the figures."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     rows, tuning = sheets.divided(read())
     put(PAGE, "table", table(rows))
     put(PAGE, "left", f"{left(rows)} {len(tuning)} further rows are of tuning, and in no table.")
@@ -53,7 +64,9 @@ def table(rows: Sequence[Row]) -> str:
 def _of_task(rows: Sequence[Row], task: Task) -> Iterator[Sequence[str]]:
     own = results.of_table(rows, task.slug)
     sweeps = reversed(sheets.tables(task.slug))  # the paper's regime above ours
-    cases = dict.fromkeys([MOPO, *(case for name in sweeps for case in sheets.content(name)["cases"])])
+    cases = dict.fromkeys(
+        [MOPO, *(case for name in sweeps for case in sheets.content(name)["cases"])]
+    )
     mopo = results.estimate(results.finals(results.of_table(rows, task.slug, MOPO)))
     for case in cases:
         paper, same = task.published.get(case), [row for row in own if row["case"] == case]
@@ -69,7 +82,9 @@ def _of_task(rows: Sequence[Row], task: Task) -> Iterator[Sequence[str]]:
             _interval(final),
             _value(results.estimate(results.bests(same))),
             _mean(results.finals(same)),
-            _NOTHING if final is None or mopo is None or case == MOPO else f"{final.value / mopo.value:.1%}",
+            _NOTHING
+            if final is None or mopo is None or case == MOPO
+            else f"{final.value / mopo.value:.1%}",
             *_runs(same),
         )
 
@@ -91,7 +106,16 @@ def left(rows: Sequence[Row]) -> str:
 
 def targets(rows: Sequence[Row]) -> str:
     """What was to be reached, and what was; beside it what the public split reaches without any private unit."""
-    head = ("target", "ε (PLD)", "ours: IQM [95%]", "our MOPO", "share", "runs", "reached", "public split alone")
+    head = (
+        "target",
+        "ε (PLD)",
+        "ours: IQM [95%]",
+        "our MOPO",
+        "share",
+        "runs",
+        "reached",
+        "public split alone",
+    )
     return _markdown(head, (_target(rows, target) for target in TARGETS))
 
 
@@ -99,11 +123,22 @@ def _target(rows: Sequence[Row], target: Target) -> Sequence[str]:
     same = results.of(rows, target.sweep, OURS)
     final = results.estimate(results.finals(same))
     mopo = results.estimate(results.finals(results.of(rows, target.mopo, MOPO)))
-    alone = _interval(results.estimate(results.finals(results.of(rows, target.sweep, PUBLIC_ALONE))))
+    alone = _interval(
+        results.estimate(results.finals(results.of(rows, target.sweep, PUBLIC_ALONE)))
+    )
     planned = sum(case == OURS for case, _ in sheets.trials(target.sweep))
     runs = _runs(same)[0]
     if final is None or (mopo is None and target.least is None):
-        return (target.says, _epsilon(same, "epsilon"), _interval(final), _value(mopo), _NOTHING, runs, _NOTHING, alone)
+        return (
+            target.says,
+            _epsilon(same, "epsilon"),
+            _interval(final),
+            _value(mopo),
+            _NOTHING,
+            runs,
+            _NOTHING,
+            alone,
+        )
     share = None if mopo is None else final.value / mopo.value
     enough = share is not None and share >= target.share
     enough = enough or (target.least is not None and final.value >= target.least)
@@ -134,7 +169,13 @@ def _frontier_of(rows: Sequence[Row], task: Task) -> Iterator[Sequence[str]]:
             theirs, ours = (results.estimate(results.finals(side)) for side in sides)
             above = ours is not None and (theirs is None or ours.above(theirs))
             cells = [cell for side in sides for cell in _side(side)]
-            yield (task.name, units, f"{epsilon:g}", *cells, "yes" if all(sides) and above else "no")
+            yield (
+                task.name,
+                units,
+                f"{epsilon:g}",
+                *cells,
+                "yes" if all(sides) and above else "no",
+            )
 
 
 def _side(rows: Sequence[Row]) -> tuple[str, str, str]:
@@ -145,7 +186,16 @@ def _side(rows: Sequence[Row]) -> tuple[str, str, str]:
 
 def ingredients(rows: Sequence[Row]) -> str:
     """What each change of the settings makes of the base, at the same ε; the best first."""
-    head = ("task", "changed", "ε (PLD)", "noise / C, each weight", "s", "final: IQM [95%]", "best epoch", *_RUNS)
+    head = (
+        "task",
+        "changed",
+        "ε (PLD)",
+        "noise / C, each weight",
+        "s",
+        "final: IQM [95%]",
+        "best epoch",
+        *_RUNS,
+    )
     return _markdown(head, (line for task in TASKS for line in _ingredients_of(rows, task)))
 
 
@@ -158,7 +208,14 @@ def _ingredients_of(rows: Sequence[Row], task: Task) -> Iterator[Sequence[str]]:
         noise = results.noise_of(same)
         amounts = (None, None) if noise is None else (noise.coordinate, noise.share)
         best = _value(results.estimate(results.bests(same)))
-        line = (task.name, case, _epsilon(same, "epsilon"), *map(_figure, amounts), _interval(final), best)
+        line = (
+            task.name,
+            case,
+            _epsilon(same, "epsilon"),
+            *map(_figure, amounts),
+            _interval(final),
+            best,
+        )
         lines.append((-np.inf if final is None else final.value, (*line, *_runs(same))))
     yield from (line for _, line in sorted(lines, reverse=True))
 
@@ -171,7 +228,11 @@ def _markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 def _interval(found: Estimate | None) -> str:
     if found is None:
         return _NOTHING
-    return _value(found) if np.isinf(found.low) else f"{found.value:.0f} [{found.low:.0f}, {found.high:.0f}]"
+    return (
+        _value(found)
+        if np.isinf(found.low)
+        else f"{found.value:.0f} [{found.low:.0f}, {found.high:.0f}]"
+    )
 
 
 def _value(found: Estimate | None) -> str:

@@ -60,7 +60,11 @@ def of(rows: Iterable[Row], sweep: str, case: str | None = None) -> list[Row]:
 
 def of_table(rows: Iterable[Row], slug: str, case: str | None = None) -> list[Row]:
     """Rows of a task's table, or of a case of it: MOPO, ours, and the paper's regime."""
-    return [row for row in rows if row["sweep"] in sheets.tables(slug) and (case is None or row["case"] == case)]
+    return [
+        row
+        for row in rows
+        if row["sweep"] in sheets.tables(slug) and (case is None or row["case"] == case)
+    ]
 
 
 def settings(row: Row) -> dict[str, Any]:
@@ -82,17 +86,29 @@ def epsilons(rows: Iterable[Row]) -> list[float]:
 
 def finals(rows: Iterable[Row]) -> list[float]:
     """Scores of the final policies; runs that ended with an error have none."""
-    return [sheets.score(row["dataset"], row["return_final"]) for row in rows if row["return_final"] is not None]
+    return [
+        sheets.score(row["dataset"], row["return_final"])
+        for row in rows
+        if row["return_final"] is not None
+    ]
 
 
 def bests(rows: Iterable[Row]) -> list[float]:
     """Scores of the best epochs."""
-    return [sheets.score(row["dataset"], row["return_best"]) for row in rows if row["return_best"] is not None]
+    return [
+        sheets.score(row["dataset"], row["return_best"])
+        for row in rows
+        if row["return_best"] is not None
+    ]
 
 
 def curves(rows: Iterable[Row]) -> list[list[float]]:
     """Scores by epoch, of runs that are as long as the longest."""
-    found = [[sheets.score(row["dataset"], value) for value in row["curve"]] for row in rows if row["curve"]]
+    found = [
+        [sheets.score(row["dataset"], value) for value in row["curve"]]
+        for row in rows
+        if row["curve"]
+    ]
     return [curve for curve in found if len(curve) == max(map(len, found))]
 
 
@@ -129,7 +145,9 @@ def noise_of(rows: Iterable[Row]) -> Noise | None:
 
 def noise(row: Row) -> Noise | None:
     """None where there is none, or nothing is known."""
-    z, q, rounds, units = (row[name] for name in ("noise_multiplier", "sampling_probability", "rounds", "units"))
+    z, q, rounds, units = (
+        row[name] for name in ("noise_multiplier", "sampling_probability", "rounds", "units")
+    )
     if row["variant"] != "private" or None in (z, q, rounds, units, row["parameters"]):
         return None
     coordinate = z / (q * units)

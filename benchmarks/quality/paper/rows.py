@@ -30,7 +30,10 @@ PARQUET = FOLDER / "rows.parquet"
 Row = dict[str, Any]
 SCHEMA = pa.schema(
     [
-        *((name, pa.string()) for name in ("sweep", "trial", "case", "status", "error", "dataset", "variant")),
+        *(
+            (name, pa.string())
+            for name in ("sweep", "trial", "case", "status", "error", "dataset", "variant")
+        ),
         ("seed", pa.int64()),
         ("settings", pa.string()),  # JSON by dotted key of params.yaml
         *((name, pa.float64()) for name in ("epsilon", "epsilon_rdp", "delta", "noise_multiplier")),
@@ -41,7 +44,10 @@ SCHEMA = pa.schema(
         ("parameters", pa.int64()),  # d, of all members
         ("return_final", pa.float64()),  # mean return of the final policy
         ("return_best", pa.float64()),  # of the best epoch
-        ("returns_by_seed", pa.list_(pa.float64())),  # of the final policies, where policy.seeds lists several
+        (
+            "returns_by_seed",
+            pa.list_(pa.float64()),
+        ),  # of the final policies, where policy.seeds lists several
         ("curve", pa.list_(pa.float64())),  # mean return after each epoch
         ("behaviour", pa.float64()),  # mean return of the public split
         ("stage_seconds", pa.string()),  # JSON by stage
@@ -54,8 +60,12 @@ SCHEMA = pa.schema(
 
 def main() -> None:
     """Gather and merge."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--from", dest="roots", type=Path, action="append", required=True, metavar="FOLDER")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--from", dest="roots", type=Path, action="append", required=True, metavar="FOLDER"
+    )
     rows = add([row for root in parser.parse_args().roots for row in gather(root)])
     print(f"{PARQUET.relative_to(RESULTS.parent.parent)}: {len(rows)} rows")
 
@@ -87,7 +97,9 @@ def gather(root: Path) -> list[Row]:
     project = root / STATE / "sweeps"
     files = sorted((project if project.is_dir() else root).glob("*/*/row.json"))
     behaviour = _behaviour(root)
-    return [flat(file.parent, behaviour) for file in files if read_json(file)["status"] != "refused"]
+    return [
+        flat(file.parent, behaviour) for file in files if read_json(file)["status"] != "refused"
+    ]
 
 
 def flat(folder: Path, behaviour: Mapping[tuple[str, int], float]) -> Row:
@@ -105,8 +117,14 @@ def flat(folder: Path, behaviour: Mapping[tuple[str, int], float]) -> Row:
     final, curve = summary.get("return_mean"), content["curve"]
     made = datetime.fromtimestamp((folder / "row.json").stat().st_mtime, UTC)
     given = {
-        **{name: content[name] for name in ("sweep", "trial", "case", "status", "error", "machine", "commit")},
-        **{name: summary.get(name, statement.get(name)) for name in ("epsilon", "epsilon_rdp", "delta", "units")},
+        **{
+            name: content[name]
+            for name in ("sweep", "trial", "case", "status", "error", "machine", "commit")
+        },
+        **{
+            name: summary.get(name, statement.get(name))
+            for name in ("epsilon", "epsilon_rdp", "delta", "units")
+        },
         **{
             name: statement.get(name) or settings.get(f"privacy.{name}")
             for name in ("sampling_probability", "noise_multiplier", "rounds", "clipping_norm")
@@ -145,7 +163,11 @@ def _behaviour(project: Path) -> dict[tuple[str, int], float]:
         return {}
     manifest = Manifest.load(project / MANIFEST)
     public = describe(project / PARTITIONS)[0]["public"]
-    return {} if public is None else {(manifest.info.dataset, manifest.private_units): public["return"]["mean"]}
+    return (
+        {}
+        if public is None
+        else {(manifest.info.dataset, manifest.private_units): public["return"]["mean"]}
+    )
 
 
 def read(file: Path = PARQUET) -> list[Row]:

@@ -45,12 +45,16 @@ def read_ids(file: str, folder: Path, key: str) -> list[str]:
             f"{key}: found {file!r}; allowed is a file in {folder}, where DVC notices its edits: write {folder}/NAME"
         )
     try:
-        lines = [line.removesuffix("\r") for line in path.read_text(encoding="utf-8-sig").split("\n")]
+        lines = [
+            line.removesuffix("\r") for line in path.read_text(encoding="utf-8-sig").split("\n")
+        ]
     except OSError as refused:
         raise PipelineError(f"{file}: {refused.strerror}; {key} names it") from None
     except UnicodeDecodeError:
         raise PipelineError(f"{file}: not UTF-8 text; allowed is one unit id a line") from None
-    ids: list[str] = id_text(pa.array([line if line.strip() else "" for line in lines], pa.string())).to_pylist()
+    ids: list[str] = id_text(
+        pa.array([line if line.strip() else "" for line in lines], pa.string())
+    ).to_pylist()
     return ids
 
 
@@ -68,21 +72,29 @@ class IdList:
     def __init__(self, file: str | None, folder: Path, key: str):
         self._file = file
         lines = [] if file is None else list(enumerate(read_ids(file, folder, key), 1))
-        given = {unit: number for number, unit in reversed(lines) if unit}  # of equal lines the first counts
+        given = {
+            unit: number for number, unit in reversed(lines) if unit
+        }  # of equal lines the first counts
         self._lines = np.array(list(given.values()), dtype=np.int64)
         self._met = np.zeros(len(given), dtype=bool)
         self._ids = pa.array(list(given), pa.string())
 
     def contains(self, units: pa.Array) -> npt.NDArray[np.bool_]:
         """Look up each of ``units`` in the list, bool [units]; remember the ids that were met."""
-        places = pc.index_in(units, value_set=self._ids).fill_null(-1).to_numpy(zero_copy_only=False)
+        places = (
+            pc.index_in(units, value_set=self._ids).fill_null(-1).to_numpy(zero_copy_only=False)
+        )
         listed: npt.NDArray[np.bool_] = places >= 0
         self._met[np.unique(places[listed])] = True
         return listed
 
     def drop(self, table: pa.Table) -> pa.Table:
         """Drop the rows of the units that are listed."""
-        return table.filter(pa.array(~self.contains(whole(table["unit_id"])))) if len(self._ids) else table
+        return (
+            table.filter(pa.array(~self.contains(whole(table["unit_id"]))))
+            if len(self._ids)
+            else table
+        )
 
     def check_all_met(self) -> None:
         """Call after the last batch: an id that no unit has may be misspelt, and its owner would be passed over.
@@ -147,7 +159,9 @@ class HashDraw(PublicRule):
     def __call__(self, units: pa.Array) -> npt.NDArray[np.bool_]:
         """See `PublicRule`."""
         hashed, prefix, size = hashlib.sha256, self._prefix, _HASH_BITS // 8
-        drawn = b"".join([hashed(prefix + unit.encode()).digest()[:size] for unit in units.to_pylist()])
+        drawn = b"".join(
+            [hashed(prefix + unit.encode()).digest()[:size] for unit in units.to_pylist()]
+        )
         return np.frombuffer(drawn, ">u8") < np.uint64(self._limit)
 
 
@@ -199,7 +213,9 @@ class ConsentColumn(PublicRule):
                 f"{self._file}: params.yaml: partition.public.column: found {column!r}, which was not kept at ingest; "
                 "run `dvc repro ingest` again"
             )
-        allowed = [str(value).lower() if isinstance(value, bool) else str(value) for value in values]
+        allowed = [
+            str(value).lower() if isinstance(value, bool) else str(value) for value in values
+        ]
         named = pc.is_in(consent["consent"], value_set=pa.array(allowed, pa.string()))
         self._public = consent["unit_id"].filter(named).combine_chunks()
         self._units, self._asked = len(consent), 0
@@ -211,18 +227,25 @@ class ConsentColumn(PublicRule):
     def __call__(self, units: pa.Array) -> npt.NDArray[np.bool_]:
         """See `PublicRule`."""
         self._asked += len(units)
-        public: npt.NDArray[np.bool_] = pc.is_in(units, value_set=self._public).to_numpy(zero_copy_only=False)
+        public: npt.NDArray[np.bool_] = pc.is_in(units, value_set=self._public).to_numpy(
+            zero_copy_only=False
+        )
         return public
 
     def finish(self) -> None:
         """Refuse a column of other rows, by their number of units."""
         if self._asked != self._units:
-            raise PipelineError(f"{self._file}: other units than in the rows; run `dvc repro ingest` again")
+            raise PipelineError(
+                f"{self._file}: other units than in the rows; run `dvc repro ingest` again"
+            )
 
 
 def write_consent(folder: Path, column: str, tables: Sequence[pa.Table]) -> None:
     """Keep the column's value of every unit: tables in `CONSENT_SCHEMA`."""
     schema = CONSENT_SCHEMA.with_metadata({_COLUMN_KEY: column.encode()})
-    with pa.OSFile(str(folder / CONSENT_FILE), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+    with (
+        pa.OSFile(str(folder / CONSENT_FILE), "wb") as file,
+        pa.ipc.new_file(file, schema) as writer,
+    ):
         for table in tables:
             writer.write_table(table)

@@ -23,7 +23,14 @@ import pyarrow.compute as pc
 from primorl.base.errors import PipelineError
 from primorl.base.files import home
 from primorl.base.paths import SECRET
-from primorl.data.storage.schema import row_numbers, run_starts, trajectory_bytes, trajectory_starts, vectors, whole
+from primorl.data.storage.schema import (
+    row_numbers,
+    run_starts,
+    trajectory_bytes,
+    trajectory_starts,
+    vectors,
+    whole,
+)
 
 _BYTES = 32
 _LABEL = b"primorl dataset fingerprint 1\0"  # the secret may key other things as well
@@ -42,9 +49,13 @@ def project_secret() -> bytes:
     try:
         secret = path.read_bytes()
     except OSError as unreadable:
-        raise PipelineError(f"{path}: the project's secret cannot be read ({unreadable.strerror})") from None
+        raise PipelineError(
+            f"{path}: the project's secret cannot be read ({unreadable.strerror})"
+        ) from None
     if len(secret) != _BYTES:
-        raise PipelineError(f"{path}: the project's secret is damaged: not {_BYTES} bytes; restore it from your backup")
+        raise PipelineError(
+            f"{path}: the project's secret is damaged: not {_BYTES} bytes; restore it from your backup"
+        )
     return secret
 
 
@@ -62,7 +73,9 @@ def _create(path: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
         with suppress(FileExistsError):
-            os.link(fresh, path)  # unlike a rename, never replaces a secret that another process just made
+            os.link(
+                fresh, path
+            )  # unlike a rename, never replaces a secret that another process just made
     finally:
         Path(fresh).unlink()
 
@@ -100,7 +113,11 @@ def _canonical(column: pa.ChunkedArray) -> bytes | memoryview:
             ended = pc.binary_join_element_wise(column, "", "\0").combine_chunks()
             return memoryview(ended.buffers()[2] or b"")
         # The same bytes, four times as quick where an id stands in many rows after another.
-        runs = zip(column.take(pa.array(starts)).to_pylist(), np.diff([*starts, len(column)]).tolist(), strict=True)
+        runs = zip(
+            column.take(pa.array(starts)).to_pylist(),
+            np.diff([*starts, len(column)]).tolist(),
+            strict=True,
+        )
         return "".join([f"{value}\0" * length for value, length in runs]).encode()
     values = column.to_numpy()
     return np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<")).data.cast("B")
@@ -155,7 +172,9 @@ class Membership:
         encoded = [name.encode() for name in names.to_pylist()]
         self._digests += self._of_id(encoded)
         by_rows, again = self._of_rows, self._of_id_again
-        self._digests += by_rows(trajectory_bytes(table, starts)) if self._by_rows else again(encoded)
+        self._digests += (
+            by_rows(trajectory_bytes(table, starts)) if self._by_rows else again(encoded)
+        )
 
     def to_bytes(self) -> bytes:
         """Give all digests, sorted: their order reveals nothing."""
@@ -188,12 +207,16 @@ def id_digests(secret: bytes, populations: Collection[str], ids: Sequence[str]) 
     """
     prefixes = [f"{len(name)}:{name}".encode() for name in populations]
     digests = _digester(secret, b"unit id", prefixes)(one.encode() for one in ids)
-    return b"".join(sorted(digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)))
+    return b"".join(
+        sorted(digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES))
+    )
 
 
 def population_digest(secret: bytes, population: str) -> str:
     """Digest a population's name for the ledger, which only compares it."""
-    return hashlib.blake2b(population.encode(), key=secret, digest_size=DIGEST_BYTES, person=b"population").hexdigest()
+    return hashlib.blake2b(
+        population.encode(), key=secret, digest_size=DIGEST_BYTES, person=b"population"
+    ).hexdigest()
 
 
 _Digester = Callable[[Iterable[bytes | memoryview]], bytes]
@@ -201,7 +224,10 @@ _Digester = Callable[[Iterable[bytes | memoryview]], bytes]
 
 def _digester(secret: bytes, what: bytes, prefixes: Sequence[bytes] = (b"",)) -> _Digester:
     """Make a function from values to their keyed digests, one for each prefix."""
-    keyed = [hashlib.blake2b(prefix, key=secret, digest_size=DIGEST_BYTES, person=what) for prefix in prefixes]
+    keyed = [
+        hashlib.blake2b(prefix, key=secret, digest_size=DIGEST_BYTES, person=what)
+        for prefix in prefixes
+    ]
 
     def digests(values: Iterable[bytes | memoryview]) -> bytes:
         found = []
@@ -231,7 +257,9 @@ class DuplicateCheck:
     def __call__(self, table: pa.Table) -> None:
         """Take in the next batch of whole trajectories."""
         rows = trajectory_bytes(table, trajectory_starts(table))
-        self._digests += b"".join([hashlib.blake2b(each, digest_size=DIGEST_BYTES).digest() for each in rows])
+        self._digests += b"".join(
+            [hashlib.blake2b(each, digest_size=DIGEST_BYTES).digest() for each in rows]
+        )
 
     def finish(self) -> None:
         """Compare all trajectories; call it after the last batch.
@@ -291,7 +319,9 @@ class SpellingCheck:
             PipelineError: if two are one. They are counted and not named, as an id may name a person.
         """
         # Sorted, as np.unique takes ten times as long for as many numbers.
-        ids, plain = (np.count_nonzero(np.diff(np.sort(hashes))) for hashes in (self._ids, self._plain))
+        ids, plain = (
+            np.count_nonzero(np.diff(np.sort(hashes))) for hashes in (self._ids, self._plain)
+        )
         if again := ids - plain:
             raise PipelineError(
                 f"{self._origin}: found ids of units ({again}) that differ from another one in blanks around it, zeros "

@@ -23,7 +23,15 @@ from primorl.base.errors import PipelineError
 from primorl.base.files import home, replaced_file
 from primorl.config.datasets import D4rlDataset
 from primorl.data.sources import Reader
-from primorl.data.sources.spaces import ONE_NUMBER, Array, check_array, claims_too_much, declared, needed, whole_numbers
+from primorl.data.sources.spaces import (
+    ONE_NUMBER,
+    Array,
+    check_array,
+    claims_too_much,
+    declared,
+    needed,
+    whole_numbers,
+)
 from primorl.data.storage.schema import Spaces, transition_table
 
 _FILE = "data.hdf5"
@@ -71,7 +79,9 @@ class D4rl:
         else:
             path = home() / Path(str(options.file)).expanduser()
             if not path.is_file():
-                raise PipelineError(f"options.file: {path} is not there; allowed is an HDF5 file in D4RL's layout")
+                raise PipelineError(
+                    f"options.file: {path} is not there; allowed is an HDF5 file in D4RL's layout"
+                )
         shutil.copyfile(path, target / _FILE)
 
     def open(self, raw: Path) -> Reader:
@@ -101,15 +111,22 @@ def table_entry(name: str) -> tuple[str, tuple[float, float] | None]:
     path = Path(folders[0], "infos.py")
     try:
         infos = runpy.run_path(str(path))
-        urls, low, high = (dict(infos[table]) for table in ("DATASET_URLS", "REF_MIN_SCORE", "REF_MAX_SCORE"))
+        urls, low, high = (
+            dict(infos[table]) for table in ("DATASET_URLS", "REF_MIN_SCORE", "REF_MAX_SCORE")
+        )
     except Exception as broken:
-        raise PipelineError(f"{path}: D4RL's tables cannot be read ({type(broken).__name__}); reinstall d4rl") from None
+        raise PipelineError(
+            f"{path}: D4RL's tables cannot be read ({type(broken).__name__}); reinstall d4rl"
+        ) from None
     if name not in urls:
         near = sorted(known for known in urls if known.partition("-")[0] == name.partition("-")[0])
         raise PipelineError(
             f"options.name: found {name!r}; allowed are D4RL's names, such as {', '.join(near or sorted(urls)[:5])}"
         )
-    return urls[name], (float(low[name]), float(high[name])) if name in low and name in high else None
+    return urls[name], (
+        float(low[name]),
+        float(high[name]),
+    ) if name in low and name in high else None
 
 
 def _fetch(name: str, url: str, path: Path) -> None:
@@ -149,17 +166,23 @@ class D4rlReader:
             with h5py.File(self.path, "r") as file:
                 yield from self._batches(file)
         except (OSError, RuntimeError):
-            raise PipelineError(f"{self.path}: truncated, corrupt or missing HDF5; {_AGAIN}") from None
+            raise PipelineError(
+                f"{self.path}: truncated, corrupt or missing HDF5; {_AGAIN}"
+            ) from None
 
     def _batches(self, file: h5py.File) -> Generator[pa.Table]:
         arrays = self._arrays(file)
         terminated = self._flags("terminals", arrays.pop("terminals"))
-        timed_out = self._flags("timeouts", arrays.pop("timeouts")) if "timeouts" in arrays else None
+        timed_out = (
+            self._flags("timeouts", arrays.pop("timeouts")) if "timeouts" in arrays else None
+        )
         ends = self._ends(terminated, timed_out)
         starts = np.concatenate([[0], ends[:-1]])
         first = 0
         while first < len(ends):
-            after = max(first + 1, int(np.searchsorted(ends, starts[first] + _ROWS_PER_BATCH, side="right")))
+            after = max(
+                first + 1, int(np.searchsorted(ends, starts[first] + _ROWS_PER_BATCH, side="right"))
+            )
             place = slice(int(starts[first]), int(ends[after - 1]))
             batch = {name: array[place] for name, array in arrays.items()}
             table = self._table(first, ends[first:after] - place.start, batch, terminated[place])
@@ -172,7 +195,9 @@ class D4rlReader:
         S, A = self.spaces.observation_size, self.spaces.action_size
         needed_arrays: dict[str, tuple[str, list[tuple[int, ...]]]] = {
             "observations": ("f", [(S,)]),
-            "actions": ("iu", ONE_NUMBER) if self.spaces.discrete_actions else ("f", [(A,), *([()] if A == 1 else [])]),
+            "actions": ("iu", ONE_NUMBER)
+            if self.spaces.discrete_actions
+            else ("f", [(A,), *([()] if A == 1 else [])]),
             "rewards": ("fiu", ONE_NUMBER),
             "terminals": ("biuf", ONE_NUMBER),
             "timeouts": ("biuf", ONE_NUMBER),
@@ -187,13 +212,19 @@ class D4rlReader:
             if not isinstance(array, h5py.Dataset):
                 found = "nothing" if array is None else "no array"
                 there = ", ".join(sorted(file)) or "none"
-                raise PipelineError(f"{where}: found {found}; needed is an array; there are {there}")
+                raise PipelineError(
+                    f"{where}: found {found}; needed is an array; there are {there}"
+                )
             check_array(where, array, kinds, shapes)
             if claims_too_much(array.id):
-                raise PipelineError(f"{where}: found {array.shape[0]} rows claimed, more than the file holds; {_AGAIN}")
+                raise PipelineError(
+                    f"{where}: found {array.shape[0]} rows claimed, more than the file holds; {_AGAIN}"
+                )
             rows = len(arrays.get("observations", array))
             if len(array) != rows:
-                raise PipelineError(f"{where}: found {len(array)} rows; allowed: {rows}, as many as observations")
+                raise PipelineError(
+                    f"{where}: found {len(array)} rows; allowed: {rows}, as many as observations"
+                )
             arrays[name] = array
         if len(arrays["observations"]) == 0:
             raise PipelineError(f"{self.path}: found no steps; allowed is at least one")
@@ -203,7 +234,9 @@ class D4rlReader:
         values = array[()].reshape(-1)
         bad = np.flatnonzero((values != 0) & (values != 1))
         if len(bad) > 0:
-            raise PipelineError(f"{self.path}: {name}: row {int(bad[0])} is neither 0 nor 1; correct it")
+            raise PipelineError(
+                f"{self.path}: {name}: row {int(bad[0])} is neither 0 nor 1; correct it"
+            )
         flags: Flags = values.astype(bool)
         return flags
 
@@ -214,13 +247,19 @@ class D4rlReader:
         ends = np.flatnonzero(ended).astype(np.int64) + 1
         if timed_out is None and self.horizon is not None:
             H, limits, starts = self.horizon, np.append(ends, rows), np.append(0, ends)
-            cuts = [np.arange(start + H, limit, H) for start, limit in zip(starts, limits, strict=True)]
+            cuts = [
+                np.arange(start + H, limit, H) for start, limit in zip(starts, limits, strict=True)
+            ]
             ends = np.union1d(ends, np.concatenate(cuts))
         if len(ends) == 0:
-            raise PipelineError(f"{self.path}: found no end of an episode; allowed: terminals, timeouts or `horizon`")
+            raise PipelineError(
+                f"{self.path}: found no end of an episode; allowed: terminals, timeouts or `horizon`"
+            )
         return ends if ends[-1] == rows else np.append(ends, rows)
 
-    def _table(self, first: int, ends: Places, batch: dict[str, Array], terminated: Flags) -> pa.Table:
+    def _table(
+        self, first: int, ends: Places, batch: dict[str, Array], terminated: Flags
+    ) -> pa.Table:
         """Make the transitions of whole episodes, numbered from ``first``, that end before the rows ``ends``."""
         observation, action = batch["observations"], batch["actions"]
         lengths, lasts = np.diff(ends, prepend=0), ends - 1
@@ -242,4 +281,6 @@ class D4rlReader:
             action = action.reshape(len(action), -1)
         names = [f"{number:09d}" for number in range(first, first + len(ends))]
         columns = (observation, action, batch["rewards"].reshape(-1), after, terminated, truncated)
-        return transition_table(self.spaces, names, names, lengths, *(column[keep] for column in columns))
+        return transition_table(
+            self.spaces, names, names, lengths, *(column[keep] for column in columns)
+        )

@@ -40,7 +40,9 @@ class IcuSepsis:
     def collect(self, target: Path) -> None:
         """Simulate the patients; kept are the numbers of their states and actions, and how likely each action was."""
         declared(self._environment)  # a clear error where the package is missing
-        patients = simulate(tables(), self._options.patients, self._options.expert_share, self._options.seed)
+        patients = simulate(
+            tables(), self._options.patients, self._options.expert_share, self._options.seed
+        )
         np.savez_compressed(target / _FILE, **vars(patients))
 
     def open(self, raw: Path) -> Reader:
@@ -107,7 +109,14 @@ def simulate(mdp: Tables, patients: int, expert_share: float, seed: int) -> Pati
 class PatientReader:
     """See `primorl.data.sources.Reader`: every patient is one unit of one trajectory."""
 
-    def __init__(self, path: Path, spaces: Spaces, horizon: int | None, seen: npt.NDArray[np.float32], named: bool):
+    def __init__(
+        self,
+        path: Path,
+        spaces: Spaces,
+        horizon: int | None,
+        seen: npt.NDArray[np.float32],
+        named: bool,
+    ):
         self.path, self.spaces, self.horizon = path, spaces, horizon
         self.behaviour_probabilities, self._seen = named, seen
 
@@ -119,7 +128,10 @@ class PatientReader:
         batch = starts // _ROWS_PER_BATCH
         for members in np.split(np.arange(len(ends)), np.flatnonzero(np.diff(batch)) + 1):
             rows = [slice(int(starts[i]), int(ends[i])) for i in members]
-            states = [patients.states[row.start + i : row.stop + i + 1] for i, row in zip(members, rows, strict=True)]
+            states = [
+                patients.states[row.start + i : row.stop + i + 1]
+                for i, row in zip(members, rows, strict=True)
+            ]
             over = [ended(visited[1:]) for visited in states]
             ids = [f"{i:09d}" for i in members]
             columns = [
@@ -130,16 +142,22 @@ class PatientReader:
             ]
             if self.behaviour_probabilities:
                 columns.append([patients.probabilities[row] for row in rows])
-            yield trajectory_table(self.spaces, ids, ids, [self._seen[visited] for visited in states], *columns)
+            yield trajectory_table(
+                self.spaces, ids, ids, [self._seen[visited] for visited in states], *columns
+            )
 
     def _load(self) -> Patients:
         try:
             with np.load(self.path) as file:
-                patients = Patients(file["states"], file["actions"], file["lengths"], file["probabilities"])
+                patients = Patients(
+                    file["states"], file["actions"], file["lengths"], file["probabilities"]
+                )
             rows, others = len(patients.actions), len(patients.states) - len(patients.lengths)
             whole = rows == len(patients.probabilities) == patients.lengths.sum() == others
         except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile):
             whole = False
         if not whole:
-            raise PipelineError(f"{self.path}: missing, truncated or corrupt; run `dvc repro collect` again")
+            raise PipelineError(
+                f"{self.path}: missing, truncated or corrupt; run `dvc repro collect` again"
+            )
         return patients

@@ -18,19 +18,47 @@ import pyarrow.parquet as pq
 
 from primorl.base.errors import PipelineError
 from primorl.base.reporting import progress_bar
-from primorl.config.columns import BoxActions, Categorical, Elapsed, ObservationColumn, TabularColumns
-from primorl.config.datasets import Bounds, DatasetCommon, DeclaredBounds, MedsDataset, TabularDataset, TabularOptions
-from primorl.config.meds import MedsClock, MedsDose, MedsFlag, MedsGrid, MedsOptions, MedsRangeReward, MedsValue
+from primorl.config.columns import (
+    BoxActions,
+    Categorical,
+    Elapsed,
+    ObservationColumn,
+    TabularColumns,
+)
+from primorl.config.datasets import (
+    Bounds,
+    DatasetCommon,
+    DeclaredBounds,
+    MedsDataset,
+    TabularDataset,
+    TabularOptions,
+)
+from primorl.config.meds import (
+    MedsClock,
+    MedsDose,
+    MedsFlag,
+    MedsGrid,
+    MedsOptions,
+    MedsRangeReward,
+    MedsValue,
+)
 from primorl.data.sources.tabular.elapsed import MICROSECONDS
 from primorl.data.sources.tabular.source import TabularReader
 from primorl.data.sources.tabular.watch import named_files, record_files, source_files
 
 _EVENTS = 2**20  # in memory at a time
 _ROWS = 2**20  # of the log, made at a time
-_TYPES = {"subject_id": pa.int64(), "time": pa.timestamp("us"), "code": pa.string(), "numeric_value": pa.float32()}
+_TYPES = {
+    "subject_id": pa.int64(),
+    "time": pa.timestamp("us"),
+    "code": pa.string(),
+    "numeric_value": pa.float32(),
+}
 _STATIC = np.iinfo(np.int64).min  # the time of an event that has none
 _NEVER = np.iinfo(np.int64).max
-_BEGINS, _ENDS, _TERMINATES = range(3)  # roles; those of a decision, dimensions and rewards come behind
+_BEGINS, _ENDS, _TERMINATES = range(
+    3
+)  # roles; those of a decision, dimensions and rewards come behind
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -53,7 +81,9 @@ class Meds:
                 f"datasets/{self._name}.yaml: {key}: found no .parquet file in {named!r}; allowed is a folder in the "
                 "Medical Event Data Standard, with data/**/*.parquet"
             )
-        record_files(self._name, target, folder, found)  # first: a file that changes meanwhile is another one
+        record_files(
+            self._name, target, folder, found
+        )  # first: a file that changes meanwhile is another one
         codes = Codes(self._dataset.options)
         logs = Decisions(self._dataset, codes)
         with pq.ParquetWriter(target / "log.parquet", logs.schema) as writer:
@@ -81,14 +111,20 @@ def as_tabular(dataset: MedsDataset) -> TabularDataset:
     """Describe the log that `Meds.collect` writes."""
     options, (first, *_) = dataset.options, dataset.options.action
     observation: list[ObservationColumn] = []
-    for entry in options.observation:  # a column for each dimension, but the time, which is read off `order`
-        observation += [entry] if isinstance(entry, Elapsed) else [name for name, _, _ in entry.dimensions]
+    for entry in (
+        options.observation
+    ):  # a column for each dimension, but the time, which is read off `order`
+        observation += (
+            [entry] if isinstance(entry, Elapsed) else [name for name, _, _ in entry.dimensions]
+        )
     bounds = [ends for entry in options.observation for _, *ends in entry.dimensions]
     action: Categorical | BoxActions
     if first.bins:
         action = Categorical(column=first.name, categories=levels(first.bins))
     else:
-        names, low, high = zip(*((dose.name, dose.low, dose.high) for dose in options.action), strict=True)
+        names, low, high = zip(
+            *((dose.name, dose.low, dose.high) for dose in options.action), strict=True
+        )
         action = BoxActions(columns=names, low=low, high=high)
     columns = TabularColumns(
         unit="subject_id",
@@ -99,11 +135,17 @@ def as_tabular(dataset: MedsDataset) -> TabularDataset:
         reward="reward",
         terminated="terminated" if options.terminates else None,
     )
-    declared = DeclaredBounds(low=tuple(low for low, _ in bounds), high=tuple(high for _, high in bounds))
+    declared = DeclaredBounds(
+        low=tuple(low for low, _ in bounds), high=tuple(high for _, high in bounds)
+    )
     common = {field.name: getattr(dataset, field.name) for field in fields(DatasetCommon)}
     common["bounds"] = Bounds(observation=declared, reward=dataset.bounds.reward)
     how = TabularOptions(
-        files="data/raw", columns=columns, trajectory_ids="per_unit", end="last_row", beyond_bounds="clip"
+        files="data/raw",
+        columns=columns,
+        trajectory_ids="per_unit",
+        end="last_row",
+        beyond_bounds="clip",
     )
     return TabularDataset(**common, source="tabular", options=how)
 
@@ -123,8 +165,18 @@ class Codes:
     """
 
     def __init__(self, options: MedsOptions):
-        parts: list[Any] = [options.decision, *options.observation, *options.action, *options.reward]
-        own = [options.begins, options.ends, options.terminates, *(getattr(part, "codes", None) for part in parts)]
+        parts: list[Any] = [
+            options.decision,
+            *options.observation,
+            *options.action,
+            *options.reward,
+        ]
+        own = [
+            options.begins,
+            options.ends,
+            options.terminates,
+            *(getattr(part, "codes", None) for part in parts),
+        ]
         self._patterns = [codes or () for codes in own]
         self._roles = {id(part): _TERMINATES + 1 + number for number, part in enumerate(parts)}
         self._numbers: dict[str, int] = {}
@@ -146,13 +198,18 @@ class Codes:
         for code in encoded.dictionary.to_pylist():
             if code in self._numbers:
                 continue
-            mine = [[pattern for pattern in patterns if _fits(code, pattern)] for patterns in self._patterns]
+            mine = [
+                [pattern for pattern in patterns if _fits(code, pattern)]
+                for patterns in self._patterns
+            ]
             self._numbers[code] = len(self.roles) if any(mine) else -1
             for pattern in (pattern for found in mine for pattern in found):
                 self._unseen.pop(pattern, None)
             if any(mine):
                 self.roles = np.vstack([self.roles, [bool(found) for found in mine]])
-        known = np.array([self._numbers[code] for code in encoded.dictionary.to_pylist()], dtype=np.int64)
+        known = np.array(
+            [self._numbers[code] for code in encoded.dictionary.to_pylist()], dtype=np.int64
+        )
         chosen: Ints = known[encoded.indices.to_numpy()] if len(known) else np.empty(0, np.int64)
         return chosen
 
@@ -175,12 +232,19 @@ class Events:
     value: Floats
 
     def __getitem__(self, chosen: Any) -> "Events":
-        return Events(self.subject[chosen], self.time[chosen], self.code[chosen], self.value[chosen])
+        return Events(
+            self.subject[chosen], self.time[chosen], self.code[chosen], self.value[chosen]
+        )
 
     @classmethod
     def joined(cls, parts: "Sequence[Events]") -> "Events":
         """Put parts behind each other."""
-        return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(cls)))
+        return cls(
+            *(
+                np.concatenate([getattr(part, field.name) for part in parts])
+                for field in fields(cls)
+            )
+        )
 
 
 def read(files: Sequence[Path], codes: Codes) -> Iterator[Events]:
@@ -199,8 +263,14 @@ def read(files: Sequence[Path], codes: Codes) -> Iterator[Events]:
                 both = Events.joined((last, events))
                 new = both.subject[1:] != both.subject[:-1]
                 if ((both.time[1:] < both.time[:-1]) & ~new).any():
-                    raise PipelineError(f"{path}: found a subject's rows out of order; allowed is ascending by time")
-                began.append(both.subject[1:][new] if len(last.subject) else both.subject[np.append(True, new)])
+                    raise PipelineError(
+                        f"{path}: found a subject's rows out of order; allowed is ascending by time"
+                    )
+                began.append(
+                    both.subject[1:][new]
+                    if len(last.subject)
+                    else both.subject[np.append(True, new)]
+                )
                 last = events[-1:]
                 waiting.append(events[events.code >= 0])
                 if sum(len(part.subject) for part in waiting) >= _EVENTS:
@@ -229,13 +299,21 @@ def _batches(path: Path, codes: Codes) -> Iterator[Events]:
             )
         for batch in file.iter_batches(_EVENTS, columns=list(_TYPES), use_threads=False):
             columns = {name: batch.column(name) for name in _TYPES}
-            if not pa.types.is_integer(columns["subject_id"].type):  # 7.2 and 7.8, or "7" and "07", would be one person
-                raise PipelineError(f"{path}: subject_id: found {columns['subject_id'].type}; allowed is int64")
+            if not pa.types.is_integer(
+                columns["subject_id"].type
+            ):  # 7.2 and 7.8, or "7" and "07", would be one person
+                raise PipelineError(
+                    f"{path}: subject_id: found {columns['subject_id'].type}; allowed is int64"
+                )
             if columns["subject_id"].null_count:
-                raise PipelineError(f"{path}: found rows without a subject_id; allowed is one in every row")
+                raise PipelineError(
+                    f"{path}: found rows without a subject_id; allowed is one in every row"
+                )
             if pa.types.is_dictionary(columns["code"].type):
                 columns["code"] = columns["code"].dictionary_decode()
-            subject, time, code, value = (columns[name].cast(kind, safe=False) for name, kind in _TYPES.items())
+            subject, time, code, value = (
+                columns[name].cast(kind, safe=False) for name, kind in _TYPES.items()
+            )
             if len(subject) > 0:
                 yield Events(
                     subject.to_numpy(),
@@ -244,7 +322,9 @@ def _batches(path: Path, codes: Codes) -> Iterator[Events]:
                     value.to_numpy(zero_copy_only=False),
                 )
     except (pa.ArrowInvalid, OSError):
-        raise PipelineError(f"{path}: not readable as Parquet, or of other types than MEDS has; repair it") from None
+        raise PipelineError(
+            f"{path}: not readable as Parquet, or of other types than MEDS has; repair it"
+        ) from None
 
 
 class Track:
@@ -275,20 +355,30 @@ class Track:
     def at(self, place: Ints, subject: Ints) -> Ints:
         """Give the times of the events at ``place``; `_NEVER` where that is past the subject's last."""
         there = place < self.first[subject + 1]
-        return np.where(there, np.append(self.time, _NEVER)[np.minimum(place, len(self.time))], _NEVER)
+        return np.where(
+            there, np.append(self.time, _NEVER)[np.minimum(place, len(self.time))], _NEVER
+        )
 
-    def last(self, subject: Ints, time: Ints, since: Ints, *, before: bool) -> tuple[Flags, Floats, Ints]:
+    def last(
+        self, subject: Ints, time: Ints, since: Ints, *, before: bool
+    ) -> tuple[Flags, Floats, Ints]:
         """Find the last event from ``since`` up to a time, or only ``before`` it: whether there is one, value, time."""
         place = self.place(subject, time, after=not before) - 1
         there = place >= self.place(subject, since, after=False)
         place = np.where(there, place, len(self.time))
-        return there, np.append(self.value, np.float32(np.nan))[place], np.append(self.time, 0)[place]
+        return (
+            there,
+            np.append(self.value, np.float32(np.nan))[place],
+            np.append(self.time, 0)[place],
+        )
 
     def sums(self, low: Ints, high: Ints) -> npt.NDArray[np.float64]:
         """Add the values from place ``low`` up to ``high``; a missing one counts as 0. No other event has a say."""
         values = np.append(np.nan_to_num(self.value.astype(np.float64)), 0.0)
         pairs = np.column_stack((low, high)).ravel()
-        found: npt.NDArray[np.float64] = np.where(low < high, np.add.reduceat(values, pairs)[::2], 0.0)
+        found: npt.NDArray[np.float64] = np.where(
+            low < high, np.add.reduceat(values, pairs)[::2], 0.0
+        )
         return found
 
 
@@ -320,7 +410,9 @@ class Chunk:
         """Give one event of a role for each time at which there are some."""
         events = self._events[self._roles[:, role] & self._timed]
         new = np.ones(len(events.subject), dtype=bool)
-        new[1:] = (events.subject[1:] != events.subject[:-1]) | (events.time[1:] != events.time[:-1])
+        new[1:] = (events.subject[1:] != events.subject[:-1]) | (
+            events.time[1:] != events.time[:-1]
+        )
         return Track(events[new], len(self.ids))
 
     def measured(self, role: int, low: float, high: float) -> Track:
@@ -394,8 +486,16 @@ class Decisions:
 
     def __init__(self, dataset: MedsDataset, codes: Codes):
         self._dataset, self._options, self._codes = dataset, dataset.options, codes
-        kind = pa.float32() if self._options.action[0].bins is None else pa.dictionary(pa.int32(), pa.string())
-        names = [entry for entry in as_tabular(dataset).options.columns.observation if isinstance(entry, str)]
+        kind = (
+            pa.float32()
+            if self._options.action[0].bins is None
+            else pa.dictionary(pa.int32(), pa.string())
+        )
+        names = [
+            entry
+            for entry in as_tabular(dataset).options.columns.observation
+            if isinstance(entry, str)
+        ]
         self.schema = pa.schema(
             [("subject_id", pa.int64()), ("trajectory", pa.int64()), ("time", pa.timestamp("us"))]
             + [(name, pa.float32()) for name in names]
@@ -438,19 +538,25 @@ class Decisions:
         stop = stops.at(stops.place(subject, begin, after=True), subject)
         stopped = (stop <= following) & (stop < _NEVER)
         end = np.where(stopped, stop, timed.time[timed.place(subject, following, after=False) - 1])
-        terminated = stopped & (terminal.at(terminal.place(subject, end, after=False), subject) == end)
+        terminated = stopped & (
+            terminal.at(terminal.place(subject, end, after=False), subject) == end
+        )
 
         known = begin
         for entry in self._options.observation:
             if isinstance(entry, MedsValue) and entry.first is None:
                 track = chunk.measured(self._codes.role(entry), entry.low, entry.high)
-                found = track.at(track.place(subject, begin - _lookback(entry), after=False), subject)
+                found = track.at(
+                    track.place(subject, begin - _lookback(entry), after=False), subject
+                )
                 known = np.maximum(known, np.minimum(found, end) + self._gives_away(entry))
         first = clock.number(subject, begin, np.minimum(known, end))
         asked = clock.number(subject, begin, end) - first
         count = np.minimum(asked, self._dataset.horizon)
         final = np.where(count < asked, clock.time(begin, first + count), end)
-        every = Trajectories(subject, number, begin, first, count, final, terminated & (count == asked))
+        every = Trajectories(
+            subject, number, begin, first, count, final, terminated & (count == asked)
+        )
         kept = every[count > 0]
         rank = np.arange(len(kept.subject)) - np.searchsorted(kept.subject, kept.subject)
         return kept[rank < (self._dataset.trajectories_per_person or _NEVER)]
@@ -460,7 +566,9 @@ class Decisions:
         of = np.repeat(np.arange(len(trajectories.count)), trajectories.count + 1)
         ends = np.cumsum(trajectories.count + 1)
         each = trajectories[of]
-        place = np.arange(len(of)) - np.repeat(ends - trajectories.count - 1, trajectories.count + 1)
+        place = np.arange(len(of)) - np.repeat(
+            ends - trajectories.count - 1, trajectories.count + 1
+        )
         last = place == each.count
         time = np.where(last, each.final, clock.time(each.begin, each.first + place))
         following = np.where(last, time, np.append(time[1:], 0))
@@ -471,7 +579,9 @@ class Decisions:
             if isinstance(entry, Elapsed):
                 continue
             if isinstance(entry, MedsClock):
-                columns[entry.clock] = ((time - each.begin) / MICROSECONDS[entry.unit]).clip(max=entry.most)
+                columns[entry.clock] = ((time - each.begin) / MICROSECONDS[entry.unit]).clip(
+                    max=entry.most
+                )
                 continue
             before, role = self._gives_away(entry), self._codes.role(entry)
             if isinstance(entry, MedsFlag):
@@ -479,9 +589,13 @@ class Decisions:
                 columns[entry.happened], _, _ = track.last(each.subject, time, since, before=before)
                 continue
             track = chunk.measured(role, entry.low, entry.high)
-            there, value, at = track.last(each.subject, time, each.begin - _lookback(entry), before=before)
+            there, value, at = track.last(
+                each.subject, time, each.begin - _lookback(entry), before=before
+            )
             age = ((time - at) / MICROSECONDS[entry.unit]).clip(max=entry.most)
-            columns[entry.name] = np.where(there, value, np.float32(np.nan if entry.first is None else entry.first))
+            columns[entry.name] = np.where(
+                there, value, np.float32(np.nan if entry.first is None else entry.first)
+            )
             columns[entry.age] = np.where(there, age, entry.most)
         for dose in self._options.action:
             columns[dose.name] = self._dose(chunk, dose, each, time, following, last)
@@ -489,18 +603,32 @@ class Decisions:
         for part in self._options.reward:
             if isinstance(part, MedsRangeReward):
                 value = np.append(columns[part.observation][1:], np.nan)
-                reward += np.where((value >= part.low) & (value <= part.high), part.inside, part.outside)
+                reward += np.where(
+                    (value >= part.low) & (value <= part.high), part.inside, part.outside
+                )
                 continue
             track = chunk.of(self._codes.role(part))
             low, high = (track.place(each.subject, when, after=True) for when in (time, following))
-            reward += track.sums(low, high) * part.scale if part.scale is not None else (high - low) * (part.value or 0)
+            reward += (
+                track.sums(low, high) * part.scale
+                if part.scale is not None
+                else (high - low) * (part.value or 0)
+            )
         columns["reward"] = pa.array(reward, mask=last)
         columns["terminated"] = each.terminated & (place == each.count - 1)
-        table = pa.table({name: pa.array(columns[name]) for name in self.schema.names}).cast(self.schema)
+        table = pa.table({name: pa.array(columns[name]) for name in self.schema.names}).cast(
+            self.schema
+        )
         return table.filter(pa.array(~(last & each.terminated)))
 
     def _dose(
-        self, chunk: Chunk, dose: MedsDose, each: Trajectories, time: Ints, following: Ints, last: Flags
+        self,
+        chunk: Chunk,
+        dose: MedsDose,
+        each: Trajectories,
+        time: Ints,
+        following: Ints,
+        last: Flags,
     ) -> pa.Array:
         """Give what was done from each time up to the following one; null in the last row of a trajectory."""
         role = self._codes.role(dose)

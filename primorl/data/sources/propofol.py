@@ -16,7 +16,10 @@ from primorl.data.sources.spaces import declared
 from primorl.simulators.environments import make
 
 _ENVIRONMENT = "anesthesim:anesthesim/PropofolControl-v0"
-_ERROR, _FASTEST = 3, 200.0  # where the observation has BIS - 50, and the fastest infusion [µg/kg/min]
+_ERROR, _FASTEST = (
+    3,
+    200.0,
+)  # where the observation has BIS - 50, and the fastest infusion [µg/kg/min]
 
 Environment = gymnasium.Env[npt.NDArray[np.float32], npt.NDArray[np.float32]]
 
@@ -39,7 +42,10 @@ class Propofol:
         """Simulate the patients, and keep each as one episode of a Minari dataset."""
         declared(_ENVIRONMENT)  # a clear error where the package is missing
         patients = self._options.patients
-        with make(_ENVIRONMENT) as env, progress_bar(patients, "collect propofol", "patient") as progress:
+        with (
+            make(_ENVIRONMENT) as env,
+            progress_bar(patients, "collect propofol", "patient") as progress,
+        ):
             writer = EpisodeWriter(target, "propofol-v0", env, "proportional")
             for seeds in np.random.SeedSequence(self._options.seed).spawn(patients):
                 writer.add(anaesthetise(env, self._options, seeds))
@@ -51,7 +57,9 @@ class Propofol:
         return read_recorded(raw, *declared(_ENVIRONMENT))
 
 
-def anaesthetise(env: Environment, options: PropofolOptions, seeds: np.random.SeedSequence) -> Episode:
+def anaesthetise(
+    env: Environment, options: PropofolOptions, seeds: np.random.SeedSequence
+) -> Episode:
     """One patient, under a proportional controller: rate = base + gain · (BIS - 50) + noise.
 
     The patient's pharmacokinetics are the simulator's to draw; base, gain and the noise's standard deviation are drawn
@@ -69,4 +77,10 @@ def anaesthetise(env: Environment, options: PropofolOptions, seeds: np.random.Se
         observation, reward, terminated, truncated, _ = env.step(actions[-1])
         observations.append(observation)
         rewards.append(float(reward))
-    return Episode(np.stack(observations), np.stack(actions), np.array(rewards), bool(terminated), bool(truncated))
+    return Episode(
+        np.stack(observations),
+        np.stack(actions),
+        np.array(rewards),
+        bool(terminated),
+        bool(truncated),
+    )

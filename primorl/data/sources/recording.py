@@ -71,7 +71,9 @@ def record_training(environment: str, options: ReplayOptions, root: Path, datase
 def _check_actions(environment: str, env: gymnasium.Env[Any, Any], options: ReplayOptions) -> None:
     spaces = spaces_of(f"environment {environment!r}", env.observation_space, env.action_space)
     if spaces.discrete_actions != (options.algorithm == "dqn"):
-        found, allowed = ("discrete", "dqn") if spaces.discrete_actions else ("a box", "ddpg, td3 or sac")
+        found, allowed = (
+            ("discrete", "dqn") if spaces.discrete_actions else ("a box", "ddpg, td3 or sac")
+        )
         raise PipelineError(
             f"options.algorithm: found {options.algorithm!r}, but the actions of {environment!r} are {found}; "
             f"allowed is {allowed}"
@@ -105,19 +107,25 @@ def _record_run(
             keep(episode)
             kept += 1
 
-    envs = RecordingEnvs(vector_env(environment, options.num_envs, lambda: _recordable(environment)), finished)
+    envs = RecordingEnvs(
+        vector_env(environment, options.num_envs, lambda: _recordable(environment)), finished
+    )
     threads = torch.get_num_threads()
     # With two, networks of 64 units take three times the processor time of one, and no less wall time.
     torch.set_num_threads(1 if max(options.hidden) <= ONE_THREAD_UP_TO else threads)
     try:
         learner = _learner(envs, options, seed, lambda: kept / share)
-        learner.learn(_FOREVER, callback=lambda *_: kept < share, log_interval=None, reset_num_timesteps=False)
+        learner.learn(
+            _FOREVER, callback=lambda *_: kept < share, log_interval=None, reset_num_timesteps=False
+        )
     finally:
         torch.set_num_threads(threads)
         envs.close()
 
 
-def _learner(envs: "RecordingEnvs", options: ReplayOptions, seed: int, done: Callable[[], float]) -> Any:
+def _learner(
+    envs: "RecordingEnvs", options: ReplayOptions, seed: int, done: Callable[[], float]
+) -> Any:
     common: dict[str, Any] = {
         "learning_rate": options.learning_rate,
         "learning_starts": options.learning_starts,
@@ -133,12 +141,16 @@ def _learner(envs: "RecordingEnvs", options: ReplayOptions, seed: int, done: Cal
         return _without_modes(learner)
     algorithms = {"ddpg": _DDPG, "td3": stable_baselines3.TD3, "sac": stable_baselines3.SAC}
     noise = _Noise(options.action_noise, int(np.prod(envs.action_space.shape or ())), envs.num_envs)
-    return _without_modes(algorithms[options.algorithm]("MlpPolicy", envs, action_noise=noise, **common))
+    return _without_modes(
+        algorithms[options.algorithm]("MlpPolicy", envs, action_noise=noise, **common)
+    )
 
 
 def _without_modes(learner: Any) -> Any:
     """Keep the policy from switching between training and evaluation, in which these networks do not differ."""
-    learner.policy.set_training_mode = lambda mode: None  # with it the networks' modules are visited twice an update
+    learner.policy.set_training_mode = lambda mode: (
+        None
+    )  # with it the networks' modules are visited twice an update
     return learner
 
 
@@ -146,7 +158,9 @@ def _joined(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
     """Move parameters into one vector, of which they are views from then on."""
     parts = list(tensors)
     vector = torch.cat([each.detach().flatten() for each in parts])
-    for part, view in zip(parts, torch.split(vector, [each.numel() for each in parts]), strict=True):
+    for part, view in zip(
+        parts, torch.split(vector, [each.numel() for each in parts]), strict=True
+    ):
         part.data = view.view(part.shape)
     return vector
 
@@ -161,8 +175,12 @@ class _Adam:
         self.param_groups = [{"lr": lr}]  # stable-baselines3 sets it before every update
         own = list(parameters)
         self.values = _joined(own)
-        self._gradient, self._first, self._second = (torch.zeros_like(self.values) for _ in range(3))
-        for each, view in zip(own, torch.split(self._gradient, [each.numel() for each in own]), strict=True):
+        self._gradient, self._first, self._second = (
+            torch.zeros_like(self.values) for _ in range(3)
+        )
+        for each, view in zip(
+            own, torch.split(self._gradient, [each.numel() for each in own]), strict=True
+        ):
             each.grad = view.view(each.shape)
         self._steps = 0
 
@@ -177,7 +195,9 @@ class _Adam:
         self._first.lerp_(self._gradient, 1 - 0.9)
         self._second.mul_(0.999).addcmul_(self._gradient, self._gradient, value=1 - 0.999)
         scale = self._second.sqrt().div_((1 - 0.999**self._steps) ** 0.5).add_(1e-8)
-        self.values.addcdiv_(self._first, scale, value=-self.param_groups[0]["lr"] / (1 - 0.9**self._steps))
+        self.values.addcdiv_(
+            self._first, scale, value=-self.param_groups[0]["lr"] / (1 - 0.9**self._steps)
+        )
 
 
 class _DDPG(stable_baselines3.DDPG):
@@ -188,8 +208,13 @@ class _DDPG(stable_baselines3.DDPG):
         joined = [_joined(net.parameters()) for net in (self.actor_target, self.critic_target)]
         online = [net.optimizer.values for net in (self.actor, self.critic)]  # type: ignore[attr-defined]
         self._moving = list(zip(joined, online, strict=True))
-        nets = [list(net.parameters()) for net in (self.actor, self.critic, self.actor_target, self.critic_target)]
-        self._layers = [list(zip(net[::2], net[1::2], strict=True)) for net in nets]  # weight and bias of each layer
+        nets = [
+            list(net.parameters())
+            for net in (self.actor, self.critic, self.actor_target, self.critic_target)
+        ]
+        self._layers = [
+            list(zip(net[::2], net[1::2], strict=True)) for net in nets
+        ]  # weight and bias of each layer
 
     @torch.no_grad()
     def train(self, gradient_steps: int, batch_size: int = 256) -> None:
@@ -198,7 +223,9 @@ class _DDPG(stable_baselines3.DDPG):
         actor, critic, actor_target, critic_target = self._layers
         for _ in range(gradient_steps):
             seen, taken, after, done, earned = self.replay_buffer.sample(batch_size)[:5]
-            future = _forward(critic_target, torch.cat((after, _forward(actor_target, after)[-1].tanh()), 1))[-1]
+            future = _forward(
+                critic_target, torch.cat((after, _forward(actor_target, after)[-1].tanh()), 1)
+            )[-1]
             wanted = earned + (1 - done) * self.gamma * future
             kept = _forward(critic, torch.cat((seen, taken), 1))
             _backward(critic, kept, (kept[-1] - wanted) * (2 / batch_size), weights=True)
@@ -206,8 +233,15 @@ class _DDPG(stable_baselines3.DDPG):
             hidden = _forward(actor, seen)
             chosen = hidden[-1].tanh()
             kept = _forward(critic, torch.cat((seen, chosen), 1))
-            slope = _backward(critic, kept, torch.full_like(kept[-1], -1 / batch_size), weights=False)
-            _backward(actor, hidden, torch.ops.aten.tanh_backward(slope[:, seen.shape[1] :], chosen), weights=True)
+            slope = _backward(
+                critic, kept, torch.full_like(kept[-1], -1 / batch_size), weights=False
+            )
+            _backward(
+                actor,
+                hidden,
+                torch.ops.aten.tanh_backward(slope[:, seen.shape[1] :], chosen),
+                weights=True,
+            )
             self.actor.optimizer.step()
             for target, values in self._moving:
                 target.mul_(1 - self.tau).add_(values, alpha=self.tau)
@@ -229,7 +263,9 @@ def _forward(layers: list[_Layer], inputs: torch.Tensor) -> list[torch.Tensor]:
     return kept
 
 
-def _backward(layers: list[_Layer], kept: list[torch.Tensor], slope: torch.Tensor, *, weights: bool) -> torch.Tensor:
+def _backward(
+    layers: list[_Layer], kept: list[torch.Tensor], slope: torch.Tensor, *, weights: bool
+) -> torch.Tensor:
     """Turn the output's gradient ``slope`` into gradients of weights, or else into that of the inputs, returned."""
     for at in reversed(range(len(layers))):
         weight, bias = layers[at]
@@ -269,12 +305,17 @@ class RecordingEnvs(VecEnv):
 
     def __init__(self, envs: SyncVectorEnv | Pendulums, finished: Callable[[Episode], None]):
         self._envs, num_envs = envs, envs.num_envs
-        observation_space, action_space = self._envs.single_observation_space, self._envs.single_action_space
+        observation_space, action_space = (
+            self._envs.single_observation_space,
+            self._envs.single_action_space,
+        )
         assert isinstance(observation_space, Box)
         assert isinstance(action_space, Box | Discrete)
         self._space, self._finished = action_space, finished
         # Of each environment's running episode the observations, actions and rewards so far.
-        self._running: list[tuple[list[Array], list[Array], list[float]]] = [([], [], []) for _ in range(num_envs)]
+        self._running: list[tuple[list[Array], list[Array], list[float]]] = [
+            ([], [], []) for _ in range(num_envs)
+        ]
         self._asked: Array = np.empty(0)
         super().__init__(num_envs, observation_space, action_space)
 
@@ -298,14 +339,21 @@ class RecordingEnvs(VecEnv):
         now = observations.copy()
         reports: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
         for i, (seen, taken, earned) in enumerate(self._running):
-            last = now[i] if not done[i] else infos["final_obs"][i].astype(now.dtype)  # before it starts again
+            last = (
+                now[i] if not done[i] else infos["final_obs"][i].astype(now.dtype)
+            )  # before it starts again
             seen.append(last)
             taken.append(self._asked[i])
             earned.append(rewards[i])
             if done[i]:
                 ended, cut = bool(terminated[i]), bool(truncated[i])
-                self._finished(Episode(np.stack(seen), np.stack(taken), np.array(earned), ended, cut))
-                reports[i] = {"terminal_observation": last, "TimeLimit.truncated": cut and not ended}
+                self._finished(
+                    Episode(np.stack(seen), np.stack(taken), np.array(earned), ended, cut)
+                )
+                reports[i] = {
+                    "terminal_observation": last,
+                    "TimeLimit.truncated": cut and not ended,
+                }
                 self._running[i] = ([now[i]], [], [])
         return observations, rewards.astype(np.float32), done, reports
 
@@ -324,7 +372,11 @@ class RecordingEnvs(VecEnv):
         raise AttributeError(attr_name)
 
     def env_method(
-        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
+        self,
+        method_name: str,
+        *method_args: Any,
+        indices: VecEnvIndices = None,
+        **method_kwargs: Any,
     ) -> list[Any]:
         """Refuse: no method of an environment can be called."""
         raise AttributeError(method_name)

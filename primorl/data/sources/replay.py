@@ -23,7 +23,9 @@ class Replay:
 
     def collect(self, target: Path) -> None:
         """Train, and keep every episode as a Minari dataset."""
-        from primorl.data.sources.recording import record_training  # `open` does without its slow imports
+        from primorl.data.sources.recording import (
+            record_training,
+        )  # `open` does without its slow imports
 
         record_training(self._environment, self._options, target, self._dataset_id)
 

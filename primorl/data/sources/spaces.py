@@ -9,7 +9,16 @@ import gymnasium
 import h5py
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, flatdim, flatten_space
+from gymnasium.spaces import (
+    Box,
+    Dict,
+    Discrete,
+    MultiDiscrete,
+    Space,
+    Tuple,
+    flatdim,
+    flatten_space,
+)
 from gymnasium.wrappers import FlattenObservation
 
 from primorl.base.errors import PipelineError
@@ -25,7 +34,9 @@ _MOST_COMPRESSED = 2_000  # gzip makes at most 1,032 bytes of one
 _SMALL_BYTES = 2**20  # not worth a look
 
 
-def check_array(where: str, array: Array | h5py.Dataset, kinds: str, shapes: Sequence[tuple[int, ...]]) -> None:
+def check_array(
+    where: str, array: Array | h5py.Dataset, kinds: str, shapes: Sequence[tuple[int, ...]]
+) -> None:
     """Check the type of an array and its shape a step.
 
     Args:
@@ -38,7 +49,9 @@ def check_array(where: str, array: Array | h5py.Dataset, kinds: str, shapes: Seq
         PipelineError: if it has others.
     """
     if array.dtype.kind not in kinds:
-        allowed = " or ".join(words for letters, words in _KINDS.items() if set(letters) & set(kinds))
+        allowed = " or ".join(
+            words for letters, words in _KINDS.items() if set(letters) & set(kinds)
+        )
         raise PipelineError(f"{where}: found type {array.dtype}; allowed: {allowed}")
     if array.ndim == 0 or array.shape[1:] not in shapes:
         raise PipelineError(
@@ -72,7 +85,9 @@ def needed(name: str, environment: str | None) -> str:
         PipelineError: if the dataset names none.
     """
     if environment is None:
-        raise PipelineError(f"datasets/{name}.yaml: environment: found null; allowed is a Gymnasium id")
+        raise PipelineError(
+            f"datasets/{name}.yaml: environment: found null; allowed is a Gymnasium id"
+        )
     return environment
 
 
@@ -93,7 +108,9 @@ def declared(environment: str) -> tuple[Spaces, int | None]:
 
 def unflattened(env: gymnasium.Env[Any, Any]) -> Space[Any]:
     """Give the observation space of an environment before `make` flattened it."""
-    return env.env.observation_space if isinstance(env, FlattenObservation) else env.observation_space
+    return (
+        env.env.observation_space if isinstance(env, FlattenObservation) else env.observation_space
+    )
 
 
 def spaces_of(origin: str, observation: Space[Any], action: Space[Any]) -> Spaces:
@@ -122,16 +139,31 @@ def spaces_of(origin: str, observation: Space[Any], action: Space[Any]) -> Space
     one_hot = tuple(_one_hot(observation, 0))
     if isinstance(action, Discrete):
         if action.start != 0:
-            raise PipelineError(f"{origin}: action space: found actions from {action.start}; allowed is from 0")
+            raise PipelineError(
+                f"{origin}: action space: found actions from {action.start}; allowed is from 0"
+            )
         spaces = Spaces.with_discrete_actions(low, high, int(action.n))
-        return replace(spaces, one_hot=one_hot, observation_names=names_of(observation, "observation"))
-    if not isinstance(action, Box) or len(action.shape) != 1 or not np.issubdtype(action.dtype, np.floating):
-        found = f"a Box of shape {action.shape} and type {action.dtype}" if isinstance(action, Box) else ""
+        return replace(
+            spaces, one_hot=one_hot, observation_names=names_of(observation, "observation")
+        )
+    if (
+        not isinstance(action, Box)
+        or len(action.shape) != 1
+        or not np.issubdtype(action.dtype, np.floating)
+    ):
+        found = (
+            f"a Box of shape {action.shape} and type {action.dtype}"
+            if isinstance(action, Box)
+            else ""
+        )
         raise PipelineError(
             f"{origin}: action space: found {found or type(action).__name__}; allowed is Discrete, or a Box of one "
             "dimension of floating-point numbers"
         )
-    action_low, action_high = tuple(action.low.astype(float).tolist()), tuple(action.high.astype(float).tolist())
+    action_low, action_high = (
+        tuple(action.low.astype(float).tolist()),
+        tuple(action.high.astype(float).tolist()),
+    )
     names = names_of(observation, "observation")
     return Spaces(low, high, action_low, action_high, one_hot=one_hot, observation_names=names)
 
@@ -154,7 +186,10 @@ def names_of(space: Space[Any], name: str) -> tuple[str, ...]:
     """
     if isinstance(space, Dict | Tuple):
         entries = space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)
-        inner = [(str(key) if name == "observation" else f"{name}/{key}", entry) for key, entry in entries]
+        inner = [
+            (str(key) if name == "observation" else f"{name}/{key}", entry)
+            for key, entry in entries
+        ]
         return tuple(found for key, entry in inner for found in names_of(entry, key))
     if isinstance(space, Discrete):
         return tuple(f"{name}={space.start + i}" for i in range(int(space.n)))
@@ -162,7 +197,11 @@ def names_of(space: Space[Any], name: str) -> tuple[str, ...]:
         sizes = enumerate(space.nvec.ravel().tolist())
         return tuple(f"{name}_{number}={i}" for number, size in sizes for i in range(size))
     size = flatdim(space)
-    return (name,) if size == 1 and name != "observation" else tuple(f"{name}_{i}" for i in range(size))
+    return (
+        (name,)
+        if size == 1 and name != "observation"
+        else tuple(f"{name}_{i}" for i in range(size))
+    )
 
 
 def _one_hot(space: Space[Any], first: int) -> Iterator[tuple[int, int]]:

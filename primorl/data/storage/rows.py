@@ -79,7 +79,9 @@ class UnitStore:
             rows: Floats = np.empty((2 * self.size, S + A), dtype=np.float32)
             outcomes: Floats = np.empty((self.size, 2), dtype=np.float32)  # reward and terminated
             places = np.empty(self.size, dtype=np.int64)  # where in `rows` each transition is
-            probabilities: Floats = np.empty(self.size * self.info.behaviour_probabilities, dtype=np.float32)
+            probabilities: Floats = np.empty(
+                self.size * self.info.behaviour_probabilities, dtype=np.float32
+            )
             firsts = [np.empty(0, dtype=np.int64)]
             kept_rows = np.repeat(owned, lengths)
             seen = filled = done = 0
@@ -94,7 +96,10 @@ class UnitStore:
                 rows[filled : filled + len(packed)] = packed
                 these = slice(done, done + table.num_rows)
                 places[these] = filled + place
-                outcomes[these, 0], outcomes[these, 1] = numbers(table["reward"]), numbers(table["terminated"])
+                outcomes[these, 0], outcomes[these, 1] = (
+                    numbers(table["reward"]),
+                    numbers(table["terminated"]),
+                )
                 if self.info.behaviour_probabilities:
                     probabilities[these] = numbers(table[BEHAVIOUR_PROBABILITY])
                 firsts.append(done + trajectory_starts(table))
@@ -119,7 +124,9 @@ class UnitStore:
         """Give all inputs [R, S + A] and targets [R, S + 2], as copies."""
         S, rows, places = self.observation_size, self._arrays["rows"], self._arrays["places"]
         inputs = rows[places]
-        return inputs, np.concatenate((rows[places + 1, :S] - inputs[:, :S], self._arrays["outcomes"]), axis=1)
+        return inputs, np.concatenate(
+            (rows[places + 1, :S] - inputs[:, :S], self._arrays["outcomes"]), axis=1
+        )
 
     @property
     def terminates(self) -> bool:
@@ -178,7 +185,9 @@ class UnitStore:
     def first_observations(self) -> "Tensor":
         """Give the first observation of every trajectory, float32 [trajectories, S]."""
         tensors = self._tensors
-        return tensors["rows"][:, : self.observation_size][tensors["places"][tensors["trajectory_starts"]]]
+        return tensors["rows"][:, : self.observation_size][
+            tensors["places"][tensors["trajectory_starts"]]
+        ]
 
     def terminated(self) -> "Tensor":
         """Say whether each transition ended in a terminal state, bool [R]; a truncation is no such end."""
@@ -217,7 +226,9 @@ def _packed(table: pa.Table, spaces: Spaces) -> tuple[Floats, npt.NDArray[np.int
     """Pack whole units as `UnitStore` holds them: rows [more than n, S + A], and where the n transitions are."""
     S = spaces.observation_size
     observation, after = vectors(table["observation"]), vectors(table["next_observation"])
-    apart = np.ones(table.num_rows, dtype=bool)  # the next observation is not the following row's, bit by bit
+    apart = np.ones(
+        table.num_rows, dtype=bool
+    )  # the next observation is not the following row's, bit by bit
     apart[:-1] = (after[:-1].view(np.int32) != observation[1:].view(np.int32)).any(axis=1)
     places = np.arange(table.num_rows) + np.cumsum(apart) - apart
     rows = np.zeros((table.num_rows + int(apart.sum()), S + spaces.action_size), dtype=np.float32)
@@ -239,14 +250,20 @@ def checked_tables(reader: PartReader) -> Iterator[pa.Table]:
         for column in table.columns:
             flat = whole(column).flatten() if pa.types.is_fixed_size_list(column.type) else column
             if pa.types.is_floating(flat.type) and not np.isfinite(numbers(flat)).all():
-                raise PipelineError(f"{reader.folder}: found non-finite numbers; run `dvc repro ingest` again")
+                raise PipelineError(
+                    f"{reader.folder}: found non-finite numbers; run `dvc repro ingest` again"
+                )
         starts = run_starts(table["unit_id"])
         names = whole(table["unit_id"]).take(row_numbers(starts))
         chain = names if last is None else pa.concat_arrays([last, names])
         disordered = pc.any(pc.less_equal(chain.slice(1), chain.slice(0, len(chain) - 1))).as_py()
         first, after = np.searchsorted(ends, [seen, seen + table.num_rows], side="right")
-        if disordered or not np.array_equal(np.append(starts[1:], table.num_rows), ends[first:after] - seen):
-            raise PipelineError(f"{reader.folder}: units are out of order or appear twice; run `dvc repro partition`")
+        if disordered or not np.array_equal(
+            np.append(starts[1:], table.num_rows), ends[first:after] - seen
+        ):
+            raise PipelineError(
+                f"{reader.folder}: units are out of order or appear twice; run `dvc repro partition`"
+            )
         seen, last = seen + table.num_rows, names.slice(len(names) - 1)
         yield table
 

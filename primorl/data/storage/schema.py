@@ -63,7 +63,9 @@ class Spaces:
     def __post_init__(self) -> None:
         S, A = len(self.observation_low), len(self.action_low)
         if not self.observation_names:
-            object.__setattr__(self, "observation_names", tuple(f"observation_{i}" for i in range(S)))
+            object.__setattr__(
+                self, "observation_names", tuple(f"observation_{i}" for i in range(S))
+            )
         if not self.action_names:
             prefix = "" if self.discrete_actions else "action_"
             object.__setattr__(self, "action_names", tuple(f"{prefix}{i}" for i in range(A)))
@@ -80,7 +82,14 @@ class Spaces:
     ) -> Self:
         """Spaces with ``actions`` discrete actions."""
         low, high = (0.0,) * actions, (1.0,) * actions
-        return cls(observation_low, observation_high, low, high, discrete_actions=True, action_names=action_names)
+        return cls(
+            observation_low,
+            observation_high,
+            low,
+            high,
+            discrete_actions=True,
+            action_names=action_names,
+        )
 
     @property
     def observation_size(self) -> int:
@@ -94,20 +103,29 @@ class Spaces:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, with null for an infinite bound; without an elapsed time it does not mention any."""
-        content: dict[str, Any] = {name: [finite(bound) for bound in getattr(self, name)] for name in _BOUNDS}
-        content |= {"discrete_actions": self.discrete_actions, "one_hot": [list(block) for block in self.one_hot]}
+        content: dict[str, Any] = {
+            name: [finite(bound) for bound in getattr(self, name)] for name in _BOUNDS
+        }
+        content |= {
+            "discrete_actions": self.discrete_actions,
+            "one_hot": [list(block) for block in self.one_hot],
+        }
         content |= {name: list(getattr(self, name)) for name in _NAMES}
         return content if self.elapsed is None else content | {"elapsed": asdict(self.elapsed)}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """Invert ``to_json``. A dataset that was written without names gets the default ones."""
-        known: dict[str, Any] = {name: tuple(str(each) for each in content.get(name, ())) for name in _NAMES}
+        known: dict[str, Any] = {
+            name: tuple(str(each) for each in content.get(name, ())) for name in _NAMES
+        }
         for name in _BOUNDS:
             open_bound = -np.inf if name.endswith("low") else np.inf
             known[name] = tuple(open_bound if bound is None else bound for bound in content[name])
         if timed := content.get("elapsed"):
-            known["elapsed"] = ElapsedTime(**timed | {"trajectory": tuple(timed.get("trajectory", ()))})
+            known["elapsed"] = ElapsedTime(
+                **timed | {"trajectory": tuple(timed.get("trajectory", ()))}
+            )
         one_hot = tuple((int(first), int(size)) for first, size in content["one_hot"])
         return cls(discrete_actions=bool(content["discrete_actions"]), one_hot=one_hot, **known)
 
@@ -174,7 +192,9 @@ class DatasetInfo:
         try:
             return cls.from_json(json.loads((schema.metadata or {})[_METADATA_KEY]))
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise PipelineError(f"{file}: Parquet metadata missing or malformed; run `dvc repro ingest`") from None
+            raise PipelineError(
+                f"{file}: Parquet metadata missing or malformed; run `dvc repro ingest`"
+            ) from None
 
 
 def arrow_schema(spaces: Spaces, *, behaviour_probabilities: bool = False) -> pa.Schema:
@@ -191,7 +211,12 @@ def arrow_schema(spaces: Spaces, *, behaviour_probabilities: bool = False) -> pa
             ("trajectory_id", pa.string()),
             ("step", pa.int32()),
             ("observation", observation),
-            ("action", pa.int32() if spaces.discrete_actions else pa.list_(pa.float32(), spaces.action_size)),
+            (
+                "action",
+                pa.int32()
+                if spaces.discrete_actions
+                else pa.list_(pa.float32(), spaces.action_size),
+            ),
             ("reward", pa.float32()),
             ("next_observation", observation),
             ("terminated", pa.bool_()),
@@ -221,7 +246,9 @@ def numbers(column: pa.ChunkedArray | pa.Array) -> Array:
 
 def row_numbers(rows: npt.NDArray[np.int64]) -> pa.Array:
     """Rows to take of a column; see `numbers`."""
-    return pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(np.ascontiguousarray(rows))])
+    return pa.Array.from_buffers(
+        pa.int64(), len(rows), [None, pa.py_buffer(np.ascontiguousarray(rows))]
+    )
 
 
 def action_vectors(table: pa.Table, spaces: Spaces) -> npt.NDArray[np.float32]:
@@ -258,7 +285,9 @@ def changes(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
     if pa.types.is_integer(values.type):
         np.not_equal(numbers(values)[1:], numbers(values)[:-1], out=changed[1:])
     else:
-        changed[1:] = numbers(pc.not_equal(values.slice(1), values.slice(0, max(len(values) - 1, 0))))
+        changed[1:] = numbers(
+            pc.not_equal(values.slice(1), values.slice(0, max(len(values) - 1, 0)))
+        )
     return changed
 
 
@@ -284,7 +313,9 @@ def trajectory_bytes(table: pa.Table, starts: npt.NDArray[np.int64]) -> Iterator
     """
     names = ("observation", "action", "reward", "next_observation", "terminated", "truncated")
     columns = [
-        vectors(table[name]) if pa.types.is_fixed_size_list(table[name].type) else numbers(table[name])[:, None]
+        vectors(table[name])
+        if pa.types.is_fixed_size_list(table[name].type)
+        else numbers(table[name])[:, None]
         for name in names
     ]
     rows = np.empty((table.num_rows, sum(values.shape[1] for values in columns)), dtype="<f4")
@@ -374,7 +405,9 @@ def transition_table(
         pa.array(trajectory_ids, pa.string()).take(trajectory),
         pa.array((np.arange(len(trajectory)) - np.repeat(first, lengths)).astype(np.int32)),
         _matrix(observation),
-        pa.array(action.astype(np.int32, copy=False)) if spaces.discrete_actions else _matrix(action),
+        pa.array(action.astype(np.int32, copy=False))
+        if spaces.discrete_actions
+        else _matrix(action),
         pa.array(_float32(reward)),
         _matrix(next_observation),
         pa.array(terminated),
@@ -391,7 +424,9 @@ def _matrix(values: Array) -> pa.Array:
 
 
 def _float32(values: Array) -> npt.NDArray[np.float32]:
-    with np.errstate(over="ignore"):  # a number too large for float32 becomes infinite, and RowCheck refuses it
+    with np.errstate(
+        over="ignore"
+    ):  # a number too large for float32 becomes infinite, and RowCheck refuses it
         return values.astype(np.float32, copy=False)
 
 
@@ -447,7 +482,9 @@ class Manifest:
             "public_units": self.public_units,
             "public_by": self.public_by,
         }
-        return content if self.secret_check is None else content | {"secret_check": self.secret_check}
+        return (
+            content if self.secret_check is None else content | {"secret_check": self.secret_check}
+        )
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -462,4 +499,6 @@ class Manifest:
             chosen = content.get("public_by", "hash"), content.get("secret_check")
             return cls(DatasetInfo.from_json(content), *counts, *chosen)
         except (KeyError, TypeError, AttributeError):
-            raise PipelineError(f"{path}: not a manifest; run `dvc repro partition` to make it again") from None
+            raise PipelineError(
+                f"{path}: not a manifest; run `dvc repro partition` to make it again"
+            ) from None

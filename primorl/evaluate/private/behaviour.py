@@ -68,15 +68,22 @@ class Behaviour(OneRelease):
         x = scaled_returns(problem, episodes)
         bins = 1 << self.levels
         place = ((x + 1) / 2 * bins).long().clamp(0, bins - 1)
-        nodes = _haar(self.levels).to(x.device)[place] * math.sqrt((1 - self.mean_share) / self.levels)
+        nodes = _haar(self.levels).to(x.device)[place] * math.sqrt(
+            (1 - self.mean_share) / self.levels
+        )
         return torch.cat((pair(x) * math.sqrt(self.mean_share), nodes), 1)
 
-    def stepped(self, problem: Problem, values: Values, released: Tensor, done: int) -> dict[str, Tensor]:
+    def stepped(
+        self, problem: Problem, values: Values, released: Tensor, done: int
+    ) -> dict[str, Tensor]:
         """Keep the release, and make the figure's histogram: ``edges`` and ``histogram``, a share for each bin."""
         made = super().stepped(problem, values, released, done)
         shown = min(self.levels, _SHOWN)
         cdf = self._cdf(made)[:: 1 << (self.levels - shown)]
-        return made | {"histogram": cdf.diff(), "edges": self._edges(problem)[:: 1 << (self.levels - shown)]}
+        return made | {
+            "histogram": cdf.diff(),
+            "edges": self._edges(problem)[:: 1 << (self.levels - shown)],
+        }
 
     def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Answer, ...]:
         """Estimate the mean return, then its `QUANTILES`.
@@ -88,7 +95,9 @@ class Behaviour(OneRelease):
         mean, rest = (state.values["released"][:2] / math.sqrt(self.mean_share)).tolist()
         of_mean = noisy_mean(problem.units, mean, rest, noise / math.sqrt(self.mean_share))
         middle, half = problem.return_centre, problem.return_half
-        value, low, high = (middle + half * end for end in (of_mean.value, of_mean.low, of_mean.high))
+        value, low, high = (
+            middle + half * end for end in (of_mean.value, of_mean.low, of_mean.high)
+        )
         bias = "Returns beyond their declared bounds count as the bound."
         found = [estimate(self.name, "behaviour", MEAN_RETURN, value, (low, high), covers, bias)]
         width = 2 * half / (1 << self.levels)
@@ -107,13 +116,18 @@ class Behaviour(OneRelease):
         return tuple(found)
 
     def _edges(self, problem: Problem) -> Tensor:
-        return torch.linspace(problem.return_low, problem.return_high, (1 << self.levels) + 1, dtype=torch.float64)
+        return torch.linspace(
+            problem.return_low, problem.return_high, (1 << self.levels) + 1, dtype=torch.float64
+        )
 
     def _cdf(self, values: Values) -> Tensor:
         """Compute the noisy CDF at the bins' edges, made monotone and held within [0, 1], float64 ``[2^L + 1]``."""
         coefficients = values["released"][2:] * math.sqrt(self.levels / (1 - self.mean_share))
         bins = 1 << self.levels
-        raw = _cdf_of_coefficients(self.levels) @ coefficients + torch.arange(bins + 1, dtype=torch.float64) / bins
+        raw = (
+            _cdf_of_coefficients(self.levels) @ coefficients
+            + torch.arange(bins + 1, dtype=torch.float64) / bins
+        )
         return isotonic(raw).clamp(0, 1)
 
 

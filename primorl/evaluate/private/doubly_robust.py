@@ -8,7 +8,15 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from primorl.base.records import ClippingNorm, LearningRate, Positive, Probability, Share, Steps, Within
+from primorl.base.records import (
+    ClippingNorm,
+    LearningRate,
+    Positive,
+    Probability,
+    Share,
+    Steps,
+    Within,
+)
 from primorl.evaluate.private.estimator import (
     About,
     EvaluationState,
@@ -129,7 +137,11 @@ class DoublyRobust(ModelCorrection):
     @property
     def about(self) -> tuple[About, ...]:
         """See `Estimator.about`."""
-        return ("model", "policy", "clone") if isinstance(self.behaviour, Cloned) else ("model", "policy")
+        return (
+            ("model", "policy", "clone")
+            if isinstance(self.behaviour, Cloned)
+            else ("model", "policy")
+        )
 
     @property
     def _fit(self) -> BehaviourFit | None:
@@ -140,7 +152,9 @@ class DoublyRobust(ModelCorrection):
         fit = self._fit
         left = gaussian_mean if fit is None else gaussian_mean * math.sqrt(1 - fit.budget_share)
         sums = noise_multiplier(left * math.sqrt(1 - _SPREAD_SHARE))
-        spread = GaussianQuery.of(SPREAD, BoundedSum(1, 1.0), noise_multiplier(left * math.sqrt(_SPREAD_SHARE)))
+        spread = GaussianQuery.of(
+            SPREAD, BoundedSum(1, 1.0), noise_multiplier(left * math.sqrt(_SPREAD_SHARE))
+        )
         if fit is None:
             return plan_for(problem, 1.0, sums, spread)
         q, rounds = fit.sampling_probability, fit.rounds
@@ -158,13 +172,17 @@ class DoublyRobust(ModelCorrection):
             return self.numbers(problem, values, episodes)
         return self._fit.gradients(problem, values, episodes)
 
-    def stepped(self, problem: Problem, values: Values, released: Tensor, done: int) -> dict[str, Tensor]:
+    def stepped(
+        self, problem: Problem, values: Values, released: Tensor, done: int
+    ) -> dict[str, Tensor]:
         """See `Estimator.stepped`."""
         if self._fit is None:
             return {**values, SUMS: released.double()}
         return self._fit.stepped(values, released, done)
 
-    def query_total(self, problem: Problem, query: str, values: Values, episodes: Episodes) -> Tensor:
+    def query_total(
+        self, problem: Problem, query: str, values: Values, episodes: Episodes
+    ) -> Tensor:
         """Sum the x_i, or their squares."""
         numbers = self.numbers(problem, values, episodes)
         if query == SUMS:
@@ -186,7 +204,9 @@ class DoublyRobust(ModelCorrection):
         second = float(state.answers[SPREAD]) + noise[SPREAD]
         sampling = max(second * half_range**2 - (half_range * mean) ** 2, 0.0) / plan.units
         half = NORMAL_QUANTILE * math.sqrt(sampling + half_range**2 * noise[SUMS] ** 2)
-        held, *ends = (problem.held_return(number) for number in (value, value - half, value + half))
+        held, *ends = (
+            problem.held_return(number) for number in (value, value - half, value + half)
+        )
         doubt = ""
         if self.behaviour is not None:
             doubt = f", the {'fitted behaviour' if self._fit else 'clone of the behaviour'} may be wrong"
@@ -202,15 +222,26 @@ class DoublyRobust(ModelCorrection):
         now, following, step = episodes.observation, episodes.following, episodes.step
 
         def value(observation: Tensor, action: Tensor, step: Tensor) -> Tensor:
-            return self.model(problem).action_values(values, observation, action, step[:, 0].long()).mean(0)[:, None]
+            return (
+                self.model(problem)
+                .action_values(values, observation, action, step[:, 0].long())
+                .mean(0)[:, None]
+            )
 
         def q(observation: Tensor, action: Tensor, step: Tensor) -> Tensor:
             return row_by_row(value, observation, action, step[..., None])[..., 0]
 
-        ahead = q(following, problem.actions(following), step + 1) * problem.continues(step, episodes.terminated)
+        ahead = q(following, problem.actions(following), step + 1) * problem.continues(
+            step, episodes.terminated
+        )
         logged = q(now, episodes.action, step)
         error = problem.reward(episodes.reward) + problem.discount * ahead - logged
-        rows = self.weights(problem, values, episodes) * problem.discounts(step) * error * counted(problem, episodes)
+        rows = (
+            self.weights(problem, values, episodes)
+            * problem.discounts(step)
+            * error
+            * counted(problem, episodes)
+        )
         first = q(now, problem.actions(now), step).where(episodes.begins, 0.0)
         corrected = (sum_of_rows(rows + first) / episodes.trajectories)[:, None]
         return ((corrected - problem.return_centre) / self._half_range(problem)).clamp(-1, 1)
@@ -249,4 +280,6 @@ class DoublyRobust(ModelCorrection):
 def _features(problem: Problem, observation: Tensor) -> Tensor:
     """Map observations ``[.., S]`` to features ``[.., S + 1]`` of norm at most 5."""
     standard = problem.standardised(observation)
-    return torch.cat((standard, torch.ones_like(standard[..., :1])), -1) / math.sqrt(problem.observation_size + 1)
+    return torch.cat((standard, torch.ones_like(standard[..., :1])), -1) / math.sqrt(
+        problem.observation_size + 1
+    )

@@ -10,9 +10,31 @@ from scipy.special import stdtrit
 from torch import Tensor
 from torch.nn.functional import elu, pad
 
-from primorl.base.records import ClippingNorm, HiddenSizes, Members, Positive, Probability, Share, Steps, Within
-from primorl.evaluate.private.estimator import Estimator, EvaluationState, FirstStateValue, Values, estimate
-from primorl.evaluate.private.problem import Episodes, Problem, counted, first_rows, mean_over_trajectories, row_by_row
+from primorl.base.records import (
+    ClippingNorm,
+    HiddenSizes,
+    Members,
+    Positive,
+    Probability,
+    Share,
+    Steps,
+    Within,
+)
+from primorl.evaluate.private.estimator import (
+    Estimator,
+    EvaluationState,
+    FirstStateValue,
+    Values,
+    estimate,
+)
+from primorl.evaluate.private.problem import (
+    Episodes,
+    Problem,
+    counted,
+    first_rows,
+    mean_over_trajectories,
+    row_by_row,
+)
 from primorl.evaluate.private.results import MEAN_RETURN, Answer
 from primorl.evaluate.statistics import NORMAL_QUANTILE
 from primorl.privacy.mechanism.plan import Plan
@@ -71,7 +93,9 @@ class ValueNetwork:
         """Draw parameters ``[N, d]``, float64: uniform within ±1/√(inputs of the layer)."""
         parts = []
         for below, above in itertools.pairwise(self.sizes):
-            uniform = torch.rand(networks, (below + 1) * above, dtype=torch.float64, generator=generator)
+            uniform = torch.rand(
+                networks, (below + 1) * above, dtype=torch.float64, generator=generator
+            )
             parts.append((2 * uniform - 1) / below**0.5)
         return torch.cat(parts, 1)
 
@@ -100,18 +124,28 @@ class ValueNetwork:
         Returns:
             ``[U, N, 2, d]``: for each unit and network, θ's gradient, then ω's. Sensitive.
         """
-        shape, here, following = (len(theta), *batch.inputs.shape[1:3]), list[_Layer](), list[_Layer]()
-        value, slope = (found.view(shape) for found in self._slope(theta, omega, batch.inputs, here))
+        shape, here, following = (
+            (len(theta), *batch.inputs.shape[1:3]),
+            list[_Layer](),
+            list[_Layer](),
+        )
+        value, slope = (
+            found.view(shape) for found in self._slope(theta, omega, batch.inputs, here)
+        )
         next_value, _ = self._slope(theta, omega, batch.next_inputs, following)
         error = batch.reward + batch.next_factor * next_value.view(shape) - batch.factor * value
         advantage = batch.factor * slope
         of_slope = batch.weight * batch.factor * (error - advantage)
-        found = self._backward(theta, omega, here, -batch.weight * batch.factor * advantage, of_slope)
+        found = self._backward(
+            theta, omega, here, -batch.weight * batch.factor * advantage, of_slope
+        )
         of_next = batch.weight * batch.next_factor * advantage
         found += self._backward(theta, omega, following, of_next, torch.zeros_like(of_next))
         return found.transpose(0, 1)
 
-    def _slope(self, theta: Tensor, omega: Tensor, inputs: Tensor, kept: list[_Layer]) -> tuple[Tensor, Tensor]:
+    def _slope(
+        self, theta: Tensor, omega: Tensor, inputs: Tensor, kept: list[_Layer]
+    ) -> tuple[Tensor, Tensor]:
         """Compute g and the slope ⟨∇g, ω⟩, ``[N, B]``: a forward pass that carries the tangent along ω.
 
         ``kept`` receives the numbers below each layer, and their tangents, ``[N, B, in + 1]``.
@@ -125,14 +159,17 @@ class ValueNetwork:
             below, tangent = elu(output), along * output.clamp(max=0).exp()  # ELU' is 1 above 0
         return output[..., 0], along[..., 0]
 
-    def _backward(self, theta: Tensor, omega: Tensor, kept: list[_Layer], of_value: Tensor, of_slope: Tensor) -> Tensor:
+    def _backward(
+        self, theta: Tensor, omega: Tensor, kept: list[_Layer], of_value: Tensor, of_slope: Tensor
+    ) -> Tensor:
         """Go back through `_slope`, from a loss's derivatives ``[N, U, M]`` to sums over M, ``[N, U, 2, d]``."""
         of_output, of_along = of_value.flatten(1)[..., None], of_slope.flatten(1)[..., None]
         parts: list[Tensor] = []
         layers = zip(self._layers(theta), self._layers(omega), kept, strict=True)
         for layer, direction, (below, tangent) in reversed(list(layers)):
             output, along, values, tangents = (
-                part.reshape(*of_value.shape, part.shape[-1]) for part in (of_output, of_along, below, tangent)
+                part.reshape(*of_value.shape, part.shape[-1])
+                for part in (of_output, of_along, below, tangent)
             )
             of_layer = output.mT @ values
             if len(kept) - len(parts) > 1:  # the inputs have no tangents
@@ -141,7 +178,9 @@ class ValueNetwork:
             if len(parts) == len(kept):
                 break
             of_below, of_tangent = of_output @ layer + of_along @ direction, of_along @ layer
-            growth = below.clamp(max=0) + 1  # ELU' at the layer below; its derivative is the same below 0
+            growth = (
+                below.clamp(max=0) + 1
+            )  # ELU' at the layer below; its derivative is the same below 0
             of_output = (of_below * growth + of_tangent * tangent * (below < 0))[..., :-1]
             of_along = (of_tangent * growth)[..., :-1]
         return torch.cat(parts, -1)
@@ -210,7 +249,9 @@ class Dptd(Estimator):
     def plan(self, problem: Problem, gaussian_mean: float) -> Plan:
         """See `Estimator.plan`."""
         rounds = self.sampling_probability, self.rounds
-        return FirstStateValue(problem).plan(self.clipping_norm, gaussian_mean, self.query_share, *rounds)
+        return FirstStateValue(problem).plan(
+            self.clipping_norm, gaussian_mean, self.query_share, *rounds
+        )
 
     def network(self, problem: Problem) -> ValueNetwork:
         """Shape the members' networks."""
@@ -226,12 +267,16 @@ class Dptd(Estimator):
         """Draw θ; ω begins at 0."""
         generator = torch.Generator().manual_seed(problem.seed)
         theta = self.network(problem).initial(self.members, generator).clamp(-_BOX, _BOX)
-        return {name: torch.zeros_like(theta) for name in ("omega", "p", "d", "output")} | {"theta": theta}
+        return {name: torch.zeros_like(theta) for name in ("omega", "p", "d", "output")} | {
+            "theta": theta
+        }
 
     def contributions(self, problem: Problem, values: Values, episodes: Episodes) -> Tensor:
         """Compute the gradients of θ and ω of all members, ``[U, N·2d]``: one vector, to be clipped as one."""
         theta, omega = (values[name].to(episodes.reward.device) for name in ("theta", "omega"))
-        return self.network(problem).gradients(theta, omega, self.batch(problem, episodes)).flatten(1)
+        return (
+            self.network(problem).gradients(theta, omega, self.batch(problem, episodes)).flatten(1)
+        )
 
     def batch(self, problem: Problem, episodes: Episodes) -> TdBatch:
         """Prepare these transitions for the loss. Sensitive."""
@@ -251,7 +296,9 @@ class Dptd(Estimator):
         )
         return TdBatch(*(part[None] for part in parts))
 
-    def stepped(self, problem: Problem, values: Values, released: Tensor, done: int) -> dict[str, Tensor]:
+    def stepped(
+        self, problem: Problem, values: Values, released: Tensor, done: int
+    ) -> dict[str, Tensor]:
         """Take steps 1 to 3 of Algorithm 1 after round ``done``."""
         theta, omega, output = values["theta"], values["omega"], values["output"]
         of_theta, of_omega = released.double().view(self.members, 2, -1).unbind(1)
@@ -267,7 +314,9 @@ class Dptd(Estimator):
             "omega": omega.lerp(projected(omega + self.eta * d), rate),
         }
 
-    def query_total(self, problem: Problem, query: str, values: Values, episodes: Episodes) -> Tensor:
+    def query_total(
+        self, problem: Problem, query: str, values: Values, episodes: Episodes
+    ) -> Tensor:
         """Sum the units' values at their first states, and the squares."""
         first = first_rows(episodes)
 
@@ -280,7 +329,9 @@ class Dptd(Estimator):
     def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Answer, ...]:
         """Average the value over members and first states."""
         public = self._first_values(problem, state.values, problem.starts)
-        half_spread = float(stdtrit(self.members - 1, 0.975) * public.mean(1).std() / math.sqrt(self.members))
+        half_spread = float(
+            stdtrit(self.members - 1, 0.975) * public.mean(1).std() / math.sqrt(self.members)
+        )
         value, deviation = FirstStateValue(problem).mean(plan, state.answers)
         half = math.hypot(half_spread, NORMAL_QUANTILE * deviation)
         what = MEAN_RETURN if problem.discount == 1 else "mean discounted return"
@@ -292,7 +343,9 @@ class Dptd(Estimator):
             "Training may stop short of the saddle point, and the network may not represent the value; cohorts and "
             "data are the same for all members, so their spread does not show these errors."
         )
-        return (estimate(self.name, self.of, what, value, (value - half, value + half), covers, bias),)
+        return (
+            estimate(self.name, self.of, what, value, (value - half, value + half), covers, bias),
+        )
 
     def _first_values(self, problem: Problem, values: Values, observation: Tensor) -> Tensor:
         """Compute each member's value of ``[.., S]`` at the first step, in units of the return, within its bounds."""

@@ -37,7 +37,14 @@ _NORM = 1 + 2.0**-13
 
 
 def estimate(
-    name: str, of: Of, what: str, value: float, ci95: Interval | None, covers: str, bias: str, members: Members = None
+    name: str,
+    of: Of,
+    what: str,
+    value: float,
+    ci95: Interval | None,
+    covers: str,
+    bias: str,
+    members: Members = None,
 ) -> Answer:
     """Make the answer of the estimator of a name; its cost is not known yet."""
     said: Any = {"covers": covers, "bias": bias, "epsilon": None, "delta": None, "members": members}
@@ -77,7 +84,9 @@ class EvaluationState:
         return self.asked > len(self.answers) or (self.rounds == 1 and self.started > self.done)
 
     @classmethod
-    def begin(cls, estimator: "Estimator", problem: Problem, plan: Plan, about: str = "") -> "EvaluationState":
+    def begin(
+        cls, estimator: "Estimator", problem: Problem, plan: Plan, about: str = ""
+    ) -> "EvaluationState":
         """Begin before the first round."""
         noise = torch.tensor(noise_of(plan), dtype=torch.float64)
         return cls({**estimator.begin(problem), NOISE: noise}, rounds=plan.rounds, about=about)
@@ -85,11 +94,15 @@ class EvaluationState:
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors that a checkpoint holds."""
         kinds = {"values": self.values, "answers": self.answers}
-        return {f"{kind}.{name}": tensor for kind, own in kinds.items() for name, tensor in own.items()}
+        return {
+            f"{kind}.{name}": tensor for kind, own in kinds.items() for name, tensor in own.items()
+        }
 
     def facts(self) -> dict[str, Any]:
         """Return everything else, as strict JSON."""
-        return {name: value for name, value in vars(self).items() if name not in ("values", "answers")}
+        return {
+            name: value for name, value in vars(self).items() if name not in ("values", "answers")
+        }
 
     @classmethod
     def restore(cls, tensors: Values, facts: dict[str, Any]) -> "EvaluationState":
@@ -138,10 +151,14 @@ class Estimator(ABC):
         """Compute each unit's contribution to a round, float64 ``[U, n]``; sensitive. The caller clips it."""
 
     @abstractmethod
-    def stepped(self, problem: Problem, values: Values, released: Tensor, done: int) -> dict[str, Tensor]:
+    def stepped(
+        self, problem: Problem, values: Values, released: Tensor, done: int
+    ) -> dict[str, Tensor]:
         """Compute the values after round number ``done`` (from 0) released ``[n]``: post-processing."""
 
-    def query_total(self, problem: Problem, query: str, values: Values, episodes: Episodes) -> Tensor:
+    def query_total(
+        self, problem: Problem, query: str, values: Values, episodes: Episodes
+    ) -> Tensor:
         """Sum these units' contributions to a query of the plan, int64; sensitive. Without queries it is not called.
 
         Queries are asked in the plan's order; ``values`` also holds the answers to those before it, by name.
@@ -153,7 +170,9 @@ class Estimator(ABC):
         """Compute the estimates from the finished state: post-processing."""
 
 
-def noise_multiplier(gaussian_mean: float, sampling_probability: float = 1.0, rounds: int = 1) -> float:
+def noise_multiplier(
+    gaussian_mean: float, sampling_probability: float = 1.0, rounds: int = 1
+) -> float:
     """Compute the z at which ``rounds`` Poisson-sampled releases cost about one Gaussian release of mean μ.
 
     By the central limit theorem of Gaussian DP (Bu et al. 2020), μ = q √(T (exp(1/z²) - 1)); at q = 1 and one round it
@@ -167,11 +186,20 @@ def noise_multiplier(gaussian_mean: float, sampling_probability: float = 1.0, ro
 
 def noise_of(plan: Plan) -> float:
     """Compute the standard deviation of the noise on every number of a release: public."""
-    return plan.noise_multiplier * plan.clip.sensitivity / plan.expected_cohort if plan.is_private else 0.0
+    return (
+        plan.noise_multiplier * plan.clip.sensitivity / plan.expected_cohort
+        if plan.is_private
+        else 0.0
+    )
 
 
 def plan_for(
-    problem: Problem, clipping_norm: float, multiplier: float, *queries: GaussianQuery, q: float = 1.0, rounds: int = 1
+    problem: Problem,
+    clipping_norm: float,
+    multiplier: float,
+    *queries: GaussianQuery,
+    q: float = 1.0,
+    rounds: int = 1,
 ) -> Plan:
     """Plan rounds over all units, at noise multiplier z and sampling probability q, and queries after them."""
     return Plan(
@@ -238,7 +266,9 @@ def run(
         if parts:
             return sum(parts[1:], parts[0])
         nobody = Episodes.read(source, torch.zeros(1, dtype=torch.int64), device)
-        return torch.zeros_like(estimator.contributions(problem, now.values, nobody)[0])  # pure noise is released
+        return torch.zeros_like(
+            estimator.contributions(problem, now.values, nobody)[0]
+        )  # pure noise is released
 
     while now.started < plan.rounds:
         total = summed() if asks_all else None
@@ -252,10 +282,15 @@ def run(
         on_round(now.started)
     for query in plan.queries[now.asked :]:
         known, everybody = {**now.values, **now.answers}, torch.arange(source.units)
-        parts = [estimator.query_total(problem, query.what, known, rows).cpu() for rows in read(everybody)]
+        parts = [
+            estimator.query_total(problem, query.what, known, rows).cpu()
+            for rows in read(everybody)
+        ]
         now = replace(now, asked=now.asked + 1)
         save_checkpoint(now)
-        now = replace(now, answers={**now.answers, query.what: plan.answer(query, sum(parts[1:], parts[0]))})
+        now = replace(
+            now, answers={**now.answers, query.what: plan.answer(query, sum(parts[1:], parts[0]))}
+        )
         save_checkpoint(now)
     now = replace(now, finished=True)
     save_checkpoint(now)
@@ -337,7 +372,9 @@ class OneRelease(Estimator):
         """See `Estimator.plan`."""
         return plan_for(problem, _NORM, noise_multiplier(gaussian_mean))
 
-    def stepped(self, problem: Problem, values: Values, released: Tensor, done: int) -> dict[str, Tensor]:
+    def stepped(
+        self, problem: Problem, values: Values, released: Tensor, done: int
+    ) -> dict[str, Tensor]:
         """Keep the release as it is."""
         return {"released": released.double()}
 
@@ -355,7 +392,14 @@ class FirstStateValue:
 
     problem: Problem
 
-    def plan(self, clipping_norm: float, gaussian_mean: float, share: float, q: float = 1.0, rounds: int = 1) -> Plan:
+    def plan(
+        self,
+        clipping_norm: float,
+        gaussian_mean: float,
+        share: float,
+        q: float = 1.0,
+        rounds: int = 1,
+    ) -> Plan:
         """Plan rounds, and the query after them at a share of the squared Gaussian mean."""
         multiplier = noise_multiplier(gaussian_mean * math.sqrt(share))
         query = GaussianQuery.of(FIRST_STATE_VALUE, Moments(1, ()), multiplier)
@@ -365,7 +409,9 @@ class FirstStateValue:
     def total(self, numbers: Tensor) -> Tensor:
         """Sum some units' contributions, int64 ``[2]``, for their numbers ``[U]``; sensitive."""
         centred = (numbers - self.problem.return_centre) / self._half
-        return Moments(1, ()).total(centred[:, None], torch.zeros((len(numbers), 0), dtype=torch.int64))
+        return Moments(1, ()).total(
+            centred[:, None], torch.zeros((len(numbers), 0), dtype=torch.int64)
+        )
 
     def mean(self, plan: Plan, answers: Values) -> tuple[float, float]:
         """Compute the mean and its standard deviation from the answer to the plan's query.

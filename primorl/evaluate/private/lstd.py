@@ -8,7 +8,13 @@ import torch
 from torch import Tensor
 
 from primorl.base.records import ClippingNorm, PositiveInt, Share
-from primorl.evaluate.private.estimator import NOISE, EvaluationState, FirstStateValue, Values, estimate
+from primorl.evaluate.private.estimator import (
+    NOISE,
+    EvaluationState,
+    FirstStateValue,
+    Values,
+    estimate,
+)
 from primorl.evaluate.private.model_values import ModelCorrection
 from primorl.evaluate.private.problem import (
     Episodes,
@@ -78,18 +84,24 @@ class Lstd(ModelCorrection):
         """Compute A_i and b_i side by side, float64 ``[U, d² + d]``; sensitive."""
         episodes = thinned(episodes, self.rows)
         size = len(values["theta"])
-        found = row_by_row(lambda *rows: self._differences(problem, values, *rows), *_rows(problem, episodes))
+        found = row_by_row(
+            lambda *rows: self._differences(problem, values, *rows), *_rows(problem, episodes)
+        )
         here, gap, error = torch.split(found, [size, size, 1], -1)
         weighted = here * row_shares(problem, episodes)[..., None]
         matrices = torch.einsum("umi,umj->uij", weighted, gap).flatten(1)
         return torch.cat((matrices, torch.einsum("umi,um->ui", weighted, error[..., 0])), 1)
 
-    def stepped(self, problem: Problem, values: Values, released: Tensor, done: int) -> dict[str, Tensor]:
+    def stepped(
+        self, problem: Problem, values: Values, released: Tensor, done: int
+    ) -> dict[str, Tensor]:
         """Solve for θ and η by the noisy A and b."""
         size = problem.ensemble.architecture.members - 1
         entries, vector = torch.split(released.double(), [size * size, size])
         matrix = entries.view(size, size)
-        ridge = float(values[NOISE]) * 2 * math.sqrt(size) + _RIDGE  # 2σ√d: the spectral norm of the noise in A
+        ridge = (
+            float(values[NOISE]) * 2 * math.sqrt(size) + _RIDGE
+        )  # 2σ√d: the spectral norm of the noise in A
         penalty = ridge**2 * torch.eye(size, dtype=torch.float64)
         states, steps = problem.starts.double(), torch.zeros(len(problem.starts), dtype=torch.int64)
         start = self._features(problem, values, states, problem.actions(states), steps)[0].mean(0)
@@ -97,10 +109,14 @@ class Lstd(ModelCorrection):
         eta = torch.linalg.solve(matrix @ matrix.T + penalty, matrix @ start)
         return dict(values) | {"theta": theta, "eta": eta}
 
-    def query_total(self, problem: Problem, query: str, values: Values, episodes: Episodes) -> Tensor:
+    def query_total(
+        self, problem: Problem, query: str, values: Values, episodes: Episodes
+    ) -> Tensor:
         """Sum the ψ_i and their squares."""
         some, first = thinned(episodes, self.rows), first_rows(episodes)
-        theta, eta, scale = (values[name].to(some.reward.device) for name in ("theta", "eta", "scale"))
+        theta, eta, scale = (
+            values[name].to(some.reward.device) for name in ("theta", "eta", "scale")
+        )
 
         def corrections(*rows: Tensor) -> Tensor:
             found = self._differences(problem, values, *rows)
@@ -108,13 +124,19 @@ class Lstd(ModelCorrection):
             return here @ eta[:, None] * (error - gap @ theta[:, None])
 
         def at_first(state: Tensor, action: Tensor) -> Tensor:
-            features, model = self._features(problem, values, state, action, torch.zeros_like(state[:, 0]).long())
+            features, model = self._features(
+                problem, values, state, action, torch.zeros_like(state[:, 0]).long()
+            )
             found: Tensor = model[:, None] + scale * (features @ theta[:, None])
             return found
 
-        left_over = row_by_row(corrections, *_rows(problem, some))[..., 0] * row_shares(problem, some)
+        left_over = row_by_row(corrections, *_rows(problem, some))[..., 0] * row_shares(
+            problem, some
+        )
         begin = row_by_row(at_first, first.observation, problem.actions(first.observation))[..., 0]
-        return FirstStateValue(problem).total(mean_over_trajectories(first, begin) + scale * sum_of_rows(left_over))
+        return FirstStateValue(problem).total(
+            mean_over_trajectories(first, begin) + scale * sum_of_rows(left_over)
+        )
 
     def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Answer, ...]:
         """Estimate the mean of the ψ_i; the interval allows for a bias, which no theory bounds, by a rule of thumb.
@@ -124,19 +146,32 @@ class Lstd(ModelCorrection):
         """
         value, deviation = FirstStateValue(problem).mean(plan, state.answers)
         members = self.model(problem).at_starts(state.values).mean(1)
-        half = NORMAL_QUANTILE * math.hypot(deviation, float(members.std()), value - float(members.mean()))
-        covers = "sampling and privacy noise, and a bias as large as the correction of the model's value"
+        half = NORMAL_QUANTILE * math.hypot(
+            deviation, float(members.std()), value - float(members.mean())
+        )
+        covers = (
+            "sampling and privacy noise, and a bias as large as the correction of the model's value"
+        )
         bias = "where the features do not hold the policy's true action-values, up to the model's own error"
-        return (estimate(self.name, "policy", MEAN_RETURN, value, (value - half, value + half), covers, bias),)
+        return (
+            estimate(
+                self.name, "policy", MEAN_RETURN, value, (value - half, value + half), covers, bias
+            ),
+        )
 
     def _differences(self, problem: Problem, values: Values, *rows: Tensor) -> Tensor:
         """Compute φ, φ - γφ', and δ in units of the scale, side by side, ``[B, 2 d + 1]``, for `_rows` ``[B, ..]``."""
-        state, action, next_state, next_action, (step, discount, reward) = *rows[:4], torch.split(rows[4], 1, 1)
+        state, action, next_state, next_action, (step, discount, reward) = (
+            *rows[:4],
+            torch.split(rows[4], 1, 1),
+        )
         number = step[:, 0].long()
         here, model = self._features(problem, values, state, action, number)
         then, later = self._features(problem, values, next_state, next_action, number + 1)
         error = reward + discount * later[:, None] - model[:, None]
-        return torch.cat((here, here - discount * then, error / values["scale"].to(error.device)), 1)
+        return torch.cat(
+            (here, here - discount * then, error / values["scale"].to(error.device)), 1
+        )
 
     def _features(
         self, problem: Problem, values: Values, observation: Tensor, action: Tensor, step: Tensor
@@ -153,4 +188,10 @@ def _rows(problem: Problem, episodes: Episodes) -> tuple[Tensor, ...]:
     """Put together states, actions, next states, the policy's actions there, and step, discount and reward."""
     discount = problem.discount * problem.continues(episodes.step, episodes.terminated)
     last = torch.stack((episodes.step.double(), discount, problem.reward(episodes.reward)), -1)
-    return episodes.observation, episodes.action, episodes.following, problem.actions(episodes.following), last
+    return (
+        episodes.observation,
+        episodes.action,
+        episodes.following,
+        problem.actions(episodes.following),
+        last,
+    )

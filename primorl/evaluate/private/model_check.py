@@ -101,9 +101,13 @@ class ModelCheck(OneRelease):
         kept = self.kept(problem)
         place = torch.arange(episodes.own.shape[1], device=episodes.own.device)
         ends = torch.where(episodes.ends, place, len(place) - 1)
-        last = ends.flip(1).cummin(1).values.flip(1)  # the last row of the trajectory that each row is in
+        last = (
+            ends.flip(1).cummin(1).values.flip(1)
+        )  # the last row of the trajectory that each row is in
         length = episodes.step.gather(1, last) + 1
-        first = -(-episodes.step * self.starts // length)  # the first start that is not before this step
+        first = -(
+            -episodes.step * self.starts // length
+        )  # the first start that is not before this step
         begun = (first * length < (episodes.step + 1) * self.starts) & episodes.own
         left = last - place + 1
         unit, row = begun.nonzero(as_tuple=True)
@@ -115,12 +119,16 @@ class ModelCheck(OneRelease):
         valid = left[unit, row][:, None] >= torch.tensor(kept, device=last.device)
         trajectory = (episodes.begins.cumsum(1) - 1)[unit, row]
         most = int(episodes.trajectories.max())
-        count = torch.zeros(len(episodes.own) * most, len(kept), dtype=torch.float64, device=last.device)
+        count = torch.zeros(
+            len(episodes.own) * most, len(kept), dtype=torch.float64, device=last.device
+        )
         total = count[..., None, None].repeat(1, 1, 2, 2)
         where = unit * most + trajectory
         count.index_add_(0, where, valid.double())
         total.index_add_(0, where, errors * valid[..., None, None])
-        means = (total / count.clamp(min=1)[..., None, None]).view(len(episodes.own), most, len(kept), 2, 2)
+        means = (total / count.clamp(min=1)[..., None, None]).view(
+            len(episodes.own), most, len(kept), 2, 2
+        )
         having = (count > 0).view(len(episodes.own), most, len(kept)).sum(1)
         # One after the other, not by a sum whose order depends on the most trajectories of the batch.
         together = torch.zeros_like(means[:, 0])
@@ -130,7 +138,13 @@ class ModelCheck(OneRelease):
 
     @torch.no_grad()
     def _rolled(
-        self, problem: Problem, episodes: Episodes, unit: Tensor, row: Tensor, left: Tensor, kept: tuple[int, ...]
+        self,
+        problem: Problem,
+        episodes: Episodes,
+        unit: Tensor,
+        row: Tensor,
+        left: Tensor,
+        kept: tuple[int, ...],
     ) -> Tensor:
         """Compute squared errors from these starts, ``[B, |h|, 2, 2]``; zero where fewer steps are ``left``."""
         ensemble = in_float64(problem.ensemble, row.device)
@@ -138,7 +152,9 @@ class ModelCheck(OneRelease):
         low, high = bounds.observation_low, bounds.observation_high
         centre, scale = float(normaliser.target_mean[-1]), float(normaliser.target_scale[-1])
         steps = torch.tensor(kept, device=row.device)
-        needed = (steps * (steps <= left[:, None])).amax(1)  # no step is predicted that no error is taken of
+        needed = (steps * (steps <= left[:, None])).amax(
+            1
+        )  # no step is predicted that no error is taken of
         own = torch.arange(len(row), device=row.device)
         state = start = episodes.observation[unit, row].nan_to_num(nan=0.0).clamp(low, high)
         errors = torch.zeros(len(row), len(kept), 2, 2, dtype=torch.float64, device=row.device)
@@ -148,8 +164,12 @@ class ModelCheck(OneRelease):
             if len(own) == 0:
                 break
             at = unit[own], row[own] + step
-            action = episodes.action[at].nan_to_num(nan=0.0).clamp(bounds.action_low, bounds.action_high)
-            change = in_blocks(partial(mean_change, ensemble), torch.cat((state, action), 1)).nan_to_num(nan=0.0)
+            action = (
+                episodes.action[at].nan_to_num(nan=0.0).clamp(bounds.action_low, bounds.action_high)
+            )
+            change = in_blocks(
+                partial(mean_change, ensemble), torch.cat((state, action), 1)
+            ).nan_to_num(nan=0.0)
             state = (state + change[:, :-1]).clamp(low, high)
             if step + 1 not in kept:
                 continue
@@ -174,10 +194,24 @@ class ModelCheck(OneRelease):
         found = []
         for (h, quantity), both in self._means(problem, plan, state).items():
             steps = f"{h} step{'s' if h > 1 else ''} ahead"
-            for mean, of in zip(both, ("", f", of {TRIVIAL[QUANTITIES.index(quantity)]}"), strict=True):
-                value, low, high = (self.cap * math.sqrt((x + 1) / 2) for x in (mean.value, mean.low, mean.high))
+            for mean, of in zip(
+                both, ("", f", of {TRIVIAL[QUANTITIES.index(quantity)]}"), strict=True
+            ):
+                value, low, high = (
+                    self.cap * math.sqrt((x + 1) / 2) for x in (mean.value, mean.low, mean.high)
+                )
                 what = f"{quantity} error, {steps}{of}"
-                found.append(estimate(self.name, "model", what, value, (low, high), "sampling and privacy noise", bias))
+                found.append(
+                    estimate(
+                        self.name,
+                        "model",
+                        what,
+                        value,
+                        (low, high),
+                        "sampling and privacy noise",
+                        bias,
+                    )
+                )
         return tuple(found)
 
     def verdict(self, problem: Problem, plan: Plan, state: EvaluationState) -> str:
@@ -189,13 +223,19 @@ class ModelCheck(OneRelease):
         noise of the world, which no model predicts, or its own fault.
         """
         means = self._means(problem, plan, state)
-        by_quantity = {of: [both for (_, own), both in means.items() if own == of] for of in QUANTITIES}
+        by_quantity = {
+            of: [both for (_, own), both in means.items() if own == of] for of in QUANTITIES
+        }
         sums = [_sums(own) for own in by_quantity.values()]
         figure = max(model / trivial if trivial > 0 else math.inf for model, trivial in sums)
         if all(_difference(own, GOOD_RATIO, problem.units)[1] < 0 for own in by_quantity.values()):
             rule = f"its squared errors are surely below {GOOD_RATIO:g} of a trivial guess's ({figure:.2g} measured)"
             return f"{BELIEVE['yes']}: {rule}"
-        wrong = [of for of, own in by_quantity.items() if _difference(own, BAD_RATIO, problem.units)[0] > 0]
+        wrong = [
+            of
+            for of, own in by_quantity.items()
+            if _difference(own, BAD_RATIO, problem.units)[0] > 0
+        ]
         if wrong:
             rule = f"its squared error of {' and '.join(wrong)}s is surely above a trivial guess's ({figure:.2g} times)"
             return f"{BELIEVE['no']}: {rule}"
@@ -203,7 +243,9 @@ class ModelCheck(OneRelease):
         rule = f"its squared error is measured at about {figure:.2g} of a trivial guess's, {close} below {GOOD_RATIO:g}"
         return f"{BELIEVE['doubtful']}: {rule}"
 
-    def _means(self, problem: Problem, plan: Plan, state: EvaluationState) -> dict[tuple[int, str], Both]:
+    def _means(
+        self, problem: Problem, plan: Plan, state: EvaluationState
+    ) -> dict[tuple[int, str], Both]:
         """Read the squared errors of the model and of the trivial prediction, mapped from [0, cap²] to [-1, 1]."""
         kept = self.kept(problem)
         noise, released = noise_of(plan) / _factor(kept), state.values["released"] / _factor(kept)
@@ -214,7 +256,8 @@ class ModelCheck(OneRelease):
             share, share_noise = (next(shares), noise / 2) if h > 1 else (1.0, 0.0)
             for j, quantity in enumerate(QUANTITIES):
                 model, trivial = (
-                    noisy_mean(problem.units, mean, rest, noise, share, share_noise) for mean, rest in pairs[i][j]
+                    noisy_mean(problem.units, mean, rest, noise, share, share_noise)
+                    for mean, rest in pairs[i][j]
                 )
                 means[h, quantity] = model, trivial
         return means
@@ -230,9 +273,13 @@ def _difference(own: list[Both], share: float, units: int) -> Interval:
 
     Independent noise adds up in squares; noise that means may share adds up as it is.
     """
-    weighted = [(weight, mean) for both in own for weight, mean in zip((1.0, share), both, strict=True)]
+    weighted = [
+        (weight, mean) for both in own for weight, mean in zip((1.0, share), both, strict=True)
+    ]
     noise = math.hypot(*(weight * mean.noise for weight, mean in weighted))
-    half = t_quantile(units) * math.hypot(noise, sum(weight * mean.shared for weight, mean in weighted))
+    half = t_quantile(units) * math.hypot(
+        noise, sum(weight * mean.shared for weight, mean in weighted)
+    )
     model, trivial = _sums(own)
     return model - share * trivial - half, model - share * trivial + half
 

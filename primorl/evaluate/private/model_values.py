@@ -14,7 +14,12 @@ from primorl.evaluate.private.results import AS_DRAWN, BEYOND, DOUBT, GAIN, MEAN
 from primorl.evaluate.statistics import NORMAL_QUANTILE
 from primorl.model.ensemble import SeedGenerators
 from primorl.model.pessimism import PessimisticModel
-from primorl.policy.member_values import returns_by_member, share_beyond, step_weights, uncertainty_of
+from primorl.policy.member_values import (
+    returns_by_member,
+    share_beyond,
+    step_weights,
+    uncertainty_of,
+)
 
 _NAME = "model"  # that answers give as their estimator
 _WEIGHTS = "model_values"
@@ -48,7 +53,9 @@ class Clone:
     probabilities: Act | None = None
 
 
-def values_in_model(problem: Problem, rollouts: int, clone: Clone | None = None) -> tuple[Answer, ...]:
+def values_in_model(
+    problem: Problem, rollouts: int, clone: Clone | None = None
+) -> tuple[Answer, ...]:
     """Value the policy, the clone if there is one, random actions, and zero actions where actions are a box.
 
     Values are mean discounted returns of whole rollouts in each member of the released model: nothing is asked of the
@@ -61,7 +68,9 @@ def values_in_model(problem: Problem, rollouts: int, clone: Clone | None = None)
         rollouts: of each member.
         clone: of the behaviour.
     """
-    weights = step_weights(problem.rollout_steps, discount=problem.discount, survival=problem.survival)
+    weights = step_weights(
+        problem.rollout_steps, discount=problem.discount, survival=problem.survival
+    )
     starts = problem.starts.float()
     asked: dict[str, Any] = {"rollouts": rollouts, "weights": weights, "seed": problem.seed}
 
@@ -83,7 +92,11 @@ def values_in_model(problem: Problem, rollouts: int, clone: Clone | None = None)
             _doubt(uncertainty(problem.policy), uncertainty(clone.released)),
             _beyond(
                 *share_beyond(
-                    problem.ensemble, _SinglePolicy(problem.policy), _SinglePolicy(clone.drawn), starts, **asked
+                    problem.ensemble,
+                    _SinglePolicy(problem.policy),
+                    _SinglePolicy(clone.drawn),
+                    starts,
+                    **asked,
                 )
             ),
         ]
@@ -92,7 +105,13 @@ def values_in_model(problem: Problem, rollouts: int, clone: Clone | None = None)
     found.append(_value(problem, "random", uniform))
     if not problem.discrete_actions:  # zero, or the nearest action that the bounds allow
         zero = torch.zeros(problem.action_size).clamp(problem.action_low, problem.action_high)
-        found.append(_value(problem, "zero_action", returns(lambda observation: zero.expand(len(observation), -1))))
+        found.append(
+            _value(
+                problem,
+                "zero_action",
+                returns(lambda observation: zero.expand(len(observation), -1)),
+            )
+        )
     return tuple(found)
 
 
@@ -100,7 +119,9 @@ def _value(problem: Problem, of: Of, returns: Tensor, what: str = MEAN_RETURN) -
     members = returns.mean(1).clamp(problem.return_low, problem.return_high)
     covers = f"no interval: the members of the model say {float(members.min()):.4g} to {float(members.max()):.4g}"
     bias = "wrong wherever the model is, and likely too high for a policy that was trained in this model"
-    return estimate(_NAME, of, what, float(members.mean()), None, covers, bias, tuple(members.tolist()))
+    return estimate(
+        _NAME, of, what, float(members.mean()), None, covers, bias, tuple(members.tolist())
+    )
 
 
 def _gain(gains: Tensor) -> Answer:
@@ -164,7 +185,9 @@ class ModelQ:
         return mean.clamp(problem.reward_low, problem.reward_high) * problem.rewards_left(step)
 
     @torch.no_grad()
-    def action_values(self, fitted: Values, observation: Tensor, action: Tensor, step: Tensor) -> Tensor:
+    def action_values(
+        self, fitted: Values, observation: Tensor, action: Tensor, step: Tensor
+    ) -> Tensor:
         """Compute Q̂_i, float64 ``[N, B]`` for ``[B, S]``, ``[B, A]`` and steps ``[B]``; 0 after the horizon.
 
         Sums of members and products round by their number of rows: of private rows, see `row_by_row`.
@@ -174,11 +197,15 @@ class ModelQ:
         observation = problem.bounded_observation(observation)
         mean, _, ends = ensemble.predict(observation, problem.bounded_action(action))
         mean = mean.nan_to_num(nan=0.0)
-        following = (observation + mean[..., :-1]).clamp(bounds.observation_low, bounds.observation_high)
+        following = (observation + mean[..., :-1]).clamp(
+            bounds.observation_low, bounds.observation_high
+        )
         reward = mean[..., -1].clamp(problem.reward_low, problem.reward_high)
         goes_on = problem.chance_of_next(step) * (1.0 if ends is None else 1 - ends)
         left = problem.rewards_left(step) > 0
-        return (reward + problem.discount * goes_on * self.values(fitted, following, step + 1)).where(left, 0.0)
+        return (
+            reward + problem.discount * goes_on * self.values(fitted, following, step + 1)
+        ).where(left, 0.0)
 
     def at_starts(self, fitted: Values) -> Tensor:
         """Compute each member's value of the policy's first actions in the public first states, ``[N, n]``."""
@@ -194,9 +221,13 @@ class ModelQ:
         plain = torch.cat((torch.ones_like(left), state, 2 * left - 1), -1)
         generator = torch.Generator().manual_seed(problem.seed)
         size = plain.shape[-1] - 1
-        frequencies = torch.randn(size, self.features, generator=generator, dtype=torch.float64) * math.sqrt(2 / size)
+        frequencies = torch.randn(
+            size, self.features, generator=generator, dtype=torch.float64
+        ) * math.sqrt(2 / size)
         phases = torch.rand(self.features, generator=generator, dtype=torch.float64) * 2 * math.pi
-        waves = torch.cos(plain[..., 1:] @ frequencies.to(state.device) + phases.to(state.device)) * math.sqrt(2)
+        waves = torch.cos(
+            plain[..., 1:] @ frequencies.to(state.device) + phases.to(state.device)
+        ) * math.sqrt(2)
         return torch.cat((plain, waves), -1)
 
     @torch.no_grad()
@@ -208,9 +239,13 @@ class ModelQ:
         """
         problem, steps = self.problem, self.problem.lived_steps
         generator = torch.Generator().manual_seed(problem.seed + number)
-        model = PessimisticModel(problem.ensemble.member(number), uncertainty="max_aleatoric", penalty=0.0)
+        model = PessimisticModel(
+            problem.ensemble.member(number), uncertainty="max_aleatoric", penalty=0.0
+        )
         draws, count = SeedGenerators([generator]), self.rollouts
-        state = problem.starts[torch.randint(len(problem.starts), (count,), generator=generator)].float()
+        state = problem.starts[
+            torch.randint(len(problem.starts), (count,), generator=generator)
+        ].float()
         switch = torch.randint(-steps // 2, steps, (count,), generator=generator)
         random_share = torch.rand(count, generator=generator)
         alive = torch.ones(count, dtype=torch.bool)
@@ -218,7 +253,9 @@ class ModelQ:
         for step in range(steps if problem.horizon is not None else 2 * steps):
             explores = (step < switch) & (torch.rand(count, generator=generator) < random_share)
             action = torch.where(
-                explores[:, None], problem.uniform_actions(count, generator), problem.policy(state).float()
+                explores[:, None],
+                problem.uniform_actions(count, generator),
+                problem.policy(state).float(),
             )
             moved = model.step(state, action, draws)
             states.append(state)

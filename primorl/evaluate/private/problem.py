@@ -33,7 +33,9 @@ BYTES_AT_ONCE = 32 << 20
 
 _TOGETHER = 8  # portions
 _NEGLIGIBLE = 1e-3  # weight of a reward
-_SAME = 1e-6  # share of the widest bounds; returns that differ by less tell nothing about their spread
+_SAME = (
+    1e-6  # share of the widest bounds; returns that differ by less tell nothing about their spread
+)
 _FARTHEST = 5.0  # scales from the mean; standardised observations are held within
 D = TypeVar("D")
 
@@ -149,7 +151,10 @@ class Problem:
         """
         if declared is not None:
             return replace(self, return_low=float(declared[0]), return_high=float(declared[1]))
-        low, high = self.reward_low * self.effective_horizon, self.reward_high * self.effective_horizon
+        low, high = (
+            self.reward_low * self.effective_horizon,
+            self.reward_high * self.effective_horizon,
+        )
         return replace(self, return_low=min(low, 0.0), return_high=max(high, 0.0))
 
     def bounded_observation(self, observation: Tensor) -> Tensor:
@@ -162,13 +167,18 @@ class Problem:
 
     def standardised(self, observation: Tensor) -> Tensor:
         """Standardise ``[.., S]`` in the environment's units to float64 within ±5: bounded and finite."""
-        mean, scale = (part.double().to(observation.device) for part in (self.observation_mean, self.observation_scale))
+        mean, scale = (
+            part.double().to(observation.device)
+            for part in (self.observation_mean, self.observation_scale)
+        )
         return ((self.bounded_observation(observation) - mean) / scale).clamp(-_FARTHEST, _FARTHEST)
 
     def centred(self, action: Tensor) -> Tensor:
         """Map actions ``[.., A]`` of a box to float64 within ±1; one-hot actions stay as they are."""
         held = self.bounded_action(action)
-        low, high = (part.double().to(action.device) for part in (self.action_low, self.action_high))
+        low, high = (
+            part.double().to(action.device) for part in (self.action_low, self.action_high)
+        )
         return held if self.discrete_actions else 2 * (held - low) / (high - low) - 1
 
     def time_left(self, step: Tensor) -> Tensor:
@@ -182,7 +192,9 @@ class Problem:
         if self.survival is not None:
             discounts = self.discount ** torch.arange(len(self.survival), dtype=torch.float64)
             worth = self.survival * discounts
-            left = (worth.flip(0).cumsum(0).flip(0) / worth.clamp(min=1e-300)).where(self.survival > 0, 0.0)
+            left = (worth.flip(0).cumsum(0).flip(0) / worth.clamp(min=1e-300)).where(
+                self.survival > 0, 0.0
+            )
             return torch.cat((left, left.new_zeros(1))).to(step.device)[step.clamp(0, len(left))]
         if self.horizon is None:
             return torch.full_like(step, self.effective_horizon, dtype=torch.float64)
@@ -191,7 +203,9 @@ class Problem:
 
     def reward(self, reward: Tensor) -> Tensor:
         """Hold rewards within their declared bounds."""
-        return reward.double().nan_to_num(nan=self.reward_low).clamp(self.reward_low, self.reward_high)
+        return (
+            reward.double().nan_to_num(nan=self.reward_low).clamp(self.reward_low, self.reward_high)
+        )
 
     def continues(self, step: Tensor, terminated: Tensor) -> Tensor:
         """Weigh the value of the next state, float64.
@@ -216,7 +230,9 @@ class Problem:
             return torch.ones_like(step, dtype=torch.float64)
         survival, zero = self.survival, self.survival.new_zeros(1)
         following = torch.cat((survival[1:], zero))
-        chances = (following / survival.clamp(min=1e-300)).where(survival > 0, 0.0)  # 0 where nobody is left
+        chances = (following / survival.clamp(min=1e-300)).where(
+            survival > 0, 0.0
+        )  # 0 where nobody is left
         return torch.cat((chances, zero)).to(step.device)[step.clamp(0, len(survival))]
 
     def actions(self, observation: Tensor) -> Tensor:
@@ -257,13 +273,17 @@ def in_blocks(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
         torch.set_num_threads(threads)
 
 
-def check_blocks(function: Callable[[Tensor], Tensor], columns: int, device: torch.device | None = None) -> None:
+def check_blocks(
+    function: Callable[[Tensor], Tensor], columns: int, device: torch.device | None = None
+) -> None:
     """Apply ``function`` to a block of one made-up row of so many columns, before anything is charged.
 
     Raises:
         PipelineError: two answers differ in a bit, so a unit's answers depend on their place among those of others.
     """
-    row = torch.randn(1, columns, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(device)
+    row = torch.randn(
+        1, columns, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    ).to(device)
     answers = in_blocks(function, row.repeat(BLOCK, 1))
     if not torch.equal(answers, answers[:1].expand_as(answers)):
         raise PipelineError(
@@ -384,7 +404,9 @@ class Episodes:
         return self.begins.sum(1)
 
     @classmethod
-    def read(cls, source: EpisodeSource, units: Tensor, device: torch.device | None = None) -> "Episodes":
+    def read(
+        cls, source: EpisodeSource, units: Tensor, device: torch.device | None = None
+    ) -> "Episodes":
         """Read all rows of some units.
 
         Args:
@@ -393,7 +415,9 @@ class Episodes:
             device: where the tensors go; None: the CPU.
         """
         lengths = source.lengths(units)
-        steps = torch.arange(max(1, int(lengths.max()))).expand(len(units), -1)  # a unit may have no rows
+        steps = torch.arange(max(1, int(lengths.max()))).expand(
+            len(units), -1
+        )  # a unit may have no rows
         own = steps < lengths[:, None]
         steps = steps.where(own, 0)  # padding repeats a row of the unit's own
         inputs, targets = source.transitions(units, steps)
@@ -451,7 +475,9 @@ def first_rows(episodes: Episodes) -> Episodes:
     """Select the rows that begin a trajectory, ``[U, T]``, T being the most trajectories of a unit."""
     count = episodes.trajectories
     places = (~episodes.begins).long().argsort(dim=1, stable=True)[:, : int(count.max())]
-    return _taken(episodes, places, torch.arange(places.shape[1], device=places.device) < count[:, None])
+    return _taken(
+        episodes, places, torch.arange(places.shape[1], device=places.device) < count[:, None]
+    )
 
 
 def thinned(episodes: Episodes, rows: int) -> Episodes:
@@ -460,13 +486,19 @@ def thinned(episodes: Episodes, rows: int) -> Episodes:
         return episodes
     lengths = episodes.own.sum(1, keepdim=True)
     number = torch.arange(rows, device=lengths.device).expand(len(lengths), -1)
-    places = torch.where(lengths > rows, number * lengths // rows, number.clamp(max=episodes.own.shape[1] - 1))
+    places = torch.where(
+        lengths > rows, number * lengths // rows, number.clamp(max=episodes.own.shape[1] - 1)
+    )
     return _taken(episodes, places, number < lengths)
 
 
 def counted(problem: Problem, episodes: Episodes) -> Tensor:
     """Tell which rows count for the value: no padding, and within the horizon, bool ``[U, M]``."""
-    return episodes.own if problem.horizon is None else episodes.own & (episodes.step < problem.horizon)
+    return (
+        episodes.own
+        if problem.horizon is None
+        else episodes.own & (episodes.step < problem.horizon)
+    )
 
 
 def row_shares(problem: Problem, episodes: Episodes) -> Tensor:
@@ -493,7 +525,9 @@ def _taken(episodes: Episodes, places: Tensor, own: Tensor) -> Episodes:
     parts = {}
     for name, values in vars(episodes).items():
         if values is not None:
-            index = places if values.dim() == 2 else places[..., None].expand(-1, -1, values.shape[-1])
+            index = (
+                places if values.dim() == 2 else places[..., None].expand(-1, -1, values.shape[-1])
+            )
             parts[name] = values.gather(1, index)
     parts |= {"own": own, "begins": parts["begins"] & own, "ends": parts["ends"] & own}
     return Episodes(**parts)
@@ -519,7 +553,9 @@ class PublicTrajectories:
     def of(cls, public: EpisodeSource) -> Self:
         """Read the public split, which must not be empty."""
         parts = []
-        for units in torch.split(torch.arange(public.units), BLOCK):  # all at once, all would be as long as the longest
+        for units in torch.split(
+            torch.arange(public.units), BLOCK
+        ):  # all at once, all would be as long as the longest
             rows = Episodes.read(public, units)
             unit, last = rows.ends.nonzero(as_tuple=True)
             length = rows.step[unit, last] + 1
@@ -527,7 +563,9 @@ class PublicTrajectories:
             begin = (last + 1 - length)[:, None]
             reward = rows.reward[unit[:, None], (begin + place).clamp(max=rows.own.shape[1] - 1)]
             reward = reward.where(place < length[:, None], 0.0)
-            parts.append((length, rows.terminated[unit, last], 1 / rows.trajectories[unit].double(), reward))
+            parts.append(
+                (length, rows.terminated[unit, last], 1 / rows.trajectories[unit].double(), reward)
+            )
         most = max(reward.shape[1] for *_, reward in parts)
         padded = [(*rest, pad(reward, (0, most - reward.shape[1]))) for *rest, reward in parts]
         return cls(*map(torch.cat, zip(*padded, strict=True)))
@@ -549,7 +587,9 @@ class PublicTrajectories:
         cut = torch.zeros(horizon + 1, dtype=torch.float64)
         cut.index_add_(0, self.length.clamp(max=horizon), self.weight.where(~self.terminated, 0.0))
         ended = torch.zeros_like(cut).index_add_(0, self.length.clamp(max=horizon), self.weight)
-        at_risk = pad(ended[1:].flip(0).cumsum(0).flip(0), (0, 1)) + cut  # those that are longer, and those cut here
+        at_risk = (
+            pad(ended[1:].flip(0).cumsum(0).flip(0), (0, 1)) + cut
+        )  # those that are longer, and those cut here
         stays = 1 - (cut / at_risk.clamp(min=1e-12))
         return stays[:horizon].clamp(0, 1).cumprod(0)
 
@@ -561,7 +601,9 @@ class PublicTrajectories:
         return (problem.reward(self.reward) * weights).sum(1)
 
 
-def public_return_bounds(public: PublicTrajectories, problem: Problem) -> tuple[float, float] | None:
+def public_return_bounds(
+    public: PublicTrajectories, problem: Problem
+) -> tuple[float, float] | None:
     """Bound returns by the public ones: as far again beyond the least and the greatest as these are apart.
 
     Args:
@@ -576,7 +618,11 @@ def public_return_bounds(public: PublicTrajectories, problem: Problem) -> tuple[
     spread = high - low
     if not spread > _SAME * (problem.return_high - problem.return_low):
         return None
-    digits = 2 - math.floor(math.log10(spread))  # whole numbers of hundredths or so: another machine finds the same
+    digits = 2 - math.floor(
+        math.log10(spread)
+    )  # whole numbers of hundredths or so: another machine finds the same
     unit = 10.0**-digits
     low, high = math.floor((low - spread) / unit) * unit, math.ceil((high + spread) / unit) * unit
-    return max(round(low, digits), problem.return_low), min(round(high, digits), problem.return_high)
+    return max(round(low, digits), problem.return_low), min(
+        round(high, digits), problem.return_high
+    )

@@ -7,7 +7,15 @@ from typing import Annotated, ClassVar, Literal
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256
-from primorl.base.records import Hexadecimal, Line, Within, read_record, record, to_json, write_record
+from primorl.base.records import (
+    Hexadecimal,
+    Line,
+    Within,
+    read_record,
+    record,
+    to_json,
+    write_record,
+)
 from primorl.privacy.statement import SpentOnDataset, Statement
 
 MEAN_RETURN = "mean return"
@@ -20,10 +28,24 @@ DOUBT = "uncertainty beyond the clone's"
 """`Answer.what` of how much more uncertain the model is where the policy goes, in units of the return."""
 BEYOND = "share of steps beyond the clone's"
 """`Answer.what` of how many more of the policy's steps than of the clone's lie where the clone hardly ever is."""
-BELIEVE = {"yes": "The model can be believed", "doubtful": "The model is doubtful", "no": "Do not believe the model"}
+BELIEVE = {
+    "yes": "The model can be believed",
+    "doubtful": "The model is doubtful",
+    "no": "Do not believe the model",
+}
 """How a verdict begins."""
 Of = Literal["behaviour", "clone", "policy", "random", "zero_action", "model"]
-_ABOUT = ("dataset", "unit", "units", "discount", "horizon", "verdict", "model_sha256", "policy_sha256", "clone_sha256")
+_ABOUT = (
+    "dataset",
+    "unit",
+    "units",
+    "discount",
+    "horizon",
+    "verdict",
+    "model_sha256",
+    "policy_sha256",
+    "clone_sha256",
+)
 
 
 @record
@@ -32,16 +54,24 @@ class Answer:
 
     estimator: Annotated[Line, "Name of the estimator."]
     of: Annotated[
-        Of, "Whose: of those who made the log, of their clone, of the policy, of a baseline; `model`: how wrong it is."
+        Of,
+        "Whose: of those who made the log, of their clone, of the policy, of a baseline; `model`: how wrong it is.",
     ]
     what: Annotated[Line, "What the number is; `mean return` for a value."]
     value: Annotated[float, "The number."]
     ci95: Annotated[tuple[float, float] | None, "Its 95% interval; `null`: the estimator has none."]
     covers: Annotated[Line, "What the interval covers."]
     bias: Annotated[Line, "Errors that the interval does not cover."]
-    epsilon: Annotated[Annotated[float, Within(ge=0)] | None, "ε of the estimator's charge; `null`: it costs nothing."]
-    delta: Annotated[Annotated[float, Within(gt=0, lt=1)] | None, "δ of the same; `null`: it costs nothing."]
-    members: Annotated[tuple[float, ...] | None, "The same number by each member of the released model."] = None
+    epsilon: Annotated[
+        Annotated[float, Within(ge=0)] | None,
+        "ε of the estimator's charge; `null`: it costs nothing.",
+    ]
+    delta: Annotated[
+        Annotated[float, Within(gt=0, lt=1)] | None, "δ of the same; `null`: it costs nothing."
+    ]
+    members: Annotated[
+        tuple[float, ...] | None, "The same number by each member of the released model."
+    ] = None
 
 
 @record
@@ -51,7 +81,9 @@ class Histogram:
     estimator: Annotated[Line, "Name of the estimator."]
     what: Annotated[Line, "What is counted."]
     edges: Annotated[tuple[float, ...], "Edges of the bins, ascending."]
-    shares: Annotated[tuple[float, ...], "Share of the units in each bin; not negative, and one in all."]
+    shares: Annotated[
+        tuple[float, ...], "Share of the units in each bin; not negative, and one in all."
+    ]
 
 
 @record
@@ -67,15 +99,25 @@ class PrivateEvaluation:
     horizon: Annotated[Annotated[int, Within(ge=1)] | None, "Steps of a trajectory at most."]
     estimates: Annotated[tuple[Answer, ...], "The answers; empty where nothing was asked."]
     histograms: Annotated[tuple[Histogram, ...], "Distributions over the units."]
-    verdict: Annotated[Line | None, "Whether the model can be believed; `null`: `model_check` was not asked."]
-    statements: Annotated[dict[Line, Statement], "Privacy statement of each estimator that was charged, by its name."]
-    total: Annotated[
-        SpentOnDataset | None, "Everything charged on the same units so far; `null` where nothing was asked."
+    verdict: Annotated[
+        Line | None, "Whether the model can be believed; `null`: `model_check` was not asked."
     ]
-    model_sha256: Annotated[Hexadecimal | None, "SHA-256 of the model's file; `null` where nothing was asked."]
-    policy_sha256: Annotated[Hexadecimal | None, "SHA-256 of the policy's file; `null` where nothing was asked."]
+    statements: Annotated[
+        dict[Line, Statement], "Privacy statement of each estimator that was charged, by its name."
+    ]
+    total: Annotated[
+        SpentOnDataset | None,
+        "Everything charged on the same units so far; `null` where nothing was asked.",
+    ]
+    model_sha256: Annotated[
+        Hexadecimal | None, "SHA-256 of the model's file; `null` where nothing was asked."
+    ]
+    policy_sha256: Annotated[
+        Hexadecimal | None, "SHA-256 of the policy's file; `null` where nothing was asked."
+    ]
     clone_sha256: Annotated[
-        Hexadecimal | None, "SHA-256 of the clone's file; `null`: none was made, or nothing was asked."
+        Hexadecimal | None,
+        "SHA-256 of the clone's file; `null`: none was made, or nothing was asked.",
     ]
 
     @property
@@ -98,9 +140,16 @@ class PrivateEvaluation:
         Free answers, which no charge of their own binds, are part of every estimator's.
         """
         content = to_json(self)
-        bound = {answer.estimator for answer in self.estimates} - self.statements.keys() | {estimator}
-        own = [[each for each in content[key] if each["estimator"] in bound] for key in ("estimates", "histograms")]
-        about = {key: content[key] for key in _ABOUT} | {"statement": content["statements"].get(estimator)}
+        bound = {answer.estimator for answer in self.estimates} - self.statements.keys() | {
+            estimator
+        }
+        own = [
+            [each for each in content[key] if each["estimator"] in bound]
+            for key in ("estimates", "histograms")
+        ]
+        about = {key: content[key] for key in _ABOUT} | {
+            "statement": content["statements"].get(estimator)
+        }
         return hashlib.sha256(json.dumps([about, own], sort_keys=True).encode()).hexdigest()
 
     def made(self, estimator: str) -> dict[str, str]:
@@ -125,7 +174,9 @@ class PrivateEvaluation:
         for key, file in files.items():
             missing = key == "clone_sha256" and not file.exists()
             if getattr(self, key) != (None if missing else file_sha256(file)):
-                raise PipelineError(f"{path}: {key}: the answers are not about {file}, which is here; run `dvc repro`")
+                raise PipelineError(
+                    f"{path}: {key}: the answers are not about {file}, which is here; run `dvc repro`"
+                )
 
     def write(self, path: Path) -> None:
         """Write the file, atomically."""

@@ -49,7 +49,9 @@ class CorrectedModel:
     bandwidth: float
     largest_weight: float
 
-    def fitted(self, problem: Problem, policies: Sequence[DeterministicPolicy]) -> "CorrectedScorer":
+    def fitted(
+        self, problem: Problem, policies: Sequence[DeterministicPolicy]
+    ) -> "CorrectedScorer":
         """Fit V̂ of every policy to rollouts in the released model. Policies need not have one shape; P = 1 each."""
         generator = torch.Generator().manual_seed(problem.seed)
         size = problem.observation_size + 1
@@ -120,10 +122,14 @@ class CorrectedScorer:
     def scores(self, episodes: Episodes) -> Tensor:
         """Map ψ of each unit and policy from the bounds of a return to [0, 1], float64 ``[U, k]``; sensitive."""
         problem = self.problem
-        value = self.values(episodes.observation, episodes.step).where(episodes.begins[..., None], 0.0)
+        value = self.values(episodes.observation, episodes.step).where(
+            episodes.begins[..., None], 0.0
+        )
         if self.score.largest_weight > 0:
             factor = problem.discounts(episodes.step) * episodes.own
-            value = value + factor[..., None] * self.action_weights(episodes) * self.surprises(episodes)
+            value = value + factor[..., None] * self.action_weights(episodes) * self.surprises(
+                episodes
+            )
         mean = value.sum(1) / episodes.trajectories.clamp(min=1)[:, None]
         low, high = problem.return_low, problem.return_high
         return ((mean - low) / (high - low)).nan_to_num(nan=0.0).clamp(0, 1)
@@ -131,7 +137,10 @@ class CorrectedScorer:
     def surprises(self, episodes: Episodes) -> Tensor:
         """Compute the surprise r + γ V̂(s') - Q̂(s, a) of every row, ``[U, M, k]``."""
         problem = self.problem
-        held, action = problem.bounded_observation(episodes.observation), problem.bounded_action(episodes.action)
+        held, action = (
+            problem.bounded_observation(episodes.observation),
+            problem.bounded_action(episodes.action),
+        )
         predicted, _, ends = problem.ensemble.predict(held.flatten(0, 1), action.flatten(0, 1))
         predicted = predicted.view(len(predicted), *held.shape[:2], -1)
         reward = problem.reward(predicted[..., -1]).mean(0)
@@ -147,26 +156,39 @@ class CorrectedScorer:
         """Compute the weight w of every row and policy, ``[U, M, k]``."""
         problem, count = self.problem, len(self.policies)
         flat = problem.bounded_observation(episodes.observation)
-        found = in_blocks(lambda rows: _acts(self.policies, [rows] * count).movedim(0, 1), flat.flatten(0, 1))
+        found = in_blocks(
+            lambda rows: _acts(self.policies, [rows] * count).movedim(0, 1), flat.flatten(0, 1)
+        )
         wanted = problem.centred(found.movedim(1, 0)).view(count, *episodes.own.shape, -1)
         logged = problem.centred(episodes.action)
         if problem.discrete_actions:
             same = (wanted * logged).sum(-1)
-            chance = 1 / problem.action_size if episodes.probability is None else episodes.probability.clamp(min=1e-9)
+            chance = (
+                1 / problem.action_size
+                if episodes.probability is None
+                else episodes.probability.clamp(min=1e-9)
+            )
             weight = same / chance
         else:
             kernel = torch.exp(-0.5 * ((wanted - logged) / self.score.bandwidth).square().sum(-1))
-            weight = kernel / min(1.0, self.score.bandwidth * math.sqrt(math.pi / 2)) ** problem.action_size
+            weight = (
+                kernel
+                / min(1.0, self.score.bandwidth * math.sqrt(math.pi / 2)) ** problem.action_size
+            )
         return weight.clamp(0, self.score.largest_weight).movedim(0, -1)
 
 
 def _acts(policies: Sequence[DeterministicPolicy], observations: Iterable[Tensor]) -> Tensor:
     """Compute actions of each policy in states of its own: ``[k, B, S]`` to float64 ``[k, B, A]``."""
-    return torch.cat([one.act(own[None].double()) for one, own in zip(policies, observations, strict=True)])
+    return torch.cat(
+        [one.act(own[None].double()) for one, own in zip(policies, observations, strict=True)]
+    )
 
 
 @torch.no_grad()
-def _fit(problem: Problem, policies: Sequence[DeterministicPolicy], basis: Basis, rollouts: int) -> Tensor:
+def _fit(
+    problem: Problem, policies: Sequence[DeterministicPolicy], basis: Basis, rollouts: int
+) -> Tensor:
     """Regress returns in the model on features (ridge), for every policy: ``[D + 1, k]``.
 
     Without a horizon a rollout has twice as many steps, and only those of the first half are regressed on: the returns
@@ -179,7 +201,9 @@ def _fit(problem: Problem, policies: Sequence[DeterministicPolicy], basis: Basis
     observation = problem.starts[begin].float()
     low, high = problem.action_low.float(), problem.action_high.float()
     # Half of the rollouts follow the policy from the first state on.
-    random_steps = generators.randint(horizon, count * rollouts) * generators.randint(2, count * rollouts)
+    random_steps = generators.randint(horizon, count * rollouts) * generators.randint(
+        2, count * rollouts
+    )
     seen, rewards, alive = [observation], [], [torch.ones(len(observation), dtype=torch.bool)]
     for step in range(horizon if problem.horizon is not None else 2 * horizon):
         action = _acts(policies, observation.view(count, rollouts, -1)).flatten(0, 1).float()
@@ -188,7 +212,9 @@ def _fit(problem: Problem, policies: Sequence[DeterministicPolicy], basis: Basis
             drawn = torch.nn.functional.one_hot(drawn.argmax(-1), problem.action_size).float()
         else:
             drawn = low + drawn * (high - low)
-        made = model.step(observation, torch.where((step < random_steps)[:, None], drawn, action), generators)
+        made = model.step(
+            observation, torch.where((step < random_steps)[:, None], drawn, action), generators
+        )
         rewards.append(made.reward.double().where(alive[-1], 0.0))
         alive.append(alive[-1] if made.terminated is None else alive[-1] & ~made.terminated)
         observation = made.next_observation
@@ -208,5 +234,7 @@ def _fit(problem: Problem, policies: Sequence[DeterministicPolicy], basis: Basis
         gram += rows.mT @ rows
         moment += rows.mT @ total.view(count, rollouts, 1)
     ridge = _RIDGE * gram.diagonal(dim1=1, dim2=2).mean(1).clamp(min=1.0)
-    weights: Tensor = torch.linalg.solve(gram + ridge[:, None, None] * torch.eye(size, dtype=torch.float64), moment)
+    weights: Tensor = torch.linalg.solve(
+        gram + ridge[:, None, None] * torch.eye(size, dtype=torch.float64), moment
+    )
     return weights[..., 0].T

@@ -21,11 +21,15 @@ from scipy import special, stats
 from primorl.privacy.accounting.events import PureDpEvent, pure_epsilon, pure_rdp
 from primorl.privacy.statement import RELATION_NAME, Relation
 
-_MOST_POINTS = 20_000  # of an integral; an order of RDP that takes more is left out, which is on the safe side
+_MOST_POINTS = (
+    20_000  # of an integral; an order of RDP that takes more is left out, which is on the safe side
+)
 _ROUNDING = 1e-11  # of an integral, relative
 _NEGLIGIBLE = 1e-30  # probability of cohorts that the accountant drops anyhow: they are counted as the largest
 RELATION = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
-LARGEST_TIGHT = 1000.0  # beyond, a PLD takes minutes and gigabytes to say that nothing is guaranteed
+LARGEST_TIGHT = (
+    1000.0  # beyond, a PLD takes minutes and gigabytes to say that nothing is guaranteed
+)
 
 
 @dataclass(frozen=True)
@@ -68,10 +72,13 @@ class Training:
             return None
         match rounds:
             case dp_event.SelfComposedDpEvent(
-                event=dp_event.PoissonSampledDpEvent(event=dp_event.GaussianDpEvent()) as sampled, count=count
+                event=dp_event.PoissonSampledDpEvent(event=dp_event.GaussianDpEvent()) as sampled,
+                count=count,
             ):
                 multipliers = tuple(query.noise_multiplier for query in queries)
-                return cls(sampled.sampling_probability, sampled.event.noise_multiplier, count, multipliers)
+                return cls(
+                    sampled.sampling_probability, sampled.event.noise_multiplier, count, multipliers
+                )
         return None
 
     def spent(self, delta: float, relation: Relation = RELATION_NAME) -> Spent:
@@ -80,7 +87,10 @@ class Training:
 
 
 def training_event(
-    sampling_probability: float, noise_multiplier: float, rounds: int, queries: tuple[float, ...] = ()
+    sampling_probability: float,
+    noise_multiplier: float,
+    rounds: int,
+    queries: tuple[float, ...] = (),
 ) -> dp_event.DpEvent:
     """See `Training.event`."""
     return Training(sampling_probability, noise_multiplier, rounds, queries).event
@@ -123,12 +133,16 @@ def spent(event: dp_event.DpEvent, delta: float, relation: Relation = RELATION_N
         return float(accountant_near(event, guess, neighbours).get_epsilon(delta))
 
     guess, epsilon = loose, tight(loose)
-    while 0 < epsilon < guess / 4:  # a grid for what was guessed is too coarse for what turned out to be far less
+    while (
+        0 < epsilon < guess / 4
+    ):  # a grid for what was guessed is too coarse for what turned out to be far less
         guess, epsilon = epsilon, tight(epsilon)
     return Spent(min(epsilon, pure), stated, delta)
 
 
-def compose(events: Sequence[dp_event.DpEvent], delta: float, relation: Relation = RELATION_NAME) -> Spent:
+def compose(
+    events: Sequence[dp_event.DpEvent], delta: float, relation: Relation = RELATION_NAME
+) -> Spent:
     """Compute ε at ``delta`` of all ``events`` on the same people, one after another.
 
     Equal mechanisms are merged before composing, so ten runs of one plan cost as much time as one. Nothing at all costs
@@ -138,11 +152,17 @@ def compose(events: Sequence[dp_event.DpEvent], delta: float, relation: Relation
     for event in flat(events):
         if isinstance(event, dp_event.NonPrivateDpEvent):
             return Spent(math.inf, math.inf, delta)
-        inner, count = (event.event, event.count) if isinstance(event, dp_event.SelfComposedDpEvent) else (event, 1)
+        inner, count = (
+            (event.event, event.count)
+            if isinstance(event, dp_event.SelfComposedDpEvent)
+            else (event, 1)
+        )
         rounds[inner] = rounds.get(inner, 0) + count
     if not rounds:
         return Spent(0.0, 0.0, delta)
-    merged = dp_event.ComposedDpEvent(tuple(dp_event.SelfComposedDpEvent(*each) for each in rounds.items()))
+    merged = dp_event.ComposedDpEvent(
+        tuple(dp_event.SelfComposedDpEvent(*each) for each in rounds.items())
+    )
     return spent(merged, delta, relation)
 
 
@@ -150,7 +170,9 @@ def flat(events: Iterable[dp_event.DpEvent]) -> Iterator[dp_event.DpEvent]:
     """Yield the events, and the parts of composed ones; events that read no private row are left out."""
     for event in events:
         if not isinstance(event, dp_event.NoOpDpEvent):
-            yield from flat(event.events) if isinstance(event, dp_event.ComposedDpEvent) else (event,)
+            yield from (
+                flat(event.events) if isinstance(event, dp_event.ComposedDpEvent) else (event,)
+            )
 
 
 def releases(event: dp_event.DpEvent) -> int:
@@ -190,7 +212,9 @@ def accountant_near(
     event: dp_event.DpEvent, epsilon: float, relation: dp_accounting.NeighboringRelation = RELATION
 ) -> PldWithPure:
     """Compose ``event`` in a new PLD accountant, on a grid for ε near ``epsilon``; see `spent`."""
-    accountant: PldWithPure = PldWithPure(relation, grid_interval(event, epsilon, releases(event))).compose(event)
+    accountant: PldWithPure = PldWithPure(
+        relation, grid_interval(event, epsilon, releases(event))
+    ).compose(event)
     return accountant
 
 
@@ -220,7 +244,9 @@ def _widest_loss(event: dp_event.DpEvent) -> float:
             z, farthest = float(event.standard_deviation), max(event.sensitivities)
             shares = zip(event.sensitivities, event.sampling_probs, strict=True)
             joins = min(1.0, math.fsum(p for s, p in shares if s > 0))
-            return math.log1p(joins * math.expm1(min(10 * farthest / z + 0.5 * (farthest / z) ** 2, 700.0)))
+            return math.log1p(
+                joins * math.expm1(min(10 * farthest / z + 0.5 * (farthest / z) ** 2, 700.0))
+            )
         case PureDpEvent():
             return float(event.epsilon)
     return 0.0
@@ -252,14 +278,18 @@ class RdpWithGroups(rdp.RdpAccountant):  # type: ignore[misc]
 
 
 @lru_cache(maxsize=256)
-def _sampled_gaussian_rdp(event: dp_event.DpEvent, orders: tuple[float, ...]) -> npt.NDArray[np.float64]:
+def _sampled_gaussian_rdp(
+    event: dp_event.DpEvent, orders: tuple[float, ...]
+) -> npt.NDArray[np.float64]:
     """Compute dp-accounting's divergences of one round once: they take milliseconds and are needed often."""
     found: npt.NDArray[np.float64] = np.asarray(rdp.RdpAccountant(orders).compose(event).rdp)
     found.flags.writeable = False
     return found
 
 
-def rdp_epsilon(event: dp_event.DpEvent, delta: float, orders: Sequence[float] | None = None) -> tuple[float, bool]:
+def rdp_epsilon(
+    event: dp_event.DpEvent, delta: float, orders: Sequence[float] | None = None
+) -> tuple[float, bool]:
     """Compute RDP's ε, and tell whether it is valid: where a divergence is rounded below zero, dp-accounting answers 0.
 
     It warns of negative divergences and, at large q, of every fractional order it leaves out, dozens of lines a call.
@@ -339,21 +369,29 @@ def _sampled(sampling_probability: float, noise_multiplier: float, units: int) -
     )
 
 
-def mixture_rdp(event: dp_event.MixtureOfGaussiansDpEvent, orders: Sequence[float]) -> NDArray[np.float64]:
+def mixture_rdp(
+    event: dp_event.MixtureOfGaussiansDpEvent, orders: Sequence[float]
+) -> NDArray[np.float64]:
     """Compute Rényi divergences of a mixture P = Σ p_i N(s_i, z²) and Q = N(0, z²), the larger one of both directions.
 
     ∫ P^α Q^(1-α) and ∫ Q^α P^(1-α) by the trapezoidal rule, which for such integrands is exact up to rounding. Infinite
     at an order where the integral would take too many points.
     """
     shifts, logs = np.array(event.sensitivities), np.log(np.array(event.sampling_probs))
-    return np.array([_divergence(float(event.standard_deviation), shifts, logs, order) for order in orders])
+    return np.array(
+        [_divergence(float(event.standard_deviation), shifts, logs, order) for order in orders]
+    )
 
 
 def _divergence(z: float, shifts: NDArray[Any], logs: NDArray[Any], order: float) -> float:
     # The step resolves one Gaussian, and stays below the distance of the integrand's complex singularities.
     step = min(z / 6, 0.4 * z**2 / shifts.max())
     rare = -logs[0] if shifts[0] == 0 else math.inf
-    low = -(12 + math.sqrt(2 * (order - 1) * rare)) * z if math.isfinite(rare) else -12 * z - order * shifts.max()
+    low = (
+        -(12 + math.sqrt(2 * (order - 1) * rare)) * z
+        if math.isfinite(rare)
+        else -12 * z - order * shifts.max()
+    )
     high = 12 * z + order * shifts.max()
     if (high - low) / step > _MOST_POINTS:
         return math.inf
@@ -361,5 +399,7 @@ def _divergence(z: float, shifts: NDArray[Any], logs: NDArray[Any], order: float
     absent = -0.5 * (x / z) ** 2 - math.log(z * math.sqrt(2 * math.pi))
     # P over Q, as log Σ p_i exp((x s_i - s_i²/2) / z²)
     ratio = special.logsumexp(logs + (np.outer(x, shifts) - shifts**2 / 2) / z**2, axis=1)
-    integrals = (special.logsumexp(absent + power * ratio) + math.log(step) for power in (order, 1 - order))
+    integrals = (
+        special.logsumexp(absent + power * ratio) + math.log(step) for power in (order, 1 - order)
+    )
     return max(0.0, *(float((integral + _ROUNDING) / (order - 1)) for integral in integrals))

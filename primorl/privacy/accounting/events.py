@@ -49,7 +49,9 @@ def pure_rdp(epsilon: float, orders: Sequence[float]) -> NDArray[np.float64]:
     return divergences
 
 
-_MOST_PARTS = 256  # of a composed event: all clones of a sweep, and no more than is composed in a moment
+_MOST_PARTS = (
+    256  # of a composed event: all clones of a sweep, and no more than is composed in a moment
+)
 
 
 def event_to_json(event: dp_event.DpEvent) -> dict[str, Any]:
@@ -81,7 +83,9 @@ def event_from_json(content: dict[str, Any]) -> dp_event.DpEvent:
     kind, readers = _known(content.get("type"))
     found = content.keys() - {"type"}
     if found != readers.keys():
-        raise ValueError(f"{kind.__name__}: found the fields {sorted(found)}; they must be {sorted(readers)}")
+        raise ValueError(
+            f"{kind.__name__}: found the fields {sorted(found)}; they must be {sorted(readers)}"
+        )
     fields = {}
     for name, read in readers.items():
         try:
@@ -122,20 +126,30 @@ def _several(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 _READERS: dict[str, dict[str, Callable[[Any], Any]]] = {
-    "ComposedDpEvent": {"events": _several(_inner("SelfComposedDpEvent", "PoissonSampledDpEvent", "GaussianDpEvent"))},
+    "ComposedDpEvent": {
+        "events": _several(
+            _inner("SelfComposedDpEvent", "PoissonSampledDpEvent", "GaussianDpEvent")
+        )
+    },
     "SelfComposedDpEvent": {
         "event": _inner("PoissonSampledDpEvent", "GaussianDpEvent"),
         "count": _number("a whole number from 1 is needed", lambda n: n >= 1, int),
     },
     "PoissonSampledDpEvent": {
-        "sampling_probability": _number("a number in (0, 1] is needed", lambda q: 0 < q <= 1, int, float),
+        "sampling_probability": _number(
+            "a number in (0, 1] is needed", lambda q: 0 < q <= 1, int, float
+        ),
         "event": _inner("GaussianDpEvent"),
     },
     "GaussianDpEvent": {
-        "noise_multiplier": _number("a positive, finite number is needed", lambda z: 0 < z < math.inf, int, float)
+        "noise_multiplier": _number(
+            "a positive, finite number is needed", lambda z: 0 < z < math.inf, int, float
+        )
     },
     "PureDpEvent": {
-        "epsilon": _number("a number in (0, 100] is needed", lambda epsilon: 0 < epsilon <= 100, int, float)
+        "epsilon": _number(
+            "a number in (0, 100] is needed", lambda epsilon: 0 < epsilon <= 100, int, float
+        )
     },
     "NonPrivateDpEvent": {},
     "NoOpDpEvent": {},  # of what was made without a private row

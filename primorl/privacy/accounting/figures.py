@@ -14,7 +14,13 @@ import numpy as np
 from dp_accounting import dp_event
 
 from primorl.base.files import finite
-from primorl.privacy.accounting.epsilon import LARGEST_TIGHT, Spent, accountant_near, compose, grouped
+from primorl.privacy.accounting.epsilon import (
+    LARGEST_TIGHT,
+    Spent,
+    accountant_near,
+    compose,
+    grouped,
+)
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.accounting.rounding import rounded_up
 from primorl.privacy.statement import AttackPoint, GroupPoint, ProfilePoint
@@ -51,19 +57,35 @@ def figures(event: dp_event.DpEvent, delta: float) -> Figures:
         ValueError: the event is not of a kind that this project accounts.
     """
     if isinstance(event, dp_event.NoOpDpEvent):  # no attack does better than to guess
-        return Figures(0.0, (), tuple((k, 0.0) for k in GROUP_SIZES), tuple((a, a) for a in FALSE_POSITIVE_RATES))
+        return Figures(
+            0.0,
+            (),
+            tuple((k, 0.0) for k in GROUP_SIZES),
+            tuple((a, a) for a in FALSE_POSITIVE_RATES),
+        )
     epsilon = compose([event], delta).epsilon_pld
     if not 0 < epsilon <= _LARGEST_PROFILE:
         profile: tuple[tuple[float, float], ...] = ()
         attacks = tuple((rate, 1.0) for rate in FALSE_POSITIVE_RATES)
     else:
         shares = [rounded_up(share * epsilon, 3) if share else 0.0 for share in _PROFILE]
-        profile = tuple(sorted([*zip(shares, deltas(event, epsilon, shares), strict=True), (epsilon, delta)]))
-        attacks = tuple(
-            zip(FALSE_POSITIVE_RATES, true_positive_rates(event, epsilon, FALSE_POSITIVE_RATES), strict=True)
+        profile = tuple(
+            sorted([*zip(shares, deltas(event, epsilon, shares), strict=True), (epsilon, delta)])
         )
-    groups = tuple((units, finite(compose([grouped(event, units)], delta).epsilon_pld)) for units in GROUP_SIZES)
-    return Figures(finite(compose([event], delta, "replace_one").epsilon_pld), profile, groups, attacks)
+        attacks = tuple(
+            zip(
+                FALSE_POSITIVE_RATES,
+                true_positive_rates(event, epsilon, FALSE_POSITIVE_RATES),
+                strict=True,
+            )
+        )
+    groups = tuple(
+        (units, finite(compose([grouped(event, units)], delta).epsilon_pld))
+        for units in GROUP_SIZES
+    )
+    return Figures(
+        finite(compose([event], delta, "replace_one").epsilon_pld), profile, groups, attacks
+    )
 
 
 def stated(event: dp_event.DpEvent, spent: Spent | None) -> dict[str, Any]:
@@ -73,7 +95,10 @@ def stated(event: dp_event.DpEvent, spent: Spent | None) -> dict[str, Any]:
         ValueError: the event is not of a kind that this project accounts.
     """
     if spent is None:
-        event, nothing = dp_event.NonPrivateDpEvent(), dict.fromkeys(("epsilon", "epsilon_rdp", "epsilon_replace_one"))
+        event, nothing = (
+            dp_event.NonPrivateDpEvent(),
+            dict.fromkeys(("epsilon", "epsilon_rdp", "epsilon_replace_one")),
+        )
         return {"event": event_to_json(event), "profile": (), "groups": (), "attacks": ()} | nothing
     about = figures(event, spent.delta)
     return {
@@ -83,7 +108,9 @@ def stated(event: dp_event.DpEvent, spent: Spent | None) -> dict[str, Any]:
         "epsilon_replace_one": about.epsilon_replace_one,
         "profile": tuple(ProfilePoint(epsilon=e, delta=d) for e, d in about.profile),
         "groups": tuple(GroupPoint(units=k, epsilon=e) for k, e in about.groups),
-        "attacks": tuple(AttackPoint(false_positive_rate=a, true_positive_rate=b) for a, b in about.attacks),
+        "attacks": tuple(
+            AttackPoint(false_positive_rate=a, true_positive_rate=b) for a, b in about.attacks
+        ),
     }
 
 
@@ -98,7 +125,9 @@ def deltas(event: dp_event.DpEvent, near: float, epsilons: Sequence[float]) -> l
     return [float(delta) for delta in np.clip(found, _LEAST_DELTA, 1.0)]
 
 
-def true_positive_rates(event: dp_event.DpEvent, near: float, rates: Sequence[float]) -> list[float]:
+def true_positive_rates(
+    event: dp_event.DpEvent, near: float, rates: Sequence[float]
+) -> list[float]:
     """Bound the true positive rate of any membership attack, for each false positive rate α.
 
     Every (ε, δ) that holds bounds it by δ + e^ε α and, read from the other side, by 1 - e^-ε (1 - δ - α) (Dong, Roth

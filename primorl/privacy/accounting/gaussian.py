@@ -40,4 +40,6 @@ def composed_epsilon(epsilons: Iterable[float], delta: float) -> float:
 
     It is rounded up.
     """
-    return gaussian_epsilon(math.hypot(*(gaussian_mean(epsilon, delta) for epsilon in epsilons)), delta)
+    return gaussian_epsilon(
+        math.hypot(*(gaussian_mean(epsilon, delta) for epsilon in epsilons)), delta
+    )

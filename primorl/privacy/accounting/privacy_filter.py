@@ -61,7 +61,10 @@ class Cost:
 
     def epsilon(self, delta: float) -> float:
         """Compute the smallest ε of a budget (ε, ``delta``) that grants these costs; infinite if there is none."""
-        return min(self._gaussian_epsilon(delta), self.renyi_epsilon(delta * _SHARES["renyi"] / len(ORDERS)))
+        return min(
+            self._gaussian_epsilon(delta),
+            self.renyi_epsilon(delta * _SHARES["renyi"] / len(ORDERS)),
+        )
 
     def renyi_epsilon(self, delta: float) -> float:
         """Compute ε at ``delta`` by the best of `ORDERS` (Canonne, Kamath and Steinke 2020, Proposition 12)."""
@@ -84,8 +87,15 @@ class Cost:
 
     def to_json(self) -> dict[str, Any]:
         """Convert to plain JSON, as the ledger's records hold it; an infinite number is null."""
-        finite = [value if math.isfinite(value) else None for value in (self.squared_mean, *self.renyi)]
-        return {"squared_mean": finite[0], "escaped": self.escaped, "orders": list(ORDERS), "renyi": finite[1:]}
+        finite = [
+            value if math.isfinite(value) else None for value in (self.squared_mean, *self.renyi)
+        ]
+        return {
+            "squared_mean": finite[0],
+            "escaped": self.escaped,
+            "orders": list(ORDERS),
+            "renyi": finite[1:],
+        }
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "Cost | None":
@@ -93,7 +103,8 @@ class Cost:
         if content["orders"] != list(ORDERS):
             return None
         numbers = [
-            math.inf if value is None else float(value) for value in (content["squared_mean"], *content["renyi"])
+            math.inf if value is None else float(value)
+            for value in (content["squared_mean"], *content["renyi"])
         ]
         return cls(numbers[0], float(content["escaped"]), tuple(numbers[1:]))
 
@@ -161,7 +172,9 @@ class _Profile:
         lower = np.cumsum((masses * np.exp(-losses))[::-1])[::-1]
         ends = np.concatenate([[1.0], np.exp(losses)])
         # Beyond the last loss only the infinite ones are left: h is constant there.
-        return cls(np.append(ends, np.inf), np.append(upper, dense._infinity_mass), np.append(lower, 0.0))
+        return cls(
+            np.append(ends, np.inf), np.append(upper, dense._infinity_mass), np.append(lower, 0.0)
+        )
 
     def excess(self, mean: float) -> float:
         """Compute the largest h - g. g is convex, so on each piece it is where their slopes agree, or at an end."""

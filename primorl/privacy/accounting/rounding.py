@@ -35,7 +35,11 @@ def left_of(limit: float, spent: float, digits: int = 4) -> str:
         return "0"
     # In decimals: a float's difference could round to more than there is.
     left = Decimal(repr(float(limit))) - Decimal(repr(float(spent)))
-    return _written(left.normalize(Context(prec=digits, rounding=ROUND_FLOOR)), digits) if left > 0 else "0"
+    return (
+        _written(left.normalize(Context(prec=digits, rounding=ROUND_FLOOR)), digits)
+        if left > 0
+        else "0"
+    )
 
 
 def percent_at_most(share: float) -> str:

@@ -28,7 +28,11 @@ _WHOLE_ORDERS = [2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 512]
 
 @cache  # candidates of a fit, and the parts of a plan, ask for few of them, many times
 def solve_noise_multiplier(
-    target_epsilon: float, delta: float, sampling_probability: float, rounds: int, queries: tuple[float, ...] = ()
+    target_epsilon: float,
+    delta: float,
+    sampling_probability: float,
+    rounds: int,
+    queries: tuple[float, ...] = (),
 ) -> float:
     """Find the smallest noise multiplier of the rounds (four digits, rounded up) with a PLD ε of at most the target.
 
@@ -43,10 +47,20 @@ def solve_noise_multiplier(
         return Training(sampling_probability, multiplier, rounds, queries).event
 
     bounds = _SMALLEST_MULTIPLIER, _LARGEST_MULTIPLIER
-    rough = _crossing(event, lambda e: _rough_epsilon(e, delta), target_epsilon, 1.0, *bounds, _ROUGH, rising=False)
+    rough = _crossing(
+        event,
+        lambda e: _rough_epsilon(e, delta),
+        target_epsilon,
+        1.0,
+        *bounds,
+        _ROUGH,
+        rising=False,
+    )
     epsilon = _epsilon_near(target_epsilon, delta, rounds)
     near = _crossing(event, epsilon, target_epsilon, rough, *bounds, _PRECISION, rising=False)
-    near *= 1 - _PRECISION  # `_crossing` may be above by so much, and `too_small` below corrects upwards only
+    near *= (
+        1 - _PRECISION
+    )  # `_crossing` may be above by so much, and `too_small` below corrects upwards only
     scale = 10 ** (4 - math.ceil(math.log10(near)))
 
     # The statement reads ε on a grid of its own, which may differ in the fifth digit: it must keep the target too.
@@ -91,17 +105,29 @@ def solve_rounds(
     def about(rounds: float) -> dp_event.DpEvent:
         return event(round(rounds))
 
-    rough = _crossing(about, lambda e: _rough_epsilon(e, delta), target_epsilon, 100.0, *bounds, _ROUGH, rising=True)
+    rough = _crossing(
+        about,
+        lambda e: _rough_epsilon(e, delta),
+        target_epsilon,
+        100.0,
+        *bounds,
+        _ROUGH,
+        rising=True,
+    )
     epsilon = _epsilon_near(target_epsilon, delta, round(rough))
     near = round(_crossing(about, epsilon, target_epsilon, rough, *bounds, 1e-3, rising=True))
     rounds = _last(fits, near, 0, _MOST_ROUNDS, max(1, near // 10_000))
     if rounds == 0:
-        raise ValueError(f"no round fits: one alone costs more than epsilon {at_most(target_epsilon, 6)}")
+        raise ValueError(
+            f"no round fits: one alone costs more than epsilon {at_most(target_epsilon, 6)}"
+        )
     return rounds
 
 
 def _refuse_costly(target_epsilon: float, delta: float, queries: tuple[float, ...]) -> None:
-    alone = compose([dp_event.GaussianDpEvent(multiplier) for multiplier in queries], delta).epsilon_pld
+    alone = compose(
+        [dp_event.GaussianDpEvent(multiplier) for multiplier in queries], delta
+    ).epsilon_pld
     if alone > target_epsilon:
         raise ValueError(f"the queries before the rounds alone cost epsilon {at_most(alone)}")
 
@@ -185,7 +211,9 @@ def _crossing(
         here, stride = there, min(2 * stride, 0.7)
 
 
-def _last(holds: Callable[[int], bool], near: int, lowest: int, highest: int, resolution: int) -> int:
+def _last(
+    holds: Callable[[int], bool], near: int, lowest: int, highest: int, resolution: int
+) -> int:
     """Find the last number for which ``holds`` is true, to ``resolution``, in longer and longer steps from ``near``.
 
     It is true at ``lowest``, which is not asked, and stays so up to some number.

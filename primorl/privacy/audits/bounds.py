@@ -115,7 +115,9 @@ def privacy_curve(family: Family, multiplier: float) -> Curve:
     """Compute the privacy curve of the member of ``family`` with ``multiplier``."""
     event = family.event(multiplier)
     loose, _ = accounting.rdp_epsilon(event, family.delta, _ORDERS)
-    accountant = pld.PLDAccountant(accounting.RELATION, accounting.grid_interval(event, loose, family.rounds))
+    accountant = pld.PLDAccountant(
+        accounting.RELATION, accounting.grid_interval(event, loose, family.rounds)
+    )
     return Curve(np.exp(_GRID), np.asarray(accountant.compose(event).get_delta(list(_GRID))))
 
 
@@ -207,10 +209,14 @@ def lower_bound(plan: Plan, seen: Observations, claimed: float, confidence: floa
 
 def f_dp_bound(family: Family, canaries: int, made: int, right: int, confidence: float) -> float:
     """Compute the ε that ``right`` of ``made`` guesses prove of a member of ``family`` (`refutes_trade_off`)."""
-    return family.lower_bound(lambda curve: refutes_trade_off(curve.least, canaries, made, right, 1 - confidence))
+    return family.lower_bound(
+        lambda curve: refutes_trade_off(curve.least, canaries, made, right, 1 - confidence)
+    )
 
 
-def _by_accuracy(family: Family, included: Booleans, likelihood: Floats, confidence: float) -> float:
+def _by_accuracy(
+    family: Family, included: Booleans, likelihood: Floats, confidence: float
+) -> float:
     """Bound ε by the accuracy of guessing "in" where the ratio is above the median of all.
 
     The best guess, by the posterior, is right with probability (1 + δ(0))/2, independently for each canary. Given the
@@ -255,7 +261,9 @@ def _by_rates(
         return np.log(np.maximum(hits - plan.delta, 1e-12) / alarms)
 
     def separation(hits: Floats, alarms: Floats) -> Floats:
-        return np.asarray(ndtri(np.clip(hits, 1e-12, None)) - ndtri(np.clip(alarms, None, 1 - 1e-12)))
+        return np.asarray(
+            ndtri(np.clip(hits, 1e-12, None)) - ndtri(np.clip(alarms, None, 1 - 1e-12))
+        )
 
     def refuted(curve: Curve) -> bool:
         return curve.least(gaussian_hit) > gaussian_alarm
@@ -277,11 +285,15 @@ def _likelihood_ratios(plan: Plan, seen: Observations) -> Floats:
     ratios = np.empty(len(seen.included))
     for start in range(0, len(ratios), _ROWS):
         rows = seen.by_round[start : start + _ROWS].astype(np.float64)
-        ratios[start : start + _ROWS] = np.logaddexp(never, np.log(q) + (2 * rows - 1) / (2 * z**2)).sum(1)
+        ratios[start : start + _ROWS] = np.logaddexp(
+            never, np.log(q) + (2 * rows - 1) / (2 * z**2)
+        ).sum(1)
     return ratios
 
 
-def _discriminants(plan: Plan, seen: Observations, learning: NDArray[np.int64]) -> dict[str, Floats]:
+def _discriminants(
+    plan: Plan, seen: Observations, learning: NDArray[np.int64]
+) -> dict[str, Floats]:
     """Compute Fisher's linear discriminants over blocks and over rounds, ``[canaries]``; high values say "in".
 
     They use the covariance that the noise is found to have: where it lacks a direction (none on one member, one draw
@@ -297,25 +309,35 @@ def _discriminants(plan: Plan, seen: Observations, learning: NDArray[np.int64]) 
     }
 
 
-def _discriminant(features: Floats, included: NDArray[np.bool_], learning: NDArray[np.int64]) -> Floats:
+def _discriminant(
+    features: Floats, included: NDArray[np.bool_], learning: NDArray[np.int64]
+) -> Floats:
     """Project on Σ⁻¹(mean in - mean out) of the learning half; Σ is that of the canaries that are out: pure noise."""
     known, inside = features[learning], included[learning]
     out = known[~inside]
     covariance = np.atleast_2d(np.cov(out, rowvar=False))
     ridge = 1e-9 * np.trace(covariance) / len(covariance) + 1e-12  # there may be no noise at all
-    weights = np.linalg.solve(covariance + ridge * np.eye(len(covariance)), known[inside].mean(0) - out.mean(0))
+    weights = np.linalg.solve(
+        covariance + ridge * np.eye(len(covariance)), known[inside].mean(0) - out.mean(0)
+    )
     return np.asarray(features @ weights)
 
 
-def _rates(scores: Floats, included: NDArray[np.bool_], thresholds: Floats, confidence: float) -> tuple[Floats, Floats]:
+def _rates(
+    scores: Floats, included: NDArray[np.bool_], thresholds: Floats, confidence: float
+) -> tuple[Floats, Floats]:
     """Bound the rates of right and wrong guesses at every threshold, ``[2, thresholds]`` each.
 
     Row 0 guesses "in" above it: at least that share of those that are in, at most that share of those that are out. Row
     1 guesses "out" at or below it, the other way round. Both hold together with the confidence.
     """
     inside, outside = np.sort(scores[included]), np.sort(scores[~included])
-    low_in, low_out = (np.searchsorted(part, thresholds, side="right") for part in (inside, outside))
+    low_in, low_out = (
+        np.searchsorted(part, thresholds, side="right") for part in (inside, outside)
+    )
     right = np.stack((len(inside) - low_in, low_out))
     wrong = np.stack((len(outside) - low_out, low_in))
     sizes = np.array([[len(inside)], [len(outside)]])
-    return clopper_pearson(right, sizes, confidence)[0], clopper_pearson(wrong, sizes[::-1], confidence)[1]
+    return clopper_pearson(right, sizes, confidence)[0], clopper_pearson(
+        wrong, sizes[::-1], confidence
+    )[1]

@@ -36,7 +36,12 @@ def enough_runs(plan: Plan, canaries: int) -> int:
 
 
 def audit_mechanism(
-    plan: Plan, *, canaries: int, runs: int, confidence: float, on_round: Callable[[], object] = lambda: None
+    plan: Plan,
+    *,
+    canaries: int,
+    runs: int,
+    confidence: float,
+    on_round: Callable[[], object] = lambda: None,
 ) -> LowerBound:
     """Bound the true ε of ``plan`` from below; ``canaries`` of the K units are canaries.
 
@@ -49,12 +54,16 @@ def audit_mechanism(
     """
     spent = plan.spent()
     if spent is None:
-        raise PipelineError("audit: the plan adds no noise and claims no guarantee: there is nothing to refute")
+        raise PipelineError(
+            "audit: the plan adds no noise and claims no guarantee: there is nothing to refute"
+        )
     seen = observe(plan, canaries=canaries, runs=runs, on_round=on_round)
     return lower_bound(plan, seen, spent.epsilon_pld, confidence)
 
 
-def observe(plan: Plan, *, canaries: int, runs: int, on_round: Callable[[], object] = lambda: None) -> Observations:
+def observe(
+    plan: Plan, *, canaries: int, runs: int, on_round: Callable[[], object] = lambda: None
+) -> Observations:
     """Run the plan's rounds ``runs`` times on data full of canaries.
 
     A canary that is out keeps its place among the K, which are declared public, and adds nothing to the sum: the
@@ -70,7 +79,9 @@ def observe(plan: Plan, *, canaries: int, runs: int, on_round: Callable[[], obje
             "choose fewer canaries"
         )
     if canaries * runs < _FEWEST:
-        raise PipelineError(f"audit: found {canaries * runs} canaries in all runs, allowed are {_FEWEST} or more")
+        raise PipelineError(
+            f"audit: found {canaries * runs} canaries in all runs, allowed are {_FEWEST} or more"
+        )
     pieces = plan.clip.pieces
     blocks, width = math.prod(pieces), canaries + _SPARE
     signs = _checkerboard(pieces)
@@ -87,9 +98,13 @@ def observe(plan: Plan, *, canaries: int, runs: int, on_round: Callable[[], obje
     for run in range(runs):
         who[slots] = np.where(included[run], np.arange(canaries), absent)
         for t in range(plan.rounds):
-            joined = torch.from_numpy(np.bincount(who[plan.cohort().numpy()], minlength=absent + 1)).double()
+            joined = torch.from_numpy(
+                np.bincount(who[plan.cohort().numpy()], minlength=absent + 1)
+            ).double()
             total = _sum(tables[t % 2], joined[:canaries], joined[canaries:absent])
-            released = torch.stack(plan.release(total.view(*pieces, width).unbind(0)))[..., :canaries].double()
+            released = torch.stack(plan.release(total.view(*pieces, width).unbind(0)))[
+                ..., :canaries
+            ].double()
             sign = 1 if t % 2 == 0 else -1
             seen = (released * signs.unsqueeze(-1) * sign).view(blocks, canaries).numpy()
             seen *= plan.divisor / (plan.clipping_norm / math.sqrt(blocks))
@@ -101,7 +116,9 @@ def observe(plan: Plan, *, canaries: int, runs: int, on_round: Callable[[], obje
             "audit: a release is not finite: the update of a unit that is NaN reached the sum, and shows who was there"
         )
     return Observations(
-        included.reshape(-1), by_round.reshape(-1, plan.rounds), by_block.reshape(runs * canaries, blocks)
+        included.reshape(-1),
+        by_round.reshape(-1, plan.rounds),
+        by_block.reshape(runs * canaries, blocks),
     )
 
 
@@ -136,5 +153,7 @@ def _sum(table: Tensor, joined: Tensor, ordinary: Tensor) -> Tensor:
     ``table`` is `_clipped`'s; ``joined`` and ``ordinary`` say how often each canary and each kind of unit joined.
     """
     others = torch.einsum("k,kbs->bs", ordinary, table[1:])
-    own = table[0, :, :1] * joined + others[:, :1]  # ordinary units have nothing there, unless NaN passed the clip
+    own = (
+        table[0, :, :1] * joined + others[:, :1]
+    )  # ordinary units have nothing there, unless NaN passed the clip
     return torch.cat((own, others[:, 1:]), dim=1)

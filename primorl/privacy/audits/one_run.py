@@ -15,7 +15,9 @@ from scipy.special import betaincinv
 _TOLERANCE = 1e-6
 
 
-def guesses(scores: NDArray[np.float64], included: NDArray[np.bool_], k_in: int, k_out: int) -> tuple[int, int]:
+def guesses(
+    scores: NDArray[np.float64], included: NDArray[np.bool_], k_in: int, k_out: int
+) -> tuple[int, int]:
     """Guess "in" for the ``k_in`` highest scores and "out" for the ``k_out`` lowest; abstain from the rest.
 
     How many are guessed must be settled before ``included`` (the coins, ``[m]``) is looked at: trying several and
@@ -25,7 +27,9 @@ def guesses(scores: NDArray[np.float64], included: NDArray[np.bool_], k_in: int,
         ValueError: more guesses than canaries, or scores that are not numbers.
     """
     if k_in < 0 or k_out < 0 or k_in + k_out > len(scores):
-        raise ValueError(f"k_in + k_out: found {k_in} + {k_out}, allowed are up to {len(scores)} guesses, one a canary")
+        raise ValueError(
+            f"k_in + k_out: found {k_in} + {k_out}, allowed are up to {len(scores)} guesses, one a canary"
+        )
     if np.isnan(scores).any():
         raise ValueError("scores: found NaN, allowed are numbers")
     order = np.argsort(scores, kind="stable")
@@ -49,16 +53,24 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
         ValueError: not 0 ≤ v ≤ r ≤ m, or δ not within 0 and 1/(2m).
     """
     if not 0 <= 2 * canaries * delta <= 1:
-        raise ValueError(f"delta: found {delta:g}, allowed is up to {0.5 / canaries:g}, half of one over the canaries")
+        raise ValueError(
+            f"delta: found {delta:g}, allowed is up to {0.5 / canaries:g}, half of one over the canaries"
+        )
     if not 0 <= correct <= guesses <= canaries:
-        raise ValueError(f"found {correct} right of {guesses} guesses on {canaries} canaries: allowed is 0 ≤ v ≤ r ≤ m")
+        raise ValueError(
+            f"found {correct} right of {guesses} guesses on {canaries} canaries: allowed is 0 ≤ v ≤ r ≤ m"
+        )
     law = stats.binom(guesses, 1 / (1 + np.exp(-epsilon)))
-    just_below = np.cumsum(law.pmf(np.arange(correct - 1, -1, -1)))  # P[v - i ≤ W < v] for i = 1 … v
+    just_below = np.cumsum(
+        law.pmf(np.arange(correct - 1, -1, -1))
+    )  # P[v - i ≤ W < v] for i = 1 … v
     slope = float((just_below / np.arange(1, correct + 1)).max()) if correct else 0.0
     return min(1.0, float(law.sf(correct - 1)) + 2 * canaries * delta * slope)
 
 
-def epsilon_lower_bound(canaries: int, guesses: int, correct: int, delta: float, confidence: float) -> float:
+def epsilon_lower_bound(
+    canaries: int, guesses: int, correct: int, delta: float, confidence: float
+) -> float:
     """Find the largest ε (to 1e-6, rounded down) for which (ε, δ)-DP is refuted (`p_value`); 0 if none is.
 
     It exceeds the ε of the mechanism with probability at most 1 - ``confidence``.
@@ -99,7 +111,9 @@ def refutes_trade_off(
         ValueError: not 0 ≤ v ≤ r ≤ m.
     """
     if not 0 <= correct <= guesses <= canaries:
-        raise ValueError(f"found {correct} right of {guesses} guesses on {canaries} canaries: allowed is 0 ≤ v ≤ r ≤ m")
+        raise ValueError(
+            f"found {correct} right of {guesses} guesses on {canaries} canaries: allowed is 0 ≤ v ≤ r ≤ m"
+        )
     share = guesses / canaries
     right = significance * correct / canaries
     wrong = significance * (guesses - correct) / canaries

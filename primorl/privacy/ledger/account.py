@@ -71,7 +71,11 @@ class Roster:
             none = np.zeros_like(bits)
             public = [other.bits.get(("public", segment), none) for other in earlier]
             private = [other.bits.get(("private", segment), none) for other in earlier]
-            if (bits & np.bitwise_or.reduce([none, *private]) & ~np.bitwise_or.reduce([none, *public])).any():
+            if (
+                bits
+                & np.bitwise_or.reduce([none, *private])
+                & ~np.bitwise_or.reduce([none, *public])
+            ).any():
                 return True
         return False
 
@@ -86,7 +90,13 @@ def heads(digests: bytes) -> Heads:
     return np.unique(np.frombuffer(digests, "<u8").reshape(-1, DIGEST_BYTES // 8)[:, 0])
 
 
-def placed(private: Heads, public: Heads, own: int, segments: Iterable[int], segment: Callable[[int], Heads]) -> Roster:
+def placed(
+    private: Heads,
+    public: Heads,
+    own: int,
+    segments: Iterable[int],
+    segment: Callable[[int], Heads],
+) -> Roster:
     """Build the roster of a version from the heads of its digests.
 
     Args:
@@ -128,7 +138,10 @@ def _bits(at: npt.NDArray[np.intp], size: int) -> Bits:
 
 def one(bits: Mapping[tuple[Side, int], bytes]) -> bytes:
     """Encode a roster's bitmaps as one string of bytes, different for different bitmaps."""
-    return b"".join(f"{side} {segment} {len(part)}\n".encode() + part for (side, segment), part in sorted(bits.items()))
+    return b"".join(
+        f"{side} {segment} {len(part)}\n".encode() + part
+        for (side, segment), part in sorted(bits.items())
+    )
 
 
 class Directory:
@@ -160,7 +173,10 @@ class Directory:
             else:
                 bits = self._store.bits(version)
                 self._check(version, one(bits), known.bits)
-                unpacked = {key: np.frombuffer(zlib.decompress(part), np.uint8) for key, part in bits.items()}
+                unpacked = {
+                    key: np.frombuffer(zlib.decompress(part), np.uint8)
+                    for key, part in bits.items()
+                }
                 self._rosters[version] = Roster(np.empty(0, np.uint64), unpacked)
         return self._rosters[version]
 
@@ -185,7 +201,9 @@ class Directory:
 
     def _check(self, version: int, content: bytes | None, digest: str) -> bytes:
         if content is None or self.history.chain.members_digest(content) != digest:
-            raise self.history.chain.broken(version, "the members of this dataset version were removed or edited")
+            raise self.history.chain.broken(
+                version, "the members of this dataset version were removed or edited"
+            )
         return content
 
 
@@ -206,7 +224,9 @@ class Entry:
         """The recorded cost in the filter's currencies if present, otherwise the computed one."""
         if self.units is None:
             return UNBOUNDED
-        recorded = None if self.units > 1 or self.charge.cost is None else Cost.from_json(self.charge.cost)
+        recorded = (
+            None if self.units > 1 or self.charge.cost is None else Cost.from_json(self.charge.cost)
+        )
         return recorded or cost(self.event)
 
 
@@ -289,7 +309,9 @@ def total_of(events: Sequence[dp_event.DpEvent], delta: float) -> Total:
 
 def _total(costs: Cost, events: Sequence[dp_event.DpEvent], delta: float) -> Total:
     epsilon = _by_filter(costs, events, delta)
-    fixed = min(epsilon, fixed_epsilon(events, delta))  # what holds for any choice holds for a fixed one
+    fixed = min(
+        epsilon, fixed_epsilon(events, delta)
+    )  # what holds for any choice holds for a fixed one
     return Total(epsilon, fixed, costs.renyi_epsilon(delta), delta, len(events))
 
 
@@ -307,7 +329,10 @@ def fixed_epsilon(events: Sequence[dp_event.DpEvent], delta: float) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def _composed(counted: tuple[tuple[dp_event.DpEvent, int], ...], delta: float) -> float:
-    if any(isinstance(event, dp_event.NonPrivateDpEvent) for event, _ in counted) or len(counted) > _MOST_DIFFERENT:
+    if (
+        any(isinstance(event, dp_event.NonPrivateDpEvent) for event, _ in counted)
+        or len(counted) > _MOST_DIFFERENT
+    ):
         return math.inf
     return compose([event for event, count in counted for _ in range(count)], delta).epsilon_pld
 
@@ -326,7 +351,9 @@ class OtherUnitAccount:
 
 def same_kind(one: Version | Registered | Charge, other: Version | Registered | Charge) -> bool:
     """Tell whether both have units of one kind. For older records without a population the unit's name decides."""
-    elsewhere = None not in (one.population, other.population) and one.population != other.population
+    elsewhere = (
+        None not in (one.population, other.population) and one.population != other.population
+    )
     return one.unit == other.unit and (one.unit == TRAJECTORY or not elsewhere)
 
 
@@ -344,7 +371,9 @@ def other_kinds(directory: Directory, version: Version, roster: Roster) -> list[
     for sequence, known in _sharing(directory, version, roster):
         if not same_kind(known, version):
             theirs = directory.roster(sequence)
-            bounds = [each.trajectories_per_person for _, each in _sharing(directory, known, theirs)]
+            bounds = [
+                each.trajectories_per_person for _, each in _sharing(directory, known, theirs)
+            ]
             units = _units(known, version, [*bounds, version.trajectories_per_person])
             account = account_of(directory, known, theirs)
             if account.entries:  # none: public units alone were used
@@ -352,7 +381,9 @@ def other_kinds(directory: Directory, version: Version, roster: Roster) -> list[
     return found
 
 
-def _sharing(directory: Directory, version: Version | Registered, roster: Roster) -> Iterator[tuple[int, Registered]]:
+def _sharing(
+    directory: Directory, version: Version | Registered, roster: Roster
+) -> Iterator[tuple[int, Registered]]:
     for sequence, known in directory.history.versions.items():
         one_population = version.population is not None and version.population == known.population
         by_population = one_population and not same_kind(version, known)
@@ -360,7 +391,9 @@ def _sharing(directory: Directory, version: Version | Registered, roster: Roster
             yield sequence, known
 
 
-def _units(of: Version | Registered, other: Version | Registered | Charge, bounds: list[int | None]) -> int | None:
+def _units(
+    of: Version | Registered, other: Version | Registered | Charge, bounds: list[int | None]
+) -> int | None:
     """Return how many units of ``other`` one unit of ``of`` may be; None: it is not declared.
 
     A trajectory belongs to one unit of any kind, so a unit of at most k trajectories is at most k units of any kind.

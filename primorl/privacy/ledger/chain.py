@@ -92,7 +92,9 @@ class Chain:
             "restore the database from its backup, or see what `primorl ledger repair` can do"
         )
 
-    def _checked(self, record: Record, due: int, previous: str, records: Sequence[Record]) -> dict[str, Any]:
+    def _checked(
+        self, record: Record, due: int, previous: str, records: Sequence[Record]
+    ) -> dict[str, Any]:
         if record.sequence > due:
             raise self.broken(due, "missing")
         if record.sequence < due:
@@ -106,20 +108,26 @@ class Chain:
             raise self.broken(due, "its content, its link or its hash was edited")
         content: dict[str, Any] = json.loads(record.body)
         if content["sequence"] != due:
-            raise self.broken(due, f"was written as record {content['sequence']}: moved, or others were taken out")
+            raise self.broken(
+                due, f"was written as record {content['sequence']}: moved, or others were taken out"
+            )
         if record.previous != previous:
             raise self.broken(due, f"does not follow the record {due - 1} that stands there")
         return content
 
     def _intact(self, record: Record) -> bool:
         texts = (record.body, record.previous, record.hash)
-        if not all(isinstance(text, str) for text in texts):  # SQLite keeps whatever somebody put into a column
+        if not all(
+            isinstance(text, str) for text in texts
+        ):  # SQLite keeps whatever somebody put into a column
             return False
         expected = self._hash(record.previous, record.body)
         return hmac.compare_digest(expected.encode(), record.hash.encode())
 
     def _hash(self, previous: str, body: str) -> str:
-        return hmac.new(self._records_key, f"{previous}\n{body}".encode(), hashlib.sha256).hexdigest()
+        return hmac.new(
+            self._records_key, f"{previous}\n{body}".encode(), hashlib.sha256
+        ).hexdigest()
 
 
 def canonical(content: Mapping[str, Any]) -> str:
@@ -156,12 +164,16 @@ class Anchor:
         except FileNotFoundError:
             return None
         except OSError as unreadable:
-            raise PipelineError(f"{self.path}: the ledger's head cannot be read ({unreadable.strerror})") from None
+            raise PipelineError(
+                f"{self.path}: the ledger's head cannot be read ({unreadable.strerror})"
+            ) from None
         try:
             content = json.loads(text)
             head = Head(content["sequence"], content["hash"])
             sound = (
-                type(head.sequence) is int and head.sequence >= 0 and len(bytes.fromhex(head.hash)) * 2 == _HASH_DIGITS
+                type(head.sequence) is int
+                and head.sequence >= 0
+                and len(bytes.fromhex(head.hash)) * 2 == _HASH_DIGITS
             )
         except (ValueError, KeyError, TypeError):
             sound = False
@@ -191,7 +203,9 @@ class Anchor:
             kept = self._beside(f"before-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}")
             there = self.path.exists()
             if there:
-                os.link(self.path, kept)  # the head itself stays in its place until the new one takes it
+                os.link(
+                    self.path, kept
+                )  # the head itself stays in its place until the new one takes it
             self._write(head)
             return kept if there else None
 
@@ -203,12 +217,16 @@ class Anchor:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 yield
         except OSError as refused:
-            raise PipelineError(f"{self.path}: the ledger's head cannot be written ({refused.strerror})") from None
+            raise PipelineError(
+                f"{self.path}: the ledger's head cannot be written ({refused.strerror})"
+            ) from None
 
     def _write(self, head: Head) -> None:
         with replaced_file(self.path) as fresh:
             fresh.chmod(0o600)
-            fresh.write_text(json.dumps({"sequence": head.sequence, "hash": head.hash}) + "\n", encoding="utf-8")
+            fresh.write_text(
+                json.dumps({"sequence": head.sequence, "hash": head.hash}) + "\n", encoding="utf-8"
+            )
 
     def _beside(self, purpose: str) -> Path:
         return self.path.with_name(f"{self.path.name}.{purpose}")

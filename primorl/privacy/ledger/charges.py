@@ -76,7 +76,9 @@ class Payment(Generic[S]):
             self.save(state)
 
 
-def _writer(file: Path, tokens: tuple[str, ...], progress: Progress, mark: Mark) -> Callable[[State], None]:
+def _writer(
+    file: Path, tokens: tuple[str, ...], progress: Progress, mark: Mark
+) -> Callable[[State], None]:
     """Make the function that saves the states of a charge; ``mark`` is the one that this process wrote last."""
 
     def save(state: State) -> None:
@@ -89,7 +91,12 @@ def _writer(file: Path, tokens: tuple[str, ...], progress: Progress, mark: Mark)
 
 @contextmanager
 def pay_or_resume(
-    ledger: Ledger, request: Request, budget: Budget | None, checkpoints: Path, begin: S | None, restore: Restore[S]
+    ledger: Ledger,
+    request: Request,
+    budget: Budget | None,
+    checkpoints: Path,
+    begin: S | None,
+    restore: Restore[S],
 ) -> Iterator[Payment[S]]:
     """Resume or restore work that was paid for under the same identity; otherwise reserve a new charge.
 
@@ -160,7 +167,9 @@ def pay_or_resume(
 
 def spent_on_dataset(ledger: Ledger, version: Version, delta: float) -> SpentOnDataset:
     """Read the account of the units of ``version`` at ``delta``, for the privacy statement."""
-    total = total_of(ledger.account(version).events, delta)  # by the accountant that the statement names
+    total = total_of(
+        ledger.account(version).events, delta
+    )  # by the accountant that the statement names
     return SpentOnDataset(
         epsilon=finite(total.epsilon),
         epsilon_fixed=finite(total.epsilon_fixed),
@@ -170,7 +179,9 @@ def spent_on_dataset(ledger: Ledger, version: Version, delta: float) -> SpentOnD
     )
 
 
-def _restored(ledger: Ledger, identity: str, checkpoints: Path, restore: Restore[S]) -> Payment[S] | None:
+def _restored(
+    ledger: Ledger, identity: str, checkpoints: Path, restore: Restore[S]
+) -> Payment[S] | None:
     """Restore completed work. It needs no lock, as its checkpoint is not written any more."""
     for charge in _paid(ledger, identity):
         file = _file(checkpoints, charge.id)
@@ -195,7 +206,9 @@ def _resumed(
             raise _busy(charge, file)
         found = read_checkpoint(file, restore, charge.id)
         if found.state.finished:  # killed between the last checkpoint and the commit
-            sync(file.parent)  # or killed just before it did so, and after the commit this state must stay
+            sync(
+                file.parent
+            )  # or killed just before it did so, and after the commit this state must stay
             return Payment(charge, found.state, file)
         last = ledger.last_take(charge.id)
         old = last not in found.tokens or ledger.progress.behind(charge.id, found.saves)
@@ -207,7 +220,9 @@ def _resumed(
                 "for one answer only; it stays spent"
             )
             continue
-        save = None if old or charge.state != "reserved" else _taken(ledger, charge, file, found, last)
+        save = (
+            None if old or charge.state != "reserved" else _taken(ledger, charge, file, found, last)
+        )
         if save is not None:
             _say(
                 f"{charge.stage}: charge {charge.id} resumes after {found.state.started} of its rounds; nothing more "
@@ -237,7 +252,12 @@ def _taken(
 
 
 def _reserved(
-    ledger: Ledger, request: Request, budget: Budget | None, checkpoints: Path, begin: S, locks: ExitStack
+    ledger: Ledger,
+    request: Request,
+    budget: Budget | None,
+    checkpoints: Path,
+    begin: S,
+    locks: ExitStack,
 ) -> Payment[S]:
     """Reserve a new charge. Its checkpoint is written first, so that a full disk costs nothing."""
     name = new_charge_id()
@@ -253,7 +273,11 @@ def _reserved(
         raise
     mark = ledger.progress.claim(name, secrets.token_hex(16), 0)
     assert mark is not None, "the charge is new and nobody else has its lock"
-    cost = "no guarantee" if charge.epsilon is None else f"ε {at_most(charge.epsilon, 4)} at δ {at_most(charge.delta)}"
+    cost = (
+        "no guarantee"
+        if charge.epsilon is None
+        else f"ε {at_most(charge.epsilon, 4)} at δ {at_most(charge.delta)}"
+    )
     _say(f"{request.stage}: charge {name} reserved: {cost}")
     return Payment(charge, begin, file, _writer(file, (NEVER_RESUMED,), ledger.progress, mark))
 
@@ -265,7 +289,9 @@ def _lock_identity(ledger: Ledger, identity: str, checkpoints: Path, locks: Exit
         charges = _paid(ledger, identity)
         if charges:
             raise _busy(charges[0], _file(checkpoints, charges[0].id))
-        raise Busy(f"{file}: another process is about to pay for exactly this result; wait for it; {_ANOTHER_DRAW}")
+        raise Busy(
+            f"{file}: another process is about to pay for exactly this result; wait for it; {_ANOTHER_DRAW}"
+        )
     locks.callback(file.unlink, missing_ok=True)
 
 
@@ -289,14 +315,21 @@ def _orphans(ledger: Ledger, checkpoints: Path, locks: ExitStack) -> list[Path]:
     free = [
         file
         for file in _unknown(ledger, checkpoints)
-        if locks.enter_context(locked(file.with_suffix(".lock"))) and file.exists() and not has_begun(file)
+        if locks.enter_context(locked(file.with_suffix(".lock")))
+        and file.exists()
+        and not has_begun(file)
     ]
     return _without_charge(ledger, free)  # again: their owners may have reserved meanwhile
 
 
 def _unknown(ledger: Ledger, checkpoints: Path) -> list[Path]:
     return _without_charge(
-        ledger, [file for file in sorted(checkpoints.glob("*.safetensors")) if _CHARGE.fullmatch(file.stem)]
+        ledger,
+        [
+            file
+            for file in sorted(checkpoints.glob("*.safetensors"))
+            if _CHARGE.fullmatch(file.stem)
+        ],
     )
 
 
@@ -314,7 +347,9 @@ def _without_charge(ledger: Ledger, files: list[Path]) -> list[Path]:
 
 
 def _paid(ledger: Ledger, identity: str) -> list[Charge]:
-    return [c for c in reversed(ledger.charges()) if c.identity == identity and c.state != "aborted"]
+    return [
+        c for c in reversed(ledger.charges()) if c.identity == identity and c.state != "aborted"
+    ]
 
 
 def _busy(charge: Charge, file: Path) -> Busy:

@@ -83,7 +83,12 @@ class Checkpoint(Generic[S]):
 
 
 def write_checkpoint(
-    path: Path, state: State, *, charge: str, tokens: Sequence[str] = (NEVER_RESUMED,), saves: int = 0
+    path: Path,
+    state: State,
+    *,
+    charge: str,
+    tokens: Sequence[str] = (NEVER_RESUMED,),
+    saves: int = 0,
 ) -> None:
     """Replace the checkpoint at ``path`` atomically. It is on the disk when this returns.
 
@@ -95,7 +100,12 @@ def write_checkpoint(
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, tensor in state.tensors().items()
     }
-    header = {"charge": charge, "tokens": list(tokens), "saves": saves, "facts": dict(state.facts())}
+    header = {
+        "charge": charge,
+        "tokens": list(tokens),
+        "saves": saves,
+        "facts": dict(state.facts()),
+    }
     content = save(tensors, {_KEY: json.dumps(header, allow_nan=False)})
     with replaced_file(path) as fresh:
         fresh.write_bytes(hashlib.sha256(content).digest() + content)
@@ -114,7 +124,9 @@ def read_checkpoint(path: Path, restore: Restore[S], charge: str) -> Checkpoint[
         state = restore(load(content), header["facts"])
         if "tokens" not in header:  # written before resumptions had tokens: they were counted
             return Checkpoint(state, (str(int(header["resumed"])),), 0)
-        return Checkpoint(state, tuple(str(token) for token in header["tokens"]), int(header["saves"]))
+        return Checkpoint(
+            state, tuple(str(token) for token in header["tokens"]), int(header["saves"])
+        )
     except (ValueError, KeyError, TypeError, RecursionError, SafetensorError):
         raise PipelineError(
             f"{path}: not a checkpoint of this run, or damaged; its charge stays spent; to pay for another draw of the "

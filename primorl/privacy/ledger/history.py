@@ -163,7 +163,9 @@ class History:
         self.charges: dict[str, Charge] = {}  # oldest first
         self.last_take: dict[str, str] = {}  # by charge: the token of its last resumption
         self._takes: Counter[str] = Counter()
-        self.marked: set[str] = set()  # charges whose first mark of progress was written with the reservation
+        self.marked: set[str] = (
+            set()
+        )  # charges whose first mark of progress was written with the reservation
         self.lost: dict[str, dict[str, Any]] = {}  # charges that a repair could not record again
 
     def extend(self, records: Sequence[Record]) -> None:
@@ -174,28 +176,48 @@ class History:
     def _apply(self, content: dict[str, Any]) -> None:
         match content["kind"]:
             case "version":
-                known: dict[str, Any] = {each.name: content.get(each.name) for each in fields(Registered)}
+                known: dict[str, Any] = {
+                    each.name: content.get(each.name) for each in fields(Registered)
+                }
                 self.versions[content["sequence"]] = Registered(**known)
             case "reserved":
                 if content.get("marked"):
                     self.marked.add(content["charge"])
-                self.charges[content["charge"]] = _reserved(content, self.versions[content["version"]])
+                self.charges[content["charge"]] = _reserved(
+                    content, self.versions[content["version"]]
+                )
             case "repaired":
                 self.lost |= {lost["charge"]: lost for lost in content["lost"]}
             case "taken":
-                self._takes[content["charge"]] += 1  # names the resumptions that were recorded without a token
-                self.last_take[content["charge"]] = content.get("token") or str(self._takes[content["charge"]])
+                self._takes[content["charge"]] += (
+                    1  # names the resumptions that were recorded without a token
+                )
+                self.last_take[content["charge"]] = content.get("token") or str(
+                    self._takes[content["charge"]]
+                )
             case "committed" | "aborted" as state:
                 charge = self.charges[content["charge"]]
                 made = (*charge.made, content["made"]) if "made" in content else charge.made
-                self.charges[charge.id] = replace(charge, state=state, note=content.get("note"), made=made)
+                self.charges[charge.id] = replace(
+                    charge, state=state, note=content.get("note"), made=made
+                )
             case unknown:
-                raise self.chain.broken(content["sequence"], f"of kind {unknown!r}, which this version does not know")
+                raise self.chain.broken(
+                    content["sequence"], f"of kind {unknown!r}, which this version does not know"
+                )
 
 
 def _reserved(content: Mapping[str, Any], version: Registered) -> Charge:
     of_version = ("unit", "units", "population", "trajectories_per_person")
     given = {*of_version, "id", "dataset_fingerprint", "state", "note", "made"}
     found: dict[str, Any] = {name: getattr(version, name) for name in of_version}
-    found |= {each.name: content.get(each.name) for each in fields(Charge) if each.name not in given}
-    return Charge(id=content["charge"], dataset_fingerprint=version.fingerprint, state="reserved", note=None, **found)
+    found |= {
+        each.name: content.get(each.name) for each in fields(Charge) if each.name not in given
+    }
+    return Charge(
+        id=content["charge"],
+        dataset_fingerprint=version.fingerprint,
+        state="reserved",
+        note=None,
+        **found,
+    )

@@ -41,7 +41,12 @@ from primorl.privacy.ledger.history import (
     Version,
 )
 from primorl.privacy.ledger.progress import Progress
-from primorl.privacy.ledger.refusals import refuse_beyond, refuse_published, refuse_second, refuse_unbounded
+from primorl.privacy.ledger.refusals import (
+    refuse_beyond,
+    refuse_published,
+    refuse_second,
+    refuse_unbounded,
+)
 from primorl.privacy.ledger.store import Mark, Packed, Store
 from primorl.privacy.statement import ACCOUNTANT, NOTHING_READ
 
@@ -99,7 +104,9 @@ class Ledger:
         """
         return cls(Store(url, read_only=read_only), secret, Anchor(anchor))
 
-    def reserve(self, request: Request, budget: Budget | None, charge_id: str | None = None) -> Charge:
+    def reserve(
+        self, request: Request, budget: Budget | None, charge_id: str | None = None
+    ) -> Charge:
         """Charge for a run, before it touches anything private.
 
         Args:
@@ -118,8 +125,13 @@ class Ledger:
         """
         event = event_to_json(request.event)
         if event == NOTHING_READ:
-            raise ValueError("unknown event of a charge: where no private row is read, nothing is charged")
-        if event_from_json(event) != request.event or event_from_json(json.loads(canonical(event))) != request.event:
+            raise ValueError(
+                "unknown event of a charge: where no private row is read, nothing is charged"
+            )
+        if (
+            event_from_json(event) != request.event
+            or event_from_json(json.loads(canonical(event))) != request.event
+        ):
             raise ValueError("the event does not survive being written down")
         if not request.version.members or len(request.version.members) % DIGEST_BYTES:
             raise PipelineError(
@@ -151,7 +163,11 @@ class Ledger:
             self._refuse(request, budget, roster)
             version, registration = self._registered(request.dataset, request.version, roster)
             rosters = {version: roster.packed()} if registration else {}
-            return [*registration, {**reservation, "version": version, "time": _now()}], rosters, mark
+            return (
+                [*registration, {**reservation, "version": version, "time": _now()}],
+                rosters,
+                mark,
+            )
 
         self._write(decide)
         return self._history.charges[charge]
@@ -209,7 +225,10 @@ class Ledger:
 
         def decide() -> _Entries | None:
             history = self._history
-            if history.last_take.get(charge_id, NEVER_RESUMED) != last or self._charge(charge_id).state != "reserved":
+            if (
+                history.last_take.get(charge_id, NEVER_RESUMED) != last
+                or self._charge(charge_id).state != "reserved"
+            ):
                 return None
             return [{**taken, "time": _now()}], {}, None
 
@@ -285,11 +304,16 @@ class Ledger:
 
     def _verified(self) -> list[Record]:
         """Read everything again, check it (see `verify`), and return the records that were checked."""
-        anchored, holders = self._remembered(), self._store.versions()  # before the records, which only grow
+        anchored, holders = (
+            self._remembered(),
+            self._store.versions(),
+        )  # before the records, which only grow
         records = self._store.read()
         read = History(Chain(self._secret, self._store.shown))
         read.extend(records)
-        for sequence, (now, before) in enumerate(zip(read.chain.hashes, self._history.chain.hashes, strict=False), 1):
+        for sequence, (now, before) in enumerate(
+            zip(read.chain.hashes, self._history.chain.hashes, strict=False), 1
+        ):
             if now != before:
                 raise read.chain.broken(sequence, "replaced since it was last read")
         self._check_head(read.chain, anchored)
@@ -338,13 +362,18 @@ class Ledger:
             if self._append(*decided):
                 return True
             # From the system, as forked processes share the state of `random` and would keep colliding.
-            time.sleep(random.SystemRandom().uniform(0, min(_LONGEST_PAUSE, 0.002 * 2 ** min(attempt, 10))))
+            time.sleep(
+                random.SystemRandom().uniform(0, min(_LONGEST_PAUSE, 0.002 * 2 ** min(attempt, 10)))
+            )
         raise PipelineError(
             f"ledger {self._store.shown}: other processes wrote first {_ATTEMPTS} times in a row; try again"
         )
 
     def _append(
-        self, contents: Sequence[Mapping[str, Any]], rosters: Mapping[int, Packed], mark: Mark | None = None
+        self,
+        contents: Sequence[Mapping[str, Any]],
+        rosters: Mapping[int, Packed],
+        mark: Mark | None = None,
     ) -> bool:
         """Write a decision on the history as read; return False if other records were appended meanwhile.
 
@@ -362,7 +391,9 @@ class Ledger:
         return True
 
     def _refresh(self) -> None:
-        anchored = self._remembered()  # first: the chain only grows, so what it names must be found afterwards
+        anchored = (
+            self._remembered()
+        )  # first: the chain only grows, so what it names must be found afterwards
         self._history.extend(self._store.read(len(self._history.chain.hashes)))
         self._check_head(self._history.chain, anchored)
 
@@ -378,17 +409,23 @@ class Ledger:
             return
         if anchored.sequence > len(chain.hashes):
             reached = f"missing, but {self._anchor.path} knows of {anchored.sequence} records"
-            raise chain.broken(len(chain.hashes) + 1, f"{reached} (or ledger.url now names another ledger)")
+            raise chain.broken(
+                len(chain.hashes) + 1, f"{reached} (or ledger.url now names another ledger)"
+            )
         if chain.hashes[anchored.sequence - 1] != anchored.hash:
             raise chain.broken(anchored.sequence, f"not the one that {self._anchor.path} knows")
 
     def _charge(self, charge_id: str) -> Charge:
         charge = self._history.charges.get(charge_id)
         if charge is None:
-            raise PipelineError(f"charge {charge_id}: not in the ledger; `primorl ledger show` lists those that are")
+            raise PipelineError(
+                f"charge {charge_id}: not in the ledger; `primorl ledger show` lists those that are"
+            )
         return charge
 
-    def _registered(self, dataset: str, version: Version, roster: Roster) -> tuple[int, list[dict[str, Any]]]:
+    def _registered(
+        self, dataset: str, version: Version, roster: Roster
+    ) -> tuple[int, list[dict[str, Any]]]:
         """Return the sequence of a version's record, and the record to append if it is new."""
         digest, packed = self._history.chain.members_digest, roster.packed()
         wanted = Registered(
@@ -406,7 +443,9 @@ class Ledger:
         for sequence, known in self._history.versions.items():
             if known.same_version(wanted):
                 return sequence, []
-        return len(self._history.chain.hashes) + 1, [{"kind": "version", "time": _now(), **vars(wanted)}]
+        return len(self._history.chain.hashes) + 1, [
+            {"kind": "version", "time": _now(), **vars(wanted)}
+        ]
 
 
 def new_charge_id() -> str:
@@ -450,7 +489,8 @@ class BrokenLedger(Ledger):
         if known.sequence > count:
             lost = known.sequence - count
             return Disagreement(
-                f"knows of {known.sequence} records, of which the last {lost} are lost", records_lost=True
+                f"knows of {known.sequence} records, of which the last {lost} are lost",
+                records_lost=True,
             )
         if known != BEGUN and self._history.chain.hashes[known.sequence - 1] != known.hash:
             return Disagreement(

@@ -75,12 +75,16 @@ class Progress:
         for _ in range(_ATTEMPTS):
             before = self._read(charge)
             if before is None and saves > 0:
-                raise self._broken(charge, "removed")  # of a charge from before marks came with the reservation
+                raise self._broken(
+                    charge, "removed"
+                )  # of a charge from before marks came with the reservation
             if before is not None and before.saves > saves:
                 return None
             if self._store.replace_progress(before, after):
                 return after
-        raise PipelineError(f"ledger {self._store.shown}: other processes changed charge {charge} meanwhile; try again")
+        raise PipelineError(
+            f"ledger {self._store.shown}: other processes changed charge {charge} meanwhile; try again"
+        )
 
     def advance(self, mark: Mark) -> Mark:
         """Count one more save, durably. Call it after the checkpoint is on the disk and before the release.
@@ -89,7 +93,10 @@ class Progress:
             PipelineError: another process has resumed the charge from a copy; this one must release nothing more.
         """
         after = self._mark(mark.charge, mark.owner, mark.saves + 1)
-        if not self._store.replace_progress(mark, after) and self._store.progress(mark.charge) != after:
+        if (
+            not self._store.replace_progress(mark, after)
+            and self._store.progress(mark.charge) != after
+        ):
             raise PipelineError(
                 f"charge {mark.charge}: another process has resumed it from a copy of its checkpoint; this one stops "
                 "before it reads anything more, and nothing more is spent"
@@ -103,13 +110,17 @@ class Progress:
         return None if mark is None else self._checked(mark)
 
     def _checked(self, mark: Mark) -> Mark:
-        if type(mark.saves) is not int or mark != self._mark(mark.charge, str(mark.owner), mark.saves):
+        if type(mark.saves) is not int or mark != self._mark(
+            mark.charge, str(mark.owner), mark.saves
+        ):
             raise self._broken(mark.charge, "edited")
         return mark
 
     def _mark(self, charge: str, owner: str, saves: int) -> Mark:
         content = canonical({"charge": charge, "owner": owner, "saves": saves})
-        return Mark(charge, owner, saves, hmac.new(self._key, content.encode(), hashlib.sha256).hexdigest())
+        return Mark(
+            charge, owner, saves, hmac.new(self._key, content.encode(), hashlib.sha256).hexdigest()
+        )
 
     def _broken(self, charge: str, what: str) -> PipelineError:
         return PipelineError(

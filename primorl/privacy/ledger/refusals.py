@@ -8,12 +8,29 @@ from dp_accounting import dp_event
 
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.rounding import at_least, at_most, left_of, rounded_up
-from primorl.privacy.ledger.account import TRAJECTORY, Account, Directory, OtherUnitAccount, Roster, same_kind, seen
-from primorl.privacy.ledger.history import Budget, BudgetExceeded, History, Refused, Request, Version
+from primorl.privacy.ledger.account import (
+    TRAJECTORY,
+    Account,
+    Directory,
+    OtherUnitAccount,
+    Roster,
+    same_kind,
+    seen,
+)
+from primorl.privacy.ledger.history import (
+    Budget,
+    BudgetExceeded,
+    History,
+    Refused,
+    Request,
+    Version,
+)
 
 _OTHERS = ("clone_behaviour", "evaluate_private", "online", "select")
 """Stages with a target ε of their own, so that a smaller one may fit."""
-_MOST_TRIES = 24  # of each search: a limit on work, not on time, so that a busy machine finds the same figure
+_MOST_TRIES = (
+    24  # of each search: a limit on work, not on time, so that a busy machine finds the same figure
+)
 _PRECISION = 1.01
 _DIGITS = 3  # short enough to be typed
 
@@ -52,9 +69,16 @@ def refuse_published(
                 f"{known.unit!r}; where some units are public, nobody can tell whose they are under another unit; keep "
                 "the unit, or set partition.public_fraction: 0 from the first run on"
             )
-        if one_population and published and own.unit == TRAJECTORY and own.fingerprint != known.fingerprint:
+        if (
+            one_population
+            and published
+            and own.unit == TRAJECTORY
+            and own.fingerprint != known.fingerprint
+        ):
             entries = charged.get(sequence, set()) | ({known.dataset} if known.dataset else set())
-            if (entries and dataset not in entries) or not (own.simulated or roster.shares_any(earlier)):
+            if (entries and dataset not in entries) or not (
+                own.simulated or roster.shares_any(earlier)
+            ):
                 raise Refused(
                     f"dataset {dataset!r}: unit: found {own.unit!r}, as an earlier version of the same population has "
                     f"({', '.join(sorted(entries)) or 'of an unknown entry'}); where some units are public, other ids "
@@ -84,7 +108,9 @@ def refuse_published(
             )
 
 
-def refuse_unbounded(request: Request, account: Account, others: Sequence[OtherUnitAccount]) -> None:
+def refuse_unbounded(
+    request: Request, account: Account, others: Sequence[OtherUnitAccount]
+) -> None:
     """Refuse charges beside those on another kind of unit, where it is not declared how many one person has."""
     charges = [entry.charge for entry in account.entries if entry.units is None]
     charges += [other.account.charges[0] for other in others if other.units is None]
@@ -97,7 +123,9 @@ def refuse_unbounded(request: Request, account: Account, others: Sequence[OtherU
         )
 
 
-def refuse_beyond(budget: Budget, request: Request, account: Account, others: Sequence[OtherUnitAccount]) -> None:
+def refuse_beyond(
+    budget: Budget, request: Request, account: Account, others: Sequence[OtherUnitAccount]
+) -> None:
     """Refuse a request that the budget does not allow, on any kind of unit, and name one that still fits."""
     if not account.fits_all([request.event], budget):
         tight, event, whose = account, request.event, ""
@@ -119,7 +147,11 @@ def refuse_beyond(budget: Budget, request: Request, account: Account, others: Se
             "params.yaml, or --epsilon of `primorl select`)"
         )
     else:
-        still = advice(account, request.event, budget) if not whose else "a run with more noise, or with fewer rounds"
+        still = (
+            advice(account, request.event, budget)
+            if not whose
+            else "a run with more noise, or with fewer rounds"
+        )
     raise BudgetExceeded(
         f"dataset {request.dataset!r}: privacy.budget is {limit}, of which {_shown(spent)} is spent{whose} "
         f"({len(tight.entries)} charged) and {left_of(budget.epsilon, spent, 6)} is left; with {run} it would be "
@@ -131,7 +163,12 @@ def _shown(epsilon: float) -> str:
     return at_most(epsilon, 6) if epsilon < float("inf") else "∞ (no guarantee)"
 
 
-def advice(account: Account, event: dp_event.DpEvent, budget: Budget, beside: Sequence[dp_event.DpEvent] = ()) -> str:
+def advice(
+    account: Account,
+    event: dp_event.DpEvent,
+    budget: Budget,
+    beside: Sequence[dp_event.DpEvent] = (),
+) -> str:
     """List runs that still fit the budget, each as a command to paste.
 
     Each command sets the other settings of the noise to null, so that a dataset's suggestions do not change its
@@ -151,9 +188,14 @@ def advice(account: Account, event: dp_event.DpEvent, budget: Budget, beside: Se
         multiplier, rounds = _multiplier_that_fits(run, fits), rounds_that_fit(event, fits)
         if multiplier is not None:
             command = _command(multiplier)
-            found.append(f"noise_multiplier {multiplier!r} with these {run.rounds} rounds: {command}")
+            found.append(
+                f"noise_multiplier {multiplier!r} with these {run.rounds} rounds: {command}"
+            )
         if rounds is not None:
-            same, command = at_least(run.noise_multiplier, 6), _command(run.noise_multiplier, rounds)
+            same, command = (
+                at_least(run.noise_multiplier, 6),
+                _command(run.noise_multiplier, rounds),
+            )
             found.append(f"{rounds} rounds with this noise_multiplier {same}: {command}")
     return f"still fitting: {' or '.join(found)}" if found else "no smaller run was found that fits"
 
@@ -207,7 +249,11 @@ def rounds_that_fit(event: dp_event.DpEvent, fits: Fits) -> int | None:
 
 
 def _command(multiplier: float, rounds: int | None = None) -> str:
-    words = ["privacy.total_epsilon=null", "privacy.target_epsilon=null", f"privacy.noise_multiplier={multiplier!r}"]
+    words = [
+        "privacy.total_epsilon=null",
+        "privacy.target_epsilon=null",
+        f"privacy.noise_multiplier={multiplier!r}",
+    ]
     if rounds is not None:
         words.append(f"privacy.rounds={rounds}")
     return f"`dvc exp run {' '.join(f'-S {word}' for word in words)}`"

@@ -39,11 +39,22 @@ def _content() -> sa.Column[bytes]:
 
 
 _tables = sa.MetaData()
-_records = sa.Table("ledger_records", _tables, _number("sequence"), _text("body"), _text("previous"), _text("hash"))
+_records = sa.Table(
+    "ledger_records", _tables, _number("sequence"), _text("body"), _text("previous"), _text("hash")
+)
 # Digests of the versions of schema 1, whole, by the sequence of the version's record; newer ones are in the next two.
 _members = sa.Table("ledger_members", _tables, _number("version"), _content())
-_segments = sa.Table("ledger_segments", _tables, _number("version"), _content())  # whose record began the segment
-_bits = sa.Table("ledger_bits", _tables, _number("version"), _text("side", key=True), _number("segment"), _content())
+_segments = sa.Table(
+    "ledger_segments", _tables, _number("version"), _content()
+)  # whose record began the segment
+_bits = sa.Table(
+    "ledger_bits",
+    _tables,
+    _number("version"),
+    _text("side", key=True),
+    _number("segment"),
+    _content(),
+)
 _progress = sa.Table(
     "ledger_progress",
     _tables,
@@ -95,13 +106,17 @@ class Store:
         self._engine = _engine(parsed, self.shown, read_only)
         self.begun = file is None or file.exists()
         """Whether there is anything to read: False only with ``read_only``."""
-        self._tables = {table.name for table in _tables.sorted_tables}  # fewer in an old ledger that is only read
+        self._tables = {
+            table.name for table in _tables.sorted_tables
+        }  # fewer in an old ledger that is only read
         with self._clear_errors():
             if not read_only:
                 self._create_tables()
             else:
                 there = sa.inspect(self._engine) if self.begun else None
-                self._tables = {name for name in self._tables if there is not None and there.has_table(name)}
+                self._tables = {
+                    name for name in self._tables if there is not None and there.has_table(name)
+                }
                 self.begun = _records.name in self._tables
                 if _schema.name in self._tables:
                     self._schema_number()
@@ -113,12 +128,16 @@ class Store:
             query = query.where(_records.c.sequence >= since)
         return [Record(*row) for row in self._rows(_records, query)]
 
-    def append(self, records: Sequence[Record], rosters: Mapping[int, Packed], mark: Mark | None = None) -> bool:
+    def append(
+        self, records: Sequence[Record], rosters: Mapping[int, Packed], mark: Mark | None = None
+    ) -> bool:
         """Add all records, rosters by the sequence of their version's record, and a mark, durably; or nothing.
 
         Return False if another process has used one of the sequences first.
         """
-        segments = [{"version": version, "content": roster.segment} for version, roster in rosters.items()]
+        segments = [
+            {"version": version, "content": roster.segment} for version, roster in rosters.items()
+        ]
         bits = [
             {"version": version, "side": side, "segment": segment, "content": content}
             for version, roster in rosters.items()
@@ -151,7 +170,11 @@ class Store:
             "SELECT side, segment, content FROM ledger_bits WHERE version = :version ORDER BY side, segment"
         )
         rows = self._rows(_bits, query.bindparams(version=version))
-        return {(side, segment): bytes(content) for side, segment, content in rows if not isinstance(content, str)}
+        return {
+            (side, segment): bytes(content)
+            for side, segment, content in rows
+            if not isinstance(content, str)
+        }
 
     def versions(self) -> list[int]:
         """List the versions that have digests, by the sequence of their record."""
@@ -172,7 +195,9 @@ class Store:
     def _content(self, table: sa.Table, version: int) -> bytes | None:
         # A literal column keeps what SQLite holds, of whatever type somebody made it.
         query: sa.Select[Any] = (
-            sa.select(sa.literal_column("content")).select_from(table).where(table.c.version == version)
+            sa.select(sa.literal_column("content"))
+            .select_from(table)
+            .where(table.c.version == version)
         )
         rows = self._rows(table, query)
         return rows[0][0] if rows and isinstance(rows[0][0], bytes) else None
@@ -205,7 +230,9 @@ class Store:
     def _create_tables(self) -> None:
         for _ in range(_CREATE_ATTEMPTS):
             inspector = sa.inspect(self._engine)
-            missing = [table for table in _tables.sorted_tables if not inspector.has_table(table.name)]
+            missing = [
+                table for table in _tables.sorted_tables if not inspector.has_table(table.name)
+            ]
             numbered = _schema not in missing and self._schema_number() is not None
             if not missing and numbered:
                 return
@@ -236,7 +263,9 @@ class Store:
         try:
             yield
         except SQLAlchemyError as failed:
-            raise PipelineError(f"ledger {self.shown}: cannot be used: {self._reason(failed)}") from None
+            raise PipelineError(
+                f"ledger {self.shown}: cannot be used: {self._reason(failed)}"
+            ) from None
 
     def _reason(self, failed: SQLAlchemyError) -> str:
         cause = getattr(failed, "orig", None) or failed
@@ -256,7 +285,9 @@ def _parsed(url: str) -> sa.URL:
     if parsed.drivername not in ("sqlite", "sqlite+pysqlite", "postgresql+psycopg"):
         raise PipelineError(f"ledger.url: found a URL of {parsed.drivername}; {_ALLOWED}")
     if parsed.get_backend_name() == "sqlite" and (
-        parsed.database in (None, "", ":memory:") or parsed.query or str(parsed.database).startswith("file:")
+        parsed.database in (None, "", ":memory:")
+        or parsed.query
+        or str(parsed.database).startswith("file:")
     ):
         raise PipelineError(f"ledger.url: names no plain file for SQLite; {_ALLOWED}")
     return parsed
@@ -280,11 +311,18 @@ def _make_file(file: Path) -> None:
 
 def _engine(url: sa.URL, shown: str, read_only: bool) -> sa.Engine:
     sqlite = url.get_backend_name() == "sqlite"
-    patience = {"timeout": str(_WAIT_SECONDS)} if sqlite else {"connect_timeout": str(_CONNECT_SECONDS)}
-    own = {"creator": partial(_read_sqlite, Path(url.database or ""))} if sqlite and read_only else {}
+    patience = (
+        {"timeout": str(_WAIT_SECONDS)} if sqlite else {"connect_timeout": str(_CONNECT_SECONDS)}
+    )
+    own = (
+        {"creator": partial(_read_sqlite, Path(url.database or ""))} if sqlite and read_only else {}
+    )
     try:
         engine = sa.create_engine(
-            url.set(query={**patience, **url.query}), poolclass=sa.NullPool, hide_parameters=True, **own
+            url.set(query={**patience, **url.query}),
+            poolclass=sa.NullPool,
+            hide_parameters=True,
+            **own,
         )
     except ImportError:
         raise PipelineError(

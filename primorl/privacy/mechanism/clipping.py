@@ -176,7 +176,9 @@ class EnsembleClip(_NormClip):
         """See `Clip.clip_pieces`; contributions are ``[P, L, N, n]``."""
         import torch
 
-        pairs = contributions.transpose(1, 2).flatten(0, 1)  # [P·N, L, n]: `finish` takes (unit, member) pairs
+        pairs = contributions.transpose(1, 2).flatten(
+            0, 1
+        )  # [P·N, L, n]: `finish` takes (unit, member) pairs
         layers = torch.stack(self.finish([pairs[:, layer].clone() for layer in range(self.layers)]))
         return layers.view(self.layers, len(contributions), self.members, -1).transpose(0, 1)
 
@@ -208,7 +210,9 @@ class EnsembleClip(_NormClip):
         factors = torch.where(sound, self.factors(squares), 0.0).to(torch.float32)
         for i, update in enumerate(updates):
             # Zero times infinity is NaN.
-            update.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0).mul_(factors[:, i].view(-1, *[1] * (update.dim() - 1)))
+            update.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0).mul_(
+                factors[:, i].view(-1, *[1] * (update.dim() - 1))
+            )
         return updates
 
 

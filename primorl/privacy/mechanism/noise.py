@@ -43,11 +43,15 @@ def discrete_gaussian(entropy: Entropy, count: int, scale: float) -> Tensor:
     proposals are refused says nothing of those that are accepted, so the time does not follow the noise.
     """
     if not 0 < scale < _LARGEST:
-        raise ValueError(f"scale: found {scale}, allowed is above 0 and below {_LARGEST}, where all numbers are exact")
+        raise ValueError(
+            f"scale: found {scale}, allowed is above 0 and below {_LARGEST}, where all numbers are exact"
+        )
     deviation = math.isqrt(math.ceil(scale) ** 2 + _SMOOTHING**2) + 1
     drawn, filled = np.empty(count), 0
     while filled < count:
-        accepted = _accepted(entropy, min(_BLOCK, 64 + 3 * (count - filled) // 2), deviation)[: count - filled]
+        accepted = _accepted(entropy, min(_BLOCK, 64 + 3 * (count - filled) // 2), deviation)[
+            : count - filled
+        ]
         drawn[filled : filled + len(accepted)] = accepted
         filled += len(accepted)
     return torch.from_numpy(drawn)
@@ -67,7 +71,9 @@ def _accepted(entropy: Entropy, size: int, deviation: int) -> npt.NDArray[np.int
         block[number], accepted[number] = _decided(
             entropy, of_block[number], place[number], of_chance[number], deviation
         )
-    accepted &= words[1] <= np.uint64((1 << 64) // deviation * deviation - 1)  # else some places come more often
+    accepted &= words[1] <= np.uint64(
+        (1 << 64) // deviation * deviation - 1
+    )  # else some places come more often
     value = block * deviation + place
     negative = (words[0] & np.uint64(1)).astype(bool)
     accepted &= (value > 0) | ~negative  # 0 has one sign
@@ -75,7 +81,9 @@ def _accepted(entropy: Entropy, size: int, deviation: int) -> npt.NDArray[np.int
     return signed
 
 
-def _decided(entropy: Entropy, of_block: int, place: int, of_chance: int, deviation: int) -> tuple[int, bool]:
+def _decided(
+    entropy: Entropy, of_block: int, place: int, of_chance: int, deviation: int
+) -> tuple[int, bool]:
     """Decide on a proposal with 256 further bits of both uniform numbers: its block, and whether it is accepted."""
     with localcontext() as context:
         context.prec = _DIGITS
@@ -97,7 +105,9 @@ def _exact_bounds() -> list[Decimal]:
     """Compute the bounds of a uniform number between the blocks: shares of Σ exp(-b²/2) up to b = n in the whole."""
     with localcontext() as context:
         context.prec = _DIGITS
-        weights = [(-Decimal(block * block) / 2).exp() for block in range(24)]  # exp(-24²/2) is 1e-125
+        weights = [
+            (-Decimal(block * block) / 2).exp() for block in range(24)
+        ]  # exp(-24²/2) is 1e-125
         sums = list(itertools.accumulate(weights))
         return [each / sums[-1] for each in sums[:-1]]
 

@@ -84,17 +84,25 @@ class Plan:
         if self.units < 1:
             raise ValueError(f"a plan needs at least one private unit, found {self.units}")
         if self.units > MOST_UNITS:
-            raise ValueError(f"units: found {self.units}, allowed are up to {MOST_UNITS}, whose sum is exact")
+            raise ValueError(
+                f"units: found {self.units}, allowed are up to {MOST_UNITS}, whose sum is exact"
+            )
         if not 0 <= self.noise_multiplier <= _MOST_NOISE:
-            raise ValueError(f"noise multiplier: found {self.noise_multiplier}, allowed are 0 to {_MOST_NOISE:g}")
+            raise ValueError(
+                f"noise multiplier: found {self.noise_multiplier}, allowed are 0 to {_MOST_NOISE:g}"
+            )
         if self.noise_multiplier > 0 and not math.isfinite(self.clipping_norm):
             raise ValueError("noise covers only clipped contributions: give a finite clipping norm")
         if self.is_private and any(query.noise_multiplier == 0 for query in self.queries):
-            raise ValueError("the noise of the rounds covers no query: give every query a noise multiplier above 0")
+            raise ValueError(
+                "the noise of the rounds covers no query: give every query a noise multiplier above 0"
+            )
         if len({query.what for query in self.queries}) < len(self.queries):
             raise ValueError("two queries have the same name: each query is answered once")
         if self.denominator is not None and not 0 < self.denominator < math.inf:
-            raise ValueError(f"the denominator must be positive and finite, found {self.denominator}")
+            raise ValueError(
+                f"the denominator must be positive and finite, found {self.denominator}"
+            )
         if not 0 <= self.process < self.processes:
             raise ValueError(f"there is no process {self.process} of {self.processes}")
         if self.processes > 1 and self.entropy.seeded:
@@ -131,7 +139,11 @@ class Plan:
         A number of one contribution is at most 2²⁷ of these, so the sum of up to `MOST_UNITS` is exact in float64, in
         whatever order. Cut towards zero, no contribution's norm grows.
         """
-        return math.ldexp(1.0, math.frexp(self.clipping_norm)[1] - 27) if math.isfinite(self.clipping_norm) else 0.0
+        return (
+            math.ldexp(1.0, math.frexp(self.clipping_norm)[1] - 27)
+            if math.isfinite(self.clipping_norm)
+            else 0.0
+        )
 
     @property
     def expected_cohort(self) -> float:
@@ -177,7 +189,10 @@ class Plan:
             drawn = discrete_gaussian(self.entropy, sum(sizes), scale).to(total[0].device)
             noise = torch.split(drawn, sizes)
             whole = [(part / self.grid).round() for part in total]
-            total = [(part + draw.view_as(part)) * self.grid for part, draw in zip(whole, noise, strict=True)]
+            total = [
+                (part + draw.view_as(part)) * self.grid
+                for part, draw in zip(whole, noise, strict=True)
+            ]
         return tuple((part / self.divisor).to(torch.float32) for part in total)
 
     def answer(self, query: GaussianQuery, total: Tensor) -> Tensor:
@@ -194,7 +209,9 @@ class Plan:
 
     def _refuse_others(self) -> None:
         if self.process != 0:
-            raise ValueError(f"process {self.process} holds only a part of the sum: the first process releases")
+            raise ValueError(
+                f"process {self.process} holds only a part of the sum: the first process releases"
+            )
 
     def spent(self, rounds: int | None = None) -> accounting.Spent | None:
         """Compute ε after the queries and ``rounds`` (default: the whole reservation); None without noise."""
@@ -203,7 +220,9 @@ class Plan:
 
     def _accounted(self, rounds: int) -> accounting.Training:
         queries = tuple(query.noise_multiplier for query in self.queries)
-        return accounting.Training(self.sampling_probability, self.noise_multiplier, rounds, queries)
+        return accounting.Training(
+            self.sampling_probability, self.noise_multiplier, rounds, queries
+        )
 
     def void(self) -> list[str]:
         """List reasons not to rely on the statement of a run of this plan."""
@@ -217,7 +236,11 @@ class Plan:
         return [reason for reason, holds in reasons.items() if holds]
 
     def statement(
-        self, *, dataset_fingerprint: str, public_assumptions: Sequence[str], termination: str | None = None
+        self,
+        *,
+        dataset_fingerprint: str,
+        public_assumptions: Sequence[str],
+        termination: str | None = None,
     ) -> Statement:
         """Make the statement for ``privacy.json``; the ledger's part is added when it is paid for.
 

@@ -41,12 +41,16 @@ Kind = TypeVar("Kind", bound=type)
 def register_query(name: str) -> Callable[[Kind], Kind]:
     """Register a query type (class decorator) under its name in ``privacy.json``, lower-case and not taken."""
     if not _NAME.fullmatch(name):
-        raise ValueError(f"query name {name!r}: allowed are up to 40 lower-case letters, digits and underscores")
+        raise ValueError(
+            f"query name {name!r}: allowed are up to 40 lower-case letters, digits and underscores"
+        )
 
     def register(kind: Kind) -> Kind:
         known = _TYPES.setdefault(name, kind)
         if (known.__module__, known.__qualname__) != (kind.__module__, kind.__qualname__):
-            raise ValueError(f"query name {name!r}: already registered by {known.__module__}.{known.__qualname__}")
+            raise ValueError(
+                f"query name {name!r}: already registered by {known.__module__}.{known.__qualname__}"
+            )
         return kind
 
     return register
@@ -92,7 +96,9 @@ class GaussianQuery:
     def of(cls, what: str, contribution: Contribution, noise_multiplier: float) -> GaussianQuery:
         """Make the query of a registered name (else ValueError), with the sensitivity that its contribution states."""
         if what not in _TYPES:
-            raise ValueError(f"query {what!r}: not registered; registered are {sorted(_TYPES)} (`register_query`)")
+            raise ValueError(
+                f"query {what!r}: not registered; registered are {sorted(_TYPES)} (`register_query`)"
+            )
         return cls(what, contribution.sensitivity, noise_multiplier)
 
     @property
@@ -165,8 +171,12 @@ class Fractions(Contribution):
         units = len(bins)
         counted = own.unsqueeze(-1) & (bins >= 0) & (bins < self.bins)
         place = torch.arange(self.columns, device=bins.device) * self.bins
-        place = place + torch.arange(units, device=bins.device).view(-1, 1, 1) * (self.columns * self.bins)
-        counts = torch.zeros(units * self.columns * self.bins, dtype=torch.int64, device=bins.device)
+        place = place + torch.arange(units, device=bins.device).view(-1, 1, 1) * (
+            self.columns * self.bins
+        )
+        counts = torch.zeros(
+            units * self.columns * self.bins, dtype=torch.int64, device=bins.device
+        )
         counts.index_add_(0, (place + bins)[counted], counted[counted].long())
         rows = own.sum(1).clamp(min=1).view(-1, 1, 1)
         return (counts.view(units, self.columns, self.bins) * ONE // rows).sum(0)
@@ -260,9 +270,13 @@ class BoundedSum(Contribution):
         import torch
 
         if vectors.dim() != 2 or vectors.shape[1] != self.size:
-            raise ValueError(f"vectors: found shape {tuple(vectors.shape)}, allowed is [U, {self.size}]")
+            raise ValueError(
+                f"vectors: found shape {tuple(vectors.shape)}, allowed is [U, {self.size}]"
+            )
         if not 0 < self.norm * max(len(vectors), 1) * ONE < 2.0**62:
-            raise ValueError(f"norm: found {self.norm} for {len(vectors)} units, which whole numbers cannot sum")
+            raise ValueError(
+                f"norm: found {self.norm} for {len(vectors)} units, which whole numbers cannot sum"
+            )
         exact = vectors.to(torch.float64)
         exact = torch.where(exact.isfinite().all(1, keepdim=True), exact, 0.0)
         # Divided by the largest entry first, so that no square overflows; aimed a hair below the bound for rounding.

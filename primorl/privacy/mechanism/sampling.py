@@ -78,7 +78,13 @@ def uniforms(entropy: Entropy, shape: tuple[int, ...]) -> Tensor:
     words = integers(entropy, math.prod(shape))
     np.right_shift(words, _UNUSED_BITS, out=words)
     whole = torch.from_numpy(words.view(np.int64))
-    return torch.from_numpy(words.view(np.float64)).copy_(whole).add_(0.25).mul_(2.0**-53).reshape(shape)
+    return (
+        torch.from_numpy(words.view(np.float64))
+        .copy_(whole)
+        .add_(0.25)
+        .mul_(2.0**-53)
+        .reshape(shape)
+    )
 
 
 @dataclass(frozen=True)

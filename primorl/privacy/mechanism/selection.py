@@ -43,7 +43,9 @@ class Scores:
             ValueError: ``scores`` has another shape.
         """
         if scores.dim() != 2 or scores.shape[1] != self.candidates:
-            raise ValueError(f"scores: found shape {tuple(scores.shape)}, allowed is [U, {self.candidates}]")
+            raise ValueError(
+                f"scores: found shape {tuple(scores.shape)}, allowed is [U, {self.candidates}]"
+            )
         held = scores.to(torch.float64).nan_to_num(nan=0.0).clamp(0, 1)
         whole: Tensor = (held * ONE).trunc().to(torch.int64)
         return whole.sum(0)
@@ -131,7 +133,9 @@ class Selection:
             ValueError: ``total`` is not made of so many whole numbers.
         """
         if total.dtype != torch.int64 or total.shape != (self.candidates,):
-            raise ValueError(f"total: found {total.dtype} {tuple(total.shape)}, allowed is int64 [{self.candidates}]")
+            raise ValueError(
+                f"total: found {total.dtype} {tuple(total.shape)}, allowed is int64 [{self.candidates}]"
+            )
         sums = total.tolist()
         best, rate = max(sums), Fraction(self.epsilon) / (1 + 2 * self.units * ROUNDING) / ONE
         admitted = [j for j, own in enumerate(sums) if flip(self.entropy, rate * (best - own))]
@@ -141,11 +145,14 @@ class Selection:
         """List reasons not to rely on the statement of a choice."""
         reasons = {
             "noise is seeded": self.entropy.seeded,
-            f"delta is not below one over the number of units, {self.units}": self.delta >= 1 / self.units,
+            f"delta is not below one over the number of units, {self.units}": self.delta
+            >= 1 / self.units,
         }
         return [reason for reason, holds in reasons.items() if holds]
 
-    def statement(self, *, dataset_fingerprint: str, public_assumptions: Sequence[str]) -> Statement:
+    def statement(
+        self, *, dataset_fingerprint: str, public_assumptions: Sequence[str]
+    ) -> Statement:
         """Make the statement of the choice at ``delta``; the ledger's part is added when it is paid for."""
         return Statement(
             private=True,

@@ -12,7 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from primorl.base.errors import PipelineError
-from primorl.data.identity.membership import DIGEST_BYTES, DuplicateCheck, Fingerprint, Membership, project_secret
+from primorl.data.identity.membership import (
+    DIGEST_BYTES,
+    DuplicateCheck,
+    Fingerprint,
+    Membership,
+    project_secret,
+)
 from tests.data.builders import INFO, NAMED, episode, episodes, table, with_probabilities
 
 SECRET = bytes(range(32))
@@ -31,7 +37,9 @@ def test_a_fingerprint_knows_neither_batches_nor_data_without_the_secret() -> No
     assert keyed(rows) == keyed(rows.slice(0, 5), rows.slice(5, 1), rows.slice(6))
     assert keyed(rows) == keyed(*(rows.slice(row, 1) for row in range(rows.num_rows)))
     assert keyed(rows) != keyed(rows, secret=bytes(32))
-    assert keyed(table(episodes(2), names=["ab", "c"])) != keyed(table(episodes(2), names=["a", "bc"]))
+    assert keyed(table(episodes(2), names=["ab", "c"])) != keyed(
+        table(episodes(2), names=["a", "bc"])
+    )
 
 
 @pytest.mark.parametrize("column", table(episodes(2)).column_names)
@@ -43,15 +51,22 @@ def test_any_changed_value_changes_the_fingerprint(column: str) -> None:
         bool: lambda value: not value,
         int: lambda value: value + 1,
         float: lambda value: float(np.nextafter(np.float32(value), np.float32(9))),
-        list: lambda value: [*value[:-1], float(np.nextafter(np.float32(value[-1]), np.float32(9)))],
+        list: lambda value: [
+            *value[:-1],
+            float(np.nextafter(np.float32(value[-1]), np.float32(9))),
+        ],
     }
     values[3] = changed[type(values[3])](values[3])
     index = rows.column_names.index(column)
-    other = rows.set_column(index, rows.schema.field(index), pa.array(values, rows.schema.field(index).type))
+    other = rows.set_column(
+        index, rows.schema.field(index), pa.array(values, rows.schema.field(index).type)
+    )
     assert keyed(rows) != keyed(other)
 
 
-def test_the_secret_is_made_once_and_kept_private(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_secret_is_made_once_and_kept_private(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with ThreadPoolExecutor(8) as pool:
         (made,) = set(pool.map(lambda _: project_secret(), range(16)))
     path = project / ".primorl" / "secret"
@@ -65,7 +80,9 @@ def test_the_secret_is_made_once_and_kept_private(project: Path, monkeypatch: py
     assert "short" not in str(wrong.value)
 
 
-def digests(content: pa.Table, dataset: str = "d", secret: bytes = SECRET, population: str = "") -> set[bytes]:
+def digests(
+    content: pa.Table, dataset: str = "d", secret: bytes = SECRET, population: str = ""
+) -> set[bytes]:
     members = Membership(secret, dataset, population)
     members.update(content)
     raw = members.to_bytes()
@@ -91,7 +108,10 @@ def test_a_unit_is_recognised_by_its_id_and_by_its_rows() -> None:
 
 
 def test_ids_mean_the_same_within_one_population_and_rows_everywhere() -> None:
-    plain, ward = digests(units(["a", "b"], [1, 2])), digests(units(["a", "b"], [1, 2]), population="ward")
+    plain, ward = (
+        digests(units(["a", "b"], [1, 2])),
+        digests(units(["a", "b"], [1, 2]), population="ward"),
+    )
     assert not plain & digests(units(["a"], [3]), dataset="other")
     assert len(plain & digests(units(["a"], [1]), dataset="other")) == 1
     assert len(ward & digests(units(["a", "c"], [3, 4]), dataset="copy", population="ward")) == 1
@@ -129,9 +149,7 @@ def test_equal_rows_are_found_and_no_others(what: list[tuple[int, int]]) -> None
         check.finish()
         return
     again = min(i for i, each in enumerate(what) if each in what[:i])
-    message = (
-        rf"log\.csv: trajectory number {again + 1}: found the same rows as in .* number {what.index(what[again]) + 1}"
-    )
+    message = rf"log\.csv: trajectory number {again + 1}: found the same rows as in .* number {what.index(what[again]) + 1}"
     with pytest.raises(PipelineError, match=message) as wrong:
         check.finish()
     assert "name" not in str(wrong.value)

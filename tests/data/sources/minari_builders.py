@@ -19,7 +19,9 @@ FORMATS = ("hdf5", "arrow", "parquet")
 # Not in the order of the alphabet, and every kind of space that flattens.
 ARM = Tuple((Box(-1, 1, (1,), np.float64), MultiBinary(2)))
 NUMBERS = {"velocity": Box(-9, 9, (2,), np.float32), "grid": Box(0, 255, (2, 2), np.uint8)}
-MIXED = Dict(OrderedDict(NUMBERS, colour=Discrete(3, start=1), arm=ARM, dials=MultiDiscrete([2, 3])))
+MIXED = Dict(
+    OrderedDict(NUMBERS, colour=Discrete(3, start=1), arm=ARM, dials=MultiDiscrete([2, 3]))
+)
 CHOICES = Discrete(4)
 
 
@@ -68,11 +70,18 @@ def box_episode(steps: int, seed: int, size: int = 2) -> EpisodeBuffer:
 
 def box_spaces(size: int = 2) -> dict[str, Space[Any]]:
     """The spaces of `box_episode`."""
-    return {"observation_space": Box(-1, 1, (size,), np.float32), "action_space": Box(-1, 1, (1,), np.float32)}
+    return {
+        "observation_space": Box(-1, 1, (size,), np.float32),
+        "action_space": Box(-1, 1, (1,), np.float32),
+    }
 
 
 def create(
-    root: Path, dataset_id: str, content: list[EpisodeBuffer], data_format: str = "hdf5", **spaces: Space[Any]
+    root: Path,
+    dataset_id: str,
+    content: list[EpisodeBuffer],
+    data_format: str = "hdf5",
+    **spaces: Space[Any],
 ) -> Path:
     """Have Minari write a dataset under ``root``; returns its ``data`` folder."""
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
@@ -90,7 +99,11 @@ def entry(
     none = dict.fromkeys(("returns", "lengths", "episodes"))
     named: list[dict[str, Any]] = []
     for part in parts:
-        ranges = None if isinstance(part, str) else none | {name: part[name] for name in part if name != "id"}
+        ranges = (
+            None
+            if isinstance(part, str)
+            else none | {name: part[name] for name in part if name != "id"}
+        )
         named.append({"id": part if isinstance(part, str) else part["id"], "filter": ranges})
     options = {"root": None if root is None else str(root), "remote": remote, "parts": named}
     plain = {"environment": None, "bounds": {"observation": "public", "reward": "public"}} | changes

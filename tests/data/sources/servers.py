@@ -15,7 +15,9 @@ def serving(answers: dict[str, Answer], missing: dict[str, str] | None = None) -
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            status, headers, body = answers.get(unquote(self.path.partition("?")[0]), (404, missing or {}, b""))
+            status, headers, body = answers.get(
+                unquote(self.path.partition("?")[0]), (404, missing or {}, b"")
+            )
             self.send_response(status)
             for name, value in ({"Content-Length": str(len(body))} | headers).items():
                 self.send_header(name, value)

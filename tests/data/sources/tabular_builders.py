@@ -30,9 +30,23 @@ DISCRETE = {"action": {"column": "choice", "count": 3}}
 
 def entry(columns: dict[str, Any] | None = None, **changes: Any) -> TabularDataset:
     """A dataset; ``changes`` of its options go there, others to the entry itself."""
-    options = {"files": "log", "columns": MAPPED | (columns or {}), "csv": {"delimiter": ",", "decimal_point": "."}}
-    options |= {"trajectory_ids": "per_unit", "end": "flags", "sorted": True, "beyond_bounds": "refuse"}
-    own = EXAMPLE | {"unit": "user", "horizon": None, "termination": "learned", "ingestion": {"duplicates": "allow"}}
+    options = {
+        "files": "log",
+        "columns": MAPPED | (columns or {}),
+        "csv": {"delimiter": ",", "decimal_point": "."},
+    }
+    options |= {
+        "trajectory_ids": "per_unit",
+        "end": "flags",
+        "sorted": True,
+        "beyond_bounds": "refuse",
+    }
+    own = EXAMPLE | {
+        "unit": "user",
+        "horizon": None,
+        "termination": "learned",
+        "ingestion": {"duplicates": "allow"},
+    }
     own["bounds"] = {"observation": "public", "reward": "public"}
     options |= {key: value for key, value in changes.items() if key in options}
     own |= {key: value for key, value in changes.items() if key not in options}
@@ -89,7 +103,9 @@ def run(dataset: TabularDataset) -> pa.Table:
     return pa.concat_tables(PartReader(Path("trajectories"), made_by="ingest").tables())
 
 
-def transition(user: int, visit: int, step: int, seen: list[float], after: list[float], **values: Any) -> Row:
+def transition(
+    user: int, visit: int, step: int, seen: list[float], after: list[float], **values: Any
+) -> Row:
     ids = {"unit_id": f"{user:012d}", "trajectory_id": f"{user:012d}/{visit:012d}", "step": step}
     ends = {name: values.get(name, False) for name in ("terminated", "truncated")}
     chosen = {"action": [np.float32(values["dose"])], "reward": values["gain"]}

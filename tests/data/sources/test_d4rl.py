@@ -22,7 +22,8 @@ Columns = dict[str, Any]
 
 
 def columns(
-    lengths: tuple[int, ...] = (4, 1, 3, 2, 5), terminates: tuple[bool, ...] = (True, True, False, True, False)
+    lengths: tuple[int, ...] = (4, 1, 3, 2, 5),
+    terminates: tuple[bool, ...] = (True, True, False, True, False),
 ) -> Columns:
     """All arrays of episodes in Pendulum's spaces, each ended by a terminal or by a timeout."""
     rows = sum(lengths)
@@ -42,7 +43,9 @@ def columns(
     }
 
 
-def entry(file: Path | None = None, name: str | None = None, remote: bool = False, **changes: Any) -> D4rlDataset:
+def entry(
+    file: Path | None = None, name: str | None = None, remote: bool = False, **changes: Any
+) -> D4rlDataset:
     options = {"file": None if file is None else str(file), "name": name, "remote": remote}
     return dataset(D4rlDataset, "d4rl", options, **changes)
 
@@ -89,7 +92,9 @@ def expected(content: Columns, horizon: int | None = None) -> pa.Table:
             seen = [np.stack([content["observations"][row], after[row]])]
             done, earned = [content["actions"][[row]]], [content["rewards"].ravel()[[row]]]
             ends = [np.array([last and ended])], [np.array([last and not ended])]
-            one = trajectory_table(SPACES, [f"{number:09d}"], [f"{number:09d}"], seen, done, earned, *ends)
+            one = trajectory_table(
+                SPACES, [f"{number:09d}"], [f"{number:09d}"], seen, done, earned, *ends
+            )
             tables.append(one.set_column(2, "step", pa.array([step], pa.int32())))
     return pa.concat_tables(tables)
 
@@ -99,7 +104,9 @@ def without(content: Columns, *names: str) -> Columns:
 
 
 FULL = columns()
-CUT = columns((4, 3, 1), (True, False, True)) | {"terminals": np.isin(np.arange(8), [3])}  # the last rows have no end
+CUT = columns((4, 3, 1), (True, False, True)) | {
+    "terminals": np.isin(np.arange(8), [3])
+}  # the last rows have no end
 CUT["timeouts"] = np.isin(np.arange(8), [6])
 
 
@@ -108,16 +115,29 @@ CUT["timeouts"] = np.isin(np.arange(8), [6])
     ("content", "horizon", "transitions"),
     [
         (FULL, None, 15),
-        (without(FULL, "next_observations"), None, 13),  # the outcome of a timed-out episode's last step is not there
+        (
+            without(FULL, "next_observations"),
+            None,
+            13,
+        ),  # the outcome of a timed-out episode's last step is not there
         (without(FULL, "timeouts"), 3, 15),
         (without(FULL, "timeouts", "next_observations"), 3, 11),
         (CUT, None, 8),
         (without(CUT, "next_observations"), None, 6),
-        (without(columns((3, 1, 2), (True, False, True)), "next_observations"), None, 5),  # one row, cut: no transition
+        (
+            without(columns((3, 1, 2), (True, False, True)), "next_observations"),
+            None,
+            5,
+        ),  # one row, cut: no transition
     ],
 )
 def test_transitions_are_those_of_the_rows_read_one_by_one(
-    project: Path, content: Columns, horizon: int | None, transitions: int, rows: int, monkeypatch: pytest.MonkeyPatch
+    project: Path,
+    content: Columns,
+    horizon: int | None,
+    transitions: int,
+    rows: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(d4rl, "_ROWS_PER_BATCH", rows)
     table = ingested(written(content, horizon=horizon))
@@ -143,7 +163,10 @@ def test_discrete_actions_are_read_as_whole_numbers(project: Path) -> None:
     table = ingested(written(content, environment="CartPole-v1"))
     assert table["action"].to_pylist() == (np.arange(15) % 2).tolist()
     content["actions"][7] = 2**32
-    with pytest.raises(PipelineError, match="trajectory number 3, step 2: found an action outside the declared space"):
+    with pytest.raises(
+        PipelineError,
+        match="trajectory number 3, step 2: found an action outside the declared space",
+    ):
         ingested(written(content, environment="CartPole-v1"))
 
 
@@ -163,14 +186,38 @@ def test_unfit_files_are_refused_and_the_last_good_data_stay(project: Path) -> N
     ingested(written(FULL))
     before = snapshot(Path("trajectories"))
     for content, message in (
-        (without(FULL, "rewards"), "rewards: found nothing; needed is an array; there are actions, infos, metadata"),
-        (without(FULL, "actions") | {"actions/left": FULL["actions"]}, "actions: found no array; needed is an array"),
-        (changed("actions", lambda a: a[:-1]), "actions: found 14 rows; allowed: 15, as many as observations"),
-        (changed("rewards", lambda a: np.stack([a, a], 1)), "rewards: found shape (2,) a step, declared is one number"),
-        (changed("terminals", lambda a: at(6, np.nan)(a.astype(float))), "terminals: row 6 is neither 0 nor 1"),
-        (changed("actions", at(6, 71.5)), "trajectory number 3, step 1: found an action outside the declared space"),
-        ({name: values[:0] for name, values in FULL.items() if values.ndim}, "found no steps; allowed is at least one"),
-        (FULL | dict.fromkeys(("terminals", "timeouts"), np.zeros(15)), "found no end of an episode; allowed: termin"),
+        (
+            without(FULL, "rewards"),
+            "rewards: found nothing; needed is an array; there are actions, infos, metadata",
+        ),
+        (
+            without(FULL, "actions") | {"actions/left": FULL["actions"]},
+            "actions: found no array; needed is an array",
+        ),
+        (
+            changed("actions", lambda a: a[:-1]),
+            "actions: found 14 rows; allowed: 15, as many as observations",
+        ),
+        (
+            changed("rewards", lambda a: np.stack([a, a], 1)),
+            "rewards: found shape (2,) a step, declared is one number",
+        ),
+        (
+            changed("terminals", lambda a: at(6, np.nan)(a.astype(float))),
+            "terminals: row 6 is neither 0 nor 1",
+        ),
+        (
+            changed("actions", at(6, 71.5)),
+            "trajectory number 3, step 1: found an action outside the declared space",
+        ),
+        (
+            {name: values[:0] for name, values in FULL.items() if values.ndim},
+            "found no steps; allowed is at least one",
+        ),
+        (
+            FULL | dict.fromkeys(("terminals", "timeouts"), np.zeros(15)),
+            "found no end of an episode; allowed: termin",
+        ),
     ):
         with pytest.raises(PipelineError) as wrong:
             ingested(written(content))
@@ -181,23 +228,34 @@ def test_unfit_files_are_refused_and_the_last_good_data_stay(project: Path) -> N
     good, chosen = Path("x.hdf5").read_bytes(), written(FULL)
     for damage in (lambda file: file.write_bytes(good[:2000]), Path.unlink):
         damage(Path("raw/data.hdf5"))
-        with pytest.raises(PipelineError, match=r"raw/data\.hdf5: truncated, corrupt or missing HDF5"):
+        with pytest.raises(
+            PipelineError, match=r"raw/data\.hdf5: truncated, corrupt or missing HDF5"
+        ):
             ingested(chosen)
     assert snapshot(Path("trajectories")) == before
 
 
 def test_a_small_file_that_claims_much_is_refused(project: Path) -> None:
     with h5py.File("x.hdf5", "w") as file:
-        for name, shape, kind in (("observations", (10**12, 3), "f4"), ("actions", (10**12, 1), "f4")):
+        for name, shape, kind in (
+            ("observations", (10**12, 3), "f4"),
+            ("actions", (10**12, 1), "f4"),
+        ):
             file.create_dataset(name, shape, kind, chunks=(64, shape[1]))
         for name, kind in (("rewards", "f4"), ("terminals", "?"), ("timeouts", "?")):
             file.create_dataset(name, (10**12,), kind, chunks=(64,))
-    with pytest.raises(PipelineError, match="observations: found 1000000000000 rows claimed, more than the file holds"):
+    with pytest.raises(
+        PipelineError,
+        match="observations: found 1000000000000 rows claimed, more than the file holds",
+    ):
         ingested(collected(entry(project / "x.hdf5")))
 
 
 def test_what_the_layout_does_not_say_must_be_declared(project: Path) -> None:
-    with pytest.raises(PipelineError, match=r"datasets/small.yaml: environment: found null; allowed is a Gymnasium id"):
+    with pytest.raises(
+        PipelineError,
+        match=r"datasets/small.yaml: environment: found null; allowed is a Gymnasium id",
+    ):
         source_of("small", entry(project / "x.hdf5", environment=None))
     with pytest.raises(PipelineError, match=r"options\.file: .*x\.hdf5 is not there"):
         collected(entry(project / "x.hdf5"))
@@ -234,19 +292,26 @@ def test_a_name_finds_the_file_here_or_fetches_it_and_another_score_is_pointed_o
     body = Path("x.hdf5").read_bytes()
     with serving({"/sets/tiny.hdf5": (200, {}, body)}) as address:
         tables(f"{address}/sets/tiny.hdf5")
-        with pytest.raises(PipelineError, match=r"'tiny-medium-v0' is not in .*\(tiny.hdf5\); set options.remote"):
+        with pytest.raises(
+            PipelineError, match=r"'tiny-medium-v0' is not in .*\(tiny.hdf5\); set options.remote"
+        ):
             collected(entry(name="tiny-medium-v0"))
         collected(entry(name="tiny-medium-v0", remote=True))
     assert Path("raw/data.hdf5").read_bytes() == body
     assert snapshot(project / "d4rl") == {"tiny.hdf5": body}
     right, wrong = ({"low": -1500.0, "high": high, "scale": 100.0} for high in (-150.0, 0.0))
-    chosen = collected(entry(name="tiny-medium-v0", score=right))  # from the disk: the server is gone
+    chosen = collected(
+        entry(name="tiny-medium-v0", score=right)
+    )  # from the disk: the server is gone
     assert ingested(chosen).equals(expected(FULL))
     collected(entry(name="tiny-expert-v0", score=wrong))  # the tables have no score of it
     assert capsys.readouterr().err == ""
     collected(entry(name="tiny-medium-v0", score=wrong))
     told = capsys.readouterr().err
-    assert "datasets/small.yaml: score: D4RL's reference scores are {low: -1500.0, high: -150.0, scale: 100}" in told
+    assert (
+        "datasets/small.yaml: score: D4RL's reference scores are {low: -1500.0, high: -150.0, scale: 100}"
+        in told
+    )
 
 
 def test_a_name_that_cannot_be_had_is_one_clear_error(
@@ -257,7 +322,9 @@ def test_a_name_that_cannot_be_had_is_one_clear_error(
             collected(entry(name=name, remote=True))
 
     monkeypatch.setitem(sys.modules, "d4rl", None)
-    refused("tiny-medium-v0", r"needs the package d4rl; `pip install --no-deps 'd4rl>=1.1'` is enough")
+    refused(
+        "tiny-medium-v0", r"needs the package d4rl; `pip install --no-deps 'd4rl>=1.1'` is enough"
+    )
     monkeypatch.delitem(sys.modules, "d4rl")
     with serving({"/tiny.hdf5": (200, {"Content-Length": "1000"}, b"short")}, {}) as address:
         infos = tables(f"{address}/tiny.hdf5")

@@ -23,7 +23,9 @@ from tests.data.builders import INFO, dataset
 pytest.importorskip("icu_sepsis")
 
 
-def entry(observation: str = "centres", environment: str | None = None, **changes: Any) -> IcuSepsisDataset:
+def entry(
+    observation: str = "centres", environment: str | None = None, **changes: Any
+) -> IcuSepsisDataset:
     options = {"patients": 60, "expert_share": 0.5, "observation": observation, "seed": 0} | changes
     named = environment or ENVIRONMENTS[observation]  # type: ignore[index]
     ingestion = {"duplicates": "allow"}
@@ -65,7 +67,11 @@ def test_the_tables_are_the_packages_and_patients_are_drawn_from_them(package: A
     successors = package.dynamics["tx_mat"][commonest, chosen]
     for drawn, law, other in (
         (firsts, package.dynamics["d_0"], np.roll(package.dynamics["d_0"], 1)),
-        (action[here], policy, 0.4 * package.expert_policy[commonest] + 0.6 / 25),  # the twins must fail
+        (
+            action[here],
+            policy,
+            0.4 * package.expert_policy[commonest] + 0.6 / 25,
+        ),  # the twins must fail
         (after[there], successors, np.roll(successors, 1)),
     ):
         counts = np.bincount(drawn, minlength=len(law))
@@ -79,7 +85,9 @@ def collected(chosen: IcuSepsisDataset) -> pa.Table:
     made.collect(folder)
     reader = made.open(folder)
     info = replace(INFO, spaces=reader.spaces, horizon=reader.horizon)
-    check = RowCheck(replace(info, behaviour_probabilities=reader.behaviour_probabilities), reader.path)
+    check = RowCheck(
+        replace(info, behaviour_probabilities=reader.behaviour_probabilities), reader.path
+    )
     tables = list(reader.tables())
     for table in tables:
         check(table)
@@ -103,7 +111,9 @@ def test_rewards_ends_and_probabilities_are_the_packages(package: Any, project: 
     assert not np.allclose(found, behaviour[shifted, action], rtol=1e-2)
 
 
-@pytest.mark.parametrize(("observation", "size", "block"), [("centres", 50, (47, 3)), ("one_hot", 716, (0, 716))])
+@pytest.mark.parametrize(
+    ("observation", "size", "block"), [("centres", 50, (47, 3)), ("one_hot", 716, (0, 716))]
+)
 def test_what_is_read_passes_the_schema_and_the_rule_tells_the_ends(
     project: Path, observation: str, size: int, block: tuple[int, int]
 ) -> None:
@@ -142,12 +152,22 @@ def test_damaged_files_another_environment_and_a_missing_extra_are_one_clear_err
     made.collect(project)
     file = project / "patients.npz"
     good = file.read_bytes()
-    np.savez(file, states=np.zeros(3, np.int16), actions=np.zeros(3, np.int8), lengths=np.ones(2, np.int32))
+    np.savez(
+        file,
+        states=np.zeros(3, np.int16),
+        actions=np.zeros(3, np.int8),
+        lengths=np.ones(2, np.int32),
+    )
     for damaged in (file.read_bytes(), good[:-300], None):
         file.unlink() if damaged is None else file.write_bytes(damaged)
-        with pytest.raises(PipelineError, match=r"patients\.npz: missing, truncated or corrupt; run `dvc repro coll"):
+        with pytest.raises(
+            PipelineError,
+            match=r"patients\.npz: missing, truncated or corrupt; run `dvc repro coll",
+        ):
             list(made.open(project).tables())
-    with pytest.raises(PipelineError, match=r"icu.yaml: environment: found .*one-hot-v0; allowed with .*: centres"):
+    with pytest.raises(
+        PipelineError, match=r"icu.yaml: environment: found .*one-hot-v0; allowed with .*: centres"
+    ):
         source_of("icu", entry("centres", ENVIRONMENTS["one_hot"]))
     tables.cache_clear()
     monkeypatch.setattr("primorl.simulators.icu_sepsis.find_spec", lambda name: None)

@@ -28,7 +28,15 @@ Row = dict[str, Any]
 BEGAN = datetime(2150, 1, 1)
 OBSERVED = [
     {"name": "glucose", "codes": ["LAB//GLUCOSE*"], "low": 0, "high": 30, "most": 12},
-    {"name": "lactate", "codes": ["LAB//LACTATE"], "low": 0, "high": 20, "most": 2, "first": 1.5, "before": True},
+    {
+        "name": "lactate",
+        "codes": ["LAB//LACTATE"],
+        "low": 0,
+        "high": 20,
+        "most": 2,
+        "first": 1.5,
+        "before": True,
+    },
     {"happened": "female", "codes": ["GENDER//F"]},
     {"elapsed": "hours_since", "unit": "hours", "most": 24},
 ]
@@ -42,12 +50,20 @@ OPTIONS: dict[str, Any] = {
     "decision": {"every": 4, "unit": "hours"},
     "observation": OBSERVED,
     "action": [DOSES],
-    "reward": [IN_RANGE, {"codes": ["MEDS_DEATH"], "value": -10}, {"codes": ["MEAL"], "scale": 0.5}],
+    "reward": [
+        IN_RANGE,
+        {"codes": ["MEDS_DEATH"], "value": -10},
+        {"codes": ["MEAL"], "scale": 0.5},
+    ],
 }
 
 
 def entry(options: dict[str, Any] | None = None, **changes: Any) -> MedsDataset:
-    own = project_settings("csv-log")["chosen"] | {"source": "meds", "unit": "subject_id", "termination": "learned"}
+    own = project_settings("csv-log")["chosen"] | {
+        "source": "meds",
+        "unit": "subject_id",
+        "termination": "learned",
+    }
     own |= {"horizon": 50, "trajectories_per_person": None, "ingestion": {"duplicates": "allow"}}
     own["bounds"] = {"observation": "space", "reward": [-20, 20]}
     return checked(MedsDataset, own | changes | {"options": OPTIONS | (options or {})})
@@ -93,19 +109,31 @@ STAY: list[Event] = [
 
 def test_a_stay_becomes_decisions_that_a_clinician_can_check(project: Path) -> None:
     """Decisions at 4 and 8 h: the first at which glucose is known; 90 is an artefact; the end at 10 h is observed."""
-    death = [(9, hour, code, number) for _, hour, code, number in STAY[2:-1]] + [(9, 9.0, "MEDS_DEATH", None)]
+    death = [(9, hour, code, number) for _, hour, code, number in STAY[2:-1]] + [
+        (9, 9.0, "MEDS_DEATH", None)
+    ]
     write(STAY)
     write(death, "held_out/0")
     made = run(entry())
     assert [int(each["unit_id"]) for each in made] == [7, 7, 9, 9]
     assert [each["action"] for each in made] == [2, 0, 2, 0]
     assert [each["observation"] for each in made[:2]] == [[8, 3, 3, 2, 1, 0], [12, 0, 3, 2, 1, 4]]
-    assert [each["next_observation"] for each in made[:2]] == [[12, 0, 3, 2, 1, 4], [12, 2, 3, 2, 1, 2]]
+    assert [each["next_observation"] for each in made[:2]] == [
+        [12, 0, 3, 2, 1, 4],
+        [12, 2, 3, 2, 1, 2],
+    ]
     assert made[2]["observation"] == [8, 3, 1.5, 2, 0, 0], "nothing is known of lactate or sex"
     assert [each["reward"] for each in made] == [-1 + 1, -1, -1 + 1, -1 - 10]
     assert [each["terminated"] for each in made] == [False, False, False, True]
     spaces = source_of("log", entry()).open(Path("data/raw")).spaces
-    assert spaces.observation_names == ("glucose", "glucose_age", "lactate", "lactate_age", "female", "hours_since")
+    assert spaces.observation_names == (
+        "glucose",
+        "glucose_age",
+        "lactate",
+        "lactate_age",
+        "female",
+        "hours_since",
+    )
     assert spaces.observation_high == (30, 12, 20, 2, 1, 24)
     assert spaces.action_names == ("up to 0", "0 to 4", "above 4")
     rate = [{"name": "rate", "codes": ["INSULIN"], "of": "last", "low": 0, "high": 2.75}]
@@ -113,9 +141,15 @@ def test_a_stay_becomes_decisions_that_a_clinician_can_check(project: Path) -> N
     assert [each["action"] for each in run(given_at_dose)[:3]] == [[2.75], [2.5], [2.5]]
     dose = {"name": "dose", "codes": ["INSULIN"], "low": 0, "high": 9, "most": 9}
     clock = {"clock": "hour", "unit": "hours", "most": 6}
-    hourly = {"observation": [dose, clock], "reward": OPTIONS["reward"][1:], "decision": {"every": 1, "unit": "hours"}}
+    hourly = {
+        "observation": [dose, clock],
+        "reward": OPTIONS["reward"][1:],
+        "decision": {"every": 1, "unit": "hours"},
+    }
     cut = run(entry(hourly, horizon=1))
-    assert [(each["observation"], each["truncated"]) for each in cut] == [([3, 1, 5], True)] * 2, "not the dose at 5 h"
+    assert [(each["observation"], each["truncated"]) for each in cut] == [([3, 1, 5], True)] * 2, (
+        "not the dose at 5 h"
+    )
 
 
 def test_a_source_that_changed_and_what_cannot_be_meant_are_told(
@@ -126,7 +160,9 @@ def test_a_source_that_changed_and_what_cannot_be_meant_are_told(
     run(entry({"terminates": None, "reward": [IN_RANGE]}, termination="none"))
     assert watch.changed("log", entry()) is None
     write([*STAY[:-1], (7, 11, "DISCHARGE", None)])
-    assert "datasets/log.yaml: options.folder: 1 changed of 2 files" in str(watch.changed("log", entry()))
+    assert "datasets/log.yaml: options.folder: 1 changed of 2 files" in str(
+        watch.changed("log", entry())
+    )
     for events, says in (
         (STAY, r"options: found 'MEDS_DEATH', which no event has as its code; allowed"),
         ([STAY[3], STAY[2]], "found a subject's rows out of order"),
@@ -141,12 +177,17 @@ def test_a_source_that_changed_and_what_cannot_be_meant_are_told(
     with pytest.raises(PipelineError, match="subject_id: found string; allowed is int64"):
         run(entry())
     shutil.rmtree("meds")
-    with pytest.raises(PipelineError, match=r"options.folder: found no .parquet file in 'meds/data'"):
+    with pytest.raises(
+        PipelineError, match=r"options.folder: found no .parquet file in 'meds/data'"
+    ):
         run(entry())
     for options, says in (
         ({"action": [DOSES | {"low": 0}]}, "give either bins, or low and high"),
         ({"reward": [{"codes": ["MEAL"]}]}, "give either value or scale"),
-        ({"reward": [IN_RANGE | {"observation": "sugar"}]}, "reward names the observation 'sugar', which is none"),
+        (
+            {"reward": [IN_RANGE | {"observation": "sugar"}]},
+            "reward names the observation 'sugar', which is none",
+        ),
         ({"action": [DOSES | {"name": "glucose_age"}]}, "a name stands twice"),
         ({"terminates": None}, "termination must be learned where options.terminates names codes"),
     ):
@@ -154,10 +195,14 @@ def test_a_source_that_changed_and_what_cannot_be_meant_are_told(
             entry(options)
 
 
-def test_the_example_writes_what_its_entry_reads(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_writes_what_its_entry_reads(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(insulin_log, "MEDS", project / "examples/insulin-meds")
     rng = np.random.default_rng(0)
-    insulin_log._write_meds([row for patient in range(3) for row in insulin_log._stay(rng, patient, 0)], rng)
+    insulin_log._write_meds(
+        [row for patient in range(3) for row in insulin_log._stay(rng, patient, 0)], rng
+    )
     made = run(checked(MedsDataset, project_settings("insulin-meds")["chosen"]))
     assert len(made) == 3 * insulin_log.HOURS
     assert any(each["observation"][1] > 0 for each in made), "some glucose is carried forward"
@@ -178,9 +223,17 @@ def slow(events: list[Event], options: dict[str, Any], horizon: int, most: int) 
 
     rows = []
     parts = [options["decision"], *options["observation"], *options["action"], *options["reward"]]
-    parts = [part for part in parts if "codes" in part] + [options["begins"], options["ends"], options["terminates"]]
+    parts = [part for part in parts if "codes" in part] + [
+        options["begins"],
+        options["ends"],
+        options["terminates"],
+    ]
     for subject in dict.fromkeys(each[0] for each in events):
-        own = [each[1:] for each in events if each[0] == subject and any(fits(each[2], part) for part in parts)]
+        own = [
+            each[1:]
+            for each in events
+            if each[0] == subject and any(fits(each[2], part) for part in parts)
+        ]
         timed = [(t, code, x) for t, code, x in own if t is not None]
         begins = sorted({t for t, code, _ in timed if fits(code, options["begins"])})
         if options["begins"] is None:
@@ -189,21 +242,35 @@ def slow(events: list[Event], options: dict[str, Any], horizon: int, most: int) 
         for number, begin in enumerate(begins):
             following = begins[number + 1] if number + 1 < len(begins) else np.inf
             stops = [
-                t for t, c, _ in timed if (fits(c, options["ends"]) or fits(c, options["terminates"])) and begin < t
+                t
+                for t, c, _ in timed
+                if (fits(c, options["ends"]) or fits(c, options["terminates"])) and begin < t
             ]
             stopped = bool(stops) and min(stops) <= following
-            end = min(stops) if stopped else max(t for t, _, _ in timed if t < following or t == begin)
+            end = (
+                min(stops)
+                if stopped
+                else max(t for t, _, _ in timed if t < following or t == begin)
+            )
             died = stopped and any(t == end and fits(c, options["terminates"]) for t, c, _ in timed)
 
-            def seen(at: float, begin: float = begin, own: Any = own, timed: Any = timed) -> list[float] | None:
+            def seen(
+                at: float, begin: float = begin, own: Any = own, timed: Any = timed
+            ) -> list[float] | None:
                 found = []
                 for part in options["observation"]:
-                    strict = any(fits(code, dose) for code in part.get("codes", ()) for dose in options["action"])
+                    strict = any(
+                        fits(code, dose)
+                        for code in part.get("codes", ())
+                        for dose in options["action"]
+                    )
                     early = lambda t, strict=strict, at=at: t < at if strict else t <= at  # noqa: E731
                     if "elapsed" in part:
                         continue
                     if "happened" in part:
-                        found.append(float(any(fits(c, part) and (t is None or early(t)) for t, c, _ in own)))
+                        found.append(
+                            float(any(fits(c, part) and (t is None or early(t)) for t, c, _ in own))
+                        )
                         continue
                     since = begin - (part["most"] if part.get("before") else 0)
                     values = [
@@ -222,7 +289,9 @@ def slow(events: list[Event], options: dict[str, Any], horizon: int, most: int) 
                 return found
 
             if "codes" in options["decision"]:
-                times = sorted({t for t, c, _ in timed if fits(c, options["decision"]) and begin <= t < end})
+                times = sorted(
+                    {t for t, c, _ in timed if fits(c, options["decision"]) and begin <= t < end}
+                )
             else:
                 times = list(np.arange(begin, end, options["decision"]["every"]))
             times = [t for t in times if seen(t) is not None]
@@ -234,7 +303,9 @@ def slow(events: list[Event], options: dict[str, Any], horizon: int, most: int) 
             kept += 1
             for t, later in zip(times, [*times[1:], final], strict=True):
                 (dose,) = options["action"]
-                given = [(u, x) for u, c, x in timed if fits(c, dose) and u < later and x is not None]
+                given = [
+                    (u, x) for u, c, x in timed if fits(c, dose) and u < later and x is not None
+                ]
                 done = sum(x for u, x in given if u >= t)
                 if dose.get("of") == "last":
                     done = ([0.0] + [x for u, x in given if u >= begin])[-1]
@@ -242,11 +313,17 @@ def slow(events: list[Event], options: dict[str, Any], horizon: int, most: int) 
                 for part in options["reward"]:
                     if "observation" in part:
                         value = (seen(later) or [])[0]
-                        reward += part["inside"] if part["low"] <= value <= part["high"] else part["outside"]
+                        reward += (
+                            part["inside"]
+                            if part["low"] <= value <= part["high"]
+                            else part["outside"]
+                        )
                         continue
                     for u, c, x in timed:
                         if fits(c, part) and t < u <= later:
-                            reward += part["value"] if "value" in part else part["scale"] * (x or 0.0)
+                            reward += (
+                                part["value"] if "value" in part else part["scale"] * (x or 0.0)
+                            )
                 ended = died and not cut and t == times[-1]
                 rows.append((subject, number, t, seen(t), done, reward, ended))
             if not died or cut:
@@ -254,7 +331,15 @@ def slow(events: list[Event], options: dict[str, Any], horizon: int, most: int) 
     return rows
 
 
-CODES = ("LAB//GLUCOSE//mmol", "LAB//LACTATE", "INSULIN", "MEAL", "ADMISSION//A", "DISCHARGE", "MEDS_DEATH")
+CODES = (
+    "LAB//GLUCOSE//mmol",
+    "LAB//LACTATE",
+    "INSULIN",
+    "MEAL",
+    "ADMISSION//A",
+    "DISCHARGE",
+    "MEDS_DEATH",
+)
 OFTEN = (0.32, 0.2, 0.22, 0.15, 0.06, 0.03, 0.02)
 
 
@@ -270,14 +355,20 @@ def records(rng: np.random.Generator) -> list[Event]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_rows_are_those_of_a_plain_loop_over_events(seed: int, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_those_of_a_plain_loop_over_events(
+    seed: int, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However the events fall into batches."""
     rng = np.random.default_rng(seed)
     events = records(rng)
     horizon, most, size = (int(rng.integers(1, limit)) for limit in (8, 4, 60))
-    own = {"name": "dosed", "codes": ["INSULIN"], "low": 0, "high": 30, "most": 5} | ({"first": 0} if seed % 2 else {})
+    own = {"name": "dosed", "codes": ["INSULIN"], "low": 0, "high": 30, "most": 5} | (
+        {"first": 0} if seed % 2 else {}
+    )
     options = OPTIONS | {"observation": [*OBSERVED[:3], own]}
-    options["decision"] = {"every": 3, "unit": "hours"} if seed % 3 else {"codes": ["INSULIN", "MEAL"]}
+    options["decision"] = (
+        {"every": 3, "unit": "hours"} if seed % 3 else {"codes": ["INSULIN", "MEAL"]}
+    )
     of = "last" if seed % 4 == 3 else "sum"
     options["action"] = [{"name": "dose", "codes": ["INSULIN"], "of": of, "low": -1e6, "high": 1e6}]
     if seed % 5 == 0:
@@ -288,10 +379,16 @@ def test_rows_are_those_of_a_plain_loop_over_events(seed: int, project: Path, mo
     monkeypatch.setattr(meds, "_EVENTS", size)
     monkeypatch.setattr(meds, "_ROWS", 2 * size)
     write(events)
-    found = [table for some in meds.read([Path("meds/data/train/0.parquet")], codes) for table in logs.tables(some)]
+    found = [
+        table
+        for some in meds.read([Path("meds/data/train/0.parquet")], codes)
+        for table in logs.tables(some)
+    ]
     made = []
     rows = (each.values() for table in found for each in table.to_pylist())
     for subject, number, time, *seen, dose, reward, ended in rows:
-        made.append((subject, number, (time - BEGAN) / timedelta(hours=1), seen, dose, reward, ended))
+        made.append(
+            (subject, number, (time - BEGAN) / timedelta(hours=1), seen, dose, reward, ended)
+        )
     assert made == slow(events, options, horizon, most)
     assert len(made) >= 20

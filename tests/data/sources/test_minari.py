@@ -63,10 +63,20 @@ def test_every_format_gives_the_rows_that_were_written(project: Path, data_forma
     create(project / "minari", "tiny-v0", content, data_format)
     table = ingested(collected(entry("tiny-v0", root=project / "minari")))
     flat = [flattened(episode) for episode in content]
-    np.testing.assert_array_equal(vectors(table["observation"]), np.concatenate([rows[:-1] for rows in flat]))
-    np.testing.assert_array_equal(vectors(table["next_observation"]), np.concatenate([rows[1:] for rows in flat]))
-    for column, name in (("action", "actions"), ("terminated", "terminations"), ("truncated", "truncations")):
-        np.testing.assert_array_equal(table[column], np.concatenate([getattr(one, name) for one in content]))
+    np.testing.assert_array_equal(
+        vectors(table["observation"]), np.concatenate([rows[:-1] for rows in flat])
+    )
+    np.testing.assert_array_equal(
+        vectors(table["next_observation"]), np.concatenate([rows[1:] for rows in flat])
+    )
+    for column, name in (
+        ("action", "actions"),
+        ("terminated", "terminations"),
+        ("truncated", "truncations"),
+    ):
+        np.testing.assert_array_equal(
+            table[column], np.concatenate([getattr(one, name) for one in content])
+        )
     rewards = np.concatenate([one.rewards for one in content]).astype(np.float32)
     np.testing.assert_array_equal(table["reward"], rewards)
     assert table["action"].type == pa.int32()
@@ -83,10 +93,14 @@ def test_every_format_gives_the_rows_that_were_written(project: Path, data_forma
 class Ordered(gymnasium.Env[Any, Any]):
     """An environment whose observation has its entries in another order than the dataset and the alphabet."""
 
-    observation_space = Dict(OrderedDict(b=Box(-1, 1, (1,), np.float32), c=Discrete(2), a=Box(-1, 1, (2,), np.float32)))
+    observation_space = Dict(
+        OrderedDict(b=Box(-1, 1, (1,), np.float32), c=Discrete(2), a=Box(-1, 1, (2,), np.float32))
+    )
     action_space = Box(-1, 1, (1,), np.float32)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         return {"b": np.float32([0.25]), "c": np.int64(1), "a": np.float32([0.5, 0.75])}, {}
 
 
@@ -94,7 +108,9 @@ def test_a_dicts_entries_come_in_the_order_in_which_a_policy_meets_them(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(
-        gymnasium.registry, "Ordered-v0", gymnasium.envs.registration.EnvSpec("Ordered-v0", entry_point=Ordered)
+        gymnasium.registry,
+        "Ordered-v0",
+        gymnasium.envs.registration.EnvSpec("Ordered-v0", entry_point=Ordered),
     )
     spaces = {key: Ordered.observation_space[key] for key in "abc"}
     first, _ = Ordered().reset()
@@ -106,8 +122,16 @@ def test_a_dicts_entries_come_in_the_order_in_which_a_policy_meets_them(
         terminations=steps > 0,
         truncations=np.array([False, True]),
     )
-    create(project / "minari", "o-v0", [content], observation_space=Dict(spaces), action_space=Ordered.action_space)
-    table = ingested(collected(entry("o-v0", root=project / "minari", environment="Ordered-v0", horizon=2)))
+    create(
+        project / "minari",
+        "o-v0",
+        [content],
+        observation_space=Dict(spaces),
+        action_space=Ordered.action_space,
+    )
+    table = ingested(
+        collected(entry("o-v0", root=project / "minari", environment="Ordered-v0", horizon=2))
+    )
     np.testing.assert_array_equal(vectors(table["observation"])[0], make("Ordered-v0").reset()[0])
     assert vectors(table["observation"])[0].tolist() == [0.25, 0.0, 1.0, 0.5, 0.75]
 
@@ -129,14 +153,18 @@ def test_a_filter_keeps_whole_episodes_by_what_they_are_themselves(project: Path
         table = ingested(entry({"id": "tiny-v0"} | ranges))
         assert names(table) == [f"tiny-v0/{i:09d}" for i in kept]
         assert table.num_rows == sum(1 + 2 * i for i in kept)
-    refused(entry({"id": "tiny-v0", "lengths": [9, None]}), "found no episode that passes its filter")
+    refused(
+        entry({"id": "tiny-v0", "lengths": [9, None]}), "found no episode that passes its filter"
+    )
     with h5py.File("raw/tiny-v0/data/main_data.hdf5", "a") as file:
         file["episode_1/rewards"][1] = np.nan
     hidden = entry({"id": "tiny-v0", "returns": [-100, 100]})
     refused(hidden, "trajectory number 2, step 1: found a non-finite reward")
 
 
-def test_a_mixture_keeps_its_parts_apart_and_their_filters(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mixture_keeps_its_parts_apart_and_their_filters(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(minari_reading, "_ROWS_PER_BATCH", 4)
     medium, expert = ([box_episode(1 + i, seed=i + shift) for i in range(4)] for shift in (0, 10))
     create(project / "minari", "hop/medium-v0", medium, **box_spaces())
@@ -145,7 +173,10 @@ def test_a_mixture_keeps_its_parts_apart_and_their_filters(project: Path, monkey
     before = ingested(collected(entry(some, root=project / "minari")))
     shutil.rmtree("raw")
     table = ingested(collected(entry(some, "hop/expert-v0", root=project / "minari")))
-    assert names(table) == [*(f"hop/expert-v0/{i:09d}" for i in range(4)), *(f"hop/medium-v0/{i:09d}" for i in (1, 2))]
+    assert names(table) == [
+        *(f"hop/expert-v0/{i:09d}" for i in range(4)),
+        *(f"hop/medium-v0/{i:09d}" for i in (1, 2)),
+    ]
     assert table.slice(table.num_rows - before.num_rows).equals(before)
     expected = np.concatenate([one.observations[:-1] for one in (*expert, *medium[1:3])])
     np.testing.assert_array_equal(vectors(table["observation"]), expected)
@@ -158,13 +189,24 @@ def test_all_episodes_of_one_person_are_one_unit(
 ) -> None:
     monkeypatch.setattr(minari_reading, "_ROWS_PER_BATCH", 1)
     people = ["zoe", "anna", "zoe", "bob", "anna"]
-    create(project / "minari", "a-v0", [mixed_episode(3, i, who) for i, who in enumerate(people)], data_format)
+    create(
+        project / "minari",
+        "a-v0",
+        [mixed_episode(3, i, who) for i, who in enumerate(people)],
+        data_format,
+    )
     create(project / "minari", "b-v0", [mixed_episode(2, 9, "bob")], "hdf5")
     table = ingested(collected(entry("a-v0", "b-v0", root=project / "minari", unit=key)))
-    pairs = list(dict.fromkeys(zip(table["unit_id"].to_pylist(), table["trajectory_id"].to_pylist(), strict=True)))
+    pairs = list(
+        dict.fromkeys(
+            zip(table["unit_id"].to_pylist(), table["trajectory_id"].to_pylist(), strict=True)
+        )
+    )
     whose = {"anna": ("a1", "a4"), "bob": ("a3", "b0"), "zoe": ("a0", "a2")}
     assert pairs == [(who, f"{i[0]}-v0/00000000{i[1]}") for who, own in whose.items() for i in own]
-    assert partition(Path("trajectories"), Path("partitions"), public_fraction=0.4, salt="s").private_units in (1, 2)
+    assert partition(
+        Path("trajectories"), Path("partitions"), public_fraction=0.4, salt="s"
+    ).private_units in (1, 2)
 
 
 @pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
@@ -180,7 +222,13 @@ def test_whose_an_episode_is_must_be_clear(project: Path, data_format: str) -> N
 
 
 def test_damaged_parquet_is_refused_and_the_last_good_data_stay(project: Path) -> None:
-    create(project / "minari", "tiny-v0", [box_episode(3, i) for i in range(3)], "parquet", **box_spaces())
+    create(
+        project / "minari",
+        "tiny-v0",
+        [box_episode(3, i) for i in range(3)],
+        "parquet",
+        **box_spaces(),
+    )
     chosen = collected(entry("tiny-v0", root=project / "minari"))
     ingested(chosen)
     before = snapshot(Path("trajectories"))
@@ -188,7 +236,11 @@ def test_damaged_parquet_is_refused_and_the_last_good_data_stay(project: Path) -
     good, table = file.read_bytes(), pq.ParquetFile(file).read()
     with_null = pa.array([None, *table["rewards"].to_pylist()[1:]])
     place = table.column_names.index("rewards")
-    for damage in (table.drop_columns(["rewards"]), table.set_column(place, "rewards", with_null), None):
+    for damage in (
+        table.drop_columns(["rewards"]),
+        table.set_column(place, "rewards", with_null),
+        None,
+    ):
         file.write_bytes(good[:100])
         if damage is not None:
             pq.write_table(damage, file)
@@ -213,7 +265,9 @@ def test_a_category_that_the_space_does_not_have_is_refused(project: Path) -> No
 def test_parts_of_different_spaces_are_refused(project: Path) -> None:
     create(project / "minari", "a-v0", [box_episode(3, 0)], **box_spaces())
     create(project / "minari", "b-v0", [box_episode(3, 1, size=3)], **box_spaces(3))
-    refused(collected(entry("a-v0", "b-v0", root=project / "minari")), "its spaces are not those of")
+    refused(
+        collected(entry("a-v0", "b-v0", root=project / "minari")), "its spaces are not those of"
+    )
     refused(entry("a-v0", "b-v0", environment="MountainCarContinuous-v0"), "b-v0.*space: found")
 
 
@@ -222,7 +276,11 @@ def test_a_dataset_without_spaces_needs_an_environment_that_is_never_its_own(pro
     chosen = collected(entry("a-v0", root=project / "minari"))
     path = Path("raw/a-v0/data/metadata.json")
     (project / "payload.py").write_text("from pathlib import Path\nPath('executed').touch()\n")
-    content = {key: value for key, value in json.loads(path.read_text()).items() if not key.endswith("_space")}
+    content = {
+        key: value
+        for key, value in json.loads(path.read_text()).items()
+        if not key.endswith("_space")
+    }
     spec = gymnasium.envs.registration.EnvSpec("Evil-v0", entry_point="payload:Env")
     path.write_text(json.dumps(content | {"env_spec": spec.to_json()}))
     refused(chosen, "stores no spaces; name the environment that declares them")

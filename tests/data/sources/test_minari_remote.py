@@ -20,7 +20,10 @@ REVISION = "a" * 40
 def hub(repository: str, files: dict[str, bytes]) -> dict[str, Answer]:
     """What the hub answers about one repository of datasets."""
     info = {"id": repository, "sha": REVISION, "siblings": [{"rfilename": name} for name in files]}
-    tree = [{"type": "file", "path": name, "size": len(body), "oid": "0" * 40} for name, body in files.items()]
+    tree = [
+        {"type": "file", "path": name, "size": len(body), "oid": "0" * 40}
+        for name, body in files.items()
+    ]
     answers: dict[str, Answer] = {
         f"/api/datasets/{repository}": (200, {}, json.dumps(info).encode()),
         f"/api/datasets/{repository}/revision/main": (200, {}, json.dumps(info).encode()),
@@ -56,9 +59,13 @@ def collect(dataset_id: str, root: Path) -> None:
 def test_a_dataset_that_is_not_here_is_fetched_once(
     root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    written = create(tmp_path / "there", "hop/medium-v0", [box_episode(3, 0)], **box_spaces()).parent
+    written = create(
+        tmp_path / "there", "hop/medium-v0", [box_episode(3, 0)], **box_spaces()
+    ).parent
     files = {f"medium-v0/{name}": body for name, body in snapshot(written).items()}
-    answers = hub("farama-minari/hop", files | {"expert-v0/data/metadata.json": b"{}", "README.md": b"x"})
+    answers = hub(
+        "farama-minari/hop", files | {"expert-v0/data/metadata.json": b"{}", "README.md": b"x"}
+    )
     with serving(answers) as address:
         point(monkeypatch, address)
         collect("hop/medium-v0", root)
@@ -75,13 +82,19 @@ def refused(dataset_id: str, root: Path, message: str) -> None:
     assert "\n" not in str(wrong.value)
 
 
-def test_what_cannot_be_fetched_is_told_at_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with serving(hub("farama-minari/hop", {"README.md": b"x"}), {"X-Error-Code": "RepoNotFound"}) as address:
+def test_what_cannot_be_fetched_is_told_at_once(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(
+        hub("farama-minari/hop", {"README.md": b"x"}), {"X-Error-Code": "RepoNotFound"}
+    ) as address:
         point(monkeypatch, address)
         for unknown in ("hop/medium-v0", "skip/medium-v0"):
             refused(unknown, root, f"no Minari dataset '{unknown}', neither in .* nor among")
     started = time.perf_counter()
-    refused("hop/medium-v0", root, "could not be fetched .*check the network and run again, or copy")
+    refused(
+        "hop/medium-v0", root, "could not be fetched .*check the network and run again, or copy"
+    )
     assert time.perf_counter() - started < 5
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     refused("hop/medium-v0", root, "HF_HUB_OFFLINE forbids to fetch it")

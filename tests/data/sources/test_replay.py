@@ -25,7 +25,13 @@ from tests.data.builders import INFO, dataset, snapshot
 
 
 def options(**changes: Any) -> ReplayOptions:
-    learner = {"algorithm": "ddpg", "gradient_steps": 1, "hidden": [8], "learning_rate": 0.001, "action_noise": 0.2}
+    learner = {
+        "algorithm": "ddpg",
+        "gradient_steps": 1,
+        "hidden": [8],
+        "learning_rate": 0.001,
+        "action_noise": 0.2,
+    }
     small = {"episodes": 5, "runs": 1, "num_envs": 3, "learning_starts": 450, "seed": 0} | learner
     return checked(ReplayOptions, small | changes)
 
@@ -54,7 +60,9 @@ def test_every_recorded_transition_obeys_the_pendulum(project: Path, algorithm: 
         assert np.allclose(velocity[1:], after, atol=1e-5)
         assert np.allclose(cosine[1:], np.cos(angle[:-1] + after * 0.05), atol=1e-5)
         cost = angle[:-1] ** 2 + 0.1 * velocity[:-1] ** 2 + 0.001 * force**2
-        near_pi = np.abs(angle[:-1]) > np.pi - 1e-3  # float32 may have turned +pi into -pi: the same cost
+        near_pi = (
+            np.abs(angle[:-1]) > np.pi - 1e-3
+        )  # float32 may have turned +pi into -pi: the same cost
         assert np.allclose(episode.rewards[~near_pi], -cost[~near_pi], atol=1e-4)
 
 
@@ -62,7 +70,12 @@ def test_the_seed_repeats_the_data_and_runs_have_seeds_of_their_own(project: Pat
     record_training("Pendulum-v1", options(runs=2, num_envs=2), Path("together"), "x-v0")
     together, alone = recorded("together"), []
     for run, episodes in enumerate((3, 2)):
-        record_training("Pendulum-v1", options(num_envs=2, episodes=episodes, seed=2 * run), Path(f"{run}"), "x-v0")
+        record_training(
+            "Pendulum-v1",
+            options(num_envs=2, episodes=episodes, seed=2 * run),
+            Path(f"{run}"),
+            "x-v0",
+        )
         alone += recorded(f"{run}")
     for one, other in zip(together, alone, strict=True):
         assert np.array_equal(one.observations, other.observations)
@@ -80,7 +93,9 @@ def test_fast_environments_and_updates_record_the_bits_of_their_libraries(
         if wrong == "_DDPG":
             ours.setattr(recording, "_DDPG", partial(recording._DDPG, tau=0.0050001))
         if wrong == "Pendulums":
-            ours.setattr(batches.Pendulums, "_square", lambda self, values: np.nextafter(values**2, 1e3))
+            ours.setattr(
+                batches.Pendulums, "_square", lambda self, values: np.nextafter(values**2, 1e3)
+            )
         record_training("Pendulum-v1", chosen, Path("ours"), "x-v0")
     monkeypatch.setattr(recording, "_DDPG", stable_baselines3.DDPG)
     monkeypatch.setattr(batches, "Pendulums", looped)
@@ -94,7 +109,9 @@ def test_fast_environments_and_updates_record_the_bits_of_their_libraries(
 
 
 def looped(num_envs: int) -> SyncVectorEnv:
-    return SyncVectorEnv([lambda: make("Pendulum-v1")] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+    return SyncVectorEnv(
+        [lambda: make("Pendulum-v1")] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP
+    )
 
 
 def test_discrete_actions_are_learned_by_dqn_and_read_back(project: Path) -> None:
@@ -113,14 +130,21 @@ def test_discrete_actions_are_learned_by_dqn_and_read_back(project: Path) -> Non
     for table in tables:
         check(table)
     assert sum(table.num_rows for table in tables) == kept.total_steps
-    assert (reader.spaces.observation_size, reader.spaces.action_size, reader.horizon) == (4, 2, 500)
+    assert (reader.spaces.observation_size, reader.spaces.action_size, reader.horizon) == (
+        4,
+        2,
+        500,
+    )
     assert reader.spaces.discrete_actions
 
 
 def test_its_adam_moves_parameters_as_that_of_pytorch_does_to_the_last_bit() -> None:
     start = [torch.randn(5, 3), torch.randn(5)]
     ours, theirs = ([each.clone().requires_grad_() for each in start] for _ in range(2))
-    for parameters, optimiser in ((ours, _Adam(ours, lr=1e-2)), (theirs, torch.optim.Adam(theirs, lr=1e-2))):
+    for parameters, optimiser in (
+        (ours, _Adam(ours, lr=1e-2)),
+        (theirs, torch.optim.Adam(theirs, lr=1e-2)),
+    ):
         inputs = torch.randn(20, 3, generator=torch.Generator().manual_seed(0))
         for _ in range(50):
             optimiser.zero_grad()
@@ -142,12 +166,18 @@ gymnasium.register("tests/Unbounded-v0", Unbounded)
     ("environment", "changes", "message"),
     [
         ("Pendulum-v77", {}, "environment 'Pendulum-v77': Gymnasium cannot build it"),
-        ("CartPole-v1", {}, "options.algorithm: found 'ddpg', but the actions of 'CartPole-v1' are discrete"),
+        (
+            "CartPole-v1",
+            {},
+            "options.algorithm: found 'ddpg', but the actions of 'CartPole-v1' are discrete",
+        ),
         ("Pendulum-v1", {"algorithm": "dqn"}, "allowed is ddpg, td3 or sac"),
         ("tests/Unbounded-v0", {}, "found an action space without finite bounds"),
     ],
 )
-def test_unfit_environments_are_refused(project: Path, environment: str, changes: dict[str, Any], message: str) -> None:
+def test_unfit_environments_are_refused(
+    project: Path, environment: str, changes: dict[str, Any], message: str
+) -> None:
     with pytest.raises(PipelineError) as wrong:
         record_training(environment, options(**changes), Path("raw"), "x-v0")
     assert message in str(wrong.value)
@@ -158,7 +188,9 @@ def test_unfit_environments_are_refused(project: Path, environment: str, changes
 
 
 def test_a_missing_extra_is_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.startswith(("mujoco", "gymnasium.envs.mujoco"))]:
+    for name in [
+        name for name in sys.modules if name.startswith(("mujoco", "gymnasium.envs.mujoco"))
+    ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "mujoco", None)
     with pytest.raises(PipelineError, match=r"pip install primorl\[mujoco\]"):
@@ -174,7 +206,9 @@ class Counter(gymnasium.Env[Any, Any]):
     def __init__(self) -> None:
         self.episode, self.t, self.executed = -1, 0, []
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
         self.episode, self.t = self.episode + 1, 0
         return self._seen(), {}
@@ -183,7 +217,13 @@ class Counter(gymnasium.Env[Any, Any]):
         self.executed.append(np.copy(action))
         self.t += 1
         last = self.t == 3
-        return self._seen(), 1 / 3, last and self.episode % 2 == 0, last and self.episode % 2 == 1, {}
+        return (
+            self._seen(),
+            1 / 3,
+            last and self.episode % 2 == 0,
+            last and self.episode % 2 == 1,
+            {},
+        )
 
     def _seen(self) -> Any:
         return np.array([self.episode, self.t], dtype=np.float32)
@@ -202,7 +242,9 @@ def recorder(environment: type[Counter]) -> tuple[RecordingEnvs, list[Episode], 
         made.append(environment())
         return made[-1]
 
-    envs = RecordingEnvs(SyncVectorEnv([begin] * 2, autoreset_mode=AutoresetMode.SAME_STEP), finished.append)
+    envs = RecordingEnvs(
+        SyncVectorEnv([begin] * 2, autoreset_mode=AutoresetMode.SAME_STEP), finished.append
+    )
     envs.reset()
     return envs, finished, made
 
@@ -214,14 +256,19 @@ def test_an_episode_ends_in_its_own_terminal_observation() -> None:
         observations, _, dones, infos = envs.step(np.full((2, 1), step / 8))
         if dones[0]:
             assert observations[0, 1] == 0
-            reports.append((infos[0]["terminal_observation"].tolist(), infos[0]["TimeLimit.truncated"]))
+            reports.append(
+                (infos[0]["terminal_observation"].tolist(), infos[0]["TimeLimit.truncated"])
+            )
     assert reports == [([0, 3], False), ([1, 3], True)]
     assert [episode.observations.tolist() for episode in finished[::2]] == [
         [[number, step] for step in range(4)] for number in range(2)
     ]
     assert finished[2].actions.ravel().tolist() == [3 / 8, 4 / 8, 5 / 8]
     assert len(finished) == 4
-    assert [(episode.terminated, episode.truncated) for episode in finished[::2]] == [(True, False), (False, True)]
+    assert [(episode.terminated, episode.truncated) for episode in finished[::2]] == [
+        (True, False),
+        (False, True),
+    ]
     assert (dones.any(), infos, observations.tolist()) == (False, [{}, {}], [[2, 1], [2, 1]])
 
 

@@ -11,17 +11,28 @@ ACTION = Box(-1, 1, (2,), np.float32)
 
 
 def test_names_are_the_environments_where_it_has_some() -> None:
-    space = Dict({"pulse": Box(0, 1, (1,)), "colour": Discrete(3), "pose": Dict({"xy": Box(0, 1, (2,))})})
+    space = Dict(
+        {"pulse": Box(0, 1, (1,)), "colour": Discrete(3), "pose": Dict({"xy": Box(0, 1, (2,))})}
+    )
     found = names_of(space, "observation")
     assert len(found) == flatdim(space)
     assert set(found) == {"pulse", "colour=0", "colour=1", "colour=2", "pose/xy_0", "pose/xy_1"}
     assert names_of(Box(0, 1, (2,)), "observation") == ("observation_0", "observation_1")
-    assert names_of(MultiDiscrete([2, 1]), "observation") == ("observation_0=0", "observation_0=1", "observation_1=0")
+    assert names_of(MultiDiscrete([2, 1]), "observation") == (
+        "observation_0=0",
+        "observation_0=1",
+        "observation_1=0",
+    )
     assert names_of(Tuple([Discrete(2), Box(0, 1, (1,))]), "observation") == ("0=0", "0=1", "1")
 
 
 @pytest.mark.parametrize(
-    "space", [Box(0, 255, (8, 8, 3), np.uint8), Box(0, 1, (8, 8, 1)), Dict({"a": Box(0, 255, (8, 8), np.uint8)})]
+    "space",
+    [
+        Box(0, 255, (8, 8, 3), np.uint8),
+        Box(0, 1, (8, 8, 1)),
+        Dict({"a": Box(0, 255, (8, 8), np.uint8)}),
+    ],
 )
 def test_images_are_refused(space: Box) -> None:
     with pytest.raises(PipelineError, match=r"observation space: found an image .*; allowed"):

@@ -46,10 +46,14 @@ def arrives(dataset: TabularDataset | None = None) -> None:
 
 
 def test_next_observations_in_the_log_are_used_and_every_row_is_kept(project: Path) -> None:
-    content = [each | {"x2": 10 * each["x"], "ward2": "B", "dose": 0.5, "gain": 0.0} for each in rows()]
+    content = [
+        each | {"x2": 10 * each["x"], "ward2": "B", "dose": 0.5, "gain": 0.0} for each in rows()
+    ]
     write(content)
     written = run(entry({"next_observation": ["x2", "ward2"]})).to_pylist()
-    assert [each["next_observation"] for each in written] == [[10 * each["x"], 0, 1] for each in content]
+    assert [each["next_observation"] for each in written] == [
+        [10 * each["x"], 0, 1] for each in content
+    ]
     assert [each["observation"][0] for each in written] == [each["x"] for each in content]
     assert [each["truncated"] for each in written] == [each["left"] for each in content]
     assert [each["terminated"] for each in written] == [each["died"] for each in content]
@@ -119,7 +123,12 @@ def test_what_orders_rows(project: Path, form: str) -> None:
 def test_ids_of_digits_and_numbers_of_any_type(project: Path) -> None:
     plain = pa.Table.from_pylist(rows())
     words = pa.dictionary(pa.int8(), pa.large_string())
-    for kind, two, ten in ((pa.int32(), 2, 10), (pa.uint64(), 2, 10), (pa.string(), "2", "0010"), (words, "2", "10")):
+    for kind, two, ten in (
+        (pa.int32(), 2, 10),
+        (pa.uint64(), 2, 10),
+        (pa.string(), "2", "0010"),
+        (words, "2", "10"),
+    ):
         users = pa.array([two if each["user"] == 2 else ten for each in rows()]).cast(kind)
         write(plain.set_column(0, "user", users))
         arrives()
@@ -141,9 +150,15 @@ def test_ids_of_digits_and_numbers_of_any_type(project: Path) -> None:
 def test_trajectories_that_are_units_of_their_own(project: Path, is_sorted: bool) -> None:
     content = [each | {"visit": 100 * each["user"] + each["visit"]} for each in rows()]
     write(content if is_sorted else content[::-1])
-    written = run(entry({"unit": None}, unit="trajectory", trajectory_ids="global", sorted=is_sorted))
+    written = run(
+        entry({"unit": None}, unit="trajectory", trajectory_ids="global", sorted=is_sorted)
+    )
     assert written["unit_id"].equals(written["trajectory_id"])
-    assert written["unit_id"].unique().to_pylist() == ["000000000200", "000000000201", "000000001000"]
+    assert written["unit_id"].unique().to_pylist() == [
+        "000000000200",
+        "000000000201",
+        "000000001000",
+    ]
     assert written["observation"].to_pylist() == [each["observation"] for each in EXPECTED]
 
 
@@ -151,12 +166,18 @@ def test_trajectories_that_are_units_of_their_own(project: Path, is_sorted: bool
     ("action", "chosen", "size"),
     [
         ({"column": "choice", "count": 3}, lambda index: index % 3, 3),
-        ({"column": "choice", "categories": ["wait", "low", 2]}, lambda index: ["wait", "low", "2"][index % 3], 3),
+        (
+            {"column": "choice", "categories": ["wait", "low", 2]},
+            lambda index: ["wait", "low", "2"][index % 3],
+            3,
+        ),
         ({"column": "choice", "categories": [7, 8, 9, 10]}, lambda index: 7 + index % 3, 4),
     ],
 )
 @pytest.mark.parametrize("form", ["log/log.parquet", "log/log.csv"])
-def test_discrete_actions(project: Path, action: dict[str, Any], chosen: Any, size: int, form: str) -> None:
+def test_discrete_actions(
+    project: Path, action: dict[str, Any], chosen: Any, size: int, form: str
+) -> None:
     content = discrete(chosen)
     content[5]["choice"] = None
     write(content, form)
@@ -165,9 +186,13 @@ def test_discrete_actions(project: Path, action: dict[str, Any], chosen: Any, si
     spaces = source_of("log", dataset).open(Path("log")).spaces
     seen = Spaces.with_discrete_actions((-np.inf, 0, 0), (np.inf, 1, 1), size)
     names = tuple(str(each) for each in action.get("categories", range(size)))
-    seen = replace(seen, one_hot=((1, 2),), observation_names=("x", "ward=A", "ward=B"), action_names=names)
+    seen = replace(
+        seen, one_hot=((1, 2),), observation_names=("x", "ward=A", "ward=B"), action_names=names
+    )
     assert spaces == seen
-    assert PartReader(Path("trajectories"), made_by="ingest").info.spaces == spaces, "names survive ingest"
+    assert PartReader(Path("trajectories"), made_by="ingest").info.spaces == spaces, (
+        "names survive ingest"
+    )
 
 
 def test_an_environments_spaces_are_used(project: Path) -> None:
@@ -187,7 +212,10 @@ def test_an_environments_spaces_are_used(project: Path) -> None:
             entry({"observation": names[:2], "action": box}, environment="Pendulum-v1"),
             "found 2 dimensions or choices, ",
         ),
-        (entry({"observation": names} | DISCRETE, environment="Pendulum-v1"), "has continuous actions, found discrete"),
+        (
+            entry({"observation": names} | DISCRETE, environment="Pendulum-v1"),
+            "has continuous actions, found discrete",
+        ),
         (entry(bounds=bounds), r"bounds.observation: found 2 dimensions, allowed are the 3"),
     ):
         with pytest.raises(PipelineError, match=message):
@@ -203,7 +231,9 @@ def test_recordings_without_end_flags(project: Path) -> None:
     write([*content[:-1], content[-1] | {"gain": 7.0}])
     written = run(entry(NO_FLAGS, end="outcome")).to_pylist()
     assert [each["terminated"] for each in written] == [False, False, True, False, False, True]
-    assert (written[-1]["reward"], any(each["truncated"] for each in written)) == (7.0, False), "the score is kept"
+    assert (written[-1]["reward"], any(each["truncated"] for each in written)) == (7.0, False), (
+        "the score is kept"
+    )
     write(content)
     for horizon in (3, 2):
         written = run(entry(NO_FLAGS, end="horizon", horizon=horizon)).to_pylist()
@@ -214,7 +244,12 @@ def test_recordings_without_end_flags(project: Path) -> None:
     assert [each["terminated"] for each in written] == [False, True, False, False]
 
 
-BOUNDED = {"bounds": {"observation": {"low": [1.0, 0.0, 0.0], "high": [4.5, 1.0, 1.0]}, "reward": [0.0, 4.0]}}
+BOUNDED = {
+    "bounds": {
+        "observation": {"low": [1.0, 0.0, 0.0], "high": [4.5, 1.0, 1.0]},
+        "reward": [0.0, 4.0],
+    }
+}
 
 
 def test_values_beyond_declared_bounds_are_refused_or_cut_as_declared(project: Path) -> None:
@@ -226,30 +261,54 @@ def test_values_beyond_declared_bounds_are_refused_or_cut_as_declared(project: P
             run(entry(columns, **BOUNDED))
         return str(refused.value)
 
-    assert "row 5: found the first of values beyond bounds.observation of: x; allowed" in refusal(rows())
+    assert "row 5: found the first of values beyond bounds.observation of: x; allowed" in refusal(
+        rows()
+    )
     cut = run(entry(beyond_bounds="clip", **BOUNDED)).to_pylist()
     expected = []
     for each in EXPECTED:
-        seen = {name: [min(each[name][0], 4.5), *each[name][1:]] for name in ("observation", "next_observation")}
+        seen = {
+            name: [min(each[name][0], 4.5), *each[name][1:]]
+            for name in ("observation", "next_observation")
+        }
         expected.append(each | seen | {"reward": min(each["reward"], 4.0)})
     assert cut == expected
     within = [each | {"x": min(each["x"], 4.5)} for each in rows()]
-    assert "row 5: found the first of values beyond bounds.reward of: reward; allowed" in refusal(within)
-    following = [each | {"x2": 1 + 5.0 * each["visit"], "dose": 0.5, "gain": 0.5} for each in within]
+    assert "row 5: found the first of values beyond bounds.reward of: reward; allowed" in refusal(
+        within
+    )
+    following = [
+        each | {"x2": 1 + 5.0 * each["visit"], "dose": 0.5, "gain": 0.5} for each in within
+    ]
     said = refusal(following, {"next_observation": ["x2", "ward"]})
     assert "row 4: found the first of values beyond bounds.observation of: x; allowed" in said
     written = run(entry({"next_observation": ["x2", "ward"]}, beyond_bounds="clip", **BOUNDED))
-    assert [first for first, *_ in written["next_observation"].to_pylist()] == [1, 1, 1, 4.5, 4.5, 4.5, 1, 1]
+    assert [first for first, *_ in written["next_observation"].to_pylist()] == [
+        1,
+        1,
+        1,
+        4.5,
+        4.5,
+        4.5,
+        1,
+        1,
+    ]
 
 
 def test_files_are_found_and_copied(project: Path) -> None:
     path = write(rows())
-    for number, files in enumerate(("log", "log/part-0.parquet", "**/part-*.parquet", str(project / "log"))):
+    for number, files in enumerate(
+        ("log", "log/part-0.parquet", "**/part-*.parquet", str(project / "log"))
+    ):
         target = project / f"raw-{number}"
         target.mkdir()
         source_of("log", entry(files=files)).collect(target)
         (copy,) = log_files(target)
-        assert (copy.name, copy.read_bytes(), copy.is_symlink()) == (path.name, path.read_bytes(), False)
+        assert (copy.name, copy.read_bytes(), copy.is_symlink()) == (
+            path.name,
+            path.read_bytes(),
+            False,
+        )
         shutil.rmtree(target)
 
 
@@ -262,7 +321,10 @@ def slow(content: list[Row]) -> list[Row]:
         steps = []
         for now, later in zip(of_one, [*of_one[1:], None], strict=True):
             if later is not None or now["died"]:
-                seen, after = ([each["x"], each["ward"] == "A", each["ward"] == "B"] for each in (now, later or now))
+                seen, after = (
+                    [each["x"], each["ward"] == "A", each["ward"] == "B"]
+                    for each in (now, later or now)
+                )
                 values = {"dose": now["dose"], "gain": now["gain"], "terminated": now["died"]}
                 steps.append(transition(user, visit, len(steps), seen, after, **values))
         steps[-1]["truncated"] = not steps[-1]["terminated"]
@@ -273,7 +335,9 @@ def slow(content: list[Row]) -> list[Row]:
 @st.composite
 def logs(draw: st.DrawFn) -> list[Row]:
     """Rows of some users' visits, in any order."""
-    visits = draw(st.sets(st.tuples(st.integers(0, 10**4), st.integers(0, 3)), min_size=1, max_size=12))
+    visits = draw(
+        st.sets(st.tuples(st.integers(0, 10**4), st.integers(0, 3)), min_size=1, max_size=12)
+    )
     content = []
     number = st.floats(-1e6, 1e6, width=32)
     for user, visit in visits:
@@ -282,14 +346,20 @@ def logs(draw: st.DrawFn) -> list[Row]:
         for time in times:
             last = time == max(times)
             values = {"x": draw(number), "gain": draw(number), "ward": draw(st.sampled_from("AB"))}
-            values |= {"dose": draw(st.floats(0, 1, width=32)), "died": died and last, "left": last and not died}
+            values |= {
+                "dose": draw(st.floats(0, 1, width=32)),
+                "died": died and last,
+                "left": last and not died,
+            }
             content.append(row(user, visit, time, **values))
     return draw(st.permutations(content))
 
 
 @settings(max_examples=25, deadline=None)
 @given(logs(), st.integers(1, 40), st.integers(1, 3000), st.integers(0, 40))
-def test_any_order_of_rows_is_the_same_dataset(content: list[Row], batch: int, bucket: int, cut: int) -> None:
+def test_any_order_of_rows_is_the_same_dataset(
+    content: list[Row], batch: int, bucket: int, cut: int
+) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(tabular_files, "ROWS_PER_BATCH", batch)
         patch.setattr(tabular_sorting, "ROWS_PER_BATCH", batch)
@@ -304,7 +374,8 @@ def test_any_order_of_rows_is_the_same_dataset(content: list[Row], batch: int, b
                     pq.write_table(pa.Table.from_pylist(some), raw / f"{part}.parquet")
             tables = list(source_of("log", entry(sorted=is_sorted)).open(raw).tables())
             assert all(
-                table.schema.equals(arrow_schema(source_of("log", entry()).open(raw).spaces)) for table in tables
+                table.schema.equals(arrow_schema(source_of("log", entry()).open(raw).spaces))
+                for table in tables
             )
             found.append(pa.concat_tables(tables).to_pylist())
             assert {path.name for path in Path(folder).iterdir()} <= {"raw-True", "raw-False"}

@@ -34,9 +34,15 @@ def charted(order: Any = lambda moment: moment) -> list[Row]:
     return content
 
 
-def test_a_model_is_given_the_time_since_the_row_before_and_predicts_that_of_the_next(project: Path) -> None:
-    before, after = ([BOUNDED[place] for place in places] for places in ((0, 1, 2, 3, 4, 6), (1, 2, 2, 4, 5, 7)))
-    numbers = charted(lambda moment: (moment - BEGAN) / timedelta(minutes=1))  # they count in the declared unit
+def test_a_model_is_given_the_time_since_the_row_before_and_predicts_that_of_the_next(
+    project: Path,
+) -> None:
+    before, after = (
+        [BOUNDED[place] for place in places] for places in ((0, 1, 2, 3, 4, 6), (1, 2, 2, 4, 5, 7))
+    )
+    numbers = charted(
+        lambda moment: (moment - BEGAN) / timedelta(minutes=1)
+    )  # they count in the declared unit
     shuffled = entry({"observation": ["x", SINCE]}, sorted=False)
     for content, name, dataset in (
         (charted(), "log/log.parquet", timed()),
@@ -47,14 +53,20 @@ def test_a_model_is_given_the_time_since_the_row_before_and_predicts_that_of_the
         write(content, name)
         made = run(dataset).to_pylist()
         assert [each["observation"][1] for each in made] == before
-        assert [each["next_observation"][1] for each in made] == after  # a terminated row's next one is its own
+        assert [
+            each["next_observation"][1] for each in made
+        ] == after  # a terminated row's next one is its own
         Path(name).unlink()
     write(charted())
     hours = [each["next_observation"][1] for each in run(timed(unit="hours", most=1e9)).to_pylist()]
-    assert hours == pytest.approx(np.float32([GAPS[place] / 60 for place in (1, 2, 2, 4, 5, 7)]).tolist())
+    assert hours == pytest.approx(
+        np.float32([GAPS[place] / 60 for place in (1, 2, 2, 4, 5, 7)]).tolist()
+    )
     spaces = source_of("log", timed()).open(Path("log")).spaces
     assert spaces.observation_names == ("x", "minutes_since")
-    assert spaces.elapsed == ElapsedTime(name="minutes_since", unit="minutes", most=60.0, trajectory=("user", "visit"))
+    assert spaces.elapsed == ElapsedTime(
+        name="minutes_since", unit="minutes", most=60.0, trajectory=("user", "visit")
+    )
     assert source_of("log", entry()).open(Path("log")).spaces.elapsed is None
     assert (spaces.observation_low, spaces.observation_high) == ((-np.inf, 0.0), (np.inf, 60.0))
 
@@ -68,34 +80,58 @@ def test_what_cannot_be_meant_is_refused(project: Path) -> None:
     for columns, expected in (
         ({"observation": ["x", SINCE | {"most": 0}]}, "most"),
         ({"observation": ["x", SINCE, SINCE | {"elapsed": "other"}]}, "one entry with elapsed"),
-        ({"observation": ["x", SINCE], "next_observation": ["x", "x"]}, "next_observation must be null"),
+        (
+            {"observation": ["x", SINCE], "next_observation": ["x", "x"]},
+            "next_observation must be null",
+        ),
     ):
         with pytest.raises(ValidationError, match=expected):
             entry(columns)
 
 
-def test_a_missing_cell_is_carried_forward_within_its_trajectory_with_its_age(project: Path) -> None:
+def test_a_missing_cell_is_carried_forward_within_its_trajectory_with_its_age(
+    project: Path,
+) -> None:
     """The age is capped; before the first measurement of a trajectory there is only the declared value."""
     carried = {"carried": "x", "unit": "minutes", "most": 60.0}
     declared = entry({"observation": ["dose", carried | {"first": 5.5}]}, sorted=False)
     content = [each | {"dose": 0.5} for each in charted()]
-    content = [each | {"x": None} if place in (1, 2, 3, 7) else each for place, each in enumerate(content)]
+    content = [
+        each | {"x": None} if place in (1, 2, 3, 7) else each for place, each in enumerate(content)
+    ]
     expected = [[1, 0], [1, 0.5], [1, 45.5], [5.5, 60], [5, 0], [6, 0], [7, 0], [7, 60]]
     for name in ("log/log.parquet", "log/log.csv"):
         write(content[::-1], name)
         made = run(declared).to_pylist()
-        assert [each["observation"][1:] for each in made] == [expected[place] for place in (0, 1, 2, 3, 4, 6)]
-        assert [each["next_observation"][1:] for each in made] == [expected[place] for place in (1, 2, 2, 4, 5, 7)]
+        assert [each["observation"][1:] for each in made] == [
+            expected[place] for place in (0, 1, 2, 3, 4, 6)
+        ]
+        assert [each["next_observation"][1:] for each in made] == [
+            expected[place] for place in (1, 2, 2, 4, 5, 7)
+        ]
         Path(name).unlink()
     write([*content[:7], content[7] | {"dose": None}])
-    assert source_of("log", declared).open(Path("log")).spaces.observation_names == ("dose", "x", "x_age")
-    with pytest.raises(PipelineError, match=r"row 4: found a missing, .* \(columns 'dose', 'x'\); allowed"):
+    assert source_of("log", declared).open(Path("log")).spaces.observation_names == (
+        "dose",
+        "x",
+        "x_age",
+    )
+    with pytest.raises(
+        PipelineError, match=r"row 4: found a missing, .* \(columns 'dose', 'x'\); allowed"
+    ):
         run(entry({"observation": ["dose", carried]}))
-    bounds: dict[str, Any] = {"observation": {"low": [0.0, 0.0, 0.0], "high": [9.0, 9.0, 30.0]}, "reward": "public"}
-    with pytest.raises(PipelineError, match=r"found \[0, 30\] for dimension 3, the age of a value; allowed"):
+    bounds: dict[str, Any] = {
+        "observation": {"low": [0.0, 0.0, 0.0], "high": [9.0, 9.0, 30.0]},
+        "reward": "public",
+    }
+    with pytest.raises(
+        PipelineError, match=r"found \[0, 30\] for dimension 3, the age of a value; allowed"
+    ):
         run(entry({"observation": ["dose", carried]}, bounds=bounds))
     bounds["observation"]["high"] = [9.0, 9.0, 60.0]
-    with pytest.raises(PipelineError, match=r"found first -2 of 'x'; allowed is within its bounds, \["):
+    with pytest.raises(
+        PipelineError, match=r"found first -2 of 'x'; allowed is within its bounds, \["
+    ):
         run(entry({"observation": ["dose", carried | {"first": -2.0}]}, bounds=bounds))
     for other in ("x", "x_age"):
         with pytest.raises(ValidationError, match="one name twice"):

@@ -36,11 +36,15 @@ Change = Callable[[list[Row]], Any]
 
 
 def changed(place: int, **values: Any) -> Change:
-    return lambda content: [each | values if index == place else each for index, each in enumerate(content)]
+    return lambda content: [
+        each | values if index == place else each for index, each in enumerate(content)
+    ]
 
 
 def without(column: str) -> Change:
-    return lambda content: [{key: value for key, value in each.items() if key != column} for each in content]
+    return lambda content: [
+        {key: value for key, value in each.items() if key != column} for each in content
+    ]
 
 
 def rewritten(column: str, values: dict[Any, Any]) -> Change:
@@ -53,23 +57,53 @@ def everywhere(**values: Any) -> Change:
 
 PART = r"raw/part-0\.parquet: "
 BAD: dict[str, tuple[Change, str]] = {
-    "no rows": (lambda content: pa.Table.from_pylist(content).slice(0, 0), "found no rows in 1 files"),
-    "text for a number": (everywhere(x=SECRET), PART + "column 'x': found string, allowed: numbers"),
-    "text for the order": (everywhere(time=SECRET), PART + "column 'time': found string, allowed: numbers, timest"),
+    "no rows": (
+        lambda content: pa.Table.from_pylist(content).slice(0, 0),
+        "found no rows in 1 files",
+    ),
+    "text for a number": (
+        everywhere(x=SECRET),
+        PART + "column 'x': found string, allowed: numbers",
+    ),
+    "text for the order": (
+        everywhere(time=SECRET),
+        PART + "column 'time': found string, allowed: numbers, timest",
+    ),
     "NaN observed": (changed(4, x=np.nan), PART + r"row 5: found .* observation \(column 'x'\)"),
-    "undeclared category": (changed(6, ward=SECRET), PART + "row 7: column 'ward': found a category that is not decl"),
+    "undeclared category": (
+        changed(6, ward=SECRET),
+        PART + "row 7: column 'ward': found a category that is not decl",
+    ),
     "no unit": (changed(6, user=None), PART + "row 7: column 'user': found a missing id"),
     "NaN order": (changed(1, time=np.nan), PART + "row 2: column 'time': found a missing order"),
-    "steps unsorted": (lambda rows: [rows[1], rows[0], *rows[2:]], PART + "row 2: found a row out of order in its tra"),
-    "steps duplicated": (changed(1, time=0), PART + "row 2: found an order that its trajectory has already"),
-    "trajectories unsorted": (lambda content: content[3:6] + content[:3], PART + "row 4: found a trajectory out of or"),
-    "two ends": (changed(3, left=True), PART + r"row 4: found an end \(terminated or truncated\) before"),
-    "no end": (changed(5, left=False), PART + "row 6: found the last row of a trajectory, with no end flag"),
+    "steps unsorted": (
+        lambda rows: [rows[1], rows[0], *rows[2:]],
+        PART + "row 2: found a row out of order in its tra",
+    ),
+    "steps duplicated": (
+        changed(1, time=0),
+        PART + "row 2: found an order that its trajectory has already",
+    ),
+    "trajectories unsorted": (
+        lambda content: content[3:6] + content[:3],
+        PART + "row 4: found a trajectory out of or",
+    ),
+    "two ends": (
+        changed(3, left=True),
+        PART + r"row 4: found an end \(terminated or truncated\) before",
+    ),
+    "no end": (
+        changed(5, left=False),
+        PART + "row 6: found the last row of a trajectory, with no end flag",
+    ),
     "a flag of 2": (
         rewritten("left", {True: 2, False: 0}),
         PART + "row 6: column 'left': found a flag that is neither",
     ),
-    "a row without an outcome": (lambda content: [*content, row(11, 0, 0, left=True)], PART + "row 9: found a traject"),
+    "a row without an outcome": (
+        lambda content: [*content, row(11, 0, 0, left=True)],
+        PART + "row 9: found a traject",
+    ),
 }
 
 
@@ -87,7 +121,9 @@ def refusal(dataset: TabularDataset) -> str:
     assert snapshot(Path("trajectories")) == before
     fresh = {path.name for path in Path().iterdir()} - there
     assert len(fresh) == 1, "only the folder of raw files"
-    assert {path.name for path in Path(fresh.pop()).iterdir()} <= {"raw"}, "no folder of rows that were to be sorted"
+    assert {path.name for path in Path(fresh.pop()).iterdir()} <= {"raw"}, (
+        "no folder of rows that were to be sorted"
+    )
     return message
 
 
@@ -104,8 +140,14 @@ def test_bad_rows(project: Path, kind: str) -> None:
 @pytest.mark.parametrize(
     ("chosen", "message"),
     [
-        (lambda index: index - 1, "row 1: column 'choice': found an action outside the declared space"),
-        (lambda index: 2**32 if index == 2 else 0, "row 3: column 'choice': found an action outside the declared spac"),
+        (
+            lambda index: index - 1,
+            "row 1: column 'choice': found an action outside the declared space",
+        ),
+        (
+            lambda index: 2**32 if index == 2 else 0,
+            "row 3: column 'choice': found an action outside the declared spac",
+        ),
         (lambda index: None if index == 3 else 0, "row 4: found no action"),
         (lambda index: 0.5, "column 'choice': found double, allowed: whole numbers"),
         (lambda index: SECRET, "column 'choice': found string, allowed: whole numbers"),
@@ -119,8 +161,17 @@ def test_bad_discrete_actions(project: Path, chosen: Any, message: str) -> None:
 @pytest.mark.parametrize("value", [None, np.nan, np.inf, 0.0, -0.73, 1.73])
 def test_bad_probabilities(project: Path, value: float | None) -> None:
     finite = value is not None and np.isfinite(value)
-    found = "a behaviour_probability out of range" if finite else "a missing, NaN or infinite behaviour_probability"
-    write([each | {"chosen with": value if index == 4 else 0.5} for index, each in enumerate(discrete())])
+    found = (
+        "a behaviour_probability out of range"
+        if finite
+        else "a missing, NaN or infinite behaviour_probability"
+    )
+    write(
+        [
+            each | {"chosen with": value if index == 4 else 0.5}
+            for index, each in enumerate(discrete())
+        ]
+    )
     line = refusal(entry({"behaviour_probability": "chosen with"} | DISCRETE))
     assert f"part-0.parquet: row 5: found {found} (column 'chosen with'); allowed: " in line
     assert "73" not in line.partition("row 5")[2]  # the path before it is random
@@ -131,13 +182,20 @@ def test_longer_than_the_horizon(project: Path) -> None:
     message = refusal(entry(horizon=2))
     assert re.search(PART + "row 1: found a trajectory longer than the horizon", message)
     message = refusal(entry({"truncated": None}, end="horizon", horizon=3))
-    assert re.search(PART + "row 8: found the last row of a trajectory that neither terminated nor reached", message)
+    assert re.search(
+        PART + "row 8: found the last row of a trajectory that neither terminated nor reached",
+        message,
+    )
 
 
 def test_damaged_files(project: Path) -> None:
     path = write(rows())
     pq.write_table(
-        pa.table(pa.Table.from_pylist(rows())), path, write_page_checksum=True, compression="none", use_dictionary=False
+        pa.table(pa.Table.from_pylist(rows())),
+        path,
+        write_page_checksum=True,
+        compression="none",
+        use_dictionary=False,
     )
     content = bytearray(path.read_bytes())
     content[bytes(content).index(np.array([7.0, 8.0]).tobytes())] ^= 1
@@ -161,14 +219,20 @@ def test_files_with_other_columns(project: Path) -> None:
     assert "column 'time': found times in some files and numbers in others" in refusal(entry())
 
 
-def test_a_missing_column_is_told_with_those_that_are_there_unless_the_first_line_may_be_data(project: Path) -> None:
+def test_a_missing_column_is_told_with_those_that_are_there_unless_the_first_line_may_be_data(
+    project: Path,
+) -> None:
     text(HEADER.replace("gain", "income").encode() + b"2,0,0,1,A,0.5,1,0,1\n")
-    assert re.search(r"column 'gain' is missing \(the file has 'user', .*'income'.*\); allowed", refusal(entry()))
+    assert re.search(
+        r"column 'gain' is missing \(the file has 'user', .*'income'.*\); allowed", refusal(entry())
+    )
     text(f"user,0,0,1,{SECRET},0.5,1,0,1\n".encode())
     assert "the file has" not in refusal(entry())
 
 
-def test_an_action_beyond_its_bound_is_told_by_its_column_and_the_key_to_correct(project: Path) -> None:
+def test_an_action_beyond_its_bound_is_told_by_its_column_and_the_key_to_correct(
+    project: Path,
+) -> None:
     for dose, key in ((7.0, "high"), (-7.0, "low")):
         write(changed(1, dose=dose)(rows()))
         line = refusal(entry())
@@ -180,13 +244,19 @@ BAD_CSV: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "not readable as CSV in UTF-8 with a header: truncated, corrupt or empty"),
     "no header": (f"2,0,0,1,{SECRET},0.5,1,0,1\n".encode(), "column 'died' is missing"),
     "a column twice": (HEADER.replace("left", "left,x").encode(), "column 'x' is there twice"),
-    "a row too short": (HEADER.encode() + b"2,0,0,1,A,0.5,1,0,0\n2,0,1\n", "row 2: found another number of fields"),
+    "a row too short": (
+        HEADER.encode() + b"2,0,0,1,A,0.5,1,0,0\n2,0,1\n",
+        "row 2: found another number of fields",
+    ),
     "a word for a number": (
         HEADER.encode() + f"2,0,0,1,A,0.5,1,0,0\n2,0,1,1,A,{SECRET},1,0,1\n".encode(),
         "row 2, column 'dose': found a value that is not a double",
     ),
     "not UTF-8": (HEADER.encode() + b"2,0,0,1,\xff,0.5,1,0,1\n", "not readable as CSV in UTF-8"),
-    "no order": (HEADER.encode() + b"2,0,,1,A,0.5,1,0,1\n", "row 1: column 'time': found a missing order"),
+    "no order": (
+        HEADER.encode() + b"2,0,,1,A,0.5,1,0,1\n",
+        "row 1: column 'time': found a missing order",
+    ),
 }
 
 
@@ -197,7 +267,9 @@ def test_bad_csv(project: Path, kind: str) -> None:
     assert re.search(message, refusal(entry()))
 
 
-def test_a_bad_row_late_in_a_long_csv_is_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bad_row_late_in_a_long_csv_is_named(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tabular_files, "_CSV_BLOCK_BYTES", 1000)
     lines = [f"2,0,{time},1,A,0.5,1,0,{int(time == 499)}\n" for time in range(500)]
     text(HEADER + "".join(lines))
@@ -210,7 +282,9 @@ def test_a_bad_row_late_in_a_long_csv_is_named(project: Path, monkeypatch: pytes
 def test_files_that_are_none(project: Path) -> None:
     Path("empty").mkdir()
     for files in ("nowhere", "nowhere/*.csv", "empty"):
-        assert f"log.yaml: options.files: found no file at {files!r}; allowed" in refusal(entry(files=files))
+        assert f"log.yaml: options.files: found no file at {files!r}; allowed" in refusal(
+            entry(files=files)
+        )
     write(rows())
     text("{}", "log/part.json")
     assert "found 1 of 2 files at 'log/*' with an unsupported name" in refusal(entry(files="log/*"))
@@ -220,13 +294,29 @@ def test_choices_that_do_not_fit() -> None:
     for columns, changes, message in (
         ({}, {"unit": "visit"}, "unit must be the column that options.columns.unit names"),
         ({"unit": None}, {"trajectory_ids": "global"}, "or trajectory where that is null"),
-        ({"unit": None}, {"unit": "trajectory"}, "per_unit needs columns.unit; .* set global, and let columns.traject"),
+        (
+            {"unit": None},
+            {"unit": "trajectory"},
+            "per_unit needs columns.unit; .* set global, and let columns.traject",
+        ),
         (NO_FLAGS, {}, "found no end flags"),
         ({}, {"end": "horizon"}, "options.end: horizon needs a horizon"),
         ({"next_observation": ["x"]}, {}, "name one column for each entry of observation"),
-        ({"observation": [{"column": "ward", "categories": ["A", "A"]}]}, {}, "every category stands once"),
-        ({"action": {"columns": ["dose"], "low": [0.0], "high": None}}, {}, "must both be null or both be lists"),
-        ({"action": {"columns": ["dose"], "low": None, "high": None}}, {}, "must be declared where environment is"),
+        (
+            {"observation": [{"column": "ward", "categories": ["A", "A"]}]},
+            {},
+            "every category stands once",
+        ),
+        (
+            {"action": {"columns": ["dose"], "low": [0.0], "high": None}},
+            {},
+            "must both be null or both be lists",
+        ),
+        (
+            {"action": {"columns": ["dose"], "low": None, "high": None}},
+            {},
+            "must be declared where environment is",
+        ),
         ({}, {"environment": "Pendulum-v1"}, "be null where an environment declares them"),
         ({"action": {"column": "choice", "count": 1}}, {}, "greater than or equal to 2"),
         ({}, {"csv": {"delimiter": ", ", "decimal_point": "."}}, "should match pattern"),

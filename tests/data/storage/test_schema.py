@@ -34,12 +34,18 @@ def with_values(column: str, row: int, value: Any) -> pa.Table:
     values = good[column].to_pylist()
     values[row] = value
     index = good.column_names.index(column)
-    return good.set_column(index, good.schema.field(index), pa.array(values, good.schema.field(index).type))
+    return good.set_column(
+        index, good.schema.field(index), pa.array(values, good.schema.field(index).type)
+    )
 
 
 def test_good_rows_pass_in_one_batch_or_several() -> None:
     check(two())
-    check(table([episode(4, 1)]), table([episode(1, 2)], names=["001"]), arrow_schema(SPACES).empty_table())
+    check(
+        table([episode(4, 1)]),
+        table([episode(1, 2)], names=["001"]),
+        arrow_schema(SPACES).empty_table(),
+    )
     check(table([episode(2, 1), episode(2, 2)], units=["a", "a"], names=["1", "2"]))
     check(with_values("action", 4, [np.float32(2.000001)]))  # on the bound, up to float error
     wide = Spaces((-1.0,) * 3, (1.0,) * 3, (-np.inf,), (np.inf,))
@@ -49,16 +55,38 @@ def test_good_rows_pass_in_one_batch_or_several() -> None:
 @pytest.mark.parametrize(
     ("column", "row", "value", "message"),
     [
-        ("observation", 5, [0.0, np.nan, 0.0], "trajectory number 2, step 1: found a non-finite observation"),
+        (
+            "observation",
+            5,
+            [0.0, np.nan, 0.0],
+            "trajectory number 2, step 1: found a non-finite observation",
+        ),
         ("reward", 6, np.nan, "trajectory number 2, step 2: found a non-finite reward"),
-        ("action", 4, [2.01], "trajectory number 2, step 0: found an action outside the declared space ('action_0')"),
-        ("truncated", 1, True, "step 1: found an end (terminated or truncated) before the last step"),
-        ("truncated", 3, False, "trajectory number 1, step 3: found end flags missing at the last step"),
+        (
+            "action",
+            4,
+            [2.01],
+            "trajectory number 2, step 0: found an action outside the declared space ('action_0')",
+        ),
+        (
+            "truncated",
+            1,
+            True,
+            "step 1: found an end (terminated or truncated) before the last step",
+        ),
+        (
+            "truncated",
+            3,
+            False,
+            "trajectory number 1, step 3: found end flags missing at the last step",
+        ),
         ("step", 2, 7, "trajectory number 1, step 2: found step numbers not contiguous from 0"),
         ("reward", 0, None, "column reward: found missing values"),
     ],
 )
-def test_a_bad_row_is_named_and_its_value_is_not(column: str, row: int, value: Any, message: str) -> None:
+def test_a_bad_row_is_named_and_its_value_is_not(
+    column: str, row: int, value: Any, message: str
+) -> None:
     with pytest.raises(PipelineError) as wrong:
         check(with_values(column, row, value))
     text = str(wrong.value)
@@ -72,46 +100,83 @@ def test_a_bad_row_is_named_and_its_value_is_not(column: str, row: int, value: A
 def test_a_change_that_float32_cannot_hold_is_refused_here_and_not_in_training() -> None:
     one = episode(2, 1)
     one.observations = np.float32([[sign * 3e38] * 3 for sign in (1, -1, -1)])
-    with pytest.raises(PipelineError, match="trajectory number 1, step 0: found a step whose change of observation"):
+    with pytest.raises(
+        PipelineError, match="trajectory number 1, step 0: found a step whose change of observation"
+    ):
         check(table([one]))
 
 
 @pytest.mark.parametrize(
     ("tables", "message"),
     [
-        ([table([episode(2, 1), episode(2, 2)], names=PEOPLE[::-1])], "trajectory number 2, .* out of order or dupl"),
-        ([table([episode(2, 1)]), table([episode(2, 1)])], "split over two batches"),
-        ([table([episode(2, i) for i in range(3)], names=["0", "1", "0"])], "out of order or duplicated"),
-        ([table([episode(2, 1)], names=["1"]), table([episode(2, 2)], names=["0"])], "out of order or duplicated"),
         (
-            [table([episode(2, 1)], units=["a"], names=["1"]), table([episode(2, 2)], units=["a"], names=["2"])],
+            [table([episode(2, 1), episode(2, 2)], names=PEOPLE[::-1])],
+            "trajectory number 2, .* out of order or dupl",
+        ),
+        ([table([episode(2, 1)]), table([episode(2, 1)])], "split over two batches"),
+        (
+            [table([episode(2, i) for i in range(3)], names=["0", "1", "0"])],
+            "out of order or duplicated",
+        ),
+        (
+            [table([episode(2, 1)], names=["1"]), table([episode(2, 2)], names=["0"])],
+            "out of order or duplicated",
+        ),
+        (
+            [
+                table([episode(2, 1)], units=["a"], names=["1"]),
+                table([episode(2, 2)], units=["a"], names=["2"]),
+            ],
             "split over two batches",
         ),
-        ([table([episode(2, 1), episode(2, 2)], units=PEOPLE, names=["x", "x"])], "one trajectory in two units"),
-        ([table([episode(2, 1), episode(300, 2)], names=PEOPLE)], "number 2, step 200: found an episode longer than"),
-        ([table([episode(2, 1), episode(2, 2)], names=["a", PEOPLE[1] + "\0"])], "an empty unit_id or trajectory_id"),
+        (
+            [table([episode(2, 1), episode(2, 2)], units=PEOPLE, names=["x", "x"])],
+            "one trajectory in two units",
+        ),
+        (
+            [table([episode(2, 1), episode(300, 2)], names=PEOPLE)],
+            "number 2, step 200: found an episode longer than",
+        ),
+        (
+            [table([episode(2, 1), episode(2, 2)], names=["a", PEOPLE[1] + "\0"])],
+            "an empty unit_id or trajectory_id",
+        ),
         ([table([episode(2, 1)], names=[""])], "an empty unit_id or trajectory_id"),
-        ([table([episode(2, 1, terminated=True), episode(2, 2)], names=PEOPLE)], "found an episode that terminates"),
-        ([two().set_column(5, "reward", two()["reward"].cast(pa.float64()))], "reward: found double, allowed float"),
+        (
+            [table([episode(2, 1, terminated=True), episode(2, 2)], names=PEOPLE)],
+            "found an episode that terminates",
+        ),
+        (
+            [two().set_column(5, "reward", two()["reward"].cast(pa.float64()))],
+            "reward: found double, allowed float",
+        ),
     ],
 )
-def test_what_would_count_somebody_twice_is_refused_without_an_id(tables: list[pa.Table], message: str) -> None:
+def test_what_would_count_somebody_twice_is_refused_without_an_id(
+    tables: list[pa.Table], message: str
+) -> None:
     with pytest.raises(PipelineError, match=message) as wrong:
         check(*tables, termination="none")
     assert not any(word in str(wrong.value) for name in PEOPLE for word in name.split())
 
 
 def test_a_unit_with_more_trajectories_than_declared_is_refused() -> None:
-    content = table([episode(2, i) for i in range(4)], units=["a", "a", "a", "b"], names=["1", "2", "3", "4"])
+    content = table(
+        [episode(2, i) for i in range(4)], units=["a", "a", "a", "b"], names=["1", "2", "3", "4"]
+    )
     check(content, trajectories_per_person=3)
-    with pytest.raises(PipelineError, match="number 3, step 0: found a person with more trajectories than declared"):
+    with pytest.raises(
+        PipelineError, match="number 3, step 0: found a person with more trajectories than declared"
+    ):
         check(content, trajectories_per_person=2)
 
 
 @pytest.mark.parametrize("value", [0.0, -0.25, np.nan, np.inf, 1.5])
 def test_a_probability_of_an_action_that_cannot_be_is_refused(value: float) -> None:
     rows = two()
-    check(with_probabilities(rows, np.full(7, 2.5)), behaviour_probabilities=True)  # a density may exceed 1
+    check(
+        with_probabilities(rows, np.full(7, 2.5)), behaviour_probabilities=True
+    )  # a density may exceed 1
     if value == 1.5:  # the probability of a discrete action may not
         rows = rows.set_column(4, "action", pa.array([0, 1, 2, 0, 1, 2, 0], pa.int32()))
         declared = {"spaces": Spaces.with_discrete_actions((-1.0,) * 3, (1.0,) * 3, 3)}
@@ -120,7 +185,9 @@ def test_a_probability_of_an_action_that_cannot_be_is_refused(value: float) -> N
         declared = {}
     values = np.full(7, 0.5)
     values[4] = value
-    with pytest.raises(PipelineError, match="number 2, step 0: found a behaviour_probability out of range; allowed"):
+    with pytest.raises(
+        PipelineError, match="number 2, step 0: found a behaviour_probability out of range; allowed"
+    ):
         check(with_probabilities(rows, values), behaviour_probabilities=True, **declared)
 
 
@@ -133,7 +200,9 @@ def test_a_dataset_without_probabilities_says_nothing_about_them() -> None:
 def test_spaces_survive_json_with_their_names_and_open_bounds() -> None:
     spaces = Spaces((-np.inf,) * 3, (np.inf, 1.0, 2.0), (-np.inf,), (0.5,))
     assert spaces.to_json()["observation_high"] == [None, 1.0, 2.0]
-    named = replace(SPACES, observation_names=("pulse", "meal=snack", "meal=none"), action_names=("dose",))
+    named = replace(
+        SPACES, observation_names=("pulse", "meal=snack", "meal=none"), action_names=("dose",)
+    )
     timed = replace(SPACES, elapsed=ElapsedTime(name="observation_2", unit="hours", most=4.0))
     for each in (spaces, named, timed):
         assert Spaces.from_json(each.to_json()) == each

@@ -28,7 +28,16 @@ from primorl.model.features import Polynomials
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
-from tests.data.builders import INFO, NAMED, episode, episodes, snapshot, table, with_probabilities, write_parts
+from tests.data.builders import (
+    INFO,
+    NAMED,
+    episode,
+    episodes,
+    snapshot,
+    table,
+    with_probabilities,
+    write_parts,
+)
 from tests.units import local_training, training_setup
 
 
@@ -45,7 +54,10 @@ def sharded(folder: Path, keep_bytes: int = 0, episodes: bool = False) -> Sharde
 
 
 def matrix(rows: pa.Table, *names: str) -> np.ndarray:
-    columns = [np.array(rows[name].to_pylist(), dtype=np.float32).reshape(rows.num_rows, -1) for name in names]
+    columns = [
+        np.array(rows[name].to_pylist(), dtype=np.float32).reshape(rows.num_rows, -1)
+        for name in names
+    ]
     return np.hstack(columns)
 
 
@@ -61,7 +73,9 @@ def test_files_do_not_depend_on_the_tables_that_rows_come_in(
     for units in (1, 7, 20, 90):
         cuts = [*starts[:-1:units], whole.num_rows]
         tables = [whole.slice(begin, end - begin) for begin, end in itertools.pairwise(cuts)]
-        found.append(snapshot(write_parts(tmp_path / str(units), *tables, rows_per_group=rows_per_group)))
+        found.append(
+            snapshot(write_parts(tmp_path / str(units), *tables, rows_per_group=rows_per_group))
+        )
     assert all(each == found[0] for each in found)
     assert pq.read_metadata(tmp_path / "1/part-00000.parquet").num_row_groups > 1
 
@@ -77,7 +91,9 @@ def check_units(store: UnitStore | ShardedStore, rows: pa.Table, units: list[int
         assert int(store.lengths(asked)[row]) == len(own)
     inputs, targets = store.transitions(asked, steps)
     observation = matrix(rows, "observation")
-    expected = np.hstack([matrix(rows, "next_observation") - observation, matrix(rows, "reward", "terminated")])
+    expected = np.hstack(
+        [matrix(rows, "next_observation") - observation, matrix(rows, "reward", "terminated")]
+    )
     assert np.array_equal(inputs, np.hstack([observation, matrix(rows, "action")])[places])
     assert np.array_equal(targets, expected[places])
     assert np.array_equal(store.begins(asked, steps), (matrix(rows, "step")[:, 0] == 0)[places])
@@ -92,20 +108,29 @@ def check_units(store: UnitStore | ShardedStore, rows: pa.Table, units: list[int
 def test_both_stores_and_all_parts_of_them_read_what_was_written(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    lengths = data.draw(st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=4), min_size=1, max_size=6))
+    lengths = data.draw(
+        st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=4), min_size=1, max_size=6)
+    )
     rows = people(lengths)
     after = matrix(rows, "next_observation")  # which need not be the following rows' observations
     for row in data.draw(st.lists(st.integers(0, len(after) - 1), max_size=5)):
         after[row, 1] = np.nextafter(after[row, 1], np.float32(9))
     rows = rows.set_column(
-        6, rows.schema.field("next_observation"), pa.FixedSizeListArray.from_arrays(pa.array(after.ravel()), 3)
+        6,
+        rows.schema.field("next_observation"),
+        pa.FixedSizeListArray.from_arrays(pa.array(after.ravel()), 3),
     )
     rows = with_probabilities(rows) if data.draw(st.booleans()) else rows
     folder = tmp_path_factory.mktemp("part")
     write_parts(folder, rows, rows_per_group=data.draw(st.sampled_from([1, 8, 100])))
-    for store in (UnitStore.open(folder), sharded(folder, data.draw(st.sampled_from([0, 300, 10**6])), episodes=True)):
+    for store in (
+        UnitStore.open(folder),
+        sharded(folder, data.draw(st.sampled_from([0, 300, 10**6])), episodes=True),
+    ):
         for _ in range(3):
-            check_units(store, rows, data.draw(st.lists(st.integers(0, len(lengths) - 1), max_size=5)))
+            check_units(
+                store, rows, data.draw(st.lists(st.integers(0, len(lengths) - 1), max_size=5))
+            )
     parts = data.draw(st.integers(1, min(3, len(lengths))))
     for bound in (0, 10**6):
         seen: list[int] = []
@@ -124,20 +149,34 @@ def test_a_store_in_memory_gives_all_rows_first_observations_and_ends(tmp_path: 
     content = episodes(9)
     rows = table(content)
     opened = UnitStore.open(write_parts(tmp_path, rows))
-    assert (opened.units, opened.observation_size, opened.action_size, opened.info) == (9, 3, 1, INFO)
+    assert (opened.units, opened.observation_size, opened.action_size, opened.info) == (
+        9,
+        3,
+        1,
+        INFO,
+    )
     inputs, targets = opened.flat()
     assert np.array_equal(inputs, matrix(rows, "observation", "action"))
     assert np.array_equal(targets[:, 3:], matrix(rows, "reward", "terminated"))
-    assert all(np.array_equal(one, other) for one, other in zip(opened.arrays(), (inputs, targets), strict=True))
+    assert all(
+        np.array_equal(one, other)
+        for one, other in zip(opened.arrays(), (inputs, targets), strict=True)
+    )
     assert np.array_equal(opened.first_observations(), [item.observations[0] for item in content])
     assert opened.terminated().tolist() == rows["terminated"].to_pylist()
     write_parts(tmp_path / "none", rows.slice(0, 0))
     empty = UnitStore.open(tmp_path / "none")
-    assert (empty.units, empty.flat()[0].shape, empty.first_observations().shape) == (0, (0, 4), (0, 3))
+    assert (empty.units, empty.flat()[0].shape, empty.first_observations().shape) == (
+        0,
+        (0, 4),
+        (0, 3),
+    )
 
 
 @pytest.mark.parametrize(("names", "part"), [("ba", 0), ("aba", 0), ("acbd", 0), ("acbd", 1)])
-def test_units_out_of_order_are_refused_by_every_part_and_not_named(tmp_path: Path, names: str, part: int) -> None:
+def test_units_out_of_order_are_refused_by_every_part_and_not_named(
+    tmp_path: Path, names: str, part: int
+) -> None:
     people = [table([episode(2, i)], [f"person-{name}"], [f"{i}"]) for i, name in enumerate(names)]
     write_parts(tmp_path, *people)
     with pytest.raises(PipelineError, match="units are out of order or appear twice") as wrong:
@@ -148,7 +187,10 @@ def test_units_out_of_order_are_refused_by_every_part_and_not_named(tmp_path: Pa
 def test_missing_damaged_and_foreign_parts_are_refused(tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="found no Parquet files; run `dvc repro partition`"):
         UnitStore.open(tmp_path)
-    part, other = write_parts(tmp_path, table(episodes(12))) / "part-00000.parquet", tmp_path / "part-00001.parquet"
+    part, other = (
+        write_parts(tmp_path, table(episodes(12))) / "part-00000.parquet",
+        tmp_path / "part-00001.parquet",
+    )
     good = part.read_bytes()
     part.write_bytes(good[: len(good) // 2])
     with pytest.raises(PipelineError, match=r"part-00000\.parquet: not a readable Parquet file"):
@@ -182,7 +224,9 @@ def test_numbers_that_are_not_finite_and_memory_that_runs_out_are_one_line(
         raise pa.ArrowMemoryError("malloc of 1073741824 bytes failed")
 
     write_parts(tmp_path, table(episodes(5)))
-    with pytest.raises(PipelineError, match=r"params\.yaml: compute\.data_mb: set a smaller number") as wrong:
+    with pytest.raises(
+        PipelineError, match=r"params\.yaml: compute\.data_mb: set a smaller number"
+    ) as wrong:
         open_units(tmp_path, keep_bytes, full)
     assert "1073741824" not in str(wrong.value)
     opened = open_units(tmp_path, keep_bytes, lambda table: None)
@@ -193,7 +237,9 @@ def test_numbers_that_are_not_finite_and_memory_that_runs_out_are_one_line(
 
 
 def test_what_stays_in_memory_is_bounded(tmp_path: Path) -> None:
-    store = sharded(write_parts(tmp_path, table([episode(50, i) for i in range(6)]), rows_per_group=1), 4000)
+    store = sharded(
+        write_parts(tmp_path, table([episode(50, i) for i in range(6)]), rows_per_group=1), 4000
+    )
     first = torch.zeros(1, 1, dtype=torch.int64)
     for unit in (0, 1, 2, 3, 3, 5):
         store.transitions(torch.tensor([unit]), first)
@@ -203,9 +249,13 @@ def test_what_stays_in_memory_is_bounded(tmp_path: Path) -> None:
     assert len(store._ring.held) == 6, "a cohort is held as a whole, whatever it takes"
 
 
-def test_units_that_are_neighbours_on_disk_are_read_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_units_that_are_neighbours_on_disk_are_read_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Lengths are mixed, and memory holds a few row groups: a round and an evaluation read each about once."""
-    folder = write_parts(tmp_path, table([episode(5 + i % 9, i) for i in range(900)]), rows_per_group=60)
+    folder = write_parts(
+        tmp_path, table([episode(5 + i % 9, i) for i in range(900)]), rows_per_group=60
+    )
     store, read = sharded(folder, 50_000, episodes=True), list[int]()
     groups, row_groups = len(store._group_rows), PartReader.row_groups
     monkeypatch.setattr(
@@ -218,12 +268,18 @@ def test_units_that_are_neighbours_on_disk_are_read_together(tmp_path: Path, mon
     features, identity = Polynomials(4, (), 2), Normaliser(*(torch.zeros(4), torch.ones(4)) * 2)
     heads = Architecture(3, 1, 1, (), -10.0, 0.5, features=features, spread=False)
     for shape, maps, local in (
-        (heads, identity.with_features(features, torch.zeros(4)), local_training(0.1, 64, max_transitions_per_unit=64)),
+        (
+            heads,
+            identity.with_features(features, torch.zeros(4)),
+            local_training(0.1, 64, max_transitions_per_unit=64),
+        ),
         (Architecture(3, 1, 1, (4, 4), -10.0, 0.5), identity, local_training(0.1, 16)),
     ):
         clip = EnsembleClip(0.1, "flat", 1, len(shape.layers))
         plan = Plan(900, "trajectory", PoissonSampler(1.0), clip, 1.0, 1, 1e-5)
-        setup = training_setup(plan, shape, local=local, execution=Execution(torch.device("cpu"), 1 << 17))
+        setup = training_setup(
+            plan, shape, local=local, execution=Execution(torch.device("cpu"), 1 << 17)
+        )
         with Rounds(setup, store, maps) as rounds:
             rounds.sum(shape.initial_weights(0))
         assert groups <= len(read) < 2.5 * groups
@@ -245,13 +301,21 @@ def test_an_index_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     swapped = noted(list(reversed([len(item.rewards) for item in episodes(5)])), [good.num_rows])
     wrong = (b"", noted([3, 3], [6]), noted([4, 1, 7, 4, 1], [21]), noted([1, 4, 7, 3], [15, 0]))
     for index in (*wrong, swapped):
-        pq.write_table(good.replace_schema_metadata(good.schema.metadata | {b"primorl.units": index}), part)
-        message = "units are out of order" if index == swapped else "no index of its units, or one that does not fit"
+        pq.write_table(
+            good.replace_schema_metadata(good.schema.metadata | {b"primorl.units": index}), part
+        )
+        message = (
+            "units are out of order"
+            if index == swapped
+            else "no index of its units, or one that does not fit"
+        )
         with pytest.raises(PipelineError, match=message):
             sharded(tmp_path)
 
 
-def test_parts_hold_whole_units_and_the_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_hold_whole_units_and_the_facts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(parquet, "ROWS_PER_BATCH", 8)
     monkeypatch.setattr(parquet, "_ROWS_PER_PART", 16)
     rows = table(episodes(12))

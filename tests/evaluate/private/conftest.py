@@ -57,7 +57,11 @@ def question(units: int, states: int, actions: int, **changes: Any) -> Problem:
         {"units": units, "unit": "person", "delta": 1e-5, "horizon": 5, "discount": 0.9}
         | {"observation_low": -torch.ones(states), "observation_high": torch.ones(states)}
         | {"observation_mean": torch.zeros(states), "observation_scale": torch.ones(states)}
-        | {"action_low": -torch.ones(actions), "action_high": torch.ones(actions), "discrete_actions": False}
+        | {
+            "action_low": -torch.ones(actions),
+            "action_high": torch.ones(actions),
+            "discrete_actions": False,
+        }
         | {"reward_low": -1.0, "reward_high": 1.0, "return_low": 0.0, "return_high": 0.0}
         | {"policy": lambda observation: torch.zeros(len(observation), actions), "ensemble": None}
         | {"starts": torch.zeros(4, states)}
@@ -71,8 +75,17 @@ def model(rewards: list[float], moves: list[float]) -> GaussianEnsemble:
     shape = Architecture(1, 1, len(rewards), (2,), SURE - 1, SURE)
     weights = [torch.zeros_like(part) for part in shape.initial_weights(0)]
     weights[-1][:, 0, 0], weights[-1][:, 0, 1] = torch.tensor(moves), torch.tensor(rewards)
-    bounds = Bounds(torch.tensor([-1.0]), torch.tensor([10.0]), torch.tensor([-1.0]), torch.tensor([1.0]), -2.0, 2.0)
-    return GaussianEnsemble(shape, tuple(weights), Normaliser(*(torch.zeros(2), torch.ones(2)) * 2), bounds)
+    bounds = Bounds(
+        torch.tensor([-1.0]),
+        torch.tensor([10.0]),
+        torch.tensor([-1.0]),
+        torch.tensor([1.0]),
+        -2.0,
+        2.0,
+    )
+    return GaussianEnsemble(
+        shape, tuple(weights), Normaliser(*(torch.zeros(2), torch.ones(2)) * 2), bounds
+    )
 
 
 MODEL = model([0.5, 0.9], [1.0, 1.0])
@@ -84,7 +97,12 @@ def problem(units: int, ensemble: GaussianEnsemble = MODEL, **changes: Any) -> P
         "unit": "trajectory",
         "observation_high": torch.tensor([10.0]),
         "observation_mean": torch.tensor([2.0]),
-    } | {"observation_scale": torch.tensor([2.0]), "reward_low": -2.0, "reward_high": 2.0, "ensemble": ensemble}
+    } | {
+        "observation_scale": torch.tensor([2.0]),
+        "reward_low": -2.0,
+        "reward_high": 2.0,
+        "ensemble": ensemble,
+    }
     return question(units, 1, 1, **settings | changes)
 
 
@@ -96,4 +114,9 @@ def payers(units: int, pay: float, length: int = 5, seed: int = 0, noise: float 
     action = 2 * torch.rand(units, rows, generator=generator, dtype=torch.float64) - 1
     reward = pay + noise * torch.randn(units, rows, generator=generator, dtype=torch.float64)
     targets = torch.stack((torch.ones_like(state), reward, torch.zeros_like(state)), -1)
-    return Log(torch.stack((state, action), -1), targets, state == 0, (torch.arange(units) % 3 + 1) * length)
+    return Log(
+        torch.stack((state, action), -1),
+        targets,
+        state == 0,
+        (torch.arange(units) % 3 + 1) * length,
+    )

@@ -34,7 +34,11 @@ def test_a_contribution_is_two_blocks_of_the_return(changes: dict[str, Any]) -> 
                 returns[-1] += problem.discount**step * min(max(reward, -1.0), 1.0)
         x = (sum(min(max(total, -3.0), 2.0) for total in returns) / len(returns) + 0.5) / 2.5
         assert float(scaled_returns(problem, rows)[unit]) == pytest.approx(x, abs=1e-6)
-        place, node, expected = min(int((x + 1) / 2 * 16), 15), 0, torch.zeros(17, dtype=torch.float64)
+        place, node, expected = (
+            min(int((x + 1) / 2 * 16), 15),
+            0,
+            torch.zeros(17, dtype=torch.float64),
+        )
         expected[:2] = torch.tensor([x, 1 - x**2]) * math.sqrt(0.5)
         for level in range(4):  # down the tree
             upper = place >> (3 - level) & 1
@@ -43,11 +47,15 @@ def test_a_contribution_is_two_blocks_of_the_return(changes: dict[str, Any]) -> 
         assert torch.allclose(contributed[unit], expected, atol=1e-6)
 
 
-def exact(problem: Problem, x: Tensor, noise: float, behaviour: Behaviour) -> tuple[EvaluationState, Any]:
+def exact(
+    problem: Problem, x: Tensor, noise: float, behaviour: Behaviour
+) -> tuple[EvaluationState, Any]:
     """The state after a release of units with these scaled returns, and a plan of so much noise."""
     bins = 1 << behaviour.levels
     place = ((x + 1) / 2 * bins).long().clamp(0, bins - 1)
-    nodes = _haar(behaviour.levels)[place] * math.sqrt((1 - behaviour.mean_share) / behaviour.levels)
+    nodes = _haar(behaviour.levels)[place] * math.sqrt(
+        (1 - behaviour.mean_share) / behaviour.levels
+    )
     blocks = torch.cat((torch.stack((x, 1 - x**2), 1) * math.sqrt(0.5), nodes), 1)
     plan = replace(behaviour.plan(problem, 1.0), noise_multiplier=noise * problem.units)
     released = plan.release((blocks.sum(0),))[0]
@@ -56,7 +64,10 @@ def exact(problem: Problem, x: Tensor, noise: float, behaviour: Behaviour) -> tu
 
 def test_estimates_without_noise_are_those_of_the_sample() -> None:
     problem, behaviour = asked(4000), Behaviour(levels=9, mean_share=0.5)
-    x = torch.rand(4000, generator=torch.Generator().manual_seed(0), dtype=torch.float64) ** 2 * 1.5 - 0.7
+    x = (
+        torch.rand(4000, generator=torch.Generator().manual_seed(0), dtype=torch.float64) ** 2 * 1.5
+        - 0.7
+    )
     returns = x * 2.5 - 0.5
     state, plan = exact(problem, x, 1e-9, behaviour)
     mean, *quantiles = behaviour.estimates(problem, plan, state)
@@ -69,13 +80,17 @@ def test_estimates_without_noise_are_those_of_the_sample() -> None:
         assert said.value == pytest.approx(float(returns.quantile(p)), abs=5 / 512)
         assert said.ci95[0] < float(returns.quantile(p)) < said.ci95[1]
     place = ((x + 1) / 2 * 16).long()
-    assert torch.allclose(state.values["histogram"], place.bincount(minlength=16).double() / 4000, atol=1e-5)
+    assert torch.allclose(
+        state.values["histogram"], place.bincount(minlength=16).double() / 4000, atol=1e-5
+    )
     pooled = isotonic(torch.tensor([0.0, 0.3, 0.1, 0.2, 0.9, 0.8], dtype=torch.float64))
     assert pooled.tolist() == pytest.approx([0.0, 0.2, 0.2, 0.2, 0.85, 0.85])
 
 
 def test_a_units_bin_does_not_depend_on_how_many_trajectories_another_unit_has() -> None:
-    problem = asked(7, return_low=0.0, return_high=10.0, reward_low=0.0, reward_high=10.0, horizon=1)
+    problem = asked(
+        7, return_low=0.0, return_high=10.0, reward_low=0.0, reward_high=10.0, horizon=1
+    )
     six, found = torch.tensor([5.0, 3.0, 0.0, 4.0, 2.0, 1.0]), []
     for others in (1, 16):
         count = torch.tensor([6, others])

@@ -17,7 +17,9 @@ from tests.evaluate.private.test_one_unit import FIT, doubly_robust
 FIT = replace(FIT, clipping_norm=1.0, learning_rate=0.2)
 
 
-def test_without_noise_the_value_is_the_truth_though_the_model_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_noise_the_value_is_the_truth_though_the_model_is_wrong(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     moves = tiny_mdp.MOVES[:, :1].expand_as(tiny_mdp.MOVES)
     monkeypatch.setattr(tiny_mdp, "MOVES", moves)
     source, states = tiny_mdp.log(6000), torch.arange(3)
@@ -32,7 +34,9 @@ def test_without_noise_the_value_is_the_truth_though_the_model_is_wrong(monkeypa
         assert value.ci95 is not None
         error, width = abs(value.value - float(truth.mean())), value.ci95[1] - value.ci95[0]
         assert 0.01 < width < 0.2
-        assert (error < width) == right, "four standard errors; weights that are cut do not remove the model's error"
+        assert (error < width) == right, (
+            "four standard errors; weights that are cut do not remove the model's error"
+        )
         model = own.model(problem).at_starts(state.values).mean(0)
         assert (model - truth).abs().min() > 2 * width, "the model is wrong"
 
@@ -46,9 +50,14 @@ def test_the_behaviours_probabilities_are_logged_cloned_or_fitted() -> None:
     expected = doubly_robust().weights(problem, {}, logged.episodes())
     torch.testing.assert_close(cloned.weights(known, {}, silent), expected)
     assert set(sizes) == {BLOCK}, "a row's rounding would depend on who shares its batch"
-    wrong = replace(problem, clone=lambda rows: torch.full((len(rows), 2), 0.5, dtype=torch.float64))
+    wrong = replace(
+        problem, clone=lambda rows: torch.full((len(rows), 2), 0.5, dtype=torch.float64)
+    )
     assert not torch.allclose(cloned.weights(wrong, {}, silent), expected, atol=0.1)
-    assert (cloned.about, doubly_robust().about) == (("model", "policy", "clone"), ("model", "policy"))
+    assert (cloned.about, doubly_robust().about) == (
+        ("model", "policy", "clone"),
+        ("model", "policy"),
+    )
     plan, paid = cloned.plan(known, 0.3), doubly_robust(behaviour=FIT).plan(problem, 0.3)
     shares = [plan.noise_multiplier, *(query.noise_multiplier for query in plan.queries)]
     assert sum(z**-2 for z in shares) == pytest.approx(0.3**2), "squared Gaussian means add up"
@@ -60,7 +69,9 @@ def test_the_behaviours_probabilities_are_logged_cloned_or_fitted() -> None:
 def test_the_fit_descends_the_cross_entropy_to_a_known_behaviour() -> None:
     problem, episodes = tiny_mdp.problem(1500), tiny_mdp.log(1500).episodes()
     values = FIT.begin(problem)
-    values["behaviour.weights"] = torch.randn(4, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    values["behaviour.weights"] = torch.randn(
+        4, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64
+    )
     found = FIT.gradients(problem, values, episodes)
     for unit in range(9):
         own, rows = values["behaviour.weights"].clone().requires_grad_(), episodes.own[unit]
@@ -73,7 +84,9 @@ def test_the_fit_descends_the_cross_entropy_to_a_known_behaviour() -> None:
     for done in range(FIT.rounds):  # without noise, of all units
         values = FIT.stepped(values, FIT.gradients(problem, values, episodes).mean(0).float(), done)
         iterates.append(values["behaviour.weights"])
-    torch.testing.assert_close(values["behaviour.average"], torch.stack(iterates[FIT.rounds // 2 :]).mean(0))
+    torch.testing.assert_close(
+        values["behaviour.average"], torch.stack(iterates[FIT.rounds // 2 :]).mean(0)
+    )
     assert episodes.probability is not None
 
     def error(fitted: dict[str, Tensor]) -> Tensor:

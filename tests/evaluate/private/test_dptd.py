@@ -25,8 +25,16 @@ def converged(estimator: Dptd, question: Problem, source: Log) -> Answer:
     plan = replace(plan, noise_multiplier=0.0, clip=L2Clip(math.inf), queries=queries)
     episodes, values = source.episodes(), estimator.begin(question)
     for done in range(estimator.rounds):
-        values = estimator.stepped(question, values, estimator.contributions(question, values, episodes).mean(0), done)
-    state = run(estimator, question, plan, source, EvaluationState(values, started=plan.rounds, done=plan.rounds))
+        values = estimator.stepped(
+            question, values, estimator.contributions(question, values, episodes).mean(0), done
+        )
+    state = run(
+        estimator,
+        question,
+        plan,
+        source,
+        EvaluationState(values, started=plan.rounds, done=plan.rounds),
+    )
     (found,) = estimator.estimates(question, plan, state)
     return found
 
@@ -74,8 +82,12 @@ def test_steps_are_those_of_algorithm_1_and_the_output_averages_the_later_half()
     torch.testing.assert_close(values["output"], torch.stack(iterates[2:]).mean(0))
     far = dptd(kappa=1e6, eta=1e6)
     for done in range(20):
-        values = far.stepped(question, values, 1e6 * torch.randn(2 * size, generator=generator), done)
-        assert all(values[name].abs().max() <= 1 for name in ("theta", "omega", "output")), "the box"
+        values = far.stepped(
+            question, values, 1e6 * torch.randn(2 * size, generator=generator), done
+        )
+        assert all(values[name].abs().max() <= 1 for name in ("theta", "omega", "output")), (
+            "the box"
+        )
 
 
 def slow_loss(network: ValueNetwork, theta: Tensor, omega: Tensor, *parts: Tensor) -> Tensor:
@@ -101,15 +113,22 @@ def slow_loss(network: ValueNetwork, theta: Tensor, omega: Tensor, *parts: Tenso
 def test_gradients_and_losses_are_those_of_autograd(hidden: tuple[int, ...], shared: bool) -> None:
     generator, network, networks = torch.Generator().manual_seed(0), ValueNetwork(4, hidden), 2
     shapes = [(1 if shared else networks, 2, 3, *last) for last in ((4,), (4,), (), (), (), ())]
-    batch = TdBatch(*(torch.randn(shape, dtype=torch.float64, generator=generator) for shape in shapes))
+    batch = TdBatch(
+        *(torch.randn(shape, dtype=torch.float64, generator=generator) for shape in shapes)
+    )
     theta, omega = network.initial(networks, generator), network.initial(networks, generator)
     gradients, losses = network.gradients(theta, omega, batch), network.losses(theta, omega, batch)
     for n in range(networks):
         for u in range(2):
-            own_theta, own_omega = theta[n].clone().requires_grad_(), omega[n].clone().requires_grad_()
+            own_theta, own_omega = (
+                theta[n].clone().requires_grad_(),
+                omega[n].clone().requires_grad_(),
+            )
             *parts, weight = (part[0 if shared else n, u] for part in batch)
             rows = [[part[m] for part in parts] for m in range(3)]
             each = torch.stack([slow_loss(network, own_theta, own_omega, *row) for row in rows])
-            expected = torch.stack(torch.autograd.grad((weight * each).sum(), (own_theta, own_omega)))
+            expected = torch.stack(
+                torch.autograd.grad((weight * each).sum(), (own_theta, own_omega))
+            )
             torch.testing.assert_close(gradients[u, n], expected, rtol=1e-10, atol=1e-12)
             torch.testing.assert_close(losses[n, u], each.detach(), rtol=1e-10, atol=1e-12)

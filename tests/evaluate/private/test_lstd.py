@@ -25,7 +25,9 @@ def test_it_finds_the_value_of_a_chain_that_the_model_has_wrong() -> None:
     assert float(public.at_starts(public.fit()).mean()) == pytest.approx(0.7 * RETURN, rel=0.02)
     found, low, high = value(payers(300, 1.0))
     assert found == pytest.approx(RETURN, rel=0.02)
-    assert low < RETURN < high < low + 2 * RETURN, "the correction of the model's value is allowed for"
+    assert low < RETURN < high < low + 2 * RETURN, (
+        "the correction of the model's value is allowed for"
+    )
     noisy = [value(payers(400, 1.0, seed=seed), 1.0)[1:] for seed in range(10)]
     assert sum(low <= RETURN <= high for low, high in noisy) >= 7
     assert all(high - low < 3 * RETURN for low, high in noisy)

@@ -23,17 +23,23 @@ def slow_errors(problem: Problem, rows: Episodes, unit: int, begin: int, h: int)
     normaliser, scale = problem.ensemble.normaliser, problem.observation_scale
     start = state = rows.observation[unit, begin]
     for row in range(begin, begin + h):
-        change = problem.ensemble.predict(state[None].float(), rows.action[unit, row][None].float())[0].mean(0)[0]
+        change = problem.ensemble.predict(
+            state[None].float(), rows.action[unit, row][None].float()
+        )[0].mean(0)[0]
         state = (state + change[:3]).clamp(0, 1)
     last = begin + h - 1
     reward, said = float(rows.reward[unit, last]), min(max(float(change[3]), 0.0), 1.0)
     spread = float(normaliser.target_scale[-1])
     gaps = (said - reward) / spread, (reward - float(normaliser.target_mean[-1])) / spread
-    states = [float((((one - rows.following[unit, last]) / scale) ** 2).mean()) for one in (state, start)]
+    states = [
+        float((((one - rows.following[unit, last]) / scale) ** 2).mean()) for one in (state, start)
+    ]
     return [min(square, 1.5**2) for square in (gaps[0] ** 2, gaps[1] ** 2, *states)]
 
 
-def slow_unit(problem: Problem, rows: Episodes, unit: int, h: int, starts: int) -> list[float] | None:
+def slow_unit(
+    problem: Problem, rows: Episodes, unit: int, h: int, starts: int
+) -> list[float] | None:
     """Mean over the trajectories that have h steps of the mean over their evenly spaced starts."""
     firsts = rows.begins[unit].nonzero().flatten().tolist()
     ends, found = [*firsts[1:], int(rows.own[unit].sum())], []
@@ -54,7 +60,9 @@ def test_errors_equal_the_slow_ones(starts: int) -> None:
         for i, h in enumerate((1, 3, 4)):  # 9 is beyond the declared horizon
             expected = slow_unit(problem, rows, unit, h, starts)
             assert bool(has[unit, i]) == (expected is not None)
-            assert errors[unit, i].flatten().tolist() == pytest.approx(expected or [0.0] * 4, abs=1e-5)
+            assert errors[unit, i].flatten().tolist() == pytest.approx(
+                expected or [0.0] * 4, abs=1e-5
+            )
     assert not has.all()
 
 
@@ -68,7 +76,9 @@ def expansive() -> GaussianEnsemble:
     leave[:, 0, 0] = 0.123
     bounds = Bounds(-one, one, -one, one, -1.0, 1.0)
     weights = (enter, enter_bias, leave, leave_bias)
-    return GaussianEnsemble(shape, weights, Normaliser(*(torch.zeros(2), torch.ones(2)) * 2), bounds)
+    return GaussianEnsemble(
+        shape, weights, Normaliser(*(torch.zeros(2), torch.ones(2)) * 2), bounds
+    )
 
 
 def test_a_model_that_multiplies_last_bits_makes_no_units_errors_depend_on_others() -> None:
@@ -113,7 +123,13 @@ def test_estimates_without_noise_are_means_over_the_units_that_have_so_many_step
     ("model", "trivial", "noise", "believable", "rule"),
     [
         (0.1, 1.0, 1e-6, "yes", "surely below 0.5"),
-        (0.1, 1.0, 0.2, "doubtful", "of a trivial guess's, but noise hides whether it is below 0.5"),
+        (
+            0.1,
+            1.0,
+            0.2,
+            "doubtful",
+            "of a trivial guess's, but noise hides whether it is below 0.5",
+        ),
         (0.8, 1.0, 1e-6, "doubtful", "about 0.8 of a trivial guess's, not below 0.5"),
         (1.1, 1.0, 1e-6, "no", "error of rewards is surely above"),
         (2.0, 1.0, 1e-3, "no", "error of rewards is surely above"),
@@ -123,7 +139,10 @@ def test_estimates_without_noise_are_means_over_the_units_that_have_so_many_step
 def test_the_verdict_is_sure_or_says_that_it_is_not(
     model: float, trivial: float, noise: float, believable: str, rule: str
 ) -> None:
-    check, problem = ModelCheck(horizons=(1, 5), starts=1, cap=1.5), tiny_mdp.problem(3000, known=False)
+    check, problem = (
+        ModelCheck(horizons=(1, 5), starts=1, cap=1.5),
+        tiny_mdp.problem(3000, known=False),
+    )
     x = 2 * torch.tensor([[model, trivial], [0.01, 0.5]], dtype=torch.float64) / 1.5**2 - 1
     pairs = torch.stack((x, 1 - x**2), -1).expand(2, 2, 2, 2)
     released = torch.cat((pairs.flatten(), torch.ones(1))) * _factor((1, 5))

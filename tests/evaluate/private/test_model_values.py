@@ -27,18 +27,24 @@ HALF_LIVED = float((HALVES * 0.9 ** torch.arange(5, dtype=torch.float64)).sum())
 def values(ensemble: GaussianEnsemble, start: float = 0.0) -> list[float]:
     """Of rollouts of ten steps, by each member."""
     policy, starts = random_policy(2, 1, 1.0), torch.full((5, 1), start)
-    found = returns_by_member(ensemble, policy, starts, rollouts=6, weights=step_weights(10), seed=0).mean(-1)
+    found = returns_by_member(
+        ensemble, policy, starts, rollouts=6, weights=step_weights(10), seed=0
+    ).mean(-1)
     assert torch.equal(found[0], found[1]), "whatever the policy does"
     one: list[float] = found[0].tolist()
     return one
 
 
-def test_every_member_is_rolled_out_alone_unpenalised_until_it_terminates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_member_is_rolled_out_alone_unpenalised_until_it_terminates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     found = values(model([1.0, -2.0, 1.5], [0.0, 0.0, 0.0]))
     assert found == pytest.approx([10.0, -20.0, 15.0], rel=1e-5)
     spread = ModelValue.of(torch.tensor(found))
     assert (spread.mean, spread.low, spread.high) == pytest.approx((5 / 3, -20.0, 15.0), rel=1e-5)
-    monkeypatch.setitem(RULES, "far", Rule(1, lambda observation, action, following: following[:, 0] > 2.5))
+    monkeypatch.setitem(
+        RULES, "far", Rule(1, lambda observation, action, following: following[:, 0] > 2.5)
+    )
     ensemble = replace(model([1.0, 0.75, -1.0], [1.0, 0.75, -0.1]), termination="far")
     assert values(ensemble) == pytest.approx([3.0, 3.0, -10.0], rel=1e-5)
     assert values(ensemble, start=2.0)[0] == pytest.approx(1.0, rel=1e-5), "from where it is begun"
@@ -49,7 +55,10 @@ def trajectories(
 ) -> PublicTrajectories:
     count = len(lengths)
     weights = torch.tensor(weight or [1.0] * count, dtype=torch.float64)
-    ended, rewards = torch.tensor(terminated or [False] * count), torch.zeros(count, max(lengths)).double()
+    ended, rewards = (
+        torch.tensor(terminated or [False] * count),
+        torch.zeros(count, max(lengths)).double(),
+    )
     return PublicTrajectories(torch.tensor(lengths), ended, weights, rewards)
 
 
@@ -58,25 +67,38 @@ def test_survival_is_the_chance_that_a_trajectory_which_does_not_terminate_goes_
 ) -> None:
     """Every unit counts once. The twin of random cuts and terminations: the share that is longer would be seen."""
     found = trajectories([1, 3, 3, 6], weight=[1.0, 0.5, 0.5, 2.0]).survival(8)
-    expected = [sum(w for n, w in ((1, 1.0), (3, 1.0), (6, 2.0)) if n > step) / 4 for step in range(8)]
+    expected = [
+        sum(w for n, w in ((1, 1.0), (3, 1.0), (6, 2.0)) if n > step) / 4 for step in range(8)
+    ]
     torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
     generator = torch.Generator().manual_seed(1)
     cut, end = (torch.rand(20_000, 40, generator=generator) < chance for chance in (0.1, 0.2))
     stopped = (cut | end).long().argmax(1)
-    found = trajectories((stopped + 1).tolist(), end[torch.arange(20_000), stopped].tolist()).survival(8)
-    torch.testing.assert_close(found, 0.9 ** torch.arange(8, dtype=torch.float64), atol=0.02, rtol=0)
+    found = trajectories(
+        (stopped + 1).tolist(), end[torch.arange(20_000), stopped].tolist()
+    ).survival(8)
+    torch.testing.assert_close(
+        found, 0.9 ** torch.arange(8, dtype=torch.float64), atol=0.02, rtol=0
+    )
     longer = (stopped + 1 > torch.arange(8)[:, None]).double().mean(1)
     assert float((longer - found).abs().max()) > 0.3
-    read, rows = PublicTrajectories.of(payers(3, 1.0, length=4)), payers(3, 1.0, length=4).episodes()
+    read, rows = (
+        PublicTrajectories.of(payers(3, 1.0, length=4)),
+        payers(3, 1.0, length=4).episodes(),
+    )
     assert read.length.tolist() == [4] * 6, "1, 2 and 3 trajectories"
     torch.testing.assert_close(read.weight.sum(), torch.tensor(3.0, dtype=torch.float64))
     torch.testing.assert_close(read.reward.sum(), rows.reward.where(rows.own, 0.0).sum())
     monkeypatch.setattr("primorl.evaluate.private.problem.BLOCK", 2)
     parts = vars(PublicTrajectories.of(payers(3, 1.0, length=4))).values()
-    assert all(torch.equal(part, whole) for part, whole in zip(parts, vars(read).values(), strict=True))
+    assert all(
+        torch.equal(part, whole) for part, whole in zip(parts, vars(read).values(), strict=True)
+    )
 
 
-def test_a_policy_that_leaves_the_states_of_another_is_seen_to(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_policy_that_leaves_the_states_of_another_is_seen_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Twins: the other one itself; and a policy that leaves them in the last of ten steps alone."""
 
     def step(observation: Tensor, action: Tensor, _: object) -> SimpleNamespace:
@@ -90,28 +112,41 @@ def test_a_policy_that_leaves_the_states_of_another_is_seen_to(monkeypatch: pyte
         return noise(state) + 9.0 * (len(steps) == 10)
 
     generator, steps = torch.Generator().manual_seed(0), list[int]()
-    monkeypatch.setattr(member_values, "PessimisticModel", lambda *_, **__: SimpleNamespace(step=step))
+    monkeypatch.setattr(
+        member_values, "PessimisticModel", lambda *_, **__: SimpleNamespace(step=step)
+    )
     asked: dict[str, Any] = {"rollouts": 400, "weights": step_weights(10), "seed": 0}
-    for act, expected in ((noise, 0.04), (late, 0.136), (lambda state: torch.full_like(state, 9.0), 1.0)):
+    for act, expected in (
+        (noise, 0.04),
+        (late, 0.136),
+        (lambda state: torch.full_like(state, 9.0), 1.0),
+    ):
         starts = torch.zeros(5, 2)
-        own, other = share_beyond(model([1.0], [0.0]), _SinglePolicy(act), _SinglePolicy(noise), starts, **asked)
+        own, other = share_beyond(
+            model([1.0], [0.0]), _SinglePolicy(act), _SinglePolicy(noise), starts, **asked
+        )
         assert (own, other) == pytest.approx((expected, 0.04), abs=0.01)
 
 
 def test_rollouts_weigh_steps_as_recordings_have_them() -> None:
     asked = problem(1)
     (policy, *_), (whole, *others) = (
-        values_in_model(each, 8, Clone(asked.policy, asked.policy)) for each in (replace(asked, survival=HALVES), asked)
+        values_in_model(each, 8, Clone(asked.policy, asked.policy))
+        for each in (replace(asked, survival=HALVES), asked)
     )
     assert policy.members == pytest.approx([0.5 * HALF_LIVED, 0.9 * HALF_LIVED], rel=1e-3)
     assert whole.value > 1.9 * policy.value, "the twin: whole rollouts are worth more"
     (gain,) = [each for each in others if each.what == GAIN]
-    assert (gain.value, gain.ci95, gain.members) == (0.0, (0.0, 0.0), (0.0, 0.0)), "the clone does what the policy does"
+    assert (gain.value, gain.ci95, gain.members) == (0.0, (0.0, 0.0), (0.0, 0.0)), (
+        "the clone does what the policy does"
+    )
 
 
 def test_corrections_by_cut_recordings_find_the_value_of_cut_recordings() -> None:
     drawn = torch.rand(20_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    lengths = (drawn.log() / math.log(0.5)).ceil().clamp(1, 4).long()  # half of those that are left are cut
+    lengths = (
+        (drawn.log() / math.log(0.5)).ceil().clamp(1, 4).long()
+    )  # half of those that are left are cut
     rows = replace(payers(20_000, 0.5, noise=0.0), rows=lengths).episodes()
     asked = replace(problem(1), survival=HALVES)
     public = ModelQ(asked, 8, 64)
@@ -129,11 +164,17 @@ def test_corrections_by_cut_recordings_find_the_value_of_cut_recordings() -> Non
         return abs(float((rows.reward + 0.9 * continues * ahead - q)[rows.own].mean()))
 
     assert error(asked.continues(rows.step, rows.terminated)) < 0.02
-    assert error(problem(1).continues(rows.step, rows.terminated)) > 0.1, "the twin: as if nobody was cut"
+    assert error(problem(1).continues(rows.step, rows.terminated)) > 0.1, (
+        "the twin: as if nobody was cut"
+    )
     plain, steps = problem(1), torch.arange(5)
-    assert plain.continues(steps, steps > 9).tolist() == [1, 1, 1, 1, 0], "the declared horizon stands"
+    assert plain.continues(steps, steps > 9).tolist() == [1, 1, 1, 1, 0], (
+        "the declared horizon stands"
+    )
     full = replace(plain, survival=torch.ones(5, dtype=torch.float64))
-    torch.testing.assert_close(full.rewards_left(torch.arange(6)), plain.rewards_left(torch.arange(6)))
+    torch.testing.assert_close(
+        full.rewards_left(torch.arange(6)), plain.rewards_left(torch.arange(6))
+    )
     torch.testing.assert_close(full.continues(steps, steps > 2), plain.continues(steps, steps > 2))
 
 
@@ -141,7 +182,11 @@ def test_return_bounds_are_those_of_public_returns_and_a_spread_more() -> None:
     asked = problem(1, horizon=3, discount=1.0)
     rewards = torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.5, 0.6]], dtype=torch.float64)
     public = replace(trajectories([3, 3]), reward=rewards)
-    assert public_return_bounds(public, asked) == pytest.approx((-0.11, 3.2)), "1 to 2.1, rounded outwards"
-    wide = replace(public, reward=rewards * 4)  # held within the rewards' own bounds, [-2, 2], and what they allow
+    assert public_return_bounds(public, asked) == pytest.approx((-0.11, 3.2)), (
+        "1 to 2.1, rounded outwards"
+    )
+    wide = replace(
+        public, reward=rewards * 4
+    )  # held within the rewards' own bounds, [-2, 2], and what they allow
     assert public_return_bounds(wide, asked) == (pytest.approx(2.0), 6.0)
     assert public_return_bounds(replace(public, reward=rewards[[0, 0]]), asked) is None

@@ -12,14 +12,20 @@ from primorl.evaluate.private.estimator import noise_of, noisy_mean, pair
 from tests.evaluate.private.conftest import question
 
 
-def covered(share: float, noise: float, units: int, seed: int, *, hide_noise: bool = False) -> float:
+def covered(
+    share: float, noise: float, units: int, seed: int, *, hide_noise: bool = False
+) -> float:
     """How often the interval holds the mean of the units that have a number, over 2,000 draws of units and noise."""
     draw = torch.Generator().manual_seed(seed)
     x = (torch.rand(2000, units, generator=draw, dtype=torch.float64) ** 2) * 1.6 - 0.9
     truth = 1.6 / 3 - 0.9
     has = torch.rand(2000, units, generator=draw) < share
-    means = (pair(x) * has[..., None]).mean(1) + noise * torch.randn(2000, 2, generator=draw, dtype=torch.float64)
-    shares = has.double().mean(1) + (share < 1) * noise / 2 * torch.randn(2000, generator=draw, dtype=torch.float64)
+    means = (pair(x) * has[..., None]).mean(1) + noise * torch.randn(
+        2000, 2, generator=draw, dtype=torch.float64
+    )
+    shares = has.double().mean(1) + (share < 1) * noise / 2 * torch.randn(
+        2000, generator=draw, dtype=torch.float64
+    )
     hits = 0
     for (mean, rest), own in zip(means.tolist(), shares.tolist(), strict=True):
         said = 0.0 if hide_noise else noise

@@ -14,7 +14,13 @@ from primorl.evaluate.private import problem as rows_of_units
 from primorl.evaluate.private.behaviour import Behaviour
 from primorl.evaluate.private.doubly_robust import BehaviourFit, Cloned, DoublyRobust
 from primorl.evaluate.private.dptd import Dptd
-from primorl.evaluate.private.estimator import Estimator, EvaluationState, FirstStateValue, OneRelease, run
+from primorl.evaluate.private.estimator import (
+    Estimator,
+    EvaluationState,
+    FirstStateValue,
+    OneRelease,
+    run,
+)
 from primorl.evaluate.private.lstd import Lstd
 from primorl.evaluate.private.model_check import ModelCheck
 from primorl.evaluate.private.problem import Episodes, Problem, row_shares, sum_of_rows
@@ -27,7 +33,9 @@ from tests.evaluate.private.conftest import Log, payers, problem
 UNITS, SPOILT = 12, 4
 HOSTILE = (math.nan, math.inf, -1e300, 3e38, 1e8)
 TINY, CHAIN = tiny_mdp.problem(UNITS, known=False), problem(UNITS)
-FIT = BehaviourFit(sampling_probability=0.5, rounds=60, clipping_norm=0.5, learning_rate=0.1, budget_share=0.5)
+FIT = BehaviourFit(
+    sampling_probability=0.5, rounds=60, clipping_norm=0.5, learning_rate=0.1, budget_share=0.5
+)
 LSTD = Lstd(model_features=8, rollouts=16, rows=100, clipping_norm=0.4, query_share=0.5)
 
 
@@ -39,7 +47,12 @@ def dptd(**changes: Any) -> Dptd:
 
 
 def doubly_robust(**changes: Any) -> DoublyRobust:
-    settings = {"model_features": 8, "rollouts": 64, "largest_correction": 20.0, "largest_weight": 1e4}
+    settings = {
+        "model_features": 8,
+        "rollouts": 64,
+        "largest_correction": 20.0,
+        "largest_weight": 1e4,
+    }
     return DoublyRobust(**{"behaviour": None} | settings | changes)  # type: ignore[arg-type]
 
 
@@ -97,14 +110,20 @@ def test_a_unit_moves_a_release_by_at_most_its_sensitivity_and_nobody_else(name:
     apart = torch.cat([estimator.contributions(asked, values, own) for own in alone])
     torch.testing.assert_close(apart, before, rtol=1e-9, atol=1e-12)
     for query in plan.queries:
-        parts = torch.stack([estimator.query_total(asked, query.what, values, own) for own in alone]).sum(0)
-        assert torch.equal(estimator.query_total(asked, query.what, values, source.episodes()), parts)
+        parts = torch.stack(
+            [estimator.query_total(asked, query.what, values, own) for own in alone]
+        ).sum(0)
+        assert torch.equal(
+            estimator.query_total(asked, query.what, values, source.episodes()), parts
+        )
 
 
 class Careless(Behaviour):
     """Forgets to hold a unit to its blocks."""
 
-    def contributions(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
+    def contributions(
+        self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes
+    ) -> Tensor:
         return 2 * super().contributions(problem, values, episodes)
 
 
@@ -114,7 +133,9 @@ class Apart(L2Clip):
 
     def finish(self, vectors: Tensor) -> Tensor:
         halves = vectors.view(len(vectors), -1, 2, vectors.shape[1] // 4)  # two members of (θ, ω)
-        return torch.cat([super(Apart, self).finish(halves[:, :, side].flatten(1)) for side in (0, 1)], 1)
+        return torch.cat(
+            [super(Apart, self).finish(halves[:, :, side].flatten(1)) for side in (0, 1)], 1
+        )
 
 
 def test_without_a_bound_a_unit_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,27 +150,36 @@ def test_without_a_bound_a_unit_would_be_seen(monkeypatch: pytest.MonkeyPatch) -
 
     values, clip = values_of(dptd(), CHAIN, source), L2Clip(1e-4)
     gradients = dptd().contributions(CHAIN, values, source.episodes())
-    assert (Apart(1e-4).finish(gradients.clone()).norm(dim=1) / clip.sensitivity).max() == pytest.approx(
-        math.sqrt(2), rel=1e-3
-    )
+    assert (
+        Apart(1e-4).finish(gradients.clone()).norm(dim=1) / clip.sensitivity
+    ).max() == pytest.approx(math.sqrt(2), rel=1e-3)
     assert gradients.norm(dim=1).max() > 10 * clip.sensitivity
 
     weights = doubly_robust().weights(TINY, {}, tiny_mdp.log(UNITS, hostile=SPOILT).episodes())
     assert weights.max() > 1.2, "not cut"
     (query,), values = LSTD.plan(CHAIN, 1.0).queries, values_of(LSTD, CHAIN, source)
-    monkeypatch.setattr(FirstStateValue, "total", lambda self, x: (x / self.problem.return_high * 50 * ONE).long())
+    monkeypatch.setattr(
+        FirstStateValue, "total", lambda self, x: (x / self.problem.return_high * 50 * ONE).long()
+    )
     total = LSTD.query_total(CHAIN, query.what, values, source.episodes(0))
     assert float(total.double().norm()) > query.sensitivity * ONE
 
 
-@pytest.mark.parametrize("name", [name for name, (each, asked) in ESTIMATORS.items() if each.plan(asked, 1.0).queries])
-def test_nobody_else_changes_a_bit_of_a_number_that_a_query_sums(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "name", [name for name, (each, asked) in ESTIMATORS.items() if each.plan(asked, 1.0).queries]
+)
+def test_nobody_else_changes_a_bit_of_a_number_that_a_query_sums(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The sum cuts numbers to multiples of 2⁻²⁰, and a last bit may decide between two. The twin: rows all at once."""
     estimator, asked = ESTIMATORS[name]
     source = logged(asked)[0]
     queries, values = estimator.plan(asked, 1.0).queries, values_of(estimator, asked, source)
     drawn = torch.Generator().manual_seed(0)
-    values = {key: value + torch.rand(value.shape, dtype=value.dtype, generator=drawn) for key, value in values.items()}
+    values = {
+        key: value + torch.rand(value.shape, dtype=value.dtype, generator=drawn)
+        for key, value in values.items()
+    }
     monkeypatch.setattr(FirstStateValue, "total", lambda self, numbers: numbers)
     monkeypatch.setattr(BoundedSum, "total", lambda self, numbers: numbers[:, 0])
     generator = random.Random(0)
@@ -160,7 +190,10 @@ def test_nobody_else_changes_a_bit_of_a_number_that_a_query_sums(name: str, monk
         return sum(not torch.equal(numbers(*company), alone[company].T) for company in companies)
 
     def numbers(*units: int) -> Tensor:
-        found = [estimator.query_total(asked, query.what, values, source.episodes(*units)) for query in queries]
+        found = [
+            estimator.query_total(asked, query.what, values, source.episodes(*units))
+            for query in queries
+        ]
         return torch.stack(found)
 
     assert differing() == 0
@@ -173,7 +206,11 @@ def test_nobody_else_changes_a_bit_of_a_number_that_a_query_sums(name: str, monk
 def test_nobody_else_changes_a_bit_of_a_discount(monkeypatch: pytest.MonkeyPatch) -> None:
     """Powers at the end of a tensor have other last bits than in its middle. The twin: torch's powers."""
     of_rows, of_actions = replace(CHAIN, discount=0.97), replace(TINY, discount=0.986)
-    payer, logged, estimator = payers(UNITS, 1.0, length=15), tiny_mdp.log(UNITS), doubly_robust(**CUT)
+    payer, logged, estimator = (
+        payers(UNITS, 1.0, length=15),
+        tiny_mdp.log(UNITS),
+        doubly_robust(**CUT),
+    )
     values = values_of(estimator, of_actions, logged)
 
     def differing() -> list[bool]:
@@ -183,8 +220,13 @@ def test_nobody_else_changes_a_bit_of_a_discount(monkeypatch: pytest.MonkeyPatch
             units = range(most)
             shares = row_shares(of_rows, payer.episodes(*units))
             alone = [row_shares(of_rows, payer.episodes(unit))[0] for unit in units]
-            found[0] |= any(not torch.equal(own[: len(one)], one) for own, one in zip(shares, alone, strict=True))
-            numbers = [estimator.numbers(of_actions, values, logged.episodes(unit)) for unit in units]
+            found[0] |= any(
+                not torch.equal(own[: len(one)], one)
+                for own, one in zip(shares, alone, strict=True)
+            )
+            numbers = [
+                estimator.numbers(of_actions, values, logged.episodes(unit)) for unit in units
+            ]
             together = estimator.numbers(of_actions, values, logged.episodes(*units))
             found[1] |= not torch.equal(together, torch.cat(numbers))
         return found
@@ -211,7 +253,9 @@ def test_a_cohort_of_nobody_releases_noise_and_a_checkpoint_restores_the_run() -
     assert resumed.started == resumed.done + 1
     assert run(estimator, asked, plan, source, resumed).finished
     again = run(estimator, asked, plan, source, replace(resumed, started=resumed.done))
-    assert all(torch.equal(tensor, again.tensors()[name]) for name, tensor in whole.tensors().items())
+    assert all(
+        torch.equal(tensor, again.tensors()[name]) for name, tensor in whole.tensors().items()
+    )
     with pytest.raises(ValueError, match="an answer of this charge is lost"):
         run(estimator, asked, plan, source, replace(whole, asked=1, answers={}))
     with pytest.raises(ValueError, match="the number of private units differs"):

@@ -26,7 +26,13 @@ from primorl.privacy.accounting.epsilon import (
     training_event,
 )
 from primorl.privacy.accounting.events import PureDpEvent, event_from_json, event_to_json, pure_rdp
-from primorl.privacy.accounting.figures import FALSE_POSITIVE_RATES, deltas, figures, posterior, true_positive_rate
+from primorl.privacy.accounting.figures import (
+    FALSE_POSITIVE_RATES,
+    deltas,
+    figures,
+    posterior,
+    true_positive_rate,
+)
 from primorl.privacy.accounting.privacy_filter import ORDERS, cost, gaussian_cost
 from primorl.privacy.accounting.solving import solve_noise_multiplier, solve_rounds
 from primorl.privacy.statement import Relation
@@ -37,8 +43,16 @@ DELTA = 1e-5
 RELATIONS: list[Relation] = ["zero_out_one", "replace_one"]
 
 # q, z, T, RDP, PLD at δ = 1e-5 and zero-out: measured with dp-accounting 0.6 before this project began.
-GOLDEN = [(1e-3, 0.25, 1000, 38.45, 32.20), (1e-3, 0.45, 1000, 6.096, 4.74), (1e-3, 0.5, 3000, 5.07, 3.94)]
-GOLDEN += [(0.01, 2, 400, 0.428, 0.385), (0.03, 4, 1000, 0.989, 0.903), (0.1, 16, 1000, 0.788, 0.719)]
+GOLDEN = [
+    (1e-3, 0.25, 1000, 38.45, 32.20),
+    (1e-3, 0.45, 1000, 6.096, 4.74),
+    (1e-3, 0.5, 3000, 5.07, 3.94),
+]
+GOLDEN += [
+    (0.01, 2, 400, 0.428, 0.385),
+    (0.03, 4, 1000, 0.989, 0.903),
+    (0.1, 16, 1000, 0.788, 0.719),
+]
 
 
 def test_golden_values() -> None:
@@ -48,16 +62,26 @@ def test_golden_values() -> None:
         assert found.epsilon_rdp == pytest.approx(by_rdp, rel=2e-3)
 
 
-@pytest.mark.parametrize("setting", [(0.1, 1.0, 1), (0.1, 8.763, 150), (1.0, 10.0, 4), (0.1, 10.0, 150, (20.0, 15.0))])
+@pytest.mark.parametrize(
+    "setting", [(0.1, 1.0, 1), (0.1, 8.763, 150), (1.0, 10.0, 4), (0.1, 10.0, 150, (20.0, 15.0))]
+)
 def test_replacement_is_what_an_independent_accountant_says(setting: Any) -> None:
     """As `tests/hostile/test_accountant.py` for the other relation. The twins: 2% less noise, and that relation."""
     run, (q, z, rounds) = Training(*setting), setting[:3]
     stated = run.spent(DELTA, "replace_one")
-    assert stated.epsilon_rdp == math.inf, "RDP has no answer for Poisson sampling there, and none is made up"
-    releases = [sampled(q, z, rounds, other=-1.0), *(sampled(1.0, query, other=-1.0) for query in run.queries)]
+    assert stated.epsilon_rdp == math.inf, (
+        "RDP has no answer for Poisson sampling there, and none is made up"
+    )
+    releases = [
+        sampled(q, z, rounds, other=-1.0),
+        *(sampled(1.0, query, other=-1.0) for query in run.queries),
+    ]
     low, high = bracket(releases, DELTA, guess=stated.epsilon_pld)
     assert low <= stated.epsilon_pld <= 1.01 * high < 1.02 * low
-    assert Training(q, 0.98 * z, rounds, run.queries).spent(DELTA, "replace_one").epsilon_pld > 1.01 * high
+    assert (
+        Training(q, 0.98 * z, rounds, run.queries).spent(DELTA, "replace_one").epsilon_pld
+        > 1.01 * high
+    )
     assert run.spent(DELTA).epsilon_pld < 0.96 * low
 
 
@@ -68,10 +92,15 @@ def test_a_target_leaves_room_for_the_queries() -> None:
     assert Training(0.1, 0.99 * z, 150, queries).spent(DELTA).epsilon_pld > 0.5
     assert z > 1.02 * solve_noise_multiplier(0.5, DELTA, 0.1, 150)
     rounds = solve_rounds(0.5, DELTA, 0.1, 16.0, queries)
-    fits = [Training(0.1, 16.0, n, queries).spent(DELTA).epsilon_pld <= 0.5 for n in (rounds, rounds + 1)]
+    fits = [
+        Training(0.1, 16.0, n, queries).spent(DELTA).epsilon_pld <= 0.5
+        for n in (rounds, rounds + 1)
+    ]
     assert fits == [True, False]
     for solve in (solve_noise_multiplier, solve_rounds):
-        with pytest.raises(ValueError, match=r"the queries before the rounds alone cost epsilon 0\.341"):
+        with pytest.raises(
+            ValueError, match=r"the queries before the rounds alone cost epsilon 0\.341"
+        ):
             solve(0.3, DELTA, 0.1, 16, (10.0,))
     with pytest.raises(ValueError, match=r"no round fits: one alone costs more than epsilon 0\.1"):
         solve_rounds(0.1, DELTA, 0.5, 1.0)
@@ -79,7 +108,11 @@ def test_a_target_leaves_room_for_the_queries() -> None:
 
 
 @settings(max_examples=4, deadline=None)
-@given(target=st.floats(0.2, 8.0), q=st.sampled_from([0.03, 0.1, 0.5, 1.0]), rounds=st.sampled_from([1, 40, 300]))
+@given(
+    target=st.floats(0.2, 8.0),
+    q=st.sampled_from([0.03, 0.1, 0.5, 1.0]),
+    rounds=st.sampled_from([1, 40, 300]),
+)
 def test_calibration_round_trip(target: float, q: float, rounds: int) -> None:
     z = solve_noise_multiplier(target, DELTA, q, rounds)
     assert Training(q, z, rounds).spent(DELTA).epsilon_pld <= target
@@ -105,7 +138,9 @@ def test_hopeless_mechanisms_end_at_once() -> None:
 def test_rdp_spoilt_by_rounding_gives_no_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where divergences come out below zero, dp-accounting answers 0: that is not passed on, warning or no warning."""
     for disabled in (False, True):
-        monkeypatch.setattr(logging.getLogger("absl"), "disabled", disabled)  # as MLflow's database upgrades do
+        monkeypatch.setattr(
+            logging.getLogger("absl"), "disabled", disabled
+        )  # as MLflow's database upgrades do
         found = spent(training_event(1e-9, 1e4, 1), DELTA)
         assert (found.epsilon_rdp, found.epsilon_pld < 0.01) == (math.inf, True)
 
@@ -116,7 +151,11 @@ def test_a_run_is_read_back_from_its_event() -> None:
         assert event_from_json(json.loads(json.dumps(event_to_json(run.event)))) == run.event
         assert Training.of(run.event) == run
     gaussian = dp_event.GaussianDpEvent(1.0)
-    for other in (gaussian, dp_event.SelfComposedDpEvent(gaussian, 3), dp_event.NonPrivateDpEvent()):
+    for other in (
+        gaussian,
+        dp_event.SelfComposedDpEvent(gaussian, 3),
+        dp_event.NonPrivateDpEvent(),
+    ):
         assert event_from_json(event_to_json(other)) == other
         assert Training.of(other) is None
 
@@ -132,15 +171,42 @@ TOGETHER = {"type": "ComposedDpEvent", "events": [GAUSSIAN, COMPOSED]}
     [
         ({"type": "Rumour"}, "unknown event type 'Rumour', allowed: ['ComposedDpEvent', "),
         ([GAUSSIAN], "found list for an event; a JSON object is needed"),
-        (TOGETHER | {"events": GAUSSIAN}, "events: found 'dict'; a list of 1 to 256 events is needed"),
-        (TOGETHER | {"events": [GAUSSIAN] * 257}, "events: found 257; a list of 1 to 256 events is needed"),
-        (TOGETHER | {"events": [GAUSSIAN, TOGETHER]}, "events: found 'ComposedDpEvent'; allowed: ['GaussianDpEvent', "),
-        (GAUSSIAN | {"count": 2}, "found the fields ['count', 'noise_multiplier']; they must be ['noise_multiplier']"),
-        (GAUSSIAN | {"noise_multiplier": True}, "noise_multiplier: found True; a positive, finite number"),
-        (SAMPLED | {"sampling_probability": 1.5}, "sampling_probability: found 1.5; a number in (0, 1] is needed"),
-        (SAMPLED | {"event": SAMPLED}, "event: found 'PoissonSampledDpEvent'; allowed: ['GaussianDpEvent']"),
-        (COMPOSED | {"count": 2.0}, "SelfComposedDpEvent.count: found 2.0; a whole number from 1 is needed"),
-        (COMPOSED | {"event": SAMPLED | {"event": GAUSSIAN | {"noise_multiplier": math.nan}}}, "found nan; a positive"),
+        (
+            TOGETHER | {"events": GAUSSIAN},
+            "events: found 'dict'; a list of 1 to 256 events is needed",
+        ),
+        (
+            TOGETHER | {"events": [GAUSSIAN] * 257},
+            "events: found 257; a list of 1 to 256 events is needed",
+        ),
+        (
+            TOGETHER | {"events": [GAUSSIAN, TOGETHER]},
+            "events: found 'ComposedDpEvent'; allowed: ['GaussianDpEvent', ",
+        ),
+        (
+            GAUSSIAN | {"count": 2},
+            "found the fields ['count', 'noise_multiplier']; they must be ['noise_multiplier']",
+        ),
+        (
+            GAUSSIAN | {"noise_multiplier": True},
+            "noise_multiplier: found True; a positive, finite number",
+        ),
+        (
+            SAMPLED | {"sampling_probability": 1.5},
+            "sampling_probability: found 1.5; a number in (0, 1] is needed",
+        ),
+        (
+            SAMPLED | {"event": SAMPLED},
+            "event: found 'PoissonSampledDpEvent'; allowed: ['GaussianDpEvent']",
+        ),
+        (
+            COMPOSED | {"count": 2.0},
+            "SelfComposedDpEvent.count: found 2.0; a whole number from 1 is needed",
+        ),
+        (
+            COMPOSED | {"event": SAMPLED | {"event": GAUSSIAN | {"noise_multiplier": math.nan}}},
+            "found nan; a positive",
+        ),
     ],
 )
 def test_an_event_that_is_not_ours_is_refused(content: Any, complaint: str) -> None:
@@ -184,9 +250,13 @@ def test_one_costs_no_more_than_it_says_and_little_less() -> None:
 def test_the_renyi_divergence_is_that_of_the_pair(epsilon: float, order: int) -> None:
     likely = -math.log1p(math.exp(-epsilon))
     rare = likely - epsilon
-    exact = np.logaddexp(order * likely + (1 - order) * rare, order * rare + (1 - order) * likely) / (order - 1)
+    exact = np.logaddexp(
+        order * likely + (1 - order) * rare, order * rare + (1 - order) * likely
+    ) / (order - 1)
     assert pure_rdp(epsilon, [order])[0] == pytest.approx(float(exact), rel=1e-6, abs=1e-12)
-    assert pure_rdp(epsilon, [order])[0] <= min(epsilon, order * epsilon**2 / 2) * (1 + 1e-9)  # Bun and Steinke 2016
+    assert pure_rdp(epsilon, [order])[0] <= min(epsilon, order * epsilon**2 / 2) * (
+        1 + 1e-9
+    )  # Bun and Steinke 2016
 
 
 def test_the_filter_charges_the_gaussian_that_covers_it() -> None:
@@ -197,14 +267,21 @@ def test_the_filter_charges_the_gaussian_that_covers_it() -> None:
         found = cost(event)
         assert found.renyi == pytest.approx(pure_rdp(epsilon, ORDERS))
         assert found.epsilon(DELTA) >= spent(event, DELTA).epsilon_pld
-        assert sum([found] * 50, found).epsilon(DELTA) >= 0.99 * compose([event] * 51, DELTA).epsilon_pld
+        assert (
+            sum([found] * 50, found).epsilon(DELTA)
+            >= 0.99 * compose([event] * 51, DELTA).epsilon_pld
+        )
 
 
 DELTA = 1e-5
 
 
-@pytest.mark.parametrize(("q", "z", "rounds", "k"), [(0.1, 8.763, 150, 2), (0.1, 8.763, 150, 4), (0.02, 1.5, 60, 3)])
-def test_a_group_is_what_an_independent_accountant_says(q: float, z: float, rounds: int, k: int) -> None:
+@pytest.mark.parametrize(
+    ("q", "z", "rounds", "k"), [(0.1, 8.763, 150, 2), (0.1, 8.763, 150, 4), (0.02, 1.5, 60, 3)]
+)
+def test_a_group_is_what_an_independent_accountant_says(
+    q: float, z: float, rounds: int, k: int
+) -> None:
     """Never below, and above by a per cent at most. The twins: kε at the same δ, and one unit fewer, are far below."""
     run = Training(q, z, rounds)
     stated = compose([grouped(run.event, k)], DELTA).epsilon_pld
@@ -217,7 +294,11 @@ def test_a_group_is_what_an_independent_accountant_says(q: float, z: float, roun
 def test_without_sampling_a_group_is_a_gaussian_of_k_times_the_shift() -> None:
     for k in (2, 5):
         epsilon = compose([grouped(Training(1.0, 40.0, 50, (30.0,)).event, k)], DELTA).epsilon_pld
-        assert 0.97e-5 < gaussian_delta(k * math.sqrt(50 / 40.0**2 + 30.0**-2), epsilon) <= DELTA * (1 + 1e-6)
+        assert (
+            0.97e-5
+            < gaussian_delta(k * math.sqrt(50 / 40.0**2 + 30.0**-2), epsilon)
+            <= DELTA * (1 + 1e-6)
+        )
 
 
 def test_one_unit_is_the_event_itself_and_groups_compose() -> None:
@@ -225,7 +306,10 @@ def test_one_unit_is_the_event_itself_and_groups_compose() -> None:
     assert grouped(run.event, 1) == run.event
     no_guarantee = dp_event.NonPrivateDpEvent()
     assert grouped(no_guarantee, 3) is no_guarantee
-    twice, whole = compose([grouped(run.event, 3)] * 2, DELTA), compose([grouped(longer.event, 3)], DELTA)
+    twice, whole = (
+        compose([grouped(run.event, 3)] * 2, DELTA),
+        compose([grouped(longer.event, 3)], DELTA),
+    )
     assert twice.epsilon_pld == pytest.approx(whole.epsilon_pld, rel=2e-3)
     assert twice.epsilon_pld <= twice.epsilon_rdp
     # Beside a charge of whole people, the group's charge is composed as it is.
@@ -250,7 +334,9 @@ def test_rdp_of_a_mixture_is_the_closed_form_at_whole_orders() -> None:
     one = dp_event.MixtureOfGaussiansDpEvent(z, (0.0, 1.0), (1 - q, q))
     sampled = dp_event.PoissonSampledDpEvent(q, dp_event.GaussianDpEvent(z))
     known = rdp.RdpAccountant(orders).compose(sampled).get_epsilon(DELTA)
-    assert rdp.compute_epsilon(orders, mixture_rdp(one, orders), DELTA)[0] == pytest.approx(known, rel=1e-6)
+    assert rdp.compute_epsilon(orders, mixture_rdp(one, orders), DELTA)[0] == pytest.approx(
+        known, rel=1e-6
+    )
     assert (np.diff(mixture_rdp(one, [1.1, 1.5, 2.0, 2.5, 3.0])) > 0).all()
     group = grouped(sampled, 3)
     b, p = np.array(group.sensitivities), np.array(group.sampling_probs)

@@ -12,13 +12,24 @@ from hypothesis import strategies as st
 
 from primorl.privacy.accounting.epsilon import RELATION, Training, compose, grouped, training_event
 from primorl.privacy.accounting.gaussian import gaussian_epsilon
-from primorl.privacy.accounting.privacy_filter import ESCAPED, UNBOUNDED, Cost, cost, gaussian_cost, total
+from primorl.privacy.accounting.privacy_filter import (
+    ESCAPED,
+    UNBOUNDED,
+    Cost,
+    cost,
+    gaussian_cost,
+    total,
+)
 from tests.hostile.fft_accountant import gaussian_delta
 
 DELTA = 1e-5
 Floats = npt.NDArray[np.float64]
 # The default run, one of little noise, and four units of one person.
-EVENTS = [Training(0.1, 8.76, 150).event, Training(0.01, 0.8, 500).event, grouped(Training(0.1, 30.0, 50).event, 4)]
+EVENTS = [
+    Training(0.1, 8.76, 150).event,
+    Training(0.01, 0.8, 500).event,
+    grouped(Training(0.1, 30.0, 50).event, 4),
+]
 
 
 @pytest.mark.parametrize("event", EVENTS)
@@ -36,13 +47,17 @@ def test_epsilon_of_a_gaussian_is_where_its_profile_meets_delta() -> None:
         assert gaussian_delta(mean, epsilon) <= DELTA < gaussian_delta(mean, 0.999 * epsilon)
 
 
-_settings = [st.sampled_from(values) for values in ([1e-3, 0.1, 0.5, 1.0], [0.9, 4.0, 20.0], [1, 40])]
+_settings = [
+    st.sampled_from(values) for values in ([1e-3, 0.1, 0.5, 1.0], [0.9, 4.0, 20.0], [1, 40])
+]
 _runs = st.builds(Training, *_settings)
 
 
 @settings(max_examples=5, deadline=None)
 @given(runs=st.lists(_runs, min_size=1, max_size=4))
-def test_the_filter_is_never_below_what_settings_fixed_beforehand_come_to(runs: list[Training]) -> None:
+def test_the_filter_is_never_below_what_settings_fixed_beforehand_come_to(
+    runs: list[Training],
+) -> None:
     costs = [cost(run.event) for run in runs]
     fixed = compose([run.event for run in runs], DELTA).epsilon_pld
     assert total(costs).epsilon(DELTA) >= fixed * (1 - 1e-6)
@@ -103,5 +118,7 @@ def test_nobody_passes_the_budget_by_choosing_the_second_run_after_the_first() -
     assert all(compose([FIRST, option], DELTA).epsilon_pld <= 1.0 for option in late)
     assert reached(late, 1.0) > 1.5 * DELTA
     assert any(total([cost(FIRST), cost(option)]).epsilon(DELTA) > 1.0 for option in late)
-    assert all(0.999 < total([cost(FIRST), cost(option)]).epsilon(DELTA) <= 1.0 for option in filtered)
+    assert all(
+        0.999 < total([cost(FIRST), cost(option)]).epsilon(DELTA) <= 1.0 for option in filtered
+    )
     assert reached(filtered, 1.0) <= DELTA

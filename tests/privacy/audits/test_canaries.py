@@ -16,9 +16,22 @@ from torch import Tensor
 from primorl.base.errors import PipelineError
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.audits import bounds, canaries
-from primorl.privacy.audits.bounds import ASSUMPTIONS, Family, LowerBound, Observations, lower_bound, privacy_curve
+from primorl.privacy.audits.bounds import (
+    ASSUMPTIONS,
+    Family,
+    LowerBound,
+    Observations,
+    lower_bound,
+    privacy_curve,
+)
 from primorl.privacy.audits.canaries import audit_mechanism, observe
-from primorl.privacy.audits.one_run import clopper_pearson, epsilon_lower_bound, guesses, p_value, refutes_trade_off
+from primorl.privacy.audits.one_run import (
+    clopper_pearson,
+    epsilon_lower_bound,
+    guesses,
+    p_value,
+    refutes_trade_off,
+)
 from primorl.privacy.mechanism.clipping import EnsembleClip, L2Clip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
@@ -30,7 +43,14 @@ SAMPLED = {"sampling_probability": 0.1, "noise_multiplier": 2.0, "rounds": 40}  
 
 
 def plan(kind: type[Plan] = Plan, **changes: object) -> Plan:
-    settings = {"units": 300, "unit": "trajectory", "clipping_norm": 0.5, "delta": 1e-5, "members": 3, "layers": 3}
+    settings = {
+        "units": 300,
+        "unit": "trajectory",
+        "clipping_norm": 0.5,
+        "delta": 1e-5,
+        "members": 3,
+        "layers": 3,
+    }
     return ensemble_plan(kind, **(settings | changes))  # type: ignore[arg-type]
 
 
@@ -38,7 +58,9 @@ def audit(p: Plan, runs: int) -> LowerBound:
     return audit_mechanism(p, canaries=256, runs=runs, confidence=SURE)
 
 
-WithoutLastMember = releasing(lambda plan, noise: [torch.cat((layer[:-1], 0 * layer[:1])) for layer in noise])
+WithoutLastMember = releasing(
+    lambda plan, noise: [torch.cat((layer[:-1], 0 * layer[:1])) for layer in noise]
+)
 OneDrawForTwoMembers = releasing(lambda plan, noise: [layer[[0, 0, 2]] for layer in noise])
 
 
@@ -90,7 +112,11 @@ class RealisedDenominator(Counting):
 
 
 def test_a_sound_plan_is_not_refuted() -> None:
-    for settings, runs in ((EVERYONE, 128), (SAMPLED, 32), (EVERYONE | {"clipping": "per_layer"}, 64)):
+    for settings, runs in (
+        (EVERYONE, 128),
+        (SAMPLED, 32),
+        (EVERYONE | {"clipping": "per_layer"}, 64),
+    ):
         found = audit(plan(**settings), runs)
         assert not found.refutes_the_claim
         assert found.canaries == runs * 256
@@ -108,7 +134,9 @@ def test_members_clipped_to_the_whole_are_refuted(monkeypatch: pytest.MonkeyPatc
     """C for every member instead of its share of C: the joint update is √N times too long."""
     monkeypatch.setattr(EnsembleClip, "bound", property(lambda self: self.clipping_norm))
     assert audit(plan(**EVERYONE), 128).refutes_the_claim
-    monkeypatch.setattr(EnsembleClip, "factors", lambda self, squares: torch.ones_like(squares))  # no clip at all
+    monkeypatch.setattr(
+        EnsembleClip, "factors", lambda self, squares: torch.ones_like(squares)
+    )  # no clip at all
     assert audit(plan(**EVERYONE), 8).refutes_the_claim
     monkeypatch.setattr(EnsembleClip, "finish", lambda self, updates: updates)  # nor of what is NaN
     with pytest.raises(PipelineError, match="a release is not finite"):
@@ -129,10 +157,15 @@ def law_pvalue(p: Plan, seen: Observations) -> float:
     inside, outside = seen.by_round[seen.included], seen.by_round[~seen.included]
     noise = stats.norm(scale=z)
     mixture = lambda x: (1 - q) * noise.cdf(x) + q * noise.cdf(x - 1)  # noqa: E731
-    values = [stats.kstest(inside.ravel(), mixture).pvalue, stats.kstest(outside.ravel(), noise.cdf).pvalue]
+    values = [
+        stats.kstest(inside.ravel(), mixture).pvalue,
+        stats.kstest(outside.ravel(), noise.cdf).pvalue,
+    ]
     # Averages over canaries of products of rounds are, each, nearly normal.
     centred = (inside - q) / math.sqrt(q * (1 - q) + z * z)
-    products = [centred[:, a] * centred[:, b] for a, b in itertools.combinations(range(p.rounds), 2)]
+    products = [
+        centred[:, a] * centred[:, b] for a, b in itertools.combinations(range(p.rounds), 2)
+    ]
     values.append(stats.norm.sf(abs(np.sum(products)) / math.sqrt(np.size(products))) * 2)
     return min(1.0, 3 * min(values))
 
@@ -149,7 +182,9 @@ def test_canaries_reach_the_bound_and_stay_apart() -> None:
         p = plan(clipping=clipping, **EVERYONE)
         table = canaries._clipped(p, torch.ones(3, 3))
         cohorts = torch.eye(40 + len(table) - 1, dtype=torch.float64)  # of one unit each
-        rows = torch.stack([canaries._sum(table, alone[:40], alone[40:]).flatten() for alone in cohorts])
+        rows = torch.stack(
+            [canaries._sum(table, alone[:40], alone[40:]).flatten() for alone in cohorts]
+        )
         gram = (rows @ rows.T).numpy()
         assert np.abs(gram[:40, :40] - 0.25 * np.eye(40)).max() < 1e-4
         assert np.abs(gram[:40, 40:]).max() == 0
@@ -166,7 +201,12 @@ def test_what_cannot_be_audited_is_refused() -> None:
         (4.0, 10, 2, "found 20 canaries in all runs"),
     ):
         with pytest.raises(PipelineError, match=says):
-            audit_mechanism(plan(**(EVERYONE | {"noise_multiplier": z})), canaries=size, runs=runs, confidence=0.95)
+            audit_mechanism(
+                plan(**(EVERYONE | {"noise_multiplier": z})),
+                canaries=size,
+                runs=runs,
+                confidence=0.95,
+            )
 
 
 DELTA = 1e-5
@@ -182,7 +222,9 @@ def drawn(stated: Plan, canaries: int, multiplier: float) -> Observations:
     """What the rounds of a mechanism of ``multiplier`` show, in place of those that ``stated`` claims."""
     generator = np.random.default_rng(0)
     included = generator.random(canaries) < 0.5
-    joined = (generator.random((canaries, stated.rounds)) < stated.sampling_probability) & included[:, None]
+    joined = (generator.random((canaries, stated.rounds)) < stated.sampling_probability) & included[
+        :, None
+    ]
     seen = generator.standard_normal((canaries, stated.rounds), dtype=np.float32)
     seen *= np.float32(multiplier)
     seen += joined
@@ -208,7 +250,9 @@ def rounds_of_the_default_run(kind: type[Plan]) -> LowerBound:
     return audit_mechanism(short, canaries=2048, runs=20, confidence=NEARLY_SURE)
 
 
-def test_the_real_plan_is_audited_and_a_broken_one_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_real_plan_is_audited_and_a_broken_one_is_refuted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     found = rounds_of_the_default_run(Plan)
     assert not found.refutes_the_claim
     assert found.canaries == 2048 * 20
@@ -226,10 +270,14 @@ def test_a_bound_passes_the_truth_as_often_as_it_may_and_no_more() -> None:
     family = Family.of(stated)
     truth = stated.spent().epsilon_pld  # type: ignore[union-attr]
     accuracy = float(ndtr(0.5 / stated.noise_multiplier))
-    assert (1 + privacy_curve(family, stated.noise_multiplier).total_variation) / 2 == pytest.approx(accuracy, abs=1e-4)
+    assert (
+        1 + privacy_curve(family, stated.noise_multiplier).total_variation
+    ) / 2 == pytest.approx(accuracy, abs=1e-4)
 
     def passes(right: int) -> bool:
-        included = np.arange(size) % 2 == 0  # half are guessed in, and each swap makes two guesses wrong
+        included = (
+            np.arange(size) % 2 == 0
+        )  # half are guessed in, and each swap makes two guesses wrong
         scores = np.where(included, 1.0, -1.0) + np.linspace(0, 1e-3, size)
         wrong = (size - right) // 2
         scores[np.flatnonzero(included)[:wrong]] *= -1
@@ -247,7 +295,9 @@ def test_the_bounds_of_one_report_share_its_error(monkeypatch: pytest.MonkeyPatc
     given: list[float] = []
     monkeypatch.setattr(bounds, "_by_accuracy", lambda *rest: given.append(rest[-1]) or 0.0)
     monkeypatch.setattr(bounds, "_by_one_run", lambda *rest: given.append(rest[-1]) or 0.0)
-    monkeypatch.setattr(bounds, "_by_rates", lambda *rest: given.append(rest[-1]) or ("likelihood", 0.0, 0.0))
+    monkeypatch.setattr(
+        bounds, "_by_rates", lambda *rest: given.append(rest[-1]) or ("likelihood", 0.0, 0.0)
+    )
     stated = claiming(1.0)
     lower_bound(stated, drawn(stated, 256, stated.noise_multiplier), 1.0, 0.96)
     assert given == pytest.approx([0.99] * 3)
@@ -278,11 +328,15 @@ TRIALS, CANARIES = 4000, 400
 
 def bounds_of(correct: np.ndarray, made: int, delta: float, confidence: float) -> np.ndarray:
     distinct, back = np.unique(correct, return_inverse=True)
-    return np.array([epsilon_lower_bound(CANARIES, made, int(v), delta, confidence) for v in distinct])[back]
+    return np.array(
+        [epsilon_lower_bound(CANARIES, made, int(v), delta, confidence) for v in distinct]
+    )[back]
 
 
 @pytest.mark.parametrize(("epsilon", "weaker"), [(0.5, 1.0), (2.0, 3.0)])
-def test_randomised_response_keeps_its_bound_and_a_weaker_one_does_not(epsilon: float, weaker: float) -> None:
+def test_randomised_response_keeps_its_bound_and_a_weaker_one_does_not(
+    epsilon: float, weaker: float
+) -> None:
     """At 95% the bound passes the truth in about one run of twenty: no more, and (it is tight here) not far fewer."""
     generator = np.random.default_rng(1)
     failures = {}
@@ -318,7 +372,11 @@ def test_guesses_are_the_extremes() -> None:
     assert epsilon_lower_bound(1000, 500, 500, 1e-5, 0.95) > 1.5
 
 
-WRONG: list[Any] = [(p_value, 10, 11, 5, 1.0, 0.0), (p_value, 10, 5, 5, 1.0, 0.06), (clopper_pearson, 5, 4, 0.9)]
+WRONG: list[Any] = [
+    (p_value, 10, 11, 5, 1.0, 0.0),
+    (p_value, 10, 5, 5, 1.0, 0.06),
+    (clopper_pearson, 5, 4, 0.9),
+]
 WRONG += [(guesses, np.zeros(4), np.zeros(4) > 0, 3, 2), (clopper_pearson, 1, 4, 1.0)]
 WRONG += [
     (guesses, np.array([math.nan, 0.0]), np.zeros(2) > 0, 1, 1),
@@ -338,7 +396,9 @@ def gaussian(mu: float) -> Callable[[float], float]:
 
 
 @pytest.mark.parametrize(("mu", "share"), [(0.5, 1.0), (0.5, 0.2), (2.0, 0.5)])
-def test_f_dp_is_refuted_no_more_often_than_it_may_and_a_weaker_mechanism_is(mu: float, share: float) -> None:
+def test_f_dp_is_refuted_no_more_often_than_it_may_and_a_weaker_mechanism_is(
+    mu: float, share: float
+) -> None:
     """Independent Gaussian canaries, guessed from both ends: simulated for what is true, and for four times the μ."""
     canaries, side = 4000, int(share * 2000)
 

@@ -27,9 +27,16 @@ from tests.privacy.ledger.ledgers import DELTA, GAUSSIAN, opened, request, versi
 ROUNDS = 3
 ONE_RUN = Budget(compose([GAUSSIAN], DELTA).epsilon_pld, DELTA)
 DATA = version("abc")
-_TRACED = {module.__file__ for module in (chain, charges, checkpoint, files, ledger, progress, store)} | {__file__}
+_TRACED = {
+    module.__file__ for module in (chain, charges, checkpoint, files, ledger, progress, store)
+} | {__file__}
 _STORE: Any = store.Store
-_WRITES = ((charges, "write_checkpoint"), (_STORE, "append"), (_STORE, "replace_progress"), (chain.Anchor, "advance"))
+_WRITES = (
+    (charges, "write_checkpoint"),
+    (_STORE, "append"),
+    (_STORE, "replace_progress"),
+    (chain.Anchor, "advance"),
+)
 
 
 @dataclass(frozen=True)
@@ -56,11 +63,15 @@ class Place:
         (file,) = self.checkpoints.glob("*.safetensors")
         return file
 
-    def work(self, each: Callable[[int], object] = lambda round_: None, identity: str = "identity") -> None:
+    def work(
+        self, each: Callable[[int], object] = lambda round_: None, identity: str = "identity"
+    ) -> None:
         wanted, begin = request(DATA, identity=identity), Running(torch.zeros(2))
         with (
             closing(opened(self.url, self.folder)) as book,
-            pay_or_resume(book, wanted, ONE_RUN, self.checkpoints, begin, Running.restore) as payment,
+            pay_or_resume(
+                book, wanted, ONE_RUN, self.checkpoints, begin, Running.restore
+            ) as payment,
         ):
             state = payment.state
             assert state is not None

@@ -29,12 +29,16 @@ def version(members: Iterable[str], fingerprint: str = "") -> Version:
     """A version whose members have these marks; each stands for an id, or for a unit's rows."""
     marks = sorted(members)
     digests = b"".join(hashlib.blake2b(mark.encode(), digest_size=16).digest() for mark in marks)
-    return Version(fingerprint or hashlib.sha256(digests).hexdigest(), "trajectory", len(marks), digests)
+    return Version(
+        fingerprint or hashlib.sha256(digests).hexdigest(), "trajectory", len(marks), digests
+    )
 
 
 def request(data: Version, event: dp_event.DpEvent = GAUSSIAN, **changes: Any) -> Request:
     named = {"dataset": "pendulum", "stage": "train_model", "identity": "identity"} | changes
-    return Request(version=data, event=event, delta=DELTA, git_commit="c0ffee", mlflow_run=None, **named)
+    return Request(
+        version=data, event=event, delta=DELTA, git_commit="c0ffee", mlflow_run=None, **named
+    )
 
 
 def adaptive(*events: dp_event.DpEvent, delta: float = DELTA) -> float:

@@ -29,7 +29,9 @@ def server() -> Iterator["Server"]:
     folder = Path(tempfile.mkdtemp(prefix="pg-"))  # not pytest's: a socket's path must be short
     who: dict[str, Any] = {}
     try:
-        if os.geteuid() == 0:  # PostgreSQL refuses to run as root, and nobody else may be let into root's folders
+        if (
+            os.geteuid() == 0
+        ):  # PostgreSQL refuses to run as root, and nobody else may be let into root's folders
             nobody = pwd.getpwnam("nobody")
             who = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
             programs = _copied(programs, folder)
@@ -40,10 +42,19 @@ def server() -> Iterator["Server"]:
             command = [str(programs / program), "-D", str(folder / "data"), *arguments]
             # No pipes: the server would inherit them, and waiting for their end would wait for its end.
             with (folder / "output").open("ab") as output:
-                done = subprocess.run(command, cwd=folder, stdout=output, stderr=output, check=False, **who)
+                done = subprocess.run(
+                    command, cwd=folder, stdout=output, stderr=output, check=False, **who
+                )
             assert done.returncode == 0, (folder / "output").read_text(errors="replace")
 
-        call("initdb", "--no-sync", "--auth=trust", "--encoding=UTF8", "--locale=C", "--username=primorl")
+        call(
+            "initdb",
+            "--no-sync",
+            "--auth=trust",
+            "--encoding=UTF8",
+            "--locale=C",
+            "--username=primorl",
+        )
         running = Server(folder, call)
         running.start()
         try:
@@ -79,7 +90,11 @@ class Server:
 def _copied(programs: Path, folder: Path) -> Path:
     install = programs.parent
     libraries = install.parent.with_name(f"{install.parent.name}.libs")
-    shutil.copytree(install, folder / install.parent.name / install.name, ignore=shutil.ignore_patterns("include"))
+    shutil.copytree(
+        install,
+        folder / install.parent.name / install.name,
+        ignore=shutil.ignore_patterns("include"),
+    )
     if libraries.exists():
         shutil.copytree(libraries, folder / libraries.name)
     return folder / install.parent.name / install.name / programs.name

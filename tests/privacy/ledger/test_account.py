@@ -20,7 +20,17 @@ from primorl.privacy.ledger.account import heads, placed
 from primorl.privacy.ledger.chain import Chain
 from primorl.privacy.ledger.history import BudgetExceeded, Version
 from primorl.privacy.ledger.ledger import Budget, Ledger
-from tests.privacy.ledger.ledgers import DELTA, GAUSSIAN, INSERT, SECRET, adaptive, execute, opened, request, version
+from tests.privacy.ledger.ledgers import (
+    DELTA,
+    GAUSSIAN,
+    INSERT,
+    SECRET,
+    adaptive,
+    execute,
+    opened,
+    request,
+    version,
+)
 
 RUN = training_event(0.1, 20.0, 150)
 SIDES: Any = ("private", "public")
@@ -34,16 +44,22 @@ def ledger(tmp_path: Path) -> Ledger:
     return opened(f"sqlite:///{tmp_path / 'ledger.db'}", tmp_path)
 
 
-def of(members: str, unit: str = "trajectory", most: int | None = 4, public: str = "", **changes: Any) -> Version:
+def of(
+    members: str, unit: str = "trajectory", most: int | None = 4, public: str = "", **changes: Any
+) -> Version:
     shown = version(public).members
-    return replace(version(members), unit=unit, trajectories_per_person=most, public=shown, **changes)
+    return replace(
+        version(members), unit=unit, trajectories_per_person=most, public=shown, **changes
+    )
 
 
 stays = functools.partial(of, "abc", "trajectory")
 patients = functools.partial(of, "abc", "patient", fingerprint="7" * 64)
 
 
-def charge(ledger: Ledger, data: Version, identity: str = "one", budget: Budget | None = None) -> None:
+def charge(
+    ledger: Ledger, data: Version, identity: str = "one", budget: Budget | None = None
+) -> None:
     ledger.reserve(request(data, RUN, identity=identity), budget)
 
 
@@ -51,7 +67,9 @@ def fixed(*events: dp_event.DpEvent) -> Any:
     return pytest.approx(compose(events, DELTA).epsilon_pld, rel=1e-9)
 
 
-def test_charges_on_a_finer_unit_count_once_for_every_unit_that_a_person_has(ledger: Ledger) -> None:
+def test_charges_on_a_finer_unit_count_once_for_every_unit_that_a_person_has(
+    ledger: Ledger,
+) -> None:
     charge(ledger, stays(4))
     charge(ledger, patients(4), "two")
     spent, events = ledger.account(patients(4)).total(DELTA), [grouped(RUN, 4), RUN]
@@ -59,20 +77,30 @@ def test_charges_on_a_finer_unit_count_once_for_every_unit_that_a_person_has(led
     assert spent.epsilon_fixed == fixed(*events)
     face_value = compose([RUN, RUN], DELTA).epsilon_pld
     assert spent.epsilon_fixed > 1.5 * face_value
-    assert ledger.account(stays(4)).total(DELTA).epsilon_fixed == face_value, "a stay belongs to one patient"
+    assert ledger.account(stays(4)).total(DELTA).epsilon_fixed == face_value, (
+        "a stay belongs to one patient"
+    )
 
 
-@pytest.mark.parametrize(("first", "second"), [(stays(None), patients(None)), (patients(None), stays(None))])
-def test_without_a_bound_two_kinds_of_units_are_refused(ledger: Ledger, first: Version, second: Version) -> None:
+@pytest.mark.parametrize(
+    ("first", "second"), [(stays(None), patients(None)), (patients(None), stays(None))]
+)
+def test_without_a_bound_two_kinds_of_units_are_refused(
+    ledger: Ledger, first: Version, second: Version
+) -> None:
     charge(ledger, first)
     (made,) = ledger.charges()
     said = f"found '{second.unit}', and charge {made.id} on the same people was made on unit '{first.unit}'"
     for budget in (None, Budget(1e6, DELTA)):
-        with pytest.raises(PipelineError, match=rf"{said}; .* trajectories_per_person in datasets/pendulum.yaml"):
+        with pytest.raises(
+            PipelineError, match=rf"{said}; .* trajectories_per_person in datasets/pendulum.yaml"
+        ):
             charge(ledger, second, "two", budget)
     assert len(ledger.charges()) == 1
     spent = ledger.account(patients(None)).epsilon(DELTA)
-    assert spent < 1 if first.unit == "patient" else spent == float("inf"), "nothing can be said, nor promised"
+    assert spent < 1 if first.unit == "patient" else spent == float("inf"), (
+        "nothing can be said, nor promised"
+    )
 
 
 def test_the_budget_holds_on_the_coarser_unit_whichever_comes_first(ledger: Ledger) -> None:
@@ -87,17 +115,25 @@ def test_the_budget_holds_on_the_coarser_unit_whichever_comes_first(ledger: Ledg
         charge(ledger, patients(4), "three", enough)
 
 
-@pytest.mark.parametrize(("then", "now", "most"), [(4, None, None), (None, 3, 3), (2, 3, 3), (3, 2, 3)])
-def test_the_largest_bound_holds_and_one_of_another_kind_not(ledger: Ledger, then: Any, now: Any, most: Any) -> None:
+@pytest.mark.parametrize(
+    ("then", "now", "most"), [(4, None, None), (None, 3, 3), (2, 3, 3), (3, 2, 3)]
+)
+def test_the_largest_bound_holds_and_one_of_another_kind_not(
+    ledger: Ledger, then: Any, now: Any, most: Any
+) -> None:
     charge(ledger, stays(then))
     (entry,) = ledger.account(patients(now)).entries
     assert entry.units == most
     if most is not None:
         charge(ledger, of("abc", "patient", 8, fingerprint="1" * 64), "two")
-        assert ledger.account(patients(now)).entries[0].units == 8, "of all versions on these people"
+        assert ledger.account(patients(now)).entries[0].units == 8, (
+            "of all versions on these people"
+        )
 
 
-def test_other_kinds_of_units_of_one_population_share_people_without_a_common_digest(ledger: Ledger) -> None:
+def test_other_kinds_of_units_of_one_population_share_people_without_a_common_digest(
+    ledger: Ledger,
+) -> None:
     people = of("xyz", "patient", population=CLINIC)
     charge(ledger, of("abc", "admission", population=CLINIC))
     charge(ledger, people, "two")
@@ -117,12 +153,16 @@ def test_one_column_name_in_two_populations_is_two_kinds(ledger: Ledger) -> None
 
 def test_another_unit_is_refused_where_some_units_are_public(ledger: Ledger) -> None:
     charge(ledger, of("abc", "admission", population=CLINIC, public="xy"))
-    with pytest.raises(PipelineError, match=r"found 'patient', and an earlier run on the same population had 'adm"):
+    with pytest.raises(
+        PipelineError, match=r"found 'patient', and an earlier run on the same population had 'adm"
+    ):
         charge(ledger, of("uvw", "patient", population=CLINIC), "two")
     charge(ledger, of("uvw", "patient", population="d" * 32), "two")
 
 
-def test_trajectories_of_the_population_that_share_nothing_are_refused_where_some_are_public(ledger: Ledger) -> None:
+def test_trajectories_of_the_population_that_share_nothing_are_refused_where_some_are_public(
+    ledger: Ledger,
+) -> None:
     """Other ids and columns share no digest. Twins: nobody public; another population; shared ones; a simulator's."""
     hidden = "unit: found 'trajectory', as an earlier version of the same population has"
     charge(ledger, of("abc", "trajectory", population=CLINIC))
@@ -161,7 +201,10 @@ def test_units_that_were_private_become_public_only_if_it_is_confirmed(ledger: L
     publish("abc", "d")
     publish("abce", "dx")
     version = of("ab", "patient", public="cd")
-    for used in (lambda: ledger.check_published("log", version), lambda: ledger.reserve(request(version), None)):
+    for used in (
+        lambda: ledger.check_published("log", version),
+        lambda: ledger.reserve(request(version), None),
+    ):
         with pytest.raises(PipelineError, match="would become public and were private"):
             used()
     with pytest.raises(PipelineError, match="an earlier split made public"):
@@ -170,24 +213,36 @@ def test_units_that_were_private_become_public_only_if_it_is_confirmed(ledger: L
 
 def test_units_that_were_private_never_become_public(ledger: Ledger) -> None:
     charge(ledger, of("abc", public="xy"))
-    with pytest.raises(PipelineError, match="the public split holds units that earlier runs were charged for"):
+    with pytest.raises(
+        PipelineError, match="the public split holds units that earlier runs were charged for"
+    ):
         charge(ledger, of("de", public="xa"), "two")
-    with pytest.raises(PipelineError, match="the private split holds units that an earlier split made public"):
+    with pytest.raises(
+        PipelineError, match="the private split holds units that an earlier split made public"
+    ):
         charge(ledger, of("cdx"), "two")
     charge(ledger, of("de", public="xyz"), "two")
     charge(ledger, of("cd"), "three")
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.sets(st.integers(0, 30)), st.sets(st.integers(31, 60))), min_size=2, max_size=6))
-def test_versions_share_a_unit_exactly_if_their_sets_meet(versions: list[tuple[set[int], set[int]]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.sets(st.integers(0, 30)), st.sets(st.integers(31, 60))), min_size=2, max_size=6
+    )
+)
+def test_versions_share_a_unit_exactly_if_their_sets_meet(
+    versions: list[tuple[set[int], set[int]]],
+) -> None:
     def digests(units: set[int]) -> bytes:
         return b"".join(unit.to_bytes(8, "little") + b"\7" * 8 for unit in units)
 
     rosters: list[Any] = []
     for number, sides in enumerate(versions):
         private, public = (heads(digests(side)) for side in sides)
-        rosters.append(placed(private, public, number, range(number), lambda at: rosters[at].segment))
+        rosters.append(
+            placed(private, public, number, range(number), lambda at: rosters[at].segment)
+        )
     kept = [int(head) for roster in rosters for head in roster.segment]
     assert sorted(kept) == sorted(set().union(*(private | public for private, public in versions)))
     for one, mine in zip(rosters, versions, strict=True):
@@ -205,33 +260,62 @@ def old_ledger(url: str, folder: Path) -> list[Version]:
     for number, each in enumerate(data):
         at, then = 2 * number + 1, {"time": "2026-01-01T00:00:00+00:00"}
         registered = {"fingerprint": each.fingerprint, "unit": each.unit, "units": each.units}
-        contents.append({"kind": "version"} | then | registered | {"members": chain.members_digest(each.members)})
-        made = {"charge": f"old{number}", "version": at, "identity": f"old{number}", "dataset": "pendulum"}
+        contents.append(
+            {"kind": "version"}
+            | then
+            | registered
+            | {"members": chain.members_digest(each.members)}
+        )
+        made = {
+            "charge": f"old{number}",
+            "version": at,
+            "identity": f"old{number}",
+            "dataset": "pendulum",
+        }
         spent = {"event": event_to_json(GAUSSIAN), "epsilon": 0.9, "delta": DELTA}
         origin = {"stage": "train_model", "git_commit": None, "mlflow_run": None}
         origin["accountant"] = {"name": "any", "version": "0"}
         contents.append({"kind": "reserved"} | then | made | spent | origin)
-        execute(url, "INSERT INTO ledger_members (version, content) VALUES (:at, :of)", at=at, of=each.members)
+        execute(
+            url,
+            "INSERT INTO ledger_members (version, content) VALUES (:at, :of)",
+            at=at,
+            of=each.members,
+        )
     records = chain.following(contents)
     for record in records:
         execute(url, INSERT, **vars(record))
-    (folder / "ledger.head").write_text(json.dumps({"sequence": len(records), "hash": records[-1].hash}))
+    (folder / "ledger.head").write_text(
+        json.dumps({"sequence": len(records), "hash": records[-1].hash})
+    )
     return data
 
 
-def test_an_old_ledger_is_upgraded_and_that_of_a_later_program_refused(ledger_url: str, tmp_path: Path) -> None:
+def test_an_old_ledger_is_upgraded_and_that_of_a_later_program_refused(
+    ledger_url: str, tmp_path: Path
+) -> None:
     first, second = old_ledger(ledger_url, tmp_path)
     with closing(opened(ledger_url, tmp_path)) as ledger:
         assert ledger.verify() == 4
         assert [charge.id for charge in ledger.account(first).charges] == ["old0", "old1"]
-        assert ledger.account(second).epsilon(DELTA) == pytest.approx(adaptive(GAUSSIAN, GAUSSIAN), rel=1e-9)
+        assert ledger.account(second).epsilon(DELTA) == pytest.approx(
+            adaptive(GAUSSIAN, GAUSSIAN), rel=1e-9
+        )
         new = ledger.reserve(request(version("ef"), identity="new"), None)
         assert [charge.id for charge in ledger.account(second).charges] == ["old0", "old1", new.id]
         assert [charge.id for charge in ledger.account(version("ef")).charges] == ["old1", new.id]
         assert ledger.verify() == 6
-    execute(ledger_url, "UPDATE ledger_members SET content = :other WHERE version = 3", other=version("xyz").members)
-    with pytest.raises(PipelineError, match="record 3: the members of this dataset version were removed or edited"):
+    execute(
+        ledger_url,
+        "UPDATE ledger_members SET content = :other WHERE version = 3",
+        other=version("xyz").members,
+    )
+    with pytest.raises(
+        PipelineError, match="record 3: the members of this dataset version were removed or edited"
+    ):
         opened(ledger_url, tmp_path).verify()
     execute(ledger_url, "INSERT INTO ledger_schema (number) VALUES (99)")
-    with pytest.raises(PipelineError, match="found tables of schema 99, this version knows up to 2"):
+    with pytest.raises(
+        PipelineError, match="found tables of schema 99, this version knows up to 2"
+    ):
         opened(ledger_url, tmp_path)

@@ -17,9 +17,27 @@ from primorl.privacy.ledger import chain
 from primorl.privacy.ledger.chain import Anchor, Chain, Head, Record
 from primorl.privacy.ledger.ledger import BrokenLedger, Budget, Disagreement, Ledger
 from primorl.privacy.ledger.store import Store
-from tests.privacy.ledger.ledgers import DELTA, INSERT, SECRET, at_once, execute, opened, request, version
+from tests.privacy.ledger.ledgers import (
+    DELTA,
+    INSERT,
+    SECRET,
+    at_once,
+    execute,
+    opened,
+    request,
+    version,
+)
 
-KINDS = ["version", "reserved", "reserved", "committed", "version", "reserved", "aborted", "reserved"]
+KINDS = [
+    "version",
+    "reserved",
+    "reserved",
+    "committed",
+    "version",
+    "reserved",
+    "aborted",
+    "reserved",
+]
 EDITED = "its content, its link or its hash was edited"
 NO_TEXT = "UPDATE ledger_records SET hash = CAST(x'ff00' AS TEXT)"
 MEMBERS = "the members of this dataset version were removed or edited"
@@ -41,13 +59,20 @@ class Book:
     def set(self, at: int, /, **columns: Any) -> None:
         settings = ", ".join(f"{column} = :new_{column}" for column in columns)
         values = {f"new_{column}": value for column, value in columns.items()}
-        execute(self.url, f"UPDATE ledger_records SET {settings} WHERE sequence = :at", at=at, **values)
+        execute(
+            self.url, f"UPDATE ledger_records SET {settings} WHERE sequence = :at", at=at, **values
+        )
 
     def insert(self, record: Record) -> None:
         execute(self.url, INSERT, **vars(record))
 
     def remove(self, first: int, last: int) -> None:
-        execute(self.url, "DELETE FROM ledger_records WHERE sequence BETWEEN :first AND :last", first=first, last=last)
+        execute(
+            self.url,
+            "DELETE FROM ledger_records WHERE sequence BETWEEN :first AND :last",
+            first=first,
+            last=last,
+        )
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +97,9 @@ def book(kept: Path, tmp_path: Path) -> Book:
 def following(book: Book, place: int, secret: bytes) -> Record:
     chain = Chain(secret, "forged")
     chain.hashes = [record.hash for record in book.records[: place - 1]]
-    return chain.following([{"kind": "committed", "charge": json.loads(book.records[1].body)["charge"]}])[0]
+    return chain.following(
+        [{"kind": "committed", "charge": json.loads(book.records[1].body)["charge"]}]
+    )[0]
 
 
 def forged(book: Book, place: int) -> None:
@@ -105,8 +132,14 @@ def of_a_later_program(book: Book) -> None:
         (lambda book: book.remove(1, 1), "record 1: missing"),
         (lambda book: book.remove(8, 8), "record 8: missing, but {head} knows of 8 records"),
         (lambda book: book.remove(1, 8), "record 1: missing, but {head} knows of 8 records"),
-        (lambda book: book.set(3, **{**vars(book.records[5]), "sequence": 3}), "record 3: was written as record 6"),
-        (lambda book: book.insert(replace(book.records[0], sequence=-3)), "record -3: inserted before the first"),
+        (
+            lambda book: book.set(3, **{**vars(book.records[5]), "sequence": 3}),
+            "record 3: was written as record 6",
+        ),
+        (
+            lambda book: book.insert(replace(book.records[0], sequence=-3)),
+            "record -3: inserted before the first",
+        ),
         (lambda book: forged(book, 1), f"record 1: {EDITED}"),
         (lambda book: forged(book, 4), f"record 4: {EDITED}"),
         (lambda book: forged(book, 9), f"record 9: {EDITED}"),
@@ -114,18 +147,26 @@ def of_a_later_program(book: Book) -> None:
         (of_a_later_program, "record 9: of kind 'refunded', which this version does not know"),
     ],
 )
-def test_a_cheat_is_found_and_the_first_broken_record_named(book: Book, edit: Any, said: str) -> None:
+def test_a_cheat_is_found_and_the_first_broken_record_named(
+    book: Book, edit: Any, said: str
+) -> None:
     """Who only reads or charges is told the same as who verifies, and cannot go on."""
     edit(book)
     expected = re.escape(f": {said.format(head=book.folder / 'ledger.head')}")
-    for use in (Ledger.verify, Ledger.charges, lambda ledger: ledger.reserve(request(version("new")), None)):
+    for use in (
+        Ledger.verify,
+        Ledger.charges,
+        lambda ledger: ledger.reserve(request(version("new")), None),
+    ):
         with pytest.raises(PipelineError, match=rf"\A.*{expected}.*\Z"):
             use(book.opened())
 
 
 def test_a_record_of_another_future_of_the_same_secret_is_found() -> None:
     """Whole records with the right numbers and hashes, of two chains that parted after the first record."""
-    first, second, third = Chain(SECRET, "one").following([{"kind": "a"}, {"kind": "b"}, {"kind": "c"}])
+    first, second, third = Chain(SECRET, "one").following(
+        [{"kind": "a"}, {"kind": "b"}, {"kind": "c"}]
+    )
     _, apart, _ = Chain(SECRET, "other").following([{"kind": "a"}, {"kind": "z"}, {"kind": "c"}])
     with pytest.raises(PipelineError, match="record 3: does not follow the record 2"):
         Chain(SECRET, "mixed").extend([first, apart, third])
@@ -145,7 +186,9 @@ def test_a_record_of_another_future_of_the_same_secret_is_found() -> None:
     ],
 )
 @pytest.mark.parametrize("table", ["ledger_segments", "ledger_bits"])
-def test_edited_members_are_found_before_they_let_anyone_through(book: Book, table: str, change: str, at: int) -> None:
+def test_edited_members_are_found_before_they_let_anyone_through(
+    book: Book, table: str, change: str, at: int
+) -> None:
     """With other members, a version would no longer share what was spent on its people."""
     execute(book.url, change.format(table=table))
     said = "has members, but is no dataset version" if at == 4 else MEMBERS
@@ -198,11 +241,19 @@ def test_it_only_moves_forwards(tmp_path: Path) -> None:
     assert at_once(*(lambda first=first: advance_all(first) for first in range(1, 5))) == [None] * 4
     anchor.advance(head(5))
     assert anchor.read() == head(60)
-    assert sorted(file.name for file in anchor.path.parent.iterdir()) == ["ledger.head", "ledger.head.lock"]
-    assert [each.stat().st_mode & 0o777 for each in (anchor.path, anchor.path.parent)] == [0o600, 0o700]
+    assert sorted(file.name for file in anchor.path.parent.iterdir()) == [
+        "ledger.head",
+        "ledger.head.lock",
+    ]
+    assert [each.stat().st_mode & 0o777 for each in (anchor.path, anchor.path.parent)] == [
+        0o600,
+        0o700,
+    ]
 
 
-def test_a_head_is_on_the_disk_before_anybody_relies_on_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_head_is_on_the_disk_before_anybody_relies_on_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A process may die after it has renamed the file and before the folder is synced; the next one finds the name."""
     synced, interrupted = list[Path](), True
 
@@ -223,9 +274,20 @@ def test_a_head_is_on_the_disk_before_anybody_relies_on_it(path: Path, monkeypat
 
 
 def test_a_damaged_file_is_named_and_nothing_is_granted(url: str, path: Path) -> None:
-    ledger, uses = opened(url, path.parent), (Ledger.charges, Ledger.verify, lambda it: it.reserve(request(AB), None))
-    changes: Any = [{"sequence": "7"}, {"sequence": -1}, {"sequence": True}, {"hash": "0" * 62}, {"hash": "x" * 64}]
-    damaged = [json.dumps({"sequence": 7, "hash": "0" * 64} | change) for change in (*changes, {"hash": 7})]
+    ledger, uses = (
+        opened(url, path.parent),
+        (Ledger.charges, Ledger.verify, lambda it: it.reserve(request(AB), None)),
+    )
+    changes: Any = [
+        {"sequence": "7"},
+        {"sequence": -1},
+        {"sequence": True},
+        {"hash": "0" * 62},
+        {"hash": "x" * 64},
+    ]
+    damaged = [
+        json.dumps({"sequence": 7, "hash": "0" * 64} | change) for change in (*changes, {"hash": 7})
+    ]
     for content, use in itertools.product(("", "[]", '{"sequence": 7}', "\udcff", *damaged), uses):
         path.write_text(content, encoding="utf-8", errors="surrogateescape")
         with pytest.raises(PipelineError, match=f"^{path}: damaged; expected one line of JSON"):
@@ -239,12 +301,17 @@ def test_records_without_a_head_are_added_to_by_nobody_until_a_repair(url: str, 
     elsewhere = path.parent / "elsewhere"
     path.unlink()
     writes: Any = [lambda it: it.commit(charge.id), lambda it: it.abort(charge.id, "diverged")]
-    writes += [lambda it: it.reserve(request(version("xy")), None), lambda it: it.take(charge.id, "0", "token")]
+    writes += [
+        lambda it: it.reserve(request(version("xy")), None),
+        lambda it: it.take(charge.id, "0", "token"),
+    ]
     for write in writes:
         for it in (ledger, opened(url, path.parent), opened(url, elsewhere)):
             assert it.verify() == len(it.export()) == 2
             assert [each.id for each in it.charges()] == [charge.id]
-            with pytest.raises(PipelineError, match=r"ledger\.head: not there, .* `primorl ledger repair`"):
+            with pytest.raises(
+                PipelineError, match=r"ledger\.head: not there, .* `primorl ledger repair`"
+            ):
                 write(it)
     assert not path.exists()
     assert not elsewhere.exists()
@@ -266,7 +333,9 @@ def test_a_repair_names_what_the_head_knows_and_keeps_it(url: str, path: Path) -
     assert opened(url, path.parent).lost().keys() == {"feedbeef"}
     assert opened(url, path.parent).verify() == 3
     path.write_text(json.dumps({"sequence": 2, "hash": "a" * 64}))
-    assert (broken.disagreement() or lost).says.startswith("knows another record 2, of another ledger or")
+    assert (broken.disagreement() or lost).says.startswith(
+        "knows another record 2, of another ledger or"
+    )
     path.write_text("torn")
     assert broken.disagreement() == Disagreement("damaged", records_lost=False)
     execute(url, "UPDATE ledger_records SET body = '{}' WHERE sequence = 2")
@@ -274,7 +343,9 @@ def test_a_repair_names_what_the_head_knows_and_keeps_it(url: str, path: Path) -
         BrokenLedger.open(url, secret=SECRET, anchor=path).renew_head()
 
 
-def test_an_export_holds_the_very_records_that_were_verified(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_holds_the_very_records_that_were_verified(
+    book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
     verified, ledger, read = list(book.records), book.opened(), Store.read
 
     def read_and_edit(store: Store, since: int = 0) -> list[Record]:

@@ -42,14 +42,18 @@ def test_an_interruption_at_any_write_loses_nothing(quick: Path) -> None:
     assert not interrupted(new_place(quick, "whole"), MOMENTS, KILL), "moments were left out"
 
 
-def test_no_schedule_of_crashes_breaks_a_promise(quick: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_schedule_of_crashes_breaks_a_promise(
+    quick: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(quick)  # a schedule leaves the working directory where its world is
     for seed in range(150):
         simulate(seed, quick / "world")
 
 
 @pytest.mark.parametrize("name", ["number-one-behind", "fsync-dropped"])
-def test_a_fault_is_noticed_in_a_few_schedules(quick: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_fault_is_noticed_in_a_few_schedules(
+    quick: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     monkeypatch.chdir(quick)
     (fault,) = (each for each in PLANTED if each.name == name)
     assert first_caught(fault, quick / "world", 50) > 0
@@ -109,7 +113,9 @@ def full(*_: Any, **__: Any) -> None:
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["before the reservation", "after it"])
-def test_a_disk_that_is_full_for_the_head_costs_nothing(ledger_url: str, tmp_path: Path, begun: bool) -> None:
+def test_a_disk_that_is_full_for_the_head_costs_nothing(
+    ledger_url: str, tmp_path: Path, begun: bool
+) -> None:
     """The ledger is elsewhere: without a first head here nothing is reserved; then it has the reservation."""
     place, write = Place(ledger_url, tmp_path), Anchor._write
     with pytest.MonkeyPatch.context() as patched:

@@ -38,13 +38,29 @@ def epsilon(*events: dp_event.DpEvent) -> float:
     return compose(events, DELTA).epsilon_pld
 
 
-def test_a_charge_is_all_that_was_asked_and_survives(ledger: Ledger, ledger_url: str, tmp_path: Path) -> None:
+def test_a_charge_is_all_that_was_asked_and_survives(
+    ledger: Ledger, ledger_url: str, tmp_path: Path
+) -> None:
     first = ledger.reserve(request(ANA, RUN, identity="one"), None)
     second = ledger.reserve(request(ANA, NO_GUARANTEE, identity="two"), None)
     third = ledger.reserve(request(CEM, dataset="cartpole"), None)
-    assert (first.dataset, first.stage, first.identity, first.state) == ("pendulum", "train_model", "one", "reserved")
-    assert (first.dataset_fingerprint, first.unit, first.units) == (ANA.fingerprint, "trajectory", 3)
-    assert (first.delta, first.git_commit, first.mlflow_run, first.note) == (DELTA, "c0ffee", None, None)
+    assert (first.dataset, first.stage, first.identity, first.state) == (
+        "pendulum",
+        "train_model",
+        "one",
+        "reserved",
+    )
+    assert (first.dataset_fingerprint, first.unit, first.units) == (
+        ANA.fingerprint,
+        "trajectory",
+        3,
+    )
+    assert (first.delta, first.git_commit, first.mlflow_run, first.note) == (
+        DELTA,
+        "c0ffee",
+        None,
+        None,
+    )
     assert event_from_json(first.event) == RUN
     assert first.epsilon == pytest.approx(epsilon(RUN))
     assert second.epsilon is None
@@ -58,13 +74,22 @@ def test_a_charge_is_all_that_was_asked_and_survives(ledger: Ledger, ledger_url:
         assert [charge.id for charge in again.charges()] == [first.id, second.id, third.id]
         assert [(charge.state, charge.note) for charge in again.charges()] == ends
         assert again.verify() == 7  # two versions, three reservations, two ends
-        assert [known.fingerprint for known, _ in again.accounts().values()] == [ANA.fingerprint, CEM.fingerprint]
+        assert [known.fingerprint for known, _ in again.accounts().values()] == [
+            ANA.fingerprint,
+            CEM.fingerprint,
+        ]
         exported = again.export()
-    with pytest.raises(PipelineError, match=rf"charge {first.id}: already committed, it cannot be aborted"):
+    with pytest.raises(
+        PipelineError, match=rf"charge {first.id}: already committed, it cannot be aborted"
+    ):
         ledger.abort(first.id, "too late")
-    with pytest.raises(PipelineError, match=rf"charge {second.id}: already aborted, it cannot be committed"):
+    with pytest.raises(
+        PipelineError, match=rf"charge {second.id}: already aborted, it cannot be committed"
+    ):
         ledger.commit(second.id)
-    with pytest.raises(PipelineError, match="charge 1234: not in the ledger; `primorl ledger show`"):
+    with pytest.raises(
+        PipelineError, match="charge 1234: not in the ledger; `primorl ledger show`"
+    ):
         ledger.commit("1234")
     assert [record["sequence"] for record in exported] == list(range(1, 8))
     assert exported[1]["previous"] == exported[0]["hash"]
@@ -74,11 +99,17 @@ def test_a_charge_is_all_that_was_asked_and_survives(ledger: Ledger, ledger_url:
 
 def test_what_cannot_be_accounted_again_is_not_written(one_file: Ledger) -> None:
     composed, endless = dp_event.ComposedDpEvent([GAUSSIAN]), dp_event.GaussianDpEvent(float("inf"))
-    for event, says in ((composed, "does not survive"), (dp_event.NoOpDpEvent(), "unknown ev"), (endless, "found inf")):
+    for event, says in (
+        (composed, "does not survive"),
+        (dp_event.NoOpDpEvent(), "unknown ev"),
+        (endless, "found inf"),
+    ):
         with pytest.raises(ValueError, match=says):
             one_file.reserve(request(ANA, event), None)
     for members in (b"", b"x" * 17):
-        with pytest.raises(PipelineError, match=f"found {len(members)} bytes, allowed are whole digests of 16"):
+        with pytest.raises(
+            PipelineError, match=f"found {len(members)} bytes, allowed are whole digests of 16"
+        ):
             one_file.reserve(request(Version("f", "trajectory", 1, members)), None)
     assert one_file.verify() == 0
 
@@ -120,7 +151,10 @@ def test_the_refusal_says_what_is_left_and_what_it_suggests_fits(one_file: Ledge
     assert wanted == pytest.approx(adaptive(RUN, RUN, RUN), rel=1e-5)
     for smaller in (training_event(0.1, multiplier, 150), training_event(0.1, 20.0, int(rounds))):
         assert adaptive(RUN, RUN, smaller) <= 0.35
-    for larger in (training_event(0.1, 0.98 * multiplier, 150), training_event(0.1, 20.0, int(rounds) + 2)):
+    for larger in (
+        training_event(0.1, 0.98 * multiplier, 150),
+        training_event(0.1, 20.0, int(rounds) + 2),
+    ):
         assert adaptive(RUN, RUN, larger) > 0.35
     one_file.reserve(request(ANA, training_event(0.1, multiplier, 150)), budget)
 
@@ -133,15 +167,24 @@ def test_the_refusal_says_when_nothing_fits(one_file: Ledger) -> None:
             one_file.reserve(request(data, event), budget)
 
     refused(ANA, RUN, small, r"0 is spent .* still fitting")
-    refused(CEM, GAUSSIAN, small, r"no smaller run was found that fits$")  # there is none to look for
-    refused(ANA, NO_GUARANTEE, large, r"with this run it would be ∞ .*; a run without a guarantee fits no budget$")
+    refused(
+        CEM, GAUSSIAN, small, r"no smaller run was found that fits$"
+    )  # there is none to look for
+    refused(
+        ANA,
+        NO_GUARANTEE,
+        large,
+        r"with this run it would be ∞ .*; a run without a guarantee fits no budget$",
+    )
     assert one_file.charges() == []
     one_file.reserve(request(ANA, RUN), None)
     refused(ANA, RUN, small, r"\(1 charged\) and 0 is left; .*; nothing fits any more$")
     one_file.reserve(request(ANA, NO_GUARANTEE), None)
     assert one_file.account(ANA).epsilon(DELTA) == float("inf")
     refused(ANA, GAUSSIAN, large, r"∞ .* is spent .* nothing fits any more$")
-    strict = Budget(epsilon(GAUSSIAN), DELTA / 10)  # ε at a tenth of δ is larger, and that is where it was set
+    strict = Budget(
+        epsilon(GAUSSIAN), DELTA / 10
+    )  # ε at a tenth of δ is larger, and that is where it was set
     refused(CEM, GAUSSIAN, strict, "is spent")
     one_file.reserve(request(CEM), Budget(strict.epsilon, DELTA))  # others' data are not concerned
 
@@ -157,10 +200,14 @@ def test_the_refusal_says_when_nothing_fits(one_file: Ledger) -> None:
         (version(["id q", "rows B"], version(["id a", "rows A"]).fingerprint), False),
     ],
 )
-def test_a_version_shares_spending_exactly_if_it_shares_a_unit(one_file: Ledger, other: Version, shares: bool) -> None:
+def test_a_version_shares_spending_exactly_if_it_shares_a_unit(
+    one_file: Ledger, other: Version, shares: bool
+) -> None:
     data, budget = version(["id a", "rows A"]), Budget(epsilon(GAUSSIAN), DELTA)
     first = one_file.reserve(request(data, dataset="one"), budget)
-    assert one_file.account(other).charges == ([first] if shares else [])  # also before it is registered
+    assert one_file.account(other).charges == (
+        [first] if shares else []
+    )  # also before it is registered
     assert one_file.account(other).epsilon(DELTA) == (budget.epsilon if shares else 0.0)
     if shares:
         with pytest.raises(BudgetExceeded):
@@ -176,7 +223,9 @@ _steps = st.tuples(st.just("reserve"), _events, st.sampled_from([ANA, BEN, CEM])
 
 @settings(max_examples=12, deadline=None)
 @given(steps=st.lists(_steps, max_size=12), most=st.sampled_from([1.0, 1.6]))
-def test_spent_never_decreases_and_never_passes_the_budget(steps: list[tuple[str, Any, Any]], most: float) -> None:
+def test_spent_never_decreases_and_never_passes_the_budget(
+    steps: list[tuple[str, Any, Any]], most: float
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         ledger = opened(f"sqlite:///{folder}/ledger.db", Path(folder))
         before = [0.0] * 3
@@ -186,7 +235,9 @@ def test_spent_never_decreases_and_never_passes_the_budget(steps: list[tuple[str
                 if what == "reserve":
                     ledger.reserve(request(data, which), Budget(most, DELTA))
                 elif ids:
-                    (ledger.commit if what == "commit" else lambda i: ledger.abort(i, "n"))(ids[which % len(ids)])
+                    (ledger.commit if what == "commit" else lambda i: ledger.abort(i, "n"))(
+                        ids[which % len(ids)]
+                    )
             except PipelineError:
                 assert len(ledger.charges()) == len(ids)
             now = [ledger.account(data).epsilon(DELTA) for data in (ANA, BEN, CEM)]

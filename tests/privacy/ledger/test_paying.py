@@ -19,8 +19,24 @@ from primorl.privacy.ledger.checkpoint import read_checkpoint, write_checkpoint
 from primorl.privacy.ledger.history import BudgetExceeded, Refused
 from primorl.privacy.ledger.ledger import Budget, Ledger, new_charge_id
 from tests.privacy.ledger import ledgers
-from tests.privacy.ledger.interrupted import DATA, KilledError, Place, Running, judge, killed_in_round
-from tests.privacy.ledger.ledgers import DELTA, GAUSSIAN, Meeting, adaptive, at_once, execute, opened, request
+from tests.privacy.ledger.interrupted import (
+    DATA,
+    KilledError,
+    Place,
+    Running,
+    judge,
+    killed_in_round,
+)
+from tests.privacy.ledger.ledgers import (
+    DELTA,
+    GAUSSIAN,
+    Meeting,
+    adaptive,
+    at_once,
+    execute,
+    opened,
+    request,
+)
 
 
 @pytest.fixture
@@ -39,7 +55,9 @@ def test_other_work_beside_it_and_after_an_abort_is_paid_for(one_file: Place) ->
     ledger.reserve(request(DATA), None)  # work that no checkpoint carries on may be repeated
 
 
-def test_who_waits_is_given_what_the_other_paid_for(one_file: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_waits_is_given_what_the_other_paid_for(
+    one_file: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     killed_in_round(one_file, 2)
     looks, other = [], ExitStack()
 
@@ -110,7 +128,10 @@ def test_a_finished_checkpoint_is_on_the_disk_before_its_charge_is_committed(
 def test_a_checkpoint_that_is_elsewhere_is_not_paid_for_again(one_file: Place) -> None:
     killed_in_round(one_file, 2)
     here = replace(one_file, machine="another")
-    assert re.search("not there, and charge [0-9a-f]{16} of .* pays for exactly this result; go on", here.refusal())
+    assert re.search(
+        "not there, and charge [0-9a-f]{16} of .* pays for exactly this result; go on",
+        here.refusal(),
+    )
     assert len(one_file.charged) == 1
     here.checkpoints.mkdir(exist_ok=True)
     one_file.checkpoint.rename(here.checkpoints / one_file.checkpoint.name)
@@ -160,22 +181,32 @@ def test_a_copy_that_resumes_stops_the_living_original(one_file: Place) -> None:
         if round_ == 1:
             killed_in_round(one_file.copied_to("another"), 3)
 
-    with pytest.raises(PipelineError, match=r"another process has resumed it from a copy .* this one stops before"):
+    with pytest.raises(
+        PipelineError, match=r"another process has resumed it from a copy .* this one stops before"
+    ):
         one_file.work(copied)
     assert one_file.released == [2, 1], "what was announced before; nothing after"
     assert "an old copy" in one_file.refusal()
     judge(replace(one_file, machine="another"))
 
 
-@pytest.mark.parametrize("change", ["UPDATE {} SET saves = 0", "UPDATE {} SET owner = 'me'", "DELETE FROM {}"])
+@pytest.mark.parametrize(
+    "change", ["UPDATE {} SET saves = 0", "UPDATE {} SET owner = 'me'", "DELETE FROM {}"]
+)
 def test_progress_that_somebody_changed_lets_nothing_run(one_file: Place, change: str) -> None:
     killed_in_round(one_file, 2)
     execute(one_file.url, change.format("ledger_progress"))
     said = "was removed" if change.startswith("DELETE") else "was edited"
-    assert f"ledger_progress: the row of charge {one_file.checkpoint.stem} {said}" in one_file.refusal()
+    assert (
+        f"ledger_progress: the row of charge {one_file.checkpoint.stem} {said}"
+        in one_file.refusal()
+    )
     assert one_file.released == [1]
     ledger = opened(one_file.url, one_file.folder)
-    for use in (ledger.verify, lambda: ledger.progress.claim(one_file.checkpoint.stem, "somebody else", 0)):
+    for use in (
+        ledger.verify,
+        lambda: ledger.progress.claim(one_file.checkpoint.stem, "somebody else", 0),
+    ):
         with pytest.raises(PipelineError, match=said):
             use()
 
@@ -192,7 +223,11 @@ _append = Ledger._append
 
 
 def _unmarked(self: Ledger, contents: Any, rosters: Any, mark: object = None) -> bool:
-    return _append(self, [{**each, "marked": False} if "marked" in each else each for each in contents], rosters)
+    return _append(
+        self,
+        [{**each, "marked": False} if "marked" in each else each for each in contents],
+        rosters,
+    )
 
 
 @pytest.mark.parametrize("resumed", [0, 2])
@@ -208,7 +243,9 @@ def test_a_run_of_the_version_before_is_gone_on_with(one_file: Place, resumed: i
     ledger = opened(one_file.url, one_file.folder)
     for _ in range(resumed):
         ledger.charges()
-        assert ledger._append([{"kind": "taken", "charge": one_file.checkpoint.stem, "time": "then"}], {})
+        assert ledger._append(
+            [{"kind": "taken", "charge": one_file.checkpoint.stem, "time": "then"}], {}
+        )
     copy = one_file.checkpoint.read_bytes()
     killed_in_round(one_file, 3)
     newest = one_file.checkpoint.read_bytes()
@@ -244,7 +281,10 @@ def test_a_checkpoint_without_a_charge_is_deleted_once_its_process_is_dead(one_f
 def test_work_under_a_charge_that_the_ledger_lost_stops_the_next_payment(one_file: Place) -> None:
     file = orphan(one_file, saves=1)
     said = one_file.refusal()
-    assert f"{file.name}: work was done under charge {file.stem}, which the ledger does not hold" in said
+    assert (
+        f"{file.name}: work was done under charge {file.stem}, which the ledger does not hold"
+        in said
+    )
     assert "restore its database from the backup" in said
     assert file.exists()
     assert one_file.charged == []
@@ -255,7 +295,9 @@ def test_work_under_a_charge_that_the_ledger_lost_stops_the_next_payment(one_fil
 
 
 @pytest.mark.parametrize("finished", [False, True])
-def test_work_under_a_lost_charge_stops_other_work_that_is_paid(one_file: Place, finished: bool) -> None:
+def test_work_under_a_lost_charge_stops_other_work_that_is_paid(
+    one_file: Place, finished: bool
+) -> None:
     """What it stated as spent on the same people would be too little."""
     if finished:
         one_file.work()
@@ -293,7 +335,9 @@ def test_a_checkpoint_whose_charge_comes_in_meanwhile_is_kept(one_file: Place) -
 
     def late(self: Ledger, *arguments: Any) -> bool:
         Ledger._append = _append  # type: ignore[method-assign]
-        opened(one_file.url, one_file.folder).reserve(request(DATA, identity="late"), None, file.stem)
+        opened(one_file.url, one_file.folder).reserve(
+            request(DATA, identity="late"), None, file.stem
+        )
         return self._append(*arguments)
 
     with pytest.MonkeyPatch.context() as patched:
@@ -317,7 +361,9 @@ class Careless(Meeting):
         return True
 
 
-def granted(kind: type[Meeting], url: str, folder: Path, budget: Budget | None, paid: bool = False) -> int:
+def granted(
+    kind: type[Meeting], url: str, folder: Path, budget: Budget | None, paid: bool = False
+) -> int:
     """How many processes get what all ask for; ``paid``: as work that is paid for once."""
     kind.together = ledgers.FORK.Barrier(PROCESSES)
 
@@ -347,7 +393,9 @@ def test_one_of_many_gets_the_last_of_a_budget(ledger_url: str, tmp_path: Path) 
     assert ledger.verify() == 4 + PROCESSES
 
 
-def test_equal_runs_that_decide_on_the_same_past_do_not_both_pay(ledger_url: str, tmp_path: Path) -> None:
+def test_equal_runs_that_decide_on_the_same_past_do_not_both_pay(
+    ledger_url: str, tmp_path: Path
+) -> None:
     opened(ledger_url, tmp_path)
     assert granted(Meeting, ledger_url, tmp_path, None, paid=True) == 1
     assert len(opened(ledger_url, tmp_path).charges()) == 1

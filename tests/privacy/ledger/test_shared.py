@@ -33,7 +33,9 @@ def charge(chosen: Params) -> str:
     return project_ledger(chosen).reserve(request(version("ab")), None).id
 
 
-def test_a_clone_that_never_charged_verifies(chosen: Params, ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clone_that_never_charged_verifies(
+    chosen: Params, ledger_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     charge(chosen)
     Path("../other/.primorl").mkdir(mode=0o700)
     shutil.copy(".primorl/secret", "../other/.primorl")  # teams share it

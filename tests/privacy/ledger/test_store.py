@@ -45,18 +45,25 @@ def test_the_file_is_its_owners_alone_and_a_commit_survives_power_loss(tmp_path:
     file, before = tmp_path / "own" / "ledger.db", os.umask(0)
     store = Store(f"sqlite:///{file}")
     os.umask(before)
-    assert (stat.S_IMODE(file.parent.stat().st_mode), stat.S_IMODE(file.stat().st_mode)) == (0o700, 0o600)
+    assert (stat.S_IMODE(file.parent.stat().st_mode), stat.S_IMODE(file.stat().st_mode)) == (
+        0o700,
+        0o600,
+    )
     with store._engine.connect() as connection:
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 3
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "delete"
 
 
 @pytest.mark.parametrize("trouble", ["query_only = ON", "max_page_count = 1"])
-def test_a_file_that_cannot_be_written_is_named_and_stays_whole(tmp_path: Path, trouble: str) -> None:
+def test_a_file_that_cannot_be_written_is_named_and_stays_whole(
+    tmp_path: Path, trouble: str
+) -> None:
     url = f"sqlite:///{tmp_path / 'ledger.db'}"
     opened(url, tmp_path).reserve(request(version("ab")), None)
     many, ledger = version([str(unit) for unit in range(1000)]), opened(url, tmp_path)
-    sa.event.listen(ledger._store._engine, "connect", lambda made, _: made.execute(f"PRAGMA {trouble}"))
+    sa.event.listen(
+        ledger._store._engine, "connect", lambda made, _: made.execute(f"PRAGMA {trouble}")
+    )
     assert ledger.verify() == 2  # it can still be read
     said = refused(lambda: ledger.reserve(request(many), None))
     assert said.startswith(f"ledger {tmp_path / 'ledger.db'}: cannot be used: ")
@@ -67,9 +74,14 @@ def test_a_file_that_cannot_be_written_is_named_and_stays_whole(tmp_path: Path, 
 def test_what_is_no_ledger_file_is_named(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("not a database, but long enough to look at " * 10)
-    assert refused(lambda: Store(f"sqlite:///{text}")) == f"ledger {text}: cannot be used: file is not a database"
+    assert (
+        refused(lambda: Store(f"sqlite:///{text}"))
+        == f"ledger {text}: cannot be used: file is not a database"
+    )
     assert text.read_text().startswith("not a database")
-    assert "cannot be used: unable to open database file" in refused(lambda: Store(f"sqlite:///{tmp_path}"))
+    assert "cannot be used: unable to open database file" in refused(
+        lambda: Store(f"sqlite:///{tmp_path}")
+    )
 
 
 def test_a_server_that_may_forget_its_last_commits_is_overruled(postgresql_server: Server) -> None:
@@ -97,7 +109,9 @@ def test_a_role_that_may_only_read_and_add_is_enough(postgresql_server: Server) 
 def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "psycopg", None)
     said = refused(lambda: Store(f"postgresql+psycopg://{ANA}@host/spending"))
-    assert said.startswith("ledger postgresql://host/spending: the driver for PostgreSQL is missing; pip install")
+    assert said.startswith(
+        "ledger postgresql://host/spending: the driver for PostgreSQL is missing; pip install"
+    )
 
 
 SERVER = "ledger postgresql://127.0.0.1:9/x: cannot be used: OperationalError; check that the server is up, "
@@ -109,9 +123,15 @@ ALLOWED = "; allowed are sqlite:///FILE and postgresql+psycopg://"
     [
         (f"postgresql+psycopg://127.0.0.1:9/x?user=ana&password={ANA}", SERVER),
         ("postgresql+psycopg://ana:hush@host:port/x", f"ledger.url: not a database's URL{ALLOWED}"),
-        ("postgresql+psycopg2://ana:hush@host/x", f"ledger.url: found a URL of postgresql+psycopg2{ALLOWED}"),
+        (
+            "postgresql+psycopg2://ana:hush@host/x",
+            f"ledger.url: found a URL of postgresql+psycopg2{ALLOWED}",
+        ),
         ("sqlite://", f"ledger.url: names no plain file for SQLite{ALLOWED}"),
-        ("sqlite:///file:hush?mode=ro&uri=true", f"ledger.url: names no plain file for SQLite{ALLOWED}"),
+        (
+            "sqlite:///file:hush?mode=ro&uri=true",
+            f"ledger.url: names no plain file for SQLite{ALLOWED}",
+        ),
     ],
 )
 def test_other_urls_are_refused_without_quoting_them(url: str, said: str) -> None:

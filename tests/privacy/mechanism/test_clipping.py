@@ -31,14 +31,21 @@ def make_clip(mode: str, norm: float = C) -> EnsembleClip:
 
 def clipped_sum(clip: EnsembleClip, units: list[Unit]) -> list[Tensor]:
     layers = [torch.cat([unit[i] for unit in units]) for i in range(len(SIZES))]
-    return [layer.view(-1, MEMBERS, layer.shape[1]).sum(0, dtype=torch.float64) for layer in clip.finish(layers)]
+    return [
+        layer.view(-1, MEMBERS, layer.shape[1]).sum(0, dtype=torch.float64)
+        for layer in clip.finish(layers)
+    ]
 
 
 def make_unit(values: list[float], member: int | None = None) -> Unit:
     """Updates that repeat ``values``; with ``member``, those of the other members are small."""
-    flat = torch.tensor(values).repeat(MEMBERS * sum(SIZES))[: MEMBERS * sum(SIZES)].view(MEMBERS, -1)
+    flat = (
+        torch.tensor(values).repeat(MEMBERS * sum(SIZES))[: MEMBERS * sum(SIZES)].view(MEMBERS, -1)
+    )
     if member is not None:
-        flat = torch.where((torch.arange(MEMBERS) == member)[:, None], flat, torch.full_like(flat, 0.01))
+        flat = torch.where(
+            (torch.arange(MEMBERS) == member)[:, None], flat, torch.full_like(flat, 0.01)
+        )
     return list(flat.split(SIZES, dim=1))
 
 
@@ -58,14 +65,18 @@ UNITS = st.builds(make_unit, VALUES, st.none() | st.integers(0, MEMBERS - 1))
 @each_mode
 @settings(max_examples=60, deadline=None)
 @given(odd=UNITS, other=UNITS)
-def test_neighbours_differ_by_at_most_the_sensitivity(relation: Relation, mode: str, odd: Unit, other: Unit) -> None:
+def test_neighbours_differ_by_at_most_the_sensitivity(
+    relation: Relation, mode: str, odd: Unit, other: Unit
+) -> None:
     clip = make_clip(mode)
     assert distance(clip, relation, odd, other) <= clip.sensitivity_under(relation)
 
 
 @each_mode
 @each_relation
-def test_the_sensitivity_is_reached(mode: str, relation: Relation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_sensitivity_is_reached(
+    mode: str, relation: Relation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Opposite updates are 2C apart. The twin: members (and layers) held to C each pass the bound by a root."""
     clip, opposite = make_clip(mode), (make_unit([1e6]), make_unit([-1e6]))
     farthest = {"zero_out_one": C, "replace_one": 2 * C}[relation]
@@ -73,7 +84,9 @@ def test_the_sensitivity_is_reached(mode: str, relation: Relation, monkeypatch: 
     assert 0.999 * farthest < distance(clip, relation, *opposite) <= farthest
     monkeypatch.setattr(EnsembleClip, "bound", property(lambda clip: clip.clipping_norm))
     pieces = MEMBERS * (len(SIZES) if mode == "per_layer" else 1)
-    assert distance(clip, relation, *opposite) == pytest.approx(farthest * math.sqrt(pieces), rel=1e-3)
+    assert distance(clip, relation, *opposite) == pytest.approx(
+        farthest * math.sqrt(pieces), rel=1e-3
+    )
 
 
 @each_mode
@@ -91,7 +104,9 @@ def test_the_edge_cases_are_those_of_the_table(mode: str, monkeypatch: pytest.Mo
     unclipped = make_clip(mode, math.inf)
     assert unclipped.sensitivity_under("replace_one") == unclipped.sensitivity == math.inf
     assert torch.equal(clipped_sum(unclipped, [make_unit([1e6])])[0], make_unit([1e6])[0].double())
-    monkeypatch.setattr(EnsembleClip, "finish", lambda clip, updates: updates)  # the twin: one NaN is in every sum
+    monkeypatch.setattr(
+        EnsembleClip, "finish", lambda clip, updates: updates
+    )  # the twin: one NaN is in every sum
     assert not distance(clip, "zero_out_one", make_unit([math.nan], member=1), []) <= C
 
 
@@ -122,7 +137,9 @@ def vectors(dtype: torch.dtype = torch.float32) -> Tensor:
 
 @each_relation
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_one_vector_moves_the_sum_by_no_more_than_an_l2_clip_states(relation: Relation, dtype: torch.dtype) -> None:
+def test_one_vector_moves_the_sum_by_no_more_than_an_l2_clip_states(
+    relation: Relation, dtype: torch.dtype
+) -> None:
     clip = L2Clip(C)
     clipped = clip.finish(vectors(dtype)).double()
     assert bool(clipped.isfinite().all())
@@ -147,7 +164,9 @@ def test_an_l2_clip_keeps_what_is_short_and_zeroes_what_is_not_finite() -> None:
 
 
 @pytest.mark.parametrize("norm", [C, 1e-3])
-def test_rounding_carries_no_vector_above_the_bound(norm: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounding_carries_no_vector_above_the_bound(
+    norm: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Thousands of rows, one of a length whose squares overflow; the twin has no margin for rounding."""
 
     def largest() -> float:
@@ -165,4 +184,7 @@ def test_pieces_are_clipped_as_training_clips_them() -> None:
     pairs = [whole[:, layer].reshape(-1, 8).clone() for layer in range(len(SIZES))]
     expected = torch.stack([part.view(5, MEMBERS, 8) for part in clip.finish(pairs)], dim=1)
     assert torch.equal(clip.clip_pieces(whole), expected)
-    assert torch.equal(L2Clip(C).clip_pieces(whole[:, 0, :1]), L2Clip(C).finish(whole[:, 0, 0].clone()).unsqueeze(1))
+    assert torch.equal(
+        L2Clip(C).clip_pieces(whole[:, 0, :1]),
+        L2Clip(C).finish(whole[:, 0, 0].clone()).unsqueeze(1),
+    )

@@ -9,7 +9,13 @@ from scipy import stats
 
 from primorl.privacy.mechanism import noise
 from primorl.privacy.mechanism.noise import discrete_gaussian
-from primorl.privacy.mechanism.sampling import PoissonSampler, SeededEntropy, SystemEntropy, integers, uniforms
+from primorl.privacy.mechanism.sampling import (
+    PoissonSampler,
+    SeededEntropy,
+    SystemEntropy,
+    integers,
+    uniforms,
+)
 
 LAGS = 8192
 COUNT = 40 * LAGS
@@ -60,7 +66,10 @@ def test_a_wrong_law_is_told_apart() -> None:
         ({"tail"}, np.where(np.abs(x) > 4, 0.5, x)),
         ({"fourth moment"}, np.where(np.arange(x.size) == 5 * LAGS, 30.0, x)),
         ({"correlation"}, (x + np.roll(x, LAGS)) / math.sqrt(2)),  # one of two draws comes again
-        ({"correlation of squares"}, np.copysign(np.repeat(x[: COUNT // 2].reshape(-1, LAGS), 2, 0).ravel(), x)),
+        (
+            {"correlation of squares"},
+            np.copysign(np.repeat(x[: COUNT // 2].reshape(-1, LAGS), 2, 0).ravel(), x),
+        ),
     ):
         assert doubts(draws) >= found
 
@@ -83,7 +92,10 @@ def test_the_law_of_whole_numbers_is_exact(scale: float, deviation: int) -> None
     assert np.array_equal(drawn, np.rint(drawn))
     assert law_pvalue(drawn, deviation) > DOUBT
     assert law_pvalue(drawn, 1.02 * deviation) < DOUBT
-    assert law_pvalue(np.where(np.arange(drawn.size) % 20, drawn, np.abs(drawn) - 1), deviation) < DOUBT
+    assert (
+        law_pvalue(np.where(np.arange(drawn.size) % 20, drawn, np.abs(drawn) - 1), deviation)
+        < DOUBT
+    )
     assert law_pvalue(np.append(drawn, np.zeros(drawn.size // 40)), deviation) < DOUBT
 
 
@@ -94,7 +106,9 @@ def test_a_decision_in_float64_is_the_exact_one(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(noise, "_DOUBT", noise._CELLS)
     assert np.array_equal(fast, noise._accepted(SeededEntropy(5), 20_000, 1 << 20))
     decided = noise._decided
-    monkeypatch.setattr(noise, "_decided", lambda e, b, place, c, d: decided(e, b, place, int(c * 1.0001), d))
+    monkeypatch.setattr(
+        noise, "_decided", lambda e, b, place, c, d: decided(e, b, place, int(c * 1.0001), d)
+    )
     assert not np.array_equal(fast, noise._accepted(SeededEntropy(5), 20_000, 1 << 20))
 
 
@@ -113,7 +127,9 @@ def test_uniforms_are_uniform_and_open() -> None:
     assert drawn.min() > 0
     assert drawn.max() < 1
     assert stats.kstest(drawn.numpy(), "uniform").pvalue > DOUBT
-    cells = np.floor(uniforms(SeededEntropy(2), (50, 40)).ravel().numpy() * 2.0**53).astype(np.uint64)
+    cells = np.floor(uniforms(SeededEntropy(2), (50, 40)).ravel().numpy() * 2.0**53).astype(
+        np.uint64
+    )
     assert np.array_equal(cells, integers(SeededEntropy(2), 2000) >> 11), "all 53 bits are kept"
     assert uniforms(SystemEntropy(), (0, 3)).shape == (0, 3)
 
@@ -154,7 +170,9 @@ def joined() -> np.ndarray:
 def sizes_pvalue(table: np.ndarray) -> float:
     sizes = table.sum(1)
     edges = np.arange(6, 19)
-    observed = np.array([(sizes < edges[0]).sum(), *[(sizes == e).sum() for e in edges], (sizes > edges[-1]).sum()])
+    observed = np.array(
+        [(sizes < edges[0]).sum(), *[(sizes == e).sum() for e in edges], (sizes > edges[-1]).sum()]
+    )
     law = stats.binom(UNITS, Q)
     expected = np.array([law.cdf(edges[0] - 1), *law.pmf(edges), law.sf(edges[-1])]) * len(sizes)
     return float(stats.chisquare(observed, expected).pvalue)

@@ -23,7 +23,12 @@ WITHOUT_NOISE = GaussianQuery("starts", 2.0, 0.0)
 
 
 def plan(**changes: object) -> Plan:
-    settings = {"units": 1000, "unit": "trajectory", "sampling_probability": 0.1, "noise_multiplier": 2.0}
+    settings = {
+        "units": 1000,
+        "unit": "trajectory",
+        "sampling_probability": 0.1,
+        "noise_multiplier": 2.0,
+    }
     settings |= {"clipping_norm": 0.5, "rounds": 20, "delta": 1e-5, "members": 3, "layers": 3}
     return ensemble_plan(**(settings | changes))  # type: ignore[arg-type]
 
@@ -137,13 +142,18 @@ def test_queries_are_part_of_what_is_stated() -> None:
     run = Training(0.1, 2.0, 20, (20.0, 30.0))
     assert event_from_json(said.event) == run.event
     assert said.epsilon == run.spent(1e-5).epsilon_pld
-    assert [(query.what, query.noise_multiplier) for query in said.queries] == [("normaliser", 20.0), ("starts", 30.0)]
+    assert [(query.what, query.noise_multiplier) for query in said.queries] == [
+        ("normaliser", 20.0),
+        ("starts", 30.0),
+    ]
     assert bare.queries == ()
     assert bare.epsilon is not None
     assert 1.005 * bare.epsilon < said.epsilon < (said.epsilon_rdp or 0)
     curve = [without.spent(rounds).epsilon_pld for rounds in (1, 5, 20)]  # type: ignore[union-attr]
     assert curve == sorted(curve)
-    assert curve[-1] == bare.epsilon, "the reservation's from the start: fewer rounds do not lower it"
+    assert curve[-1] == bare.epsilon, (
+        "the reservation's from the start: fewer rounds do not lower it"
+    )
     assert p.spent(1).epsilon_pld > curve[0]  # type: ignore[union-attr]
 
 

@@ -29,7 +29,9 @@ def norm(difference: Tensor) -> float:
     return math.sqrt(sum(int(x) ** 2 for x in difference.flatten().tolist())) / ONE
 
 
-def neighbours(relation: Relation, rest: list[Unit], odd: Unit, other: Unit) -> tuple[list[Unit], list[Unit]]:
+def neighbours(
+    relation: Relation, rest: list[Unit], odd: Unit, other: Unit
+) -> tuple[list[Unit], list[Unit]]:
     """Datasets that differ in one unit: ``odd`` is there or not, or ``other`` is there in its place."""
     return [*rest, odd], ([*rest, other] if relation == "replace_one" else rest)
 
@@ -39,7 +41,9 @@ def histogram_sum(units: list[Unit]) -> Tensor:
     for bins, own in units:  # one by one, and all at once: padding changes nothing
         total += query.total(bins.unsqueeze(0), own.unsqueeze(0))
     if units:
-        padded, owned = (pad_sequence([unit[i] for unit in units], batch_first=True) for i in (0, 1))
+        padded, owned = (
+            pad_sequence([unit[i] for unit in units], batch_first=True) for i in (0, 1)
+        )
         assert torch.equal(query.total(padded, owned), total)
     return total
 
@@ -50,9 +54,9 @@ def moment_sum(units: list[Unit]) -> Tensor:
     return Moments(3, (2, 4)).total(vectors, chosen)
 
 
-BINNED = st.lists(st.lists(st.integers(-2, BINS + 1), min_size=COLUMNS, max_size=COLUMNS), min_size=1, max_size=9).map(
-    lambda rows: (torch.tensor(rows), torch.tensor([i % 4 != 3 for i in range(len(rows))]))
-)
+BINNED = st.lists(
+    st.lists(st.integers(-2, BINS + 1), min_size=COLUMNS, max_size=COLUMNS), min_size=1, max_size=9
+).map(lambda rows: (torch.tensor(rows), torch.tensor([i % 4 != 3 for i in range(len(rows))])))
 STATES = st.tuples(
     st.lists(st.sampled_from(AWKWARD), min_size=3, max_size=3).map(torch.tensor),
     st.lists(st.integers(-1, 5), min_size=2, max_size=2).map(torch.tensor),
@@ -62,15 +66,21 @@ STATES = st.tuples(
 @each_relation
 @settings(max_examples=80, deadline=None)
 @given(odd=BINNED, other=BINNED, rest=st.lists(BINNED, max_size=2))
-def test_histograms_of_neighbours(relation: Relation, odd: Unit, other: Unit, rest: list[Unit]) -> None:
+def test_histograms_of_neighbours(
+    relation: Relation, odd: Unit, other: Unit, rest: list[Unit]
+) -> None:
     one, two = neighbours(relation, rest, odd, other)
-    assert norm(histogram_sum(one) - histogram_sum(two)) <= Fractions(COLUMNS, BINS).sensitivity_under(relation)
+    assert norm(histogram_sum(one) - histogram_sum(two)) <= Fractions(
+        COLUMNS, BINS
+    ).sensitivity_under(relation)
 
 
 @each_relation
 @settings(max_examples=80, deadline=None)
 @given(odd=STATES, other=STATES, rest=st.lists(STATES, max_size=2))
-def test_moments_of_neighbours(relation: Relation, odd: Unit, other: Unit, rest: list[Unit]) -> None:
+def test_moments_of_neighbours(
+    relation: Relation, odd: Unit, other: Unit, rest: list[Unit]
+) -> None:
     one, two = neighbours(relation, rest, odd, other)
     assert norm(moment_sum(one) - moment_sum(two)) <= Moments(3, (2, 4)).sensitivity_under(relation)
 
@@ -81,7 +91,9 @@ def test_the_sensitivities_are_reached() -> None:
     there = histogram_sum([(rows, own)])
     assert norm(there) == Fractions(COLUMNS, BINS).sensitivity == math.sqrt(COLUMNS)
     moved = histogram_sum([(rows + 1, own)])
-    assert norm(there - moved) == pytest.approx(Fractions(COLUMNS, BINS).sensitivity_under("replace_one"))
+    assert norm(there - moved) == pytest.approx(
+        Fractions(COLUMNS, BINS).sensitivity_under("replace_one")
+    )
     # The twin: a unit that adds its rows, not its share, passes the bound by its length.
     each = sum(Fractions(COLUMNS, BINS).total(rows[None, [i]], own[None, [i]]) for i in range(7))
     assert norm(torch.as_tensor(each)) == pytest.approx(7 * Fractions(COLUMNS, BINS).sensitivity)
@@ -102,7 +114,9 @@ def test_the_sums_are_what_they_say_and_what_is_no_number_counts_nowhere() -> No
     found = moment_sum([(torch.tensor([0.5, -0.25, 2.0]), torch.tensor([1, 0]))]) / ONE
     x = [0.5, -0.25, 1.0]
     pairs = [x[i] * x[j] for i in range(3) for j in range(i, 3)]
-    torch.testing.assert_close(found, torch.tensor([*x, *pairs, 0, 1, 1, 0, 0, 0]), atol=1e-6, rtol=0)
+    torch.testing.assert_close(
+        found, torch.tensor([*x, *pairs, 0, 1, 1, 0, 0, 0]), atol=1e-6, rtol=0
+    )
 
 
 def test_noise_has_the_accounted_scale() -> None:
@@ -123,7 +137,12 @@ def test_its_statement_is_the_accountants_and_without_noise_nothing_is_claimed()
     assert query.event == dp_event.NonPrivateDpEvent()
     assert query.statement(1e-5).epsilon is None
     epsilon = GaussianQuery("starts", 2.0, 10.0).statement(1e-5).epsilon
-    assert 0.97e-5 < gaussian_delta(1 / 10, epsilon) <= 1e-5 * (1 + 1e-6) < gaussian_delta(3 / 20, epsilon)
+    assert (
+        0.97e-5
+        < gaussian_delta(1 / 10, epsilon)
+        <= 1e-5 * (1 + 1e-6)
+        < gaussian_delta(3 / 20, epsilon)
+    )
 
 
 @each_relation
@@ -131,12 +150,23 @@ def test_one_unit_moves_a_bounded_sum_by_no_more_than_stated(relation: Relation)
     """Vectors of any length, NaN and infinite ones among them; the twin's bound is half as wide, and broken."""
     contribution = BoundedSum(3, 2.0)
     rows = torch.tensor(
-        [[5.0, -7.0, 1e300], [0.1, 0.2, -0.3], [2.0, 0.0, 0.0], [math.nan, 1.0, 1.0], [1.0, math.inf, 0.0], [0, 0, 0]],
+        [
+            [5.0, -7.0, 1e300],
+            [0.1, 0.2, -0.3],
+            [2.0, 0.0, 0.0],
+            [math.nan, 1.0, 1.0],
+            [1.0, math.inf, 0.0],
+            [0, 0, 0],
+        ],
         dtype=torch.float64,
     )
     alone = [contribution.total(row.unsqueeze(0)) for row in torch.cat((rows, -rows))]
     nothing = torch.zeros(3, dtype=torch.int64)
-    moves = [norm(one - other) for one in alone for other in (alone if relation == "replace_one" else [nothing])]
+    moves = [
+        norm(one - other)
+        for one in alone
+        for other in (alone if relation == "replace_one" else [nothing])
+    ]
     assert max(moves) <= contribution.sensitivity_under(relation)
     assert max(moves) > BoundedSum(3, 1.0).sensitivity_under(relation)
     assert torch.equal(sum(alone[:6], nothing), contribution.total(rows))
@@ -149,8 +179,13 @@ def test_queries_register_themselves_once_under_a_plain_name() -> None:
         contribution = BoundedSum(2, 1.5)
 
     assert queries.query_types()["of_this_test"] is Query
-    assert GaussianQuery.of("of_this_test", Query.contribution, 3.0) == GaussianQuery("of_this_test", 1.5, 3.0)
-    for name, says in (("of_this_test", "already registered by"), ("Not plain\n", "allowed are up to 40 lower-case")):
+    assert GaussianQuery.of("of_this_test", Query.contribution, 3.0) == GaussianQuery(
+        "of_this_test", 1.5, 3.0
+    )
+    for name, says in (
+        ("of_this_test", "already registered by"),
+        ("Not plain\n", "allowed are up to 40 lower-case"),
+    ):
         with pytest.raises(ValueError, match=says):
             queries.register_query(name)(GaussianQuery)
     with pytest.raises(ValueError, match="not registered"):

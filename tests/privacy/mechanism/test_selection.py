@@ -73,7 +73,9 @@ def worst_ratio(selection: Selection, one: Tensor, other: Tensor) -> float:
     unit=st.lists(st.floats(-0.5, 1.5), min_size=3, max_size=3),
 )
 @settings(max_examples=25, deadline=None)
-def test_zeroing_out_a_unit_moves_no_probability_by_more_than_the_factor(sums: list[int], unit: list[float]) -> None:
+def test_zeroing_out_a_unit_moves_no_probability_by_more_than_the_factor(
+    sums: list[int], unit: list[float]
+) -> None:
     total = torch.tensor(sums)
     without = total - Scores(3).total(torch.tensor([unit]))
     assert worst_ratio(chooser(3), total, without) <= math.exp(EPSILON) * (1 + 1e-9)
@@ -82,10 +84,16 @@ def test_zeroing_out_a_unit_moves_no_probability_by_more_than_the_factor(sums: l
 def test_the_bound_is_reached_and_half_the_noise_or_two_directions_break_it() -> None:
     """One unit scores the best candidate one and the others zero: its rivals' chances fall by nearly e^ε."""
     one, other = whole(9.0, 2.0, 2.0), whole(8.0, 2.0, 2.0)
-    assert 0.95 * math.exp(EPSILON) < worst_ratio(chooser(3), one, other) <= math.exp(EPSILON) * (1 + 1e-9)
+    assert (
+        0.95 * math.exp(EPSILON)
+        < worst_ratio(chooser(3), one, other)
+        <= math.exp(EPSILON) * (1 + 1e-9)
+    )
     assert sum(probabilities(chooser(3), one)) == pytest.approx(1.0)
     assert worst_ratio(chooser(3, 2 * EPSILON), one, other) > math.exp(EPSILON)
-    assert worst_ratio(chooser(3), one, whole(8.0, 3.0, 2.0)) > math.exp(EPSILON)  # what replacing a unit could do
+    assert worst_ratio(chooser(3), one, whole(8.0, 3.0, 2.0)) > math.exp(
+        EPSILON
+    )  # what replacing a unit could do
 
 
 def test_a_unit_adds_at_most_one_and_at_least_nothing() -> None:
@@ -120,22 +128,34 @@ def test_the_margin_covers_what_rounding_may_move() -> None:
 
 def test_one_charge_for_any_number_of_candidates_and_a_statement_without_rounds() -> None:
     assert chooser(2).event == chooser(1000).event == PureDpEvent(EPSILON)
-    statement = chooser(10).statement(dataset_fingerprint="ab" * 32, public_assumptions=["the candidates"])
+    statement = chooser(10).statement(
+        dataset_fingerprint="ab" * 32, public_assumptions=["the candidates"]
+    )
     assert statement.sound
     assert EPSILON * 0.999 < (statement.epsilon or 0) <= EPSILON
     assert statement.rounds is statement.noise_multiplier is None
     seeded = Selection(100, "person", 2, EPSILON, 1e-5, SeededEntropy(0))
     assert seeded.void() == ["noise is seeded"]
-    assert Selection(100, "person", 2, EPSILON, 0.01).void() == ["delta is not below one over the number of units, 100"]
+    assert Selection(100, "person", 2, EPSILON, 0.01).void() == [
+        "delta is not below one over the number of units, 100"
+    ]
     content = vars(chooser(2).statement(dataset_fingerprint="ab" * 32, public_assumptions=[]))
     with pytest.raises(ValueError, match="has no rounds, yet rounds is given"):
         Statement(**content | {"rounds": 3})
-    with pytest.raises(ValueError, match="sampling_probability, noise_multiplier, clipping_norm, rounds is null"):
+    with pytest.raises(
+        ValueError, match="sampling_probability, noise_multiplier, clipping_norm, rounds is null"
+    ):
         Statement(**content | {"event": {"type": "GaussianDpEvent", "noise_multiplier": 2.0}})
 
 
 def test_what_makes_no_sense_is_refused() -> None:
-    for wrong in ({"units": 0}, {"candidates": 0}, {"epsilon": 0.0}, {"epsilon": math.nan}, {"epsilon": 101.0}):
+    for wrong in (
+        {"units": 0},
+        {"candidates": 0},
+        {"epsilon": 0.0},
+        {"epsilon": math.nan},
+        {"epsilon": 101.0},
+    ):
         with pytest.raises(ValueError, match="allowed"):
             replace(chooser(2), **wrong)  # type: ignore[arg-type]
     for total in (torch.zeros(3), torch.zeros(2, dtype=torch.int64)):

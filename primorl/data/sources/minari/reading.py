@@ -22,7 +22,14 @@ from minari.serialization import deserialize_space
 
 from primorl.base.errors import PipelineError
 from primorl.config.datasets import EpisodeFilter
-from primorl.data.sources.spaces import ONE_NUMBER, Array, check_array, claims_too_much, spaces_of, whole_numbers
+from primorl.data.sources.spaces import (
+    ONE_NUMBER,
+    Array,
+    check_array,
+    claims_too_much,
+    spaces_of,
+    whole_numbers,
+)
 from primorl.data.storage.schema import Spaces, id_text, trajectory_table
 
 Keys = tuple[str | int, ...]
@@ -33,7 +40,16 @@ _AGAIN = "run `dvc repro collect` again"
 _FORMS = ("hdf5", "arrow", "parquet")
 _FLAG_KINDS = {"rewards": "fiu", "terminations": "b", "truncations": "b"}
 # What h5py and Arrow raise about damaged files; Arrow's errors are ValueError, KeyError and TypeError too.
-_DAMAGE = (OSError, KeyError, ValueError, RuntimeError, TypeError, AttributeError, MemoryError, pa.ArrowException)
+_DAMAGE = (
+    OSError,
+    KeyError,
+    ValueError,
+    RuntimeError,
+    TypeError,
+    AttributeError,
+    MemoryError,
+    pa.ArrowException,
+)
 
 
 @dataclass(frozen=True)
@@ -59,7 +75,9 @@ class Leaf:
             return _one_hot(flat[:, 0] - self.space.start, int(self.space.n), where)
         if isinstance(self.space, gym.MultiDiscrete):
             choices, sizes = flat - self.space.start.ravel(), self.space.nvec.ravel()
-            return np.hstack([_one_hot(choices[:, i], int(size), where) for i, size in enumerate(sizes)])
+            return np.hstack(
+                [_one_hot(choices[:, i], int(size), where) for i, size in enumerate(sizes)]
+            )
         return flat
 
     def chosen(self, values: Array, where: str) -> Array:
@@ -73,7 +91,9 @@ class Leaf:
 def _leaves(space: gym.Space[Any], keys: Keys = ()) -> list[Leaf]:
     """List the arrays of a space as Gymnasium flattens them: a Dict's entries in the order that the Dict has them."""
     if isinstance(space, gym.Dict):
-        return [leaf for key, inner in space.spaces.items() for leaf in _leaves(inner, (*keys, key))]
+        return [
+            leaf for key, inner in space.spaces.items() for leaf in _leaves(inner, (*keys, key))
+        ]
     if isinstance(space, gym.Tuple):
         return [leaf for i, inner in enumerate(space.spaces) for leaf in _leaves(inner, (*keys, i))]
     return [Leaf(keys, space)]
@@ -81,7 +101,9 @@ def _leaves(space: gym.Space[Any], keys: Keys = ()) -> list[Leaf]:
 
 def _one_hot(choices: Array, size: int, where: str) -> Array:
     if ((choices < 0) | (choices >= size)).any():
-        raise PipelineError(f"{where}: found a category outside the declared space; allowed: {size} categories")
+        raise PipelineError(
+            f"{where}: found a category outside the declared space; allowed: {size} categories"
+        )
     return np.eye(size, dtype=np.float32)[choices]
 
 
@@ -122,12 +144,24 @@ class Metadata:
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise PipelineError(f"{path}: not the metadata of a Minari dataset; {_AGAIN}") from None
         if form not in _FORMS:
-            raise PipelineError(f"{path}: data_format: found {form!r}; allowed are {', '.join(_FORMS)}")
+            raise PipelineError(
+                f"{path}: data_format: found {form!r}; allowed are {', '.join(_FORMS)}"
+            )
         if episodes < 1:
             raise PipelineError(f"{path}: found no episodes; allowed is at least one")
         try:
-            observation, action = (None if space is None else _space(json.loads(space)) for space in stored)
-        except (ValueError, KeyError, TypeError, AttributeError, AssertionError, NotImplementedError, RecursionError):
+            observation, action = (
+                None if space is None else _space(json.loads(space)) for space in stored
+            )
+        except (
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            AssertionError,
+            NotImplementedError,
+            RecursionError,
+        ):
             raise PipelineError(f"{path}: spaces that cannot be read; {_AGAIN}") from None
         return cls(path, form, episodes, observation, action)
 
@@ -138,9 +172,13 @@ class Metadata:
             PipelineError: if it stores none, or some that are not supported.
         """
         if self.observation is None or self.action is None:
-            raise PipelineError(f"{self.path}: stores no spaces; name the environment that declares them")
+            raise PipelineError(
+                f"{self.path}: stores no spaces; name the environment that declares them"
+            )
         for leaf in _leaves(self.observation):
-            if not isinstance(leaf.space, gym.Box | gym.Discrete | gym.MultiBinary | gym.MultiDiscrete):
+            if not isinstance(
+                leaf.space, gym.Box | gym.Discrete | gym.MultiBinary | gym.MultiDiscrete
+            ):
                 raise PipelineError(
                     f"{self.path}: observation space: found {type(leaf.space).__name__}; allowed are Box, Discrete, "
                     "MultiBinary and MultiDiscrete, and Dict and Tuple of them"
@@ -161,7 +199,11 @@ class Metadata:
         own = self.spaces()
         kinds = {True: "discrete actions", False: "a box"}
         for what, found, allowed in (
-            ("observation", f"{own.observation_size} dimensions", f"{spaces.observation_size} dimensions"),
+            (
+                "observation",
+                f"{own.observation_size} dimensions",
+                f"{spaces.observation_size} dimensions",
+            ),
             ("action", f"{own.action_size} dimensions", f"{spaces.action_size} dimensions"),
             ("action", kinds[own.discrete_actions], kinds[spaces.discrete_actions]),
         ):
@@ -171,11 +213,15 @@ class Metadata:
                     "params.yaml, or the parts of the mixture"
                 )
         stored, path = _leaves(self.observation), self.path
-        declared = [()] if order is None or len(stored) == 1 else [leaf.keys for leaf in _leaves(order)]
+        declared = (
+            [()] if order is None or len(stored) == 1 else [leaf.keys for leaf in _leaves(order)]
+        )
         if declared != [()]:  # in the environment's order, in which a policy meets its observations
             by_keys = {leaf.keys: leaf for leaf in stored}
             if set(declared) != set(by_keys):
-                raise PipelineError(f"{path}: observation space: its entries are not those of `environment`")
+                raise PipelineError(
+                    f"{path}: observation space: its entries are not those of `environment`"
+                )
             stored = [by_keys[keys] for keys in declared]
         return stored, Leaf((), self.action)
 
@@ -183,7 +229,9 @@ class Metadata:
 def _space(content: dict[str, Any]) -> gym.Space[Any]:
     """Read a space. Minari would sort a Dict's entries; the file has them in the order of the original space."""
     if content["type"] == "Dict":
-        return gym.Dict(OrderedDict((key, _space(inner)) for key, inner in content["subspaces"].items()))
+        return gym.Dict(
+            OrderedDict((key, _space(inner)) for key, inner in content["subspaces"].items())
+        )
     if content["type"] == "Tuple":
         return gym.Tuple([_space(inner) for inner in content["subspaces"]])
     space: gym.Space[Any] = deserialize_space(content)
@@ -251,7 +299,13 @@ class MixtureReader:
             for part, arrays in zip(self._parts, self._arrays, strict=True):
                 files.append(stack.enter_context(closing(_Files(part.metadata, *arrays))))
             everything = (
-                (part.name(index) if self._unit == TRAJECTORY else files[number].unit(index, self._unit), number, index)
+                (
+                    part.name(index)
+                    if self._unit == TRAJECTORY
+                    else files[number].unit(index, self._unit),
+                    number,
+                    index,
+                )
                 for number, part in enumerate(self._parts)
                 for index in range(part.metadata.episodes)
             )
@@ -271,7 +325,9 @@ class MixtureReader:
                     kept[number] += 1
             for part, count in zip(self._parts, kept, strict=True):
                 if count == 0:
-                    raise PipelineError(f"{part.metadata.path}: found no episode that passes its filter; widen it")
+                    raise PipelineError(
+                        f"{part.metadata.path}: found no episode that passes its filter; widen it"
+                    )
             if waiting:
                 yield self._table(waiting)
 
@@ -295,7 +351,9 @@ def read_recorded(root: Path, spaces: Spaces, horizon: int | None = None) -> Mix
     """
     found = sorted(root.glob("**/data/metadata.json"))
     if len(found) != 1:
-        raise PipelineError(f"{root}: found {len(found)} Minari datasets, allowed is one; run `dvc repro collect`")
+        raise PipelineError(
+            f"{root}: found {len(found)} Minari datasets, allowed is one; run `dvc repro collect`"
+        )
     metadata = Metadata.read(found[0])
     return MixtureReader(metadata.data, [Part(metadata, "", None)], spaces, horizon)
 
@@ -311,18 +369,26 @@ class _Files:
         self._path, self._form = metadata.data, metadata.form
         self._observation = {("observations", *leaf.keys): leaf for leaf in observation}
         self._action = action
-        self._names: list[Keys] = [*self._observation, ("actions",), *((name,) for name in _FLAG_KINDS)]
+        self._names: list[Keys] = [
+            *self._observation,
+            ("actions",),
+            *((name,) for name in _FLAG_KINDS),
+        ]
         self._file: h5py.File | None = None
         if self._form == "hdf5":
             try:
                 self._file = h5py.File(self._path, "r")
             except OSError:
-                raise PipelineError(f"{self._path}: truncated, corrupt or missing HDF5; {_AGAIN}") from None
+                raise PipelineError(
+                    f"{self._path}: truncated, corrupt or missing HDF5; {_AGAIN}"
+                ) from None
             found = len(self._file)
         else:
             found = sum(entry.name.isdecimal() for entry in self._path.iterdir())
         if found != metadata.episodes:
-            raise PipelineError(f"{self._path}: its number of episodes is not the one in metadata.json; {_AGAIN}")
+            raise PipelineError(
+                f"{self._path}: its number of episodes is not the one in metadata.json; {_AGAIN}"
+            )
 
     def close(self) -> None:
         if self._file is not None:
@@ -336,7 +402,10 @@ class _Files:
                 return {name: _read_hdf5(group, name) for name in self._names}
             table = self._table(index, list(dict.fromkeys(str(name[0]) for name in self._names)))
             arrays = {name: _read_arrow(table, name) for name in self._names}
-            return {name: values if name in self._observation else values[:-1] for name, values in arrays.items()}
+            return {
+                name: values if name in self._observation else values[:-1]
+                for name, values in arrays.items()
+            }
         except _DAMAGE:
             raise PipelineError(
                 f"{self._path}: episode {index}: a file or array is missing, nested or corrupt, or claims more than "
@@ -345,7 +414,9 @@ class _Files:
 
     def _table(self, index: int, columns: list[str]) -> pa.Table:
         folder = self._path / str(index)
-        return ds.dataset(folder, format=self._form, ignore_prefixes=[".", "_", "metadata"]).to_table(columns)
+        return ds.dataset(
+            folder, format=self._form, ignore_prefixes=[".", "_", "metadata"]
+        ).to_table(columns)
 
     def checked(self, index: int, raw: dict[Keys, Array]) -> dict[str, Array]:
         """Check one episode of T steps: observations [T + 1, S], actions [T, A] or [T], and [T] of everything else."""
@@ -356,12 +427,16 @@ class _Files:
             episode[name] = raw[name,].reshape(-1)
         steps = len(episode["rewards"])
         if steps == 0:
-            raise PipelineError(f"{where}: found no steps; allowed is at least one; drop it, or filter by lengths")
+            raise PipelineError(
+                f"{where}: found no steps; allowed is at least one; drop it, or filter by lengths"
+            )
         for keys, values in raw.items():
             inner = keys in self._observation
             if values.shape[:1] != (steps + inner,):
                 rule = "one more than rewards" if inner else "as many as rewards"
-                raise PipelineError(f"{where}: {_joined(keys)}: wrong number of rows; allowed: {rule}")
+                raise PipelineError(
+                    f"{where}: {_joined(keys)}: wrong number of rows; allowed: {rule}"
+                )
         observation = self._observation.items()
         flat = [leaf.vectors(raw[keys], f"{where}: {_joined(keys)}") for keys, leaf in observation]
         episode["observations"] = flat[0] if len(flat) == 1 else np.hstack(flat)
@@ -383,7 +458,9 @@ class _Files:
         if None in names:
             raise PipelineError(f"{where} {key!r} is no name; allowed: text or whole numbers")
         if len(names) != 1:
-            raise PipelineError(f"{where} {key!r} has {len(names)} values; allowed is one, the same at every step")
+            raise PipelineError(
+                f"{where} {key!r} has {len(names)} values; allowed is one, the same at every step"
+            )
         return str(names.pop())
 
     def _attribute(self, index: int, key: str) -> Any:
@@ -435,10 +512,16 @@ def _read_arrow(table: pa.Table, keys: Keys) -> Array:
 def _passes(wanted: EpisodeFilter, index: int, rewards: Array) -> bool:
     """Tell whether an episode lies in all ranges; ends belong to them and may be open."""
     total = float(rewards.sum()) if rewards.dtype.kind in "fiu" else math.nan
-    for bounds, value in ((wanted.episodes, index), (wanted.lengths, len(rewards)), (wanted.returns, total)):
+    for bounds, value in (
+        (wanted.episodes, index),
+        (wanted.lengths, len(rewards)),
+        (wanted.returns, total),
+    ):
         low, high = bounds or (None, None)
         below, above = low is not None and value < low, high is not None and value > high
-        if math.isfinite(value) and (below or above):  # RowCheck names what is not finite; a filter must not hide it
+        if math.isfinite(value) and (
+            below or above
+        ):  # RowCheck names what is not finite; a filter must not hide it
             return False
     return True
 

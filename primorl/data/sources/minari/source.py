@@ -51,13 +51,17 @@ class Minari:
         for part in self.dataset.options.parts:
             path = raw / part.id / "data" / "metadata.json"
             if not path.is_file():
-                raise PipelineError(f"{path.parent}: no Minari dataset here; run `dvc repro collect`")
+                raise PipelineError(
+                    f"{path.parent}: no Minari dataset here; run `dvc repro collect`"
+                )
             parts.append(Part(Metadata.read(path), f"{part.id}/", part.filter))
         path = raw if len(parts) > 1 else parts[0].metadata.data
         if self.dataset.environment is not None:
             with make(self.dataset.environment) as env:
                 entries = unflattened(env)
-            return MixtureReader(path, parts, *declared(self.dataset.environment), self.dataset.unit, entries)
+            return MixtureReader(
+                path, parts, *declared(self.dataset.environment), self.dataset.unit, entries
+            )
         spaces = parts[0].metadata.spaces()
         for other in parts[1:]:
             if other.metadata.spaces() != spaces:
@@ -91,16 +95,22 @@ def fetch(dataset_id: str, root: Path) -> None:
     api = HfApi()
     try:
         place = f"{_OWNER}/{repository}"
-        there = api.dataset_info(place, timeout=_SECONDS)  # fails at once where a download would try again for long
+        there = api.dataset_info(
+            place, timeout=_SECONDS
+        )  # fails at once where a download would try again for long
         if not any(file.rfilename == f"{data}/metadata.json" for file in there.siblings or []):
             raise errors.EntryNotFoundError(data)
-        api.snapshot_download(place, repo_type="dataset", allow_patterns=f"{data}/*", local_dir=staged)
+        api.snapshot_download(
+            place, repo_type="dataset", allow_patterns=f"{data}/*", local_dir=staged
+        )
     except errors.OfflineModeIsEnabled:
         raise PipelineError(
             f"options.parts: {dataset_id!r} is not in {root}, and HF_HUB_OFFLINE forbids to fetch it; "
             "unset it, or copy the dataset there"
         ) from None
-    except Exception as refused:  # the hub's client lets many kinds of its HTTP library's errors through
+    except (
+        Exception
+    ) as refused:  # the hub's client lets many kinds of its HTTP library's errors through
         unknown = isinstance(refused, errors.RepositoryNotFoundError | errors.EntryNotFoundError)
         if unknown and not isinstance(refused, errors.LocalEntryNotFoundError):
             raise PipelineError(

@@ -52,7 +52,9 @@ class EpisodeWriter:
     """
 
     def __init__(self, root: Path, dataset_id: str, env: gymnasium.Env[Any, Any], algorithm: str):
-        data = root.resolve() / dataset_id / "data"  # Minari counts the sizes of relative paths wrongly
+        data = (
+            root.resolve() / dataset_id / "data"
+        )  # Minari counts the sizes of relative paths wrongly
         data.mkdir(parents=True)
         spec = env.spec
         if spec is not None and callable(spec.entry_point):
@@ -60,7 +62,11 @@ class EpisodeWriter:
         spaces = {"observation_space": env.observation_space, "action_space": env.action_space}
         self._storage = MinariStorage.new(data, env_spec=spec, data_format="hdf5", **spaces)
         self._storage.update_metadata(
-            {"dataset_id": dataset_id, "minari_version": minari.__version__, "algorithm_name": algorithm}
+            {
+                "dataset_id": dataset_id,
+                "minari_version": minari.__version__,
+                "algorithm_name": algorithm,
+            }
         )
         self._file = data / _MAIN_FILE
         self._waiting: list[Episode] = []
@@ -93,7 +99,9 @@ class EpisodeWriter:
                 episodes += 1
                 steps += length
         size = self._storage.get_size()
-        self._storage.update_metadata({"total_episodes": episodes, "total_steps": steps, "dataset_size": size})
+        self._storage.update_metadata(
+            {"total_episodes": episodes, "total_steps": steps, "dataset_size": size}
+        )
         self._waiting = []
 
 

@@ -43,7 +43,11 @@ def columns_of(path: Path) -> tuple[CsvFormat, tuple[LogColumn, ...]]:
     """
     head = _head(path)
     delimiter, names = header_of(head)
-    if len(names) < _FEWEST or any(_is_cell(name) for name in names) or len(set(names)) < len(names):
+    if (
+        len(names) < _FEWEST
+        or any(_is_cell(name) for name in names)
+        or len(set(names)) < len(names)
+    ):
         raise PipelineError(
             f"{path}: the first line names no columns: a field is empty, a number, a time, several lines or there "
             f"twice, or there are fewer than {_FEWEST}; allowed is CSV with a name for each column in its first line "
@@ -63,7 +67,9 @@ def columns_of(path: Path) -> tuple[CsvFormat, tuple[LogColumn, ...]]:
 def _head(path: Path) -> str:
     """Read the first complete lines."""
     if not path.name.endswith((".csv", ".csv.gz")) or path.name[0] in "._":
-        raise PipelineError(f"{path}: allowed is a name that ends in .csv or .csv.gz, and begins with no dot or _")
+        raise PipelineError(
+            f"{path}: allowed is a name that ends in .csv or .csv.gz, and begins with no dot or _"
+        )
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             begun: bytes = file.read(_MOST_BYTES)
@@ -92,7 +98,14 @@ def header_of(head: str) -> tuple[str, list[str]]:
 
 def _names(head: str, delimiter: str) -> list[str]:
     try:
-        return next((line for line in csv.reader(io.StringIO(head, newline=""), delimiter=delimiter) if line), [])
+        return next(
+            (
+                line
+                for line in csv.reader(io.StringIO(head, newline=""), delimiter=delimiter)
+                if line
+            ),
+            [],
+        )
     except csv.Error:
         return []
 
@@ -121,11 +134,15 @@ def _cells(path: Path, head: str, delimiter: str, decimal_point: str) -> pa.Tabl
         return pacsv.read_csv(
             io.BytesIO(head.encode()),
             read_options=pacsv.ReadOptions(block_size=2 * _MOST_BYTES, use_threads=False),
-            parse_options=pacsv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=skip),
+            parse_options=pacsv.ParseOptions(
+                delimiter=delimiter, newlines_in_values=True, invalid_row_handler=skip
+            ),
             convert_options=pacsv.ConvertOptions(decimal_point=decimal_point),
         )
     except pa.ArrowException:
-        raise PipelineError(f"{path}: not readable as CSV: truncated or corrupt; repair it") from None
+        raise PipelineError(
+            f"{path}: not readable as CSV: truncated or corrupt; repair it"
+        ) from None
 
 
 def _kinds(cells: pa.Table) -> list[Kind]:

@@ -13,7 +13,12 @@ from primorl.config.datasets import CsvFormat
 from primorl.data.sources.tabular.files import Field, Log, refuse_row
 from primorl.data.storage.schema import id_text, whole
 
-MICROSECONDS: dict[TimeUnit, float] = {"seconds": 1e6, "minutes": 6e7, "hours": 3.6e9, "days": 8.64e10}
+MICROSECONDS: dict[TimeUnit, float] = {
+    "seconds": 1e6,
+    "minutes": 6e7,
+    "hours": 3.6e9,
+    "days": 8.64e10,
+}
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,12 @@ class RowOrder:
 
 
 def elapsed_times(
-    order: npt.NDArray[np.generic], starts: npt.NDArray[np.int64], unit: TimeUnit, most: float, *, by_time: bool
+    order: npt.NDArray[np.generic],
+    starts: npt.NDArray[np.int64],
+    unit: TimeUnit,
+    most: float,
+    *,
+    by_time: bool,
 ) -> npt.NDArray[np.float64]:
     """Compute the time since the row before, at most the declared one; 0 in the first row of a trajectory.
 
@@ -71,13 +81,17 @@ def carry_forward(
     begun = np.repeat(starts, np.diff(starts, append=len(values)))
     last = np.maximum.accumulate(np.where(np.isnan(values), -1, rows))
     known = last >= begun
-    age = (order - order[last.clip(0)]).astype(np.float64) / (MICROSECONDS[entry.unit] if by_time else 1)
+    age = (order - order[last.clip(0)]).astype(np.float64) / (
+        MICROSECONDS[entry.unit] if by_time else 1
+    )
     first = np.nan if entry.first is None else entry.first
     filled: npt.NDArray[np.float32] = np.where(known, values[last.clip(0)], np.float32(first))
     return filled, np.where(known, age, entry.most).clip(max=entry.most)
 
 
-def elapsed_in(path: Path, form: CsvFormat, by: RowOrder, unit: TimeUnit, most: float) -> npt.NDArray[np.float64]:
+def elapsed_in(
+    path: Path, form: CsvFormat, by: RowOrder, unit: TimeUnit, most: float
+) -> npt.NDArray[np.float64]:
     """`elapsed_times` of every row of a file, in the file's order, as `ingest` finds them; its rows may lie in any.
 
     The columns of ``by`` are in memory.
@@ -90,7 +104,9 @@ def elapsed_in(path: Path, form: CsvFormat, by: RowOrder, unit: TimeUnit, most: 
     log = Log(path.parent, [*ids, Field("order", by.step, "order")], form, [path])
     rows = pa.concat_tables([log.schema().empty_table(), *log.batches()])
     order = rows["order"].to_numpy()
-    keys = [id_text(whole(rows[field.name])).dictionary_encode().indices.to_numpy() for field in ids]
+    keys = [
+        id_text(whole(rows[field.name])).dictionary_encode().indices.to_numpy() for field in ids
+    ]
     place = np.lexsort((order, *keys))
     sorted_order, starting = order[place], np.ones(len(place), dtype=bool)
     starting[1:] = np.any([key[place][1:] != key[place][:-1] for key in keys], axis=0)
@@ -103,5 +119,7 @@ def elapsed_in(path: Path, form: CsvFormat, by: RowOrder, unit: TimeUnit, most: 
             "every one once; drop a duplicate, or repeat --trajectory for all columns that tell trajectories apart",
         )
     since = np.empty(len(place))
-    since[place] = elapsed_times(sorted_order, np.flatnonzero(starting), unit, most, by_time=log.ordered_by_time)
+    since[place] = elapsed_times(
+        sorted_order, np.flatnonzero(starting), unit, most, by_time=log.ordered_by_time
+    )
     return since

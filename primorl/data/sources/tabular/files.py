@@ -57,7 +57,10 @@ def fields_of(columns: TabularColumns) -> list[Field]:
     fields = [Field("trajectory", columns.trajectory, "id"), Field("order", columns.order, "order")]
     if columns.unit is not None:
         fields.append(Field("unit", columns.unit, "id"))
-    for prefix, named in (("observation", None), ("next_observation", columns.next_observation or ())):
+    for prefix, named in (
+        ("observation", None),
+        ("next_observation", columns.next_observation or ()),
+    ):
         for index, entry in enumerate(columns.observation[: None if named is None else len(named)]):
             if isinstance(entry, Elapsed):
                 fields.append(Field(f"{prefix}.{index}", entry.elapsed, "elapsed", elapsed=entry))
@@ -65,16 +68,25 @@ def fields_of(columns: TabularColumns) -> list[Field]:
             if isinstance(entry, Carried):
                 fields.append(Field(f"{prefix}.{index}", entry.carried, "number", carried=entry))
                 continue
-            own, categories = (entry.column, entry.categories) if isinstance(entry, Categorical) else (entry, ())
+            own, categories = (
+                (entry.column, entry.categories) if isinstance(entry, Categorical) else (entry, ())
+            )
             column = own if named is None else named[index]
-            fields.append(Field(f"{prefix}.{index}", column, "category" if categories else "number", categories))
+            fields.append(
+                Field(
+                    f"{prefix}.{index}", column, "category" if categories else "number", categories
+                )
+            )
     action = columns.action
     if isinstance(action, Categorical):
         fields.append(Field("action", action.column, "category", action.categories))
     elif isinstance(action, CountedActions):
         fields.append(Field("action", action.column, "whole", count=action.count))
     else:
-        fields += [Field(f"action.{index}", column, "number") for index, column in enumerate(action.columns)]
+        fields += [
+            Field(f"action.{index}", column, "number")
+            for index, column in enumerate(action.columns)
+        ]
     fields.append(Field("reward", columns.reward, "number"))
     for flag in ("terminated", "truncated"):
         if (column := getattr(columns, flag)) is not None:
@@ -101,7 +113,13 @@ class Log:
         PipelineError: if there is no readable file, or a column is missing, there twice or of a wrong type.
     """
 
-    def __init__(self, folder: Path, fields: Sequence[Field], form: CsvFormat, paths: Sequence[Path] | None = None):
+    def __init__(
+        self,
+        folder: Path,
+        fields: Sequence[Field],
+        form: CsvFormat,
+        paths: Sequence[Path] | None = None,
+    ):
         self._fields = [field for field in fields if field.kind != "elapsed"]
         self._form = form
         self.paths = log_files(folder) if paths is None else list(paths)
@@ -117,7 +135,9 @@ class Log:
 
     def schema(self, only: Sequence[str] | None = None) -> pa.Schema:
         """Give the schema of `batches`: the fields, and each row's ``file`` and ``row`` from 0."""
-        fields = [(name, kind) for name, kind in self._canonical.items() if only is None or name in only]
+        fields = [
+            (name, kind) for name, kind in self._canonical.items() if only is None or name in only
+        ]
         return pa.schema([*fields, ("file", pa.int32()), ("row", pa.int64())])
 
     def batches(self, only: Sequence[str] | None = None) -> Generator[pa.Table]:
@@ -133,9 +153,13 @@ class Log:
         fields = [field for field in self._fields if field.name in schema.names]
         for index, path in enumerate(self.paths):
             row = 0
-            for batch in self._read(path, {field.column: self._types[index][field.column] for field in fields}):
+            for batch in self._read(
+                path, {field.column: self._types[index][field.column] for field in fields}
+            ):
                 arrays = [
-                    self._convert(field, batch.column(field.column), partial(_refuse_first, path, row, field))
+                    self._convert(
+                        field, batch.column(field.column), partial(_refuse_first, path, row, field)
+                    )
                     for field in fields
                 ]
                 arrays.append(pa.array(np.full(batch.num_rows, index, dtype=np.int32)))
@@ -159,7 +183,11 @@ class Log:
         """Read the fields ``among`` of all files again, and list the columns in which a number is missing."""
         found = set[str]()
         for rows in self.batches(only=[field.name for field in among]):
-            found |= {field.column for field in among if not np.isfinite(rows[field.name].to_numpy()).all()}
+            found |= {
+                field.column
+                for field in among
+                if not np.isfinite(rows[field.name].to_numpy()).all()
+            }
         return list(dict.fromkeys(field.column for field in among if field.column in found))
 
     def _columns(self, path: Path) -> dict[str, pa.DataType]:
@@ -176,21 +204,33 @@ class Log:
             raise
         except _UNREADABLE:
             kind = "Parquet" if parquet else "CSV in UTF-8 with a header"
-            raise PipelineError(f"{path}: not readable as {kind}: truncated, corrupt or empty; {_AGAIN}") from None
+            raise PipelineError(
+                f"{path}: not readable as {kind}: truncated, corrupt or empty; {_AGAIN}"
+            ) from None
         for column in sorted(needed):
             if names.count(column) != 1:
                 found, there = "missing" if column not in names else "there twice", ""
-                if 2 * len(needed & set(names)) >= len(needed):  # else the first line may be data instead of a header
-                    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+                if 2 * len(needed & set(names)) >= len(
+                    needed
+                ):  # else the first line may be data instead of a header
+                    more = (
+                        f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+                    )
                     there = f" (the file has {', '.join(map(shown, names[:_MOST_NAMED]))}{more})"
                 raise PipelineError(
                     f"{path}: column {column!r} is {found}{there}; allowed is every column of options.columns once in "
                     "every file (a CSV's first line names them); correct options.columns or the file"
                 )
         if not parquet:
-            types = {field.column: _KINDS[field.kind][2] for field in self._fields if field.kind != "order"}
+            types = {
+                field.column: _KINDS[field.kind][2]
+                for field in self._fields
+                if field.kind != "order"
+            }
             types |= {
-                field.column: self._inferred(path, field.column) for field in self._fields if field.kind == "order"
+                field.column: self._inferred(path, field.column)
+                for field in self._fields
+                if field.kind == "order"
             }
         for field in self._fields:
             allowed, words, *_ = _KINDS[field.kind]
@@ -223,7 +263,10 @@ class Log:
             if parquet:
                 # Without `pre_buffer` and threads Arrow holds what it decodes, and not all row groups of the file.
                 file = pq.ParquetFile(
-                    path, page_checksum_verification=True, pre_buffer=False, buffer_size=_PARQUET_BUFFER_BYTES
+                    path,
+                    page_checksum_verification=True,
+                    pre_buffer=False,
+                    buffer_size=_PARQUET_BUFFER_BYTES,
                 )
                 batches: Iterable[pa.RecordBatch] = file.iter_batches(
                     ROWS_PER_BATCH, columns=sorted(types), use_threads=False
@@ -238,15 +281,21 @@ class Log:
         except _UNREADABLE:
             if not parquet:
                 self._explain(path, types)
-            raise PipelineError(f"{path}: truncated or corrupt after row {rows}; {_AGAIN}") from None
+            raise PipelineError(
+                f"{path}: truncated or corrupt after row {rows}; {_AGAIN}"
+            ) from None
 
-    def _convert(self, field: Field, array: pa.Array, refuse: Callable[[pa.Array, str, str], None]) -> pa.Array:
+    def _convert(
+        self, field: Field, array: pa.Array, refuse: Callable[[pa.Array, str, str], None]
+    ) -> pa.Array:
         if pa.types.is_dictionary(array.type):
             array = array.dictionary_decode()
         canonical = self._canonical[field.name]
         if field.kind == "number":
             # float64 in between: Arrow has no way straight from a decimal to float32.
-            return (array.cast(pa.float64()) if pa.types.is_decimal(array.type) else array).cast(canonical, safe=False)
+            return (array.cast(pa.float64()) if pa.types.is_decimal(array.type) else array).cast(
+                canonical, safe=False
+            )
         if field.kind == "id":
             ids = array.cast(canonical)
             empty = ids.is_null() if canonical == pa.int64() else pc.equal(ids.fill_null(""), "")
@@ -256,9 +305,15 @@ class Log:
             return array.cast(canonical).fill_null("")
         if field.kind == "order":
             if pa.types.is_temporal(array.type):
-                array = array.cast(pa.timestamp("us", tz=getattr(array.type, "tz", None)), safe=False)
+                array = array.cast(
+                    pa.timestamp("us", tz=getattr(array.type, "tz", None)), safe=False
+                )
             place = array.cast(canonical, safe=False)
-            bad = place.is_null() if canonical == pa.int64() else pc.invert(pc.is_finite(place).fill_null(False))
+            bad = (
+                place.is_null()
+                if canonical == pa.int64()
+                else pc.invert(pc.is_finite(place).fill_null(False))
+            )
             refuse(bad, "a missing order", "a number or time in every row")
             return place
         if field.kind == "flag":
@@ -298,17 +353,26 @@ class Log:
             found = self._open_csv(path, {column: None}).schema.types[0]
         except _UNREADABLE:
             self._explain(path, {column: pa.string()})
-            raise PipelineError(f"{path}: not readable as CSV: truncated or corrupt; {_AGAIN}") from None
+            raise PipelineError(
+                f"{path}: not readable as CSV: truncated or corrupt; {_AGAIN}"
+            ) from None
         return pa.float64() if pa.types.is_null(found) or pa.types.is_integer(found) else found
 
     def _open_csv(
-        self, path: Path, types: dict[str, pa.DataType | None], explaining: Callable[[Any], str] | None = None
+        self,
+        path: Path,
+        types: dict[str, pa.DataType | None],
+        explaining: Callable[[Any], str] | None = None,
     ) -> pacsv.CSVStreamingReader:
         return pacsv.open_csv(
             path,
-            read_options=pacsv.ReadOptions(block_size=_CSV_BLOCK_BYTES, use_threads=explaining is None),
+            read_options=pacsv.ReadOptions(
+                block_size=_CSV_BLOCK_BYTES, use_threads=explaining is None
+            ),
             parse_options=pacsv.ParseOptions(
-                delimiter=self._form.delimiter, newlines_in_values=True, invalid_row_handler=explaining
+                delimiter=self._form.delimiter,
+                newlines_in_values=True,
+                invalid_row_handler=explaining,
             ),
             convert_options=pacsv.ConvertOptions(
                 include_columns=list(types),
@@ -360,10 +424,17 @@ def _first_unfit(text: pa.Array, kind: pa.DataType) -> int | None:
     return None
 
 
-def _refuse_first(path: Path, first: int, field: Field, bad: pa.Array, found: str, allowed: str) -> None:
+def _refuse_first(
+    path: Path, first: int, field: Field, bad: pa.Array, found: str, allowed: str
+) -> None:
     """Raise the error about the first row that is bad, if any, of a batch that begins at row ``first``."""
     if pc.any(bad).as_py():
-        refuse_row(path, first + pc.index(bad, True).as_py(), f"column {field.column!r}: found {found}", allowed)
+        refuse_row(
+            path,
+            first + pc.index(bad, True).as_py(),
+            f"column {field.column!r}: found {found}",
+            allowed,
+        )
 
 
 def refuse_row(path: Path, row: int, found: str, allowed: str) -> NoReturn:
@@ -374,7 +445,9 @@ def refuse_row(path: Path, row: int, found: str, allowed: str) -> NoReturn:
 def _sort_of(kind: pa.DataType) -> str:
     """Name the sort of a column's type, that of the values where it is a dictionary."""
     inner = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return next((sort for sort, fits in _SORTS.items() if any(each(inner) for each in fits)), "other")
+    return next(
+        (sort for sort, fits in _SORTS.items() if any(each(inner) for each in fits)), "other"
+    )
 
 
 _SORTS: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
@@ -389,10 +462,30 @@ _SORTS: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
 # type of the field; None: it depends on the files.
 _KINDS: dict[str, tuple[set[str], str, pa.DataType | None, pa.DataType | None]] = {
     "id": ({"text", "integer"}, "text or whole numbers", pa.string(), None),
-    "category": ({"text", "integer", "flag"}, "text, whole numbers or truth values", pa.string(), pa.int32()),
-    "label": ({"text", "integer", "flag"}, "text, whole numbers or truth values", pa.string(), pa.string()),
+    "category": (
+        {"text", "integer", "flag"},
+        "text, whole numbers or truth values",
+        pa.string(),
+        pa.int32(),
+    ),
+    "label": (
+        {"text", "integer", "flag"},
+        "text, whole numbers or truth values",
+        pa.string(),
+        pa.string(),
+    ),
     "order": ({"integer", "number", "time"}, "numbers, timestamps or dates", None, None),
-    "number": ({"integer", "number", "decimal", "flag"}, "numbers, one column a dimension", pa.float64(), pa.float32()),
+    "number": (
+        {"integer", "number", "decimal", "flag"},
+        "numbers, one column a dimension",
+        pa.float64(),
+        pa.float32(),
+    ),
     "flag": ({"integer", "number", "flag"}, "truth values, or 0 and 1", pa.bool_(), pa.bool_()),
-    "whole": ({"integer"}, "whole numbers; for names of actions give {column, categories}", pa.int64(), pa.int32()),
+    "whole": (
+        {"integer"},
+        "whole numbers; for names of actions give {column, categories}",
+        pa.int64(),
+        pa.int32(),
+    ),
 }

@@ -54,7 +54,10 @@ def sorted_batches(log: Log, unit: str, beside: Path) -> Generator[pa.Table]:
             with pa.memory_map(str(path)) as file:
                 bucket = _sorted(pa.ipc.open_stream(file).read_all(), unit)
             path.unlink()
-            yield from (bucket.slice(start, ROWS_PER_BATCH) for start in range(0, bucket.num_rows, ROWS_PER_BATCH))
+            yield from (
+                bucket.slice(start, ROWS_PER_BATCH)
+                for start in range(0, bucket.num_rows, ROWS_PER_BATCH)
+            )
 
 
 def _limits(log: Log, unit: str) -> npt.NDArray[np.object_]:
@@ -62,10 +65,14 @@ def _limits(log: Log, unit: str) -> npt.NDArray[np.object_]:
 
     Memory holds the ids of all units; so do the later checks of membership.
     """
-    counted = pa.table({unit: pa.array([], log.schema().field(unit).type), "rows": pa.array([], pa.int64())})
+    counted = pa.table(
+        {unit: pa.array([], log.schema().field(unit).type), "rows": pa.array([], pa.int64())}
+    )
     waiting = [counted]
     for batch in log.batches(only=[unit]):
-        waiting.append(pa.table({unit: batch[unit], "rows": pa.array(np.ones(batch.num_rows, np.int64))}))
+        waiting.append(
+            pa.table({unit: batch[unit], "rows": pa.array(np.ones(batch.num_rows, np.int64))})
+        )
         if sum(table.num_rows for table in waiting[1:]) > max(waiting[0].num_rows, _ROWS_WAITING):
             waiting = [_summed(waiting, unit)]
     counted = _summed(waiting, unit)
@@ -74,7 +81,10 @@ def _limits(log: Log, unit: str) -> npt.NDArray[np.object_]:
     ids = id_text(counted[unit].combine_chunks()).to_numpy(zero_copy_only=False)
     order = np.argsort(ids, kind="stable")
     before = np.cumsum(counted["rows"].to_numpy()[order])  # rows up to each id
-    widths = [_TEXT_BYTES if pa.types.is_string(kind) else max(kind.bit_width // 8, 1) for kind in log.schema().types]
+    widths = [
+        _TEXT_BYTES if pa.types.is_string(kind) else max(kind.bit_width // 8, 1)
+        for kind in log.schema().types
+    ]
     buckets = min(-(-int(before[-1]) * sum(widths) // _BYTES_PER_BUCKET), _MOST_BUCKETS)
     cuts = np.searchsorted(before, before[-1] * np.arange(1, buckets) // buckets)
     limits: npt.NDArray[np.object_] = np.unique(ids[order][cuts])
@@ -89,7 +99,9 @@ def _summed(counts: list[pa.Table], unit: str) -> pa.Table:
 def _spill(log: Log, unit: str, limits: npt.NDArray[np.object_], folder: Path) -> list[Path]:
     paths = [folder / f"{index}.arrows" for index in range(len(limits) + 1)]
     ids = {unit, "trajectory"}
-    schema = pa.schema([(each.name, pa.string() if each.name in ids else each.type) for each in log.schema()])
+    schema = pa.schema(
+        [(each.name, pa.string() if each.name in ids else each.type) for each in log.schema()]
+    )
     with ExitStack() as stack:
         files = [stack.enter_context(pa.OSFile(str(path), "wb")) for path in paths]
         writers = [stack.enter_context(pa.ipc.new_stream(file, schema)) for file in files]
@@ -98,7 +110,9 @@ def _spill(log: Log, unit: str, limits: npt.NDArray[np.object_], folder: Path) -
                 place = batch.schema.get_field_index(name)
                 batch = batch.set_column(place, name, id_text(batch[name].combine_chunks()))
             encoded = batch[unit].combine_chunks().dictionary_encode()
-            of_id = np.searchsorted(limits, encoded.dictionary.to_numpy(zero_copy_only=False), side="right")
+            of_id = np.searchsorted(
+                limits, encoded.dictionary.to_numpy(zero_copy_only=False), side="right"
+            )
             bucket = of_id[encoded.indices.to_numpy()]
             order = np.argsort(bucket, kind="stable")
             ends = np.cumsum(np.bincount(bucket, minlength=len(paths)))
@@ -204,14 +218,18 @@ class TabularReader:
         transitions = Transitions(log, self._fields, self.spaces, unit, self._dataset, limit)
         batches = log.batches() if options.sorted else sorted_batches(log, unit, self.path)
         empty = True
-        with closing(batches):  # or rows that were spilled to disk would stay as long as an error's traceback does
+        with closing(
+            batches
+        ):  # or rows that were spilled to disk would stay as long as an error's traceback does
             for rows in whole_units(batches, unit):
                 empty = False
                 if self._fields[-1].name == "consent":
                     self.consent.append(consent_of_units(rows, unit, log))
                 yield transitions(rows)
         if empty:
-            raise PipelineError(f"{self.path}: found no rows in {len(log.paths)} files; allowed is at least one")
+            raise PipelineError(
+                f"{self.path}: found no rows in {len(log.paths)} files; allowed is at least one"
+            )
 
 
 def _declared(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None]:
@@ -231,7 +249,9 @@ def _declared(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None]:
             told_by = [columns.trajectory]
             if dataset.options.trajectory_ids == "per_unit" and columns.unit is not None:
                 told_by.insert(0, columns.unit)
-            elapsed = ElapsedTime(name=entry.elapsed, unit=entry.unit, most=entry.most, trajectory=tuple(told_by))
+            elapsed = ElapsedTime(
+                name=entry.elapsed, unit=entry.unit, most=entry.most, trajectory=tuple(told_by)
+            )
         dimensions += ((entry, -np.inf, np.inf),) if isinstance(entry, str) else entry.dimensions
     names, low, high = zip(*dimensions, strict=True)
     if isinstance(action, BoxActions):
@@ -267,7 +287,11 @@ def _check_bounds(
     for entry in entries:
         if not isinstance(entry, Elapsed | Carried):
             continue
-        what, own = ("elapsed time", entry.elapsed) if isinstance(entry, Elapsed) else ("age of a value", entry.age)
+        what, own = (
+            ("elapsed time", entry.elapsed)
+            if isinstance(entry, Elapsed)
+            else ("age of a value", entry.age)
+        )
         place = names.index(own)
         low, high = bounds.low[place], bounds.high[place]
         if (low, high) != (0, entry.most):
@@ -276,7 +300,10 @@ def _check_bounds(
                 f"{what}; allowed is [0, {entry.most:g}], as `most` declares"
             )
         if isinstance(entry, Carried) and entry.first is not None:
-            low, high = bounds.low[place - 1], bounds.high[place - 1]  # its value comes before its age
+            low, high = (
+                bounds.low[place - 1],
+                bounds.high[place - 1],
+            )  # its value comes before its age
             if not low <= entry.first <= high:
                 raise PipelineError(
                     f"datasets/{name}.yaml: options.columns.observation: found first {entry.first:g} of "
@@ -287,7 +314,9 @@ def _check_bounds(
 def _check_fit(name: str, spaces: Spaces, observation: int, actions: int, box: bool) -> None:
     """Compare the numbers of dimensions, or of discrete actions, with those of the environment."""
     if spaces.discrete_actions == box:
-        kinds = ("discrete", "continuous") if spaces.discrete_actions else ("continuous", "discrete")
+        kinds = (
+            ("discrete", "continuous") if spaces.discrete_actions else ("continuous", "discrete")
+        )
         raise PipelineError(
             f"datasets/{name}.yaml: options.columns.action: the environment has {kinds[0]} actions, found "
             f"{kinds[1]} ones; allowed is {{column, count}} or {{column, categories}} for discrete actions, "

@@ -13,7 +13,14 @@ from primorl.data.checks import KeyOrder, unfit_probabilities
 from primorl.data.identity.consent import CONSENT_SCHEMA
 from primorl.data.sources.tabular.elapsed import carry_forward, elapsed_times
 from primorl.data.sources.tabular.files import Field, Log
-from primorl.data.storage.schema import BEHAVIOUR_PROBABILITY, Spaces, changes, id_text, transition_table, whole
+from primorl.data.storage.schema import (
+    BEHAVIOUR_PROBABILITY,
+    Spaces,
+    changes,
+    id_text,
+    transition_table,
+    whole,
+)
 
 _REPAIR = "sort the log, or set options.sorted: false to have it sorted here"
 
@@ -46,7 +53,9 @@ def consent_of_units(rows: pa.Table, unit: str, log: Log) -> pa.Table:
     """
     begins, differs = changes(rows[unit]), changes(rows["consent"])
     found = "another value of partition.public.column than in the unit's rows before"
-    allowed = "one value for all rows of a unit: it is public as a whole, or private; correct the log"
+    allowed = (
+        "one value for all rows of a unit: it is public as a whole, or private; correct the log"
+    )
     log.refuse(rows, np.flatnonzero(differs & ~begins), found, allowed)
     starts = pa.array(np.flatnonzero(begins))
     units = id_text(whole(rows[unit].take(starts)))
@@ -64,13 +73,26 @@ class Transitions:
     """
 
     def __init__(
-        self, log: Log, fields: Sequence[Field], spaces: Spaces, unit: str, dataset: TabularDataset, horizon: int | None
+        self,
+        log: Log,
+        fields: Sequence[Field],
+        spaces: Spaces,
+        unit: str,
+        dataset: TabularDataset,
+        horizon: int | None,
     ):
         self._log, self._fields, self._spaces = log, fields, spaces
-        self._unit, self._options, self._bounds, self._horizon = unit, dataset.options, dataset.bounds, horizon
+        self._unit, self._options, self._bounds, self._horizon = (
+            unit,
+            dataset.options,
+            dataset.bounds,
+            horizon,
+        )
         self._keys = KeyOrder()
         self._has_next = any(field.name.startswith("next_observation.") for field in fields)
-        self._probability = next((field for field in fields if field.name == BEHAVIOUR_PROBABILITY), None)
+        self._probability = next(
+            (field for field in fields if field.name == BEHAVIOUR_PROBABILITY), None
+        )
         # Where a trajectory is a unit, those that are numbered anew for each person look like one.
         merged = "; or, if people's trajectories share ids, let columns.trajectory name a column of unique ids"
         self._or_merged = merged if unit == "trajectory" else ""
@@ -101,7 +123,14 @@ class Transitions:
         else:
             after = np.roll(observation, -1, axis=0)
             after[lasts] = observation[lasts]
-        columns = [observation, self._action(rows), _numbers(rows["reward"]), after, terminated, truncated]
+        columns = [
+            observation,
+            self._action(rows),
+            _numbers(rows["reward"]),
+            after,
+            terminated,
+            truncated,
+        ]
         if self._probability is not None:
             columns.append(_numbers(rows[BEHAVIOUR_PROBABILITY]))
         lengths, cut = lasts - starts + 1, ~terminated[lasts] & (not self._has_next)
@@ -115,7 +144,9 @@ class Transitions:
         if self._horizon is not None:
             allowed = f"at most as many steps as `horizon` says; correct it, or split the trajectory{self._or_merged}"
             too_long = starts[lengths > self._horizon]
-            self._log.refuse(rows, too_long, "a trajectory longer than the horizon starts here", allowed)
+            self._log.refuse(
+                rows, too_long, "a trajectory longer than the horizon starts here", allowed
+            )
         if cut.any():
             truncated[lasts[cut] - 1] = True
             keep = np.ones(rows.num_rows, dtype=bool)
@@ -128,7 +159,9 @@ class Transitions:
             columns[3] = self._bounded(rows, columns[3], "observation")
         return transition_table(self._spaces, units, trajectories, lengths, *columns)
 
-    def _check_order(self, rows: pa.Table, starts: Places, units: pa.Array, trajectories: pa.Array) -> None:
+    def _check_order(
+        self, rows: pa.Table, starts: Places, units: pa.Array, trajectories: pa.Array
+    ) -> None:
         order = rows["order"].to_numpy()
         inside = np.ones(rows.num_rows, dtype=bool)
         inside[starts] = False
@@ -136,14 +169,18 @@ class Transitions:
         back = np.flatnonzero(inside[1:] & (order[1:] < order[:-1])) + 1
         allowed = f"every one once; drop a duplicate, or number rows of equal time{self._or_merged}"
         self._log.refuse(rows, again, "an order that its trajectory has already", allowed)
-        self._log.refuse(rows, back, "a row out of order in its trajectory", f"ascending; {_REPAIR}")
+        self._log.refuse(
+            rows, back, "a row out of order in its trajectory", f"ascending; {_REPAIR}"
+        )
         disordered = starts[self._keys.disordered(units, trajectories)]
         allowed = f"ascending by unit, then trajectory (as text; ids of digits padded with zeros to 12); {_REPAIR}"
         self._log.refuse(rows, disordered, "a trajectory out of order or in two places", allowed)
 
     def _ends(self, rows: pa.Table, starts: Places, lasts: Places) -> tuple[Flags, Flags]:
         terminated, truncated = (
-            rows[name].to_numpy().copy() if name in rows.column_names else np.zeros(rows.num_rows, dtype=bool)
+            rows[name].to_numpy().copy()
+            if name in rows.column_names
+            else np.zeros(rows.num_rows, dtype=bool)
             for name in ("terminated", "truncated")
         )
         ended = terminated | truncated
@@ -154,7 +191,9 @@ class Transitions:
         self._log.refuse(rows, np.flatnonzero(ended), found, allowed)
         if self._options.end == "flags":
             allowed = "terminated or truncated there; mark it, or set options.end to last_row"
-            self._log.refuse(rows, lasts[has_no_end], "the last row of a trajectory, with no end flag", allowed)
+            self._log.refuse(
+                rows, lasts[has_no_end], "the last row of a trajectory, with no end flag", allowed
+            )
         elif self._options.end == "outcome":
             terminated[lasts] |= has_no_end
         elif self._options.end == "horizon":
@@ -211,11 +250,15 @@ class Transitions:
         self._check_finite(rows, reward[:, None], "reward")
         if self._probability is not None:
             self._check_finite(rows, probability[0][:, None], BEHAVIOUR_PROBABILITY)
-            unfit, allowed = unfit_probabilities(probability[0], discrete=self._spaces.discrete_actions)
+            unfit, allowed = unfit_probabilities(
+                probability[0], discrete=self._spaces.discrete_actions
+            )
             found = f"a {BEHAVIOUR_PROBABILITY} out of range (column {self._probability.column!r})"
             self._log.refuse(rows, np.flatnonzero(unfit), found, allowed)
 
-    def _bounded(self, rows: pa.Table, values: Floats, key: Literal["observation", "reward"]) -> Floats:
+    def _bounded(
+        self, rows: pa.Table, values: Floats, key: Literal["observation", "reward"]
+    ) -> Floats:
         """Refuse or clip observations or rewards [rows, columns] beyond the bounds that the entry declares as numbers.
 
         The error names the first row, and all columns with such values; it quotes no value.
@@ -244,9 +287,18 @@ class Transitions:
         finite = np.isfinite(values)
         if finite.all():
             return
-        plain = [field for field in self._fields if field.name.startswith("observation.") and field.kind == "number"]
-        named = self._log.columns_with_missing_numbers([field for field in plain if field.carried is None])
-        here = [self._spaces.observation_names[dimension] for dimension in np.flatnonzero(~finite.all(axis=0))]
+        plain = [
+            field
+            for field in self._fields
+            if field.name.startswith("observation.") and field.kind == "number"
+        ]
+        named = self._log.columns_with_missing_numbers(
+            [field for field in plain if field.carried is None]
+        )
+        here = [
+            self._spaces.observation_names[dimension]
+            for dimension in np.flatnonzero(~finite.all(axis=0))
+        ]
         named += [name for name in here if name not in named]
         self._log.refuse(
             rows,
@@ -261,10 +313,19 @@ class Transitions:
         finite = np.isfinite(values)
         if not finite.all():
             bad = np.flatnonzero(~finite.all(axis=1))
-            own = [field for field in self._fields if field.name == what or field.name.startswith(f"{what}.")]
+            own = [
+                field
+                for field in self._fields
+                if field.name == what or field.name.startswith(f"{what}.")
+            ]
             columns = [field.column for field in own for _ in field.categories or (None,)]
             found = f"a missing, NaN or infinite {what} (column {columns[int(np.argmin(finite[bad[0]]))]!r})"
-            self._log.refuse(rows, bad, found, "finite float32 numbers; fill it in, or drop or repair the trajectory")
+            self._log.refuse(
+                rows,
+                bad,
+                found,
+                "finite float32 numbers; fill it in, or drop or repair the trajectory",
+            )
 
 
 def _numbers(column: pa.ChunkedArray) -> Floats:

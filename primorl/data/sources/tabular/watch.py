@@ -33,20 +33,30 @@ def named_files(named: str) -> tuple[Path, list[Path]]:
 def log_files(folder: Path) -> list[Path]:
     """List the log files under ``folder``, part 2 before part 10, without names that begin with a dot or underscore."""
     found = [path for path in folder.rglob("*") if path.is_file() and path.name.endswith(ENDINGS)]
-    visible = [path for path in found if not any(part[0] in "._" for part in path.relative_to(folder).parts)]
+    visible = [
+        path
+        for path in found
+        if not any(part[0] in "._" for part in path.relative_to(folder).parts)
+    ]
     return sorted(visible, key=lambda path: (_natural(path.relative_to(folder)), str(path)))
 
 
 def _natural(path: Path) -> list[tuple[int, int, str]]:
     parts = re.split(r"(\d+)", str(path))
-    return [(1, int(part), "") if part.isascii() and part.isdigit() else (0, 0, part) for part in parts]
+    return [
+        (1, int(part), "") if part.isascii() and part.isdigit() else (0, 0, part) for part in parts
+    ]
 
 
 def source_files(dataset: AnyDataset) -> tuple[str, str] | None:
     """Give what the entry of files of one's own names, for `named_files`, and its key; None for other sources."""
     if isinstance(dataset, TabularDataset):
         return dataset.options.files, "options.files"
-    return (f"{dataset.options.folder}/data", "options.folder") if isinstance(dataset, MedsDataset) else None
+    return (
+        (f"{dataset.options.folder}/data", "options.folder")
+        if isinstance(dataset, MedsDataset)
+        else None
+    )
 
 
 def record_files(name: str, raw: Path, folder: Path, files: list[Path]) -> None:
@@ -76,7 +86,11 @@ def changed(name: str, dataset: AnyDataset) -> str | None:
     edited = sum(now[file] != before[file] for file in before.keys() & now.keys())
     if not (gone or new or edited):
         return None
-    counts = [f"{count} {what}" for count, what in ((edited, "changed"), (gone, "gone"), (new, "new")) if count]
+    counts = [
+        f"{count} {what}"
+        for count, what in ((edited, "changed"), (gone, "gone"), (new, "new"))
+        if count
+    ]
     return (
         f"the source changed since it was collected: datasets/{name}.yaml: {key}: {', '.join(counts)} of "
         f"{len(before.keys() | now.keys())} files; everything here is of the former ones. To read them again: `dvc "
@@ -93,7 +107,9 @@ def _digests(name: str, folder: Path, files: list[Path]) -> dict[str, str]:
         own, found = str(file.relative_to(folder)), file.stat()
         same = [found.st_size, found.st_mtime_ns]
         before = known.get(own)
-        seen[own] = before if isinstance(before, list) and before[:2] == same else [*same, _digest(file)]
+        seen[own] = (
+            before if isinstance(before, list) and before[:2] == same else [*same, _digest(file)]
+        )
     if seen != known and (home() / STATE).exists():
         write_json(memory, seen)
     return {own: str(digest) for own, (*_, digest) in seen.items()}
