@@ -15,7 +15,7 @@ from primorl.evaluate.returns import log_episode
 from primorl.evaluate.summary import log_summary, write_curve
 from primorl.policy.exported import DeterministicPolicy
 from primorl.run import Run, evaluate, summarise
-from primorl.tracking import StageRun, in_sweep
+from primorl.tracking import StageRun
 
 _STAGES = "collect ingest partition train_model clone_behaviour optimize_policy optimize_mopo evaluate_private"
 
@@ -48,7 +48,7 @@ def body(params: Params, run: StageRun) -> None:
         score=score,
         files=(found.folder / "privacy.json", SUMMARY, CURVES, FIGURE),
     )
-    if params.chosen.environment is not None and not in_sweep():
+    if params.chosen.environment is not None:
         policy, seed = DeterministicPolicy.load(found.folder), params.evaluation.seed
         log_episode(
             run.pipeline, params.chosen.environment, policy, seed, found.manifest.info.horizon

@@ -119,18 +119,17 @@ class Project:
             show_dvc(*(("exp", "run") if given else ("repro",)))
             return Run._read(self)
 
-    def runs(self, *, max_epsilon: float | None = None, sweeps: bool = False) -> pd.DataFrame:
+    def runs(self, *, max_epsilon: float | None = None) -> pd.DataFrame:
         """List the results on the dataset of ``params.yaml``, best first, as `primorl runs` does.
 
         Args:
             max_epsilon: only private results with at most this ε; None: all.
-            sweeps: also the trials of sweeps.
 
         Returns:
             One row a result, with a column for every setting that differs among them.
         """
         with chdir(self.folder):
-            found = results(load(), most_epsilon=max_epsilon, sweeps=sweeps)
+            found = results(load(), most_epsilon=max_epsilon)
         rows = [
             {key: value for key, value in asdict(each).items() if key != "settings"}
             for each in found
@@ -242,7 +241,7 @@ def write_report(params: Params, target: Path) -> None:
     if target.suffix != ".html":
         raise PipelineError(f"--out: found {str(target)!r}; allowed is a name that ends in .html")
     try:
-        found = results(params, most_epsilon=None, sweeps=True)
+        found = results(params, most_epsilon=None)
     except PipelineError as missing:  # the files may have come from a remote
         print(f"note: without other results: {missing}", file=sys.stderr)
         found = []

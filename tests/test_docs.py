@@ -106,7 +106,7 @@ def test_a_command_that_does_not_parse_is_found() -> None:
         ("primorl paln", "no command paln"),
         ("primorl plan --invented", "no option --invented"),
         ("primorl predict --out a.csv", "--observations is missing"),
-        ("primorl sweep sweeps/gone.yaml", "no file sweeps/gone.yaml"),
+        ("primorl release examples/gone.yaml", "no file examples/gone.yaml"),
         ("dvc repro trian_model", "no stage trian_model"),
         ("dvc exp run -S privacy.target_espilon=1", "params.yaml has no privacy.target_espilon"),
         ("make tests", "no target tests"),

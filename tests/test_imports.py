@@ -26,7 +26,6 @@ ROOT = Path(__file__).resolve().parent.parent
         ("policy", "from primorl.engine import rounds", False),
         ("evaluate", "import primorl.engine.training", False),
         ("base", "import primorl.config.params", False),
-        ("sweeps", "import primorl.data.private", False),
         ("paid", "from primorl.data.private import open_units", False),
         ("commands", "from primorl.paid.private import open_private", False),
         ("simulators", "import primorl.data.storage.schema", False),

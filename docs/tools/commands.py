@@ -23,6 +23,7 @@ _BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 _HEREDOC = re.compile(r"<<'(\w+)'.*?^\1$", re.MULTILINE | re.DOTALL)
 _DVC = (
     *(
+        "queue",
         "repro",
         "exp",
         "push",
@@ -108,7 +109,7 @@ def problems(command: Command, page: str = "") -> Iterator[str]:
         yield from _of_module(words[place], words[place + 1 :])
     elif tool in ("python", "bash") and words and words[0] != "-c" and f"> {words[0]}" not in page:
         yield from _of_file(ROOT / words[0], words[1:])
-    for word in words:  # of this project, and no placeholder like sweeps/NAME.yaml
+    for word in words:  # of this project, and no placeholder like datasets/NAME.yaml
         if (
             re.fullmatch(r"[a-z][a-z0-9_/-]*/[a-z0-9_-]+\.(yaml|py)", word)
             and not (ROOT / word).exists()

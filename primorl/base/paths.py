@@ -51,7 +51,6 @@ SECRET = STATE / "secret"
 LEDGER, LEDGER_HEAD = STATE / "ledger.db", STATE / "ledger.head"
 CHECKPOINTS = STATE / "checkpoints"
 FITS = STATE / "fits"
-SWEEPS = STATE / "sweeps"
 SOURCES = STATE / "sources"
 
 PARENTS = (

@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from primorl.base.files import HOST, home, workspace
-from primorl.base.paths import STATE
+from primorl.base.files import HOST, workspace
 
 if TYPE_CHECKING:  # an installation for policies alone does without it
     import psutil
@@ -112,11 +111,9 @@ def git_tags() -> dict[str, str]:
 
 
 def _git(*arguments: str) -> str | None:
-    # Not in the folder of a sweep's trial, which git ignores.
-    folder = home() if workspace().resolve().is_relative_to(home() / STATE) else workspace()
     try:
         done = subprocess.run(
-            ["git", *arguments], cwd=folder, capture_output=True, text=True, check=True
+            ["git", *arguments], cwd=workspace(), capture_output=True, text=True, check=True
         )
     except (OSError, subprocess.CalledProcessError):
         return None

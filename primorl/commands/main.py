@@ -19,7 +19,7 @@ from primorl.base.files import read_json
 from primorl.base.paths import COPIES, LOCK, PARAMS, SUMMARY
 from primorl.base.processes import collect_garbage_rarely
 from primorl.base.reporting import INTERRUPTED, explained
-from primorl.commands import audit, data, doctor, init, ledger, plan, policies, results, sweep
+from primorl.commands import audit, data, doctor, init, ledger, plan, policies, results
 from primorl.commands.terminal import add_command, flag, in_project
 
 _COMMANDS = (
@@ -30,7 +30,6 @@ _COMMANDS = (
         results.summary,
         results.report,
         results.runs,
-        sweep.sweep,
     ),
     *(policies.select, policies.predict, policies.export, policies.release, doctor.doctor),
 )

@@ -141,7 +141,6 @@ def runs(
     max_epsilon: Annotated[
         float | None, typer.Option(help="Only private results with at most this ε, from 0.")
     ] = None,
-    sweeps: Annotated[bool, flag("--sweeps", "List the trials of sweeps as well.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List the results on the dataset of params.yaml, best first.
@@ -156,7 +155,6 @@ def runs(
     Examples:
       primorl runs                      all results
       primorl runs --max-epsilon 1      the best policy at ε ≤ 1 stands first
-      primorl runs --sweeps             trials of sweeps as well
       primorl runs --json               with MLflow's run ids
     """
     from primorl.config import params
@@ -166,7 +164,7 @@ def runs(
         raise PipelineError(
             f"--max-epsilon: found {max_epsilon:g}; allowed is a finite number from 0; give one"
         )
-    found = results(params.load(), most_epsilon=max_epsilon, sweeps=sweeps)
+    found = results(params.load(), most_epsilon=max_epsilon)
     if as_json:
         rows = [
             asdict(each) | {"finished": each.finished.isoformat(timespec="seconds")}

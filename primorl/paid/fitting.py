@@ -232,9 +232,7 @@ def fitted(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Param
     file = home() / FITS / f"{_digest(params, manifest, public)}.json"
     if not file.exists():
         with waited_for(file.with_suffix(".lock")):
-            if (
-                not file.exists()
-            ):  # trials of a sweep that begin together need one fit, not one each
+            if not file.exists():  # experiments that begin together need one fit
                 rehearsed = (
                     public.units >= LEAST_OF_A_DRY_RUN
                     and params.privacy.statistics.normaliser == "public"

@@ -1,7 +1,6 @@
 """MLflow: a run for each run of the pipeline."""
 
 import hashlib
-import json
 import os
 import re
 import resource
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 PIPELINE_TAG, PROCESS_TAG = "primorl.pipeline", "primorl.process"
-RUN_TAGS = "PRIMORL_RUN_TAGS"  # environment variable: further tags of the pipeline's run, as JSON
 _READ_PRIVATE = {
     *(
         "collect",
@@ -113,11 +111,6 @@ def _ended(*runs: Log) -> Iterator[None]:
             run.end(status)
 
 
-def in_sweep() -> bool:
-    """Tell whether this is a trial of a sweep; its run lies in the sweep's."""
-    return "sweep" in json.loads(os.environ.get(RUN_TAGS, "{}"))
-
-
 def _close_the_dead(client: "MlflowClient", experiment: str) -> None:
     """Mark the runs of killed stages of this machine as failed: a killed stage could not do it."""
     running = client.search_runs(
@@ -154,7 +147,6 @@ def _pipeline_run(client: "MlflowClient", experiment: str, params: Params) -> tu
         "variant": params.dynamics.variant,
         **git_tags(),
     }
-    tags |= json.loads(os.environ.get(RUN_TAGS, "{}"))
     tags |= {
         key: os.environ[key]
         for key in ("DVC_EXP_NAME", "DVC_EXP_BASELINE_REV")
@@ -192,16 +184,11 @@ def _name(params: Params) -> str:
 class Usage:
     """Measures a stage from here on.
 
-    Memory tells how many rows a cohort or the data had. So it is neither logged for a stage that reads private rows,
-    nor for a later stage of the same process, as in a sweep: the peak is that of the process, and what was freed may
-    still be held.
+    Memory tells how many rows a cohort or the data had, so it is not logged for a stage that reads private rows.
     """
 
-    _has_read_private = False  # this process
-
     def __init__(self, stage: str) -> None:
-        if stage in _READ_PRIVATE:
-            Usage._has_read_private = True
+        self._reads_private = stage in _READ_PRIVATE
         self._begun = _cpu_seconds()
 
     def log(self, run: Log) -> None:
@@ -210,7 +197,7 @@ class Usage:
         MLflow shows metrics under ``system/`` on a page of their own.
         """
         run.metric("system/cpu_seconds", _cpu_seconds() - self._begun)
-        if Usage._has_read_private:
+        if self._reads_private:
             return
         # The most that this program held since it was started, if the system says it
         found = re.search(

@@ -193,9 +193,7 @@ def link(params: Params) -> str:
         else "http://127.0.0.1:5000"
     )
     try:
-        run = max(
-            results(params, most_epsilon=None, sweeps=False), key=lambda each: each.finished
-        ).run
+        run = max(results(params, most_epsilon=None), key=lambda each: each.finished).run
         with connected(uri) as client:
             experiment = client.get_run(run).info.experiment_id
     except (PipelineError, ValueError):  # ValueError: no results
@@ -398,7 +396,7 @@ class Result:
     settings: dict[str, str]
 
 
-def results(params: Params, *, most_epsilon: float | None, sweeps: bool) -> list[Result]:
+def results(params: Params, *, most_epsilon: float | None) -> list[Result]:
     """Results on the dataset that params.yaml names, best first: by the simulator, by the private units; then the rest.
 
     Those that a model alone judges, or nothing, are not compared: the newest stands first.
@@ -407,7 +405,6 @@ def results(params: Params, *, most_epsilon: float | None, sweeps: bool) -> list
         params: name the store, the experiment and the dataset.
         most_epsilon: the greatest ε, of the dataset's unit at a δ of at most ``privacy.budget.delta``; None: also runs
             without a guarantee, of other units and at other δ.
-        sweeps: also the trials of sweeps.
 
     Raises:
         PipelineError: there is no store, or it cannot be used.
@@ -428,7 +425,7 @@ def results(params: Params, *, most_epsilon: float | None, sweeps: bool) -> list
     except sqlite3.Error:
         runs = _in_client(uri, *of)  # which names what is wrong
     finished = sorted((run for run in runs if run.params.get("private")), key=_rank)
-    found = [_result(run) for run in finished if sweeps or "sweep" not in run.tags]
+    found = [_result(run) for run in finished]
     if most_epsilon is not None:
         most_delta = params.privacy.budget.delta
         found = [

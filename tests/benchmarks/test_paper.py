@@ -1,6 +1,5 @@
 """The paper's benchmark: its sweeps fit params.yaml, rows merge in any order, statistics are what their names say."""
 
-import copy
 import itertools
 import json
 import random
@@ -12,6 +11,7 @@ import numpy as np
 from benchmarks.machine import ROOT
 from benchmarks.quality.paper import report, results, sheets
 from benchmarks.quality.paper import rows as table
+from benchmarks.quality.paper.__main__ import changed
 from primorl.base.paths import PARAMS
 from primorl.config.params import DATASETS, parse
 from primorl.config.reading import read_yaml
@@ -24,14 +24,7 @@ def test_every_sweep_fits_params() -> None:
     for name in sheets.names():
         fraction = {"partition.public_fraction": 0 if name == NOBODY_PUBLIC else 0.01}
         for case, same in itertools.groupby(sheets.trials(name), lambda trial: trial[0]):
-            raw = copy.deepcopy(template)
-            for key, value in (fraction | next(same)[1]).items():
-                *path, last = key.split(".")
-                block = raw
-                for part in path:
-                    block = block[part]
-                assert last in block, f"{name}: {case}: {key} is no key of params.yaml"
-                block[last] = value
+            raw = changed(template, fraction | next(same)[1])
             assert (ROOT / DATASETS / f"{parse(raw, ROOT / PARAMS).dataset}.yaml").exists()
 
 

@@ -51,7 +51,6 @@ EVERY = (
         "export",
         "release",
         "doctor",
-        "sweep",
     ),
     *(
         "select",

@@ -1,4 +1,4 @@
-"""What is made of models and shown of them: select, predict, export, audit, sweep, summary, runs, report."""
+"""What is made of models and shown of them: select, predict, export, audit, summary, runs, report."""
 
 import hashlib
 import json
@@ -26,8 +26,7 @@ from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.accounting.rounding import at_least, at_most
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.statement import Statement
-from primorl.sweeps.file import Trial
-from primorl.tracking import RUN_TAGS, stage_run, store
+from primorl.tracking import stage_run, store
 from tests.commands.charging import data
 from tests.commands.conftest import Call
 from tests.data.builders import episode, episodes, snapshot, table
@@ -38,18 +37,13 @@ from tests.pipeline.test_audit import project as audited
 from tests.pipeline.test_evaluate import DATA, OF_THESE_DATA, chosen, run
 from tests.pipeline.test_evaluate import project as evaluated
 from tests.pipeline.tiny_policy import RememberingRun, write_model, write_partitions
-from tests.pipeline.training_project import charged
 from tests.policy.test_exported import EPOCHS
 from tests.policy.test_loaded import NAMES, RANGE, loaded
 from tests.privacy.ledger.ledgers import request
 from tests.projects import project_settings, write_settings
 from tests.statements import OF_TRAINING
-from tests.sweeps.conftest import MODEL as SMALL_MODEL
-from tests.sweeps.conftest import project as swept
-from tests.sweeps.conftest import quick, ran, sweep_of
-from tests.sweeps.stages import BAD_SEED
 
-__all__ = ["audited", "evaluated", "project", "quick", "small", "swept"]
+__all__ = ["audited", "evaluated", "project", "small"]
 
 
 def test_it_prints_the_winner_and_no_score_for_one_charge(
@@ -200,62 +194,6 @@ def test_an_audit_prints_a_table_and_leaves_a_report_and_no_model(
     assert {Path(name).name for name in made} == set(run.artifacts)
 
 
-@pytest.mark.usefixtures("swept")
-def test_a_sweep_runs_prints_and_ends_with_one_where_a_trial_failed(primorl: Call) -> None:
-    sweep_of({"cases": {"A": {"policy.epochs": 3}}, "grid": {"seed": [2, BAD_SEED]}})
-    status, out, _ = primorl("sweep", "tiny.yaml", "--workers", "1")
-    assert status == 1
-    good, bad, why = out.splitlines()[1:]
-    assert good.split() == [
-        Trial({"policy.epochs": 3, "seed": 2}).name,
-        "A",
-        "2",
-        "-2",
-        "1.5",
-        "0",
-        "finished",
-    ]
-    assert (bad[-8:], why) == ("  failed", f"{bad.split()[0]} failed: a stage says why")
-    sweep_of({"cases": {"A": {"policy.epochs": 3}}, "grid": {"seed": [2]}})
-    assert primorl("sweep", "tiny.yaml")[0] == 0
-    before = ran()
-    assert primorl("sweep", "tiny.yaml", "--rows", "out.csv")[:2] == (
-        0,
-        "out.csv: 1 finished trials of tiny\n",
-    )
-    for words, said in (
-        ("missing.yaml", "missing.yaml: not there"),
-        ("tiny.yaml --rows a.txt", "allowed are .csv and .parquet"),
-        ("tiny.yaml --workers 0", "workers"),
-    ):
-        assert said in primorl("sweep", *words.split())[2]
-    assert ran() == before
-
-
-def test_the_plan_of_a_sweep_counts_equal_models_once_and_runs_nothing(
-    swept: Params, primorl: Call
-) -> None:
-    """Two policies in one model are one charge; another seed of the model is another."""
-    sweep_of({"settings": SMALL_MODEL, "grid": {"seed": [0, 1], "policy.epochs": [1, 2]}})
-    text = Path("params.yaml").read_text()
-    budget = "epsilon: 100.0\n    delta: 0.001"
-    Path("params.yaml").write_text(text.replace("epsilon: null\n    delta: 1.0e-05", budget, 1))
-    status, out, err = primorl("sweep", "tiny.yaml", "--plan")
-    assert status == 0, err
-    assert out.splitlines()[1].split()[4:6] == ["1", "1"]  # z, and z/(qK) of two units at q = 0.5
-    assert "4 trials, 4 to run; 2 new charges" in out
-    assert "the first 2 of 2 charges fit" in out
-    sweep_of(
-        {
-            "settings": SMALL_MODEL,
-            "grid": {"seed": [2, BAD_SEED], "dynamics.variant": ["mopo", "private"]},
-        }
-    )
-    assert "2 of them without any guarantee" in primorl("sweep", "tiny.yaml", "--plan")[1]
-    assert not Path(".primorl/sweeps").exists()
-    assert charged(swept) == []
-
-
 EPSILONS = {"epsilon": 0.4998, "epsilon_rdp": 0.55, "delta": 1e-5}
 SUMMARY: dict[str, Any] = {
     "format": 5,
@@ -348,14 +286,12 @@ def test_each_result_is_listed_once_and_the_best_that_compares_first(
         ("large", usual, {"epsilon": 5.0, "return_mean": -100.0} | MEASURED),
         ("weak", usual | {"delta": 1e-3}, {"epsilon": 0.5, "return_mean": -95.0}),
         ("visits", usual | {"unit": "visit"}, {"epsilon": 0.5, "return_mean": -90.0}),
-        ("trial", usual, {"epsilon": 0.1, "return_mean": -50.0}),
         ("modelled", usual, {"epsilon": 0.5, "model_low": 98.0, "model_high": 100.0} | modelled),
         ("asked", usual, {"epsilon": 0.5} | modelled | ASKED),
         ("old", {}, {"epsilon": 0.5}),
         ("training", {}, {}),
     ):
         monkeypatch.setenv("DVC_EXP_NAME", name)
-        monkeypatch.setenv(RUN_TAGS, json.dumps({"sweep": "tiny"} if name == "trial" else {}))
         with stage_run("evaluate" if metrics else "train_model", params.load()) as result:
             settings = {"privacy.rounds": 7 if name == "good" else 5, "policy.penalty": 0.5}
             result.pipeline.params(
@@ -381,7 +317,6 @@ def test_each_result_is_listed_once_and_the_best_that_compares_first(
     assert "penalty" not in primorl("runs")[1], "all have the same"
     (advised,) = [line for line in primorl("runs")[1].splitlines() if line.startswith("modelled")]
     assert " more data " in advised
-    assert listed("--sweeps", "--max-epsilon", "1") == ["trial", "good", "small", *others]
     found = json.loads(primorl("runs", "--json", "--max-epsilon", "0.5")[1])
     assert [(each["name"], each["spent"], each["value"], each["low"]) for each in found] == [
         *(("small", 2.5, -200.0, -9.0), ("asked", None, 3.0, 2.0), ("modelled", None, 99.0, None))
@@ -392,7 +327,7 @@ def test_each_result_is_listed_once_and_the_best_that_compares_first(
         store._in_client(store.store_uri(params.load()), *own[1:]),
     )
     assert sorted(found, key=attrgetter("run")) == sorted(expected, key=attrgetter("run"))
-    assert len(found) == 11
+    assert len(found) == 10
 
 
 LATEST = Path("reports/latest.html")

@@ -26,7 +26,7 @@ from primorl.policy.config import write_nothing
 from primorl.policy.exported import DeterministicPolicy, save
 from primorl.privacy.composition import composed_statement
 from primorl.privacy.statement import ProfilePoint, SpentOnDataset
-from primorl.tracking import RUN_TAGS, stage_run
+from primorl.tracking import stage_run
 from primorl.tracking.store import results
 from tests import statements
 from tests.data.builders import INFO, episodes, table
@@ -165,7 +165,7 @@ def test_the_summary_and_mlflow_say_what_the_policy_earns(
     selected = chosen(score={"low": -1500.0, "high": 0.0, "scale": 1000.0})
     with stage_run("evaluate", selected) as log:
         evaluate.body(selected, log)
-        (listed,) = results(selected, most_epsilon=None, sweeps=False)
+        (listed,) = results(selected, most_epsilon=None)
         assert None not in (listed.value, listed.epsilon), (
             "no half of a result is listed while the stage runs"
         )
@@ -233,17 +233,10 @@ def logged_runs(project: Path) -> tuple[MlflowClient, list[Any]]:
     ]
 
 
-def test_a_baseline_is_not_private_and_a_trial_is_not_filmed(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        evaluate, "log_episode", lambda run, *_: pytest.fail("a film of a trial") if trial else None
-    )
-    baseline, trial = [random_policy(1, 3, 2.0, seed=77)], True
-    with monkeypatch.context() as patched:
-        patched.setenv(RUN_TAGS, json.dumps({"sweep": "tiny"}))
-        run(chosen())
-    trial = False
+def test_a_baseline_is_not_private(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluate, "log_episode", lambda *_: None)
+    baseline = [random_policy(1, 3, 2.0, seed=77)]
+    run(chosen())
     place(MOPO, NOT_PRIVATE, baseline)
     monkeypatch.setenv("DVC_EXP_NAME", "mopo")  # another pipeline
     run(chosen("mopo"))

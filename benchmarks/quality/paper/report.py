@@ -15,7 +15,7 @@ from benchmarks.machine import ROOT, put
 from benchmarks.quality.paper import figures, results, sheets
 from benchmarks.quality.paper.published import TARGETS, TASKS, Target, Task
 from benchmarks.quality.paper.results import MOPO, OURS, PAPER_REGIME, PUBLIC_ALONE, Estimate
-from benchmarks.quality.paper.rows import Row, read
+from benchmarks.quality.paper.rows import Row, canonical, read
 from benchmarks.quality.paper.sheets import TUNING
 from primorl.evaluate.statistics import MeanInterval
 from primorl.privacy.accounting.rounding import at_most
@@ -91,12 +91,12 @@ def _of_task(rows: Sequence[Row], task: Task) -> Iterator[Sequence[str]]:
 
 def left(rows: Sequence[Row]) -> str:
     """List the sweeps with missing runs; tuning and seeds beyond those that a sweep names are left out."""
-    done = {(row["sweep"], sheets.canonical(json.loads(row["settings"]))) for row in rows}
+    done = {(row["sweep"], canonical(json.loads(row["settings"]))) for row in rows}
     missing, named, there = [], 0, 0
     for name in sheets.names():
         if name.startswith(TUNING):
             continue
-        planned = [(name, sheets.canonical(settings)) for _, settings in sheets.trials(name)]
+        planned = [(name, canonical(settings)) for _, settings in sheets.trials(name)]
         found = sum(key in done for key in planned)
         named, there = named + len(planned), there + found
         if found < len(planned):

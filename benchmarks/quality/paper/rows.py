@@ -1,13 +1,7 @@
-"""Gather the rows of the paper's tables from trials' folders into one Parquet file.
+"""The rows of the paper's tables in one Parquet file; of two rows of one trial the newer one wins."""
 
-python -m benchmarks.quality.paper.rows --from . --from ANOTHER_MACHINES_COPY
-
-Each `--from` is a project (its ``.primorl/sweeps`` is read), or a folder that holds what lies there. Rows that are in
-benchmarks/results/paper already stay; of two rows of one trial the newer one wins. So the order of merging is nothing,
-merging twice is nothing, and a command that was killed is run again.
-"""
-
-import argparse
+import csv
+import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -17,12 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.machine import RESULTS
+from benchmarks.machine import RESULTS, machine
 from primorl.base.files import read_json, replaced_file
-from primorl.base.paths import MANIFEST, PARTITIONS, STATE
-from primorl.data.description import describe
-from primorl.data.storage.schema import Manifest
-from primorl.model.architecture import FILE as CONFIG
+from primorl.base.paths import CURVES, MODEL, MOPO, POLICY, SUMMARY
+from primorl.base.processes import git_commit
 from primorl.model.architecture import Architecture, ModelConfig
 
 FOLDER = RESULTS / "paper"
@@ -58,18 +50,6 @@ SCHEMA = pa.schema(
 """Columns of the table; ``made`` is when the trial ended (UTC), ``privacy`` the content of its ``privacy.json``."""
 
 
-def main() -> None:
-    """Gather and merge."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--from", dest="roots", type=Path, action="append", required=True, metavar="FOLDER"
-    )
-    rows = add([row for root in parser.parse_args().roots for row in gather(root)])
-    print(f"{PARQUET.relative_to(RESULTS.parent.parent)}: {len(rows)} rows")
-
-
 def add(fresh: Iterable[Row], file: Path = PARQUET) -> list[Row]:
     """Merge rows with those on disk, write them, and return all."""
     rows = merged([*read(file), *fresh])
@@ -92,35 +72,19 @@ def _age(row: Row) -> tuple[str, int, str]:
     return row["made"], there, json.dumps(row, sort_keys=True)
 
 
-def gather(root: Path) -> list[Row]:
-    """Rows of all trials below a project, or below a folder of sweeps, that have run; refused trials have not."""
-    project = root / STATE / "sweeps"
-    files = sorted((project if project.is_dir() else root).glob("*/*/row.json"))
-    behaviour = _behaviour(root)
-    return [
-        flat(file.parent, behaviour) for file in files if read_json(file)["status"] != "refused"
-    ]
-
-
-def flat(folder: Path, behaviour: Mapping[tuple[str, int], float]) -> Row:
-    """The row of one trial.
-
-    Args:
-        folder: with ``row.json``, and ``privacy.json`` if its model was trained.
-        behaviour: mean return of the public split, by dataset and number of private units.
-    """
-    content = read_json(folder / "row.json")
-    statement = read_json(folder / "privacy.json") if (folder / "privacy.json").exists() else {}
-    settings, summary = content["settings"], content["summary"]
-    dataset = summary.get("dataset", settings.get("dataset"))
+def row_of(
+    sweep: str, case: str | None, settings: Mapping[str, Any], *, seconds: float, error: str | None
+) -> Row:
+    """Return the row of the run that ended in the working directory; ``error`` says why it failed."""
+    statement, summary, curve = {}, {}, []
+    if error is None:
+        summary = read_json(SUMMARY)
+        statement = read_json((MOPO if summary["variant"] == "mopo" else POLICY) / "privacy.json")
+        with CURVES.open(encoding="utf-8", newline="") as text:
+            curve = [float(line["return_mean"]) for line in csv.DictReader(text)]
     variant = summary.get("variant", settings.get("dynamics.variant"))
-    final, curve = summary.get("return_mean"), content["curve"]
-    made = datetime.fromtimestamp((folder / "row.json").stat().st_mtime, UTC)
+    final = summary.get("return_mean")
     given = {
-        **{
-            name: content[name]
-            for name in ("sweep", "trial", "case", "status", "error", "machine", "commit")
-        },
         **{
             name: summary.get(name, statement.get(name))
             for name in ("epsilon", "epsilon_rdp", "delta", "units")
@@ -130,44 +94,36 @@ def flat(folder: Path, behaviour: Mapping[tuple[str, int], float]) -> Row:
             for name in ("sampling_probability", "noise_multiplier", "rounds", "clipping_norm")
             if variant != "mopo"
         },
-        "dataset": dataset,
+        "sweep": sweep,
+        "trial": hashlib.sha256(canonical(settings).encode()).hexdigest()[:16],
+        "case": case,
+        "status": "finished" if error is None else "failed",
+        "error": error,
+        "dataset": summary.get("dataset", settings.get("dataset")),
         "variant": variant,
         "seed": summary.get("seed", settings.get("seed")),
         "settings": json.dumps(settings, sort_keys=True, ensure_ascii=False),
-        "parameters": _parameters(folder / "models" / "dynamics"),
+        "parameters": None if error else Architecture.of(ModelConfig.read(MODEL)).parameters,
         "return_final": final,
         "return_best": max([*curve, *([] if final is None else [final])], default=None),
         "returns_by_seed": [own["return_mean"] for own in summary.get("by_seed") or ()],
         "curve": curve,
-        "behaviour": behaviour.get((dataset, summary.get("units", 0))),
+        "behaviour": summary.get("public_return_mean"),
         "stage_seconds": json.dumps(summary.get("seconds", {}), sort_keys=True),
-        "seconds": content["seconds"],
-        "command": content["command"],
-        "made": made.isoformat(timespec="seconds"),
+        "seconds": round(seconds, 1),
+        "machine": machine(),
+        "commit": git_commit(),
+        "command": f"python -m benchmarks.quality.paper {sweep}",
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "privacy": json.dumps(statement, sort_keys=True, ensure_ascii=False) if statement else None,
     }
     row: Row = _table([given]).to_pylist()[0]
     return row
 
 
-def _parameters(model: Path) -> int | None:
-    """Weights of all members; None: the model is not there."""
-    if not (model / CONFIG).exists():
-        return None
-    return Architecture.of(ModelConfig.read(model)).parameters
-
-
-def _behaviour(project: Path) -> dict[tuple[str, int], float]:
-    """Of the dataset that the project holds now, if it has a public split."""
-    if not (project / MANIFEST).exists():
-        return {}
-    manifest = Manifest.load(project / MANIFEST)
-    public = describe(project / PARTITIONS)[0]["public"]
-    return (
-        {}
-        if public is None
-        else {(manifest.info.dataset, manifest.private_units): public["return"]["mean"]}
-    )
+def canonical(settings: Mapping[str, Any]) -> str:
+    """Write settings as text that is the same for 8 and 8.0, and for any order of keys."""
+    return json.dumps(json.loads(json.dumps(settings), parse_int=float), sort_keys=True)
 
 
 def read(file: Path = PARQUET) -> list[Row]:
@@ -184,7 +140,3 @@ def write(rows: Sequence[Row], file: Path = PARQUET) -> None:
 
 def _table(rows: Sequence[Row]) -> pa.Table:
     return pa.Table.from_pylist(list(rows), SCHEMA)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""The sweeps of this folder, and which rows are results of them."""
+"""The grids of this folder, and which rows are results of them."""
 
 import itertools
 import json
@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from benchmarks.quality.paper.rows import Row
+from benchmarks.quality.paper.rows import Row, canonical
 from primorl.config.datasets import Score
 from primorl.config.reading import read_yaml
 
@@ -59,11 +59,6 @@ def divided(rows: Iterable[Row]) -> tuple[list[Row], list[Row]]:
         else:
             tuning.append(row)
     return results, tuning
-
-
-def canonical(settings: dict[str, Any]) -> str:
-    """Write settings as text that is the same for 8 and 8.0, and for any order of keys."""
-    return json.dumps(json.loads(json.dumps(settings), parse_int=float), sort_keys=True)
 
 
 def any_seed(settings: dict[str, Any]) -> str:

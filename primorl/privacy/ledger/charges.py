@@ -1,7 +1,6 @@
 """Paying for a mechanism: reserve a charge before any private byte is read, and resume after a kill at no cost."""
 
 import hashlib
-import os
 import re
 import secrets
 import sys
@@ -15,7 +14,7 @@ from typing import Generic
 from dp_accounting import dp_event
 
 from primorl.base.errors import Busy, PipelineError
-from primorl.base.files import finite, locked, sync
+from primorl.base.files import finite, home, locked, sync, workspace
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.checkpoint import (
@@ -38,7 +37,6 @@ _ANOTHER_DRAW = (
     "to pay for another draw of the noise, set privacy.draw in params.yaml to a new number (online.draw for the stage "
     "online)"
 )
-WAIT = "PRIMORL_WAIT"  # environment variable: set where a living process that does the same work is waited for
 _SECONDS_BETWEEN_LOOKS = 1.0
 
 
@@ -109,7 +107,7 @@ def pay_or_resume(
     |----------------------------------------------------|---------------------------------------------------------|
     | completed before                                   | restored; nothing is spent, no lock is needed           |
     | begun by a process that died                       | resumed from its checkpoint; nothing is spent           |
-    | another living process works on it                 | refused; with `WAIT`, waited for, then restored         |
+    | another living process works on it                 | refused; an experiment in DVC's copy waits for it       |
     | its checkpoint is not here, or is an old copy      | refused; the charge stays spent                         |
     | two processes begin at once, here or elsewhere     | one is granted, the other is refused                    |
     | an error while it reserved, outcome unknown        | the checkpoint stays; the next call finds out           |
@@ -154,7 +152,7 @@ def pay_or_resume(
                     payment = _reserved(ledger, request, budget, checkpoints, begin, locks)
                     _delete_orphans(ledger, orphans)
             except Busy:
-                if WAIT not in os.environ:
+                if workspace().resolve() == home():
                     raise
             else:
                 yield payment

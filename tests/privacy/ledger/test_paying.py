@@ -72,7 +72,7 @@ def test_who_waits_is_given_what_the_other_paid_for(
         said = one_file.refusal()
         assert f"another process works on charge {charge.id} of {charge.time}" in said
         assert "wait for it; to pay for another draw of the noise, set privacy.draw" in said
-        monkeypatch.setenv(charges.WAIT, "1")
+        monkeypatch.setattr(charges, "home", lambda: Path("/project"))
         patched.setattr("time.sleep", meanwhile)
         one_file.work()
     assert len(looks) == 2

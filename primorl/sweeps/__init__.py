@@ -1,1 +1,0 @@
-"""Many runs of the pipeline on the same partitions."""
