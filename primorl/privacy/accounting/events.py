@@ -50,7 +50,7 @@ def pure_rdp(epsilon: float, orders: Sequence[float]) -> NDArray[np.float64]:
 
 
 _MOST_PARTS = (
-    256  # of a composed event: all clones of a sweep, and no more than is composed in a moment
+    256  # of a composed event: and no more than is composed in a moment
 )
 
 
