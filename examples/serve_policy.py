@@ -4,10 +4,11 @@ python examples/serve_policy.py --policy models/policy --port 8000
 curl -d '{"observation": [1.0, 0.0, 0.0]}' http://127.0.0.1:8000/act
 curl -d '{"observation": {"age": 61, "pressure": 80, "dose before": 0}}' http://127.0.0.1:8000/act   (of a log)
 
-The answer is {"action": [0.3]}, or {"action": 2, "action_name": "high"} where actions are discrete. Where a value lies
-far outside the public range, or a column is two categories or none, it is {"abstained": true, "reason": "..."}, also
-with status 200: the policy was asked and gives no action. An observation of another width, or with something else than
-numbers and names of categories, is status 422. No value is logged or sent back.
+The answer is {"action": [0.3]}, or {"action": 2, "action_name": "high"} where actions are discrete. Of a clone of
+today's practice, whose actions are not computed, it is {"probabilities": [0.2, 0.8]}. Where a value lies far outside the public
+range, or a column is two categories or none, it is {"abstained": true, "reason": "..."}, also with status 200: the
+policy was asked and gives no action. An observation of another width, or with something else than numbers and names of
+categories, is status 422. No value is logged or sent back.
 
 Other machines cannot reach it by default. It has no encryption and asks nobody who they are. Put a server that does
 both in front of it before you name another address with --host.
@@ -23,7 +24,7 @@ from typing import Any
 
 import primorl
 from primorl.base.errors import PipelineError
-from primorl.policy.advice import label
+from primorl.policy.advice import described
 from primorl.policy.loaded import ObservationError, OutsideRangeError, Policy
 
 MOST_BYTES = 2**20  # of a request
@@ -70,18 +71,20 @@ class Handler(BaseHTTPRequestHandler):
             }
         observation = asked.get("observation") if isinstance(asked, dict) else None
         if isinstance(observation, dict):
-            fits = not any(isinstance(value, list | dict) for value in observation.values())
-        else:
-            fits = isinstance(observation, list) and all(
-                type(value) in (int, float) for value in observation
-            )
-        if not fits:
+            observation = [_named(observation, name) for name in self.policy.observation_names]
+        if not (
+            isinstance(observation, list)
+            and all(type(value) in (int, float) for value in observation)
+        ):
             names = ", ".join(self.policy.observation_names) or "no names"
-            allowed = f"allowed is a list of {self.policy.observation_size} numbers, or an object with numbers by {names}"
+            allowed = f"a list of {self.policy.observation_size} numbers, or an object with {names}"
             return HTTPStatus.UNPROCESSABLE_ENTITY, {
-                "error": f"observation: found no list of numbers; {allowed}"
+                "error": f"observation: found no numbers; allowed is {allowed}"
             }
         try:
+            if self.policy.drawn:
+                (shares,) = self.policy.probabilities([observation]).tolist()
+                return HTTPStatus.OK, {"probabilities": shares}
             action = self.policy.act(observation)
             answer: dict[str, Any] = {
                 "action": action if isinstance(action, int) else action.tolist()
@@ -93,6 +96,14 @@ class Handler(BaseHTTPRequestHandler):
         except ObservationError as wrong:
             return HTTPStatus.UNPROCESSABLE_ENTITY, {"error": str(wrong)}
         return HTTPStatus.OK, answer
+
+
+def _named(observation: dict[str, Any], name: str) -> Any:
+    """The value of a dimension; that of ``meal=snack`` may be told by ``"meal": "snack"``."""
+    column, is_category, category = name.partition("=")
+    if is_category and column in observation and name not in observation:
+        return int(observation[column] == category)
+    return observation.get(name)
 
 
 def server(policy: Policy, host: str, port: int) -> ThreadingHTTPServer:
@@ -117,10 +128,9 @@ def main() -> None:
     try:
         policy = primorl.load_policy(arguments.policy, against_advice=arguments.against_advice)
         with server(policy, arguments.host, arguments.port) as serving:
-            what = f"{arguments.policy}{label(Path(arguments.policy))}"
-            print(
-                f"serving {what} at http://{arguments.host}:{serving.server_port}/act", flush=True
-            )
+            what = described(Path(arguments.policy)) or "a simulator measured it"
+            address = f"http://{arguments.host}:{serving.server_port}/act"
+            print(f"serving {arguments.policy} ({what}) at {address}", flush=True)
             serving.serve_forever()
     except PipelineError as wrong:
         sys.exit(f"error: {wrong}")

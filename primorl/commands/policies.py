@@ -102,6 +102,9 @@ def predict(
             "A number or time that ascends within a trajectory, to find the time between rows.",
         ),
     ] = None,
+    seed: Annotated[
+        int | None, option("N", "Draw the actions of a clone of today's practice.", min=0)
+    ] = None,
 ) -> None:
     """Write a policy's actions for a table of observations, a row each, in the same order.
 
@@ -114,11 +117,11 @@ def predict(
                                         of a policy that observes the time since the row before
 
     A row with a missing value, no number, an undeclared category or a value far outside the public range gets no
-    action: its column `abstained` is true. A number with another mark than the decimal point, such as 1,234, is an
-    error.
+    action: its column `abstained` is true. A clone of today's practice has no single action: probabilities are written
+    (of actions in a box, mean and standard deviation), or draws with --seed.
     """
     from primorl.data.sources.tabular.elapsed import RowOrder
-    from primorl.policy.advice import chosen, label
+    from primorl.policy.advice import chosen
     from primorl.policy.loaded import read_policy
     from primorl.use.prediction import predict
 
@@ -130,10 +133,17 @@ def predict(
     by = RowOrder(tuple(trajectory), step) if trajectory and step else None
     loaded = read_policy(folder)
     rows, abstained = predict(
-        loaded, observations, out, keep=keep or (), decimal_point=decimal_point, by=by
+        loaded, observations, out, keep=keep or (), decimal_point=decimal_point, by=by, seed=seed
     )
-    print(f"{out}: {rows} rows, actions of {folder}{label(folder)}")
+    print(f"{out}: {rows} rows, actions of {folder}{_advice(folder)}")
     print(f"abstained: {abstained} of {rows} rows, which have no action", file=sys.stderr)
+
+
+def _advice(folder: Path) -> str:
+    from primorl.policy.advice import described
+
+    words = described(folder)
+    return "" if words is None else f" ({words})"
 
 
 def export(
@@ -213,7 +223,6 @@ def release(
     """
     from primorl.config import params
     from primorl.evaluate.wording import guarantee
-    from primorl.policy.advice import label
     from primorl.policy.config import PolicyConfig
     from primorl.release import build, bundle
     from primorl.release.build import release
@@ -253,7 +262,7 @@ def release(
         promise = promised(directory)
     done = "sound" if check else "made and checked" if sign is None else "made, checked and signed"
     print(f"{directory}: {done}; {promise}")
-    if not check and not online and (words := label(directory / "policy")):
+    if not check and not online and (words := _advice(directory / "policy")):
         print(f"its policy is {PolicyConfig.read(directory / 'policy').policy}{words}")
     if check and online:
         print(

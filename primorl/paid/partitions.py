@@ -19,7 +19,7 @@ from primorl.privacy.ledger.account import Account
 from primorl.privacy.ledger.history import Version
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.plan import Plan
-from primorl.privacy.statement import ACCOUNTANT, NO_ROUNDS, RELATION_NAME, Accountant, Statement
+from primorl.privacy.statement import NO_ROUNDS, RELATION_NAME, Statement, our_accountant
 from primorl.tracking import StageRun
 
 
@@ -128,7 +128,7 @@ def public_statement(manifest: Manifest, params: Params, delta: float) -> Statem
         delta=delta,
         unit=info.unit,
         neighboring_relation=RELATION_NAME,
-        accountant=Accountant(**ACCOUNTANT),
+        accountant=our_accountant(),
         units=manifest.private_units,
         public_assumptions=tuple(assumptions(manifest)),
         dataset_fingerprint=info.dataset_fingerprint,

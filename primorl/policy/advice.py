@@ -28,14 +28,12 @@ class Advice:
         answer: `trial`, `keep` or `more_data`.
         policy: ``models/policy``, or ``models/behaviour`` for the clone; None: neither is recommended.
         reason: why, in a sentence or two.
-        certain: whether the interval of the policy's gain lies above 0.
         file: where it stands.
     """
 
     answer: str
     policy: str | None
     reason: str
-    certain: bool
     file: Path
 
 
@@ -45,7 +43,7 @@ def follows(folder: str | None, answer: str, recommended: str | None) -> bool:
 
 
 def advice_on(folder: Path) -> Advice | None:
-    """The recommendation about the policy in ``folder``; None where an environment measured it, or nothing tells.
+    """Return the recommendation about the policy in ``folder``; None: an environment measured it, or nothing tells.
 
     Raises:
         PipelineError: the folder lies in a project whose last evaluation was of other weights or answers, or there was
@@ -60,11 +58,7 @@ def advice_on(folder: Path) -> Advice | None:
         judged = said.get("policy_sha256")
     else:
         project = next(
-            (
-                parent
-                for parent in place.parents
-                if (parent / PIPELINE).exists() or (parent / SUMMARY).exists()
-            ),
+            (up for up in place.parents if (up / PIPELINE).exists() or (up / SUMMARY).exists()),
             None,
         )
         if project is None:
@@ -82,9 +76,7 @@ def advice_on(folder: Path) -> Advice | None:
             f"{folder}: found a policy that {file} does not judge, so nobody recommended it; `dvc repro` evaluates "
             f"models/policy; to use it all the same: {AGAINST} (in Python: against_advice=True)"
         )
-    interval = advice.get("interval")
-    certain = interval is not None and interval[0] > 0
-    return Advice(advice["answer"], advice["policy"], advice["reason"], certain, file)
+    return Advice(advice["answer"], advice["policy"], advice["reason"], file)
 
 
 def _said_in(project: Path, *, cloned: bool) -> tuple[dict[str, Any], str | None]:
@@ -117,38 +109,25 @@ def refuse_against_advice(folder: Path) -> None:
 
 
 def described(folder: Path) -> str | None:
-    """Return the recommendation about the policy in ``folder``; None where an environment measured it.
+    """Return the recommendation about the policy in ``folder`` in a few words; None where an environment measured it.
 
     Its reason quotes answers of the private units, which the policy's own ε does not count, and is left out.
     """
     try:
         advice = advice_on(folder)
     except PipelineError:
-        return "none: nobody recommended this policy"
-    return None if advice is None else f"{advice.answer} ({advice.policy or 'no policy'})"
-
-
-def label(folder: Path) -> str:
-    """Words behind a policy's name, such as " (recommended for a trial)"; empty without a recommendation."""
-    config = PolicyConfig.read(folder)
-    try:
-        advice = advice_on(folder)
-    except PipelineError:
-        return " (nobody recommended it)"
+        return "nobody recommended it"
     if advice is None:
-        return ""
-    words = "advised against"
+        return None
     if advice.answer == "trial":
-        words = "the policy is recommended for a trial" + (
-            "" if advice.certain else ", and its gain is not certain"
-        )
-    elif advice.policy == config.policy:
-        words = "recommended: the clone of today's practice; the learned policy is advised against"
-    return f" ({words}{'; actions are drawn, as those of people were' if config.drawn else ''})"
+        return "the policy is recommended for a trial"
+    if advice.policy == PolicyConfig.read(folder).policy:
+        return "recommended: the clone of today's practice; the learned policy is advised against"
+    return "advised against"
 
 
 def chosen(folder: Path | None, *, against_advice: bool) -> Path:
-    """The folder to use: ``folder`` if it may be used, or, without a name, the one that is recommended.
+    """Return the folder to use: ``folder`` if it may be used, or, without a name, the one that is recommended.
 
     Raises:
         PipelineError: the policy was advised against, or none is recommended; or ``against_advice`` without a name.

@@ -7,19 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from primorl.base.errors import PipelineError
 from primorl.model.architecture import PublicLosses
 from primorl.model.ensemble import SeedGenerators, soft_bounded
 from primorl.policy import exported
-from primorl.policy.config import BEHAVIOUR_FILE, NO_BEHAVIOUR, BehaviourConfig
+from primorl.policy.config import BEHAVIOUR_FILE, NO_BEHAVIOUR, SPREAD, BehaviourConfig
 from primorl.policy.exported import DeterministicPolicy, Layers
+from primorl.policy.loaded import read_policy
 from primorl.policy.replay import Scaling
-
-SPREAD = "spread.safetensors"
 
 _LOG_ROOT = 0.5 * math.log(2 * math.pi)
 
@@ -53,15 +51,17 @@ class BehaviourPolicy:
                 f"{folder}: no clone was made; set behaviour.target_epsilon in params.yaml (charged)"
             )
         policy = DeterministicPolicy.load(folder, device=device)
+        spread = read_policy(folder).spread
         if policy.discrete_actions != (config.log_variance is None):
             raise PipelineError(
                 f"{folder / BEHAVIOUR_FILE}: log_variance: of another policy than the one beside it; {NO_BEHAVIOUR}"
             )
-        return cls(
-            policy,
-            None if policy.discrete_actions else _spread(folder, policy),
-            config.log_variance,
-        )
+        if spread is None:
+            if not policy.discrete_actions:
+                raise PipelineError(f"{folder / SPREAD}: not there; {NO_BEHAVIOUR}")
+            return cls(policy, None, None)
+        weight, bias = (torch.from_numpy(part).to(device) for part in spread[:2])
+        return cls(policy, (weight, bias), config.log_variance)
 
     @property
     def discrete_actions(self) -> bool:
@@ -260,28 +260,6 @@ def released(
     The likeliest of discrete actions may leave out rare and timely ones, such as a repair.
     """
     return SampledClone(behaviour, generators) if behaviour.discrete_actions else behaviour.policy
-
-
-def _spread(folder: Path, policy: DeterministicPolicy) -> tuple[Tensor, Tensor]:
-    device = policy.observation_mean.device
-    try:
-        tensors = load_file(folder / SPREAD, device=str(device))
-        weight, bias = tensors["weight"], tensors["bias"]
-        finite = bool(weight.isfinite().all() and bias.isfinite().all())
-    except FileNotFoundError:
-        raise PipelineError(f"{folder / SPREAD}: not there; {NO_BEHAVIOUR}") from None
-    except (OSError, SafetensorError, KeyError, ValueError, TypeError, RuntimeError):
-        raise PipelineError(
-            f"{folder / SPREAD}: not the spread of a policy; {NO_BEHAVIOUR}"
-        ) from None
-    shapes = [part.shape for part in policy.layers[-2:]]
-    if (
-        not finite
-        or [weight.shape, bias.shape] != shapes
-        or {weight.dtype, bias.dtype} != {torch.float32}
-    ):
-        raise PipelineError(f"{folder / SPREAD}: not of the policy beside it; {NO_BEHAVIOUR}")
-    return weight, bias
 
 
 def save(

@@ -79,7 +79,7 @@ class SacConfig:
         return self.discrete_target_entropy * math.log(discrete_actions)
 
 
-FILE, BEHAVIOUR_FILE = "config.json", "behaviour.json"
+FILE, BEHAVIOUR_FILE, SPREAD = "config.json", "behaviour.json", "spread.safetensors"
 NO_BEHAVIOUR = (
     "run `dvc repro clone_behaviour` to make it; what was paid for is restored at no cost"
 )

@@ -9,9 +9,9 @@ from primorl.privacy.accounting.epsilon import compose
 from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.accounting.figures import deltas, figures
 from primorl.privacy.composition import check_parts, joint_event
-from primorl.privacy.statement import ACCOUNTANT, FILE, Accountant, Statement
+from primorl.privacy.statement import FILE, Accountant, Statement, our_accountant
 
-OURS = Accountant(**ACCOUNTANT)
+OURS = our_accountant()
 ROUNDING = 1e-9  # of each number, between two machines with one version of the accountant
 FILTER_ROUNDING = 2e-5  # of a total by the privacy filter, whose bisection stops at 1e-5
 _DELTA_ROUNDING = 1e-13  # of a δ, a difference of sums near 1, however small it is; seen: 7e-16

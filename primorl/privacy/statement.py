@@ -19,7 +19,6 @@ from primorl.base.records import (
 FILE = "privacy.json"
 Relation = Literal["zero_out_one", "replace_one"]
 RELATION_NAME: Literal["zero_out_one"] = "zero_out_one"
-ACCOUNTANT = {"name": "dp_accounting.pld.PLDAccountant", "version": version("dp-accounting")}
 
 _Epsilon = Annotated[float, Within(ge=0)]
 _Delta = Annotated[float, Within(gt=0, lt=1)]
@@ -42,6 +41,11 @@ class Accountant:
 
     name: Annotated[Line, "Class of the accountant."]
     version: Annotated[Line, "Version of its package."]
+
+
+def our_accountant() -> Accountant:
+    """Return the accountant of this installation; who only uses a policy has none."""
+    return Accountant(name="dp_accounting.pld.PLDAccountant", version=version("dp-accounting"))
 
 
 @record
@@ -284,7 +288,7 @@ class Statement:
             delta=None,
             unit=unit,
             neighboring_relation=RELATION_NAME,
-            accountant=Accountant(**ACCOUNTANT),
+            accountant=our_accountant(),
             epsilon_rdp=None,
             event={"type": "NonPrivateDpEvent"},
             **NO_ROUNDS,

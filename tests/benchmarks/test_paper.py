@@ -23,7 +23,7 @@ def test_every_sweep_fits_params() -> None:
     template = read_yaml(ROOT / PARAMS, "test")
     for name in sheets.names():
         fraction = {"partition.public_fraction": 0 if name == NOBODY_PUBLIC else 0.01}
-        for case, same in itertools.groupby(sheets.trials(name), lambda trial: trial[0]):
+        for _, same in itertools.groupby(sheets.trials(name), lambda trial: trial[0]):
             raw = changed(template, fraction | next(same)[1])
             assert (ROOT / DATASETS / f"{parse(raw, ROOT / PARAMS).dataset}.yaml").exists()
 

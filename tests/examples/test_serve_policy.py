@@ -67,6 +67,10 @@ def test_it_gives_the_policys_action_or_says_why_not(
     assert (status, set(answer), answer["abstained"]) == (200, {"abstained", "reason"}, True)
     assert "observation[0] (age): lies far outside the public range" in answer["reason"]
     assert "987654" not in answer["reason"], "a value of a person is not repeated"
+    clone = loaded(tmp_path / "clone", discrete=True, drawn=True)
+    with serving(clone) as other:
+        (shares,) = clone.probabilities([INSIDE]).tolist()
+        assert asked(other, INSIDE) == (200, {"probabilities": shares})
     discrete = loaded(tmp_path, discrete=True)
     with serving(discrete) as other:
         assert asked(other, INSIDE) == (200, {"action": discrete.act(INSIDE)})

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -63,7 +64,7 @@ def test_a_clone_of_discrete_actions_draws_them_as_people_do(tmp_path: Path) -> 
     expected = read.log_probabilities(rows).exp()[:, 1]
     assert ((expected > 0.02) & (expected < 0.98)).all()
     many = rows.repeat_interleave(4000, dim=0)
-    taken = torch.as_tensor(primorl.load_policy(tmp_path).act(many))
+    taken = torch.as_tensor(primorl.load_policy(tmp_path).act(many, np.random.default_rng(0)))
     judged = (
         released(BehaviourPolicy.load(tmp_path, CPU), SeedGenerators.of([0], CPU))
         .act(many[None])[0]
@@ -157,12 +158,12 @@ def test_files_that_are_missing_or_of_another_clone_are_refused(tmp_path: Path) 
         (lambda: None, "no clone was made"),
         (
             lambda: (saved(tmp_path, discrete=False), spread.write_bytes(spread.read_bytes()[:-9])),
-            "not the spread",
+            "not a policy",
         ),
         (spread.unlink, "not there; run `dvc repro clone_behaviour`"),
         (
             lambda: replace(BehaviourConfig.read(tmp_path), log_variance=None).write(tmp_path),
-            "of another policy",
+            "no log_variance",
         ),
     ):
         change()

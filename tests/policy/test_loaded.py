@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
-import pyarrow as pa
 import pytest
 import torch
 
@@ -168,51 +166,9 @@ def test_what_is_masked_is_missing(tmp_path: Path) -> None:
     masked = np.ma.array(ROWS, mask=np.zeros_like(ROWS, dtype=bool))
     np.testing.assert_array_equal(policy.act_or_abstain(masked)[0], policy.act(ROWS))
     masked[1, 2] = np.ma.masked
-    for given in (masked, list(masked)):
-        actions, abstained = policy.act_or_abstain(given)
-        assert abstained.tolist() == [False, True, False]
-        assert np.isnan(actions[1]).all()
-
-
-TABLES: dict[str, Any] = {"pandas": pd.DataFrame, "arrow": pa.table, "a dict": dict}
-
-
-@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
-def test_columns_of_a_table_are_found_by_name(tmp_path: Path, table: Any) -> None:
-    """In whatever order they stand, beside others; a missing one is named. Twin: an array goes by its order."""
-    policy = loaded(tmp_path, **RANGE, **NAMES)
-    assert (policy.observation_names, policy.action_names) == NAMES["names"]
-    age, dose, weight = ROWS.T
-    given = table({"weight": weight, "id": ["7", "8", "9"], "age": age, "dose": dose})
-    np.testing.assert_array_equal(policy.act(given), policy.act(ROWS))
-    assert not policy.act_or_abstain(given)[1].any()
-    assert policy.act_or_abstain(ROWS[:, [2, 0, 1]])[1].all()
-    with pytest.raises(
-        ObservationError,
-        match=r"^observation: found no column dose; needed are age, dose, weight; or",
-    ):
-        policy.act(table({"weight": weight, "age": age}))
-    with pytest.raises(ObservationError, match=r"^observation: column 'dose': not numbers"):
-        policy.act(table({"weight": weight, "age": age, "dose": ["1", "2", "3"]}))
-    nameless = loaded(tmp_path)
-    np.testing.assert_array_equal(
-        nameless.act(pd.DataFrame(ROWS, columns=["c", "b", "a"])), nameless.act(ROWS)
-    )
-
-
-def test_one_observation_by_name(tmp_path: Path) -> None:
-    policy = loaded(tmp_path, discrete=True, **RANGE, **NAMES)
-    expected = policy.act(ROWS[1])
-    assert policy.act({"weight": 5.5, "age": 1, "dose": 2.0}) == expected
-    row = pd.DataFrame(ROWS, columns=list(NAMES["names"][0])).iloc[1]
-    assert policy.act(row[["dose", "weight", "age"]]) == expected
-    with pytest.raises(ObservationError, match="columns of different lengths"):
-        policy.act({"weight": [5.5, 5.0], "age": 1, "dose": 2.0})
-    twice = pa.table([[5.5], [1.0], [2.0], [3.0]], names=["weight", "age", "dose", "dose"])
-    with pytest.raises(ObservationError, match="found a column twice"):
-        policy.act(twice)
-    weight = torch.tensor(5.5, requires_grad=True)
-    assert policy.act({"weight": weight, "age": 1, "dose": 2.0}) == expected
+    actions, abstained = policy.act_or_abstain(masked)
+    assert abstained.tolist() == [False, True, False]
+    assert np.isnan(actions[1]).all()
 
 
 def test_a_config_that_contradicts_the_weights_is_refused(tmp_path: Path) -> None:

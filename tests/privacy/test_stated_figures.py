@@ -14,12 +14,11 @@ from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.accounting.figures import figures
 from primorl.privacy.stated_figures import check_alone, misstated
 from primorl.privacy.statement import (
-    ACCOUNTANT,
-    Accountant,
     AttackPoint,
     GroupPoint,
     ProfilePoint,
     Statement,
+    our_accountant,
 )
 from tests.statements import PRIVATE
 
@@ -74,7 +73,7 @@ def test_a_figure_that_promises_more_is_named_and_one_version_makes_the_same_fig
     statement: Statement,
 ) -> None:
     """Twins: the accountant's own pass; of another version, a figure that promises less may be its own."""
-    ours = replace(statement, accountant=Accountant(**ACCOUNTANT))
+    ours = replace(statement, accountant=our_accountant())
     assert misstated(statement) is misstated(ours) is None
     for key, change in LESS:
         assert misstated(replace(statement, **{key: change(statement)})) == key

@@ -49,9 +49,7 @@ def pure_rdp(epsilon: float, orders: Sequence[float]) -> NDArray[np.float64]:
     return divergences
 
 
-_MOST_PARTS = (
-    256  # of a composed event: and no more than is composed in a moment
-)
+_MOST_PARTS = 256  # of a composed event: and no more than is composed in a moment
 
 
 def event_to_json(event: dp_event.DpEvent) -> dict[str, Any]:

@@ -48,7 +48,7 @@ from primorl.privacy.ledger.refusals import (
     refuse_unbounded,
 )
 from primorl.privacy.ledger.store import Mark, Packed, Store
-from primorl.privacy.statement import ACCOUNTANT, NOTHING_READ
+from primorl.privacy.statement import NOTHING_READ, our_accountant
 
 __all__ = ["Budget", "BudgetExceeded", "Charge", "Ledger", "Request", "Version"]
 
@@ -149,7 +149,7 @@ class Ledger:
             "epsilon": finite(fixed_epsilon([request.event], request.delta)),
             "delta": request.delta,
             "cost": cost(request.event).to_json(),
-            "accountant": ACCOUNTANT,
+            "accountant": vars(our_accountant()),
             "git_commit": request.git_commit,
             "mlflow_run": request.mlflow_run,
             "marked": charge_id is not None,

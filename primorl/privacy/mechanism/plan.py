@@ -14,7 +14,7 @@ from primorl.privacy.accounting.figures import stated
 from primorl.privacy.mechanism.clipping import Clip
 from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.privacy.mechanism.sampling import Entropy, PoissonSampler, SystemEntropy
-from primorl.privacy.statement import ACCOUNTANT, RELATION_NAME, Accountant, Statement
+from primorl.privacy.statement import RELATION_NAME, Statement, our_accountant
 
 if TYPE_CHECKING:  # slow to import, and a plan that is only costed releases nothing
     from torch import Tensor
@@ -252,7 +252,7 @@ class Plan:
             delta=self.delta,
             unit=self.unit,
             neighboring_relation=RELATION_NAME,
-            accountant=Accountant(**ACCOUNTANT),
+            accountant=our_accountant(),
             sampling_probability=self.sampling_probability,
             noise_multiplier=self.noise_multiplier,
             **self.clip.describe(),

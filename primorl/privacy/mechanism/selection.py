@@ -12,7 +12,7 @@ from primorl.privacy.accounting.events import PureDpEvent
 from primorl.privacy.accounting.figures import stated
 from primorl.privacy.mechanism.plan import MOST_UNITS
 from primorl.privacy.mechanism.sampling import Entropy, SystemEntropy
-from primorl.privacy.statement import ACCOUNTANT, NO_ROUNDS, RELATION_NAME, Accountant, Statement
+from primorl.privacy.statement import NO_ROUNDS, RELATION_NAME, Statement, our_accountant
 
 ONE = 1 << 36
 """The integer that represents a score of 1: sums of up to `MOST_UNITS` fit 63 bits."""
@@ -160,7 +160,7 @@ class Selection:
             delta=self.delta,
             unit=self.unit,
             neighboring_relation=RELATION_NAME,
-            accountant=Accountant(**ACCOUNTANT),
+            accountant=our_accountant(),
             **NO_ROUNDS,
             units=self.units,
             public_assumptions=tuple(public_assumptions),

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from primorl.base.errors import PipelineError
 from primorl.policy.loaded import Policy
@@ -84,42 +85,41 @@ def test_it_abstains_where_a_column_is_two_categories_or_none(
 def test_another_graph_is_not_written(
     policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, right = tmp_path / "policy.onnx", onnx_file.graph
+    file, right = tmp_path / "policy.onnx", onnx_file.Graph
     file.write_bytes(b"before")
 
-    def changed(name: str, change: Any) -> Any:
+    def changed(change: Any) -> Any:
         def graph(policy: Policy) -> Any:
-            model = right(policy)
-            for constant in model.graph.initializer:
-                if constant.name == name:
-                    value = onnx.numpy_helper.to_array(constant)
-                    constant.CopyFrom(
-                        onnx.numpy_helper.from_array(change(value).astype(np.float32), name)
-                    )
-            return model
+            made = right(policy)
+            with torch.no_grad():
+                change(made)
+            return made
 
         return graph
 
-    wrong: dict[str, Any] = {"weight_1": lambda value: value[::-1], "mean": lambda value: value + 1}
-    for name, change in (wrong | {"lowest": lambda value: value - 100}).items():
-        monkeypatch.setattr(onnx_file, "graph", changed(name, change))
-        with pytest.raises(
-            PipelineError,
-            match=r"policy\.onnx: not written: its actions differ from the policy's by",
-        ):
+    wrong: tuple[Any, ...] = (
+        lambda made: made.network[0].weight.neg_(),
+        lambda made: made.mean.add_(1),
+        lambda made: made.low.sub_(100),
+    )
+    for change in wrong:
+        monkeypatch.setattr(onnx_file, "Graph", changed(change))
+        with pytest.raises(PipelineError, match="not written: its actions differ"):
             export(policy, OF_TRAINING, file)
-    assert file.read_bytes() == b"before"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["policy", "policy.onnx"]
+        assert file.read_bytes() == b"before"
+    monkeypatch.setattr(onnx_file, "Graph", changed(lambda made: None))
+    export(policy, OF_TRAINING, file)
+
+
+def test_a_stochastic_policy_is_refused(tmp_path: Path) -> None:
+    clone = loaded(tmp_path / "clone", discrete=True, drawn=True)
+    with pytest.raises(PipelineError, match="found a clone whose actions have probabilities"):
+        export(clone, OF_TRAINING, tmp_path / "policy.onnx")
+    assert not (tmp_path / "policy.onnx").exists()
 
 
 def test_without_a_public_range_every_finite_number_is_answered(tmp_path: Path) -> None:
     policy, file = loaded(tmp_path / "policy"), tmp_path / "policy.onnx"
-    drawn = loaded(tmp_path / "drawn", discrete=True, drawn=True)
-    with pytest.raises(
-        PipelineError, match=r"^export: found a policy that draws its actions[^\n]*$"
-    ):
-        export(drawn, OF_TRAINING, file)
-    assert not file.exists()
     export(policy, OF_TRAINING, file)
     found = run(file, [[-1e9, 1e9, 0.0], [0.0, np.nan, 0.0]])
     np.testing.assert_allclose(found[0], policy.act([-1e9, 1e9, 0.0]), rtol=1e-4)

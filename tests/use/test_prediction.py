@@ -1,0 +1,244 @@
+"""Actions for a table: columns are found by name, rows keep their order, and what cannot be answered has no action."""
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from primorl.base.errors import PipelineError
+from primorl.base.records import ElapsedTime
+from primorl.commands.main import main
+from primorl.data.sources.tabular.elapsed import RowOrder
+from primorl.policy.behaviour import BehaviourPolicy, save
+from primorl.policy.loaded import Policy, read_policy
+from primorl.use.prediction import predict
+from tests.data.conftest import project
+from tests.data.sources.tabular_builders import SECRET, entry, run, text, write
+from tests.data.sources.test_tabular_elapsed import BEGAN, SINCE, charted
+from tests.policy.test_behaviour import clone
+from tests.policy.test_loaded import NAMES, RANGE, ROWS, loaded
+
+__all__ = ["project"]
+
+OF_THE_LOG: dict[str, Any] = {
+    "names": (("x", "ward=A", "ward=B"), ("dose", "rate")),
+    "one_hot": ((1, 2),),
+}
+TIMED: dict[str, Any] = {"names": (("x", "minutes_since", "y"), ("dose", "rate"))}
+TIMED["elapsed"] = ElapsedTime(name="minutes_since", unit="minutes", most=60.0)
+BY = RowOrder(("user", "visit"), "time")
+NAMED = {
+    "weight": ROWS[:, 2],
+    "note": [SECRET, "", "c"],
+    "age": ROWS[:, 0],
+    "id": ["007", "8", "9"],
+    "dose": ROWS[:, 1],
+}
+OUT = Path("out.parquet")
+
+
+@pytest.fixture
+def policy(project: Path) -> Policy:
+    return loaded(Path("policy"), discrete=True, **RANGE, **NAMES)
+
+
+def table(content: dict[str, Any], name: str = "in.parquet") -> Path:
+    return write(pa.table(content), name)
+
+
+def read(path: Path = OUT) -> list[dict[str, Any]]:
+    found: pa.Table = pq.read_table(path) if path.suffix == ".parquet" else pacsv.read_csv(path)
+    return found.to_pylist()
+
+
+def refused(policy: Policy, given: Path, says: str, out: str = "out.csv", **options: Any) -> None:
+    with pytest.raises(PipelineError, match=says) as wrong:
+        predict(policy, given, Path(out), **options)
+    assert "\n" not in str(wrong.value)
+    assert SECRET not in str(wrong.value)
+    assert not Path("out.csv").exists()
+
+
+@pytest.mark.parametrize("of", ["in.parquet", "in.csv"])
+def test_columns_go_by_name_and_rows_keep_their_order(policy: Policy, of: str) -> None:
+    numbers = policy.act(ROWS)
+    for into in (OUT, Path("out.csv")):
+        assert predict(policy, table(NAMED, of), into, keep=["id"]) == (3, 0)
+        found = read(into)
+        assert [row["action"] for row in found] == numbers.tolist()
+        names = [policy.action_names[number] for number in numbers]
+        assert [row["action_name"] for row in found] == names
+        assert SECRET not in into.read_bytes().decode("latin-1"), "nobody asked for that column"
+    header, *lines = csv.reader(Path("out.csv").read_text(encoding="utf-8").splitlines())
+    assert header == ["id", "action", "action_name", "abstained", "reason"]
+    assert [line[0] for line in lines] == ["007", "8", "9"]
+
+
+def test_what_is_no_number_or_far_outside_is_not_guessed(policy: Policy) -> None:
+    unknown = ["", "n/a", "NaN", "inf", "12/5", "1e999", "0x10", "1,234", "-31.1", "31.1"]
+    lines = "".join(f'"{age}",1,5\n' for age in [*unknown, " 0.5 ", "+5e-1", ".5", "30.9"])
+    assert predict(policy, text(f"age,dose,weight\n{lines}", "in.csv"), OUT) == (14, 10)
+    found = read()
+    assert [row["abstained"] for row in found] == [True] * 10 + [False] * 4
+    assert all(row["action"] is row["action_name"] is None for row in found[:10])
+    number, far = "age is not a finite number", "age lies far outside the public range"
+    assert [row["reason"] for row in found] == [number] * 8 + [far] * 2 + [None] * 4
+    expected = policy.act([[0.5, 1, 5]] * 3 + [[30.9, 1, 5]])
+    assert [row["action"] for row in found[10:]] == expected.tolist()
+    commas = text("age;dose;weight\n0,5;1;5\n", "in.csv")
+    assert predict(policy, commas, OUT, decimal_point=",") == (1, 0)
+    assert read()[0]["action"] == expected[0]
+
+
+def test_an_undeclared_category_is_not_guessed(project: Path) -> None:
+    policy = loaded(Path("policy"), **OF_THE_LOG)
+    given = table({"ward": pa.array(["B", "C", None, ""]).dictionary_encode(), "x": [1.0] * 4})
+    assert predict(policy, given, OUT) == (4, 3)
+    first, *others = read()
+    np.testing.assert_allclose(
+        [first["dose"], first["rate"]], policy.act([1.0, 0.0, 1.0]), rtol=1e-5
+    )
+    reason = "ward is not exactly one of its categories"
+    assert others == [{"dose": None, "rate": None, "abstained": True, "reason": reason}] * 3
+
+
+CLONE = Path("models/behaviour")
+WORDS = ["predict", "--policy", str(CLONE), "--against-advice", "--observations", "in.parquet"]
+
+
+def predicted(*more: str) -> list[dict[str, Any]]:
+    assert main([*WORDS, "--out", str(OUT), *more]) == 0
+    return read()
+
+
+def test_nothing_is_drawn_unless_a_seed_is_given(project: Path) -> None:
+    """Of a clone with discrete actions a table has probabilities; the draws of a seed follow them."""
+    CLONE.parent.mkdir()
+    policy = loaded(CLONE, discrete=True, drawn=True, **NAMES)
+    table({name: np.repeat(NAMED[name], 2000) for name in ("age", "dose", "weight")})
+    first = predicted()
+    assert list(first[0]) == ["probability_up", "probability_down", "abstained", "reason"]
+    assert first == predicted()
+    shares = [[row["probability_up"], row["probability_down"]] for row in first[::2000]]
+    np.testing.assert_allclose(shares, policy.probabilities(ROWS))
+    np.testing.assert_allclose(np.sum(shares, axis=1), 1)
+    drawn = predicted("--seed", "1")
+    assert drawn == predicted("--seed", "1")
+    assert drawn != predicted("--seed", "2")
+    for number, share in enumerate(shares):
+        own = drawn[2000 * number : 2000 * (number + 1)]
+        assert np.mean([row["action"] for row in own]) == pytest.approx(share[1], abs=0.06)
+    with pytest.raises(PipelineError, match="probabilities"):
+        policy.act(ROWS)
+    loaded(CLONE, discrete=True, **NAMES)
+    assert main([*WORDS, "--out", "other.csv", "--seed", "1"]) == 1, "it computes its actions"
+
+
+def test_of_a_clone_in_a_box_mean_and_deviation_are_written(project: Path) -> None:
+    CLONE.mkdir(parents=True)
+    behaviour: BehaviourPolicy = clone(discrete=False)
+    S, A = behaviour.policy.observation_size, behaviour.policy.action_size
+    save(
+        CLONE,
+        behaviour,
+        rounds=1,
+        engine_version=1,
+        public_loss=None,
+        variant="private",
+        environment=None,
+    )
+    rows = torch.randn(2000, S, generator=torch.Generator().manual_seed(0))
+    table({f"observation_{i}": rows[:, i].double().numpy() for i in range(S)})
+    found = predicted()
+    mean, std = behaviour.mean_and_std(rows)
+    low, high = behaviour.policy.action_low, behaviour.policy.action_high
+    for action in range(A):
+        middle = low[action] + (high - low)[action] * (mean[:, action] + 1) / 2
+        width = (high - low)[action] / 2 * std[:, action]
+        np.testing.assert_allclose(
+            [r[f"action_{action}_mean"] for r in found], middle, rtol=1e-4, atol=1e-5
+        )
+        np.testing.assert_allclose([r[f"action_{action}_std"] for r in found], width, rtol=1e-4)
+    np.testing.assert_allclose(
+        read_policy(CLONE).act(rows)[:, 0],  # type: ignore[index]
+        [row["action_0_mean"] for row in found],
+        rtol=1e-4,
+        atol=1e-5,
+    )
+    drawn = np.array([row["action_0"] for row in predicted("--seed", "1")])
+    inside = (drawn > low[0].item()) & (drawn < high[0].item())
+    scores = (drawn - [r["action_0_mean"] for r in found]) / [r["action_0_std"] for r in found]
+    assert inside.mean() > 0.3
+    assert np.std(scores) > 0.3
+
+
+def test_what_cannot_be_read_or_written_is_one_line(policy: Policy) -> None:
+    content = "age,dose,weight\n1,1,5\n"
+    for name, given, out, keep, says in (
+        ("in.csv", f"{content}{SECRET},1\n", "out.csv", [], "in.csv: not readable"),
+        ("in.csv", "", "out.csv", [], "in.csv: not readable"),
+        ("in.csv", content.encode() + b"\xff\xfe,1,1\n", "out.csv", [], "in.csv: not readable"),
+        ("in.parquet", content, "out.csv", [], "in.parquet: not readable as Parquet"),
+        ("in.tsv", content, "out.csv", [], "--observations: found 'in.tsv'"),
+        ("in.csv", content, "out", [], "--out: found 'out'; allowed"),
+        ("in.csv", content, "./in.csv", [], "--out: found the file of --observations"),
+        ("in.csv", "age,dose,weight,age\n1,1,5,1\n", "out.csv", [], "column 'age': found 2 times"),
+        ("in.csv", "age,dose,weight,action\n1,1,5,1\n", "out.csv", ["action"], "action twice"),
+        ("in.csv", "age,weight\n1,5\n", "out.csv", [], "found no column 'dose'"),
+    ):
+        refused(policy, text(given, name), says, out, keep=keep)
+    plain = {"age": [1.0], "dose": [1.0], "weight": [5.0], "tags": [["a"]]}
+    refused(policy, table(plain | {"dose": [[1.0]]}), r"column 'dose': found list<")
+    refused(policy, table(plain), r"--keep: column 'tags'", keep=["tags"])
+    named = loaded(Path("named"), **OF_THE_LOG)
+    refused(named, table({"x": [1.0], "ward": [1.5]}), r"column 'ward': found double")
+
+
+def test_torch_is_not_needed(policy: Policy) -> None:
+    table(NAMED, "in.csv")
+    code = (
+        "import sys; from pathlib import Path; from primorl.policy.loaded import load_policy; "
+        "from primorl.use.prediction import predict; "
+        "predict(load_policy('policy'), Path('in.csv'), Path('out.csv')); print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def logged(order: Any = lambda moment: moment) -> list[dict[str, Any]]:
+    return [row | {"y": 0.5} for row in charted(order)]
+
+
+def test_the_time_since_the_row_before_is_counted_as_ingest_counts_it(project: Path) -> None:
+    """Rows may lie in any order."""
+    policy = loaded(Path("policy"), **TIMED)
+    rows = logged(lambda moment: (moment - BEGAN).total_seconds() / 60)
+    order = np.random.default_rng(1).permutation(len(rows))
+    log = write([rows[place] for place in order], "log/part-0.csv")
+    assert predict(policy, log, OUT, keep=["x"], by=BY) == (8, 0)
+    found = {float(row["x"]): [row["dose"], row["rate"]] for row in read()}
+    assert list(found) == [rows[place]["x"] for place in order]
+    ingested = run(entry({"observation": ["x", SINCE, "y"]}, sorted=False))[
+        "observation"
+    ].to_pylist()
+    np.testing.assert_allclose(
+        [found[seen[0]] for seen in ingested], policy.act(ingested), rtol=1e-5
+    )
+    for given, by, says in (
+        (rows, None, "found no column 'minutes_since'; .*--trajectory COLUMN --step COLUMN"),
+        (rows, RowOrder(("stay",), "hour"), "column 'stay': found 0 times"),
+        ([row | {"minutes_since": 1.0} for row in rows], BY, "found a column 'minutes_since'"),
+        (rows, RowOrder(("user",), "time"), "row 4: column 'time': found an order that"),
+        ([row | {"time": SECRET} for row in logged()], BY, "found string, allowed: numbers"),
+    ):
+        refused(policy, write(given, "in.parquet"), says, by=by)
+    timeless = loaded(Path("policy"), names=TIMED["names"])
+    refused(timeless, write(rows, "in.parquet"), "found a policy that does not observe", by=BY)
