@@ -163,7 +163,7 @@ def test_files_that_are_missing_or_of_another_clone_are_refused(tmp_path: Path) 
         (spread.unlink, "not there; run `dvc repro clone_behaviour`"),
         (
             lambda: replace(BehaviourConfig.read(tmp_path), log_variance=None).write(tmp_path),
-            "no log_variance",
+            "log_variance",
         ),
     ):
         change()
