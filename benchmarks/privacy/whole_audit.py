@@ -274,21 +274,31 @@ def write_log(file: Path, present: Booleans) -> None:
 
 def project(folder: Path, log: Path, changes: dict[str, Any]) -> None:
     """Make a project of a log by `primorl init`."""
-    columns = [*(f"o{i}" for i in range(OBSERVED)), *(f"a{i}" for i in range(ACTIONS)), "reward"]
-    given = [f"--bounds={name}=-1:1" for name in columns]
-    given += [f"--{'observation' if name[0] == 'o' else 'action'}={name}" for name in columns[:-1]]
-    given += ["--unit=person", "--trajectory=person", "--step=step", "--reward=reward"]
-    app(
-        ["init", str(folder), f"--csv={log}", "--name=log", "--horizon=2", *given],
-        standalone_mode=False,
-    )
+    app(["init", str(folder), f"--csv={log}"], standalone_mode=False)
+    (drafted,) = set((folder / "datasets").glob("*.yaml")) - {folder / "datasets/defaults.yaml"}
+    content = yaml.safe_load(drafted.read_text(encoding="utf-8"))
+    content |= {"unit": "person", "trajectories_per_person": None, "horizon": 2}
+    content["options"] |= {"trajectory_ids": "global"}
+    content["options"]["columns"] |= {
+        "unit": "person",
+        "trajectory": "person",
+        "order": "step",
+        "observation": [f"o{i}" for i in range(OBSERVED)],
+        "action": {
+            "columns": [f"a{i}" for i in range(ACTIONS)],
+            "low": [-1.0] * ACTIONS,
+            "high": [1.0] * ACTIONS,
+        },
+        "reward": "reward",
+    }
+    bounds = {"low": [-1.0] * OBSERVED, "high": [1.0] * OBSERVED}
+    content["bounds"] = {"observation": bounds, "reward": [-1.0, 1.0]}
+    content["card"] = dict.fromkeys(("owner", "purpose", "contact", "licence"), "an audit")
+    drafted.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
     settings = yaml.safe_load((folder / PARAMS).read_text(encoding="utf-8"))
     for block, own in changes.items():
         settings[block] |= own
     (folder / PARAMS).write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
-    entry = folder / "datasets/log.yaml"
-    card = {"card": dict.fromkeys(("owner", "purpose", "contact", "licence"), "an audit")}
-    entry.write_text(entry.read_text(encoding="utf-8") + yaml.safe_dump(card), encoding="utf-8")
 
 
 def run(folder: Path, names: tuple[str, ...], tap: Tap) -> None:

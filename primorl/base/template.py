@@ -75,9 +75,7 @@ def _of_installed(pipeline: str) -> str:
     return "".join(lines)
 
 
-def write_new(
-    folder: Path, version: str, entry: tuple[str, str] | None = None, consent: str | None = None
-) -> None:
+def write_new(folder: Path, version: str, entry: tuple[str, str] | None = None) -> None:
     """Fill a new or empty folder with a project, and make it a git repository where git is installed.
 
     DVC's files are those that ``dvc init`` writes. Without git they say so (``core.no_scm``). All is written beside the
@@ -90,7 +88,6 @@ def write_new(
         version: the installed one.
         entry: name and content of the dataset's file that params.yaml shall name; None: the template's. The name is
             none of `RESERVED`.
-        consent: ``partition.public`` of params.yaml, as JSON; None: nobody is public.
 
     Raises:
         PipelineError: the installed package lacks the files, or git fails.
@@ -103,10 +100,6 @@ def write_new(
         files["params.yaml"] = re.sub(
             r"^dataset: \S+", named, files["params.yaml"], flags=re.MULTILINE
         )
-        if consent is not None:
-            files["params.yaml"] = files["params.yaml"].replace(
-                "\n  public:\n", f"\n  public: {consent}\n"
-            )
         del files[_DEFAULT]
         files[f"datasets/{name}.yaml"] = text
     with scratch_directory(folder) as scratch:

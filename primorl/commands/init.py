@@ -1,270 +1,133 @@
-"""``primorl init``."""
+"""``primorl init``: a project's folder, and the draft of an entry for a log.
 
+Of the log, only the names of its columns are read. Bounds, categories and the horizon are declared public, so they come
+from facts known beforehand and never from a row. What a person has to decide is `FILL` in the draft, which no reader of
+the file accepts: nothing trains before it is replaced.
+"""
+
+import glob
 import json
-import math
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated
 
 import typer
 
 import primorl
 from primorl.base import template
 from primorl.base.errors import PipelineError
-from primorl.base.files import project_folder
-from primorl.base.records import TIME_UNITS
+from primorl.base.files import project_folder, replaced_file
 from primorl.base.template import UNFINISHED, VERSION
 from primorl.commands.terminal import given_path, option
 
-T = TypeVar("T")
-
-
-def _column_option(form: str, read: Callable[[str], T], about: str) -> Any:
-    """Make an option of the form ``COLUMN=…``; a column's name may have an equals sign."""
-
-    def parse(text: str) -> tuple[str, T]:
-        column, separator, said = text.rpartition("=")
-        if not separator or not column:
-            raise typer.BadParameter(f"found {text[:80]!r}; allowed is {form}")
-        try:
-            return column, read(said)
-        except ValueError as wrong:
-            raise typer.BadParameter(f"{column}: found {said[:80]!r}; allowed {wrong}") from None
-
-    return option(form, about, parser=parse)
-
-
-def _categories(text: str) -> tuple[str, ...]:
-    found = tuple(part.strip() for part in text.split(","))
-    if len(found) < 2 or len(set(found)) < len(found) or not all(found):
-        raise ValueError("are two or more different words, separated by commas")
-    return found
-
-
-def _bounds(text: str) -> tuple[float, float]:
-    low, _, high = text.partition(":")
-    try:
-        pair = float(low), float(high)
-    except ValueError:
-        pair = math.nan, math.nan
-    if not -math.inf < pair[0] < pair[1] < math.inf:
-        raise ValueError("is LOW:HIGH, two numbers with LOW below HIGH")
-    return pair
-
-
-def _time(text: str) -> tuple[str, float]:
-    unit, _, number = text.partition(":")
-    try:
-        most = float(number)
-    except ValueError:
-        most = math.nan
-    if unit not in TIME_UNITS or not 0 < most < math.inf:
-        raise ValueError(
-            f"is UNIT:MOST: {', '.join(TIME_UNITS)}, and a number above 0: a longer time counts as this"
-        )
-    return unit, most
-
-
-def _carry(text: str) -> tuple[str, float, float | None]:
-    unit, *numbers = text.split(":", 2)
-    try:
-        first = float(numbers[1]) if len(numbers) > 1 else None
-    except ValueError:
-        first = math.nan
-    if first is not None and not math.isfinite(first):
-        raise ValueError("is UNIT:MOST or UNIT:MOST:FIRST, the value before the first measurement")
-    return *_time(":".join([unit, *numbers[:1]])), first
-
-
-def _values(text: str) -> tuple[str, ...]:
-    if not all(found := tuple(part.strip() for part in text.split(","))):
-        raise ValueError("are one or more words, separated by commas")
-    return found
+FILL = "FILL IN"
+_DRAFT = """\
+# Drafted by `primorl init`. Columns of the log: {columns}.
+# Replace each FILL IN; docs/datasets/tabular.md of primorl's repository explains every key, and datasets/csv-log.yaml
+# there has all of them. Take bounds, categories, the horizon and the most visits from what is known beforehand
+# (physiology, devices, the protocol), never from the rows: they are published with the model.
+source: tabular
+environment: null
+unit: FILL IN  # the column of the person whom the guarantee protects; of the trajectory, if the log names nobody
+population: {name}
+trajectories_per_person: FILL IN  # the most that one person can have; null where the unit is the trajectory
+horizon: FILL IN  # the most steps that a trajectory can have
+termination: none  # learned: where trajectories end by themselves, so that nothing could be earned afterwards
+ingestion: {{}}
+options:
+  files: {files}
+  csv: {{delimiter: {delimiter}, decimal_point: {decimal_point}}}
+  columns:
+    unit: FILL IN  # as above
+    trajectory: FILL IN  # the visit, the stay, the trip
+    order: FILL IN  # a number or a time that ascends within a trajectory
+    observation: FILL IN  # [A, B]; of texts {{column: C, categories: [x, y]}}; with empty cells {{carried: D, ..}}
+    action: FILL IN  # {{columns: [A], low: [0], high: [1]}}; discrete: {{column: A, categories: [x, y]}}
+    reward: FILL IN  # of the row's action
+    terminated: null
+    truncated: null
+    next_observation: null
+    behaviour_probability: null
+  trajectory_ids: per_unit  # global, where a trajectory's id belongs to one person alone
+  end: last_row  # recordings are cut there, and the last reward is not used; outcome: they end with that reward
+  sorted: false
+  beyond_bounds: refuse  # clip: cut observations and rewards at the bounds below
+bounds:
+  observation:
+    low: FILL IN  # a number for each dimension, 0 for a category
+    high: FILL IN  # 1 for a category
+  reward: FILL IN  # [lowest, highest]
+score: null
+suggested: {{partition: {{}}, privacy: {{}}, dynamics: {{}}, behaviour: {{}}, policy: {{}}, evaluation: {{}}}}
+# For the card and the report; `primorl release` needs all four, and an edit charges nothing:
+# card:
+#   owner: who answers for data and policy
+#   purpose: what they may be used for
+#   contact: whom to ask
+#   licence: of the data
+"""
 
 
 def init(
     folder: Annotated[str, typer.Argument(metavar="DIR", help="The project's folder.")],
     csv: Annotated[str | None, option("FILE", "Your log: .csv or .csv.gz.")] = None,
-    name: Annotated[str | None, option("NAME", "Of the dataset (default: the file's).")] = None,
-    unit: Annotated[
-        str | None,
-        option("COLUMN", "Whom the guarantee protects: the person; or the trajectory's column."),
-    ] = None,
-    trajectory: Annotated[str | None, option("COLUMN", "Which trajectory a row is of.")] = None,
-    step: Annotated[
-        str | None, option("COLUMN", "A number or time that ascends within a trajectory.")
-    ] = None,
-    observation: Annotated[list[str] | None, option("COLUMN", "Observed; repeat it.")] = None,
-    action: Annotated[list[str] | None, option("COLUMN", "Done; repeat it.")] = None,
-    reward: Annotated[str | None, option("COLUMN", "The reward of the row's action.")] = None,
-    categories: Annotated[
-        list[Any] | None,
-        _column_option(
-            "COLUMN=A,B",
-            _categories,
-            "All that may be in a column; repeat it. An action becomes discrete.",
-        ),
-    ] = None,
-    bounds: Annotated[
-        list[Any] | None,
-        _column_option("COLUMN=LOW:HIGH", _bounds, "Public bounds, known beforehand; repeat it."),
-    ] = None,
-    elapsed: Annotated[
-        Any,
-        _column_option(
-            "NAME=UNIT:MOST",
-            _time,
-            "Observe the time since the row before, at most so long: since=hours:24.",
-        ),
-    ] = None,
-    carry: Annotated[
-        list[Any] | None,
-        _column_option(
-            "COLUMN=UNIT:MOST[:FIRST]",
-            _carry,
-            "Where its cells are empty, observe the trajectory's last value, and its age: glucose=hours:24; repeat it.",
-        ),
-    ] = None,
-    public: Annotated[
-        Any,
-        _column_option(
-            "COLUMN=A,B",
-            _values,
-            "People who consented to be public, by a column (default: nobody).",
-        ),
-    ] = None,
-    end: Annotated[
-        Literal["last_row", "outcome"] | None,
-        option(
-            "WHAT",
-            "outcome: a trajectory ends with its last row's reward; last_row: that reward is not used.",
-        ),
-    ] = None,
-    horizon: Annotated[
-        int | None, option("STEPS", "The most steps of a trajectory, known beforehand.", min=1)
-    ] = None,
-    per_person: Annotated[
-        int | None, option("N", "The most trajectories of one person, known beforehand.", min=1)
-    ] = None,
 ) -> None:
-    r"""Make a project's folder, with an entry for your own CSV if you name it.
+    """Make a project's folder, with the draft of an entry for your own CSV if you name it.
 
     Works without a clone of primorl's repository. DIR is new or empty, and lies in no other project. In a folder that
     this command made, it brings dvc.yaml and pipeline/ to the installed version, adds the entry, and leaves the rest as
     it is.
 
-    With --csv, the columns' names and types are read, and which have empty cells, and nothing else: bounds,
-    categories and the horizon are public facts that you know beforehand. What you do not give is FILL IN in
-    datasets/NAME.yaml, beside the columns' names and types; the command lists it, and nothing trains before it is
-    replaced.
+    With --csv, the columns' names are read and nothing else. What a person has to decide is FILL IN in
+    datasets/NAME.yaml, NAME being the file's; nothing trains before it is replaced.
 
     Examples:
       primorl init project                               a project with the default dataset
-      primorl init project --csv visits.csv              an entry that names the columns, to be filled in
-      primorl init project --csv visits.csv --unit patient --trajectory visit --step time \
-          --observation glucose --observation meal --action dose --reward reward \
-          --categories meal=none,snack,dinner --bounds glucose=2:25 --bounds dose=0:1 --bounds reward=-1:0 \
-          --horizon 9 --per-person 4
+      primorl init project --csv visits.csv              and an entry that names the columns, to be filled in
       primorl init .                                     after an upgrade of primorl
     """
-    given: dict[str, Any] = {
-        "unit": unit,
-        "trajectory": trajectory,
-        "step": step,
-        "observation": tuple(observation or ()),
-        "action": tuple(action or ()),
-        "reward": reward,
-        "categories": dict(categories or ()),
-        "bounds": dict(bounds or ()),
-        "carry": dict(carry or ()),
-        "elapsed": elapsed and (elapsed[0], *elapsed[1]),
-        "horizon": horizon,
-        "per_person": per_person,
-    } | ({"end": end} if end else {})
     target = given_path(folder).resolve()
     there = _check_target(target)
-    if csv is None:
-        if unused := [
-            f"--{flag}"
-            for flag, value in ({"name": name, "public": public} | given).items()
-            if value
-        ]:
-            raise PipelineError(
-                f"{', '.join(unused)}: found without --csv; name the log: --csv FILE"
-            )
-        _make(target, None, there=there)
-        return
-    from primorl.data.sources.tabular.columns import columns_of
-    from primorl.use.drafting import Draft
+    entry = None if csv is None else _drafted(given_path(csv), target)
+    if not there:
+        template.write_new(target, primorl.__version__, entry)
+        print(f"made {target}")
+    else:
+        _update(target, entry)
+    if entry is not None:
+        name, _ = entry
+        print(f"fill in datasets/{name}.yaml, from what is known beforehand and not from the rows")
+        if there:
+            print(f"set `dataset: {template.as_text(name)}` in params.yaml to use it")
+        print(f"then: cd {target} && primorl check && dvc repro partition && primorl plan")
+        print("these charge nothing; last: dvc repro, which charges")
 
-    log = given_path(csv)
+
+def _drafted(log: Path, target: Path) -> tuple[str, str]:
+    """Return name and text of the dataset's file for a log."""
+    from primorl.data.sources.tabular.columns import columns_of
+
     if log.resolve().is_relative_to(target):
         raise PipelineError(
             f"{log}: lies in the project, where git would see its rows; move it to another folder"
         )
-    form, columns = columns_of(log)
-    draft = Draft(columns=columns, **given)
-    name = _dataset_name(name, log)
-    consent = (
-        None
-        if public is None
-        else json.dumps({"column": public[0], "values": public[1]}, ensure_ascii=False)
-    )
-    if public is not None and public[0] not in (each.name for each in columns):
-        raise PipelineError(
-            f"--public: found {public[0]!r}, which is no column of the log; give its name"
-        )
-    _make(target, (name, draft.text(name, log, form)), consent, there=there)
-    print(
-        f"datasets/{name}.yaml has the names and types of the columns; no bound was read off the rows"
-    )
-    if there:
-        asked = f" and `public: {consent}` under partition" if consent else ""
-        print(f"set `dataset: {template.as_text(name)}`{asked} in params.yaml to use it")
-    elif public is None:
-        print(
-            "nobody is public; where some people consented, name the column that says so: --public COLUMN=VALUE"
-        )
-    if draft.uncarried:
-        print(
-            f"empty cells among the first rows of: {', '.join(draft.uncarried)}; ingestion refuses them unless the "
-            f"last value is carried forward: --carry {draft.uncarried[0]}=hours:24 (docs/prepare-a-log.md)"
-        )
-    if end is None:
-        print(
-            "the reward in the last row of a trajectory is not used (options.end: last_row); if it is an outcome that "
-            "ends the trajectory, give --end outcome"
-        )
-    if draft.left:
-        print(
-            f"fill in, in datasets/{name}.yaml, from what is known beforehand and not from the rows: "
-            f"{', '.join(draft.left)}; nothing trains before"
-        )
-    print(
-        f"then: cd {target} && primorl check && dvc repro partition && primorl plan; these charge nothing"
-    )
-    print("last: dvc repro, which charges")
-
-
-def _dataset_name(given: str | None, log: Path) -> str:
-    """Check the dataset's name; the default is made of the log's."""
+    form, names = columns_of(log)
     stem = log.name.partition(".")[0]
-    name = given or re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:100] or "log"
-    if (
-        re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name) is None
-        or name.lower() in template.RESERVED
-    ):
-        found = (
-            f"found {name[:80]!r}"
-            if given
-            else f"not given, and the file's name stands for it: found {name!r}"
-        )
-        others = " or ".join(f"`{reserved}`" for reserved in template.RESERVED)
-        raise PipelineError(
-            f"--name: {found}; allowed are letters, digits, dots, - and _, and not {others}; give another one"
-        )
-    return name
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:100] or "log"
+    if name.lower() in template.RESERVED:
+        raise PipelineError(f"--csv: found a log that is called {name!r}; rename it")
+    text = _DRAFT.format(
+        columns=", ".join(map(_written, names)),
+        name=_written(name),
+        files=_written(glob.escape(str(log.resolve()))),
+        delimiter=_written(form.delimiter),
+        decimal_point=_written(form.decimal_point),
+    )
+    return name, text
+
+
+def _written(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)  # JSON is YAML
 
 
 def _check_target(target: Path) -> bool:
@@ -282,32 +145,22 @@ def _check_target(target: Path) -> bool:
         )
     if (other := project_folder(target)) != target:
         raise PipelineError(f"{target}: lies in the project {other}; name a folder outside of it")
-    if repository := next(
-        (parent for parent in target.parents if (parent / ".git").exists()), None
-    ):
-        raise PipelineError(
-            f"{target}: lies in the git repository {repository}; name a folder outside of it"
-        )
+    for parent in target.parents:
+        if (parent / ".git").exists():
+            raise PipelineError(
+                f"{target}: lies in the git repository {parent}; name a folder outside of it"
+            )
     return False
 
 
-def _make(
-    target: Path, entry: tuple[str, str] | None, consent: str | None = None, *, there: bool
-) -> None:
-    """Make the project, or bring it to the installed version, with a dataset's name and file."""
-    if not there:
-        template.write_new(target, primorl.__version__, entry, consent)
-        print(f"made {target}")
-        return
-    file = target / "datasets" / f"{entry[0]}.yaml" if entry is not None else None
-    if file is not None and file.exists():
+def _update(target: Path, entry: tuple[str, str] | None) -> None:
+    """Bring a project to the installed version, and add a dataset's file."""
+    if entry is not None and (target / "datasets" / f"{entry[0]}.yaml").exists():
         raise PipelineError(
-            f"{file}: is there already; edit it, delete it to draft it anew, or give another --name"
+            f"{target}/datasets/{entry[0]}.yaml: is there already; edit it, or delete it to draft it anew"
         )
     changed = template.bring_up_to_date(target, primorl.__version__)
     print(f"brought to the installed version: {', '.join(changed) or 'nothing, it was all there'}")
-    if file is not None and entry is not None:
-        from primorl.base.files import replaced_file
-
-        with replaced_file(file) as fresh:
+    if entry is not None:
+        with replaced_file(target / "datasets" / f"{entry[0]}.yaml") as fresh:
             fresh.write_text(entry[1], encoding="utf-8")

@@ -19,19 +19,19 @@ from primorl.base.files import read_json
 from primorl.base.paths import COPIES, LOCK, PARAMS, SUMMARY
 from primorl.base.processes import collect_garbage_rarely
 from primorl.base.reporting import INTERRUPTED, explained
-from primorl.commands import audit, data, doctor, init, ledger, plan, policies, results
+from primorl.commands import audit, check, data, init, ledger, plan, policies, results
 from primorl.commands.terminal import add_command, flag, in_project
 
 _COMMANDS = (
     *(
         init.init,
-        doctor.check,
+        check.check,
         plan.plan,
         results.summary,
         results.report,
         results.runs,
     ),
-    *(policies.select, policies.predict, policies.export, policies.release, doctor.doctor),
+    *(policies.select, policies.predict, policies.export, policies.release),
 )
 """In the order of ``primorl --help``, where the groups come last."""
 _COMPLETION = "_PRIMORL_COMPLETE"
@@ -100,7 +100,7 @@ def main(words: Sequence[str] | None = None) -> int:
             try:
                 command.invoke(context)
             finally:
-                _mention_missing_outputs(_name(given))
+                _mention_missing_outputs()
                 _mention_changes(_name(given))
         return 0
     except typer.Exit as done:
@@ -128,9 +128,9 @@ def _print_warning(message: Warning | str, category: type[Warning], *where: Any)
     print(f"warning: {message}", file=sys.stderr)
 
 
-def _mention_missing_outputs(command: str) -> None:
-    """Say how to get back outputs that DVC removed before it failed; `doctor` has a row for them."""
-    if command == "doctor" or not LOCK.exists():
+def _mention_missing_outputs() -> None:
+    """Say how to get back outputs that DVC removed before it failed."""
+    if not LOCK.exists():
         return
     from primorl.base.dvc import hint
 
@@ -162,7 +162,7 @@ def _mention_changes(command: str) -> None:
                 f"warning: params.yaml names {named}; the results here are of {found}; `dvc repro`",
                 file=sys.stderr,
             )
-        if command not in ("check", "doctor") and COPIES.exists():
+        if command != "check" and COPIES.exists():
             from primorl.data.sources.tabular.watch import changed
 
             params = load()

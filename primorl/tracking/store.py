@@ -42,13 +42,6 @@ _MLFLOW = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",  # a stage has a bar of its own
 }
-_DATABASES = (
-    "sqlite",
-    "postgresql",
-    "mysql",
-    "mssql",
-)  # that MLflow can use, before a driver such as `+psycopg2`
-_SERVICES = ("databricks", "databricks-uc")  # named without a scheme
 _METRICS_PER_BATCH, _PARAMS_PER_BATCH = 1000, 100  # MLflow's limits
 _KIND = {
     "mlflow.experimentKind": "custom_model_development"
@@ -199,32 +192,6 @@ def link(params: Params) -> str:
     except (PipelineError, ValueError):  # ValueError: no results
         return ""
     return f"{server}/#/experiments/{experiment}/runs/{run}?workflowType=machine_learning"
-
-
-def check_store(params: Params) -> str:
-    """Ask the MLflow store for an answer, and change nothing in it; say whether it is there yet."""
-    from sqlalchemy import create_engine, make_url
-
-    uri = store_uri(params)
-    name, kind = without_credentials(uri), uri.partition(":")[0]
-    folder = kind == "file" or (":" not in uri and kind not in _SERVICES)
-    file = (
-        make_url(uri).database
-        if kind.startswith("sqlite")
-        else uri.removeprefix("file:").removeprefix("//")
-    )
-    if (folder or kind.startswith("sqlite")) and not Path(file or "").exists():
-        return f"{name}: not there yet; the first run makes it"
-    with _errors_named(uri):
-        if kind.partition("+")[0] in _DATABASES:
-            with create_engine(uri).connect() as connection:
-                connection.exec_driver_sql(
-                    "PRAGMA schema_version" if kind.startswith("sqlite") else "SELECT 1"
-                )
-        elif not folder:  # a server, or a service that MLflow knows by name
-            name = kind if kind in _SERVICES else name
-            _connect(uri).search_experiments(max_results=1)
-    return f"{name} answers"
 
 
 def open_store(params: Params, begin: "Callable[[MlflowClient, str], T]") -> tuple[Store, T | None]:

@@ -15,7 +15,6 @@ import pytest
 
 from primorl import tracking
 from primorl.base.files import write_json
-from primorl.commands.doctor import examine
 from primorl.config import params
 from primorl.config.params import Params, plain
 from primorl.paid import selection
@@ -232,11 +231,8 @@ def test_summary_prints_a_table_or_the_file_and_says_whether_they_are_of_an_earl
         file.write_text(file.stem)
     write_json(Path("metrics/summary.json"), SUMMARY)
 
-    def finding() -> tuple[str, str]:
-        return next((found.state, found.says) for found in examine() if found.what == "summary")
-
     status, out, err = primorl("summary")
-    assert (status, err, finding()[0]) == (0, "", "ok")
+    assert (status, err) == (0, "")
     assert "privacy  of the policy: ε = 0.5, δ = 1e-05 per trajectory\n" in out
     model.write_bytes(b"another")
     policy.unlink()
@@ -244,7 +240,6 @@ def test_summary_prints_a_table_or_the_file_and_says_whether_they_are_of_an_earl
     status, out, err = primorl("summary", "--json")
     assert (status, json.loads(out)) == (0, SUMMARY)
     assert err == f"warning: metrics/summary.json: these results are of an earlier run: {said}\n"
-    assert (finding()[0], said in finding()[1]) == ("problem", True)
     write_settings(project_settings("csv-log") | {"dataset": "csv-log"})
     assert "params.yaml names csv-log; the results here are of small" in primorl("summary")[2]
 

@@ -13,7 +13,7 @@ from pipeline import clone_behaviour
 from primorl.base.dvc import Status
 from primorl.base.errors import PipelineError
 from primorl.base.paths import PARTITIONS
-from primorl.commands import doctor as command
+from primorl.commands import check as command
 from primorl.commands import plan_answer
 from primorl.config import suggestions
 from primorl.config.blocks import EstimatorName

@@ -565,7 +565,6 @@ def test_a_unit_that_was_charged_as_private_never_becomes_public(
         *(
             ["data", "describe"],
             ["data", "push", "--remote", "x"],
-            ["doctor"],
             ["report"],
             ["check", "--charges"],
         ),

@@ -1,0 +1,136 @@
+"""``primorl check``: whether all is well before a run."""
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import primorl
+from primorl.base import paths
+from primorl.base.errors import PipelineError
+from primorl.base.files import home
+from primorl.base.template import check_version
+from primorl.commands.terminal import flag
+
+if TYPE_CHECKING:
+    from primorl.config.params import Params
+
+_LEAST_SPACE = 2**30  # bytes
+
+
+def check(
+    charges: Annotated[
+        bool,
+        flag(
+            "--charges",
+            "Say what `dvc repro` would charge; on a terminal, ask where a budget is near.",
+        ),
+    ] = False,
+) -> None:
+    """Check settings, a log's columns and the machine before `dvc repro`. Runs nothing and changes nothing.
+
+    DVC itself may remove outputs before it finds a mistake in params.yaml; this command finds it first.
+
+    Examples:
+      primorl check && dvc repro            run the pipeline only if all is well
+      primorl check --charges && dvc repro  say first what it charges, and ask where a budget is nearly used up
+    """
+    from primorl.config.params import load
+
+    check_version(primorl.__version__)
+    params = load()
+    problems = []
+    for part in (_settings, _log, _python, _git, _secrets, _space):
+        try:
+            for line in part(params):
+                print(line)
+        except PipelineError as wrong:
+            problems.append(str(wrong))
+    if problems:
+        raise PipelineError("; ".join(problems))
+    if charges:
+        _say_charges(params)
+
+
+def _settings(params: "Params") -> Iterator[str]:
+    """Settings that only a stage would find wrong."""
+    if params.online.asked:
+        from primorl.paid.arrivals import Arrivals
+
+        if params.chosen.environment is None:
+            raise PipelineError(
+                f"params.yaml: online.users, online.arrivals: found users, and datasets/{params.dataset}.yaml names no "
+                "environment that could simulate them; set both to null"
+            )
+        Arrivals.of(params)
+    yield "params.yaml and the datasets are valid"
+
+
+def _log(params: "Params") -> Iterator[str]:
+    """The files of a log: as they were collected, and with the columns of the entry."""
+    from primorl.config.datasets import TabularDataset
+    from primorl.data.sources.tabular.watch import changed
+
+    if (said := changed(params.dataset, params.chosen)) is not None:
+        raise PipelineError(said)
+    if isinstance(params.chosen, TabularDataset):
+        from primorl.data.sources.tabular.source import Tabular
+
+        there = Tabular(params.dataset, params.chosen).check_columns()
+        found = "has the columns of the entry" if there else "not there yet"
+        yield f"{params.chosen.options.files}: {found}"
+
+
+def _python(_: "Params") -> Iterator[str]:
+    """The first ``python`` on PATH, with which DVC runs the stages, is this one."""
+    ours, found = Path(sys.executable).parent, shutil.which("python")
+    if found is None or Path(found).absolute().parent != ours:
+        yield (
+            f"note: {found or 'no python'} is first on PATH, with which `dvc repro` would run the stages; put {ours} "
+            f"first: source {ours}/activate"
+        )
+
+
+def _git(_: "Params") -> Iterator[str]:
+    here = Path.cwd()
+    if shutil.which("git") is None or not any(
+        (up / ".git").exists() for up in (here, *here.parents)
+    ):
+        yield "note: no git repository, so `dvc exp` does not work; install git, run `git init`"
+
+
+def _secrets(_: "Params") -> Iterator[str]:
+    """What lies in the project's state is its owner's alone, and there where it is needed."""
+    state, secret = home() / paths.STATE, home() / paths.SECRET
+    for path, mode in ((state, "700"), (secret, "600")):
+        if path.exists() and path.stat().st_mode & 0o077:
+            raise PipelineError(f"{path}: others may read it; chmod {mode} {path}")
+    if not secret.exists() and (home() / paths.LEDGER_HEAD).exists():
+        raise PipelineError(
+            f"{secret}: not there, and without it the ledger cannot be read; put it back from its backup"
+        )
+    if state.exists():
+        yield f"{paths.STATE} is its owner's alone; `primorl ledger verify` checks the ledger"
+
+
+def _space(_: "Params") -> Iterator[str]:
+    free = shutil.disk_usage(Path.cwd()).free
+    if free < _LEAST_SPACE:
+        raise PipelineError(f"disk: found {free / 2**30:.1f} GiB free, needed is 1 GiB; make room")
+    yield f"{free / 2**30:.0f} GiB of disk are free"
+
+
+def _say_charges(params: "Params") -> None:
+    """Print the charges of the next run; on a terminal, ask whether to go on where a budget is nearly used up."""
+    from primorl.paid.bill import UNKNOWN, preview
+
+    found = preview(params)
+    if found is None:
+        print(UNKNOWN)
+        return
+    print(found)
+    if found.near and sys.stdin.isatty() and sys.stdout.isatty() and not typer.confirm("Go on?"):
+        raise PipelineError("stopped as asked: nothing was run, nothing was charged")
