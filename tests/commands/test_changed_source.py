@@ -27,7 +27,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DVC_ROOT", raising=False)
     FILES.mkdir(parents=True)
-    Path(".primorl").mkdir()
+    Path(".primorl").mkdir(mode=0o700)
     for number in (1, 2):
         rows = "".join(
             ROW.format(patient, hour) for patient in (number, number + 2) for hour in range(3)
