@@ -11,10 +11,12 @@ unexport PYTHONDONTWRITEBYTECODE
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))
 PYTHON ?= $(shell for python in python3.11 python3.12 python3; do \
 	if $$python -c "$(SUPPORTED)" 2>/dev/null; then echo $$python; break; fi; done)
-SETUP := .venv/.ready
-# Where there is no NVIDIA driver, PyTorch's build for CPUs: pip's usual one brings 4.5 GB of CUDA. Empty: the usual one.
-TORCH_INDEX ?= $(if $(shell command -v nvidia-smi),,https://download.pytorch.org/whl/cpu)
+# What `make run` needs, and what tests and checks need beside it.
+RUN_SETUP := .venv/.pipeline
+SETUP := .venv/.dev
 PIP := .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# uv takes a quarter of pip's time. Where it cannot be had, or has no answer, pip does the same.
+UV := test -x .venv/bin/uv && .venv/bin/uv pip install --quiet --python .venv/bin/python -c constraints.txt
 REPRO := PATH="$(CURDIR)/.venv/bin:$$PATH" PYTHONUNBUFFERED=1 dvc repro
 # DVC's advice on git and `dvc push`, which no setting of it switches off.
 NO_TIPS := -e '/^To track the changes with git/,/core.autostage true/d' -e '/^Use `dvc push` to send/d'
@@ -26,19 +28,29 @@ help: ## print this list
 
 setup: $(SETUP) ## install the project and its tools into .venv
 
-# The stamp is touched last, so an interrupted set-up is done again.
-$(SETUP): pyproject.toml constraints.txt
-	@rm -f $@
-	@"$(PYTHON)" -c "$(SUPPORTED)" 2>/dev/null || { \
-		echo "error: PYTHON: found '$(PYTHON)', which is not a Python 3.11 or 3.12 that runs;" \
-			"install one, or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
-	@.venv/bin/python -m pip --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear .venv
-	@[ -z "$(TORCH_INDEX)" ] || $(PIP) --retries 0 --timeout 15 --no-deps --index-url $(TORCH_INDEX) torch 2>/dev/null || \
-		echo "$(TORCH_INDEX) has no answer: PyTorch's usual build is taken" >&2
-	$(PIP) -e ".[dev]"
-	@touch $@
+# PyTorch comes first: uv chooses the build for this machine's GPU, or for none; pip's usual one brings CUDA. The stamp
+# is touched last, so an interrupted set-up is done again.
+define install
+@rm -f $@
+@"$(PYTHON)" -c "$(SUPPORTED)" 2>/dev/null || { \
+	echo "error: PYTHON: found '$(PYTHON)', which is not a Python 3.11 or 3.12 that runs;" \
+		"install one, or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+@.venv/bin/python -m pip --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear .venv
+@echo "installing .[$(1)] into .venv"
+@$(PIP) --retries 0 uv 2>/dev/null || echo "uv cannot be had: pip installs, which takes longer" >&2
+@export UV_HTTP_RETRIES=0; $(UV) --torch-backend auto torch 2>/dev/null || $(PIP) torch
+@$(UV) -e ".[$(1)]" || $(PIP) -e ".[$(1)]"
+@touch $@
+endef
 
-run: $(SETUP) ## run the stages whose inputs changed, then print the results
+$(RUN_SETUP): pyproject.toml constraints.txt
+	$(call install,pipeline)
+
+$(SETUP): pyproject.toml constraints.txt
+	$(call install,dev)
+	@touch $(RUN_SETUP)
+
+run: $(RUN_SETUP) ## run the stages whose inputs changed, then print the results
 # DVC deletes a stage's outputs before it finds a mistake in params.yaml, so the params are checked first. Once the data
 # are partitioned, which charges nothing, it is known what the run will charge, and that is said before it does.
 	@.venv/bin/primorl check
@@ -74,7 +86,7 @@ imports: $(SETUP) ## check which package may import which
 audit: $(SETUP) ## check the pinned dependencies for known vulnerabilities
 	.venv/bin/python tests/audit_dependencies.py
 
-ui: $(SETUP) ## show MLflow on http://127.0.0.1:5000
+ui: $(RUN_SETUP) ## show MLflow on http://127.0.0.1:5000
 	@store="$$(.venv/bin/python -c \
 		'from primorl.config import params; from primorl.tracking import store; print(store.store_uri(params.load()))')"; \
 	MLFLOW_BACKEND_STORE_URI="$$store" MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false \

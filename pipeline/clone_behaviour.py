@@ -1,11 +1,9 @@
 """Stage ``clone_behaviour``: how people in the log act, as a policy; charged, and idle unless an ε is given for it."""
 
 import sys
-from functools import partial
 
 from pipeline.runner import run_stage
 from primorl.base.paths import BEHAVIOUR, PARTITIONS
-from primorl.base.processes import is_worker
 from primorl.config.params import Params, plain
 from primorl.policy.config import write_nothing
 from primorl.tracking import StageRun
@@ -31,14 +29,6 @@ def body(params: Params, run: StageRun) -> None:
         write_behaviour(BEHAVIOUR, params, partitions, paid, run)
 
 
-def _work() -> int:
-    from primorl.paid.clone import CLONING
-    from primorl.paid.compute import run_worker
-    from primorl.paid.training import work_for_first
-
-    return run_worker("clone_behaviour", partial(work_for_first, stage=CLONING, folder=PARTITIONS))
-
-
 if __name__ == "__main__":
     description = "Clone the behaviour in the log under trajectory-level differential privacy."
-    sys.exit(_work() if is_worker() else run_stage("clone_behaviour", description, body, idle))
+    sys.exit(run_stage("clone_behaviour", description, body, idle))

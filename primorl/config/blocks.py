@@ -102,14 +102,10 @@ class Budget(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics(Block):
-    """Queries of the private units beside the rounds; each is charged.
+    """Queries of the private units beside the rounds; each takes its share of the ε (`primorl.paid.model`)."""
 
-    ``noise_multiplier: null`` gives the queries a share of ``target_epsilon`` (`primorl.paid.model`).
-    """
-
-    normaliser: Literal["public", "bounds", "private"]
+    normaliser: Literal["public", "private"]
     starts: bool
-    noise_multiplier: Multiplier | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,4 +320,3 @@ class Compute(Block):
     memory_mb: PositiveInt | None
     data_mb: PositiveInt | None
     threads: _Parallel | None
-    processes: _Parallel | None

@@ -185,7 +185,7 @@ class Params(Block):
         )
         taken = "policy.starts" not in self.unfitted and self.policy.starts == "public"
         wanted = {
-            "privacy.statistics.normaliser: auto (private, charged, or bounds)": statistics.normaliser
+            "privacy.statistics.normaliser: auto (private, charged)": statistics.normaliser
             == "public",
             "privacy.statistics.starts: auto (true, charged)": alone and not statistics.starts,
             f"policy.starts: {'released' if alone else 'reset'} (or auto)": taken,

@@ -173,8 +173,6 @@ def key_of(error: Any, raw: Any) -> str:
 
 def unknown_key(key: str) -> str:
     """Say why a dotted key is refused; keys that moved are told where."""
-    if key.endswith("dynamics.processes"):
-        return "unknown key; it is compute.processes, on which no charge depends"
     return "unknown key; remove it or check its spelling"
 
 
@@ -204,8 +202,7 @@ MODEL, NORMALISER, STARTS = (
     "privacy.statistics.normaliser",
     "privacy.statistics.starts",
 )
-QUERY_NOISE = "privacy.statistics.noise_multiplier"
-KEYS = (MODEL, NORMALISER, STARTS, QUERY_NOISE)
+KEYS = (MODEL, NORMALISER, STARTS)
 ORIGIN = "who is public"
 _AUTO, _DEGREE = "auto", "dynamics.degree"
 
@@ -234,9 +231,8 @@ def decide_derived(content: dict[str, Any], origins: dict[str, str], to_fit: str
     alone = found_at(content, "chosen.environment") is None
     values = {
         MODEL: kind,
-        NORMALISER: "private" if kind == "linear" else "bounds" if nobody else "public",
+        NORMALISER: "private" if kind == "linear" or nobody else "public",
         STARTS: (nobody or kind == "linear") and not mopo and alone,
-        QUERY_NOISE: None,
     }
     for key, value in values.items():
         block, _, last = key.rpartition(".")

@@ -102,8 +102,10 @@ class Rounds:
         return query.total(self._source, self._normaliser, weights)
 
     def _draw_chunks(self, threads: int) -> list[Chunk]:
-        """Draw a cohort, and cut it into chunks."""
-        cohort, local = self._setup.plan.cohort(), self._setup.local
+        """Draw a cohort, and cut those of its units that this process holds into chunks."""
+        execution, local = self._setup.execution, self._setup.local
+        cohort = self._setup.plan.cohort()
+        cohort = cohort[cohort % execution.ranks == execution.rank] // execution.ranks
         lengths = self._source.lengths(cohort)
         if local.max_transitions_per_unit is not None:
             lengths = lengths.clamp(max=local.max_transitions_per_unit)
@@ -248,8 +250,7 @@ def _gpu_size(setup: TrainingSetup, length: int, rows: int) -> int:
 
     A usual cohort of this process fits into one chunk, if memory allows.
     """
-    plan = setup.plan
-    expected = plan.sampling_probability * len(plan.local_units)
+    expected = setup.plan.expected_cohort / setup.execution.ranks
     usual_cohort = math.ceil(expected + 3 * math.sqrt(expected))
     limit = _units_that_fit(setup, 1 << max(0, length - 1).bit_length(), rows)
     return usual_cohort if usual_cohort <= limit else 1 << (limit.bit_length() - 1)

@@ -106,7 +106,11 @@ class Execution:
     Attributes:
         device: where rounds are computed.
         chunk_bytes: bound on one chunk's buffers.
+        rank: number of this process, which holds every ``ranks``-th unit from there on.
+        ranks: how many processes make every round together (`primorl.engine.shards`).
     """
 
     device: "torch.device"
     chunk_bytes: int
+    rank: int = 0
+    ranks: int = 1

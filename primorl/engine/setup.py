@@ -11,30 +11,24 @@ from torch import Tensor
 from primorl.engine.heads import (
     FINER_SCALES,
     FIRST_STATES,
-    LATE,
     LENGTHS,
     RESIDUALS,
     SCALES,
     noise_beside_people,
     noise_in_weights,
 )
-from primorl.engine.linear import (
-    FirstStatesQuery,
-    LengthsQuery,
-    ResidualQuery,
-    ScalesQuery,
-    released_heads,
-    without_noise,
-)
+from primorl.engine.linear import released_heads, without_noise
 from primorl.engine.local_update import CohortSource, Kernel
 from primorl.engine.policy_network import Network, PolicyNetwork
 from primorl.engine.queries import (
-    NORMALISER,
-    STARTS,
-    NormaliserQuery,
+    AnsweredScales,
+    FirstStatesQuery,
+    LengthsQuery,
     ObservationColumns,
-    StartQuery,
-    normaliser_of_bounds,
+    ResidualQuery,
+    ScalesQuery,
+    hidden_by_noise,
+    normaliser_of_scales,
 )
 from primorl.engine.settings import Execution, LocalTraining, ServerTraining
 from primorl.model.architecture import Architecture
@@ -42,7 +36,6 @@ from primorl.model.ensemble import Bounds, Normaliser, Weights
 from primorl.model.starts import StartModel
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
-from primorl.privacy.mechanism.queries import query_types
 
 
 @dataclass(frozen=True)
@@ -54,8 +47,8 @@ class TrainingSetup:
         architecture: sizes of the network.
         bounds: of model states, actions and rewards.
         columns: how the observation's dimensions are treated.
-        normaliser: where the normaliser comes from: ``public`` split, declared ``bounds``, a ``private`` query, or, of
-            a clone, the released ``model``.
+        normaliser: where the normaliser comes from: the ``public`` split, ``private`` queries of scales, or, of a
+            clone, the released ``model``.
         local: a unit's local steps.
         server: use of released rounds.
         seed: of the initial weights.
@@ -68,7 +61,7 @@ class TrainingSetup:
     architecture: Network
     bounds: Bounds
     columns: ObservationColumns
-    normaliser: Literal["public", "bounds", "private", "model"]
+    normaliser: Literal["public", "private", "model"]
     local: LocalTraining
     server: ServerTraining
     seed: int
@@ -92,10 +85,6 @@ class TrainingSetup:
         assert isinstance(self.plan.clip, EnsembleClip), "networks are trained with an EnsembleClip"
         return Kernel(self.architecture, self.local, self.plan.clip, self.execution.device)
 
-    def of_process(self, process: int, processes: int) -> "TrainingSetup":
-        """The setup of one of several processes that train together (`Plan.of_process`)."""
-        return replace(self, plan=self.plan.of_process(process, processes))
-
     def source_of(self, store: CohortSource) -> CohortSource:
         """Return the store's units as training sees them: as they are."""
         return store
@@ -104,40 +93,26 @@ class TrainingSetup:
         """Return the public split's inputs ``[R, S + A]`` and targets ``[R, >= S + 1]`` as training sees them."""
         return public
 
-    def queries(
-        self, answers: Mapping[str, Tensor]
-    ) -> dict[str, NormaliserQuery | StartQuery | ScalesQuery]:
-        """Make the query of each name that is asked before the rounds, in the plan's order; see `ScalesQuery`.
+    def queries(self, answers: Mapping[str, Tensor]) -> dict[str, ScalesQuery]:
+        """Make the query of each name that is asked before the rounds, in the plan's order.
 
         Args:
-            answers: that are known already.
+            answers: that are known already: the second query of scales looks closer where the first one says.
         """
-        found: dict[str, NormaliserQuery | StartQuery | ScalesQuery] = {}
-        for query in self.plan.queries:
-            if query.what in (SCALES, FINER_SCALES):
-                found[query.what] = self._scales(answers, finer=query.what == FINER_SCALES)
-            elif query.what not in LATE:
-                found[query.what] = query_types()[query.what](self.columns, self.bounds)
-        return found
+        asked = {query.what for query in self.plan.queries}
+        first = ScalesQuery.declared(self.columns, self.bounds)
+        finer = replace(first, finer=True)
+        if SCALES in answers:
+            finer = first.narrowed(answers[SCALES], self.noise_of(SCALES))
+        both = {SCALES: first, FINER_SCALES: finer}
+        return {name: query for name, query in both.items() if name in asked}
 
-    def _scales(self, answers: Mapping[str, Tensor], *, finer: bool) -> ScalesQuery:
-        first = ScalesQuery.declared(self.columns, self.bounds, finer=finer)
-        return (
-            first.narrowed(answers[SCALES], self.noise_of(SCALES))
-            if finer and SCALES in answers
-            else first
-        )
-
-    def _told_scales(
-        self, answers: Mapping[str, Tensor]
-    ) -> tuple[ScalesQuery, tuple[Tensor, float, tuple[ScalesQuery, Tensor, float]]]:
-        """Make the second query of scales, and the arguments of its methods: answer, noise, and the first query's."""
-        first = self._scales({}, finer=False), answers[SCALES], self.noise_of(SCALES)
-        return self._scales(answers, finer=True), (
-            answers[FINER_SCALES],
-            self.noise_of(FINER_SCALES),
-            first,
-        )
+    def _answered_scales(self, answers: Mapping[str, Tensor]) -> list[AnsweredScales]:
+        """Return the two queries of scales with their answers."""
+        queries = self.queries(answers).items()
+        return [
+            AnsweredScales(query, answers[name], self.noise_of(name)) for name, query in queries
+        ]
 
     def late_queries(self) -> dict[str, ResidualQuery | FirstStatesQuery | LengthsQuery]:
         """Make the query of each name that is asked after the rounds, in the plan's order."""
@@ -175,14 +150,8 @@ class TrainingSetup:
     def _standardised(
         self, public: tuple[Tensor, Tensor] | None, answers: Mapping[str, Tensor]
     ) -> Normaliser:
-        if self.normaliser == "bounds":
-            return normaliser_of_bounds(self.columns, self.bounds)
         if self.normaliser == "private":
-            if self.architecture.features is None:
-                query = NormaliserQuery(self.columns, self.bounds)
-                return query.normaliser(answers[NORMALISER], self.noise_of(NORMALISER))
-            finer, told = self._told_scales(answers)
-            return finer.normaliser(*told)
+            return normaliser_of_scales(*self._answered_scales(answers))
         if public is None:
             raise ValueError("the normaliser comes from the public split, and there is none")
         inputs, targets = public
@@ -193,14 +162,12 @@ class TrainingSetup:
         """List those of S + A + 1 names, the reward last, with a charged variance below its standard error."""
         if FINER_SCALES not in answers:
             return []
-        finer, told = self._told_scales(answers)
-        hidden = finer.hidden(*told)
+        hidden = hidden_by_noise(*self._answered_scales(answers))
         columns, S = self.columns, self.columns.observation_size
         known = [names[place] for place in columns.continuous.tolist()]
         known += [] if columns.discrete_actions else names[S:-1]
-        return [
-            name for name, lost in zip([*known, names[-1]], hidden.tolist(), strict=True) if lost
-        ]
+        pairs = zip([*known, names[-1]], hidden.tolist(), strict=True)
+        return [name for name, lost in pairs if lost]
 
     def noise_of(self, name: str) -> float:
         """Standard deviation of the noise on every number of a query's answer."""
@@ -211,21 +178,14 @@ class TrainingSetup:
         self, answers: Mapping[str, Tensor], normaliser: Normaliser
     ) -> StartModel | None:
         """The model of first states; None where they were not queried."""
-        if FIRST_STATES in answers:
-            found = FirstStatesQuery(self.columns).model(
-                answers[FIRST_STATES], normaliser, self.bounds
-            )
-            if LENGTHS not in answers:
-                return found
-            survival = LengthsQuery(self._horizon).survival(
-                answers[LENGTHS], self.noise_of(LENGTHS)
-            )
-            return replace(found, survival=survival)
-        return (
-            StartQuery(self.columns, self.bounds).model(answers[STARTS])
-            if STARTS in answers
-            else None
-        )
+        if FIRST_STATES not in answers:
+            return None
+        query = FirstStatesQuery(self.columns)
+        found = query.model(answers[FIRST_STATES], normaliser, self.bounds)
+        if LENGTHS not in answers:
+            return found
+        lengths = LengthsQuery(self._horizon)
+        return replace(found, survival=lengths.survival(answers[LENGTHS], self.noise_of(LENGTHS)))
 
     def spread(self, answers: Mapping[str, Tensor]) -> Tensor:
         """Standard deviations of the residuals of linear heads, in scales of the target; 1 where not asked for.
@@ -321,8 +281,8 @@ class CloningSource:
 class CloningSetup(TrainingSetup):
     """Private behaviour cloning of a `PolicyNetwork`. Observations are standardised, actions scaled to [-1, 1].
 
-    Of linear heads, ``of_model`` is the normaliser of the released model, and ``taught`` the hidden layers of the
-    network that is taught to act as they do.
+    ``of_model`` is the normaliser of the released model, where it is the clone's too. Of linear heads, ``taught`` has
+    the hidden layers of the network that is taught to act as they do.
     """
 
     architecture: PolicyNetwork
@@ -331,7 +291,7 @@ class CloningSetup(TrainingSetup):
 
     @property
     def digest(self) -> str:
-        """See `TrainingSetup.digest`; of linear heads, the scales of the released model are in it too."""
+        """See `TrainingSetup.digest`; the scales of the released model are in it too, where they are taken."""
         if self.of_model is None:
             return super().digest
         scales = torch.cat((self.of_model.input_mean, self.of_model.input_scale)).tolist()
@@ -362,22 +322,15 @@ class CloningSetup(TrainingSetup):
             self.architecture.targets,
             self.architecture.features,
         )
-        if self.of_model is not None and features is not None:
-            mean, scale = self.of_model.input_mean[:size], self.of_model.input_scale[:size]
-            found = Normaliser(mean, scale, torch.zeros(actions), torch.ones(actions))
-            return found.with_features(features, mean)
-        if self.normaliser == "public":
-            if public is None:
-                raise ValueError("the normaliser comes from the public split, and there is none")
+        if self.of_model is not None:
+            found = self.of_model
+        elif public is not None:
             found = Normaliser.from_public(*public)
         else:
-            found = normaliser_of_bounds(self.columns, self.bounds)
-        return Normaliser(
-            found.input_mean[:size],
-            found.input_scale[:size],
-            torch.zeros(actions),
-            torch.ones(actions),
-        )
+            raise ValueError("the normaliser comes from the public split, and there is none")
+        mean, scale = found.input_mean[:size], found.input_scale[:size]
+        of_clone = Normaliser(mean, scale, torch.zeros(actions), torch.ones(actions))
+        return of_clone if features is None else of_clone.with_features(features, mean)
 
     def _observations_and_actions(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Split inputs; actions in a box are scaled to [-1, 1], one-hot actions stay as they are."""

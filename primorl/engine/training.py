@@ -2,15 +2,14 @@
 
 import math
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from primorl.base.files import finite
-from primorl.engine.distributed import DistributedRounds, Group, distributed_total
 from primorl.engine.heads import LATE
 from primorl.engine.local_update import CohortSource
 from primorl.engine.policy_network import Network
@@ -18,18 +17,18 @@ from primorl.engine.public_evaluation import PublicEvaluation, PublicEvaluator
 from primorl.engine.rounds import Rounds
 from primorl.engine.settings import ServerTraining
 from primorl.engine.setup import TrainingSetup
+from primorl.engine.shards import Group, Request, ShardedRounds, joined
 from primorl.model.architecture import PublicLosses
 from primorl.model.ensemble import Normaliser, Weights, flat, shaped
 from primorl.privacy.mechanism.plan import Plan
 
-ENGINE_VERSION = 7
+ENGINE_VERSION = 1
 """Version of the private engine.
 
 Developers raise it when a release could differ in distribution: another way to sample, clip, add noise, train locally,
 or step the server. A faster way to the same sums leaves it alone. Models state the version that made them. A paid model
 is restored whatever the version: an upgrade never charges the same people again by itself.
 """
-_HOLDS_NOISE_BACK = 6
 TENSORS = ("weights", "velocity", "average", "best")
 _ANSWERS = "answers."  # before the names of answers, among a checkpoint's tensors
 
@@ -186,6 +185,7 @@ def _number(value: float | None) -> float:
 
 
 SaveCheckpoint = Callable[[TrainingState], None]
+OnRound = Callable[[int, PublicEvaluation | None], None]
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ def train(
     *,
     state: TrainingState | None = None,
     save_checkpoint: SaveCheckpoint = lambda state: None,
-    on_round: Callable[[int, PublicEvaluation | None], None] = lambda started, evaluation: None,
+    on_round: OnRound = lambda started, evaluation: None,
     group: Group | None = None,
 ) -> Trained:
     """Answer the plan's queries and run its rounds, or those that an interrupted run left.
@@ -239,87 +239,96 @@ def train(
         save_checkpoint: must have stored the state durably when it returns; called before the queries, before every
             round and at the end.
         on_round: called after every round with the number of rounds spent and, after an evaluation, with it.
-        group: of several processes, this one being the first; the others call `distributed.serve`.
+        group: of several processes, this one being the first; the others call `primorl.engine.shards.serve`.
 
     Raises:
-        ValueError: the source does not hold the number of units that the plan declares, the plan is for another number
-            of processes, patience is asked for without a public split, or the answers to the queries are lost.
-        ProcessLostError: another process is gone; the round is spent.
+        ValueError: the source does not hold the number of units that the plan declares, there is no source for what is
+            left to do, patience is asked for without a public split, or the answers to the queries are lost.
     """
-    plan, device = setup.plan, setup.execution.device
-    if source is not None and source.units != len(plan.local_units):
+    ranks = 1 if group is None else group.ranks
+    if source is not None and source.units != len(range(0, setup.plan.units, ranks)):
         raise ValueError("the number of private units differs from the one the plan declares")
-    if source is not None and plan.processes != (1 if group is None else group.processes):
-        raise ValueError("the plan is for another number of processes")
     if public is None and setup.server.early_stopping.patience is not None:
         raise ValueError("early stopping needs a public split")
     now = state or TrainingState.begin(setup.first_weights())
-    late = [query for query in plan.queries if query.what in LATE]
-
-    def total_of(name: str, answers: Mapping[str, Tensor]) -> Tensor:
-        assert source is not None, "answers that are known are not asked for again"
-        queries = setup.queries(answers)
-        query, number = queries[name], list(queries).index(name)
-        return (
-            query.total(source)
-            if group is None
-            else distributed_total(group, number, query, source)
-        )
-
-    now = answer_queries(plan, total_of, now, save_checkpoint)
-    now = now.to(device)
+    device = setup.execution.device
+    now = _ask(setup, source, now, save_checkpoint, group).to(device)
     normaliser = setup.make_normaliser(public, now.answers)
     on_device = normaliser.to(device)
     evaluate = None if public is None else PublicEvaluator(setup.architecture, on_device, public)
-    rounds: Rounds | DistributedRounds | None = None
-    if source is not None:
-        own = Rounds(setup, source, on_device)
-        rounds = own if group is None else DistributedRounds(group, own, on_device)
-    stopping = setup.server.early_stopping
-    with rounds or nullcontext():
-        while not now.finished:
-            if now.started < plan.rounds:
-                if rounds is None:
-                    raise ValueError(
-                        "rounds are left to run, and there are no units to run them on"
-                    )
-                now = replace(now, started=now.started + 1)
-                save_checkpoint(now)
-                total = rounds.sum(now.weights)
-                now = now.stepped(plan.release(total), setup.server)
-            last = now.started >= plan.rounds
-            if last and late and not now.asked_late:
-                if rounds is None:
-                    raise ValueError("queries are left to ask, and there are no units to ask")
-                now = replace(now, asked_late=True)
-                save_checkpoint(now)
-                released = _shown(setup, now, now.averaged())
-                found = {
-                    each.what: plan.answer(each, rounds.late(i, released))
-                    for i, each in enumerate(late)
-                }
-                now = replace(now, answers={**now.answers, **found})
-            evaluation = None
-            if evaluate is None:
-                now = now.ended() if last else now
-            elif last or now.done % stopping.every == 0:
-                averaged = now.averaged()
-                evaluation = evaluate(averaged, now.done)
-                now = now.evaluated(evaluation, averaged, stopping.patience, last=last)
-            on_round(now.started, evaluation)
+    if not now.finished:
+        if source is None:
+            raise ValueError("rounds are left to run, and there are no units to run them on")
+        if group is None:
+            rounds = Rounds(setup, source, on_device)
+        else:
+            group.ask(Request.ROUNDS, len(now.answers), joined(now.answers))
+            rounds = ShardedRounds(group, setup, source, on_device)
+        with rounds:
+            now = _run_rounds(setup, rounds, evaluate, now, save_checkpoint, on_round)
     save_checkpoint(now)
-    best = _shown(setup, now, now.best)
-    loss = (
-        evaluate.compare(tuple(w.to(device) for w in setup.initial_weights()), best)
-        if evaluate
-        else None
-    )
-    return Trained(best, now.done, now.evaluations, normaliser, now.answers, loss)
+    best = setup.without_noise(now.best)
+    losses = None
+    if evaluate is not None:
+        initial = tuple(w.to(device) for w in setup.initial_weights())
+        losses = evaluate.compare(initial, best)
+    return Trained(best, now.done, now.evaluations, normaliser, now.answers, losses)
 
 
-def _shown(setup: TrainingSetup, state: TrainingState, weights: Weights) -> Weights:
-    """Return the released form of averaged ``weights``; engines before 6 released them as they are."""
-    return setup.without_noise(weights) if state.engine >= _HOLDS_NOISE_BACK else weights
+def _ask(
+    setup: TrainingSetup,
+    source: CohortSource | None,
+    state: TrainingState,
+    save_checkpoint: SaveCheckpoint,
+    group: Group | None,
+) -> TrainingState:
+    """Answer the queries that are asked before the rounds."""
+
+    def total(name: str, answers: Mapping[str, Tensor]) -> Tensor:
+        assert source is not None, "answers that are known are not asked for again"
+        own = partial(setup.queries(answers)[name].total, source)
+        if group is None:
+            return own()
+        group.ask(Request.QUERY, len(answers), joined(answers))
+        return group.total(own())
+
+    return answer_queries(setup.plan, total, state, save_checkpoint)
+
+
+def _run_rounds(
+    setup: TrainingSetup,
+    rounds: Rounds,
+    evaluate: PublicEvaluator | None,
+    now: TrainingState,
+    save_checkpoint: SaveCheckpoint,
+    on_round: OnRound,
+) -> TrainingState:
+    """Run the rounds that are left, ask the late queries after the last one, and evaluate now and then."""
+    plan, stopping = setup.plan, setup.server.early_stopping
+    late = [query for query in plan.queries if query.what in LATE]
+    while not now.finished:
+        if now.started < plan.rounds:
+            now = replace(now, started=now.started + 1)
+            save_checkpoint(now)
+            total = rounds.sum(now.weights)
+            now = now.stepped(plan.release(total), setup.server)
+        last = now.started >= plan.rounds
+        if last and late and not now.asked_late:
+            now = replace(now, asked_late=True)
+            save_checkpoint(now)
+            released = setup.without_noise(now.averaged())
+            totals = [rounds.late(number, released) for number in range(len(late))]
+            found = {q.what: plan.answer(q, t) for q, t in zip(late, totals, strict=True)}
+            now = replace(now, answers={**now.answers, **found})
+        evaluation = None
+        if evaluate is None:
+            now = now.ended() if last else now
+        elif last or now.done % stopping.every == 0:
+            averaged = now.averaged()
+            evaluation = evaluate(averaged, now.done)
+            now = now.evaluated(evaluation, averaged, stopping.patience, last=last)
+        on_round(now.started, evaluation)
+    return now
 
 
 def answer_queries(

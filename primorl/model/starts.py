@@ -10,7 +10,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from primorl.base.errors import PipelineError
-from primorl.model.architecture import ModelConfig
 
 FILE = "starts.safetensors"
 CONTINUOUS = -1
@@ -118,12 +117,12 @@ class StartModel:
 
 
 def asked_of_private(folder: Path) -> bool:
-    """Whether the private people told the first states of linear heads in ``folder``.
+    """Return whether the private people told the first states of the model in ``folder``.
 
     Then public people do not stand for them where policies begin and end: people who consented may begin elsewhere, and
     fare otherwise, than the others.
     """
-    return StartModel.released_in(folder) and ModelConfig.read(folder).degree is not None
+    return StartModel.released_in(folder)
 
 
 def survival_of(folder: Path, *, by_model: bool) -> Tensor | None:

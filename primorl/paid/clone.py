@@ -12,7 +12,7 @@ from dp_accounting import dp_event
 from primorl.base.errors import PipelineError
 from primorl.base.paths import BEHAVIOUR, MODEL
 from primorl.config.blocks import FIRST_CLONE
-from primorl.config.params import Params, plain
+from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.engine import heads
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from primorl.engine.policy_network import PolicyNetwork
     from primorl.engine.setup import TrainingSetup
     from primorl.model.ensemble import Normaliser
-    from primorl.paid.compute import Place
 
 CLONE_BEHAVIOUR = "clone_behaviour"
 SAMPLING_PROBABILITY, ROUNDS = 0.3, 40
@@ -131,9 +130,10 @@ def check_actions(params: Params, manifest: Manifest) -> None:
         )
 
 
-def normaliser_of_clone(params: Params) -> Literal["public", "bounds"]:
-    """Choose the normaliser: one from private rows would be one more query, and declared bounds cost nothing."""
-    return "public" if params.privacy.statistics.normaliser == "public" else "bounds"
+def normaliser_of_clone(params: Params) -> Literal["public", "model"]:
+    """Choose the normaliser: of the public split, or of the released model where the people were asked for it."""
+    linear = params.dynamics.model == "linear"
+    return "public" if params.privacy.statistics.normaliser == "public" and not linear else "model"
 
 
 def clone_identity(params: Params, partitions: Partitions) -> str:
@@ -150,12 +150,11 @@ def clone_identity(params: Params, partitions: Partitions) -> str:
         "variant": params.dynamics.variant,
         "epsilon": [params.behaviour.target_epsilon, params.privacy.delta],
         "normaliser": normaliser,
-        "bounds": None if normaliser == "public" else plain(params.chosen.bounds),
         "draw": params.privacy.draw,
     }
     if (network := params.behaviour.chosen_network()) is not None:
         content["network"] = network
-    if params.dynamics.model == "linear":  # its features are scaled as those of the released model
+    if normaliser == "model":
         content["model"] = model_identity(params, partitions)
     return digest(content)
 
@@ -245,18 +244,16 @@ def clone_plan(
     )
 
 
-def cloning_setup(
-    params: Params, manifest: Manifest, public: UnitStore, place: "Place | None" = None
-) -> "TrainingSetup":
+def cloning_setup(params: Params, manifest: Manifest, public: UnitStore) -> "TrainingSetup":
     """Set up the training of the clone that params.yaml asks for, on the data that the manifest describes.
 
     Raises:
         PipelineError: the choices do not fit the data, an action has no finite bounds, or no noise reaches the ε.
     """
     from primorl.engine.setup import CloningSetup
-    from primorl.paid.compute import ALONE, execution
+    from primorl.paid.compute import execution
 
-    place, behaviour = place or ALONE, params.behaviour
+    behaviour = params.behaviour
     check_declared(params, manifest, public)
     check_actions(params, manifest)
     normaliser = normaliser_of_clone(params)
@@ -271,29 +268,28 @@ def cloning_setup(
             "plan": clone_plan(
                 network, manifest, noise, params.privacy.delta, None if clipped else math.inf, walk
             ),
-            "normaliser": normaliser,
             "local": LOCAL_FROM_PUBLIC if begun else LOCAL,
             "server": SERVER,
         }
     else:
         own = {
             "plan": _heads_plan(params, manifest, network),
-            "normaliser": "model",
             "local": replace(_HEADS, learning_rate=_LOGIT_RATE)
             if network.discrete_actions
             else _HEADS,
             "server": _HEADS_SERVER,
-            "of_model": _released_scales(params, manifest),
             "taught": behaviour.hidden,
         }
     setup = CloningSetup(
         architecture=network,
         bounds=model_bounds(params, manifest, public),
         columns=observation_columns(manifest),
+        normaliser=normaliser,
+        of_model=_released_scales(params, manifest) if normaliser == "model" else None,
         seed=params.seed,
-        execution=execution(params.compute, place),
+        execution=execution(params.compute),
         **own,
-    ).of_process(place.process, place.processes)
+    )
     return from_public(setup, public) if begun and network.features is None else setup
 
 
@@ -308,7 +304,7 @@ def _released_scales(params: Params, manifest: Manifest) -> "Normaliser":
     from primorl.model.ensemble import GaussianEnsemble
 
     config, statement = ModelConfig.read(MODEL), Statement.read(MODEL)
-    same = config.degree is not None and config.variant == params.dynamics.variant
+    same = config.variant == params.dynamics.variant
     same = same and statement.private == (params.dynamics.variant == "private")
     if not same or statement.dataset_fingerprint != manifest.info.dataset_fingerprint:
         raise PipelineError(

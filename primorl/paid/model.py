@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ from primorl.engine.settings import LEAST_UNITS, LocalTraining
 from primorl.model.architecture import Architecture
 from primorl.model.features import Polynomials, one_hot_inputs
 from primorl.model.termination import LEARNED, NONE, RULES
-from primorl.paid.accounts import digest, noise_of_share, plan_identity, solved_noise
+from primorl.paid.accounts import digest, noise_of_share, solved_noise
 from primorl.paid.partitions import Partitions
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from primorl.engine.queries import ObservationColumns
     from primorl.engine.setup import TrainingSetup
     from primorl.model.ensemble import Bounds
-    from primorl.paid.compute import Place
 
 
 Floats = npt.NDArray[np.float32]
@@ -60,7 +59,7 @@ class PrivateStage:
     name: str
     output: Path
     what: str
-    setup: "Callable[[Params, Manifest, UnitStore, Place], TrainingSetup]"
+    setup: "Callable[[Params, Manifest, UnitStore], TrainingSetup]"
     identity: Callable[[Params, Partitions], str]
     asked: Callable[[Params], bool]
     baseline: bool
@@ -69,8 +68,8 @@ class PrivateStage:
 
 
 def from_public(setup: "TrainingSetup", public: UnitStore) -> "TrainingSetup":
-    """Begin the rounds with weights that the public split makes; see `primorl.engine.rehearsal`."""
-    from primorl.engine.rehearsal import public_start
+    """Begin the rounds with weights that the public split makes; see `primorl.engine.public_start`."""
+    from primorl.engine.public_start import public_start
 
     normaliser = setup.make_normaliser(setup.public_of(public.flat()), {})
     source, beta = setup.source_of(public), setup.local.beta_nll
@@ -151,14 +150,14 @@ def check_declared(params: Params, manifest: Manifest, public: UnitStore) -> Non
     sides = (*manifest.info.spaces.action_low, *manifest.info.spaces.action_high)
     if normaliser != "public" and not all(map(math.isfinite, sides)):
         raise PipelineError(
-            f"params.yaml: privacy.statistics.normaliser: found {normaliser}, which standardises actions by their "
-            f"declared bounds, and those of dataset {params.dataset} are infinite; declare them, or use public"
+            f"params.yaml: privacy.statistics.normaliser: found {normaliser}, which needs finite bounds "
+            f"of actions, and those of dataset {params.dataset} are infinite; declare them, or use public"
         )
     for key, found, allowed in (
         (
             "params.yaml: privacy.statistics.normaliser",
             normaliser,
-            "bounds (the declared ones), private (charged)",
+            "private (charged)",
         ),
         (f"{dataset}: bounds.observation", declared.observation, "space, {low, high}"),
         (f"{dataset}: bounds.reward", declared.reward, "[low, high]"),
@@ -178,9 +177,7 @@ def needs_public(key: str, found: object, allowed: str) -> PipelineError:
 TRAIN_MODEL = "train_model"
 TRAINING_KEYS = frozenset(key for key in FITTED if key.startswith(("privacy.", "dynamics.")))
 """Keys that `primorl.paid.fitting` fits."""
-QUERY_SHARE = 0.06
-"""Share of the ε that a query for networks takes where ``privacy.statistics.noise_multiplier`` does not say it."""
-_QUERY_NOISE = 14.0  # of a query, where neither it nor an ε is given
+_QUERY_NOISE = 14.0  # of a query, where no ε is given
 _MOST_ROWS = 256  # of a unit and round of linear heads
 
 
@@ -213,7 +210,7 @@ def make_plan(params: Params, manifest: Manifest) -> Plan:
 
     Raises:
         ValueError: something is still to be fitted to the data.
-        PipelineError: no noise multiplier reaches the target, or the noise of a query leaves nothing of its answer.
+        PipelineError: no noise multiplier reaches the target.
     """
     if unfitted := sorted(params.unfitted & TRAINING_KEYS):
         raise ValueError(f"fit these first, see primorl.paid.fitting: {unfitted}")
@@ -224,11 +221,8 @@ def make_plan(params: Params, manifest: Manifest) -> Plan:
         multiplier = 0.0
     elif target is not None:
         q, noises = privacy.sampling_probability, tuple(query.noise_multiplier for query in queries)
-        remedy = "lower sampling_probability or rounds" + (
-            ", or raise statistics.noise_multiplier" if queries else ""
-        )
         multiplier = solved_noise(
-            params.target_key, target, privacy.delta, q, privacy.rounds, noises, remedy
+            params.target_key, target, privacy.delta, q, privacy.rounds, noises
         )
     if multiplier is None:
         raise PipelineError("params.yaml: privacy: give target_epsilon or noise_multiplier")
@@ -246,70 +240,7 @@ def make_plan(params: Params, manifest: Manifest) -> Plan:
 
 
 def _queries(params: Params, manifest: Manifest) -> tuple[GaussianQuery, ...]:
-    """Plan the queries of ``privacy.statistics``; variants without a guarantee add no noise.
-
-    Raises:
-        PipelineError: the noise would leave nothing of the normaliser's answer.
-    """
-    asked = params.privacy.statistics
-    if params.dynamics.model == "linear":
-        return _queries_of_heads(params, manifest)
-    if asked.normaliser != "private" and not asked.starts:
-        return ()
-    # They register the queries, and import torch.
-    from primorl.engine.queries import MOST_NOISE, NORMALISER, STARTS
-
-    columns = observation_columns(manifest)
-    multiplier = query_noise(params) if params.dynamics.variant == "private" else 0.0
-    queries = []
-    if asked.normaliser == "private":
-        most = MOST_NOISE * manifest.private_units / columns.fractions.sensitivity
-        if multiplier > most:
-            raise PipelineError(
-                f"params.yaml: privacy.statistics.noise_multiplier: found {multiplier:g}, which leaves nothing of the "
-                f"normaliser's answer for {manifest.private_units} units; allowed is up to {most:.3g} for them, or "
-                "privacy.statistics.normaliser: bounds"
-            )
-        queries.append(GaussianQuery.of(NORMALISER, columns.fractions, multiplier))
-    if asked.starts:
-        queries.append(GaussianQuery.of(STARTS, columns.moments, multiplier))
-    return tuple(queries)
-
-
-def query_noise(params: Params, share: float = QUERY_SHARE) -> float:
-    """Noise multiplier of a query: as stated, or such that it takes a share of the ε (`noise_of_share`).
-
-    Raises:
-        PipelineError: no noise multiplier reaches the target.
-    """
-    privacy = params.privacy
-    if privacy.statistics.noise_multiplier is not None:
-        return privacy.statistics.noise_multiplier
-    if privacy.target_epsilon is None:
-        return _QUERY_NOISE
-    return noise_of_share(params.target_key, privacy.target_epsilon, privacy.delta, share)
-
-
-def query_noises(params: Params) -> dict[str, float]:
-    """Noise multipliers of the queries beside the rounds, by name; of linear heads and of networks.
-
-    Raises:
-        PipelineError: no noise multiplier reaches the target.
-    """
-    asked, private = params.privacy.statistics, params.privacy.statistics.normaliser == "private"
-    if params.dynamics.model == "network":
-        names = ["normaliser"] * private + ["starts"] * asked.starts
-        return {name: query_noise(params) for name in names}
-    names = (
-        [heads.SCALES, heads.FINER_SCALES] * private
-        + [heads.RESIDUALS]
-        + [heads.FIRST_STATES] * asked.starts
-    )
-    names += [heads.LENGTHS] * (asked.starts and params.chosen.horizon is not None)
-    return {name: query_noise(params, heads.SHARES[name]) for name in names}
-
-
-def _queries_of_heads(params: Params, manifest: Manifest) -> tuple[GaussianQuery, ...]:
+    """Plan the queries beside the rounds; variants without a guarantee add no noise."""
     spaces = manifest.info.spaces
     sizes = spaces.observation_size, spaces.action_size, spaces.one_hot
     asked = heads.contributions(*sizes, discrete=spaces.discrete_actions)
@@ -318,6 +249,30 @@ def _queries_of_heads(params: Params, manifest: Manifest) -> tuple[GaussianQuery
         GaussianQuery(name, asked[name].sensitivity, noise if private else 0.0)
         for name, noise in query_noises(params).items()
     )
+
+
+def query_noises(params: Params) -> dict[str, float]:
+    """Return noise multipliers of the queries beside the rounds, by name: each takes its share of the ε.
+
+    Raises:
+        PipelineError: no noise multiplier reaches the target.
+    """
+    asked, privacy = params.privacy.statistics, params.privacy
+    names = []
+    if asked.normaliser == "private":
+        names += [heads.SCALES, heads.FINER_SCALES]
+    if params.dynamics.model == "linear":
+        names.append(heads.RESIDUALS)
+    if asked.starts:
+        names.append(heads.FIRST_STATES)
+    if asked.starts and params.chosen.horizon is not None:
+        names.append(heads.LENGTHS)
+    if privacy.target_epsilon is None:
+        return dict.fromkeys(names, _QUERY_NOISE)
+    target, delta = privacy.target_epsilon, privacy.delta
+    return {
+        name: noise_of_share(params.target_key, target, delta, heads.SHARES[name]) for name in names
+    }
 
 
 def local_training(params: Params) -> LocalTraining:
@@ -432,81 +387,34 @@ def _check_termination(params: Params, manifest: Manifest, public: UnitStore) ->
 def model_identity(params: Params, partitions: Partitions) -> str:
     """Digest everything that determines a model but chance and code. Equal digests are one piece of paid work.
 
-    Code is left out: an edited comment or an upgrade must not charge the same people again. δ is left out too: it reads
-    the same release's ε elsewhere on its curve. `privacy.draw` is in it: another number pays for another draw.
-
-    For fitted settings the digest holds the inputs of the fit, not its results: so another version of the fit does not
-    charge the same people again.
+    Code is left out: an edited comment or an upgrade must not charge the same people again. δ is left out too where the
+    noise is given: it reads the same release's ε elsewhere on its curve. `privacy.draw` is in it: another number pays
+    for another draw. For fitted settings the digest holds the inputs of the fit, not its results.
     """
-    statistics = params.privacy.statistics
-    uses_bounds = statistics.normaliser != "public" or statistics.starts
-    content: dict[str, Any] = {
+    privacy, unfitted = params.privacy, params.unfitted & TRAINING_KEYS
+    of_noise: tuple[str, ...] = ("noise_multiplier",)
+    if privacy.target_epsilon is not None:
+        of_noise = ("target_epsilon", "delta")
+    of_mechanism = ("sampling_probability", "rounds", "clipping_norm", "clipping", "draw")
+    asked = {f"privacy.{key}": getattr(privacy, key) for key in (*of_noise, *of_mechanism)}
+    asked["privacy.statistics"] = plain(privacy.statistics)
+    dynamics = plain(params.dynamics)
+    del dynamics["train_anyway"]
+    asked |= {f"dynamics.{key}": value for key, value in dynamics.items()}
+    content = {
         "data": partitions.identity,
         "seed": params.seed,
-        "bounds": plain(params.chosen.bounds) if uses_bounds else None,
+        "bounds": plain(params.chosen.bounds),
+        "asked": {key: value for key, value in asked.items() if key not in unfitted},
+        "fitted": sorted(unfitted),
     }
-    if unfitted := params.unfitted & TRAINING_KEYS:
-        asked = {f"dynamics.{key}": value for key, value in _asked_of_dynamics(params).items()}
-        asked |= _asked_of_privacy(params)
-        content["asked"] = {key: value for key, value in asked.items() if key not in unfitted}
-        content["fitted"] = sorted(unfitted)
-    else:
-        plan = make_plan(params, partitions.manifest)
-        shape = dict(vars(architecture(params, partitions.manifest)))
-        features, _ = shape.pop("features"), shape.pop("spread")
-        content["architecture"] = shape | ({} if features is None else {"degree": features.degree})
-        content["dynamics"] = _asked_of_dynamics(params)
-        content["plan"] = None if params.dynamics.variant == "mopo" else plan_identity(plan)
-        content["normaliser"] = statistics.normaliser
-        content["draw"] = params.privacy.draw
     return digest(content)
-
-
-def _asked_of_privacy(params: Params) -> dict[str, Any]:
-    """Collect the settings that the mechanism depends on, by key.
-
-    δ decides about the noise where an ε is given, and about nothing where the noise is.
-    """
-    privacy, statistics = params.privacy, params.privacy.statistics
-    of_noise = (
-        ("noise_multiplier",) if privacy.target_epsilon is None else ("target_epsilon", "delta")
-    )
-    keys = (*of_noise, "sampling_probability", "rounds", "clipping_norm", "clipping", "draw")
-    linear = params.dynamics.model == "linear"
-    queries = (
-        ["noise_multiplier"]
-        if statistics.normaliser == "private" or statistics.starts or linear
-        else []
-    )
-    said = {f"privacy.{key}": getattr(privacy, key) for key in keys}
-    return said | {
-        f"privacy.statistics.{key}": getattr(statistics, key)
-        for key in ("normaliser", "starts", *queries)
-    }
-
-
-def _asked_of_dynamics(params: Params) -> dict[str, Any]:
-    """Collect the settings of the ensemble and its training.
-
-    Keys that came later are left out at the value meant before them, so that the same work keeps its identity.
-    """
-    said = plain(params.dynamics)
-    del said["mopo"], said["train_anyway"]
-    for key, before in (("start", "random"), ("beta_nll", 0.0)):
-        if said[key] == before:
-            del said[key]
-    if said["model"] == "network":
-        del said["model"], said["degree"]
-    return said
 
 
 def training_setup(
     params: Params,
     manifest: Manifest,
     public: UnitStore,
-    place: "Place | None" = None,
-    *,
-    start: bool = True,
 ) -> "TrainingSetup":
     """Set up the training that params.yaml describes, on the data that the manifest describes. Reads no private byte.
 
@@ -516,16 +424,13 @@ def training_setup(
         params: every choice.
         manifest: of the partitions.
         public: the public split; it may be empty.
-        place: which of several processes this is; None: the only one.
-        start: whether weights are made of the public split, where ``dynamics.start`` asks for it.
 
     Raises:
         PipelineError: the choices fit neither each other nor the data, or no noise multiplier reaches the target ε.
     """
     from primorl.engine.setup import TrainingSetup
-    from primorl.paid.compute import ALONE, execution
+    from primorl.paid.compute import execution
 
-    place = place or ALONE
     check_choices(params, manifest, public)
     setup = TrainingSetup(
         plan=make_plan(params, manifest),
@@ -536,7 +441,7 @@ def training_setup(
         local=local_training(params),
         server=params.dynamics,
         seed=params.seed,
-        execution=execution(params.compute, place),
+        execution=execution(params.compute),
         horizon=manifest.info.horizon,
-    ).of_process(place.process, place.processes)
-    return from_public(setup, public) if start and params.dynamics.start == "public" else setup
+    )
+    return from_public(setup, public) if params.dynamics.start == "public" else setup

@@ -3,7 +3,7 @@
 import hashlib
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,24 +16,24 @@ from torch import Tensor
 import primorl
 from primorl.base.errors import PipelineError
 from primorl.base.files import check_writable, file_sha256, home, replaced_directory
-from primorl.base.paths import CHECKPOINTS, FITS, SECRET
+from primorl.base.paths import CHECKPOINTS, SECRET
 from primorl.base.reporting import progress_bar
 from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
-from primorl.engine.distributed import Group, announce_grant, check_coverage, serve, wait_for_grant
 from primorl.engine.heads import LENGTHS
 from primorl.engine.linear import distilled
 from primorl.engine.policy_network import Network, PolicyNetwork
 from primorl.engine.public_evaluation import PublicEvaluation, PublicEvaluator
-from primorl.engine.rehearsal import train_pooled
+from primorl.engine.public_start import train_pooled
 from primorl.engine.rounds import check_setup
 from primorl.engine.settings import LEAST_UNITS
 from primorl.engine.setup import CloningSetup, TrainingSetup
-from primorl.engine.training import ENGINE_VERSION, Trained, TrainingState, train
+from primorl.engine.shards import Group, Request, serve
+from primorl.engine.training import ENGINE_VERSION, OnRound, Trained, TrainingState, train
 from primorl.model.architecture import CanLearn, ModelConfig
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser, Weights
 from primorl.paid import accounts
-from primorl.paid.compute import ALONE, Place, ThreadChoice, joined, kept_bytes
+from primorl.paid.compute import joined, kept_bytes
 from primorl.paid.model import PrivateStage, from_public
 from primorl.paid.partitions import Partitions, log_statement, privacy_statement, public_statement
 from primorl.paid.private import PrivateUnits, open_private
@@ -51,9 +51,6 @@ _COPIES = 8  # of the parameters on disk at most: a checkpoint holds four, and i
 
 
 _ACCOUNTING_SHARE = 200  # ε so far may take one part in so many of the time
-
-
-OnRound = Callable[[int, PublicEvaluation | None], None]
 
 
 @dataclass(frozen=True)
@@ -89,8 +86,7 @@ def paid_training(
         PipelineError: the choices or an estimator of private evaluation do not fit the data, the budget does not allow
             the training, it diverged, or another process was lost.
     """
-    place = Place.of(params.compute) if stage.asked(params) else ALONE
-    setup = stage.setup(params, partitions.manifest, partitions.public, place)
+    setup = stage.setup(params, partitions.manifest, partitions.public)
     if setup.plan.is_private:
         check_setup(setup)
     accounts.check_evaluation(params, partitions.manifest)
@@ -116,10 +112,9 @@ def paid_training(
         if stage.baseline and params.dynamics.variant == "mopo":
             trained = _train_baseline(params, setup, partitions, payment.charge, run)
         else:
-            threads = ThreadChoice(params.compute, setup.execution.device)
             started = payment.state.started if payment.state else 0
-            with training_report(run, setup, stage.name, started, threads.update) as report:
-                trained = _train(stage, params, setup, partitions, payment, place, report)
+            with training_report(run, setup, stage.name, started) as report:
+                trained = _train(stage, params, setup, partitions, payment, report)
         if refusal := _refusal(stage, trained):
             work.commit()
             free_again = (
@@ -139,12 +134,9 @@ def work_for_first(params: Params, stage: PrivateStage, folder: Path) -> None:
     Raises:
         PipelineError: this process would train another model than the first one has paid for.
     """
-    if not stage.asked(params):
-        return  # one process does what there is to do
-    place = Place.of(params.compute)
     with Group() as group:
-        granted = wait_for_grant(group)
-        if granted is None:
+        request, _, granted = group.wait()
+        if request == Request.STOP:
             return
         if not (home() / SECRET).exists():
             raise PipelineError(
@@ -152,17 +144,17 @@ def work_for_first(params: Params, stage: PrivateStage, folder: Path) -> None:
                 "them: share the project's folder, or copy both (inside the trust boundary)"
             )
         partitions = Partitions.open(folder, None)
-        setup = stage.setup(params, partitions.manifest, partitions.public, place)
-        if _agreed(stage.identity(params, partitions), setup) != granted:
+        setup = stage.setup(params, partitions.manifest, partitions.public)
+        if not torch.equal(_agreed(stage.identity(params, partitions), setup), granted):
             raise PipelineError(
-                f"params.yaml, data/partitions, {FITS} or the project's code differ from those of the first process; "
-                "give all processes the same"
+                "params.yaml, data/partitions or the project's code differ from those of the first process; give all "
+                "processes the same"
             )
         if setup.plan.is_private:
             check_setup(setup)
-        private = _private_units(params, setup, partitions, None, place)
-        check_coverage(group, setup.plan.units, private.numbers)
-        serve(group, setup, setup.source_of(private))
+        private = _private_units(params, setup, partitions, None)
+        group.check_coverage(setup.plan.units, private.numbers)
+        serve(group, setup, setup.source_of(private), _public_rows(setup, partitions))
 
 
 def _train(
@@ -171,34 +163,36 @@ def _train(
     setup: TrainingSetup,
     partitions: Partitions,
     payment: Payment[TrainingState],
-    place: Place,
     on_round: OnRound,
 ) -> Trained:
     """Run the rounds that the payment has left, or restore the result of an earlier run."""
-    with joined(place, stage.name, needed=not payment.finished) as group:
+    with joined(setup.execution, stage.name) as group:
         private = None
-        if (
-            not payment.finished
-        ):  # the ledger has granted the charge: now all processes open the private units
+        if not payment.finished:
+            if group is not None:  # the ledger has granted the charge: all open the private units
+                agreed = _agreed(payment.charge.identity, setup)
+                group.ask(Request.GRANT, released=agreed)
+            rows = _private_units(params, setup, partitions, payment.charge)
             if group is not None:
-                announce_grant(group, _agreed(payment.charge.identity, setup))
-            rows = _private_units(params, setup, partitions, payment.charge, place)
-            if group is not None:
-                check_coverage(group, setup.plan.units, rows.numbers)
+                group.check_coverage(setup.plan.units, rows.numbers)
             private = setup.source_of(rows)
-        # Linear heads are not judged by people who may differ from the others.
-        judged = partitions.public.units and (
-            setup.architecture.features is None or setup.normaliser == "public"
-        )
         return train(
             setup,
             private,
-            setup.public_of(partitions.public.flat()) if judged else None,
+            _public_rows(setup, partitions),
             state=payment.state,
             save_checkpoint=payment.save_checkpoint,
             on_round=on_round,
             group=group,
         )
+
+
+def _public_rows(setup: TrainingSetup, partitions: Partitions) -> tuple[Tensor, Tensor] | None:
+    """Return the public rows that judge; linear heads are not judged by people who may differ from the others."""
+    of_all = setup.architecture.features is None or setup.normaliser == "public"
+    if not of_all or not partitions.public.units:
+        return None
+    return setup.public_of(partitions.public.flat())
 
 
 def _train_baseline(
@@ -238,15 +232,11 @@ def _train_baseline(
 
 
 def _private_units(
-    params: Params,
-    setup: TrainingSetup,
-    partitions: Partitions,
-    charge: Charge | None,
-    place: Place,
+    params: Params, setup: TrainingSetup, partitions: Partitions, charge: Charge | None
 ) -> PrivateUnits:
-    own = slice(setup.plan.process, None, setup.plan.processes)
+    own = slice(setup.execution.rank, None, setup.execution.ranks)
     asked = any(query.what == LENGTHS for query in setup.plan.queries)
-    return open_private(partitions, charge, kept_bytes(params.compute, place), own, episodes=asked)
+    return open_private(partitions, charge, kept_bytes(params.compute), own, episodes=asked)
 
 
 def _restored(
@@ -258,40 +248,31 @@ def _restored(
         PipelineError: settings that are fitted, or set by this version, were others when the charge was reserved.
         ValueError, KeyError, TypeError: see `TrainingState.restore`.
     """
-    if facts.get("settings") not in (None, setup.digest):
+    if facts.get("settings") != setup.digest:
         raise PipelineError(
-            f"{FITS}: the settings that are fitted to the data, or set by this version, were others when this result "
-            "was paid for; bring back the folder, or the version, that it was paid for with; to pay for another "
-            "draw with the new ones, set privacy.draw in params.yaml to a new number"
+            "the settings that are fitted to the data, or set by this version, were others when this result was paid "
+            "for; bring back the version that it was paid for with; to pay for another draw with the new ones, set "
+            "privacy.draw in params.yaml to a new number"
         )
     return TrainingState.restore(setup.architecture, tensors, facts)
 
 
-def _agreed(identity: str, setup: TrainingSetup) -> str:
+def _agreed(identity: str, setup: TrainingSetup) -> Tensor:
+    """Digest what all processes must have the same: identity, settings and code, as 32 numbers."""
     agreed = hashlib.sha256(f"{identity} {setup.digest}".encode())
     for file in sorted(Path(primorl.__file__).parent.rglob("*.py")):
         agreed.update(hashlib.sha256(file.read_bytes()).digest())
-    return agreed.hexdigest()
+    return torch.tensor(list(agreed.digest()), dtype=torch.float64)
 
 
 def _say_what_is_restored(stage: PrivateStage, payment: Payment[TrainingState]) -> None:
-    if payment.state is None or payment.state.started == 0:
-        return
-    other = payment.state.engine != ENGINE_VERSION
-    made = (
-        f" Engine version {payment.state.engine} began it; this is version {ENGINE_VERSION}."
-        if other
-        else ""
-    )
     if payment.finished:
         paid = f"charge {payment.charge.id} of {payment.charge.time} has paid for exactly this {stage.what}"
         print(
-            f"{stage.name}: {paid}: it is restored, and nothing is spent.{made} To pay for another draw of the noise, "
-            "set privacy.draw to a new number",
+            f"{stage.name}: {paid}: it is restored, and nothing is spent. To pay for another draw of the noise, set "
+            "privacy.draw to a new number",
             file=sys.stderr,
         )
-    elif made:
-        print(f"{stage.name}: charge {payment.charge.id} is resumed.{made}", file=sys.stderr)
 
 
 def _refusal(stage: PrivateStage, trained: Trained) -> str | None:
@@ -315,7 +296,6 @@ def training_report(
     setup: TrainingSetup,
     stage: str,
     started: int = 0,
-    between: Callable[[], None] = lambda: None,
 ) -> Iterator[OnRound]:
     """Report every round of a training: a progress bar and MLflow metrics, of released things only.
 
@@ -326,7 +306,6 @@ def training_report(
         setup: of the training.
         stage: name of the stage.
         started: rounds that an earlier run began.
-        between: called before the first round and after every round.
 
     Yields:
         A function that takes the number of rounds spent so far, and the evaluation where the round had one.
@@ -334,11 +313,9 @@ def training_report(
     plan, due = setup.plan, 0.0
     with progress_bar(plan.rounds, stage, "round") as bar:
         bar.update(started)
-        between()
 
         def on_round(started: int, evaluation: PublicEvaluation | None) -> None:
             nonlocal due
-            between()
             bar.update()
             if evaluation is not None:
                 log_evaluation(run, setup.architecture, evaluation)
@@ -472,7 +449,7 @@ def write_public_model(
         PipelineError: the public split is too small, or makes no model that is better than a constant.
     """
     manifest, public = partitions.manifest, partitions.public
-    setup = stage.setup(params, manifest, public, ALONE)
+    setup = stage.setup(params, manifest, public)
     if public.units < LEAST_UNITS or setup.plan.queries:
         raise PipelineError(
             f"params.yaml: privacy.train_on: found public, which needs {LEAST_UNITS} public units, and there are "

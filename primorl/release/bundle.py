@@ -25,7 +25,6 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key, l
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256
 from primorl.engine.heads import FIRST_STATES
-from primorl.engine.queries import STARTS as STARTS_QUERY
 from primorl.evaluate.private.results import PrivateEvaluation
 from primorl.evaluate.recommendation import of_answers
 from primorl.model.ensemble import GaussianEnsemble
@@ -271,9 +270,7 @@ def _check_tensors(bundle: Bundle) -> None:
 def _check_starts(bundle: Bundle) -> None:
     """First states are there exactly if they were asked for, within the model's bounds, and nothing else is."""
     path, there = bundle.folder / STARTS, STARTS in bundle.names
-    if there != any(
-        query.what in (STARTS_QUERY, FIRST_STATES) for query in bundle.of_model.queries
-    ):
+    if there != any(query.what == FIRST_STATES for query in bundle.of_model.queries):
         raise PipelineError(
             f"{path}: {'there' if there else 'missing'}, which contradicts queries in {MODEL[2]}"
         )

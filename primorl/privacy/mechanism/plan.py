@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dp_accounting import dp_event
@@ -47,10 +47,6 @@ class Plan:
     | fewer rounds are run    | ε stays that of ``rounds``: stopping early may depend on what was seen  |
     | a query is not answered | ε stays that of all of them                                             |
     | seeded entropy          | for tests only; `void` says so                                          |
-    | several processes       | each samples its own units; only the first draws noise                  |
-
-    With several processes, process r of P samples units r, r + P, r + 2P … (`of_process`). Their coins are independent,
-    the sums of all processes add up to the whole cohort's, and K, q, C, noise and event are those of the whole.
 
     Attributes:
         units: K, the number of private units; public.
@@ -63,8 +59,6 @@ class Plan:
         queries: answered beside the rounds, each once.
         denominator: of the sum of a round, a public constant; None: qK.
         entropy: source of the coins and the noise.
-        process: number of this process.
-        processes: how many processes run the plan together.
     """
 
     units: int
@@ -77,8 +71,6 @@ class Plan:
     queries: tuple[GaussianQuery, ...] = ()
     denominator: float | None = None
     entropy: Entropy = field(default_factory=SystemEntropy, repr=False)
-    process: int = 0
-    processes: int = 1
 
     def __post_init__(self) -> None:
         if self.units < 1:
@@ -103,19 +95,6 @@ class Plan:
             raise ValueError(
                 f"the denominator must be positive and finite, found {self.denominator}"
             )
-        if not 0 <= self.process < self.processes:
-            raise ValueError(f"there is no process {self.process} of {self.processes}")
-        if self.processes > 1 and self.entropy.seeded:
-            raise ValueError("from one seed, units of several processes would share their coins")
-
-    def of_process(self, process: int, processes: int) -> Plan:
-        """Return the same plan for one of several processes that make every round together."""
-        return replace(self, process=process, processes=processes)
-
-    @property
-    def local_units(self) -> range:
-        """The units that this process samples, out of K: disjoint between processes, and together all."""
-        return range(self.process, self.units, self.processes)
 
     @property
     def is_private(self) -> bool:
@@ -163,8 +142,8 @@ class Plan:
         return self._accounted(self.rounds).event
 
     def cohort(self) -> Tensor:
-        """Draw this round's cohort: indices among the units held, ``[U]``. Sensitive: discard right after use."""
-        return self.sampler.sample(len(self.local_units), self.entropy)
+        """Draw this round's cohort: indices of units, ``[U]``. Sensitive: discard right after use."""
+        return self.sampler.sample(self.units, self.entropy)
 
     def release(self, total: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Compute (sum of clipped contributions + discrete N(0, (zC)² I)) / (qK), float32: the only release of a round.
@@ -173,15 +152,11 @@ class Plan:
         discard right after use. It is rounded to whole multiples of `grid`, on which the contributions of training lie
         already; noise is a whole multiple too (`discrete_gaussian`). Rounding two sums of n numbers moves their
         difference by at most √n multiples, for which there is noise as well.
-
-        Raises:
-            ValueError: this is not the first process, which alone draws noise, once.
         """
         import torch
 
         from primorl.privacy.mechanism.noise import discrete_gaussian
 
-        self._refuse_others()
         sizes = [part.numel() for part in total]
         if self.is_private:
             sensitivity = self.clip.sensitivity / self.grid + math.sqrt(sum(sizes))
@@ -200,18 +175,8 @@ class Plan:
 
         ``total`` is as `GaussianQuery.release` takes it; sensitive, discard right after use. Each of ``queries`` may be
         answered once.
-
-        Raises:
-            ValueError: this is not the first process.
         """
-        self._refuse_others()
         return query.release(total, self.entropy) / self.units
-
-    def _refuse_others(self) -> None:
-        if self.process != 0:
-            raise ValueError(
-                f"process {self.process} holds only a part of the sum: the first process releases"
-            )
 
     def spent(self, rounds: int | None = None) -> accounting.Spent | None:
         """Compute ε after the queries and ``rounds`` (default: the whole reservation); None without noise."""
