@@ -11,7 +11,6 @@ upper half of its points.
 
 import argparse
 import json
-import os
 import resource
 import shutil
 import subprocess
@@ -20,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -40,10 +39,10 @@ from primorl.data.partitioning import partition
 from primorl.data.private import ShardedStore
 from primorl.data.storage.parquet import PartReader
 from primorl.engine import heads
-from primorl.engine.distributed import Group, check_coverage, serve
 from primorl.engine.policy_network import PolicyNetwork
 from primorl.engine.settings import CHUNK_BYTES, Execution
 from primorl.engine.setup import CloningSetup, TrainingSetup
+from primorl.engine.shards import Group, serve
 from primorl.engine.training import train
 from primorl.evaluate.private.behaviour import Behaviour
 from primorl.evaluate.private.estimator import Estimator, run
@@ -51,7 +50,6 @@ from primorl.evaluate.private.model_check import ModelCheck
 from primorl.model.architecture import Architecture
 from primorl.model.ensemble import GaussianEnsemble, Normaliser
 from primorl.model.features import Polynomials
-from primorl.paid.compute import started
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import GaussianQuery
@@ -96,7 +94,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.work is not None:
         stage, *numbers = arguments.work
-        return work_together(stage, arguments.folder, Size(*map(int, numbers[:3])), int(numbers[3]))
+        return work_together(stage, arguments.folder, Size(*map(int, numbers)))
     rows = read("scale")
     for axis in arguments.axes:
         for size in AXES[axis]:
@@ -142,9 +140,11 @@ def child(stage: str, folder: Path, size: Size, processes: int) -> dict[str, flo
     if processes == 1:
         with ProcessPoolExecutor(1, get_context("fork")) as pool:
             return pool.submit(_alone, stage, folder, size).result()
-    numbers = [size.units, size.rows, size.columns, processes]
+    numbers = [size.units, size.rows, size.columns]
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
     words = [
         sys.executable,
+        *torchrun,
         *COMMAND.split()[1:],
         "--work",
         stage,
@@ -162,16 +162,12 @@ def _alone(stage: str, folder: Path, size: Size) -> dict[str, float]:
     return timed(lambda: task(stage, folder, size))
 
 
-def work_together(stage: str, folder: Path, size: Size, processes: int) -> None:
-    """Run rounds as one of several processes and print its figures; the first one starts the others."""
+def work_together(stage: str, folder: Path, size: Size) -> None:
+    """Run rounds as one of the processes that torchrun started, and print its figures."""
     torch.set_num_threads(1)
-    if "RANK" not in os.environ:
-        with started(processes, (sys.executable, *sys.orig_argv[1:])):
-            return work_together(stage, folder, size, processes)
     with Group() as group:
         figures = timed(lambda: rounds(stage, folder, size, group))
     print(json.dumps(figures), flush=True)
-    return None
 
 
 def timed(task: Callable[[], Callable[[], object] | None]) -> dict[str, float]:
@@ -256,7 +252,7 @@ def setup_of(what: str, size: Size, units: int) -> TrainingSetup:
     S, features = size.columns, None
     queries: tuple[GaussianQuery, ...] = ()
     changes: dict[str, Any] = {
-        "normaliser": "bounds",
+        "normaliser": Normaliser(*(torch.full((S + 1,), each) for each in (0.0, 1.0, 0.0, 1.0))),
         "execution": Execution(torch.device("cpu"), CHUNK_BYTES["cpu"]),
     }
     if what == "clone":
@@ -288,15 +284,16 @@ def setup_of(what: str, size: Size, units: int) -> TrainingSetup:
 
 def rounds(what: str, folder: Path, size: Size, group: Group | None = None) -> Callable[[], object]:
     """Open the rows; then answer the queries and run the rounds."""
-    process, processes = (group.process, group.processes) if group else (0, 1)
-    store = opened(folder, slice(process, None, processes))
+    rank, ranks = (group.rank, group.ranks) if group else (0, 1)
+    store = opened(folder, slice(rank, None, ranks))
     units = PartReader(folder / "partitions/private", made_by="partition").index().lengths.size
-    setup = setup_of(what, size, units).of_process(process, processes)
+    setup = setup_of(what, size, units)
+    setup = replace(setup, execution=replace(setup.execution, rank=rank, ranks=ranks))
     source = setup.source_of(store)
     if group:
-        check_coverage(group, units, store.numbers)
-    if group and process:
-        return lambda: serve(group, setup, source)
+        group.check_coverage(units, store.numbers)
+    if group and rank:
+        return lambda: serve(group, setup, source, None)
     return lambda: train(setup, source, None, group=group)
 
 

@@ -47,8 +47,8 @@ class TrainingSetup:
         architecture: sizes of the network.
         bounds: of model states, actions and rewards.
         columns: how the observation's dimensions are treated.
-        normaliser: where the normaliser comes from: the ``public`` split, ``private`` queries of scales, or, of a
-            clone, the released ``model``.
+        normaliser: where the normaliser comes from: the ``public`` split, ``private`` queries of scales, or one that was
+            released before, as a clone takes the model's.
         local: a unit's local steps.
         server: use of released rounds.
         seed: of the initial weights.
@@ -61,7 +61,7 @@ class TrainingSetup:
     architecture: Network
     bounds: Bounds
     columns: ObservationColumns
-    normaliser: Literal["public", "private", "model"]
+    normaliser: Literal["public", "private"] | Normaliser
     local: LocalTraining
     server: ServerTraining
     seed: int
@@ -150,6 +150,8 @@ class TrainingSetup:
     def _standardised(
         self, public: tuple[Tensor, Tensor] | None, answers: Mapping[str, Tensor]
     ) -> Normaliser:
+        if isinstance(self.normaliser, Normaliser):
+            return self.normaliser
         if self.normaliser == "private":
             return normaliser_of_scales(*self._answered_scales(answers))
         if public is None:
@@ -238,28 +240,18 @@ class TrainingSetup:
     @property
     def digest(self) -> str:
         """Hash the settings of the rounds that may be fitted: the same in all processes and after a resumption."""
-        plan, local, server = self.plan, self.local, self.server
-        content: tuple[object, ...] = (
-            *(
-                plan.sampling_probability,
-                plan.noise_multiplier,
-                str(plan.clip),
-                plan.rounds,
-                self.architecture,
-            ),
-            *(
-                local.learning_rate,
-                local.max_transitions_per_unit,
-                server.server_momentum,
-                server.server_averaging,
-            ),
-            *(self.start is None, local.beta_nll),
+        plan, local, server, maps = self.plan, self.local, self.server, self.normaliser
+        if isinstance(maps, Normaliser):
+            scales: object = torch.cat((maps.input_mean, maps.input_scale)).tolist()
+        else:
+            scales = maps
+        content = (
+            (plan.sampling_probability, plan.noise_multiplier, str(plan.clip), plan.rounds),
+            [(each.what, each.sensitivity, each.noise_multiplier) for each in plan.queries],
+            (self.architecture, self.horizon, self.start is None, scales),
+            (local.learning_rate, local.max_transitions_per_unit, local.beta_nll),
+            (server.server_momentum, server.server_averaging),
         )
-        if self.architecture.features is not None:
-            queries = tuple(
-                (each.what, each.sensitivity, each.noise_multiplier) for each in self.plan.queries
-            )
-            content += (self.architecture.features, self.normaliser, self.horizon, queries)
         return hashlib.sha256(repr(content).encode()).hexdigest()
 
 
@@ -281,21 +273,11 @@ class CloningSource:
 class CloningSetup(TrainingSetup):
     """Private behaviour cloning of a `PolicyNetwork`. Observations are standardised, actions scaled to [-1, 1].
 
-    ``of_model`` is the normaliser of the released model, where it is the clone's too. Of linear heads, ``taught`` has
-    the hidden layers of the network that is taught to act as they do.
+    Of linear heads, ``taught`` has the hidden layers of the network that is taught to act as they do.
     """
 
     architecture: PolicyNetwork
-    of_model: Normaliser | None = field(default=None, repr=False)
     taught: tuple[int, ...] = ()
-
-    @property
-    def digest(self) -> str:
-        """See `TrainingSetup.digest`; the scales of the released model are in it too, where they are taken."""
-        if self.of_model is None:
-            return super().digest
-        scales = torch.cat((self.of_model.input_mean, self.of_model.input_scale)).tolist()
-        return hashlib.sha256(repr((super().digest, scales)).encode()).hexdigest()
 
     def without_noise(self, weights: Weights) -> Weights:
         """See `TrainingSetup.without_noise`; logits, with a curvature other than 1, stay as they are."""
@@ -322,8 +304,8 @@ class CloningSetup(TrainingSetup):
             self.architecture.targets,
             self.architecture.features,
         )
-        if self.of_model is not None:
-            found = self.of_model
+        if isinstance(self.normaliser, Normaliser):
+            found = self.normaliser
         elif public is not None:
             found = Normaliser.from_public(*public)
         else:

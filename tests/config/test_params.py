@@ -162,11 +162,6 @@ WRONG: tuple[tuple[str, object, str], ...] = (
         "found 'High'; allowed is 'private', 'no_privacy', 'no_clip' or 'mopo'",
     ),
     (
-        "dynamics.processes",
-        2,
-        "dynamics.processes: unknown key; it is compute.processes, on which no charge",
-    ),
-    (
         "policy.buffer_size",
         10,
         "policy: buffer_size must hold one batch of rollouts: at least rollout_batch * horizon",
@@ -237,7 +232,7 @@ def test_where_rollouts_begin_is_settled_before_anything_is_paid_for() -> None:
     }
     for dataset, changes, says in (
         ("csv-log", {}, None),
-        ("csv-log", nobody | asked | {"privacy.statistics.normaliser": "bounds"}, None),
+        ("csv-log", nobody | asked | {"privacy.statistics.normaliser": "private"}, None),
         ("pendulum-replay", asked, None),
         ("pendulum-replay", released | {"dynamics.variant": "mopo"}, None),
         (
@@ -249,7 +244,7 @@ def test_where_rollouts_begin_is_settled_before_anything_is_paid_for() -> None:
         (
             "csv-log",
             nobody | many,
-            "nobody is public; set, all at once, privacy.statistics.normaliser: auto (private, charged, or bounds), "
+            "nobody is public; set, all at once, privacy.statistics.normaliser: auto (private, charged), "
             "privacy.statistics.starts: auto (true, charged), policy.starts: released (or auto), "
             "dynamics.early_stopping.patience: null, bounds.reward: [low, high] in datasets/csv-log.yaml",
         ),

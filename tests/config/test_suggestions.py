@@ -166,9 +166,7 @@ def test_nobody_is_public_by_a_default_where_units_are_people() -> None:
         DEFAULTS,
         **yaml.safe_load(Path(DEFAULTS).read_text()) | {"partition": {"public_fraction": 0.02}},
     )
-    asked = {
-        "privacy__statistics": {"normaliser": "bounds", "starts": True, "noise_multiplier": 14.0}
-    }
+    asked = {"privacy__statistics": {"normaliser": "private", "starts": True}}
     for suggested, said, expected in (
         ({}, "auto", 0),
         ({"public_fraction": 0.3}, "auto", 0.3),
@@ -248,10 +246,6 @@ def test_a_wrong_suggestion_is_named_where_it_stands_used_or_not() -> None:
     raw = with_keys(policy__horizon=5, privacy__target_epsilon=1.0)
     wrong: tuple[tuple[dict[str, Any], str], ...] = (
         ({"dynamics": {"hiden": [7]}}, "suggested.dynamics.hiden: unknown key"),
-        (
-            {"dynamics": {"processes": 2}},
-            "suggested.dynamics.processes: unknown key; it is compute.processes, ",
-        ),
         (
             {"policy": {"horizon": 0}},
             "suggested.policy.horizon: found 0; allowed is greater than 0",

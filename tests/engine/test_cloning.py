@@ -11,7 +11,7 @@ from primorl.engine.rounds import check_setup
 from primorl.engine.settings import Execution
 from primorl.engine.setup import CloningSetup
 from primorl.engine.training import train
-from primorl.model.ensemble import Bounds
+from primorl.model.ensemble import Bounds, Normaliser
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
@@ -45,7 +45,7 @@ def cloning(discrete: bool, units: int, noise: float = 0.0) -> CloningSetup:
     )
     facts: Any = {
         "bounds": Bounds(-side, side, *ends, -1.0, 1.0, discrete),
-        "normaliser": "bounds",
+        "normaliser": Normaliser(*(torch.full((5,), each) for each in (0.0, 1.5, 0.0, 1.0))),
         "seed": 0,
     }
     facts |= {"columns": ObservationColumns(3, (), discrete), "execution": Execution(CPU, 1 << 20)}

@@ -48,11 +48,7 @@ def settings() -> dict[str, Any]:
         "rounds": 2,
     }
     raw["privacy"] |= {"delta": 1e-3, "budget": {"epsilon": None, "delta": 1e-3}}
-    raw["privacy"]["statistics"] = {
-        "normaliser": "bounds",
-        "starts": True,
-        "noise_multiplier": 14.0,
-    }
+    raw["privacy"]["statistics"] = {"normaliser": "private", "starts": True}
     raw["dynamics"] |= {"hidden": [4], "early_stopping": {"every": 2, "patience": None}}
     raw["policy"]["starts"] = "released"
     raw["chosen"]["options"]["files"] = "log.csv"

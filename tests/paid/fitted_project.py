@@ -1,4 +1,4 @@
-"""A project whose params.yaml leaves to the data what can be fitted, with candidates that are rehearsed in a moment."""
+"""A project whose params.yaml leaves to the data what can be fitted."""
 
 import dataclasses
 from pathlib import Path
@@ -13,7 +13,7 @@ from primorl.config.params import Params
 from primorl.config.suggestions import FITTED
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
-from primorl.engine import rehearsal
+from primorl.engine import public_start
 from primorl.paid import fitting
 from primorl.paid.fitting import Fit
 from tests.data.builders import INFO, episode
@@ -21,7 +21,6 @@ from tests.pipeline.training_project import write_partitions
 from tests.projects import write_settings
 
 PRIVACY = {"target_epsilon": None, "noise_multiplier": 1.0, "delta": 1e-3}
-QUICK = {"HIDDEN": ((8,),), "LEARNING_RATES": (0.001, 0.003), "ROUNDS": (4,)}
 COMMON = {"dynamics.ensemble_size": 2, "dynamics.log_variance_bounds": [-5.0, 3.0]}
 COMMON |= {"dynamics.server_momentum": 0.6, "dynamics.server_averaging": 0.9}
 
@@ -34,11 +33,9 @@ def write_data(public: int = 10) -> None:
 
 
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in QUICK.items():
-        monkeypatch.setattr(fitting, name, value)
     monkeypatch.setattr(fitting, "_COMMON", COMMON)
-    monkeypatch.setattr(fitting, "_HELPS", (2.0, 100.0))
-    monkeypatch.setattr(rehearsal, "_POOLED", dataclasses.replace(rehearsal._POOLED, max_epochs=3))
+    pooled = dataclasses.replace(public_start._POOLED, max_epochs=3)
+    monkeypatch.setattr(public_start, "_POOLED", pooled)
 
 
 def automatic(small: Params, **given: Any) -> Params:
@@ -62,7 +59,3 @@ def fit(params: Params, units: int | None = None) -> tuple[Params, Fit]:
     if units is not None:
         manifest = dataclasses.replace(manifest, private_units=units)
     return fitting.fitted(params, manifest, UnitStore.open(PUBLIC))
-
-
-def fits() -> list[str]:
-    return sorted(file.name for file in Path(".primorl/fits").glob("*.json"))

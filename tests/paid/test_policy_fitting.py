@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ import torch
 from primorl.config.params import Params, from_plain
 from primorl.config.suggestions import FITTED, TO_FIT
 from primorl.data.storage.rows import UnitStore
-from primorl.model.architecture import Architecture, ModelConfig
+from primorl.model.architecture import Architecture
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
 from primorl.model.starts import StartModel
 from primorl.paid.policy_fitting import PublicLog, fitted_policy, unfitted
@@ -55,17 +54,14 @@ def test_recordings_go_on_as_long_as_public_ones_and_ends_of_the_model_are_not_c
     assert public.going_on(by_model=False)[5] == pytest.approx(1 / 3)
 
 
-def test_people_who_consented_do_not_stand_for_those_whom_linear_heads_asked(
+def test_people_who_consented_do_not_stand_for_those_who_were_asked(
     public: PublicLog, auto: Params, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         "primorl.paid.policy_fitting.open_public", lambda _: UnitStore.open(tmp_path / "public")
     )
-    for degree, first_states, expected in ((2, True, None), (2, False, 2), (None, True, 2)):
+    for first_states, expected in ((True, None), (False, 2)):
         monkeypatch.setattr(StartModel, "released_in", lambda folder, there=first_states: there)
-        monkeypatch.setattr(
-            ModelConfig, "read", lambda folder, degree=degree: SimpleNamespace(degree=degree)
-        )
         found = PublicLog.open(auto).store
         assert (None if found is None else found.units) == expected
 

@@ -14,7 +14,7 @@ from pipeline import clone_behaviour
 from primorl.base.errors import PipelineError
 from primorl.config import params
 from primorl.config.params import Params
-from primorl.engine import rehearsal
+from primorl.engine import public_start
 from primorl.engine.training import ENGINE_VERSION
 from primorl.paid import clone
 from primorl.policy.behaviour import BehaviourPolicy
@@ -38,7 +38,7 @@ def asked(data: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
     monkeypatch.setattr(
         clone, "noise_for", lambda epsilon, delta: 1.0
     )  # the cost of the model's is known
-    monkeypatch.setattr(rehearsal, "_POOLED", replace(rehearsal._POOLED, max_epochs=3))
+    monkeypatch.setattr(public_start, "_POOLED", replace(public_start._POOLED, max_epochs=3))
     return with_changes(data, behaviour={"target_epsilon": EPSILON})
 
 

@@ -144,10 +144,7 @@ def test_an_edit_of_the_engine_charges_nobody(
     trained(everybody)
     assert len(charged(data)) == 1
     assert snapshot(MODEL) == first
-    assert (
-        f"Engine version {ENGINE_VERSION} began it; this is version {ENGINE_VERSION + 1}."
-        in capsys.readouterr().err
-    )
+    assert "it is restored, and nothing is spent" in capsys.readouterr().err
     for _ in range(2):
         trained(with_changes(data, privacy=alike | {"draw": 1}, dynamics={"batch_size": 64}))
         assert len(charged(data)) == 2
