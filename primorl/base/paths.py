@@ -50,7 +50,6 @@ STATE = Path(".primorl")
 SECRET = STATE / "secret"
 LEDGER, LEDGER_HEAD = STATE / "ledger.db", STATE / "ledger.head"
 CHECKPOINTS = STATE / "checkpoints"
-FITS = STATE / "fits"
 SOURCES = STATE / "sources"
 
 PARENTS = (
@@ -67,7 +66,6 @@ PARENTS = (
         AUDIT_RECORDS,
         STATE,
         CHECKPOINTS,
-        FITS,
     ),
 )
 """Folders that outputs are written into, and so the folders in which a killed process leaves temporary files."""

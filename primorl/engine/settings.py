@@ -9,9 +9,7 @@ if TYPE_CHECKING:
     import torch
 
 LEAST_UNITS = 4
-"""Public units that a start needs (`primorl.engine.rehearsal`): some are held out to tell when to stop."""
-LEAST_OF_A_DRY_RUN = 2 * LEAST_UNITS
-"""Public units that a dry run needs (`primorl.engine.rehearsal`)."""
+"""Public units that a start needs (`primorl.engine.public_start`): some are held out to tell when to stop."""
 _REFUSE_UNKNOWN_KEYS = {"extra": "forbid"}  # where params.yaml is read
 
 
