@@ -28,7 +28,7 @@ from primorl.privacy.accounting.epsilon import Training, spent
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.mechanism.sampling import uniforms
 from primorl.privacy.mechanism.selection import ONE, Selection
-from primorl.simulators.batches import batch
+from research.classic_control import batch
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ from primorl.paid.online import SimulatedUsers
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.simulators import environments
-from primorl.simulators.batches import batch
+from research.classic_control import batch
 from research.paper_mode import AnnealedDPPG, CarriedCritic, CarriedUsers, loose
 from research.rows import FIGURES, Row, completed, read
 
@@ -100,7 +100,7 @@ class Task:
         return total
 
 
-_DOSING = "primorl.simulators.dosing:primorl/Dosing-{}-v0"
+_DOSING = "research.dosing:primorl/Dosing-{}-v0"
 TASKS = {
     # 1 m and 1 m/s, 0.1 rad (half of the angle at which the pole has fallen) and 0.5 rad/s.
     "CartPole": Task("CartPole-v1", (1.0, 1.0, 0.1, 0.5), 500, 100, 50_000),

@@ -29,8 +29,8 @@ from primorl.paid.online import SimulatedUsers
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.audits.one_run import clopper_pearson
 from primorl.privacy.mechanism.plan import Plan
-from primorl.simulators.batches import batch
 from primorl.simulators.environments import Floats
+from research.classic_control import batch
 
 _CRITIC, _FIRST, _SECOND, _STEPS = (
     "critic",

@@ -25,7 +25,7 @@ from primorl.online.network import PolicyNetwork
 from primorl.online.updates import PolicyGradient, Regression, policy_gradients
 from primorl.paid.online import SimulatedUsers
 from primorl.privacy.accounting.solving import solve_noise_multiplier
-from primorl.simulators.batches import batch
+from research.classic_control import batch
 from research.paper_mode import NoiseAlone
 from research.rows import Row, completed
 

@@ -1,7 +1,7 @@
 """Variants and ε side by side over seeds, each a `dvc exp run`; tables of README and docs are printed from the result.
 
 python -m benchmarks.quality.variants --seeds 0 1 2 --epsilons 1.2 0.5 0.25
-python -m benchmarks.quality.variants --dataset icu-sepsis --epsilons 1
+python -m benchmarks.quality.variants --dataset cartpole-swingup --epsilons 1
 
 Where the dataset measures no score, returns stand in its place. The behaviour's return is the public split's.
 

@@ -15,7 +15,6 @@ from primorl.base.records import (
     NonNegative,
     Positive,
     PositiveInt,
-    Probability,
     Seed,
     Steps,
     Within,
@@ -86,7 +85,6 @@ T = TypeVar("T")
 class ReplayOptions(Block):
     """``source: replay``: behaviour policies' whole training, recorded."""
 
-    backend: Literal["gymnasium"] = "gymnasium"  # files of earlier versions name it
     algorithm: Literal["ddpg", "td3", "sac", "dqn"]
     episodes: PositiveInt
     runs: Annotated[int, Within(gt=0, le=1024)] = 1
@@ -153,28 +151,6 @@ class D4rlOptions(Block):
             raise ValueError(
                 f"found {found} of file and name; give exactly one and set the other to null"
             )
-
-
-@dataclass(frozen=True, kw_only=True)
-class IcuSepsisOptions(Block):
-    """``source: icu-sepsis``: simulated patients of the tabular MDP estimated from MIMIC-III."""
-
-    patients: PositiveInt
-    expert_share: Probability
-    observation: Literal["centres", "one_hot"]
-    seed: Seed = 0
-    behaviour_probabilities: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class PropofolOptions(Block):
-    """``source: propofol``: simulated anaesthesias; each patient's controller is drawn from these ranges."""
-
-    patients: PositiveInt
-    base: Range
-    gain: Range
-    noise: Range
-    seed: Seed = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -383,33 +359,7 @@ class MedsDataset(DatasetCommon):
             )
 
 
-@dataclass(frozen=True, kw_only=True)
-class IcuSepsisDataset(DatasetCommon):
-    """Simulated sepsis patients."""
-
-    unit: Literal["trajectory"]
-    source: Literal["icu-sepsis"]
-    options: IcuSepsisOptions
-
-
-@dataclass(frozen=True, kw_only=True)
-class PropofolDataset(DatasetCommon):
-    """Simulated anaesthesias."""
-
-    unit: Literal["trajectory"]
-    source: Literal["propofol"]
-    options: PropofolOptions
-
-
-AnyDataset = (
-    ReplayDataset
-    | MinariDataset
-    | D4rlDataset
-    | TabularDataset
-    | MedsDataset
-    | IcuSepsisDataset
-    | PropofolDataset
-)
+AnyDataset = ReplayDataset | MinariDataset | D4rlDataset | TabularDataset | MedsDataset
 Dataset = Annotated[AnyDataset, Field(discriminator="source")]
 
 

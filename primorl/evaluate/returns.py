@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from gymnasium.error import DependencyNotInstalled
 from gymnasium.spaces import Discrete
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from torch import Tensor
 
 from primorl.base.errors import PipelineError
@@ -27,10 +27,8 @@ from primorl.model.ensemble import GaussianEnsemble
 from primorl.policy.exported import DeterministicPolicy
 from primorl.policy.member_values import returns_by_member, step_weights
 from primorl.simulators import environments
-from primorl.simulators.batches import Pendulums, vector_env
 
 Frame = npt.NDArray[np.uint8]
-_Envs = SyncVectorEnv | Pendulums
 
 NAME = "episode.gif"
 _OPENGL = (
@@ -223,7 +221,7 @@ def reset_seeds(seed: int, episodes: int) -> list[int]:
 
 
 def _returns(
-    envs: _Envs, policy: DeterministicPolicy, seeds: list[int], limit: int | None
+    envs: SyncVectorEnv, policy: DeterministicPolicy, seeds: list[int], limit: int | None
 ) -> npt.NDArray[np.float64]:
     """Measure returns ``[P, len(seeds)]`` of one batch; in a last, smaller batch the other environments run idle."""
     count = envs.num_envs // policy.policies
@@ -253,8 +251,10 @@ def as_the_space_has_them(actions: Tensor, space: Any) -> npt.NDArray[Any]:
 
 def _build(
     environment_id: str, policy: DeterministicPolicy, limit: int | None, count: int
-) -> _Envs:
-    envs = vector_env(environment_id, count, lambda: environments.make(environment_id))
+) -> SyncVectorEnv:
+    envs = SyncVectorEnv(
+        [lambda: environments.make(environment_id)] * count, autoreset_mode=AutoresetMode.SAME_STEP
+    )
     observation, action, spec = (
         envs.single_observation_space,
         envs.single_action_space,

@@ -59,24 +59,10 @@ def _walker2d(observation: Tensor, action: Tensor, next_observation: Tensor) -> 
     return ~((height > 0.8) & (height < 2.0) & (angle.abs() < 1.0))
 
 
-def _icu_sepsis(observation: Tensor, action: Tensor, next_observation: Tensor) -> Tensor:
-    """ICU-Sepsis, observed by centres: of treated, died, survived (the last three numbers), the first is not most."""
-    treated, died, survived = next_observation[:, -3:].unbind(1)
-    return ~((treated > died) & (treated > survived))
-
-
-def _icu_sepsis_one_hot(observation: Tensor, action: Tensor, next_observation: Tensor) -> Tensor:
-    """ICU-Sepsis, observed by its state's number: of the 716, none of the first 713 is most."""
-    treated, over = next_observation[:, :713].amax(dim=1), next_observation[:, 713:].amax(dim=1)
-    return ~(treated > over)
-
-
 # Each says when an episode goes on and takes the opposite, so that what is not a number ends it.
 RULES: dict[str, Rule] = {
     "cartpole": Rule(4, _cartpole),
     "hopper": Rule(11, _hopper),
-    "icu_sepsis_centres": Rule(50, _icu_sepsis),
-    "icu_sepsis_one_hot": Rule(716, _icu_sepsis_one_hot),
     "inverted_pendulum": Rule(4, _inverted_pendulum),
     "walker2d": Rule(17, _walker2d),
 }

@@ -46,8 +46,7 @@ from primorl.privacy.composition import after_offline
 from primorl.privacy.ledger.charges import Payment
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.statement import OnlineProtocol, Statement
-from primorl.simulators.batches import batch
-from primorl.simulators.environments import EnvironmentBatch, Floats
+from primorl.simulators.environments import EnvironmentBatch, Floats, GymBatch
 from primorl.tracking import StageRun
 
 STAGE = "online"
@@ -225,7 +224,7 @@ def online_run(params: Params) -> OnlineRun:
             "twice to one cohort, or after the last full cohort",
             file=sys.stderr,
         )
-    environments = batch(environment)
+    environments = GymBatch(environment)
     limit = environments.step_limit or params.chosen.horizon or 0
     steps = asked.steps or limit * asked.episodes
     if not steps:

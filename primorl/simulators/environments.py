@@ -4,15 +4,16 @@ Observations are one flat vector. Import this module before a package that impor
 """
 
 import os
-from collections.abc import Callable
+import sys
 from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation
 
@@ -27,7 +28,6 @@ with suppress(ImportError):
 
 Floats = npt.NDArray[np.float32]
 Flags = npt.NDArray[np.bool_]
-State = npt.NDArray[np.float64]
 
 _SIDE_BY_SIDE = 32
 
@@ -65,22 +65,13 @@ class EnvironmentBatch(Protocol):
         """
 
 
-def runge_kutta(derivatives: Callable[[State], State], state: State, step: float) -> State:
-    """Advance a state ``[D, n]`` by one step of the classical Runge-Kutta method."""
-    first = derivatives(state)
-    second = derivatives(state + step / 2 * first)
-    third = derivatives(state + step / 2 * second)
-    fourth = derivatives(state + step * third)
-    return state + step / 6 * (first + 2 * second + 2 * third + fourth)
-
-
 def make(environment: str, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
     """Build the environment; observations that are no flat vector of numbers are flattened.
 
     A Dict's entries come in the order of its space (Gymnasium sorts the keys), a Discrete one becomes one-hot.
 
     Args:
-        environment: a registered Gymnasium id.
+        environment: a registered Gymnasium id, or ``module:id``, where importing the module registers it.
         render_mode: how its ``render`` draws, ``rgb_array`` for pictures; None: it does not.
 
     Raises:
@@ -89,13 +80,11 @@ def make(environment: str, render_mode: str | None = None) -> gymnasium.Env[Any,
     try:
         if environment.startswith("dm_control/"):
             _register_dm_control()
-            from primorl.simulators import control_suite  # slow to import
-
-            if environment in control_suite.TASKS and render_mode is None:
-                return control_suite.CartPole(environment)
+        if str(Path.cwd()) not in sys.path:
+            sys.path.append(str(Path.cwd()))  # a module of the project may register the id
         # Given only where it is asked for: many constructors take none.
         drawn: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
-        env = gymnasium.make(environment, **drawn)
+        env = gymnasium.make(environment, disable_env_checker=True, **drawn)
     except (gymnasium.error.Error, ImportError) as unknown:
         reason = " ".join(str(unknown).split())
         if (
@@ -112,6 +101,69 @@ def make(environment: str, render_mode: str | None = None) -> gymnasium.Env[Any,
         isinstance(space, Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating)
     )
     return env if flat else FlattenObservation(env)
+
+
+class GymBatch:
+    """Any Gymnasium environment, n of them in one process."""
+
+    def __init__(self, environment: str):
+        env = make(environment)
+        self._environment = environment
+        action = env.action_space
+        self.discrete_actions = isinstance(action, Discrete)
+        if not isinstance(action, Box | Discrete):
+            raise PipelineError(
+                f"environment {environment!r}: actions must be a box or discrete, found {action}"
+            )
+        self.observation_size = gymnasium.spaces.flatdim(env.observation_space)
+        if isinstance(action, Discrete):
+            self._start = int(action.start)
+            self.action_low = np.zeros(int(action.n), np.float32)
+            self.action_high = np.ones(int(action.n), np.float32)
+        else:
+            self.action_low = action.low.astype(np.float32)
+            self.action_high = action.high.astype(np.float32)
+        self.step_limit = None if env.spec is None else env.spec.max_episode_steps
+        env.close()
+        self._envs: list[gymnasium.Env[Any, Any]] = []
+
+    def reset(self, count: int, seed: int) -> Floats:
+        """See `EnvironmentBatch.reset`."""
+        while len(self._envs) < count:
+            self._envs.append(make(self._environment))
+        for spare in self._envs[count:]:
+            spare.close()
+        self._envs = self._envs[:count]
+        seeds = np.random.SeedSequence(seed).generate_state(count).tolist()
+        resets = [env.reset(seed=own)[0] for env, own in zip(self._envs, seeds, strict=True)]
+        self._latest = np.array(resets, np.float32)
+        self._rewards = np.zeros(count, np.float32)
+        self._terminated, self._truncated, self._over = np.zeros((3, count), bool)
+        return self._latest.copy()
+
+    def step(self, actions: npt.NDArray[Any]) -> tuple[Floats, Floats, Flags, Flags]:
+        """See `EnvironmentBatch.step`."""
+        for at, env in enumerate(self._envs):
+            if not self._over[at]:
+                action = int(actions[at]) + self._start if self.discrete_actions else actions[at]
+                found = env.step(action)
+                self._latest[at], self._rewards[at], self._terminated[at], self._truncated[at] = (
+                    found[:4]
+                )
+        self._over = self._terminated | self._truncated
+        return (
+            self._latest.copy(),
+            self._rewards.copy(),
+            self._terminated.copy(),
+            self._truncated.copy(),
+        )
+
+    def restart(self, which: Flags) -> Floats:
+        """See `EnvironmentBatch.restart`."""
+        for at in np.flatnonzero(which):
+            self._latest[at] = self._envs[at].reset()[0]
+        self._over &= ~which
+        return self._latest.copy()
 
 
 def reset_states(environment: str, count: int, seed: int) -> Floats:

@@ -1,15 +1,18 @@
 """Small datasets with known content, for the tests of the data room."""
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-import gymnasium
+import minari
 import numpy as np
 import pyarrow as pa
+import pytest
+from gymnasium.spaces import Box, Space
+from minari.data_collector import EpisodeBuffer as Episode
 
 from primorl.config.datasets import MinariDataset, checked
-from primorl.data.sources.minari.writing import Episode, EpisodeWriter
 from primorl.data.storage.parquet import SEQUENTIAL, PartWriter
 from primorl.data.storage.schema import DatasetInfo, Spaces, trajectory_table
 
@@ -46,12 +49,13 @@ def episode(length: int, seed: int, terminated: bool = False) -> Episode:
     rng = np.random.default_rng([length, seed])
     observations = rng.uniform(-1, 1, (length + 1, 3)).astype(np.float32)
     actions = rng.uniform(-2, 2, (length, 1)).astype(np.float32)
+    last = np.arange(length) == length - 1
     return Episode(
-        observations,
-        actions,
-        rng.uniform(-16, 0, length),
-        terminated=terminated,
-        truncated=not terminated,
+        observations=observations,
+        actions=actions,
+        rewards=rng.uniform(-16, 0, length),
+        terminations=last & terminated,
+        truncations=last & (not terminated),
     )
 
 
@@ -62,13 +66,32 @@ def episodes(count: int) -> list[Episode]:
 
 def write_raw(root: Path, content: list[Episode]) -> Path:
     """A Minari dataset with that content; returns its HDF5 file."""
-    env = gymnasium.make("Pendulum-v1")
-    writer = EpisodeWriter(root, "small-v0", env, "random")
-    env.close()
-    for item in content:
-        writer.add(item)
-    writer.flush()
-    return root / "small-v0" / "data" / "main_data.hdf5"
+    low, high = np.float32([1, 1, 8]), np.float32([2])
+    return (
+        create(
+            root,
+            "small-v0",
+            content,
+            observation_space=Box(-low, low),
+            action_space=Box(-high, high),
+        )
+        / "main_data.hdf5"
+    )
+
+
+def create(
+    root: Path,
+    dataset_id: str,
+    content: list[Episode],
+    data_format: str = "hdf5",
+    **spaces: Space[Any],
+) -> Path:
+    """Have Minari write a dataset under ``root``; returns its ``data`` folder."""
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+        warnings.simplefilter("ignore")  # Minari asks for authors and links
+        patch.setenv("MINARI_DATASETS_PATH", str(root.resolve()))
+        minari.create_dataset_from_buffers(dataset_id, content, data_format=data_format, **spaces)
+    return root / dataset_id / "data"
 
 
 def table(
@@ -76,16 +99,9 @@ def table(
 ) -> pa.Table:
     """The same content in the dataset's schema."""
     names = names or [f"{i:03d}" for i in range(len(content))]
-    ends = [np.arange(len(item.rewards)) == len(item.rewards) - 1 for item in content]
-    arrays = [
-        [np.array(getattr(item, name)) for item in content]
-        for name in ("observations", "actions", "rewards")
-    ]
-    over = [
-        [end & getattr(item, name) for end, item in zip(ends, content, strict=True)]
-        for name in ("terminated", "truncated")
-    ]
-    return trajectory_table(SPACES, units or names, names, *arrays, *over)
+    columns = ("observations", "actions", "rewards", "terminations", "truncations")
+    arrays = [[np.array(getattr(item, name)) for item in content] for name in columns]
+    return trajectory_table(SPACES, units or names, names, *arrays)
 
 
 def with_probabilities(rows: pa.Table, values: np.ndarray | None = None) -> pa.Table:

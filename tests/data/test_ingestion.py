@@ -8,7 +8,7 @@ import pytest
 
 from primorl.base.errors import PipelineError
 from primorl.data.ingestion import ingest
-from primorl.data.sources.minari import reading as minari_reading
+from primorl.data.sources import episodes as batching
 from primorl.data.storage import parquet
 from primorl.data.storage.parquet import PartReader
 from primorl.data.storage.schema import DatasetInfo
@@ -30,7 +30,7 @@ def test_every_transition_arrives_whatever_the_batches_and_a_bad_one_changes_not
     path = write_raw(Path("raw"), content)
     prints = set()
     for rows in (2**16, 10, 1):
-        monkeypatch.setattr(minari_reading, "_ROWS_PER_BATCH", rows)
+        monkeypatch.setattr(batching, "_ROWS_PER_BATCH", rows)
         monkeypatch.setattr(parquet, "ROWS_PER_BATCH", rows)
         info = run()
         prints.add(info.dataset_fingerprint)

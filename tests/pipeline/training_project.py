@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from minari.data_collector import EpisodeBuffer as Episode
 
 from pipeline import train_model
 from primorl.config import params as params_module
 from primorl.config.params import Params
-from primorl.data.sources.minari.writing import Episode
 from primorl.data.storage.parquet import PartReader
 from primorl.paid.accounts import project_ledger
 from primorl.privacy.ledger.history import Charge

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from minari.data_collector import EpisodeBuffer as Episode
+
 from pipeline import (
     clone_behaviour,
     evaluate,
@@ -17,7 +19,6 @@ from pipeline import (
 )
 from primorl.base.files import write_json
 from primorl.config.params import Params
-from primorl.data.sources.minari.writing import Episode
 from primorl.model.architecture import PublicLosses
 from primorl.paid.training import write_model
 from tests.data.builders import episode, write_raw

@@ -7,7 +7,7 @@ import torch
 
 from primorl.online.updates import PolicyGradient
 from primorl.paid.online import SimulatedUsers
-from primorl.simulators.batches import batch
+from research.classic_control import batch
 from research.online import TASKS, NobodyThere, Run, cases, multiplier
 from research.paper_mode import CarriedUsers
 

@@ -16,12 +16,10 @@ from primorl.data.storage.schema import Spaces
 
 _CLASSES = {
     "replay": ("replay", "Replay"),
-    "minari": ("minari.source", "Minari"),
+    "minari": ("minari", "Minari"),
     "d4rl": ("d4rl", "D4rl"),
     "tabular": ("tabular.source", "Tabular"),
     "meds": ("meds", "Meds"),
-    "icu-sepsis": ("icu_sepsis", "IcuSepsis"),
-    "propofol": ("propofol", "Propofol"),
 }
 
 

@@ -1,47 +1,32 @@
-"""``source: d4rl``: an HDF5 file in D4RL's layout, by path or by D4RL's name.
+"""``source: d4rl``: an HDF5 file in D4RL's layout, flat arrays over all steps, by D4RL's name or by path."""
 
-The layout: flat arrays over all steps of all episodes, one after the other.
-"""
-
+import csv
 import http.client
 import os
-import runpy
 import shutil
-import sys
 import urllib.request
-from collections.abc import Generator
-from importlib.util import find_spec
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from urllib.parse import urlparse
 
 import h5py
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from primorl.base.errors import PipelineError
-from primorl.base.files import home, replaced_file
+from primorl.base.files import file_sha256, home, replaced_file
+from primorl.base.paths import SOURCES
 from primorl.config.datasets import D4rlDataset
 from primorl.data.sources import Reader
-from primorl.data.sources.spaces import (
-    ONE_NUMBER,
-    Array,
-    check_array,
-    claims_too_much,
-    declared,
-    needed,
-    whole_numbers,
-)
-from primorl.data.storage.schema import Spaces, transition_table
+from primorl.data.sources.episodes import Array, Episode, tables
+from primorl.data.sources.spaces import declared, needed
+from primorl.data.storage.schema import Spaces
 
+NAMES = Path(__file__).with_suffix(".csv")
+"""D4RL's names, addresses and reference scores."""
 _FILE = "data.hdf5"
 _SECONDS = 10.0
-_CHUNK = 2**20
-_ROWS_PER_BATCH = 2**16
-_AGAIN = "run `dvc repro collect` again"
-
-Flags = npt.NDArray[np.bool_]
-Places = npt.NDArray[np.int64]
+_NEEDED = ("observations", "actions", "rewards", "terminals")
+_OPTIONAL = ("timeouts", "next_observations")
 
 
 class D4rl:
@@ -52,36 +37,17 @@ class D4rl:
     """
 
     def __init__(self, name: str, dataset: D4rlDataset):
-        self._name, self._dataset = name, dataset
+        self._dataset = dataset
         self._environment = needed(name, dataset.environment)
 
     def collect(self, target: Path) -> None:
         """Copy the file from this machine; fetch it first if it is not there, where the entry allows it."""
         options = self._dataset.options
+        path = home() / Path(str(options.file)).expanduser()
         if options.name is not None:
-            url, reference = table_entry(options.name)
-            score = self._dataset.score
-            if score is not None and reference is not None and (score.low, score.high) != reference:
-                print(
-                    f"warning: datasets/{self._name}.yaml: score: D4RL's reference scores are {{low: {reference[0]}, "
-                    f"high: {reference[1]}, scale: 100}}; with other ones the score is not D4RL's",
-                    file=sys.stderr,
-                )
-            folder = Path(os.environ.get("D4RL_DATASET_DIR", Path.home() / ".d4rl" / "datasets"))
-            path = folder / Path(urlparse(url).path).name
-            if not path.is_file():
-                if not options.remote:
-                    raise PipelineError(
-                        f"options.name: {options.name!r} is not in {folder} ({path.name}); set options.remote to true "
-                        "to fetch it, copy it there, or set D4RL_DATASET_DIR"
-                    )
-                _fetch(options.name, url, path)
-        else:
-            path = home() / Path(str(options.file)).expanduser()
-            if not path.is_file():
-                raise PipelineError(
-                    f"options.file: {path} is not there; allowed is an HDF5 file in D4RL's layout"
-                )
+            path = self._named(options.name)
+        if not path.is_file():
+            raise PipelineError(f"options.file: {path} is not there; allowed is D4RL's HDF5 file")
         shutil.copyfile(path, target / _FILE)
 
     def open(self, raw: Path) -> Reader:
@@ -89,70 +55,63 @@ class D4rl:
         spaces, limit = declared(self._environment)
         return D4rlReader(raw / _FILE, spaces, self._dataset.horizon or limit)
 
+    def _named(self, name: str) -> Path:
+        with NAMES.open(encoding="utf-8", newline="") as file:
+            known = {row["name"]: row["address"] for row in csv.DictReader(file)}
+        if name not in known:
+            near = [each for each in known if each.split("-")[0] == name.split("-")[0]]
+            allowed = ", ".join(near or list(known)[:5])
+            raise PipelineError(f"options.name: found {name!r}; allowed are D4RL's, as {allowed}")
+        folder = Path(os.environ.get("D4RL_DATASET_DIR", Path.home() / ".d4rl" / "datasets"))
+        path = folder / known[name].rpartition("/")[2]
+        if not path.is_file():
+            if not self._dataset.options.remote:
+                raise PipelineError(
+                    f"options.name: {path} is not there; set options.remote to true to fetch it, copy it "
+                    "there, or set D4RL_DATASET_DIR"
+                )
+            _fetch(known[name], path)
+        _compare_checksum(path)
+        return path
 
-def table_entry(name: str) -> tuple[str, tuple[float, float] | None]:
-    """Look ``name`` up in the tables of the optional package d4rl.
 
-    Its ``infos.py`` alone is executed: ``import d4rl`` itself fails on a machine without MuJoCo 2.1.
-
-    Returns:
-        The address of the file, and the returns of a random policy and of an expert (None: not known).
-
-    Raises:
-        PipelineError: if the package is missing, or does not know the name.
-    """
-    spec = find_spec("d4rl")
-    folders = list(spec.submodule_search_locations or []) if spec is not None else []
-    if not folders or not Path(folders[0], "infos.py").is_file():
-        raise PipelineError(
-            f"options.name: to find {name!r} needs the package d4rl; `pip install --no-deps 'd4rl>=1.1'` is enough "
-            "(its tables alone are read), or name the file itself in options.file"
-        )
-    path = Path(folders[0], "infos.py")
+def _fetch(address: str, path: Path) -> None:
     try:
-        infos = runpy.run_path(str(path))
-        urls, low, high = (
-            dict(infos[table]) for table in ("DATASET_URLS", "REF_MIN_SCORE", "REF_MAX_SCORE")
-        )
-    except Exception as broken:
-        raise PipelineError(
-            f"{path}: D4RL's tables cannot be read ({type(broken).__name__}); reinstall d4rl"
-        ) from None
-    if name not in urls:
-        near = sorted(known for known in urls if known.partition("-")[0] == name.partition("-")[0])
-        raise PipelineError(
-            f"options.name: found {name!r}; allowed are D4RL's names, such as {', '.join(near or sorted(urls)[:5])}"
-        )
-    return urls[name], (
-        float(low[name]),
-        float(high[name]),
-    ) if name in low and name in high else None
-
-
-def _fetch(name: str, url: str, path: Path) -> None:
-    try:
-        with urllib.request.urlopen(url, timeout=_SECONDS) as answer, replaced_file(path) as fresh:
+        with (
+            urllib.request.urlopen(address, timeout=_SECONDS) as answer,
+            replaced_file(path) as fresh,
+        ):
             with fresh.open("wb") as file:
-                shutil.copyfileobj(answer, file, _CHUNK)
-            expected = answer.headers["Content-Length"]
-            if expected is not None and fresh.stat().st_size != int(expected):
-                raise http.client.IncompleteRead(b"")
-    except (OSError, http.client.HTTPException, ValueError) as unreachable:
+                shutil.copyfileobj(answer, file)
+            if fresh.stat().st_size != int(answer.headers["Content-Length"]):
+                raise OSError
+    except (OSError, TypeError, ValueError, http.client.HTTPException) as unreachable:
         raise PipelineError(
-            f"options.name: {name!r} is not in {path.parent} and could not be fetched ({type(unreachable).__name__}); "
-            f"check the network and run again, or copy {path.name} there"
+            f"options.name: {path} could not be fetched ({type(unreachable).__name__}); "
+            "check the network and run again, or copy it there"
         ) from None
+
+
+def _compare_checksum(path: Path) -> None:
+    """Keep the checksum of a file when it is first used; refuse another content of the same name later."""
+    kept, found = home() / SOURCES / f"{path.name}.sha256", file_sha256(path)
+    if not kept.exists():
+        with replaced_file(kept) as fresh:
+            fresh.write_text(f"{found}\n", encoding="utf-8")
+    elif kept.read_text(encoding="utf-8").strip() != found:
+        raise PipelineError(
+            f"{path}: found another content than at first ({kept}); restore the file, or delete the "
+            "kept checksum if the change is meant"
+        )
 
 
 class D4rlReader:
     """See `primorl.data.sources.Reader`; an episode is a unit, named by its number.
 
-    A row is one step. An episode ends at ``terminals`` or ``timeouts`` (at both: it terminated); without ``timeouts``
-    also when it has lasted for the declared horizon; the rows after the last end are an episode cut short. What comes
-    after a step is its row of ``next_observations`` or, without that array, the next row of its episode. There the
-    last row of an episode has none: where it terminated, its next observation, on which nothing depends, is its own;
-    else its outcome was not recorded, and the transition before is the last one and is truncated. An episode of one
-    such row has no transition and is left out.
+    An episode ends at ``terminals`` or ``timeouts`` (at both: it terminated); without ``timeouts`` also when it has
+    lasted for the declared horizon; the rows after the last end are an episode cut short. The observation after its
+    last row comes from ``next_observations``. Without that array it is the last row's own where the episode terminated,
+    as nothing depends on it; else the last row is left out, because its outcome was not recorded.
     """
 
     behaviour_probabilities = False
@@ -161,126 +120,71 @@ class D4rlReader:
         self.path, self.spaces, self.horizon = path, spaces, horizon
 
     def tables(self) -> Generator[pa.Table]:
-        """See `Reader.tables`; memory grows with the longest episode and the flags."""
+        """See `Reader.tables`; memory holds the file's arrays."""
         try:
             with h5py.File(self.path, "r") as file:
-                yield from self._batches(file)
-        except (OSError, RuntimeError):
+                names = [*_NEEDED, *(name for name in _OPTIONAL if name in file)]
+                arrays = {name: np.asarray(file[name][()]) for name in names}
+        except (OSError, RuntimeError, KeyError, TypeError, AttributeError, MemoryError) as broken:
             raise PipelineError(
-                f"{self.path}: truncated, corrupt or missing HDF5; {_AGAIN}"
+                f"{self.path}: truncated, corrupt, or without {', '.join(_NEEDED)} "
+                f"({type(broken).__name__}); run `dvc repro collect` again"
             ) from None
+        yield from tables(self.spaces, self._episodes(self._checked(arrays)))
 
-    def _batches(self, file: h5py.File) -> Generator[pa.Table]:
-        arrays = self._arrays(file)
-        terminated = self._flags("terminals", arrays.pop("terminals"))
-        timed_out = (
-            self._flags("timeouts", arrays.pop("timeouts")) if "timeouts" in arrays else None
-        )
-        ends = self._ends(terminated, timed_out)
-        starts = np.concatenate([[0], ends[:-1]])
-        first = 0
-        while first < len(ends):
-            after = max(
-                first + 1, int(np.searchsorted(ends, starts[first] + _ROWS_PER_BATCH, side="right"))
-            )
-            place = slice(int(starts[first]), int(ends[after - 1]))
-            batch = {name: array[place] for name, array in arrays.items()}
-            table = self._table(first, ends[first:after] - place.start, batch, terminated[place])
-            if table.num_rows > 0:
-                yield table
-            first = after
-
-    def _arrays(self, file: h5py.File) -> dict[str, h5py.Dataset]:
-        """Find the arrays and check their types and shapes, before a row is read."""
+    def _checked(self, arrays: dict[str, Array]) -> dict[str, Array]:
+        """Check kinds and sizes; return arrays of two dimensions for vectors and of one for numbers."""
         S, A = self.spaces.observation_size, self.spaces.action_size
-        needed_arrays: dict[str, tuple[str, list[tuple[int, ...]]]] = {
-            "observations": ("f", [(S,)]),
-            "actions": ("iu", ONE_NUMBER)
-            if self.spaces.discrete_actions
-            else ("f", [(A,), *([()] if A == 1 else [])]),
-            "rewards": ("fiu", ONE_NUMBER),
-            "terminals": ("biuf", ONE_NUMBER),
-            "timeouts": ("biuf", ONE_NUMBER),
-            "next_observations": ("f", [(S,)]),
-        }
-        arrays: dict[str, h5py.Dataset] = {}
-        for name, (kinds, shapes) in needed_arrays.items():
-            array = file.get(name)
-            where = f"{self.path}: {name}"
-            if array is None and name in ("timeouts", "next_observations"):
-                continue
-            if not isinstance(array, h5py.Dataset):
-                found = "nothing" if array is None else "no array"
-                there = ", ".join(sorted(file)) or "none"
+        action = ("iu", ()) if self.spaces.discrete_actions else ("f", (A,))
+        allowed = {"observations": ("f", (S,)), "next_observations": ("f", (S,)), "actions": action}
+        rows = len(np.atleast_1d(arrays["observations"]))
+        for name, array in arrays.items():
+            kinds, shape = allowed.get(name, ("biuf", ()))
+            if array.dtype.kind not in kinds or array.size != rows * int(np.prod(shape)):
                 raise PipelineError(
-                    f"{where}: found {found}; needed is an array; there are {there}"
+                    f"{self.path}: {name}: found {array.dtype} {array.shape}; allowed is {(rows, *shape)}"
                 )
-            check_array(where, array, kinds, shapes)
-            if claims_too_much(array.id):
-                raise PipelineError(
-                    f"{where}: found {array.shape[0]} rows claimed, more than the file holds; {_AGAIN}"
-                )
-            rows = len(arrays.get("observations", array))
-            if len(array) != rows:
-                raise PipelineError(
-                    f"{where}: found {len(array)} rows; allowed: {rows}, as many as observations"
-                )
-            arrays[name] = array
-        if len(arrays["observations"]) == 0:
-            raise PipelineError(f"{self.path}: found no steps; allowed is at least one")
+            if name in ("terminals", "timeouts") and not np.isin(array, (0, 1)).all():
+                raise PipelineError(f"{self.path}: {name}: found another number than 0 and 1")
+            arrays[name] = array.reshape(rows, *shape)
         return arrays
 
-    def _flags(self, name: str, array: h5py.Dataset) -> Flags:
-        values = array[()].reshape(-1)
-        bad = np.flatnonzero((values != 0) & (values != 1))
-        if len(bad) > 0:
-            raise PipelineError(
-                f"{self.path}: {name}: row {int(bad[0])} is neither 0 nor 1; correct it"
-            )
-        flags: Flags = values.astype(bool)
-        return flags
+    def _episodes(self, arrays: dict[str, Array]) -> Iterator[Episode]:
+        observations, after = arrays["observations"], arrays.get("next_observations")
+        terminated = arrays["terminals"].astype(bool)
+        start = 0
+        for number, end in enumerate(self._ends(terminated, arrays.get("timeouts"))):
+            over = terminated[end - 1]
+            seen = observations[start:end]
+            if after is not None:
+                seen = np.concatenate([seen, after[end - 1 : end]])
+            elif over:
+                seen = np.concatenate([seen, seen[-1:]])
+            steps = len(seen) - 1
+            if steps > 0:
+                last = np.arange(steps) == steps - 1
+                own, name = slice(start, start + steps), f"{number:09d}"
+                yield Episode(
+                    name,
+                    name,
+                    seen,
+                    arrays["actions"][own],
+                    arrays["rewards"][own],
+                    last & over,
+                    last & ~over,
+                )
+            start = end
 
-    def _ends(self, terminated: Flags, timed_out: Flags | None) -> Places:
+    def _ends(self, terminated: Array, timeouts: Array | None) -> list[int]:
         """Find the row after the last one of each episode."""
         rows = len(terminated)
-        ended = terminated if timed_out is None else terminated | timed_out
-        ends = np.flatnonzero(ended).astype(np.int64) + 1
-        if timed_out is None and self.horizon is not None:
-            H, limits, starts = self.horizon, np.append(ends, rows), np.append(0, ends)
-            cuts = [
-                np.arange(start + H, limit, H) for start, limit in zip(starts, limits, strict=True)
-            ]
+        ends = np.flatnonzero(terminated if timeouts is None else terminated | (timeouts != 0)) + 1
+        if timeouts is None and self.horizon is not None:
+            bounds = zip(np.append(0, ends), np.append(ends, rows), strict=True)
+            cuts = [np.arange(start + self.horizon, end, self.horizon) for start, end in bounds]
             ends = np.union1d(ends, np.concatenate(cuts))
         if len(ends) == 0:
             raise PipelineError(
                 f"{self.path}: found no end of an episode; allowed: terminals, timeouts or `horizon`"
             )
-        return ends if ends[-1] == rows else np.append(ends, rows)
-
-    def _table(
-        self, first: int, ends: Places, batch: dict[str, Array], terminated: Flags
-    ) -> pa.Table:
-        """Make the transitions of whole episodes, numbered from ``first``, that end before the rows ``ends``."""
-        observation, action = batch["observations"], batch["actions"]
-        lengths, lasts = np.diff(ends, prepend=0), ends - 1
-        truncated = np.zeros(len(observation), dtype=bool)
-        truncated[lasts] = ~terminated[lasts]
-        keep = np.ones(len(observation), dtype=bool)
-        if "next_observations" in batch:
-            after = batch["next_observations"]
-        else:
-            after = np.roll(observation, -1, axis=0)
-            after[lasts] = observation[lasts]
-            cut = truncated[lasts]
-            truncated[lasts[cut & (lengths > 1)] - 1] = True
-            keep[lasts[cut]] = False
-            lengths = lengths - cut
-        if self.spaces.discrete_actions:
-            action = whole_numbers(action, self.spaces.action_size)
-        else:
-            action = action.reshape(len(action), -1)
-        names = [f"{number:09d}" for number in range(first, first + len(ends))]
-        columns = (observation, action, batch["rewards"].reshape(-1), after, terminated, truncated)
-        return transition_table(
-            self.spaces, names, names, lengths, *(column[keep] for column in columns)
-        )
+        return [int(end) for end in np.union1d(ends, rows)]

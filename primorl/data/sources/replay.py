@@ -1,11 +1,11 @@
-"""``source: replay``: a behaviour policy's whole training in an environment, recorded."""
+"""``source: replay``: the whole training of behaviour policies in an environment, recorded as a Minari dataset."""
 
 import re
 from pathlib import Path
 
 from primorl.config.datasets import ReplayDataset
 from primorl.data.sources import Reader
-from primorl.data.sources.minari.reading import read_recorded
+from primorl.data.sources.minari import TRAJECTORY, MinariReader, Part, open_storage
 from primorl.data.sources.spaces import declared, needed
 
 
@@ -22,13 +22,15 @@ class Replay:
         self._environment = needed(name, dataset.environment)
 
     def collect(self, target: Path) -> None:
-        """Train, and keep every episode as a Minari dataset."""
-        from primorl.data.sources.recording import (
-            record_training,
-        )  # `open` does without its slow imports
+        """Train, and keep every episode."""
+        from primorl.data.sources.recording import record_training  # slow imports
 
         record_training(self._environment, self._options, target, self._dataset_id)
 
     def open(self, raw: Path) -> Reader:
-        """Read that dataset."""
-        return read_recorded(raw, *declared(self._environment))
+        """Read that dataset; every episode is a privacy unit."""
+        folder = raw / self._dataset_id / "data"
+        part = Part(open_storage(folder))
+        spaces, horizon = declared(self._environment)
+        order = part.storage.observation_space
+        return MinariReader(folder, [part], spaces, horizon, TRAJECTORY, order)

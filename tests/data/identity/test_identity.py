@@ -2,6 +2,7 @@
 
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ def test_a_unit_is_recognised_by_its_id_and_by_its_rows() -> None:
     assert not base & digests(units(["a", "b"], [1, 2]), secret=b"t" * 32)
     for change in ("rewards", "actions", "observations"):
         other = episode(5, 1)
-        setattr(other, change, list(reversed(getattr(other, change))))
+        other = replace(other, **{change: getattr(other, change)[::-1]})
         assert len(base & digests(table([other], units=["a"], names=["a"]))) == 1, change
 
 

@@ -1,14 +1,10 @@
 """Minari datasets with known content in all of Minari's formats, written by Minari itself."""
 
-import warnings
-from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
 import gymnasium
-import minari
 import numpy as np
-import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 from minari.data_collector import EpisodeBuffer
 
@@ -16,16 +12,17 @@ from primorl.config.datasets import MinariDataset
 from tests.data.builders import dataset
 
 FORMATS = ("hdf5", "arrow", "parquet")
-# Not in the order of the alphabet, and every kind of space that flattens.
+# Every kind of space that flattens.
 ARM = Tuple((Box(-1, 1, (1,), np.float64), MultiBinary(2)))
 NUMBERS = {"velocity": Box(-9, 9, (2,), np.float32), "grid": Box(0, 255, (2, 2), np.uint8)}
-MIXED = Dict(
-    OrderedDict(NUMBERS, colour=Discrete(3, start=1), arm=ARM, dials=MultiDiscrete([2, 3]))
-)
+MIXED = Dict(NUMBERS | {"colour": Discrete(3, start=1), "arm": ARM, "dials": MultiDiscrete([2, 3])})
 CHOICES = Discrete(4)
+SPACES: dict[str, Space[Any]] = {"observation_space": MIXED, "action_space": CHOICES}
 
 
-def mixed_episode(steps: int, seed: int, who: Any = "anna", key: str = "patient") -> EpisodeBuffer:
+def mixed_episode(
+    steps: int, seed: int, who: Any = "anna", key: str = "patient", with_infos: bool = True
+) -> EpisodeBuffer:
     """T = ``steps`` random transitions of `MIXED` and `CHOICES`; ``who`` stands in the options and the infos."""
     rng = np.random.default_rng([steps, seed])
     rows = steps + 1
@@ -44,7 +41,7 @@ def mixed_episode(steps: int, seed: int, who: Any = "anna", key: str = "patient"
         rewards=rng.normal(size=steps),
         terminations=last & (seed % 2 == 0),
         truncations=last & (seed % 2 == 1),
-        infos={key: [who] * rows, "clock": np.arange(rows)},
+        infos={key: [who] * rows, "clock": np.arange(rows)} if with_infos else None,
     )
 
 
@@ -74,22 +71,6 @@ def box_spaces(size: int = 2) -> dict[str, Space[Any]]:
         "observation_space": Box(-1, 1, (size,), np.float32),
         "action_space": Box(-1, 1, (1,), np.float32),
     }
-
-
-def create(
-    root: Path,
-    dataset_id: str,
-    content: list[EpisodeBuffer],
-    data_format: str = "hdf5",
-    **spaces: Space[Any],
-) -> Path:
-    """Have Minari write a dataset under ``root``; returns its ``data`` folder."""
-    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
-        warnings.simplefilter("ignore")  # Minari asks for authors and links
-        patch.setenv("MINARI_DATASETS_PATH", str(root))
-        spaces = spaces or {"observation_space": MIXED, "action_space": CHOICES}
-        minari.create_dataset_from_buffers(dataset_id, content, data_format=data_format, **spaces)
-    return root / dataset_id / "data"
 
 
 def entry(

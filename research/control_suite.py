@@ -1,7 +1,8 @@
 """The control suite's cart-pole (Tassa et al. 2018), stepped by MuJoCo without dm_control's layers.
 
-Observations are those of ``dm_control/cartpole-*-v0`` to the last bit, for the same seeds; rewards differ by rounding
-in double precision at most. A step takes about a tenth of the time, and recordings have 30 million steps.
+``research.control_suite:primorl/cartpole-balance-v0`` and ``…-swingup-v0``. Observations are those of
+``dm_control/cartpole-*-v0`` to the last bit, for the same seeds; rewards differ by rounding in double precision at
+most. A step takes about a tenth of the time, and recordings have 30 million steps.
 """
 
 import math
@@ -14,25 +15,22 @@ import numpy.typing as npt
 from dm_control import suite
 from gymnasium.spaces import Box
 
-TASKS = {f"dm_control/cartpole-{task}-v0": task for task in ("balance", "swingup")}
-STEPS = 1000
+TASKS = ("balance", "swingup")
 
 
 class CartPole(gymnasium.Env[npt.NDArray[np.float64], npt.NDArray[np.float32]]):
     """One cart-pole: position, cosine and sine of the angle, and two velocities; a force in [-1, 1].
 
     Args:
-        environment: a key of `TASKS`. ``balance`` begins near upright, ``swingup`` hanging.
+        task: ``balance`` begins near upright, ``swingup`` hanging.
     """
 
-    def __init__(self, environment: str):
-        self.spec = gymnasium.spec(environment)
-        self._swing_up = TASKS[environment] == "swingup"
-        self._suite = suite.load("cartpole", TASKS[environment])  # it owns the model
+    def __init__(self, task: str):
+        self._swing_up = task == "swingup"
+        self._suite = suite.load("cartpole", task)  # it owns the model
         self._model = self._suite.physics.model.ptr
         self._data = mujoco.MjData(self._model)
         self._draws = np.random.RandomState()  # as dm_control draws
-        self._steps = 0
         self.observation_space = Box(-np.inf, np.inf, (5,), np.float64)
         self.action_space = Box(-1.0, 1.0, (1,), np.float32)
 
@@ -50,7 +48,6 @@ class CartPole(gymnasium.Env[npt.NDArray[np.float64], npt.NDArray[np.float32]]):
             data.qpos[:] = draws.uniform(-0.1, 0.1), draws.uniform(-0.034, 0.034)
         data.qvel[:] = 0.01 * draws.randn(2)
         mujoco.mj_forward(self._model, data)
-        self._steps = 0
         return self._seen(), {}
 
     def step(
@@ -63,14 +60,13 @@ class CartPole(gymnasium.Env[npt.NDArray[np.float64], npt.NDArray[np.float32]]):
         mujoco.mj_step1(
             self._model, self._data
         )  # positions of bodies lag a Runge-Kutta step otherwise
-        self._steps += 1
         seen = self._seen()
         position, cosine, _, _, spin = seen.tolist()
         centred = (1 + _near_zero(position, 2)) / 2
         gentle = (4 + max(1 - force**2, 0.0)) / 5
         slow = (1 + _near_zero(spin, 5)) / 2
         reward = (cosine + 1) / 2 * gentle * slow * centred
-        return seen, reward, False, self._steps >= STEPS, {}
+        return seen, reward, False, False, {}
 
     def _seen(self) -> npt.NDArray[np.float64]:
         data = self._data
@@ -81,3 +77,12 @@ class CartPole(gymnasium.Env[npt.NDArray[np.float64], npt.NDArray[np.float32]]):
 def _near_zero(value: float, margin: float) -> float:
     """The suite's tolerance: 1 at zero, 0.1 at the margin, a bell in between."""
     return math.exp(math.log(0.1) * (value / margin) ** 2)
+
+
+for _task in TASKS:
+    gymnasium.register(
+        f"primorl/cartpole-{_task}-v0",
+        f"{__name__}:CartPole",
+        max_episode_steps=1000,
+        kwargs={"task": _task},
+    )

@@ -22,10 +22,11 @@ it lies within 70 and 180 mg/dL, -1 below 54 or above 250, and linear in between
 Six observations: (G - 120) / 60; the same difference a step ago; I / 30; insulin on board (S1 + S2) / 5 U;
 carbohydrates in the gut (D1 + D2) / 50 g; and the hour / 12 - 1.
 
-``primorl.simulators.dosing:primorl/Dosing-0-v0``: every day has the same three meals. ``…:primorl/Dosing-1-v0``: times
+``research.dosing:primorl/Dosing-0-v0``: every day has the same three meals. ``…:primorl/Dosing-1-v0``: times
 and sizes of the meals, a snack and the insulin sensitivity p3 are drawn anew for each patient.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -33,7 +34,9 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Box
 
-from primorl.simulators.environments import Flags, Floats, State, runge_kutta
+from primorl.simulators.environments import Flags, Floats
+
+State = npt.NDArray[np.float64]
 
 STEPS = 96
 MOST_RATE = 5.0
@@ -52,6 +55,15 @@ _LOWEST, _HIGHEST = 10.0, 1000.0
 _SUBSTEPS, _MINUTES = 3, 5.0
 _MEALS = ((28, 45.0), (50, 65.0), (74, 65.0), (64, 20.0))
 """Steps and grams: 07:00, 12:30, 18:30; a snack at 16:00 is eaten by half of the patients who differ."""
+
+
+def runge_kutta(derivatives: Callable[[State], State], state: State, step: float) -> State:
+    """Advance a state ``[D, n]`` by one step of the classical Runge-Kutta method."""
+    first = derivatives(state)
+    second = derivatives(state + step / 2 * first)
+    third = derivatives(state + step / 2 * second)
+    fourth = derivatives(state + step * third)
+    return state + step / 6 * (first + 2 * second + 2 * third + fourth)
 
 
 class DosingBatch:

@@ -1,23 +1,17 @@
-"""What the batches of environments must keep to: they are the environments whose names they have, many at once."""
+"""The batches of environments are the environments whose names they have, many at once."""
 
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-import torch
-from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
-from primorl.online.network import PolicyNetwork
-from primorl.paid.online import SimulatedUsers
-from primorl.simulators import dosing
-from primorl.simulators.batches import GymBatch, batch
-from primorl.simulators.classic_control import AcrobotBatch, CartPoleBatch, PendulumBatch
 from primorl.simulators.environments import make
+from research import dosing
+from research.classic_control import AcrobotBatch, CartPoleBatch, PendulumBatch, batch
 
 OWN = tuple(dosing.ENVIRONMENTS.values())
-PROPOFOL = "anesthesim:anesthesim/PropofolControl-v0"
 
 
 def _same(environment: str, ours: Any, state: NDArray[np.float64]) -> None:
@@ -99,23 +93,3 @@ def test_the_single_environment_is_a_batch_of_one(environment: str) -> None:
         np.testing.assert_array_equal(seen, expected[0][0])
         assert (reward, terminated, truncated) == (expected[1][0], False, step == ours.step_limit)
         assert env.observation_space.contains(seen)
-
-
-@pytest.mark.parametrize("environment", ["HalfCheetah-v5", "Hopper-v5", PROPOFOL, *OWN])
-def test_users_act_in_every_task(environment: str) -> None:
-    pytest.importorskip("anesthesim" if environment == PROPOFOL else "mujoco")
-    users = SimulatedUsers(batch(environment), steps=12, episodes=None, seed=0)
-    ours = users.batch
-    assert isinstance(ours, GymBatch) != (environment in OWN)
-    size = ours.observation_size
-    low, high = torch.from_numpy(ours.action_low), torch.from_numpy(ours.action_high)
-    network = PolicyNetwork(
-        (8,), torch.zeros(size), torch.ones(size), low, high, ours.discrete_actions
-    )
-    met = users.meet([0, 1], network, network.initial(0))
-    assert met.observations.shape == (2, 12, size)
-    assert met.observations[met.valid].isfinite().all()
-    assert met.valid.all()
-    space = make(environment).action_space
-    for drawn in network.squashed(met.actions[0]):
-        assert space.contains(drawn.numpy() if isinstance(space, Box) else int(drawn))

@@ -1,0 +1,347 @@
+"""``source: minari``: datasets in Minari's formats, one or several as a mixture, read by Minari's own storage."""
+
+import math
+import os
+import shutil
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple
+from minari.dataset.minari_storage import MinariStorage
+
+from primorl.base.errors import PipelineError
+from primorl.base.files import home
+from primorl.config.datasets import EpisodeFilter, MinariDataset
+from primorl.data.sources import Reader
+from primorl.data.sources.episodes import Array, Episode, tables
+from primorl.data.sources.spaces import declared, spaces_of, unflattened
+from primorl.data.storage.schema import Spaces, id_text
+from primorl.simulators.environments import make
+
+TRAJECTORY = "trajectory"
+_OWNER = "farama-minari"  # on the Hugging Face hub
+_SECONDS = 10.0
+_AGAIN = "run `dvc repro collect` again"
+
+
+@dataclass(frozen=True)
+class Minari:
+    """See `primorl.data.sources.Source`."""
+
+    name: str
+    dataset: MinariDataset
+
+    def collect(self, target: Path) -> None:
+        """Copy every part from this machine; fetch missing ones first, where the entry allows it."""
+        options = self.dataset.options
+        root = Path(os.environ.get("MINARI_DATASETS_PATH", Path.home() / ".minari" / "datasets"))
+        if options.root is not None:
+            root = home() / Path(options.root).expanduser()
+        for part in options.parts:
+            if not (root / part.id / "data" / "metadata.json").is_file():
+                if not options.remote:
+                    raise PipelineError(
+                        f"options.parts: no Minari dataset {part.id!r} in {root}; set options.remote to true to "
+                        f"fetch it, run `minari download {part.id}`, or set options.root"
+                    )
+                _fetch(part.id, root)
+            shutil.copytree(root / part.id / "data", target / part.id / "data")
+
+    def open(self, raw: Path) -> Reader:
+        """Read the parts as one; without an environment in the spaces that the datasets themselves declare."""
+        parts = [
+            Part(open_storage(raw / part.id / "data"), f"{part.id}/", part.filter)
+            for part in self.dataset.options.parts
+        ]
+        order, spaces, horizon = parts[0].storage.observation_space, parts[0].spaces(), None
+        if self.dataset.environment is not None:
+            spaces, horizon = declared(self.dataset.environment)
+            with make(self.dataset.environment) as env:
+                order = unflattened(env)
+        return MinariReader(raw, parts, spaces, horizon, self.dataset.unit, order)
+
+
+def _fetch(dataset_id: str, root: Path) -> None:
+    """Fetch ``dataset_id`` into a folder beside its place, and move it there when it is complete.
+
+    Minari's own download asks for a list of all datasets first and tries an unreachable host for 24 s.
+    """
+    try:
+        from huggingface_hub import HfApi
+    except ImportError:
+        raise PipelineError(
+            f"options.parts: {dataset_id!r} is not in {root}, and fetching it needs huggingface_hub; "
+            "`pip install 'primorl[minari-remote]'`, or copy the dataset there"
+        ) from None
+    repository, _, inside = dataset_id.partition("/")
+    data = f"{inside}/data" if inside else "data"
+    staged, place, api = root / ".fetching" / repository, f"{_OWNER}/{repository}", HfApi()
+    try:
+        api.dataset_info(place, timeout=_SECONDS)  # fails at once, where a download tries for long
+        api.snapshot_download(
+            place, repo_type="dataset", allow_patterns=f"{data}/*", local_dir=staged
+        )
+        fetched = (staged / data / "metadata.json").is_file()
+    except Exception as refused:  # the hub's client lets many kinds of errors through
+        raise PipelineError(
+            f"options.parts: {dataset_id!r} is not in {root} and could not be fetched ({type(refused).__name__}); "
+            "check its name, the network and HF_HUB_OFFLINE, or copy the dataset there"
+        ) from None
+    if not fetched:
+        raise PipelineError(
+            f"options.parts: no Minari dataset {dataset_id!r}; `minari list remote` shows them"
+        )
+    (root / dataset_id).mkdir(parents=True, exist_ok=True)
+    (staged / data).replace(root / dataset_id / "data")
+    shutil.rmtree(staged, ignore_errors=True)
+
+
+def open_storage(folder: Path) -> MinariStorage:
+    """Open a dataset's ``data`` folder by Minari's storage class; no environment is built.
+
+    Raises:
+        PipelineError: if there is no dataset with episodes, or it does not store its spaces.
+    """
+    try:
+        metadata = MinariStorage.read_raw_metadata(folder)
+        if not {"observation_space", "action_space"} <= metadata.keys():
+            # Minari would build the environment, whose entry point may be any function of any module.
+            raise PipelineError(
+                f"{folder}: stores no spaces; write the dataset anew with Minari 0.5"
+            )
+        storage = MinariStorage.read(folder)
+        episodes = storage.total_episodes
+    except PipelineError:
+        raise
+    except Exception as broken:  # Minari checks nothing and lets every kind of error through
+        raise PipelineError(
+            f"{folder}: no readable Minari dataset ({type(broken).__name__}); {_AGAIN}"
+        ) from None
+    if episodes < 1:
+        raise PipelineError(f"{folder}: found no episodes; allowed is at least one")
+    return storage
+
+
+@dataclass(frozen=True)
+class Part:
+    """One dataset of a mixture.
+
+    Attributes:
+        storage: of the dataset.
+        prefix: stands before the episodes' numbers in their ids.
+        filter: the ranges of the episodes that belong to the mixture; None: every one.
+    """
+
+    storage: MinariStorage
+    prefix: str = ""
+    filter: EpisodeFilter | None = None
+
+    def name(self, index: int) -> str:
+        """Return the id of an episode.
+
+        Numbers have one width in all datasets: were it the dataset's own, one more episode could rename, and so move
+        between private and public, all others.
+        """
+        return f"{self.prefix}{index:09d}"
+
+    def spaces(self) -> Spaces:
+        """Return the spaces that the dataset itself declares."""
+        return spaces_of(
+            str(self.storage.data_path), self.storage.observation_space, self.storage.action_space
+        )
+
+    def episodes(self, indices: Sequence[int]) -> Iterator[dict[str, Any]]:
+        """Read episodes as Minari stores them.
+
+        Raises:
+            PipelineError: if one is damaged; it names the file and the episode.
+        """
+        read = 0
+        try:
+            for episode in self.storage.get_episodes(indices):
+                yield episode
+                read += 1
+        except Exception as broken:  # as in `open_storage`
+            where = f"{self.storage.data_path}: episode {indices[read]}"
+            reason = type(broken).__name__
+            raise PipelineError(f"{where}: missing or corrupt ({reason}); {_AGAIN}") from None
+
+    def unit(self, index: int, key: str) -> str:
+        """Name the person of an episode, by its attribute ``key`` or an array of its ``infos``.
+
+        Raises:
+            PipelineError: if there is none, or not the same one at every step.
+        """
+        where = f"{self.storage.data_path}: episode {index}: unit {key!r}"
+        found = _at(next(iter(self.storage.get_episode_metadata([index]))), key)
+        if found is None:
+            found = _at(next(self.episodes([index])).get("infos"), key)
+        names = {_person(value) for value in np.asarray(found, dtype=object).ravel()}
+        if len(names) != 1 or None in names:
+            raise PipelineError(
+                f"{where}: found {len(names)} names; allowed is one for the whole episode, as text or a whole "
+                "number, in its attributes or infos"
+            )
+        return str(names.pop())
+
+
+class MinariReader:
+    """Episodes of Minari datasets; see `primorl.data.sources.Reader`.
+
+    Their ``trajectory_id`` is the part's prefix and the episode's number.
+
+    Args:
+        path: the file or folder that errors name.
+        parts: the datasets.
+        spaces: of the mixture.
+        horizon: the step limit that is declared.
+        unit: ``trajectory``, or the episodes' attribute or array of ``infos`` that names their person.
+        order: the observation space before it is flattened: the order of a Dict's entries.
+
+    Raises:
+        PipelineError: if a part's spaces are not the mixture's.
+    """
+
+    behaviour_probabilities = False
+
+    def __init__(
+        self,
+        path: Path,
+        parts: Sequence[Part],
+        spaces: Spaces,
+        horizon: int | None,
+        unit: str,
+        order: Space[Any],
+    ):
+        self.path, self.spaces, self.horizon = path, spaces, horizon
+        self._unit, self._order = unit, order
+        self._parts = sorted(parts, key=lambda part: part.prefix)
+        for part in self._parts:
+            own = part.spaces()
+            for what in ("observation_size", "action_size", "discrete_actions"):
+                found, allowed = getattr(own, what), getattr(spaces, what)
+                if found != allowed:
+                    raise PipelineError(
+                        f"{part.storage.data_path}: {what}: found {found}, declared is {allowed}; correct "
+                        "`environment`, or the parts of the mixture"
+                    )
+
+    def tables(self) -> Generator[pa.Table]:
+        """See `Reader.tables`; errors name the dataset and the episode."""
+        yield from tables(self.spaces, self._episodes())
+
+    def _episodes(self) -> Iterator[Episode]:
+        places = [
+            (
+                part.name(index) if self._unit == TRAJECTORY else part.unit(index, self._unit),
+                number,
+                index,
+            )
+            for number, part in enumerate(self._parts)
+            for index in range(part.storage.total_episodes)
+        ]
+        kept = [0] * len(self._parts)
+        for number, group in groupby(sorted(places), key=lambda place: place[1]):
+            part, own = self._parts[number], list(group)
+            indices = [index for _, _, index in own]
+            for (unit, _, index), raw in zip(own, part.episodes(indices), strict=True):
+                if part.filter is None or _passes(part.filter, index, raw["rewards"]):
+                    kept[number] += 1
+                    yield self._episode(part, unit, index, raw)
+        for part, count in zip(self._parts, kept, strict=True):
+            if count == 0:
+                raise PipelineError(
+                    f"{part.storage.data_path}: found no episode that passes its filter; widen it"
+                )
+
+    def _episode(self, part: Part, unit: str, index: int, raw: dict[str, Any]) -> Episode:
+        where = f"{part.storage.data_path}: episode {index}"
+        try:
+            observations = flat(self._order, raw["observations"])
+            rewards = np.asarray(raw["rewards"], float).reshape(-1)
+            flags = [
+                np.asarray(raw[name], bool).reshape(-1) for name in ("terminations", "truncations")
+            ]
+            actions = np.asarray(raw["actions"])
+        except (KeyError, ValueError, TypeError, IndexError) as unfit:
+            raise PipelineError(
+                f"{where}: its arrays are not those of the declared spaces ({type(unfit).__name__}); correct "
+                "`environment`, or the data"
+            ) from None
+        steps = len(rewards)
+        lengths = [len(observations) - 1, len(actions), *map(len, flags)]
+        if steps == 0 or lengths != [steps] * 4:
+            raise PipelineError(
+                f"{where}: found {steps} rewards; allowed is at least one, as many actions and flags, and one "
+                "observation more"
+            )
+        return Episode(unit, part.name(index), observations, actions, rewards, *flags)
+
+
+def flat(space: Space[Any], values: Any) -> Array:
+    """Flatten observations [rows, …] of a space as Gymnasium does, [rows, size].
+
+    Raises:
+        ValueError, KeyError, IndexError: they are not of the space.
+    """
+    if isinstance(space, Dict):
+        if set(values) != set(space.spaces):
+            raise ValueError
+        return np.hstack([flat(inner, values[key]) for key, inner in space.spaces.items()])
+    if isinstance(space, Tuple):
+        inner_values = zip(space.spaces, values, strict=True)
+        return np.hstack([flat(inner, value) for inner, value in inner_values])
+    array = np.asarray(values)
+    rows = array.reshape(len(array), math.prod(space.shape or ()))
+    if isinstance(space, Box):
+        return rows
+    if isinstance(space, Discrete):
+        return _one_hot(rows[:, 0] - space.start, int(space.n))
+    if isinstance(space, MultiDiscrete):
+        choices = (rows - space.start.ravel()).T
+        return np.hstack(
+            [_one_hot(*pair) for pair in zip(choices, space.nvec.ravel(), strict=True)]
+        )
+    return rows
+
+
+def _one_hot(choices: Array, size: int) -> Array:
+    if (choices < 0).any():
+        raise IndexError
+    return np.eye(size, dtype=np.float32)[choices]
+
+
+def _passes(wanted: EpisodeFilter, index: int, rewards: Array) -> bool:
+    """Tell whether an episode lies in all ranges; ends belong to them and may be open."""
+    total = float(np.sum(rewards))
+    for bounds, value in (
+        (wanted.episodes, index),
+        (wanted.lengths, len(rewards)),
+        (wanted.returns, total),
+    ):
+        low, high = bounds or (None, None)
+        below, above = low is not None and value < low, high is not None and value > high
+        # `RowCheck` names what is not finite; a filter must not hide it.
+        if math.isfinite(value) and (below or above):
+            return False
+    return True
+
+
+def _at(content: Any, key: str) -> Any:
+    for part in key.split("/"):
+        content = content.get(part) if isinstance(content, dict) else None
+    return content
+
+
+def _person(value: Any) -> str | None:
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", errors="strict")
+    if isinstance(value, bool) or not isinstance(value, str | int | np.integer):
+        return None
+    name: str = id_text(pa.array([str(value)]))[0].as_py()
+    return name
