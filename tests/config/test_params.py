@@ -121,7 +121,7 @@ WRONG: tuple[tuple[str, object, str], ...] = (
     (
         "chosen.source",
         "s3",
-        "source: found 's3'; allowed are 'replay', 'minari', 'd4rl', 'tabular', 'meds', 'icu-sep",
+        "source: found 's3'; allowed are 'replay', 'minari', 'd4rl', 'tabular', 'meds'",
     ),
     ("chosen.options.hidden", 64, "options.hidden: found 64; a list is needed"),
     (

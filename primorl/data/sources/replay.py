@@ -29,7 +29,7 @@ class Replay:
 
     def open(self, raw: Path) -> Reader:
         """Read that dataset; every episode is a privacy unit."""
-        folder = raw / self._dataset_id / "data"
+        folder = next(raw.glob("*/data"), raw)  # one dataset, whatever its name
         part = Part(open_storage(folder))
         spaces, horizon = declared(self._environment)
         order = part.storage.observation_space
