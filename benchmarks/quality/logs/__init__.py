@@ -3,6 +3,7 @@
 from benchmarks.quality.logs.care import Anticoagulant, Insulin, Treatment, Triage
 from benchmarks.quality.logs.control import Boat, Building, Swing
 from benchmarks.quality.logs.heterogeneous import Lending, Messages, Relapse, Titration
+from benchmarks.quality.logs.icu import Icu
 from benchmarks.quality.logs.linear import Tracking, Visits, Wide
 from benchmarks.quality.logs.log import Log
 from benchmarks.quality.logs.operations import Desk, Inventory, Machine, Pricing
@@ -30,5 +31,6 @@ _ALL: tuple[Log, ...] = (
     Messages(),
     Relapse(),
     Lending(),
+    Icu(),
 )
 LOGS: dict[str, Log] = {log.name: log for log in _ALL}
