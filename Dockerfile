@@ -25,7 +25,7 @@ RUN make setup && rm -rf "$HOME/.cache"
 
 # DVC wants a repository. The stamp keeps `make` from installing again because files are newer.
 COPY --chown=primorl:primorl . .
-RUN git init --quiet && touch .venv/.ready
+RUN git init --quiet && touch .venv/.pipeline .venv/.dev
 
 ENV PATH=/project/.venv/bin:$PATH
 CMD ["make", "run"]

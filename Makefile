@@ -21,7 +21,7 @@ REPRO := PATH="$(CURDIR)/.venv/bin:$$PATH" PYTHONUNBUFFERED=1 dvc repro
 # DVC's advice on git and `dvc push`, which no setting of it switches off.
 NO_TIPS := -e '/^To track the changes with git/,/core.autostage true/d' -e '/^Use `dvc push` to send/d'
 
-.PHONY: help setup run test attacks bench docs lint types imports audit ui clean
+.PHONY: help setup run test guarantee rest bench docs lint types imports audit ui clean
 
 help: ## print this list
 	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 16
@@ -59,11 +59,18 @@ run: $(RUN_SETUP) ## run the stages whose inputs changed, then print the results
 	@$(REPRO) | sed -u $(NO_TIPS)
 	@.venv/bin/primorl summary --links
 
-test: $(SETUP) ## run the test suite; many tests wait for a disk or a process, so three share two cores
-	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 3 --dist loadscope --ignore=tests/hostile
+# Many tests wait for a disk or a process, so three share two cores.
+PYTEST := OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 3 --dist loadscope
+GUARANTEE := tests/hostile tests/replay tests/privacy
 
-attacks: $(SETUP) ## run independent programs that attack the mechanism, the ledger and bundles
-	OMP_NUM_THREADS=1 .venv/bin/python -m pytest tests/hostile
+test: $(SETUP) ## run the test suite
+	$(PYTEST)
+
+guarantee: $(SETUP) ## run the tests of the guarantee: mechanism, ledger, neighbouring data, programs that attack
+	$(PYTEST) $(GUARANTEE)
+
+rest: $(SETUP) ## run the other tests
+	$(PYTEST) $(addprefix --ignore=,$(GUARANTEE))
 
 bench: $(SETUP) ## run the speed benchmarks and write the tables of docs/performance.md
 	.venv/bin/python -m benchmarks.speed
@@ -84,7 +91,7 @@ imports: $(SETUP) ## check which package may import which
 	.venv/bin/lint-imports
 
 audit: $(SETUP) ## check the pinned dependencies for known vulnerabilities
-	.venv/bin/python tests/audit_dependencies.py
+	.venv/bin/python tests/nightly/audit_dependencies.py
 
 ui: $(RUN_SETUP) ## show MLflow on http://127.0.0.1:5000
 	@store="$$(.venv/bin/python -c \

@@ -29,7 +29,7 @@ from primorl.release import bundle, contents
 from primorl.release.build import release
 from primorl.simulators.environments import reset_states
 from primorl.tracking import stage_run
-from tests.audit_dependencies import verdict
+from tests.nightly.audit_dependencies import verdict
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.projects import inside
 from tests.release.released_project import EPISODES, run_stages, tiny_params

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-CONSTRAINTS = Path(__file__).resolve().parent.parent / "constraints.txt"
+CONSTRAINTS = Path(__file__).resolve().parents[2] / "constraints.txt"
 # Advisories that do not concern this project, each with the reason.
 IGNORED: dict[str, str] = {}
 _MINUTES = 5

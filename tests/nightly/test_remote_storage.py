@@ -13,7 +13,7 @@ from tests.commands.test_data import PIPELINE
 pytest.importorskip("dvc_s3")
 moto_server = pytest.importorskip("moto.server")
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "how-to" / "remote-storage.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "remote-storage.md"
 BUCKETS = {"shared": "bucket", "vault": "private-bucket"}
 KEYS = ("access_key_id", "secret_access_key")
 
