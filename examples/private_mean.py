@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from primorl.privacy.accounting.solving import solve_noise_multiplier
-from primorl.privacy.audits.canaries import audit_mechanism
 from primorl.privacy.ledger.charges import pay_or_resume, spent_on_dataset
 from primorl.privacy.ledger.checkpoint import DataclassState
 from primorl.privacy.ledger.history import Request, Version
@@ -86,7 +85,3 @@ def private_mean(
         statement.write(folder)
         ledger.commit(payment.charge.id)
     return state.total / max(1, state.done)
-
-
-if __name__ == "__main__":
-    print(audit_mechanism(make_plan(1000), canaries=200, runs=32, confidence=0.95))

@@ -12,7 +12,7 @@ from primorl.base.paths import (
     PRIVATE_EVALUATION,
 )
 from primorl.config.params import Params, plain
-from primorl.paid.answers import nothing_asked, write_evaluation
+from primorl.paid.questions import nothing_asked, write_evaluation
 from primorl.policy.config import PolicyConfig
 from primorl.privacy.statement import Statement
 from primorl.tracking import StageRun
@@ -35,7 +35,6 @@ def body(params: Params, run: StageRun) -> None:
         ROLLOUTS,
         EvaluatedFiles,
         act_of,
-        asked_for,
         clone_of,
         evaluation_problem,
         evaluation_record,
@@ -58,16 +57,14 @@ def body(params: Params, run: StageRun) -> None:
         discount=chosen.discount,
         return_bounds=chosen.return_bounds,
         ends=PolicyConfig.read(POLICY).ends,
-        clone=clone,
     )
-    subject = EvaluatedFiles.read(cloned=clone is not None)
-    asked = asked_for(estimators, problem, partitions.manifest.info)
+    files = EvaluatedFiles.read(cloned=clone is not None)
     free = values_in_model(problem, ROLLOUTS, clone)
-    with paid_evaluation(params, problem, asked, partitions, subject, run) as answered:
-        record = evaluation_record(params, problem, partitions, subject, answered, free)
+    with paid_evaluation(params, problem, estimators, partitions, files, run) as answered:
+        record = evaluation_record(params, problem, partitions, files, answered, free)
         write_evaluation(PRIVATE_EVALUATION, EVALUATION_FIGURE, record)
         for each in answered:
-            each.work.commit(record.made(each.estimator.name))
+            each.work.commit(record.made(each.question.name))
     for answer in record.values():
         run.metric(f"private.{answer.of}.{answer.estimator}", answer.value)
     for file in (PRIVATE_EVALUATION, EVALUATION_FIGURE):

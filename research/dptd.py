@@ -13,7 +13,7 @@ DQN player, about half a day on a GPU.
 Rows: research/results/dptd.jsonl. Draws docs/figures/dptd_figure1.png and dptd_figure2.png.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -26,15 +26,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from primorl.evaluate.private.dptd import Dptd, TdBatch, ValueNetwork, projected
-from primorl.evaluate.private.estimator import noise_of
-from primorl.evaluate.private.problem import Episodes, Problem
-from primorl.paid.private_evaluation import DPTD
-from primorl.privacy.accounting.gaussian import gaussian_mean
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
+from research.dptd_network import Dptd, TdBatch, ValueNetwork, projected
 from research.rows import FIGURES, Row, completed
 
 UNITS, UPDATES, RUNS = 1000, 15_000, 10
@@ -52,23 +48,21 @@ NAMES = {
     "sgd_plain": "SGD, no privacy",
     "dpgld": "DPGLD",
     "dpsrm": "DPSRM",
-    "pipeline": "as the pipeline has it",
 }
 
 
 @dataclass(frozen=True)
 class Task:
-    """An environment: scales of its observations, bounds of its rewards, episodes that the player learns from."""
+    """An environment: scales of its observations, and episodes that the player learns from."""
 
     scales: tuple[float, ...]
-    rewards: tuple[float, float]
     learning: int
 
 
 TASKS = {
-    "CartPole-v1": Task((2.4, 3.0, 0.21, 3.0), (0.0, 1.0), 150),
-    "Acrobot-v1": Task((1.0, 1.0, 1.0, 1.0, 12.6, 28.3), (-1.0, 0.0), 40),
-    "CartPole-v1, poor player": Task((2.4, 3.0, 0.21, 3.0), (0.0, 1.0), 140),
+    "CartPole-v1": Task((2.4, 3.0, 0.21, 3.0), 150),
+    "Acrobot-v1": Task((1.0, 1.0, 1.0, 1.0, 12.6, 28.3), 40),
+    "CartPole-v1, poor player": Task((2.4, 3.0, 0.21, 3.0), 140),
 }
 DRAWN = ("CartPole-v1", "Acrobot-v1")
 DISCOUNT = 0.95
@@ -122,8 +116,12 @@ class Sarsa:
         )
 
 
-def logs(task: str, units: int) -> Episodes:
-    """Log ``units`` trajectories of at most 100 steps of a trained player that explores in 5% of its steps."""
+def logs(task: str, units: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Log ``units`` trajectories of at most 100 steps of a trained player that explores in 5% of its steps.
+
+    Returns states and next states ``[2, U, M, S]``, rewards ``[U, M]``, whether a step ended in a terminal state, and
+    whether it is no padding.
+    """
     player = Sarsa(task, seed=0)
     for _ in range(TASKS[task].learning):
         player.episode(500, 0.1, 0.1)
@@ -143,53 +141,10 @@ def logs(task: str, units: int) -> Episodes:
             torch.tensor(over),
         )
         own[unit, : len(rows)] = True
-    place = torch.arange(shape[1]).expand(shape)
-    ends = own & (place == own.sum(1, keepdim=True) - 1)
-    no_action = torch.zeros(*shape, 1).double()
-    return Episodes(
-        states[0], no_action, reward, states[1], ended, place, own & (place == 0), ends, own
-    )
+    return states, reward, ended, own
 
 
-def question(task: str, units: int) -> Problem:
-    """Ask for the discounted value of the player's own states, without a horizon."""
-    scale, (low, high) = torch.tensor(TASKS[task].scales), TASKS[task].rewards
-    return Problem(
-        units=units,
-        unit="trajectory",
-        delta=1 / (10 * units),
-        horizon=None,
-        discount=DISCOUNT,
-        observation_low=-4 * scale,
-        observation_high=4 * scale,
-        observation_mean=torch.zeros(len(scale)),
-        observation_scale=scale,
-        action_low=torch.zeros(1),
-        action_high=torch.ones(1),
-        discrete_actions=False,
-        reward_low=low,
-        reward_high=high,
-        return_low=0.0,
-        return_high=0.0,
-        policy=lambda observation: torch.zeros(len(observation), 1),  # is not asked for
-        ensemble=None,  # type: ignore[arg-type]
-        starts=torch.zeros(1, len(scale)),
-    ).with_return_bounds(None)
-
-
-ESTIMATOR = Dptd(
-    of="behaviour",
-    hidden=(50,),
-    members=RUNS,
-    rounds=UPDATES,
-    sampling_probability=COHORT / UNITS,
-    clipping_norm=CLIPPING_NORM,
-    alpha=3.0,
-    beta=3.0,
-    kappa=2.0,
-    eta=2.0,
-    query_share=0.1,
-)
+ALGORITHM = Dptd(hidden=(50,), members=RUNS, alpha=3.0, beta=3.0, kappa=2.0, eta=2.0)
 
 
 def langevin_step(inverse_temperature: float, noise: float, most: float) -> float:
@@ -215,38 +170,32 @@ def descent_ascent(
 
 
 @cache
-def log_of(task: str, units: int) -> tuple[Problem, TdBatch, float]:
-    """Make the question, the transitions with their own rewards, and the log's mean discounted return, in float32."""
-    episodes, problem = logs(task, units), question(task, units)
-    value = float(
-        (DISCOUNT ** episodes.step.double() * episodes.reward * episodes.own).sum(1).mean()
-    )
-    batch = ESTIMATOR.batch(problem, episodes)._replace(reward=episodes.reward[None])
-    return problem, TdBatch(*(part.float() for part in batch)), value
+def log_of(task: str, units: int) -> tuple[TdBatch, float]:
+    """Make the transitions, in float32, and the log's mean discounted return."""
+    states, reward, ended, own = logs(task, units)
+    place = torch.arange(own.shape[1])
+    value = float((DISCOUNT**place * reward * own).sum(1).mean())
+    here, following = (states / torch.tensor(TASKS[task].scales)).clamp(-4, 4)
+    weight = own / own.sum(1, keepdim=True)
+    parts = (here, following, reward, DISCOUNT * ~ended, weight)
+    return TdBatch(*(part[None].float() for part in parts)), value
 
 
 def made(key: Row) -> Row:
     """Run one line of a figure: the objective over the epochs, and the value at the end."""
     method, epsilon, units = key["method"], key["epsilon"], key["units"]
-    problem, whole, true_value = log_of(key["task"], units)
-    if method == "pipeline":
-        return {
-            "value": in_the_pipeline(problem, whole, epsilon),
-            "true_value": round(true_value, 2),
-        }
-    noise = (
-        0.0
-        if epsilon is None
-        else solve_noise_multiplier(epsilon, problem.delta, COHORT / units, UPDATES)
-    )
+    (whole, true_value), delta = log_of(key["task"], units), 1 / (10 * units)
+    noise = 0.0
+    if epsilon is not None:
+        noise = solve_noise_multiplier(epsilon, delta, COHORT / units, UPDATES)
     clip = L2Clip(float("inf") if method in ("td", "sgd_plain") else CLIPPING_NORM)
-    plan = Plan(
-        units, "trajectory", PoissonSampler(COHORT / units), clip, noise, UPDATES, problem.delta
-    )
+    plan = Plan(units, "trajectory", PoissonSampler(COHORT / units), clip, noise, UPDATES, delta)
     step = STEP
     if method == "dpgld":
-        step = langevin_step(INVERSE_TEMPERATURE, noise_of(plan), LARGE_STEP)
-    network, values = ESTIMATOR.network(problem), ESTIMATOR.begin(problem)
+        deviation = noise * plan.clip.sensitivity / plan.expected_cohort
+        step = langevin_step(INVERSE_TEMPERATURE, deviation, LARGE_STEP)
+    network = ValueNetwork(whole.inputs.shape[-1], ALGORITHM.hidden)
+    values = ALGORITHM.begin(network)
     judged = TdBatch(*(part[:, :JUDGED] for part in whole))
     objective = []
     for done in range(UPDATES + 1):
@@ -261,7 +210,7 @@ def made(key: Row) -> Row:
             total = contributed(plan, network, values, whole, kept)
         (released,) = plan.release((total,))
         if method in ("td", "clip", "noise", "dptd"):
-            values = ESTIMATOR.stepped(problem, values, released, done)
+            values = ALGORITHM.stepped(values, released, done)
         else:
             p, d = released.double().view(RUNS, 2, -1).unbind(1)
             values = descent_ascent(values, kept * values["p"] + p, kept * values["d"] + d, step)
@@ -269,7 +218,7 @@ def made(key: Row) -> Row:
     found = network.values(values["theta"].float(), whole.inputs[:, :, 0]).mean(1)
     return {
         "noise_multiplier": noise,
-        "delta": problem.delta,
+        "delta": delta,
         "step": None if method in ("td", "clip", "noise", "dptd") else rounded(step),
         "objective_mean": [rounded(number) for number in curves.mean(1).tolist()],
         "objective_std": [rounded(number) for number in curves.std(1).tolist()],
@@ -277,28 +226,6 @@ def made(key: Row) -> Row:
         "value": [round(number, 2) for number in found.tolist()],
         "true_value": round(true_value, 2),
     }
-
-
-def in_the_pipeline(problem: Problem, whole: TdBatch, epsilon: float | None) -> list[float]:
-    """Find the value by the estimator ``dptd`` with the pipeline's settings; without ε: without noise and clip."""
-    estimator, found = replace(DPTD, of="behaviour"), []
-    plan = estimator.plan(problem, gaussian_mean(epsilon or 1.0, problem.delta))
-    if epsilon is None:
-        plan = replace(plan, noise_multiplier=0.0, clip=L2Clip(float("inf")), queries=())
-    assert isinstance(plan.clip, L2Clip)
-    batch = whole._replace(reward=whole.reward / problem.effective_horizon)
-    batch = TdBatch(*(part.double() for part in batch))
-    for seed in range(RUNS):
-        network, values = estimator.network(problem), estimator.begin(replace(problem, seed=seed))
-        for done in range(estimator.rounds):
-            cohort = plan.cohort()
-            chosen = TdBatch(*(part[:, cohort] for part in batch))
-            gradients = network.gradients(values["theta"], values["omega"], chosen).flatten(1)
-            (released,) = plan.release((plan.clip.finish(gradients).sum(0),))
-            values = estimator.stepped(problem, values, released, done)
-        first = network.values(values["output"], batch.inputs[:, :, 0])
-        found.append(round(problem.effective_horizon * float(first.mean()), 2))
-    return found
 
 
 def rounded(number: float) -> float:
@@ -381,18 +308,7 @@ def main() -> None:
     keys.append(
         {"task": "Acrobot-v1", "method": "dptd", "epsilon": 1.0} | size | {"units": MORE_UNITS}
     )
-    more: list[Row] = [
-        {
-            "task": task,
-            "method": "pipeline",
-            "epsilon": epsilon,
-            "units": UNITS,
-            "updates": DPTD.rounds,
-            "runs": RUNS,
-        }
-        for epsilon, task in product((None, 1.0), TASKS)
-    ]
-    rows = completed("dptd", [*more, *keys], made)
+    rows = completed("dptd", keys, made)
     for row in rows:
         value = torch.tensor(row["value"])
         error = float((value / row["true_value"] - 1).abs().mean())
@@ -408,9 +324,7 @@ def main() -> None:
         print(f"|L| {float(last.mean()):.1e} ± {float(last.std()):.0e}" if len(last) else "")
     rows = [row for row in rows if row["units"] == UNITS]
     figure_1 = [
-        r
-        for r in rows
-        if r["method"] not in ("clip", "noise", "pipeline") and r["epsilon"] in (None, 1.0)
+        r for r in rows if r["method"] not in ("clip", "noise") and r["epsilon"] in (None, 1.0)
     ]
     draw(FIGURES / "dptd_figure1.png", figure_1)
     draw(FIGURES / "dptd_figure2.png", [row for row in rows if row["method"] in ("td", "dptd")])

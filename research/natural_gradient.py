@@ -9,10 +9,10 @@ accountant, at δ = 1e-5.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from itertools import product
 from statistics import fmean
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,11 +24,11 @@ from primorl.online.learning import PARAMETERS, Cohort, Trajectories, Values, on
 from primorl.online.network import PolicyNetwork
 from primorl.online.updates import NaturalGradientByDescent, ReturnBasedUpdate, own_weights, within
 from primorl.paid.online import SimulatedUsers
-from primorl.privacy.accounting.epsilon import Training, spent
+from primorl.privacy.accounting.epsilon import spent
 from primorl.privacy.accounting.solving import solve_noise_multiplier
-from primorl.privacy.mechanism.sampling import uniforms
-from primorl.privacy.mechanism.selection import ONE, Selection
+from primorl.privacy.mechanism.sampling import Entropy, SystemEntropy, uniforms
 from research.classic_control import batch
+from research.permute_and_flip import ONE, choose, sum_scores
 
 
 @dataclass(frozen=True)
@@ -90,35 +90,38 @@ class NaturalGradientByStatistics(ReturnBasedUpdate):
         return torch.cat([squares[:, row, column], products.squeeze(-1)], 1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChoiceCohort(Selection):
-    """One cohort's mechanism of choices: of each user pure ε / ``choices`` in a run of pure ε.
+@dataclass(frozen=True)
+class ChoiceCohort:
+    """One cohort's mechanism of choices, by permute-and-flip: of each user ε / ``choices`` in a run of ε.
 
     Formal guarantee: a user is in at most ``choices`` choices; the choices of other cohorts are post-processing with
-    respect to her. By basic composition the run is ε-differentially private for her, which is what `event` says of
-    ``epsilon``. A user who is not there scores 0.
+    respect to her. By basic composition the run is ε-differentially private for her, at δ = 0. A user who is not there
+    scores 0.
 
     Attributes:
         cohort: m, the most users who score in one choice; public.
+        epsilon: of the run.
         choices: that one user takes part in: those of an update times the cohorts that she is in.
+        entropy: source of the coins.
     """
 
     cohort: int
+    epsilon: float
     choices: int = 1
-
-    @property
-    def one_choice(self) -> Self:
-        """Mechanism of one choice."""
-        return replace(self, units=self.cohort, epsilon=self.epsilon / self.choices, choices=1)
+    entropy: Entropy = field(default_factory=SystemEntropy, repr=False)
 
     def chosen(self, scores: Tensor) -> int:
         """Choose the candidate whose sum of scores, one row ``[k]`` for each user, is about the largest. Sensitive."""
         if len(scores) > self.cohort:
             raise ValueError(f"{len(scores)} users in a cohort of {self.cohort}")
-        return self.one_choice.choose(self.one_choice.scores.total(scores.detach().cpu()))
+        return self.choose(sum_scores(scores.detach().cpu()))
+
+    def choose(self, total: Tensor) -> int:
+        """Choose by the sums of scores."""
+        return choose(total, self.epsilon / self.choices, self.entropy)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ExponentialCohort(ChoiceCohort):
     """The paper's mechanism instead of permute-and-flip: P(w) ∝ exp(ε · sum of scores).
 
@@ -127,9 +130,10 @@ class ExponentialCohort(ChoiceCohort):
     """
 
     def choose(self, total: Tensor) -> int:
-        """See `Selection.choose`."""
+        """Choose by the sums of scores."""
         gumbel = -(-uniforms(self.entropy, tuple(total.shape)).log()).log()
-        return int((self.epsilon * (total - total.max()).double() / ONE + gumbel).argmax())
+        gaps = (total - total.max()).double() / ONE
+        return int((self.epsilon / self.choices * gaps + gumbel).argmax())
 
 
 @dataclass(frozen=True)
@@ -266,22 +270,17 @@ def main() -> None:
             if kind is Cohort:
                 z = solve_noise_multiplier(epsilon, delta, 1.0, update.releases)
                 plan = online_plan(**sizes, noise_multiplier=z, releases=update.releases)
-                mechanism, event = (
-                    Cohort(plan, update.releases),
-                    Training(1.0, z, update.releases).event,
-                )
+                mechanism = Cohort(plan, update.releases)
+                cost = spent(plan.event, delta).epsilon_pld
             else:
-                mechanism = kind(m, "user", update.candidates, epsilon, delta, cohort=m)
-                event = mechanism.event
+                mechanism, cost = kind(m, epsilon), epsilon
             moved = (
                 update.updated(network, {PARAMETERS: theta}, met, mechanism, number)[PARAMETERS]
                 - theta
             )
             gains.append(gain(network, theta, met, update, moved))
         found = MeanInterval.of(np.array(gains))
-        print(
-            f"ε {spent(event, delta).epsilon_pld:.3g} {name:27} {found.mean:.2f} ± {found.high - found.mean:.2f}"
-        )
+        print(f"ε {cost:.3g} {name:27} {found.mean:.2f} ± {found.high - found.mean:.2f}")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy import stats
 from scipy.special import ndtri
 from torch import Tensor
 
@@ -27,7 +28,6 @@ from primorl.online.network import PolicyNetwork, StepGradients
 from primorl.online.updates import DPPG, generalised_advantages, normalised, returns_to_go, within
 from primorl.paid.online import SimulatedUsers
 from primorl.privacy.accounting.epsilon import Training
-from primorl.privacy.audits.one_run import clopper_pearson
 from primorl.privacy.mechanism.plan import Plan
 from primorl.simulators.environments import Floats
 from research.classic_control import batch
@@ -318,8 +318,10 @@ def proved(guessed: NDArray[np.bool_], included: NDArray[np.bool_]) -> float:
     right, wrong, there = (
         int(np.count_nonzero(x)) for x in (guessed & included, guessed & ~included, included)
     )
-    hits = float(clopper_pearson(right, there, CONFIDENCE)[0])
-    alarms = float(clopper_pearson(wrong, len(included) - there, CONFIDENCE)[1])
+    if not 0 < there < len(included):
+        return 0.0
+    hits = stats.binomtest(right, there).proportion_ci(CONFIDENCE).low
+    alarms = stats.binomtest(wrong, len(included) - there).proportion_ci(CONFIDENCE).high
     apart = float(ndtri(hits) - ndtri(alarms))
     return epsilon(1 / apart) if apart > 0 else 0.0
 

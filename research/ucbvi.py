@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
-from dp_accounting import dp_event
 from numpy.typing import NDArray
 
-from primorl.privacy.accounting.events import PureDpEvent
 from primorl.privacy.mechanism.sampling import Entropy, SystemEntropy, integers
 
 Floats, Whole = NDArray[np.float64], NDArray[np.int64]
@@ -66,17 +64,6 @@ class TreeCounter:
             if self.private
             else 0
         )
-
-    @property
-    def event(self) -> dp_event.DpEvent:
-        """Event of all releases together, which the accountant composes.
-
-        Raises:
-            ValueError: there is no noise.
-        """
-        if not self.private:
-            raise ValueError("a counter without noise has no event")
-        return PureDpEvent(self.epsilon)
 
     def error(self, failure: float) -> float:
         """Bound |released - true| of one entry after one person, but for probability ``failure``.
@@ -233,13 +220,6 @@ class UCBVI:
     def counter(self, unit: int) -> TreeCounter:
         """Make one of the three counters; one step adds at most ``unit``."""
         return TreeCounter(self.users, self.horizon * unit, self.epsilon / 3, self.entropy)
-
-    @property
-    def event(self) -> dp_event.DpEvent:
-        """Event of the whole run, which the accountant composes; raises what `TreeCounter.event` raises."""
-        return dp_event.ComposedDpEvent(
-            (self.counter(1).event, self.counter(REWARD_UNIT).event, self.counter(1).event)
-        )
 
 
 class Learner:

@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 
-from primorl.base.errors import PipelineError
-from primorl.commands import audit, ledger, plan_answer
+from primorl.commands import ledger, plan_answer
 from primorl.evaluate.wording import account, guarantee, source
-from primorl.paid import audits
 from primorl.privacy.accounting.epsilon import Spent, Training
 from primorl.privacy.accounting.rounding import at_least, at_most, left_of, percent_at_most
 from primorl.privacy.ledger.account import Total
@@ -62,8 +60,6 @@ def rendered(epsilon: float, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple
         },
     ).markdown()
     spending = summed(epsilon).splitlines()[1]
-    bounds = [SimpleNamespace(name="any", epsilon=0.0, assumes="-")]
-    found: Any = SimpleNamespace(claimed=epsilon, delta=DELTA, confidence=0.95, bounds=bounds)
     return {
         "plan": (planned, "ε"),
         "plan, by RDP": (planned, r"\("),
@@ -78,7 +74,6 @@ def rendered(epsilon: float, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple
             card(answers=answers).markdown().split("it included")[1].split("charges")[0],
             "ε",
         ),
-        "audit": (audit._bounds(found), "claimed"),
     }
 
 
@@ -113,8 +108,3 @@ def test_the_helpers_round_to_their_side(value: float) -> None:
         "∞",
         "∞",
     )
-    found: Any = SimpleNamespace(
-        epsilon=1.23456, claimed=0.50000001, delta=DELTA, refutes_the_claim=True
-    )
-    with pytest.raises(PipelineError, match=r"ε is at least 1\.23 and 0\.501 is claimed"):
-        audits.refuse(found)

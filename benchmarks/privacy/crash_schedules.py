@@ -22,7 +22,7 @@ from contextlib import closing, contextmanager, nullcontext, redirect_stderr
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace as Stub
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 from unittest.mock import patch
 
 import mlflow.entities
@@ -34,7 +34,6 @@ from benchmarks.machine import ROOT, command, row, write
 from benchmarks.privacy.crash_world import (
     DB,
     DELTA,
-    HEAD,
     OUTPUT,
     UNITS,
     WEIGHTS,
@@ -57,7 +56,6 @@ from primorl.paid import work
 from primorl.paid.training import PaidModel, _released
 from primorl.privacy.ledger import ledger as ledgers
 from primorl.privacy.ledger.history import Request, Version
-from primorl.privacy.ledger.ledger import BrokenLedger
 from primorl.tracking import StageRun
 from primorl.tracking.store import Log
 from primorl.tracking.store import Store as Tracking
@@ -65,7 +63,6 @@ from tests.faults.edits import expression, module_file, planted
 from tests.faults.table import CHARGES, FAULTS, Fault
 from tests.privacy.ledger import postgresql
 
-L = TypeVar("L", bound=ledgers.Ledger)
 OURS = b"s" * 32
 MODULE = "benchmarks.privacy.crash_schedules"
 PLANTED = [
@@ -243,11 +240,6 @@ def live(world: World, identity: str, *, last: bool = False) -> str:
 
 def advised(world: World, said: str) -> bool:
     """Do as an error advises after a lie of the disk; False if it advises nothing, or no more can be done."""
-    if HEAD in world.lies and "primorl ledger repair" in said and not world.lost:
-        with opened(world, BrokenLedger) as book:
-            book.renew_head()
-        world.fallen.discard(LEDGER_HEAD)
-        return True
     if OUTPUT in world.lies and "or delete it" in said:
         world.put(MODEL, None)
         return True
@@ -261,11 +253,14 @@ def advised(world: World, said: str) -> bool:
 
 
 @contextmanager
-def opened(world: World, kind: type[L]) -> Iterator[L]:
+def opened(world: World) -> Iterator[ledgers.Ledger]:
     """Open the world's ledger, undisturbed."""
     world.begin_life(last=True)
     url = world.url or f"sqlite:///{LEDGER}"
-    with in_world(world), closing(kind.open(url, secret=OURS, anchor=LEDGER_HEAD)) as book:
+    with (
+        in_world(world),
+        closing(ledgers.Ledger.open(url, secret=OURS, anchor=LEDGER_HEAD)) as book,
+    ):
         yield book
 
 
@@ -300,7 +295,7 @@ def judge(world: World, identities: Sequence[str]) -> str:
         DB in world.lies or world.granted <= charges.keys(),
         "a charge that was granted is not there",
     )
-    with opened(world, ledgers.Ledger) as book:
+    with opened(world) as book:
         book.verify()
     return ""
 

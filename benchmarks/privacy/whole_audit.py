@@ -3,7 +3,7 @@
 Of m candidates a random half is in the log. All stages run once on it, in this process. The attacker knows the rows of
 all candidates and sees every release of every charged mechanism: rounds and queries of model and clone, and the answer
 to the question about today's returns. By public code it computes each candidate's contribution to each release, and
-scores the candidate by the sum of its log-likelihood ratios. The bounds are those of `primorl.privacy.audits.bounds`.
+scores the candidate by the sum of its log-likelihood ratios. The bounds are those of `benchmarks.privacy.bounds`.
 """
 
 import argparse
@@ -28,10 +28,10 @@ import pandas as pd
 import torch
 import yaml
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmarks.machine import ROOT, keep, put, read, row
+from benchmarks.privacy.bounds import Booleans, Floats, LowerBounds, lower_bounds
 from pipeline.runner import run_stage
 from primorl.base.paths import BEHAVIOUR, MODEL, PARAMS, PRIVATE, PRIVATE_EVALUATION
 from primorl.commands.main import app
@@ -43,10 +43,8 @@ from primorl.engine.setup import CloningSource
 from primorl.evaluate.private.behaviour import Behaviour
 from primorl.evaluate.private.problem import Episodes
 from primorl.model.ensemble import GaussianEnsemble
-from primorl.paid.audits import CONFIDENCE
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting.gaussian import gaussian_epsilon, gaussian_mean
-from primorl.privacy.audits.bounds import LowerBound, Observations, lower_bound
 from primorl.privacy.mechanism import noise
 from primorl.privacy.mechanism.clipping import EnsembleClip, L2Clip
 from primorl.privacy.mechanism.plan import Plan
@@ -81,8 +79,6 @@ PAID = (
     "evaluate_private",
     "evaluate",
 )
-Floats = NDArray[np.float64]
-Booleans = NDArray[np.bool_]
 Rows = Callable[[UnitStore], Tensor]
 
 
@@ -130,9 +126,9 @@ class Tap:
             self._rows = lambda store: _updates(setup, maps, weights, store)
             return rounds(own, weights)
 
-        def contributed(own: Behaviour, problem: Any, values: Any, episodes: Any) -> Tensor:
-            self._rows = lambda store: _returns(own, problem, values, store)
-            return asked(own, problem, values, episodes)
+        def contributed(own: Behaviour, problem: Any, episodes: Any) -> Tensor:
+            self._rows = lambda store: _returns(own, problem, store)
+            return asked(own, problem, episodes)
 
         def asking(total: Callable[..., Tensor]) -> Callable[..., Tensor]:
             def asked_for(query: Any, source: Any, *seen: Any) -> Tensor:
@@ -196,10 +192,10 @@ def _updates(setup: Any, maps: Any, weights: Any, store: UnitStore) -> Tensor:
     return torch.cat(found)
 
 
-def _returns(asked: Behaviour, problem: Any, values: Any, store: UnitStore) -> Tensor:
+def _returns(asked: Behaviour, problem: Any, store: UnitStore) -> Tensor:
     some = (Episodes.read(store, units) for units in torch.split(torch.arange(store.units), 4096))
     return torch.cat(
-        [L2Clip(1.0).finish(asked.contributions(problem, values, rows)).float() for rows in some]
+        [L2Clip(1.0).finish(asked.contributions(problem, rows)).float() for rows in some]
     )
 
 
@@ -232,11 +228,9 @@ def scores(seen: list[Release], store: UnitStore) -> dict[str, Floats]:
     return {stage: score.numpy() for stage, score in found.items()}
 
 
-def bounds(claimed: float, score: Floats, included: Booleans) -> LowerBound:
-    """Bound ε by scores: all releases together are one Gaussian release, of a mean that the claim says."""
-    plan = gaussian_plan(claimed, len(score))
-    x = (0.5 + (score - score.mean()) / score.std() * plan.noise_multiplier)[:, None]
-    return lower_bound(plan, Observations(included, x, x), claimed, CONFIDENCE)
+def bounds(claimed: float, score: Floats, included: Booleans) -> LowerBounds:
+    """Bound ε by scores: all releases together are one Gaussian release."""
+    return lower_bounds(score, included, claimed, DELTA)
 
 
 def gaussian_plan(epsilon: float, units: int) -> Plan:
@@ -414,7 +408,7 @@ def half(candidates: int) -> Booleans:
     return included
 
 
-def repeated(epsilon: float, times: int, twin: str) -> list[LowerBound]:
+def repeated(epsilon: float, times: int, twin: str) -> list[LowerBounds]:
     """Audit one release of a plan many times; every candidate has a direction of its own, which helps the attacker."""
     plan = gaussian_plan(epsilon, CANDIDATES[epsilon])
     found = []
@@ -486,7 +480,7 @@ def rows(
 ) -> list[dict[str, object]]:
     """Rows of one attacker: each bound of all releases together, and otherwise the largest."""
     found = bounds(claimed, score, included)
-    kinds = {each.name: each.epsilon for each in found.bounds} if name == "together" else {}
+    kinds = found.by_name if name == "together" else {}
     return [
         row(
             COMMAND,

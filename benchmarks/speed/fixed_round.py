@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
+from torch.nn.functional import embedding
 
-from primorl.engine.one_run_audit import Units
 from primorl.engine.rounds import Rounds
 from primorl.engine.settings import CHUNK_BYTES, Execution, LocalTraining
 from primorl.engine.setup import TrainingSetup
@@ -17,6 +18,34 @@ from primorl.privacy.mechanism.sampling import PoissonSampler
 from tests.units import local_training, training_setup
 
 OBSERVATION, ACTION, BATCH = 3, 1, 16
+
+
+@dataclass(frozen=True)
+class Units:
+    """U trajectories of M transitions each; a `CohortSource`. ``inputs [U, M, S + A]``, ``targets [U, M, S + 1]``."""
+
+    inputs: Tensor
+    targets: Tensor
+
+    @property
+    def units(self) -> int:
+        """U."""
+        return len(self.inputs)
+
+    def lengths(self, units: Tensor) -> Tensor:
+        """M for each of ``units``."""
+        return torch.full((len(units),), self.inputs.shape[1], dtype=torch.int64)
+
+    def transitions(self, units: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
+        """See `CohortSource.transitions`; steps past a unit's end give its own last row."""
+        length = self.inputs.shape[1]
+        rows = units.unsqueeze(1) * length + steps.clamp(max=length - 1)
+        inputs, targets = self.flat()
+        return embedding(rows, inputs), embedding(rows, targets)
+
+    def flat(self) -> tuple[Tensor, Tensor]:
+        """All inputs ``[U·M, S + A]`` and targets ``[U·M, S + 1]``."""
+        return self.inputs.flatten(0, 1), self.targets.flatten(0, 1)
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,8 @@ from typing import Any
 import torch
 
 from benchmarks.machine import ROOT, row, write
-from benchmarks.speed.fixed_round import FixedRound
+from benchmarks.speed.fixed_round import FixedRound, Units
 from primorl.config.params import load
-from primorl.engine.one_run_audit import Units
 from primorl.engine.training import TrainingState, train
 from primorl.paid.training import training_report
 from primorl.privacy.ledger.checkpoint import write_checkpoint

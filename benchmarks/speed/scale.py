@@ -45,8 +45,8 @@ from primorl.engine.setup import CloningSetup, TrainingSetup
 from primorl.engine.shards import Group, serve
 from primorl.engine.training import train
 from primorl.evaluate.private.behaviour import Behaviour
-from primorl.evaluate.private.estimator import Estimator, run
 from primorl.evaluate.private.model_check import ModelCheck
+from primorl.evaluate.private.question import Asked, Question, ask
 from primorl.model.architecture import Architecture
 from primorl.model.ensemble import GaussianEnsemble, Normaliser
 from primorl.model.features import Polynomials
@@ -297,7 +297,7 @@ def rounds(what: str, folder: Path, size: Size, group: Group | None = None) -> C
     return lambda: train(setup, source, None, group=group)
 
 
-def evaluation(estimator: Estimator, folder: Path, size: Size) -> Callable[[], object]:
+def evaluation(asked: Question, folder: Path, size: Size) -> Callable[[], object]:
     """Open the rows; then ask the estimator."""
     store, side = opened(folder), torch.full((size.columns,), 5.0)
     shape = Architecture(size.columns, 1, 3, (64, 64), -10.0, 0.5)
@@ -313,7 +313,8 @@ def evaluation(estimator: Estimator, folder: Path, size: Size) -> Callable[[], o
         "ensemble": ensemble,
     }
     problem = question(store.units, size.columns, 1, **known)
-    return lambda: run(estimator, problem, estimator.plan(problem, 1.0), store)
+    begin = Asked(torch.empty(0, dtype=torch.float64))
+    return lambda: ask(asked, problem, asked.plan(problem, 1.0), store, begin)
 
 
 ESTIMATORS = {

@@ -271,30 +271,6 @@ def _comparable(value: Any) -> Any:
     return value
 
 
-def recorded_file(output: Path, name: str | None = None) -> str | None:
-    """A text file as ``dvc.lock`` records it; None if DVC's cache does not have it.
-
-    Args:
-        output: of a stage.
-        name: of the file, if the output is a folder; None: the output is the file.
-    """
-    digest = _recorded().get(str(output), "")
-    if not digest or not (home() / ".dvc").is_dir():
-        return None
-    files = _cached_files(
-        digest, home() / ".dvc" / "cache"
-    )  # the usual place first: asking DVC takes a second
-    if files is None:
-        files = _cached_files(digest, _cache())
-    file = None if files is None else files.get(name or "")
-    return file.read_text(encoding="utf-8") if file is not None and file.is_file() else None
-
-
-def is_recorded(stage: str) -> bool:
-    """Whether ``dvc.lock`` says that a stage has run to its end."""
-    return bool(_recorded(stage))
-
-
 def hint(stage: str | None = None) -> str | None:
     """One line that says how to get missing outputs back; None if DVC's cache holds none of them.
 

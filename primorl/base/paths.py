@@ -39,12 +39,6 @@ ONLINE_FIGURE = Path("plots/online.png")
 CURVES, FIGURE = Path("plots/curves.csv"), Path("plots/return.png")
 REPORTS = Path("reports")
 REPORT, LATEST_REPORT = REPORTS / "report.html", REPORTS / "latest.html"
-SELECTION = REPORTS / "selection.json"
-AUDIT_REPORT, AUDIT_FIGURE, AUDIT_RECORDS = (
-    REPORTS / "audit.json",
-    REPORTS / "audit.png",
-    REPORTS / "audit",
-)
 
 STATE = Path(".primorl")
 SECRET = STATE / "secret"
@@ -63,7 +57,6 @@ PARENTS = (
         ONLINE,
         SECONDS,
         REPORTS,
-        AUDIT_RECORDS,
         STATE,
         CHECKPOINTS,
     ),

@@ -1,7 +1,6 @@
 """``primorl ledger``."""
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primorl.base.paths import LEDGER_HEAD, MANIFEST, PARTITIONS
+from primorl.base.paths import MANIFEST, PARTITIONS
 from primorl.commands.terminal import add_group, flag, given_path, option, rendered
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ _EXAMPLES = """Examples:
   primorl ledger show --json --dataset NAME  the charges of one dataset, as JSON
   primorl ledger verify                      check hashes, order and members; names the first broken record
   primorl ledger export ledger.jsonl         the raw records, one a line
-  primorl ledger repair                      say what the ledger has lost, and begin a new head where it has none
 """
 _EMPTY = "the ledger is empty: nothing was charged yet"
 _COLUMNS = ("rec.", "reserved", "dataset", "stage", "state", "ε", "δ", "charge")
@@ -33,7 +31,7 @@ _COLUMNS = ("rec.", "reserved", "dataset", "stage", "state", "ε", "δ", "charge
 def register(app: typer.Typer) -> None:
     """Add the commands to ``app``."""
     about = "Show, check or export what was spent on private data."
-    add_group(app, "ledger", about, _EXAMPLES, _show, _verify, _repair, _export)
+    add_group(app, "ledger", about, _EXAMPLES, _show, _verify, _export)
 
 
 def _show(
@@ -53,48 +51,19 @@ def _show(
             _print_json(ledger, charges, params)
         else:
             _print_table(ledger, charges, params, dataset)
-            _print_lost(ledger)
-        if note := _check(params, ledger):
-            print(note, file=sys.stderr)
+        _check(ledger)
 
 
 def _verify() -> None:
     """Check that no record was edited, removed, inserted or moved."""
-    params, opened = _opened()
+    _, opened = _opened()
     if opened is None:
         print(_EMPTY)
         return
     with closing(opened) as ledger:
         records = ledger.verify()
-        note = _check(params, ledger)
-    print(
-        f"the ledger is whole: {records} records"
-        if note is None
-        else f"{records} records, each as it was written"
-    )
-    if note is not None:
-        print(note)
-
-
-def _repair(
-    accept_loss: Annotated[
-        bool,
-        flag(
-            "--accept-loss",
-            "Go on although something is lost that cannot be recorded again; it is put on record.",
-        ),
-    ] = False,
-) -> None:
-    """Say what the ledger has lost, record again what can be, and begin a new head.
-
-    Nothing is charged while the head file is missing, or while the ledger lacks a charge that a file names; this
-    command mends that. A project that joins a ledger of others begins its own head with it as well.
-    """
-    from primorl.config.params import load_reading
-    from primorl.paid.ledger_repair import repair
-
-    for line in repair(load_reading(), accept_loss=accept_loss):
-        print(line)
+        _check(ledger)
+    print(f"the ledger is whole: {records} records")
 
 
 def _export(
@@ -105,7 +74,7 @@ def _export(
     """Write the raw records as JSON lines."""
     from primorl.base.files import replaced_file
 
-    params, opened = _opened()
+    _, opened = _opened()
     if opened is None:
         print(_EMPTY)
         return
@@ -115,8 +84,7 @@ def _export(
             fresh.chmod(0o600)  # it holds identities, commits and times
             fresh.write_text("".join(lines), encoding="utf-8")
         print(f"{file}: {len(lines)} records")
-        if note := _check(params, ledger):
-            print(note, file=sys.stderr)
+        _check(ledger)
 
 
 def _opened() -> "tuple[Reading, Ledger | None]":
@@ -126,8 +94,7 @@ def _opened() -> "tuple[Reading, Ledger | None]":
         PipelineError: there is no ledger, and files of the project name charges.
     """
     from primorl.config.params import load_reading
-    from primorl.paid.accounts import begun_ledger
-    from primorl.paid.missing_charges import refuse_missing_charges
+    from primorl.paid.accounts import begun_ledger, refuse_missing_charges
 
     params = load_reading()
     ledger = begun_ledger(params)
@@ -136,27 +103,19 @@ def _opened() -> "tuple[Reading, Ledger | None]":
     return params, ledger
 
 
-def _check(params: "Reading", ledger: "Ledger") -> str | None:
-    """Check the ledger against this project; return a note where it has no head of a shared ledger yet.
+def _check(ledger: "Ledger") -> None:
+    """Check the ledger against this project.
 
     Raises:
-        PipelineError: the ledger lacks a charge that a file of the project names, the project's own has no head, or the
-            partitions were made under another secret.
+        PipelineError: the ledger lacks its head or a charge that a file of the project names, or the partitions were
+            made under another secret.
     """
-    from primorl.base.files import home
     from primorl.data.storage.schema import Manifest
-    from primorl.paid.accounts import check_secret
-    from primorl.paid.missing_charges import refuse_missing_charges
+    from primorl.paid.accounts import check_secret, refuse_missing_charges
 
-    refuse_missing_charges(ledger, head=params.ledger.url is None)
+    refuse_missing_charges(ledger)
     if MANIFEST.exists():
         check_secret(Manifest.load(MANIFEST), PARTITIONS)
-    if ledger.charges() and not (home() / LEDGER_HEAD).exists():
-        return (
-            f"{home() / LEDGER_HEAD}: this project has none yet, so a cut at the end of the records would go unnoticed "
-            "here, and nothing is charged from here; `primorl ledger repair` begins it"
-        )
-    return None
 
 
 def _print_json(ledger: "Ledger", charges: "Sequence[Charge]", params: "Reading") -> None:
@@ -198,18 +157,6 @@ def _print_table(
     for record, (version, account) in ledger.accounts().items():
         if record in on:
             print("\n".join(_summary(record, version, account, on[record], params)))
-
-
-def _print_lost(ledger: "Ledger") -> None:
-    from primorl.privacy.accounting.rounding import at_most
-
-    for lost in ledger.lost().values():
-        epsilon = "no ε was stated"
-        if lost["epsilon"] is not None:
-            epsilon = f"ε {at_most(lost['epsilon'], 4)} at δ {at_most(lost['delta'])}"
-        print(
-            f"lost, and in none of these sums: charge {lost['charge']} ({epsilon}), which {lost['file']} named"
-        )
 
 
 def _summary(

@@ -1,4 +1,4 @@
-"""``primorl``: look at the data, plan a guarantee, use the policy, read the ledger, audit, release.
+"""``primorl``: look at the data, plan a guarantee, use the policy, read the ledger, release.
 
 The modules of the subcommands import nothing heavy; their functions import what they need when they run.
 """
@@ -19,7 +19,7 @@ from primorl.base.files import read_json
 from primorl.base.paths import COPIES, LOCK, PARAMS, SUMMARY
 from primorl.base.processes import collect_garbage_rarely
 from primorl.base.reporting import INTERRUPTED, explained
-from primorl.commands import audit, check, data, init, ledger, plan, policies, results
+from primorl.commands import check, data, init, ledger, plan, policies, results
 from primorl.commands.terminal import add_command, flag, in_project
 
 _COMMANDS = (
@@ -31,7 +31,7 @@ _COMMANDS = (
         results.report,
         results.runs,
     ),
-    *(policies.select, policies.predict, policies.export, policies.release),
+    *(policies.predict, policies.export, policies.release),
 )
 """In the order of ``primorl --help``, where the groups come last."""
 _COMPLETION = "_PRIMORL_COMPLETE"
@@ -39,13 +39,13 @@ _USAGE = 2  # exit status
 
 app = typer.Typer(
     name="primorl",
-    help="Look at the data, plan a guarantee, use the policy, read the ledger, audit, release.",
+    help="Look at the data, plan a guarantee, use the policy, read the ledger, release.",
     epilog="`primorl COMMAND --help` shows the options of a command and examples.",
     rich_markup_mode=None,  # rich would wrap the examples, and drop what stands in square brackets
 )
 for command in _COMMANDS:
     add_command(app, command.__name__, command)
-for group in (data, ledger, audit):
+for group in (data, ledger):
     group.register(app)
 
 

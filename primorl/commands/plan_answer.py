@@ -22,15 +22,20 @@ from primorl.config.params import Params, load
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
 from primorl.engine.heads import LENGTHS
-from primorl.paid.accounts import begun_ledger, check_secret, dataset_version, open_public
+from primorl.paid.accounts import (
+    begun_ledger,
+    check_secret,
+    dataset_version,
+    open_public,
+    refuse_missing_charges,
+)
 from primorl.paid.bill import MAKE_DATA, UNKNOWN, Bill, same_questions
 from primorl.paid.clone import check_clone
-from primorl.paid.estimators import MEAN_SHARE
 from primorl.paid.fitting import Fit, fitted
-from primorl.paid.missing_charges import MissingCharge, missing_charges
 from primorl.paid.model import check_choices, make_plan, query_noises
 from primorl.paid.partitions import Partitions
 from primorl.paid.public_checks import Objections, objections
+from primorl.paid.questions import MEAN_SHARE
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.rounding import at_least, at_most, left_of
 from primorl.privacy.accounting.solving import solve_noise_multiplier, solve_rounds
@@ -62,13 +67,11 @@ class LedgerAndPartitions:
 
     Attributes:
         begun: whether there is a ledger.
-        missing: charges that files name and the ledger lacks.
         account: everything that was charged to the units of the partitions.
         partitions: None: the public split or the digests of the units are not here.
     """
 
     begun: bool
-    missing: list[MissingCharge]
     account: Account
     partitions: Partitions | None
 
@@ -101,7 +104,7 @@ class Settings:
         assert self.params is not None
         ledger, partitions, account = begun_ledger(self.params), None, Account(())
         with nullcontext() if ledger is None else closing(ledger):
-            missing = missing_charges(ledger)
+            refuse_missing_charges(ledger)
             if (
                 PUBLIC.is_dir()
                 and UNITS.exists()
@@ -116,7 +119,7 @@ class Settings:
                 version = dataset_version(self.manifest, PARTITIONS)
                 ledger.check_published(self.manifest.info.dataset, version)
                 account = ledger.account(version)
-        return LedgerAndPartitions(ledger is not None, missing, account, partitions)
+        return LedgerAndPartitions(ledger is not None, account, partitions)
 
     @cached_property
     def public(self) -> UnitStore:
@@ -443,7 +446,8 @@ def _today_line(bill: Bill) -> str | None:
         bill.params.chosen.bounds.reward,
     )
     event = next((each.event for each in bill.charges if each.question == "behaviour"), None)
-    if manifest is None or not isinstance(event, dp_event.GaussianDpEvent):
+    release = None if event is None else Training.of(event)
+    if manifest is None or release is None:
         return None
     if asked.return_bounds == "public" and manifest.public_units > 0:
         return None
@@ -456,7 +460,7 @@ def _today_line(bill: Bill) -> str | None:
     else:
         low, high = asked.return_bounds
     deviation = (
-        event.noise_multiplier * (high - low) / 2 / math.sqrt(MEAN_SHARE) / manifest.private_units
+        release.noise_multiplier * (high - low) / 2 / math.sqrt(MEAN_SHARE) / manifest.private_units
     )
     return (
         f"  today's mean return will be known to ± {1.96 * deviation:.3g} at best, as its bounds are "
@@ -482,15 +486,13 @@ def _ledger_lines(
     settings: Settings, bill: Bill, training: Training, status: Status | None
 ) -> Iterator[str]:
     params, known = bill.params, settings.known
-    for charge in known.missing:
-        yield f"warning: {charge.says}, so more may be spent than is known here; `primorl ledger verify` says more"
     bill = replace(bill, account=known.account)
     declared = params.privacy.budget
     total = bill.account.total(declared.delta)
     if known.begun and bill.manifest is not None:
         spent = f"ε {at_most(total.epsilon, 4)} spent at δ {at_most(declared.delta)}"
         yield f"{bill.manifest.info.dataset}: {spent}, in {total.charges} charge(s)"
-    elif not known.missing:
+    else:
         yield "nothing was charged to this dataset yet: no ledger was begun"
     if total.charges > 1:
         fixed = at_most(total.epsilon_fixed, 4)

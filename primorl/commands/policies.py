@@ -1,6 +1,5 @@
-"""``primorl select``, ``predict``, ``export`` and ``release``: uses of a policy."""
+"""``primorl predict``, ``export`` and ``release``: uses of a policy."""
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -8,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from primorl.base.errors import PipelineError
-from primorl.base.paths import PARAMS, SELECTION
+from primorl.base.paths import PARAMS
 from primorl.commands.terminal import VoidOk, flag, given_path, option, path_option
 
 _Policy = Annotated[
@@ -21,58 +20,6 @@ _AgainstAdvice = Annotated[
         "Use the policy that --policy names although its run advises against it.",
     ),
 ]
-
-
-def select(
-    folders: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="DIR…", parser=given_path, help="Folders of policies."),
-    ] = None,
-    seeds: Annotated[bool, flag("--seeds", "The policies of all seeds.")] = False,
-    epsilon: Annotated[float, option("ε", "Of the choice.", min=1e-3, max=100.0)] = 0.2,
-    estimator: Annotated[
-        str,
-        option(
-            "NAME",
-            "model: its value at the units' first states; corrected: and the model's errors on their rows.",
-        ),
-    ] = "corrected",
-    as_json: Annotated[bool, flag("--json", "Print reports/selection.json.")] = False,
-) -> None:
-    """Choose one of several policies by the private data, for one small charge.
-
-    Examples:
-      primorl select --seeds --epsilon 0.1       among the policies of all seeds in params.yaml
-      primorl select out/a out/b models/policy   among folders, each with policy.safetensors, config.json, privacy.json
-
-    The charge is reserved in the ledger before a private row is read; it does not grow with the number of policies.
-    Only the winner is released, in reports/selection.json; no score is. The same choice again costs nothing;
-    evaluation.private.draw pays for another draw.
-    """
-    from absl import logging
-
-    from primorl import tracking
-    from primorl.base.records import to_json
-    from primorl.config import params
-    from primorl.evaluate.wording import guarantee
-    from primorl.paid import selection
-
-    logging.set_verbosity(logging.ERROR)  # the RDP accountant names every order that it leaves out
-    if bool(folders) == seeds:
-        raise PipelineError("select: name folders, or give --seeds")
-    if estimator not in selection.ESTIMATORS:
-        raise PipelineError(
-            f"--estimator: found {estimator!r}, allowed are {', '.join(selection.ESTIMATORS)}"
-        )
-    checked = params.load(PARAMS)
-    candidates = selection.of_seeds(checked) if seeds else selection.of_folders(folders or [])
-    with tracking.stage_run("select", checked) as run:
-        found = selection.select(checked, candidates, epsilon=epsilon, estimator=estimator, run=run)
-    if as_json:
-        print(json.dumps(to_json(found), indent=2, allow_nan=False))
-        return
-    print(f"chosen among {len(candidates)}: {found.chosen}")
-    print(f"{guarantee(found.privacy.to_json())}\nreport: {SELECTION}")
 
 
 def predict(

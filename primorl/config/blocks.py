@@ -56,7 +56,7 @@ class PublicFile(Block):
     file: InnerPath
 
 
-EstimatorName = Literal["behaviour", "model_check", "lstd", "dptd", "doubly_robust"]
+EstimatorName = Literal["behaviour", "model_check"]
 Estimators = dict[EstimatorName, Epsilon]
 """ε of each estimator that is asked, at `privacy.delta`."""
 

@@ -3,16 +3,17 @@
 import hashlib
 import json
 import math
+from collections.abc import Iterator
 from contextlib import closing, nullcontext
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from dp_accounting.dp_event import DpEvent
 
 from primorl.base.dvc import REMAKE
 from primorl.base.errors import PipelineError
-from primorl.base.files import home, workspace
-from primorl.base.paths import LEDGER_HEAD, PARTITIONS, SECRET
+from primorl.base.files import home, read_json, workspace
+from primorl.base.paths import LEDGER_HEAD, MODELS, PARTITIONS, PRIVATE_EVALUATION, SECRET
 from primorl.base.processes import git_commit
 from primorl.config.params import Params, Reading
 from primorl.data.identity.membership import (
@@ -25,17 +26,13 @@ from primorl.data.identity.membership import (
 )
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import DatasetInfo, Manifest
-from primorl.paid.estimators import check_question
-from primorl.paid.ledger_place import ledger_url, sqlite_file
-from primorl.paid.missing_charges import refuse_missing_charges
+from primorl.paid.ledger_place import ledger_url
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.ledger.history import Request, Version
 from primorl.privacy.ledger.ledger import Budget, Ledger
 from primorl.privacy.ledger.store import Store
 from primorl.privacy.mechanism.plan import Plan
 from primorl.tracking import StageRun
-
-_L = TypeVar("_L", bound=Ledger)
 
 
 def project_ledger(params: Params | Reading) -> Ledger:
@@ -49,18 +46,45 @@ def project_ledger(params: Params | Reading) -> Ledger:
     """
     begun = begun_ledger(params)
     with nullcontext() if begun is None else closing(begun):
-        refuse_missing_charges(
-            begun
-        )  # before it is opened to write, which would begin a lost one again
-    return open_ledger(params, Ledger, read_only=False)
+        # Before it is opened to write, which would begin a lost one again.
+        refuse_missing_charges(begun)
+    return open_ledger(params, read_only=False)
+
+
+def refuse_missing_charges(ledger: Ledger | None) -> None:
+    """Check that the ledger has its head, and every charge that models and private answers name.
+
+    Raises:
+        PipelineError: the head or a charge is missing: the ledger was deleted, cut, or is another one.
+    """
+    known = set() if ledger is None else {charge.id for charge in ledger.charges()}
+    for root in dict.fromkeys((workspace().resolve(), home())):
+        for file in (*sorted((root / MODELS).glob("*/privacy.json")), root / PRIVATE_EVALUATION):
+            for charge in _named(read_json(file)) if file.exists() else ():
+                if charge not in known:
+                    raise PipelineError(
+                        f"{file}: charge {charge} is not in the ledger; restore .primorl (or the database of "
+                        "ledger.url) from its backup, or delete it if its charge is in another ledger"
+                    )
+    if ledger is not None:
+        ledger.check_head()
+
+
+def _named(content: Any) -> Iterator[str]:
+    """Yield the charges that a statement and its mechanisms, or private answers, name."""
+    if not isinstance(content, dict):
+        return
+    statements = content.get("statements")
+    for part in (statements or {}).values() if isinstance(statements, dict | None) else ():
+        yield from _named(part)
+    mechanisms = content.get("mechanisms")
+    for part in mechanisms if isinstance(mechanisms, list) else ():
+        yield from _named(part)
+    if isinstance(content.get("charge"), str):
+        yield content["charge"]
 
 
 def begun_ledger(params: Params | Reading) -> Ledger | None:
-    """Open the project's ledger with read access only; see `begun`."""
-    return begun(params, Ledger)
-
-
-def begun(params: Params | Reading, kind: type[_L]) -> _L | None:
     """Open the project's ledger with read access only; None where none was begun yet. Creates and changes nothing.
 
     Raises:
@@ -70,19 +94,15 @@ def begun(params: Params | Reading, kind: type[_L]) -> _L | None:
     if not head.exists() and not Store(ledger_url(params), read_only=True).read():
         return None
     if not (home() / SECRET).exists():
-        file = sqlite_file(params)
-        away = "name another database in ledger.url, move" if file is None else f"move {file} and"
         raise PipelineError(
-            f"{home() / SECRET}: not there, and without it the ledger cannot be read; put back the secret it was "
-            f"written under. If it is lost for good, so is the ledger: {away} {head} aside, and run `primorl ledger "
-            "repair`, which says what is lost"
+            f"{home() / SECRET}: not there, and without it the ledger cannot be read; restore .primorl from its backup"
         )
-    return open_ledger(params, kind, read_only=True)
+    return open_ledger(params, read_only=True)
 
 
-def open_ledger(params: Params | Reading, kind: type[_L], *, read_only: bool) -> _L:
-    """Open the project's ledger as it is; raises the errors of ``kind.open``."""
-    return kind.open(
+def open_ledger(params: Params | Reading, *, read_only: bool) -> Ledger:
+    """Open the project's ledger as it is; raises the errors of `Ledger.open`."""
+    return Ledger.open(
         ledger_url(params),
         secret=project_secret(),
         anchor=home() / LEDGER_HEAD,
@@ -93,25 +113,19 @@ def open_ledger(params: Params | Reading, kind: type[_L], *, read_only: bool) ->
 def check_secret(manifest: Manifest, partitions: Path) -> None:
     """Check that the partitions were made under the project's secret, before anything is charged to their units.
 
-    Under another one the ledger would not recognise the units. Manifests of older versions hold no value to check;
-    there `open_public` tells by the digests of the public units.
+    Under another one the ledger would not recognise the units.
 
     Raises:
         PipelineError: the secret is another one, or is not there.
     """
-    remedy = (
-        f"if it is lost for good: {REMAKE} makes the partitions anew under a new one, and then `primorl ledger repair` "
-        "says what is lost"
-    )
     if not (home() / SECRET).exists():
         raise PipelineError(
-            f"{home() / SECRET}: not there, and {partitions} was made under it; put .primorl back from its backup, or "
-            + remedy
+            f"{home() / SECRET}: not there, and {partitions} was made under it; restore .primorl from its backup"
         )
-    if manifest.secret_check not in (None, secret_check(project_secret())):
+    if manifest.secret_check != secret_check(project_secret()):
         raise PipelineError(
             f"{partitions / 'manifest.json'}: secret_check: made under another secret than {home() / SECRET}, so the "
-            f"ledger would recognise nobody; put the right secret back from its backup, or {remedy}"
+            f"ledger would recognise nobody; restore .primorl from its backup, or make them anew: {REMAKE}"
         )
 
 
@@ -216,11 +230,6 @@ def read_public(manifest: Manifest, partitions: Path, public: bytes) -> UnitStor
             f"{partitions / 'public_units.bin'}: not of the units in {partitions / 'public'} under this project's "
             f"secret; by it the ledger knows who must not be published; run {REMAKE} to make it again"
         )
-    if manifest.secret_check is None and not public:
-        raise PipelineError(
-            f"{partitions / 'manifest.json'}: secret_check: not there, as an older version wrote it, so nobody can "
-            f"tell whether it was made under this project's secret; run {REMAKE} to make it again"
-        )
     return rows
 
 
@@ -307,10 +316,8 @@ def budget(params: Params, units: int) -> Budget | None:
 
 
 def check_evaluation(params: Params, manifest: Manifest) -> None:
-    """Refuse estimators of private evaluation that do not fit the data: before the model is paid for, not after."""
+    """Refuse questions about a model without first states: before the model is paid for, not after."""
     names = list(params.evaluation.private.estimators)
-    for name in names:
-        check_question(name, manifest.info)
     nowhere = not manifest.public_units and not params.privacy.statistics.starts
     if names and nowhere and params.dynamics.variant != "mopo":
         raise PipelineError(

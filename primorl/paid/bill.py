@@ -19,15 +19,14 @@ from primorl.config import suggestions
 from primorl.config.blocks import EstimatorName
 from primorl.config.params import Params
 from primorl.data.storage.schema import Manifest
-from primorl.paid import accounts, estimators
+from primorl.paid import accounts
 from primorl.paid.clone import CLONE_BEHAVIOUR, check_clone, clone_event, clone_identity
-from primorl.paid.estimators import EVALUATE_PRIVATE
 from primorl.paid.fitting import Fit, check_verdict, fitted
 from primorl.paid.model import TRAIN_MODEL, check_choices, make_plan, model_identity
 from primorl.paid.partitions import Partitions
 from primorl.paid.public_checks import check_public
+from primorl.paid.questions import EVALUATE_PRIVATE, question_event
 from primorl.privacy.accounting.epsilon import Training
-from primorl.privacy.accounting.gaussian import gaussian_mean
 from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.ledger.account import Account
@@ -188,10 +187,7 @@ class Bill:
         known = {
             charge.identity: charge for charge in self.account.charges if charge.state != "aborted"
         }
-        info, stay = partitions.manifest.info, cache(questions_stay)
-        cloned = info.spaces.discrete_actions and any(
-            each.stage == CLONE_BEHAVIOUR for each in self.charges
-        )
+        stay = cache(questions_stay)
         sequences: dict[str, int | None] = {}  # of the charges that paid for model and clone
         found = []
         for each in self.charges:
@@ -205,22 +201,14 @@ class Bill:
                 paid = charge is not None or (part == "model" and public_alone)
                 found.append(replace(each, identity=identity, paid=paid))
                 continue
-            about: set[str] = set(estimators.about(each.question, info, cloned=cloned))
-            if "policy" in about and self.params.behaviour.chosen_network() is not None:
-                about.add("clone")  # its policy begins as the clone
-            needed = [
-                sequences.get(part)
-                for part in about - ({"policy", "model"} if public_alone else {"policy"})
-            ]
-            after, most = (
-                max((number for number in needed if number is not None), default=0),
-                each.epsilon or 0.0,
-            )
+            about_model = each.question == "model_check" and not public_alone
+            needed = sequences.get("model") if about_model else 0
+            after, most = needed or 0, each.epsilon or 0.0
             candidates = [c for c in known.values() if c.stage == each.stage and c.sequence > after]
             answered = any(
                 _CLOSE * most <= (charge.epsilon or 0.0) <= most for charge in candidates
             )
-            found.append(replace(each, paid=answered and None not in needed and stay()))
+            found.append(replace(each, paid=answered and needed is not None and stay()))
         return replace(self, charges=tuple(found))
 
     def refuse(self) -> None:
@@ -330,35 +318,9 @@ def beside_model(
         else [PendingCharge(CLONE_BEHAVIOUR, clone, clone_event(params, clone, manifest))]
     )
     for name, share in params.estimators(epsilon).items():
-        event = question_event(params, name, share, manifest)
+        event = question_event(name, share, params.privacy.delta)
         found.append(PendingCharge(f"{EVALUATE_PRIVATE}: {name}", share, event, name))
     return found
-
-
-def question_event(
-    params: Params, name: EstimatorName, epsilon: float, manifest: Manifest | None
-) -> dp_event.DpEvent:
-    """Build the event that an estimator is charged as at an ε, before there is a model or a policy to ask about.
-
-    One with rounds costs more than a Gaussian release of the same ε where the ledger adds it to others, up to half as
-    much again. Its event depends on public numbers alone, and neither on a model nor on a policy.
-
-    Args:
-        params: every choice.
-        name: of the estimator.
-        epsilon: as params.yaml asks for it.
-        manifest: of the partitions; None: not known, and the event is that of a Gaussian release.
-
-    Raises:
-        PipelineError: the estimator does not fit the data, or no noise is enough for its ε.
-    """
-    if manifest is not None:
-        estimators.check_question(name, manifest.info)
-    if manifest is None or name in estimators.ONE_RELEASE:
-        return dp_event.GaussianDpEvent(1 / gaussian_mean(epsilon, params.privacy.delta))
-    from primorl.paid.private_evaluation import event_of_plan  # which imports torch
-
-    return event_of_plan(params, name, epsilon, manifest)
 
 
 def next_run(params: Params, partitions: Partitions) -> tuple[Params, Fit, Plan]:

@@ -10,8 +10,8 @@ from primorl.data.storage.rows import EVERY, UnitStore
 from primorl.paid.partitions import Partitions
 from primorl.privacy.ledger.history import Charge
 
-ALLOWED_STAGES = ("train_model", "clone_behaviour", "optimize_mopo", "evaluate_private", "select")
-"""Stages, and the command ``primorl select``, that may open private rows, each for a charge of its own."""
+ALLOWED_STAGES = ("train_model", "clone_behaviour", "optimize_mopo", "evaluate_private")
+"""Stages that may open private rows, each for a charge of its own."""
 
 PrivateUnits: TypeAlias = UnitStore | ShardedStore
 

@@ -1,1 +1,1 @@
-"""Mechanism, accounting, ledger, audits, privacy statements."""
+"""Mechanism, accounting, ledger, privacy statements."""

@@ -29,7 +29,6 @@ _Share = Annotated[float, Within(ge=0, le=1)]
 _Count = Annotated[int, Within(ge=1)]
 _NEEDED = ("epsilon", "delta")
 _ROUNDS = ("sampling_probability", "noise_multiplier", "clipping_norm", "rounds")
-_WITHOUT_ROUNDS = "PureDpEvent", "NoOpDpEvent"
 NOTHING_READ: dict[str, Any] = {"type": "NoOpDpEvent"}
 NO_ROUNDS: dict[str, Any] = {**dict.fromkeys(_ROUNDS), "queries": ()}
 """Keys of a statement that only rounds have."""
@@ -155,15 +154,14 @@ class Statement:
     """Guarantee of a release, and its assumptions (``privacy.json``).
 
     Every mechanism has the keys up to ``void``. ``clipping`` and ``termination`` describe the dynamics model, and are
-    null for other mechanisms. A mechanism without rounds, such as a private selection, has null for the keys of rounds;
-    its event is of pure ε-DP. A result of several releases has null for these keys, too: its event is the composed one,
-    and ``mechanisms`` lists each by itself. The ledger adds ``charge`` and ``spent_on_dataset``.
+    null for other mechanisms. A result of several releases has null for the keys of rounds: its event is the composed
+    one, and ``mechanisms`` lists each by itself. The ledger adds ``charge`` and ``spent_on_dataset``.
 
     Raises:
         ValueError: private, yet a number that a guarantee needs is null.
     """
 
-    FORMAT: ClassVar[int] = 3
+    FORMAT: ClassVar[int] = 1
 
     private: Annotated[bool, "Whether the release has an (ε, δ) guarantee."]
     epsilon: Annotated[
@@ -184,8 +182,7 @@ class Statement:
     ]
     event: Annotated[
         dict[str, Any],
-        "The accounted event, as `dp_accounting` would rebuild it; `PureDpEvent` is this project's: pure ε-DP. "
-        "`NoOpDpEvent`: no private row was read.",
+        "The accounted event, as `dp_accounting` would rebuild it. `NoOpDpEvent`: no private row was read.",
     ]
     sampling_probability: Annotated[
         _Probability | None, "q, the probability with which a unit joins a round."
@@ -252,7 +249,7 @@ class Statement:
     ] = None
 
     def __post_init__(self) -> None:
-        rounds = self.event.get("type") not in _WITHOUT_ROUNDS and not self.mechanisms
+        rounds = self.event != NOTHING_READ and not self.mechanisms
         missing = [
             key for key in (*_NEEDED, *(_ROUNDS if rounds else ())) if getattr(self, key) is None
         ]

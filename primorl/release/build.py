@@ -27,8 +27,7 @@ from primorl.evaluate.private.results import MEAN_RETURN, PrivateEvaluation
 from primorl.evaluate.recommendation import Released
 from primorl.evaluate.summary import OnlineSummary, Summary
 from primorl.evaluate.wording import ADVICE
-from primorl.paid.accounts import begun_ledger, dataset_version
-from primorl.paid.missing_charges import refuse_missing_charges
+from primorl.paid.accounts import begun_ledger, dataset_version, refuse_missing_charges
 from primorl.paid.online import MADE_ONLINE, RELEASES, user_epsilon
 from primorl.paid.private_evaluation import ROLLOUTS
 from primorl.policy.advice import AGAINST, follows
@@ -430,16 +429,10 @@ def _made_by(
         raise PipelineError(
             f"{path}: charge {statement.charge} is not in the ledger for these data"
         )
-    if not charge.made and charge.stage == "repair":
-        raise PipelineError(
-            f"{path}: charge {charge.id}: a repair of the ledger recorded it again and does not know its files; bring "
-            "the ledger's backup, or train again, which is charged"
-        )
     if not charge.made:
         raise PipelineError(
-            f"{path}: charge {charge.id}: the ledger has no digest of what it made: found state {charge.state!r}, or "
-            f"an earlier version recorded it; `dvc repro -f -s {charge.stage}` restores it for free from its "
-            "checkpoint and records them, then run `dvc repro`"
+            f"{path}: charge {charge.id}: the ledger has no digest of what it made: found state {charge.state!r}; "
+            f"`dvc repro -f -s {charge.stage}` restores it for free from its checkpoint and records them"
         )
     here = {file.name: file_sha256(file) for file in files}
     return here if here in charge.made else charge.made[-1]

@@ -50,7 +50,6 @@ EVERY = (
         "release",
     ),
     *(
-        "select",
         "data",
         "data describe",
         "data push",
@@ -59,7 +58,6 @@ EVERY = (
         "ledger verify",
         "ledger export",
     ),
-    *("ledger repair", "audit", "audit mechanism", "audit one-run"),
 )
 
 
@@ -98,10 +96,6 @@ def test_a_wrong_command_line_is_one_line_too(primorl: Call) -> None:
         ("ledger", "error: Missing command; see `primorl ledger --help`"),
         ("plan --nois 1", "error: No such option: --nois"),
         ("release", "error: Missing argument 'DIR'"),
-        (
-            "audit mechanism --runs 0",
-            "error: Invalid value for '--runs': found '0', allowed: 1 and more",
-        ),
     ):
         status, out, err = primorl(*words.split())
         assert (status, out, err.count("\n"), err.startswith(says), "--help`" in err) == (
@@ -193,7 +187,7 @@ def begin_ledger() -> None:
         (lambda: Path("params.yaml").write_text("seed: [\n", encoding="utf-8"), "params.yaml"),
         (lambda: SECRET.chmod(0o644), "chmod 600"),
         (lambda: SECRET.parent.chmod(0o755), "chmod 700"),
-        (SECRET.unlink, "put it back from its backup"),
+        (SECRET.unlink, "without it the ledger cannot be read"),
     ],
 )
 def test_check_names_what_is_wrong_with_what_to_do(

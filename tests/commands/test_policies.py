@@ -1,11 +1,11 @@
-"""What is made of models and shown of them: select, predict, export, audit, summary, runs, report."""
+"""What is made of models and shown of them: predict, export, summary, runs, report."""
 
 import hashlib
 import json
 import re
 import shutil
 import sys
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -13,59 +13,28 @@ from typing import Any
 
 import pytest
 
-from primorl import tracking
 from primorl.base.files import write_json
 from primorl.config import params
-from primorl.config.params import Params, plain
-from primorl.paid import selection
 from primorl.paid.accounts import open_ledger
 from primorl.policy.exported import save
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.events import event_from_json
-from primorl.privacy.accounting.rounding import at_least, at_most
-from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.statement import Statement
 from primorl.tracking import stage_run, store
 from tests.commands.charging import data
 from tests.commands.conftest import Call
-from tests.data.builders import episode, episodes, snapshot, table
-from tests.paid.test_selection import FOLDERS, project
+from tests.data.builders import episode, episodes, table
 from tests.pipeline.conftest import small
-from tests.pipeline.fakes import FakeRun
-from tests.pipeline.test_audit import project as audited
 from tests.pipeline.test_evaluate import DATA, OF_THESE_DATA, chosen, run
 from tests.pipeline.test_evaluate import project as evaluated
-from tests.pipeline.tiny_policy import RememberingRun, write_model, write_partitions
+from tests.pipeline.tiny_policy import write_model, write_partitions
 from tests.policy.test_exported import EPOCHS
 from tests.policy.test_loaded import NAMES, RANGE, loaded
 from tests.privacy.ledger.ledgers import request
 from tests.projects import project_settings, write_settings
 from tests.statements import OF_TRAINING
 
-__all__ = ["audited", "evaluated", "project", "small"]
-
-
-def test_it_prints_the_winner_and_no_score_for_one_charge(
-    project: Params, monkeypatch: pytest.MonkeyPatch, primorl: Call
-) -> None:
-    monkeypatch.setattr(tracking, "stage_run", lambda *_: nullcontext(FakeRun()))
-    for words, said in (
-        ([], "name folders, or give --seeds"),
-        (["--seeds", "out/a", "out/b"], "name folders, or give --seeds"),
-        (["out/a", "out/b", "--estimator", "dptd"], "found 'dptd', allowed are model, corrected"),
-    ):
-        status, _, err = primorl("select", *words)
-        assert (status != 0, said in err) == (True, True), err
-    assert not Path("reports").exists()
-    given = ("select", *map(str, FOLDERS), "--epsilon", "0.5")
-    status, out, err = primorl(*given)
-    assert status == 0, err
-    report = selection.read()
-    assert f"chosen among 3: {report.chosen}" in out
-    status, out, err = primorl(*given, "--json")
-    assert (status, json.loads(out)["chosen"], "reserved" in err) == (0, report.chosen, False)
-    (entry,) = json.loads(primorl("ledger", "show", "--json")[1])
-    assert (entry["stage"], entry["event"]) == ("select", {"type": "PureDpEvent", "epsilon": 0.5})
+__all__ = ["evaluated", "small"]
 
 
 IN = ("predict", "--observations", "in.csv", "--out", "out/actions.csv")
@@ -165,30 +134,6 @@ def test_a_void_statement_is_refused_unless_asked_for_and_mopo_always(primorl: C
     save(FOLDER, EPOCHS, variant="mopo", environment=None)
     VOID.write(FOLDER)
     assert "error: elsewhere: variant mopo" in primorl(*EXPORT, "--void-ok")[2]
-
-
-def test_an_audit_prints_a_table_and_leaves_a_report_and_no_model(
-    audited: Params, monkeypatch: pytest.MonkeyPatch, primorl: Call
-) -> None:
-    write_settings(plain(audited))
-    run = RememberingRun()
-    monkeypatch.setattr(tracking, "stage_run", lambda stage, _: nullcontext({"audit": run}[stage]))
-    before = set(snapshot(Path()))
-    status, printed, _ = primorl("audit", "mechanism", "--canaries", "64", "--runs", "8")
-    found = json.loads(
-        Path("reports/audit/mechanism.json").read_text(encoding="utf-8"), parse_constant=pytest.fail
-    )
-    assert (status, found["canaries"]) == (0, 64 * 8)
-    figures = [at_least(bound["epsilon"]) for bound in found["bounds"]]
-    assert all(said in printed for said in (at_most(found["claimed"]), *figures))
-    status, printed, _ = primorl("audit", "one-run", "--canaries", "60")
-    assert (
-        status,
-        "trained on 6 public units and 60 canaries; the model was dropped" in printed,
-    ) == (0, True)
-    made = {name for name in set(snapshot(Path())) - before}
-    assert made == {"reports/audit/mechanism.json", "reports/audit/one-run.json"}
-    assert {Path(name).name for name in made} == set(run.artifacts)
 
 
 EPSILONS = {"epsilon": 0.4998, "epsilon_rdp": 0.55, "delta": 1e-5}
@@ -327,7 +272,7 @@ LATEST = Path("reports/latest.html")
 
 
 def pay(event: Any, identity: str) -> str:
-    with closing(open_ledger(params.load(), Ledger, read_only=False)) as ledger:
+    with closing(open_ledger(params.load(), read_only=False)) as ledger:
         charge = ledger.reserve(request(data(), event, identity=identity), None)
         ledger.commit(charge.id)
     return charge.id

@@ -4,10 +4,9 @@ import re
 from contextlib import closing
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any
 
 import pytest
-from dp_accounting import dp_event
 
 from pipeline import clone_behaviour
 from primorl.base.dvc import Status
@@ -16,21 +15,18 @@ from primorl.base.paths import PARTITIONS
 from primorl.commands import check as command
 from primorl.commands import plan_answer
 from primorl.config import suggestions
-from primorl.config.blocks import EstimatorName
 from primorl.config.datasets import Bounds
 from primorl.config.params import Params, from_plain, plain
 from primorl.data.storage.schema import Spaces
-from primorl.evaluate.private.estimator import noise_of
+from primorl.evaluate.private.question import noise_of
 from primorl.paid import bill, clone
 from primorl.paid.accounts import project_ledger
-from primorl.paid.bill import beside_model, check_next, never, next_bill, preview, question_event
-from primorl.paid.estimators import about
+from primorl.paid.bill import beside_model, check_next, never, next_bill, preview
 from primorl.paid.model import make_plan
 from primorl.paid.partitions import Partitions
-from primorl.paid.private_evaluation import BEHAVIOUR_RETURNS, estimator, plan_at
+from primorl.paid.private_evaluation import BEHAVIOUR_RETURNS
+from primorl.paid.questions import question_event, question_noise
 from primorl.privacy.accounting.epsilon import Training
-from primorl.privacy.accounting.gaussian import gaussian_mean
-from primorl.privacy.accounting.privacy_filter import cost, total
 from primorl.privacy.ledger import refusals
 from primorl.privacy.ledger.history import BudgetExceeded, Request
 from tests.commands.charging import primorl
@@ -200,18 +196,6 @@ def test_plan_says_what_an_edit_charges(
     assert again.endswith("model_check 0.2"), "it asks about another model"
     other = replace(params, behaviour=replace(params.behaviour, target_epsilon=0.3))
     assert planned(other).endswith("clone_behaviour 0.3, " + questions.replace(" 0.2", " 0 (paid)"))
-    for whose, edit, figure in (
-        ("policy", {"hidden": (8,)}, "0.35"),
-        ("clone", {"target_epsilon": 0.3}, "0.3"),
-    ):
-        monkeypatch.setattr(
-            "primorl.paid.estimators.about", lambda *_, whose=whose, **__: ("model", whose)
-        )
-        assert planned(params) == nothing
-        changed = replace(params, behaviour=replace(params.behaviour, **edit))
-        assert planned(changed).endswith(f"clone_behaviour {figure}, {questions}"), (
-            "it is asked about another clone"
-        )
     after("partition")
     write_settings(plain(params))
     assert "known once the data are partitioned" in primorl(capsys, "plan")[1], (
@@ -277,25 +261,6 @@ def manifest(*, discrete: bool) -> Any:
     )
 
 
-@pytest.mark.parametrize("name", ["lstd", "dptd", "doubly_robust"])
-def test_a_question_is_foretold_at_what_it_is_charged_as(name: EstimatorName) -> None:
-    def filtered(event: dp_event.DpEvent) -> float:
-        return total([cost(dp_event.GaussianDpEvent(5.0)), cost(event)]).epsilon(1e-5)
-
-    params, real, known = (
-        from_plain(project_settings()),
-        tiny_mdp.problem(40),
-        manifest(discrete=True),
-    )
-    params = replace(params, privacy=replace(params.privacy, delta=real.delta))
-    charged = filtered(plan_at(estimator(name, known.info, cloned=False), real, 1.0).event)
-    assert filtered(question_event(params, name, 1.0, known)) >= charged * (1 - 1e-9)
-    gaussian = dp_event.GaussianDpEvent(1 / gaussian_mean(1.0, real.delta))
-    assert (filtered(gaussian) < 0.99 * charged) is (name != "lstd"), (
-        "a Gaussian would not cover these"
-    )
-
-
 def test_plan_foretells_the_noise_in_todays_mean_return() -> None:
     real, info = tiny_mdp.problem(40), manifest(discrete=True).info
     declared = replace(from_plain(project_settings()).evaluation.private, return_bounds=(-3.0, 7.0))
@@ -303,11 +268,8 @@ def test_plan_foretells_the_noise_in_todays_mean_return() -> None:
         evaluation=SimpleNamespace(private=declared),
         chosen=SimpleNamespace(bounds=Bounds(observation="space", reward=(-1.0, 2.0))),
     )
-    plan = plan_at(estimator("behaviour", info, cloned=False), replace(real, delta=1e-5), 0.2)
-    asked = SimpleNamespace(
-        question="behaviour",
-        event=question_event(from_plain(project_settings()), "behaviour", 0.2, None),
-    )
+    plan = BEHAVIOUR_RETURNS.plan(real, question_noise("behaviour", 0.2, 1e-5))
+    asked = SimpleNamespace(question="behaviour", event=question_event("behaviour", 0.2, 1e-5))
     known = SimpleNamespace(info=info, private_units=40, public_units=0)
     bill: Any = SimpleNamespace(manifest=known, params=params, charges=[asked])
     deviation = noise_of(plan) / BEHAVIOUR_RETURNS.mean_share**0.5 * 5
@@ -321,18 +283,3 @@ def test_plan_foretells_the_noise_in_todays_mean_return() -> None:
     assert float(told[1]) == pytest.approx(1.96 * deviation * 1.5, rel=0.01)
     known.public_units = 1
     assert plan_answer._today_line(bill) is None
-
-
-def test_a_question_that_does_not_fit_the_data_is_refused_before_anything_is_paid() -> None:
-    params = from_plain(project_settings())
-    with pytest.raises(PipelineError, match="doubly_robust: needs discrete actions"):
-        question_event(params, "doubly_robust", 0.5, manifest(discrete=False))
-    question_event(params, "doubly_robust", 0.5, manifest(discrete=True))
-    question_event(params, "doubly_robust", 0.5, None)
-    for name in get_args(EstimatorName):
-        for stated in (False, True):
-            info = replace(INFO, horizon=5, behaviour_probabilities=stated)
-            for cloned in (False, True):
-                assert (
-                    about(name, info, cloned=cloned) == estimator(name, info, cloned=cloned).about
-                )

@@ -21,7 +21,7 @@ from primorl.evaluate import returns as environment_returns
 from primorl.evaluate.private.results import Answer, PrivateEvaluation
 from primorl.evaluate.returns import episode_returns
 from primorl.evaluate.wording import text
-from primorl.paid.answers import nothing_asked
+from primorl.paid.questions import nothing_asked
 from primorl.policy.config import write_nothing
 from primorl.policy.exported import DeterministicPolicy, save
 from primorl.privacy.composition import composed_statement

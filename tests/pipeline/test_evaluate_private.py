@@ -8,10 +8,8 @@ import torch
 
 from pipeline import evaluate_private
 from primorl.base.errors import PipelineError
-from primorl.base.files import write_json
 from primorl.config.params import Params, plain
 from primorl.data.storage.rows import UnitStore
-from primorl.evaluate.private.behaviour import Behaviour
 from primorl.evaluate.private.problem import BLOCK
 from primorl.evaluate.private.results import PrivateEvaluation
 from primorl.paid import private_evaluation
@@ -22,7 +20,7 @@ from primorl.privacy.mechanism.plan import Plan
 from tests.evaluate.conftest import random_policy
 from tests.pipeline.tiny_policy import RememberingRun, write_model
 from tests.pipeline.training_project import charged, edited, killed, states, unopened, watch_private
-from tests.statements import NOT_PRIVATE, PRIVATE
+from tests.statements import PRIVATE
 
 FILE, FIGURE = Path("metrics/private_evaluation.json"), Path("plots/private_evaluation.png")
 BOTH = {"behaviour": 3.0, "model_check": 2.0}
@@ -140,26 +138,10 @@ def test_a_stage_killed_at_its_only_release_has_spent_it_and_asks_before_it_pays
 
 
 def test_an_answer_is_never_read_on_the_scale_of_other_bounds(ready: Params) -> None:
-    with pytest.MonkeyPatch.context() as earlier:
-        earlier.setattr(private_evaluation, "_about", lambda estimator, problem, subject: "")
-        evaluated(asking(ready, {"behaviour": 3.0}))
     evaluated(ready)
     config = Path("models/dynamics/config.json")
     config.write_text(
         config.read_text(encoding="utf-8").replace("-17.0", "-19.0"), encoding="utf-8"
     )
-    refused(ready, r"model_check.*other bounds.*evaluation\.private\.draw")
+    refused(ready, r"other bounds.*evaluation\.private\.draw")
     assert len(charged(ready)) == 2
-
-
-def test_answers_about_a_clone_without_a_guarantee_say_so(
-    ready: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Behaviour, "about", ("clone",))
-    write_json(
-        Path("models/behaviour/privacy.json"),
-        NOT_PRIVATE | {"charge": None, "spent_on_dataset": None},
-    )
-    statements = evaluated(ready).statements
-    assert statements["behaviour"].void[-1].startswith("the clone")
-    assert not any("clone" in reason for reason in statements["model_check"].void)

@@ -3,7 +3,6 @@
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -11,11 +10,9 @@ import torch
 from torch import Tensor
 
 from examples.private_mean import BUDGET, make_plan, private_mean
-from primorl.privacy.audits.canaries import audit_mechanism
 from primorl.privacy.ledger.history import BudgetExceeded
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.statement import Statement
-from tests.plans import HalfTheNoise
 from tests.privacy.ledger.interrupted import in_fork
 from tests.privacy.ledger.ledgers import SECRET, opened
 
@@ -73,11 +70,3 @@ def test_a_killed_run_resumes_on_its_charge_and_states_what_it_paid_for(tmp_path
     with pytest.raises(BudgetExceeded, match=f"privacy.budget is ε {BUDGET.epsilon:g}"):
         private_mean(plan, [*IDS[1:], "another"], reading, SECRET, tmp_path)
     assert len(charges(tmp_path)) == 1
-
-
-def test_the_audit_refutes_half_the_noise_and_not_the_plan() -> None:
-    plan = make_plan(1000)
-    for kind in (Plan, HalfTheNoise):
-        audited = kind(**{field.name: getattr(plan, field.name) for field in fields(plan)})
-        found = audit_mechanism(audited, canaries=256, runs=96, confidence=1 - 1e-7)
-        assert found.refutes_the_claim is (kind is HalfTheNoise)

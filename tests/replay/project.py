@@ -25,7 +25,7 @@ from primorl.base.files import write_json
 from primorl.commands.main import main
 from primorl.engine import linear
 from primorl.model.architecture import PublicLosses
-from primorl.paid import audits, private_evaluation
+from primorl.paid import private_evaluation
 from primorl.privacy.accounting import figures
 from tests.data.builders import episode, write_raw
 from tests.projects import ROOT, inside, write_settings
@@ -42,7 +42,7 @@ STAGES = (
         "optimize_mopo",
         "evaluate_private",
     ),
-    *("evaluate", "report", "online", "audit"),
+    *("evaluate", "report", "online"),
 )
 COMMANDS = (
     *(
@@ -222,12 +222,9 @@ def outputs(
     shutil.copy(store, folder / "mlflow.db")
     with inside(folder), playing(tape), pytest.MonkeyPatch.context() as patched:
         patched.delenv("DVC_ROOT", raising=False)
-        # Neither few rounds on few people nor short audits find what is asked of them otherwise.
+        # Few rounds on few people do not find what is asked of them otherwise.
         patched.setattr(PublicLosses, "diverged", False)
         patched.setattr(train_model, "write_model", write_as_good)
-        patched.setattr(audits, "MECHANISM_CANARIES", 8)
-        patched.setattr(audits, "ONE_RUN_CANARIES", 20)
-        patched.setattr(audits, "enough_runs", lambda plan, canaries: 16)
         # Computed from released things alone, and slow.
         patched.setattr(linear, "_TEACHING_STEPS", 10)
         patched.setattr(private_evaluation, "ROLLOUTS", 64)

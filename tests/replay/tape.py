@@ -26,11 +26,11 @@ from primorl.online.learning import Trajectories
 from primorl.paid.online import SimulatedUsers
 from primorl.paid.partitions import Partitions
 from primorl.privacy.ledger import ledger
-from primorl.privacy.mechanism import queries, selection
+from primorl.privacy.mechanism import queries
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler, SeededEntropy, SystemEntropy
 
-AUDIT, FINGERPRINT = "audit", "fingerprint"
+FINGERPRINT = "fingerprint"
 _NOW = time.time()
 _DAY = "2026-01-01T00:00:00+00:00"
 _KEYS = torch.from_numpy(np.random.default_rng(0).random(1 << 12))
@@ -116,17 +116,12 @@ def playing(tape: Tape) -> Iterator[None]:
     names, cohorts, fill = count(1), count(1), SeededEntropy(0).fill
     draw, sample, meet = np.random.default_rng, PoissonSampler.sample, SimulatedUsers.meet
     identity: Any = Partitions.identity
-    doors = Plan.release, Plan.answer, selection.Selection.choose, Fingerprint.keyed
+    doors = Plan.release, Plan.answer, Fingerprint.keyed
 
     def cohort(sampler: PoissonSampler, units: int, entropy: Any) -> Tensor:
         number = next(cohorts)
         drawn = sample(sampler, units, SeededEntropy(number))
-        if (
-            tape.first is not None
-            and number % 2
-            and sampler.sampling_probability < 1
-            and tape.stage != AUDIT
-        ):
+        if tape.first is not None and number % 2 and sampler.sampling_probability < 1:
             last = torch.tensor([units - 1])
             drawn = drawn[drawn != last] if last in drawn else torch.cat((drawn, last))
         tape.secret = len(drawn)
@@ -152,17 +147,12 @@ def playing(tape: Tape) -> Iterator[None]:
         exact, draw = total.double() / queries.ONE, partial(doors[1], plan, query, total)
         return tape.release("query", repr((plan, query)), exact, 2 * query.sensitivity, draw)
 
-    def choice(choosing: selection.Selection, total: Tensor) -> Any:
-        exact, draw = total.double() / selection.ONE, partial(doors[2], choosing, total)
-        return tape.release("choice", repr(choosing), exact, choosing.candidates**0.5, draw)
-
     def fingerprint(rows: Fingerprint, secret: bytes) -> Any:
-        return tape.release(FINGERPRINT, "", torch.zeros(0), 1.0, partial(doors[3], rows, secret))
+        return tape.release(FINGERPRINT, "", torch.zeros(0), 1.0, partial(doors[2], rows, secret))
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Plan, "release", rounds)
         patched.setattr(Plan, "answer", answer)
-        patched.setattr(selection.Selection, "choose", choice)
         patched.setattr(Fingerprint, "keyed", fingerprint)
         patched.setattr(PoissonSampler, "sample", cohort)
         patched.setattr(SimulatedUsers, "meet", users)

@@ -28,7 +28,7 @@ from tests.replay.project import (
     outputs,
     with_simulator,
 )
-from tests.replay.tape import AUDIT, FINGERPRINT, Tape
+from tests.replay.tape import FINGERPRINT, Tape
 
 pytestmark = pytest.mark.timeout(600)  # on a busy machine
 DATA = Path("data/trajectories/part-00000.parquet")
@@ -80,7 +80,6 @@ LEAKS = {
     "evaluate": Leak(mean, lambda log, number: log.pipeline.metric("reward", number), "('reward',"),
     "report": Leak(rows, partial(grow, "reports/report.html"), "reports/report.html: "),
     "online": Leak(secret, lambda log, number: print(number, file=sys.stderr), "online: {}"),
-    "audit": Leak(rows, lambda log, number: sys.exit(number % 256), "audit: exit status"),
     "primorl data describe": Leak(
         rows, lambda log, number: print(number), "primorl data describe: {}"
     ),
@@ -116,14 +115,13 @@ def pair(
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Pair:
     """A few public people and an environment."""
-    commands = ("select --seeds", *COMMANDS)
-    return pair(tmp_path_factory.mktemp("simulated"), empty_store, with_simulator, STAGES, commands)
+    return pair(tmp_path_factory.mktemp("simulated"), empty_store, with_simulator, STAGES, COMMANDS)
 
 
 @pytest.fixture(scope="module")
 def logged(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> Pair:
     """A log alone, and nobody public."""
-    stages = ("collect", *(stage for stage in STAGES if stage != AUDIT))
+    stages = ("collect", *STAGES)
     return pair(tmp_path_factory.mktemp("logged"), empty_store, log_of_people, stages, COMMANDS)
 
 
@@ -146,14 +144,11 @@ def test_every_release_is_paid_for_and_depends_on_the_unit(
     found: Pair = request.getfixturevalue(which)
     mechanisms = [release.mechanism for release in found.first.tape.releases]
     made = Counter(stage for stage, kind, _ in mechanisms if kind != FINGERPRINT)
-    del made[AUDIT]
     charges = json.loads(found.first.content["primorl ledger show --json"].partition(b"\n")[2])
     paid = Counter[str]()
     for charge in charges:
         stage = charge["stage"].partition(":")[0]
-        paid["primorl select --seeds" if stage == "select" else stage] += releases(
-            event_from_json(charge["event"])
-        )
+        paid[stage] += releases(event_from_json(charge["event"]))
     paid["online"] *= 2  # cohorts
     assert made == +paid
     moved = {release.mechanism[0] for release in found.second.tape.releases if release.moved > 0}

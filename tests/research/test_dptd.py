@@ -1,14 +1,19 @@
 """The lines of DPTD's figures: all methods run, and a run's release holds its own cohort alone, clipped."""
 
+import math
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
+from torch import Tensor
+from torch.nn.functional import elu
 
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from research import dptd
+from research.dptd_network import Dptd, TdBatch, ValueNetwork
 
 TASK = "CartPole-v1, poor player"
 
@@ -17,22 +22,87 @@ def test_every_method_runs_on_a_small_log(monkeypatch: pytest.MonkeyPatch) -> No
     for name, value in {"UPDATES": 5, "EPOCH": 2, "RUNS": 2}.items():
         monkeypatch.setattr(dptd, name, value)
     monkeypatch.setattr(dptd, "TASKS", {TASK: replace(dptd.TASKS[TASK], learning=2)})
-    monkeypatch.setattr(dptd, "ESTIMATOR", replace(dptd.ESTIMATOR, members=2, rounds=5))
-    monkeypatch.setattr(dptd, "DPTD", replace(dptd.DPTD, rounds=3))
+    monkeypatch.setattr(dptd, "ALGORITHM", replace(dptd.ALGORITHM, members=2))
     dptd.log_of.cache_clear()
     for method in dptd.NAMES:
         epsilon = None if method in ("td", "clip", "sgd_plain") else 1.0
         row = dptd.made({"task": TASK, "method": method, "epsilon": epsilon, "units": 20})
         assert torch.tensor(row["value"]).isfinite().all()
         assert len(row["value"]) == 2
-        if method != "pipeline":
-            assert len(row["objective_mean"]) == 3
-            assert (row["noise_multiplier"] > 0) == (epsilon is not None)
-    problem, whole, _ = dptd.log_of(TASK, 20)
-    network, values = dptd.ESTIMATOR.network(problem), dptd.ESTIMATOR.begin(problem)
+        assert len(row["objective_mean"]) == 3
+        assert (row["noise_multiplier"] > 0) == (epsilon is not None)
+    whole, _ = dptd.log_of(TASK, 20)
+    network = ValueNetwork(whole.inputs.shape[-1], dptd.ALGORITHM.hidden)
+    values = dptd.ALGORITHM.begin(network)
     for q, largest in ((1.0, 20 * 1e-3), (1e-9, 0.0)):
         plan = Plan(20, "trajectory", PoissonSampler(q), L2Clip(1e-3), 1.0, 5, 1e-3)
         total = dptd.contributed(plan, network, values, whole, 0.0).view(2, -1)
         assert (total.norm(dim=1) <= largest).all()
         assert bool(total.any()) == (q == 1.0), "padding contributes nothing"
     dptd.log_of.cache_clear()
+
+
+def test_steps_are_those_of_algorithm_1_and_stay_in_the_box() -> None:
+    algorithm = Dptd(hidden=(4,), members=2, kappa=0.5, eta=0.25, alpha=2.0, beta=3.0)
+    values = algorithm.begin(ValueNetwork(3, (4,)))
+    size, generator = values["theta"].numel(), torch.Generator().manual_seed(0)
+    theta, omega = values["theta"].clone(), values["omega"].clone()
+    p, d, rate = torch.zeros_like(theta), torch.zeros_like(omega), 0.0
+    for done in range(5):
+        released = torch.randn(2 * size, generator=generator)
+        g = released.double().view(2, 2, -1)
+        a, b = (1.0, 1.0) if done == 0 else (2.0 * rate, 3.0 * rate)
+        p, d = (1 - a) * p + a * g[:, 0], (1 - b) * d + b * g[:, 1]
+        rate = 1 / (4 * math.sqrt(done + 3))
+        theta = theta + rate * ((theta - 0.5 * p).clamp(-1, 1) - theta)
+        omega = omega + rate * ((omega + 0.25 * d).clamp(-1, 1) - omega)
+        values = algorithm.stepped(values, released, done)
+        torch.testing.assert_close((values["theta"], values["omega"]), (theta, omega))
+    far = replace(algorithm, kappa=1e6, eta=1e6)
+    for done in range(20):
+        values = far.stepped(values, 1e6 * torch.randn(2 * size, generator=generator), done)
+        assert all(values[name].abs().max() <= 1 for name in ("theta", "omega"))
+
+
+def slow_loss(network: ValueNetwork, theta: Tensor, omega: Tensor, *parts: Tensor) -> Tensor:
+    """ℓ of one transition, by autograd and literally as the paper writes it."""
+    inputs, next_inputs, reward, next_factor = parts
+
+    def value(at: Tensor) -> Tensor:
+        """The network step by step."""
+        first, hidden = 0, at
+        for below, above in pairwise(network.sizes):
+            layer = theta[first : first + above * (below + 1)].view(above, below + 1)
+            first += above * (below + 1)
+            hidden = layer[:, :-1] @ hidden + layer[:, -1]
+            hidden = elu(hidden) if first < len(theta) else hidden
+        return hidden[0]
+
+    (gradient,) = torch.autograd.grad(value(inputs), theta, create_graph=True)
+    error = reward + next_factor * value(next_inputs) - value(inputs)
+    return error * gradient @ omega - 0.5 * (gradient @ omega).square()
+
+
+@pytest.mark.parametrize(("hidden", "shared"), [((6, 5), True), ((4,), False)])
+def test_gradients_and_losses_are_those_of_autograd(hidden: tuple[int, ...], shared: bool) -> None:
+    generator, network, networks = torch.Generator().manual_seed(0), ValueNetwork(4, hidden), 2
+    shapes = [(1 if shared else networks, 2, 3, *last) for last in ((4,), (4,), (), (), ())]
+    batch = TdBatch(
+        *(torch.randn(shape, dtype=torch.float64, generator=generator) for shape in shapes)
+    )
+    theta, omega = network.initial(networks, generator), network.initial(networks, generator)
+    gradients, losses = network.gradients(theta, omega, batch), network.losses(theta, omega, batch)
+    for n in range(networks):
+        for u in range(2):
+            own_theta, own_omega = (
+                theta[n].clone().requires_grad_(),
+                omega[n].clone().requires_grad_(),
+            )
+            *parts, weight = (part[0 if shared else n, u] for part in batch)
+            rows = [[part[m] for part in parts] for m in range(3)]
+            each = torch.stack([slow_loss(network, own_theta, own_omega, *row) for row in rows])
+            expected = torch.stack(
+                torch.autograd.grad((weight * each).sum(), (own_theta, own_omega))
+            )
+            torch.testing.assert_close(gradients[u, n], expected, rtol=1e-10, atol=1e-12)
+            torch.testing.assert_close(losses[n, u], each.detach(), rtol=1e-10, atol=1e-12)

@@ -6,8 +6,6 @@ import pytest
 import torch
 
 from primorl.online.learning import PARAMETERS
-from primorl.privacy.accounting.events import PureDpEvent
-from primorl.privacy.mechanism.selection import ONE, Scores
 from research.natural_gradient import (
     ChoiceCohort,
     ExponentialCohort,
@@ -15,6 +13,7 @@ from research.natural_gradient import (
     NaturalGradientByStatistics,
     gain,
 )
+from research.permute_and_flip import ONE, sum_scores
 from tests.online.cohorts import (
     OTHERS,
     begun,
@@ -53,7 +52,7 @@ def test_a_choice_without_noise_has_the_least_loss_and_scores_are_bounded() -> N
     wide = NaturalGradientByChoice(1.0, 5, 1.0, 50.0)  # no loss is cut
     assert wide.scores(SHAPE, theta, data, directions).sum(0).argmax() == gains.argmax()
     without, *found = (
-        Scores(5).total(CHOICE.scores(SHAPE, theta, with_user(data, user), directions))
+        sum_scores(CHOICE.scores(SHAPE, theta, with_user(data, user), directions))
         for user in (None, met(SHAPE, users=1, seed=1), *hostile(SHAPE))
     )
     assert all(((moved - without >= 0) & (moved - without <= ONE)).all() for moved in found)
@@ -61,9 +60,7 @@ def test_a_choice_without_noise_has_the_least_loss_and_scores_are_bounded() -> N
 
 def test_choices_of_one_user_share_epsilon_and_have_its_odds() -> None:
     """One user scores one of three candidates: both mechanisms choose it as often as their odds say."""
-    cohort = ChoiceCohort(1000, "user", 3, 1.2, 1e-5, cohort=10, choices=2)
-    assert cohort.event == PureDpEvent(1.2)
-    assert cohort.one_choice.epsilon == pytest.approx(0.6)
+    cohort = ChoiceCohort(10, 1.2, choices=2)
     with pytest.raises(ValueError, match="11 users"):
         cohort.chosen(torch.ones(11, 3))
     scores = torch.zeros(1, 3)
@@ -76,7 +73,7 @@ def test_choices_of_one_user_share_epsilon_and_have_its_odds() -> None:
         return (1 - odds) ** 2 + odds * (1 - odds) + odds**2 / 3
 
     assert abs(share - expected(0.6)) < 0.05 < abs(share - expected(1.2))
-    papers = ExponentialCohort(1000, "user", 3, 1.2, 1e-5, cohort=10, choices=2)
+    papers = ExponentialCohort(10, 1.2, choices=2)
     share = sum(papers.chosen(scores) == 1 for _ in range(2000)) / 2000
     assert (
         abs(share - 1 / (1 + 2 * math.exp(-0.6))) < 0.05 < abs(share - 1 / (1 + 2 * math.exp(-1.2)))

@@ -9,20 +9,9 @@ import torch
 from torch import Tensor
 
 from primorl.base.records import Share, Within
-from primorl.evaluate.private.estimator import (
-    About,
-    EvaluationState,
-    OneRelease,
-    Values,
-    estimate,
-    noise_of,
-    noisy_mean,
-    pair,
-    t_quantile,
-)
 from primorl.evaluate.private.problem import Episodes, Problem, counted
-from primorl.evaluate.private.results import MEAN_RETURN, Answer
-from primorl.privacy.mechanism.plan import Plan
+from primorl.evaluate.private.question import Question, estimate, noisy_mean, pair, t_quantile
+from primorl.evaluate.private.results import MEAN_RETURN, Answer, Histogram
 
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 _ONE = 1 << 36
@@ -30,7 +19,7 @@ _SHOWN = 4  # levels of the histogram that is shown: 16 bins
 
 
 @dataclass(frozen=True, kw_only=True)
-class Behaviour(OneRelease):
+class Behaviour(Question):
     """Mean, quantiles and histogram of the units' returns, from one noisy release.
 
     A unit's return is the mean over its trajectories, each held within the declared bounds and mapped to x in [-1, 1].
@@ -50,20 +39,16 @@ class Behaviour(OneRelease):
     """
 
     name: ClassVar[str] = "behaviour"
+    about_model: ClassVar[bool] = False
 
     levels: Annotated[int, Within(ge=1, le=10)]
     mean_share: Share
 
-    @property
-    def about(self) -> tuple[About, ...]:
-        """The answer depends on the data alone."""
-        return ()
-
     def row_bytes(self, problem: Problem) -> int:
-        """See `Estimator.row_bytes`; a unit may have one row only."""
+        """See `Question.row_bytes`; a unit may have one row only."""
         return 8 * (3 * problem.observation_size + problem.action_size + 12 + (1 << self.levels))
 
-    def contributions(self, problem: Problem, values: Values, episodes: Episodes) -> Tensor:
+    def contributions(self, problem: Problem, episodes: Episodes) -> Tensor:
         """See the class; float64 ``[U, 1 + 2^levels]``."""
         x = scaled_returns(problem, episodes)
         bins = 1 << self.levels
@@ -73,26 +58,25 @@ class Behaviour(OneRelease):
         )
         return torch.cat((pair(x) * math.sqrt(self.mean_share), nodes), 1)
 
-    def stepped(
-        self, problem: Problem, values: Values, released: Tensor, done: int
-    ) -> dict[str, Tensor]:
-        """Keep the release, and make the figure's histogram: ``edges`` and ``histogram``, a share for each bin."""
-        made = super().stepped(problem, values, released, done)
-        shown = min(self.levels, _SHOWN)
-        cdf = self._cdf(made)[:: 1 << (self.levels - shown)]
-        return made | {
-            "histogram": cdf.diff(),
-            "edges": self._edges(problem)[:: 1 << (self.levels - shown)],
-        }
+    def histogram(self, problem: Problem, released: Tensor) -> Histogram:
+        """Make the figure's histogram, a share for each bin."""
+        every = 1 << (self.levels - min(self.levels, _SHOWN))
+        shares, edges = self._cdf(released)[::every].diff(), self._edges(problem)[::every]
+        return Histogram(
+            estimator=self.name,
+            what="return of a unit",
+            edges=tuple(edges.tolist()),
+            shares=tuple(shares.tolist()),
+        )
 
-    def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Answer, ...]:
+    def estimates(self, problem: Problem, noise: float, released: Tensor) -> tuple[Answer, ...]:
         """Estimate the mean return, then its `QUANTILES`.
 
         The interval of a quantile is where p is within t standard deviations of the noisy CDF. The variance of the CDF,
         where it is p, is p(1 - p)/K and the noise's, which is known exactly.
         """
-        noise, covers = noise_of(plan), "sampling and privacy noise"
-        mean, rest = (state.values["released"][:2] / math.sqrt(self.mean_share)).tolist()
+        covers = "sampling and privacy noise"
+        mean, rest = (released[:2] / math.sqrt(self.mean_share)).tolist()
         of_mean = noisy_mean(problem.units, mean, rest, noise / math.sqrt(self.mean_share))
         middle, half = problem.return_centre, problem.return_half
         value, low, high = (
@@ -102,7 +86,7 @@ class Behaviour(OneRelease):
         found = [estimate(self.name, "behaviour", MEAN_RETURN, value, (low, high), covers, bias)]
         width = 2 * half / (1 << self.levels)
         bias = f"Returns are spread evenly over their bin, so a quantile is off by one bin, {width:.3g}, at most."
-        edges, cdf = self._edges(problem), self._cdf(state.values)
+        edges, cdf = self._edges(problem), self._cdf(released)
         scale = noise * math.sqrt(self.levels / (1 - self.mean_share))
         spread = _cdf_of_coefficients(self.levels).square().sum(1) * scale**2
         for p in QUANTILES:
@@ -120,9 +104,9 @@ class Behaviour(OneRelease):
             problem.return_low, problem.return_high, (1 << self.levels) + 1, dtype=torch.float64
         )
 
-    def _cdf(self, values: Values) -> Tensor:
+    def _cdf(self, released: Tensor) -> Tensor:
         """Compute the noisy CDF at the bins' edges, made monotone and held within [0, 1], float64 ``[2^L + 1]``."""
-        coefficients = values["released"][2:] * math.sqrt(self.levels / (1 - self.mean_share))
+        coefficients = released[2:] * math.sqrt(self.levels / (1 - self.mean_share))
         bins = 1 << self.levels
         raw = (
             _cdf_of_coefficients(self.levels) @ coefficients

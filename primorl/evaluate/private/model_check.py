@@ -9,22 +9,17 @@ import torch
 from torch import Tensor
 
 from primorl.base.records import Positive, PositiveInt
-from primorl.evaluate.private.estimator import (
-    About,
-    EvaluationState,
+from primorl.evaluate.private.problem import Episodes, Problem, in_blocks, in_float64, mean_change
+from primorl.evaluate.private.question import (
     Interval,
     NoisyMean,
-    OneRelease,
-    Values,
+    Question,
     estimate,
-    noise_of,
     noisy_mean,
     pair,
     t_quantile,
 )
-from primorl.evaluate.private.problem import Episodes, Problem, in_blocks, in_float64, mean_change
 from primorl.evaluate.private.results import BELIEVE, Answer
-from primorl.privacy.mechanism.plan import Plan
 
 QUANTITIES = ("reward", "state")
 TRIVIAL = ("the usual reward", "no change")
@@ -36,11 +31,10 @@ Both = tuple[NoisyMean, NoisyMean]
 """The model's mean squared error, and that of the trivial prediction."""
 
 _AT_ONCE = 4096  # rollouts
-_SHARE = 0.9  # of the squared norm; the rest held a histogram once, and releases that were paid for are scaled so
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelCheck(OneRelease):
+class ModelCheck(Question):
     """Errors of the released model's open-loop predictions on the private trajectories, from one noisy release.
 
     From several steps of each trajectory, the ensemble's mean is rolled out along the recorded actions, each state
@@ -54,7 +48,7 @@ class ModelCheck(OneRelease):
     A unit contributes, for each h: four squared errors, mapped to x in [-1, 1], as (x, 1 - x²); and whether it has h
     steps, as ±1 (for h > 1; every unit has one). Units without h steps contribute zero to the first: means are over the
     units that have them, and the denominator is their noisy share. With n = 4 numbers for each h and one more for each
-    h > 1, the factor √(0.9 / n) holds the joint norm within 1.
+    h > 1, the factor 1 / √n holds the joint norm within 1.
 
     Attributes:
         horizons: the h; those beyond the declared horizon are dropped.
@@ -63,15 +57,11 @@ class ModelCheck(OneRelease):
     """
 
     name: ClassVar[str] = "model_check"
+    about_model: ClassVar[bool] = True
 
     horizons: tuple[PositiveInt, ...]
     starts: PositiveInt
     cap: Positive
-
-    @property
-    def about(self) -> tuple[About, ...]:
-        """The answer depends on the model, not on the policy."""
-        return ("model",)
 
     def kept(self, problem: Problem) -> tuple[int, ...]:
         """List the horizons within the declared one, ascending."""
@@ -79,11 +69,11 @@ class ModelCheck(OneRelease):
         return tuple(sorted({h for h in self.horizons if h <= most}))
 
     def row_bytes(self, problem: Problem) -> int:
-        """See `Estimator.row_bytes`; every row may be a start, and a unit may have one row only."""
+        """See `Question.row_bytes`; every row may be a start, and a unit may have one row only."""
         numbers = 40 * len(self.kept(problem))
         return 8 * (6 * problem.observation_size + 2 * problem.action_size + 12 + numbers)
 
-    def contributions(self, problem: Problem, values: Values, episodes: Episodes) -> Tensor:
+    def contributions(self, problem: Problem, episodes: Episodes) -> Tensor:
         """See the class; float64 ``[U, 9|h| (less one for h = 1)]``."""
         kept = self.kept(problem)
         error, has = self.errors(problem, episodes)
@@ -185,14 +175,14 @@ class ModelCheck(OneRelease):
             errors[own, kept.index(step + 1)] = error.view(-1, 2, 2)
         return errors
 
-    def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Answer, ...]:
+    def estimates(self, problem: Problem, noise: float, released: Tensor) -> tuple[Answer, ...]:
         """Estimate, for each horizon and quantity, the model's error, then that of the trivial prediction."""
         bias = (
             f"Root mean squares, in the released normaliser's scales, of errors cut at {self.cap:g}; units without so "
             "many steps are left out. A policy may go where the log does not."
         )
         found = []
-        for (h, quantity), both in self._means(problem, plan, state).items():
+        for (h, quantity), both in self._means(problem, noise, released).items():
             steps = f"{h} step{'s' if h > 1 else ''} ahead"
             for mean, of in zip(
                 both, ("", f", of {TRIVIAL[QUANTITIES.index(quantity)]}"), strict=True
@@ -214,7 +204,7 @@ class ModelCheck(OneRelease):
                 )
         return tuple(found)
 
-    def verdict(self, problem: Problem, plan: Plan, state: EvaluationState) -> str:
+    def verdict(self, problem: Problem, noise: float, released: Tensor) -> str:
         """Judge in a line whether to believe the model, from released numbers alone.
 
         For rewards and for states, D = model's - c · trivial mean squared error, averaged over the horizons, with its
@@ -222,7 +212,7 @@ class ModelCheck(OneRelease):
         surely above 0 at c = `BAD_RATIO`. In between it is doubtful: it predicts something, and the rest may be
         noise of the world, which no model predicts, or its own fault.
         """
-        means = self._means(problem, plan, state)
+        means = self._means(problem, noise, released)
         by_quantity = {
             of: [both for (_, own), both in means.items() if own == of] for of in QUANTITIES
         }
@@ -244,11 +234,11 @@ class ModelCheck(OneRelease):
         return f"{BELIEVE['doubtful']}: {rule}"
 
     def _means(
-        self, problem: Problem, plan: Plan, state: EvaluationState
+        self, problem: Problem, noise: float, released: Tensor
     ) -> dict[tuple[int, str], Both]:
         """Read the squared errors of the model and of the trivial prediction, mapped from [0, cap²] to [-1, 1]."""
         kept = self.kept(problem)
-        noise, released = noise_of(plan) / _factor(kept), state.values["released"] / _factor(kept)
+        noise, released = noise / _factor(kept), released / _factor(kept)
         pairs = released[: 8 * len(kept)].view(len(kept), 2, 2, 2).tolist()
         shares = iter(((released[8 * len(kept) : 9 * len(kept)] + 1) / 2).tolist())
         means = {}
@@ -265,7 +255,7 @@ class ModelCheck(OneRelease):
 
 def _factor(kept: tuple[int, ...]) -> float:
     """Compute the factor that holds the joint norm of a contribution within 1."""
-    return math.sqrt(_SHARE / (4 * len(kept) + sum(h > 1 for h in kept)))
+    return 1 / math.sqrt(4 * len(kept) + sum(h > 1 for h in kept))
 
 
 def _difference(own: list[Both], share: float, units: int) -> Interval:

@@ -1,4 +1,4 @@
-"""The question of an evaluation, the logged trajectories that answer it, and facts of public ones.
+"""The subject of an evaluation, the logged trajectories that answer questions, and facts of public ones.
 
 A `Problem` holds public facts, declared bounds, the released model and the policy: nothing in it is private. `Episodes`
 are the trajectories of some privacy units, as padded tensors. A unit's own rows alone decide which of them are selected
@@ -42,15 +42,15 @@ D = TypeVar("D")
 
 @dataclass(frozen=True)
 class Problem:
-    """The question that all estimators answer: the value of a policy for the people in the data.
+    """Subject of an evaluation: returns of the people in the data, the released model, and a policy in it.
 
-    The value is the mean over units of the mean over the unit's trajectories of Σ_t γ^t r_t, t < ``horizon``: every
+    A value is the mean over units of the mean over the unit's trajectories of Σ_t γ^t r_t, t < ``horizon``: every
     unit counts once, however many trajectories it has. Rewards are held within their declared bounds.
 
     Everything here is public, declared or released, so using it costs nothing. Observations are held within the
     declared bounds before anything is computed from them, which bounds all intermediate numbers: results of one unit
     then depend on the other units of its batch by rounding errors of float64 at most, which the margin of `L2Clip`
-    covers. Numbers that a query sums are free of these, too (`row_by_row`, docs/evaluation.md).
+    covers.
 
     Attributes:
         units: K, private units.
@@ -72,9 +72,7 @@ class Problem:
         policy: the policy in question.
         ensemble: the released model.
         starts: first states that are public or released, ``[n, S]``, in the environment's units.
-        seed: of features and initial weights; public.
-        clone: probabilities of discrete actions, ``[B, S]`` to ``[B, A]``, of the private clone of the behaviour; None:
-            there is none, or actions are in a box.
+        seed: of rollouts; public.
         survival: S(t), the chance that a trajectory which did not terminate has more than t steps, float64
             ``[horizon]``, from public trajectories (`PublicTrajectories`); None: all go on to the horizon.
     """
@@ -99,7 +97,6 @@ class Problem:
     ensemble: GaussianEnsemble
     starts: Tensor
     seed: int = 0
-    clone: Act | None = None
     survival: Tensor | None = None
 
     @property
@@ -135,11 +132,6 @@ class Problem:
         """Return the horizon; if none is declared, the steps until a reward counts for less than a thousandth."""
         return self.horizon or math.ceil(math.log(_NEGLIGIBLE) / math.log(self.discount))
 
-    @property
-    def lived_steps(self) -> int:
-        """Count the first steps of a rollout that matter for the value."""
-        return self.rollout_steps if self.survival is None else int((self.survival > 0).sum())
-
     def held_return(self, number: float) -> float:
         """Hold a number within the bounds of a return."""
         return min(max(number, self.return_low), self.return_high)
@@ -159,11 +151,9 @@ class Problem:
 
     def bounded_observation(self, observation: Tensor) -> Tensor:
         """Hold observations ``[.., S]`` within their bounds, in float64; NaN counts as 0."""
-        return _held(observation, self.observation_low, self.observation_high)
-
-    def bounded_action(self, action: Tensor) -> Tensor:
-        """Hold actions ``[.., A]`` within their bounds, in float64; NaN counts as 0."""
-        return _held(action, self.action_low, self.action_high)
+        device = observation.device
+        low, high = self.observation_low.double(), self.observation_high.double()
+        return observation.double().nan_to_num(nan=0.0).clamp(low.to(device), high.to(device))
 
     def standardised(self, observation: Tensor) -> Tensor:
         """Standardise ``[.., S]`` in the environment's units to float64 within ±5: bounded and finite."""
@@ -173,48 +163,11 @@ class Problem:
         )
         return ((self.bounded_observation(observation) - mean) / scale).clamp(-_FARTHEST, _FARTHEST)
 
-    def centred(self, action: Tensor) -> Tensor:
-        """Map actions ``[.., A]`` of a box to float64 within ±1; one-hot actions stay as they are."""
-        held = self.bounded_action(action)
-        low, high = (
-            part.double().to(action.device) for part in (self.action_low, self.action_high)
-        )
-        return held if self.discrete_actions else 2 * (held - low) / (high - low) - 1
-
-    def time_left(self, step: Tensor) -> Tensor:
-        """Compute the share of the horizon left at a step, float64 in [0, 1]; ones if no horizon is declared."""
-        if self.horizon is None:
-            return torch.ones_like(step, dtype=torch.float64)
-        return (1 - step.double() / self.horizon).clamp(0, 1)
-
-    def rewards_left(self, step: Tensor) -> Tensor:
-        """Value a reward of 1 at every step from this one on, float64: Σ_k γ^k S(t + k) / S(t)."""
-        if self.survival is not None:
-            discounts = self.discount ** torch.arange(len(self.survival), dtype=torch.float64)
-            worth = self.survival * discounts
-            left = (worth.flip(0).cumsum(0).flip(0) / worth.clamp(min=1e-300)).where(
-                self.survival > 0, 0.0
-            )
-            return torch.cat((left, left.new_zeros(1))).to(step.device)[step.clamp(0, len(left))]
-        if self.horizon is None:
-            return torch.full_like(step, self.effective_horizon, dtype=torch.float64)
-        left = (self.horizon - step).clamp(min=0).double()
-        return left if self.discount == 1.0 else (1 - self.discount**left) / (1 - self.discount)
-
     def reward(self, reward: Tensor) -> Tensor:
         """Hold rewards within their declared bounds."""
         return (
             reward.double().nan_to_num(nan=self.reward_low).clamp(self.reward_low, self.reward_high)
         )
-
-    def continues(self, step: Tensor, terminated: Tensor) -> Tensor:
-        """Weigh the value of the next state, float64.
-
-        0 in a terminal state and at the end of the horizon, otherwise S(t + 1) / S(t). The last row of a recording that
-        was cut counts as any other one: others went on from such a state, and S says how many.
-        """
-        goes_on = ~terminated if self.horizon is None else ~terminated & (step + 1 < self.horizon)
-        return goes_on * self.chance_of_next(step)
 
     def discounts(self, step: Tensor) -> Tensor:
         """Compute γ^step, float64, for steps from 0, int64.
@@ -224,21 +177,6 @@ class Problem:
         powers = [self.discount**each for each in range(int(step.max()) + 1)]
         return torch.tensor(powers, dtype=torch.float64).to(step.device)[step]
 
-    def chance_of_next(self, step: Tensor) -> Tensor:
-        """Compute S(t + 1) / S(t), float64: the chance of another step for a trajectory that does not terminate."""
-        if self.survival is None:
-            return torch.ones_like(step, dtype=torch.float64)
-        survival, zero = self.survival, self.survival.new_zeros(1)
-        following = torch.cat((survival[1:], zero))
-        chances = (following / survival.clamp(min=1e-300)).where(
-            survival > 0, 0.0
-        )  # 0 where nobody is left
-        return torch.cat((chances, zero)).to(step.device)[step.clamp(0, len(survival))]
-
-    def actions(self, observation: Tensor) -> Tensor:
-        """Ask the policy for actions, float64 ``[.., A]``, in states ``[.., S]`` in the environment's units."""
-        return self.asked(self.policy, observation)
-
     def uniform_actions(self, count: int, generator: torch.Generator) -> Tensor:
         """Draw actions ``[count, A]`` uniformly within their bounds, float32; one-hot where actions are discrete."""
         if self.discrete_actions:
@@ -246,15 +184,6 @@ class Problem:
             return torch.nn.functional.one_hot(chosen, self.action_size).float()
         drawn = torch.rand(count, self.action_size, generator=generator)
         return (self.action_low + (self.action_high - self.action_low) * drawn).float()
-
-    def asked(self, act: Act, observation: Tensor) -> Tensor:
-        """Apply ``act`` to states ``[.., S]`` in the environment's units: float64 ``[.., A]``.
-
-        Rows are asked on the CPU in blocks of one size; the answer is returned on the observations' device.
-        """
-        flat = observation.reshape(-1, self.observation_size).float().cpu()
-        answer = in_blocks(act, flat).to(observation.device, torch.float64)
-        return answer.view(*observation.shape[:-1], self.action_size)
 
 
 def in_blocks(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
@@ -293,26 +222,6 @@ def check_blocks(
         )
 
 
-def row_by_row(function: Callable[..., Tensor], *parts: Tensor) -> Tensor:
-    """Apply ``function`` to rows of which no answer's last bit may depend on the others, float64 ``[.., m]``.
-
-    Args:
-        function: of blocks ``[B, n]`` of each part to ``[B, m]`` (`in_blocks`).
-        parts: of the rows, ``[.., n]`` each, with the same leading sizes.
-
-    Raises:
-        PipelineError: see `check_blocks`.
-    """
-    sizes = [part.shape[-1] for part in parts]
-    rows = torch.cat([part.double() for part in parts], -1)
-
-    def answer(block: Tensor) -> Tensor:
-        return function(*torch.split(block, sizes, 1))
-
-    check_blocks(answer, sum(sizes), rows.device)
-    return in_blocks(answer, rows.reshape(-1, sum(sizes))).view(*rows.shape[:-1], -1)
-
-
 def mean_change(ensemble: GaussianEnsemble, rows: Tensor) -> Tensor:
     """Average the members' predictions of change and reward: observations and actions ``[B, S + A]`` to ``[B, S + 1]``.
 
@@ -340,11 +249,6 @@ def in_float64(whole: D, device: torch.device | None = None) -> D:
     return replace(whole, **changed)  # type: ignore[type-var]
 
 
-def _held(values: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    low, high = (bound.double().to(values.device) for bound in (low, high))
-    return values.double().nan_to_num(nan=0.0).clamp(low, high)
-
-
 class EpisodeSource(Protocol):
     """Source of trajectories: evaluation names units, the source hands out tensors."""
 
@@ -364,9 +268,6 @@ class EpisodeSource(Protocol):
     def begins(self, units: Tensor, steps: Tensor) -> Tensor:
         """Tell which of these rows begin a trajectory: bool ``[U, M]``."""
 
-    def behaviour_probabilities(self, units: Tensor, steps: Tensor) -> Tensor | None:
-        """Read the logged actions' probabilities under the behaviour policy, ``[U, M]``; None if the log has none."""
-
 
 @dataclass(frozen=True)
 class Episodes:
@@ -384,7 +285,6 @@ class Episodes:
         begins: whether the step begins a trajectory, bool ``[U, M]``; false in padding.
         ends: whether it is the last logged step of its trajectory, bool ``[U, M]``; false in padding.
         own: whether the row is no padding, bool ``[U, M]``.
-        probability: of the logged action under the behaviour policy, ``[U, M]``; None if the log has none.
     """
 
     observation: Tensor
@@ -396,7 +296,6 @@ class Episodes:
     begins: Tensor
     ends: Tensor
     own: Tensor
-    probability: Tensor | None = None
 
     @property
     def trajectories(self) -> Tensor:
@@ -428,7 +327,7 @@ class Episodes:
         ends = own & torch.cat((begins[:, 1:] | ~own[:, 1:], torch.ones_like(own[:, :1])), 1)
         size = targets.shape[-1] - 2
         inputs, targets = inputs.double(), targets.double()
-        observation, probability = inputs[..., :size], source.behaviour_probabilities(units, steps)
+        observation = inputs[..., :size]
         parts = (
             observation,
             inputs[..., size:],
@@ -439,9 +338,8 @@ class Episodes:
             begins,
             ends,
             own,
-            None if probability is None else probability.double(),
         )
-        return cls(*(None if part is None else part.to(device) for part in parts))  # type: ignore[arg-type]
+        return cls(*(part.to(device) for part in parts))
 
 
 def portions(
@@ -471,27 +369,6 @@ def portions(
             first = last
 
 
-def first_rows(episodes: Episodes) -> Episodes:
-    """Select the rows that begin a trajectory, ``[U, T]``, T being the most trajectories of a unit."""
-    count = episodes.trajectories
-    places = (~episodes.begins).long().argsort(dim=1, stable=True)[:, : int(count.max())]
-    return _taken(
-        episodes, places, torch.arange(places.shape[1], device=places.device) < count[:, None]
-    )
-
-
-def thinned(episodes: Episodes, rows: int) -> Episodes:
-    """Select at most ``rows`` rows of each unit, evenly spaced over all of its trajectories: ``[U, rows]``."""
-    if episodes.own.shape[1] <= rows:
-        return episodes
-    lengths = episodes.own.sum(1, keepdim=True)
-    number = torch.arange(rows, device=lengths.device).expand(len(lengths), -1)
-    places = torch.where(
-        lengths > rows, number * lengths // rows, number.clamp(max=episodes.own.shape[1] - 1)
-    )
-    return _taken(episodes, places, number < lengths)
-
-
 def counted(problem: Problem, episodes: Episodes) -> Tensor:
     """Tell which rows count for the value: no padding, and within the horizon, bool ``[U, M]``."""
     return (
@@ -499,38 +376,6 @@ def counted(problem: Problem, episodes: Episodes) -> Tensor:
         if problem.horizon is None
         else episodes.own & (episodes.step < problem.horizon)
     )
-
-
-def row_shares(problem: Problem, episodes: Episodes) -> Tensor:
-    """Weigh each row by γ^t over the sum of γ^t over the unit's rows, ``[U, M]``; 0 in padding."""
-    weights = problem.discounts(episodes.step).where(episodes.own, 0.0)
-    return weights / sum_of_rows(weights).unsqueeze(1).clamp(min=1e-300)
-
-
-def sum_of_rows(numbers: Tensor) -> Tensor:
-    """Sum ``[U, M]`` numbers to ``[U]``, one after the other.
-
-    So zeros at the end, of which a unit has as many as longer neighbours ask for, change no bit of its sum.
-    """
-    return numbers.cpu().cumsum(1)[:, -1].to(numbers.device)
-
-
-def mean_over_trajectories(first: Episodes, numbers: Tensor) -> Tensor:
-    """Average ``[U, T]`` numbers over the trajectories that `first_rows` found: ``[U]``."""
-    return sum_of_rows(numbers.where(first.own, 0.0)) / first.own.sum(1).clamp(min=1)
-
-
-def _taken(episodes: Episodes, places: Tensor, own: Tensor) -> Episodes:
-    """Select the rows at ``places [U, n]``; those that are not ``own`` are padding."""
-    parts = {}
-    for name, values in vars(episodes).items():
-        if values is not None:
-            index = (
-                places if values.dim() == 2 else places[..., None].expand(-1, -1, values.shape[-1])
-            )
-            parts[name] = values.gather(1, index)
-    parts |= {"own": own, "begins": parts["begins"] & own, "ends": parts["ends"] & own}
-    return Episodes(**parts)
 
 
 @dataclass(frozen=True)

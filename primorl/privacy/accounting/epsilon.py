@@ -1,6 +1,6 @@
 """ε of events by PLD and RDP: of training runs, of compositions, and of a person with several units.
 
-dp_accounting composes the events. Its two accountants are extended here to pure ε-DP and to the events of groups:
+dp_accounting composes the events. Its RDP accountant is extended here to the events of groups:
 (ε, δ) for one unit does not give (kε, δ) for k units, so the event of a group is accounted as a whole.
 """
 
@@ -18,7 +18,6 @@ from dp_accounting import dp_event, pld, rdp
 from numpy.typing import NDArray
 from scipy import special, stats
 
-from primorl.privacy.accounting.events import PureDpEvent, pure_epsilon, pure_rdp
 from primorl.privacy.statement import RELATION_NAME, Relation
 
 _MOST_POINTS = (
@@ -113,9 +112,6 @@ def spent(event: dp_event.DpEvent, delta: float, relation: Relation = RELATION_N
     there too; so ``epsilon_rdp`` is infinite for it, as it is where rounding errors spoil RDP. Where RDP's ε is beyond
     1000, PLD is not asked: the headline is RDP's (an upper bound too), and infinite under replacement.
 
-    Where every part is of pure ε-DP, neither ε is above the sum of theirs, which holds at δ = 0; under replacement
-    above twice that, for the old unit is zeroed out first.
-
     Args:
         event: of the mechanism.
         delta: δ at which ε is read.
@@ -123,8 +119,7 @@ def spent(event: dp_event.DpEvent, delta: float, relation: Relation = RELATION_N
     """
     loose, sound = rdp_epsilon(event, delta)
     replaced = relation == "replace_one"
-    pure = pure_epsilon(event) * (2 if replaced else 1)
-    stated = min(loose if sound and not replaced else math.inf, pure)
+    stated = loose if sound and not replaced else math.inf
     if loose > LARGEST_TIGHT:
         return Spent(stated, stated, delta)
     neighbours = dp_accounting.NeighboringRelation.REPLACE_ONE if replaced else RELATION
@@ -137,7 +132,7 @@ def spent(event: dp_event.DpEvent, delta: float, relation: Relation = RELATION_N
         0 < epsilon < guess / 4
     ):  # a grid for what was guessed is too coarse for what turned out to be far less
         guess, epsilon = epsilon, tight(epsilon)
-    return Spent(min(epsilon, pure), stated, delta)
+    return Spent(epsilon, stated, delta)
 
 
 def compose(
@@ -182,40 +177,12 @@ def releases(event: dp_event.DpEvent) -> int:
     return int(event.count) if isinstance(event, dp_event.SelfComposedDpEvent) else 1
 
 
-class PldWithPure(pld.PLDAccountant):  # type: ignore[misc]  # the package has no types
-    """dp-accounting's PLD, which also composes `PureDpEvent`.
-
-    Where a unit is replaced by another, it is zeroed out and the other one put in its place: 2ε.
-    """
-
-    def _maybe_compose(self, event: dp_event.DpEvent, count: int, do_compose: bool) -> Any:
-        if not isinstance(event, PureDpEvent):
-            return super()._maybe_compose(event, count, do_compose)
-        if do_compose:
-            epsilon = float(event.epsilon)
-            if self.neighboring_relation is dp_accounting.NeighboringRelation.REPLACE_ONE:
-                epsilon *= 2
-            likely = -math.log1p(math.exp(-epsilon))
-            rare = likely - epsilon
-            one = pld.privacy_loss_distribution.from_two_probability_mass_functions(
-                {0: rare, 1: likely},
-                {0: likely, 1: rare},
-                pessimistic_estimate=True,
-                value_discretization_interval=self._value_discretization_interval,
-                symmetric=True,
-            )
-            self._pld: Any = self._pld.compose(one.self_compose(count))
-        return None
-
-
 def accountant_near(
     event: dp_event.DpEvent, epsilon: float, relation: dp_accounting.NeighboringRelation = RELATION
-) -> PldWithPure:
+) -> pld.PLDAccountant:
     """Compose ``event`` in a new PLD accountant, on a grid for ε near ``epsilon``; see `spent`."""
-    accountant: PldWithPure = PldWithPure(
-        relation, grid_interval(event, epsilon, releases(event))
-    ).compose(event)
-    return accountant
+    accountant = pld.PLDAccountant(relation, grid_interval(event, epsilon, releases(event)))
+    return accountant.compose(event)
 
 
 def grid_interval(event: dp_event.DpEvent, epsilon: float, rounds: int) -> float:
@@ -247,8 +214,6 @@ def _widest_loss(event: dp_event.DpEvent) -> float:
             return math.log1p(
                 joins * math.expm1(min(10 * farthest / z + 0.5 * (farthest / z) ** 2, 700.0))
             )
-        case PureDpEvent():
-            return float(event.epsilon)
     return 0.0
 
 
@@ -260,12 +225,10 @@ def _is_mixed(event: dp_event.DpEvent) -> bool:
 
 
 class RdpWithGroups(rdp.RdpAccountant):  # type: ignore[misc]
-    """dp-accounting's RDP, which also composes `PureDpEvent` and the mixtures of `grouped`."""
+    """dp-accounting's RDP, which also composes the mixtures of `grouped`."""
 
     def _maybe_compose(self, event: dp_event.DpEvent, count: int, do_compose: bool) -> Any:
         match event:
-            case PureDpEvent():
-                own = pure_rdp(event.epsilon, self._orders)
             case dp_event.MixtureOfGaussiansDpEvent():
                 own = mixture_rdp(event, self._orders)
             case dp_event.PoissonSampledDpEvent(event=dp_event.GaussianDpEvent()) if do_compose:
@@ -324,8 +287,7 @@ def grouped(event: dp_event.DpEvent, units: int) -> dp_event.DpEvent:
     Under Poisson sampling the number of the person's units in a round is binomial, and so is the length of the
     difference in units of C: a round is dominated by the mixture Σ_i P[Bin(k, q) = i] N(i, z²) against N(0, z²)
     (Ganesh 2024, "Tight group-level DP guarantees for DP-SGD with sampling via mixture of Gaussians mechanisms").
-    Pure ε-DP becomes kε-DP, unit after unit. ε of the result, at any δ, holds in both directions, and for fewer units
-    too.
+    ε of the result, at any δ, holds in both directions, and for fewer units too.
 
     Args:
         event: of one unit, as `events` reads and writes it.
@@ -345,8 +307,6 @@ def grouped(event: dp_event.DpEvent, units: int) -> dp_event.DpEvent:
             return dp_event.ComposedDpEvent(tuple(grouped(part, units) for part in event.events))
         case dp_event.SelfComposedDpEvent():
             return dp_event.SelfComposedDpEvent(grouped(event.event, units), event.count)
-        case PureDpEvent():
-            return PureDpEvent(event.epsilon * units)
         case dp_event.GaussianDpEvent():
             return dp_event.GaussianDpEvent(event.noise_multiplier / units)
         case dp_event.PoissonSampledDpEvent(event=dp_event.GaussianDpEvent()):

@@ -1,55 +1,13 @@
 """Accounted events as plain data: the JSON that ``privacy.json`` and the ledger hold."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import attrs
-import numpy as np
 from dp_accounting import dp_event
-from numpy.typing import NDArray
 
-
-@attrs.frozen
-class PureDpEvent(dp_event.DpEvent):  # type: ignore[misc]  # the package has no types
-    """A mechanism that is ε-differentially private, and of which nothing else is known.
-
-    Whatever it does with two neighbouring datasets, randomized response with the odds e^ε can be post-processed into it
-    (Kairouz, Oh and Viswanath 2015, "The composition theorem for differential privacy", Theorem 8). So the pair
-    P = (e^ε, 1) / (1 + e^ε) and Q = (1, e^ε) / (1 + e^ε) dominates it: the privacy profile, every Rényi divergence and
-    every trade-off function of the mechanism are bounded by those of the pair, and so under composition.
-
-    It is this project's own. dp-accounting's `RandomizedResponseDpEvent` is no substitute: under `REPLACE_SPECIAL` it
-    compares randomized response with a uniform draw, which says less than ε; and dp-accounting 0.6 counts
-    a self-composition of it once.
-
-    Attributes:
-        epsilon: ε of one unit.
-    """
-
-    epsilon: float
-
-
-def pure_epsilon(event: dp_event.DpEvent) -> float:
-    """Compute ε at δ = 0 by basic composition; infinite if a part is not of pure ε-DP."""
-    if isinstance(event, PureDpEvent):
-        return float(event.epsilon)
-    if isinstance(event, dp_event.SelfComposedDpEvent):
-        return float(event.count) * pure_epsilon(event.event)
-    if isinstance(event, dp_event.ComposedDpEvent):
-        return math.fsum(map(pure_epsilon, event.events))
-    return math.inf
-
-
-def pure_rdp(epsilon: float, orders: Sequence[float]) -> NDArray[np.float64]:
-    """Compute the pair's Rényi divergence at each order α: log((e^(αε) + e^((1-α)ε)) / (1 + e^ε)) / (α - 1)."""
-    alphas = np.asarray(orders, dtype=np.float64)
-    logs = np.logaddexp(alphas * epsilon, (1 - alphas) * epsilon) - np.logaddexp(0.0, epsilon)
-    divergences: NDArray[np.float64] = np.clip(logs / (alphas - 1), 0.0, epsilon)
-    return divergences
-
-
-_MOST_PARTS = 256  # of a composed event: and no more than is composed in a moment
+_MOST_PARTS = 256  # of a composed event: no more than is composed in a moment
 
 
 def event_to_json(event: dp_event.DpEvent) -> dict[str, Any]:
@@ -144,18 +102,12 @@ _READERS: dict[str, dict[str, Callable[[Any], Any]]] = {
             "a positive, finite number is needed", lambda z: 0 < z < math.inf, int, float
         )
     },
-    "PureDpEvent": {
-        "epsilon": _number(
-            "a number in (0, 100] is needed", lambda epsilon: 0 < epsilon <= 100, int, float
-        )
-    },
     "NonPrivateDpEvent": {},
     "NoOpDpEvent": {},  # of what was made without a private row
 }
-_OURS: dict[str, type[dp_event.DpEvent]] = {"PureDpEvent": PureDpEvent}
 
 
 def _known(name: Any) -> tuple[type[dp_event.DpEvent], dict[str, Callable[[Any], Any]]]:
     if not isinstance(name, str) or name not in _READERS:
         raise ValueError(f"unknown event type {name!r}, allowed: {sorted(_READERS)}")
-    return _OURS.get(name) or getattr(dp_event, name), _READERS[name]
+    return getattr(dp_event, name), _READERS[name]

@@ -93,15 +93,12 @@ class Cost:
         return {
             "squared_mean": finite[0],
             "escaped": self.escaped,
-            "orders": list(ORDERS),
             "renyi": finite[1:],
         }
 
     @classmethod
-    def from_json(cls, content: dict[str, Any]) -> "Cost | None":
-        """Rebuild the cost of `to_json`; None if it has other orders."""
-        if content["orders"] != list(ORDERS):
-            return None
+    def from_json(cls, content: dict[str, Any]) -> "Cost":
+        """Rebuild the cost of `to_json`."""
         numbers = [
             math.inf if value is None else float(value)
             for value in (content["squared_mean"], *content["renyi"])

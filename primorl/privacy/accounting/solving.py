@@ -8,25 +8,24 @@ import dp_accounting
 from dp_accounting import dp_event, pld
 
 from primorl.privacy.accounting.epsilon import (
-    LARGEST_TIGHT,
     RELATION,
     Training,
     compose,
     grid_interval,
-    rdp_epsilon,
+    releases,
     spent,
 )
-from primorl.privacy.accounting.rounding import at_most
+from primorl.privacy.accounting.gaussian import gaussian_mean
+from primorl.privacy.accounting.rounding import at_most, rounded_up
 
 _LARGEST_MULTIPLIER = 1e5
 _SMALLEST_MULTIPLIER = 0.1  # below it ε is in the hundreds, which guarantees nothing of use
 _MOST_ROUNDS = 1_000_000
-_PRECISION = 2e-5  # of a search, relative
-_ROUGH = 0.05
-_WHOLE_ORDERS = [2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 512]
+_DIGITS = 4  # of a noise multiplier
+_STRIDE = 1.3  # of the search for a bracket
 
 
-@cache  # candidates of a fit, and the parts of a plan, ask for few of them, many times
+@cache  # the parts of a plan ask for few of them, many times
 def solve_noise_multiplier(
     target_epsilon: float,
     delta: float,
@@ -34,7 +33,7 @@ def solve_noise_multiplier(
     rounds: int,
     queries: tuple[float, ...] = (),
 ) -> float:
-    """Find the smallest noise multiplier of the rounds (four digits, rounded up) with a PLD ε of at most the target.
+    """Find a noise multiplier of the rounds (four digits, rounded up) with a PLD ε of at most the target.
 
     The ε is that of rounds and ``queries`` together; see `Training`.
 
@@ -46,36 +45,20 @@ def solve_noise_multiplier(
     def event(multiplier: float) -> dp_event.DpEvent:
         return Training(sampling_probability, multiplier, rounds, queries).event
 
-    bounds = _SMALLEST_MULTIPLIER, _LARGEST_MULTIPLIER
-    rough = _crossing(
-        event,
-        lambda e: _rough_epsilon(e, delta),
-        target_epsilon,
-        1.0,
-        *bounds,
-        _ROUGH,
-        rising=False,
-    )
-    epsilon = _epsilon_near(target_epsilon, delta, rounds)
-    near = _crossing(event, epsilon, target_epsilon, rough, *bounds, _PRECISION, rising=False)
-    near *= (
-        1 - _PRECISION
-    )  # `_crossing` may be above by so much, and `too_small` below corrects upwards only
-    scale = 10 ** (4 - math.ceil(math.log10(near)))
-
+    left = gaussian_mean(target_epsilon, delta) ** 2 - math.fsum(1 / z**2 for z in queries)
+    near = _noise_of_mean(math.sqrt(max(left, 1e-12)), sampling_probability, rounds)
+    limits = _SMALLEST_MULTIPLIER, _LARGEST_MULTIPLIER
+    found = _calibrated(event, target_epsilon, delta, near, limits, rising=False)
+    multiplier = rounded_up(found, _DIGITS)
     # The statement reads ε on a grid of its own, which may differ in the fifth digit: it must keep the target too.
-    @cache
-    def too_small(scaled: int) -> bool:
-        return spent(event(scaled / scale), delta).epsilon_pld > target_epsilon
-
-    scaled, largest = math.ceil(round(near * scale, 6)), round(_LARGEST_MULTIPLIER * scale)
-    if too_small(scaled):
-        scaled = _last(too_small, scaled, 0, largest, 1) + 1
-    if scaled > largest:
-        raise ValueError(
-            f"no noise multiplier below {_LARGEST_MULTIPLIER:g} reaches epsilon {at_most(target_epsilon, 6)}"
-        )
-    return float(scaled / scale)
+    while spent(event(multiplier), delta).epsilon_pld > target_epsilon:
+        if multiplier >= _LARGEST_MULTIPLIER:
+            raise ValueError(
+                f"no noise multiplier below {_LARGEST_MULTIPLIER:g} reaches epsilon "
+                f"{at_most(target_epsilon, 6)}"
+            )
+        multiplier = rounded_up(multiplier * (1 + 10**-_DIGITS), _DIGITS)
+    return multiplier
 
 
 def solve_rounds(
@@ -85,7 +68,7 @@ def solve_rounds(
     noise_multiplier: float,
     queries: tuple[float, ...] = (),
 ) -> int:
-    """Find the most rounds with a PLD ε of at most the target, up to 1,000,000; beyond 10,000 to one in 10,000.
+    """Find about the most rounds with a PLD ε of at most the target, up to 1,000,000.
 
     The ε is that of rounds and ``queries`` together; see `Training`.
 
@@ -94,30 +77,23 @@ def solve_rounds(
     """
     _refuse_costly(target_epsilon, delta, queries)
 
-    def event(rounds: int) -> dp_event.DpEvent:
-        return Training(sampling_probability, noise_multiplier, rounds, queries).event
+    def event(rounds: float) -> dp_event.DpEvent:
+        return Training(sampling_probability, noise_multiplier, round(rounds), queries).event
 
     def fits(rounds: int) -> bool:
         return spent(event(rounds), delta).epsilon_pld <= target_epsilon
 
-    bounds = 1, _MOST_ROUNDS
-
-    def about(rounds: float) -> dp_event.DpEvent:
-        return event(round(rounds))
-
-    rough = _crossing(
-        about,
-        lambda e: _rough_epsilon(e, delta),
-        target_epsilon,
-        100.0,
-        *bounds,
-        _ROUGH,
-        rising=True,
-    )
-    epsilon = _epsilon_near(target_epsilon, delta, round(rough))
-    near = round(_crossing(about, epsilon, target_epsilon, rough, *bounds, 1e-3, rising=True))
-    rounds = _last(fits, near, 0, _MOST_ROUNDS, max(1, near // 10_000))
-    if rounds == 0:
+    left = gaussian_mean(target_epsilon, delta) ** 2 - math.fsum(1 / z**2 for z in queries)
+    of_one = sampling_probability**2 * math.expm1(min(1 / noise_multiplier**2, 700.0))
+    near = max(left, 1e-12) / max(of_one, 1e-300)
+    found = _calibrated(event, target_epsilon, delta, near, (1, _MOST_ROUNDS), rising=True)
+    rounds = round(found)
+    step = max(1, rounds // 10_000)
+    while rounds < _MOST_ROUNDS and fits(min(rounds + step, _MOST_ROUNDS)):
+        rounds = min(rounds + step, _MOST_ROUNDS)
+    while rounds > 0 and not fits(rounds):
+        rounds -= step
+    if rounds <= 0:
         raise ValueError(
             f"no round fits: one alone costs more than epsilon {at_most(target_epsilon, 6)}"
         )
@@ -132,99 +108,53 @@ def _refuse_costly(target_epsilon: float, delta: float, queries: tuple[float, ..
         raise ValueError(f"the queries before the rounds alone cost epsilon {at_most(alone)}")
 
 
-def _rough_epsilon(event: dp_event.DpEvent, delta: float) -> float:
-    """Compute ε by RDP at whole orders only, which takes milliseconds and is somewhat too large."""
-    return rdp_epsilon(event, delta, _WHOLE_ORDERS)[0]
+def _noise_of_mean(mean: float, sampling_probability: float, rounds: int) -> float:
+    """Estimate the z at which the rounds cost about one Gaussian release of mean μ.
+
+    By the central limit theorem of Gaussian DP (Bu et al. 2020), μ = q √(T (exp(1/z²) - 1)). It only begins a search.
+    """
+    if sampling_probability == 1.0:
+        return math.sqrt(rounds) / mean
+    return 1 / math.sqrt(math.log1p((mean / sampling_probability) ** 2 / rounds))
 
 
-def _epsilon_near(target: float, delta: float, rounds: int) -> Callable[[dp_event.DpEvent], float]:
-    """Make a function for ε of events near ``target``, on a grid for it, so that ε changes smoothly."""
-    if target > LARGEST_TIGHT / 2:
-        return lambda event: spent(event, delta).epsilon_pld
-
-    def epsilon(event: dp_event.DpEvent) -> float:
-        rough = _rough_epsilon(event, delta)
-        if rough > LARGEST_TIGHT:  # far from the target, and too far for this grid
-            return rough
-        interval = grid_interval(event, target, rounds)
-        return float(pld.PLDAccountant(RELATION, interval).compose(event).get_epsilon(delta))
-
-    return epsilon
-
-
-class _Accountant:
-    """The part of an accountant that `calibrate_dp_mechanism` uses, with ε from a function of the event."""
-
-    ledger = dp_event.NoOpDpEvent()
-
-    def __init__(self, epsilon: Callable[[dp_event.DpEvent], float]) -> None:
-        self._epsilon = epsilon
-        self._event: dp_event.DpEvent = self.ledger
-
-    def compose(self, event: dp_event.DpEvent) -> "_Accountant":
-        self._event = event
-        return self
-
-    def get_epsilon(self, delta: float) -> float:
-        return self._epsilon(self._event)
-
-
-def _crossing(
+def _calibrated(
     event: Callable[[float], dp_event.DpEvent],
-    epsilon: Callable[[dp_event.DpEvent], float],
     target: float,
-    start: float,
-    lowest: float,
-    highest: float,
-    precision: float,
+    delta: float,
+    near: float,
+    limits: tuple[float, float],
     *,
     rising: bool,
 ) -> float:
-    """Find the parameter at which ε, rising or falling in it, meets ``target``; the nearer bound if there is none.
+    """Find the parameter at which ε, rising or falling in it, meets the target; the nearer limit if there is none.
 
-    `calibrate_dp_mechanism` finds it, in the parameter's logarithm, within a bracket. The bracket is found here, from
-    ``start`` outwards in steps that stay short: dp_accounting's own search evaluates the far ends, and ε far on the
-    expensive side of the target may take minutes.
+    dp_accounting's own search for a bracket evaluates the far end, where ε may be so large that a PLD takes minutes;
+    so the bracket is found here, in short steps from the estimate ``near`` outwards.
     """
-    known = cache(epsilon)
+    lowest, highest = limits
+    here = min(max(near, lowest), highest)
+    interval = grid_interval(event(here), target, releases(event(here)))
 
-    def at(logarithm: float) -> dp_event.DpEvent:
-        return event(math.exp(logarithm))
+    def accountant() -> pld.PLDAccountant:
+        return pld.PLDAccountant(RELATION, interval)
 
-    def exceeds(logarithm: float) -> bool:
-        return known(at(logarithm)) > target
+    @cache
+    def exceeds(parameter: float) -> bool:
+        return float(accountant().compose(event(parameter)).get_epsilon(delta)) > target
 
-    ends = math.log(lowest), math.log(highest)
-    here = min(max(math.log(start), ends[0]), ends[1])
-    up = exceeds(here) != rising
-    stride = 0.1
+    upwards = exceeds(here) != rising
     while True:
-        there = min(here + stride, ends[1]) if up else max(here - stride, ends[0])
+        there = min(here * _STRIDE, highest) if upwards else max(here / _STRIDE, lowest)
         if there == here:
-            return highest if up else lowest
-        if exceeds(here) != exceeds(there):
-            bracket = dp_accounting.ExplicitBracketInterval(here, there)
-            found = dp_accounting.calibrate_dp_mechanism(
-                lambda: _Accountant(known), at, target, 0.5, bracket, tol=precision
-            )
-            return math.exp(found)
-        here, stride = there, min(2 * stride, 0.7)
-
-
-def _last(
-    holds: Callable[[int], bool], near: int, lowest: int, highest: int, resolution: int
-) -> int:
-    """Find the last number for which ``holds`` is true, to ``resolution``, in longer and longer steps from ``near``.
-
-    It is true at ``lowest``, which is not asked, and stays so up to some number.
-    """
-    low, high, step = lowest, highest + 1, resolution
-    number = near
-    while True:
-        held = holds(number)
-        low, high = (number, high) if held else (low, number)
-        if high - low <= resolution:
-            return low
-        ahead = low + step if held else high - step
-        number = ahead if low < ahead < high else (low + high) // 2
-        step *= 2
+            return here
+        if exceeds(there) != exceeds(here):
+            break
+        here = there
+    bracket = dp_accounting.ExplicitBracketInterval(min(here, there), max(here, there))
+    precision = bracket.endpoint_1 * 2e-5
+    return float(
+        dp_accounting.calibrate_dp_mechanism(
+            accountant, event, target, delta, bracket, tol=precision
+        )
+    )

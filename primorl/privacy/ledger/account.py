@@ -167,36 +167,20 @@ class Directory:
     def roster(self, version: int) -> Roster:
         """Return the roster of a registered version, without its segment; it is checked when first read."""
         if version not in self._rosters:
-            known = self.history.versions[version]
-            if known.bits is None:
-                self._rosters[version] = self._old_roster(version, known)
-            else:
-                bits = self._store.bits(version)
-                self._check(version, one(bits), known.bits)
-                unpacked = {
-                    key: np.frombuffer(zlib.decompress(part), np.uint8)
-                    for key, part in bits.items()
-                }
-                self._rosters[version] = Roster(np.empty(0, np.uint64), unpacked)
+            bits = self._store.bits(version)
+            self._check(version, one(bits), self.history.versions[version].bits)
+            unpacked = {
+                key: np.frombuffer(zlib.decompress(part), np.uint8) for key, part in bits.items()
+            }
+            self._rosters[version] = Roster(np.empty(0, np.uint64), unpacked)
         return self._rosters[version]
-
-    def _old_roster(self, version: int, known: Registered) -> Roster:
-        """Build the roster of a version of schema 1; its digests are stored whole."""
-        content = self._check(version, self._store.members(version), known.members)
-        earlier = [each for each in self.history.versions if each < version]
-        roster = placed(heads(content), heads(b""), version, earlier, self.segment)
-        self._segments[version] = roster.segment
-        return roster
 
     def segment(self, version: int) -> Heads:
         """Return the digests of the segment that a version began; they are checked when first read."""
         if version not in self._segments:
             digest = self.history.versions[version].segment
-            if digest is None:
-                self.roster(version)
-            else:
-                content = self._check(version, self._store.segment(version), digest)
-                self._segments[version] = np.frombuffer(content, "<u8")
+            content = self._check(version, self._store.segment(version), digest)
+            self._segments[version] = np.frombuffer(content, "<u8")
         return self._segments[version]
 
     def _check(self, version: int, content: bytes | None, digest: str) -> bytes:
@@ -221,13 +205,10 @@ class Entry:
 
     @property
     def cost(self) -> Cost:
-        """The recorded cost in the filter's currencies if present, otherwise the computed one."""
+        """The recorded cost in the filter's currencies of one unit, or the computed one of several."""
         if self.units is None:
             return UNBOUNDED
-        recorded = (
-            None if self.units > 1 or self.charge.cost is None else Cost.from_json(self.charge.cost)
-        )
-        return recorded or cost(self.event)
+        return cost(self.event) if self.units > 1 else Cost.from_json(self.charge.cost)
 
 
 @dataclass(frozen=True)
@@ -350,7 +331,7 @@ class OtherUnitAccount:
 
 
 def same_kind(one: Version | Registered | Charge, other: Version | Registered | Charge) -> bool:
-    """Tell whether both have units of one kind. For older records without a population the unit's name decides."""
+    """Tell whether both have units of one kind. Without a population the unit's name decides."""
     elsewhere = (
         None not in (one.population, other.population) and one.population != other.population
     )

@@ -8,11 +8,9 @@ import fcntl
 import hashlib
 import hmac
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +87,7 @@ class Chain:
         """Make the error about a record."""
         return PipelineError(
             f"ledger {self._ledger}: record {sequence}: {reason}; nothing can be charged before the ledger is whole: "
-            "restore the database from its backup, or see what `primorl ledger repair` can do"
+            "restore it and .primorl from their backup"
         )
 
     def _checked(
@@ -148,7 +146,7 @@ BEGUN = Head(0, "0" * _HASH_DIGITS)
 
 
 class Anchor:
-    """File that remembers the head of a chain. It only moves forwards, except by `replace` (a repair).
+    """File that remembers the head of a chain. It only moves forwards.
 
     It is written before the first record, and after each later record is in the database; so a crash in between leaves
     it behind, never ahead. Restoring both an old database and an old anchor is not detected.
@@ -180,7 +178,7 @@ class Anchor:
         if not sound:
             raise PipelineError(
                 f"{self.path}: damaged; expected one line of JSON with the ledger's last `sequence` and `hash`; "
-                "restore it from its backup, or run `primorl ledger repair`"
+                "restore it from its backup"
             )
         return head
 
@@ -193,27 +191,11 @@ class Anchor:
             else:
                 sync(self.path.parent)  # who wrote it may have died before its name was on the disk
 
-    def replace(self, head: Head) -> Path | None:
-        """Replace the head, also by an earlier one or over a damaged file; return the path of the old file's copy.
-
-        Raises:
-            PipelineError: the file cannot be written.
-        """
-        with self._locked():
-            kept = self._beside(f"before-{datetime.now(UTC):%Y%m%d-%H%M%S-%f}")
-            there = self.path.exists()
-            if there:
-                os.link(
-                    self.path, kept
-                )  # the head itself stays in its place until the new one takes it
-            self._write(head)
-            return kept if there else None
-
     @contextmanager
     def _locked(self) -> Iterator[None]:
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with self._beside("lock").open("w") as lock:
+            with self.path.with_name(f"{self.path.name}.lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 yield
         except OSError as refused:
@@ -227,6 +209,3 @@ class Anchor:
             fresh.write_text(
                 json.dumps({"sequence": head.sequence, "hash": head.hash}) + "\n", encoding="utf-8"
             )
-
-    def _beside(self, purpose: str) -> Path:
-        return self.path.with_name(f"{self.path.name}.{purpose}")

@@ -122,8 +122,6 @@ def read_checkpoint(path: Path, restore: Restore[S], charge: str) -> Checkpoint[
         if header["charge"] != charge:
             raise ValueError
         state = restore(load(content), header["facts"])
-        if "tokens" not in header:  # written before resumptions had tokens: they were counted
-            return Checkpoint(state, (str(int(header["resumed"])),), 0)
         return Checkpoint(
             state, tuple(str(token) for token in header["tokens"]), int(header["saves"])
         )
@@ -138,10 +136,7 @@ def has_begun(path: Path) -> bool:
     """Tell whether a release was announced in the checkpoint at ``path``; True if the file cannot be read."""
     try:
         _, header = _content(path)
-        facts = header["facts"]
-        if "saves" in header:
-            return bool(header["saves"])
-        return bool(facts.get("started") or facts.get("asked"))  # written before saves were counted
+        return bool(header["saves"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return True
 

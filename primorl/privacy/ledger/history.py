@@ -1,6 +1,5 @@
 """Requests to the ledger, and the history of its records: dataset versions and charges."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
@@ -82,7 +81,7 @@ class Charge:
         version: sequence of the record of its dataset version.
         event: JSON of the accounted event (`event_from_json`).
         epsilon: ε at ``delta`` as it was accounted then; None: no guarantee.
-        cost: in the privacy filter's currencies; None: the record is older than the filter.
+        cost: in the privacy filter's currencies.
         time: of the reservation, ISO 8601, UTC.
         made: files that it made, SHA-256 by name; one entry each time that other content was written.
     """
@@ -101,7 +100,7 @@ class Charge:
     event: dict[str, Any]
     epsilon: float | None
     delta: float
-    cost: dict[str, Any] | None
+    cost: dict[str, Any]
     state: Literal["reserved", "committed", "aborted"]
     time: str
     git_commit: str | None
@@ -131,10 +130,10 @@ class Registered:
     Attributes:
         population: keyed digest of the population's name.
         members: keyed digest of the digests of the private units.
-        public: the same of the public units; None: the record is older than rosters.
-        segment: keyed digest of the segment in the database; None: the record is older than rosters.
-        bits: keyed digest of the bitmaps in the database; None: the record is older than rosters.
-        dataset: entry that the version was first registered for; None: an older record.
+        public: the same of the public units.
+        segment: keyed digest of the segment in the database.
+        bits: keyed digest of the bitmaps in the database.
+        dataset: entry that the version was first registered for.
     """
 
     fingerprint: str
@@ -143,14 +142,14 @@ class Registered:
     population: str | None
     trajectories_per_person: int | None
     members: str
-    public: str | None
-    segment: str | None
-    bits: str | None
-    dataset: str | None = None
+    public: str
+    segment: str
+    bits: str
+    dataset: str
 
     def same_version(self, other: "Registered") -> bool:
         """Tell whether both records describe the same version, wherever its digests are stored and for any entry."""
-        own, its = (replace(each, segment=None, bits=None, dataset=None) for each in (self, other))
+        own, its = (replace(each, segment="", bits="", dataset="") for each in (self, other))
         return own == its
 
 
@@ -162,11 +161,9 @@ class History:
         self.versions: dict[int, Registered] = {}  # by the sequence of their record
         self.charges: dict[str, Charge] = {}  # oldest first
         self.last_take: dict[str, str] = {}  # by charge: the token of its last resumption
-        self._takes: Counter[str] = Counter()
         self.marked: set[str] = (
             set()
         )  # charges whose first mark of progress was written with the reservation
-        self.lost: dict[str, dict[str, Any]] = {}  # charges that a repair could not record again
 
     def extend(self, records: Sequence[Record]) -> None:
         """Verify the records of a database from the known head on (`Chain.extend`), and apply them."""
@@ -186,15 +183,8 @@ class History:
                 self.charges[content["charge"]] = _reserved(
                     content, self.versions[content["version"]]
                 )
-            case "repaired":
-                self.lost |= {lost["charge"]: lost for lost in content["lost"]}
             case "taken":
-                self._takes[content["charge"]] += (
-                    1  # names the resumptions that were recorded without a token
-                )
-                self.last_take[content["charge"]] = content.get("token") or str(
-                    self._takes[content["charge"]]
-                )
+                self.last_take[content["charge"]] = content["token"]
             case "committed" | "aborted" as state:
                 charge = self.charges[content["charge"]]
                 made = (*charge.made, content["made"]) if "made" in content else charge.made

@@ -10,7 +10,6 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -78,7 +77,7 @@ class Ledger:
     | a public unit was or becomes private| refused                                                             |
     | the chain or a version is damaged   | nothing is granted                                                  |
     | the database lost its last records  | the anchor tells; nothing is granted                                |
-    | records, and no anchor beside them  | they can be read; nothing is recorded before `repair`               |
+    | records, and no anchor beside them  | they can be read; nothing is recorded                               |
 
     One object belongs to one thread.
     """
@@ -287,25 +286,20 @@ class Ledger:
         """Check that the head is there, if there are records: without it a cut at the end would go unnoticed.
 
         Raises:
-            PipelineError: it is not; `primorl ledger repair` begins a new one.
+            PipelineError: it is not.
         """
         self._refresh()
         if self._history.chain.hashes and self._anchor.read() is None:
             raise PipelineError(
                 f"{self._anchor.path}: not there, so nobody can tell whether records were cut off at the end of ledger "
-                f"{self._store.shown} ({len(self._history.chain.hashes)} records); put it back from its backup, or run "
-                "`primorl ledger repair`, which says what is there and begins a new one"
+                f"{self._store.shown}; restore .primorl from its backup, or copy the file from a project that shares "
+                "the ledger"
             )
-
-    def lost(self) -> dict[str, dict[str, Any]]:
-        """Return the charges, by id, that repairs found to be lost; they count nowhere."""
-        self._refresh()
-        return dict(self._history.lost)
 
     def _verified(self) -> list[Record]:
         """Read everything again, check it (see `verify`), and return the records that were checked."""
         anchored, holders = (
-            self._remembered(),
+            self._anchor.read(),
             self._store.versions(),
         )  # before the records, which only grow
         records = self._store.read()
@@ -392,13 +386,10 @@ class Ledger:
 
     def _refresh(self) -> None:
         anchored = (
-            self._remembered()
-        )  # first: the chain only grows, so what it names must be found afterwards
+            self._anchor.read()
+        )  # first: the chain only grows, so it must be found afterwards
         self._history.extend(self._store.read(len(self._history.chain.hashes)))
         self._check_head(self._history.chain, anchored)
-
-    def _remembered(self) -> Head | None:
-        return self._anchor.read()
 
     def _last(self) -> Head:
         hashes = self._history.chain.hashes
@@ -455,58 +446,3 @@ def new_charge_id() -> str:
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-@dataclass(frozen=True)
-class Disagreement:
-    """Fault of a ledger's head, and whether it proves that records are gone."""
-
-    says: str
-    records_lost: bool
-
-
-class BrokenLedger(Ledger):
-    """A ledger that is read without its head, which may be missing, damaged, ahead or another ledger's."""
-
-    def describe(self) -> str:
-        """Describe the place of the ledger, its number of records and the last one."""
-        records = self._verified()
-        if not records:
-            return f"ledger {self._store.shown}: no records"
-        last = json.loads(records[-1].body)
-        whole = f"ledger {self._store.shown}: {len(records)} records, each as it was written"
-        return f"{whole}; the last is of {last['time']}: {last['kind']}"
-
-    def disagreement(self) -> Disagreement | None:
-        """Find the fault of the head; None if it is the head of the last record, or of an earlier one."""
-        count = self.verify()
-        try:
-            known = self._anchor.read()
-        except PipelineError:
-            return Disagreement("damaged", records_lost=False)
-        if known is None:
-            return Disagreement("not there", records_lost=False) if count else None
-        if known.sequence > count:
-            lost = known.sequence - count
-            return Disagreement(
-                f"knows of {known.sequence} records, of which the last {lost} are lost",
-                records_lost=True,
-            )
-        if known != BEGUN and self._history.chain.hashes[known.sequence - 1] != known.hash:
-            return Disagreement(
-                f"knows another record {known.sequence}, of another ledger or of another past of this one",
-                records_lost=True,
-            )
-        return None
-
-    def renew_head(self) -> Path | None:
-        """Begin a new head at the last record; return the path of the previous head's copy, if there was one."""
-        self.verify()
-        return self._anchor.replace(self._last())
-
-    def record_repair(self, said: Mapping[str, Any]) -> None:
-        """Record a repair; its ``lost`` lists the charges that count nowhere any more, with their id as ``charge``."""
-        self._write(lambda: ([{**said, "kind": "repaired", "time": _now()}], {}, None))
-
-    def _remembered(self) -> Head | None:
-        return None

@@ -74,10 +74,6 @@ class Progress:
         after = self._mark(charge, owner, saves)
         for _ in range(_ATTEMPTS):
             before = self._read(charge)
-            if before is None and saves > 0:
-                raise self._broken(
-                    charge, "removed"
-                )  # of a charge from before marks came with the reservation
             if before is not None and before.saves > saves:
                 return None
             if self._store.replace_progress(before, after):

@@ -34,26 +34,23 @@ def _text(name: str, *, key: bool = False) -> sa.Column[str]:
     return sa.Column(name, sa.Text, nullable=False, primary_key=key)
 
 
-def _content() -> sa.Column[bytes]:
-    return sa.Column("content", sa.LargeBinary, nullable=False)
-
-
 _tables = sa.MetaData()
 _records = sa.Table(
     "ledger_records", _tables, _number("sequence"), _text("body"), _text("previous"), _text("hash")
 )
-# Digests of the versions of schema 1, whole, by the sequence of the version's record; newer ones are in the next two.
-_members = sa.Table("ledger_members", _tables, _number("version"), _content())
-_segments = sa.Table(
-    "ledger_segments", _tables, _number("version"), _content()
-)  # whose record began the segment
+_segments = sa.Table(  # by the version whose record began the segment
+    "ledger_segments",
+    _tables,
+    _number("version"),
+    sa.Column("content", sa.LargeBinary, nullable=False),
+)
 _bits = sa.Table(
     "ledger_bits",
     _tables,
     _number("version"),
     _text("side", key=True),
     _number("segment"),
-    _content(),
+    sa.Column("content", sa.LargeBinary, nullable=False),
 )
 _progress = sa.Table(
     "ledger_progress",
@@ -64,8 +61,8 @@ _progress = sa.Table(
     _text("mac"),
 )
 _schema = sa.Table("ledger_schema", _tables, _number("number"))
-SCHEMA = 2
-"""Version of the tables above. 1: records and members only; opening such a ledger adds the other tables."""
+SCHEMA = 1
+"""Version of the tables above."""
 
 
 @dataclass(frozen=True)
@@ -106,19 +103,13 @@ class Store:
         self._engine = _engine(parsed, self.shown, read_only)
         self.begun = file is None or file.exists()
         """Whether there is anything to read: False only with ``read_only``."""
-        self._tables = {
-            table.name for table in _tables.sorted_tables
-        }  # fewer in an old ledger that is only read
         with self._clear_errors():
             if not read_only:
                 self._create_tables()
             else:
-                there = sa.inspect(self._engine) if self.begun else None
-                self._tables = {
-                    name for name in self._tables if there is not None and there.has_table(name)
-                }
-                self.begun = _records.name in self._tables
-                if _schema.name in self._tables:
+                last = _segments.name  # of those that are created
+                self.begun = self.begun and sa.inspect(self._engine).has_table(last)
+                if self.begun:
                     self._schema_number()
 
     def read(self, since: int = 0) -> list[Record]:
@@ -126,7 +117,7 @@ class Store:
         query = sa.select(_records).order_by(_records.c.sequence)
         if since:
             query = query.where(_records.c.sequence >= since)
-        return [Record(*row) for row in self._rows(_records, query)]
+        return [Record(*row) for row in self._rows(query)]
 
     def append(
         self, records: Sequence[Record], rosters: Mapping[int, Packed], mark: Mark | None = None
@@ -156,20 +147,23 @@ class Store:
                 return False
         return True
 
-    def members(self, version: int) -> bytes | None:
-        """Read the digests of a version of schema 1; None if they are gone or of another type."""
-        return self._content(_members, version)
-
     def segment(self, version: int) -> bytes | None:
         """Read the segment that a version began; None if it is gone or of another type."""
-        return self._content(_segments, version)
+        # A literal column keeps what SQLite holds, of whatever type somebody made it.
+        query: sa.Select[Any] = (
+            sa.select(sa.literal_column("content"))
+            .select_from(_segments)
+            .where(_segments.c.version == version)
+        )
+        rows = self._rows(query)
+        return rows[0][0] if rows and isinstance(rows[0][0], bytes) else None
 
     def bits(self, version: int) -> dict[tuple[Side, int], bytes]:
         """Read the bitmaps of a version, by side and segment; those of another type are left out."""
         query = sa.text(
             "SELECT side, segment, content FROM ledger_bits WHERE version = :version ORDER BY side, segment"
         )
-        rows = self._rows(_bits, query.bindparams(version=version))
+        rows = self._rows(query.bindparams(version=version))
         return {
             (side, segment): bytes(content)
             for side, segment, content in rows
@@ -179,32 +173,22 @@ class Store:
     def versions(self) -> list[int]:
         """List the versions that have digests, by the sequence of their record."""
         found: set[int] = set()
-        for table in (_members, _segments, _bits):
-            found.update(row[0] for row in self._rows(table, sa.select(table.c.version)))
+        for table in (_segments, _bits):
+            found.update(row[0] for row in self._rows(sa.select(table.c.version)))
         return sorted(found)
 
     def progress(self, charge: str) -> Mark | None:
         """Read the mark of a charge; None if there is none."""
-        rows = self._rows(_progress, sa.select(_progress).where(_progress.c.charge == charge))
+        rows = self._rows(sa.select(_progress).where(_progress.c.charge == charge))
         return Mark(*rows[0]) if rows else None
 
     def marks(self) -> list[Mark]:
         """Read the marks of all charges."""
-        return [Mark(*row) for row in self._rows(_progress, sa.select(_progress))]
+        return [Mark(*row) for row in self._rows(sa.select(_progress))]
 
-    def _content(self, table: sa.Table, version: int) -> bytes | None:
-        # A literal column keeps what SQLite holds, of whatever type somebody made it.
-        query: sa.Select[Any] = (
-            sa.select(sa.literal_column("content"))
-            .select_from(table)
-            .where(table.c.version == version)
-        )
-        rows = self._rows(table, query)
-        return rows[0][0] if rows and isinstance(rows[0][0], bytes) else None
-
-    def _rows(self, table: sa.Table, query: sa.Executable) -> Sequence[Any]:
-        """Run a query; without rows where the table is missing."""
-        if table.name not in self._tables:
+    def _rows(self, query: sa.Executable) -> Sequence[Any]:
+        """Run a query; without rows where no ledger was begun."""
+        if not self.begun:
             return []
         with self._clear_errors(), self._engine.connect() as connection:
             return connection.execute(query).all()
@@ -248,13 +232,13 @@ class Store:
         )
 
     def _schema_number(self) -> int | None:
-        """Read the version of the tables; None if none is written yet. A newer one than `SCHEMA` is refused."""
+        """Read the version of the tables; None if none is written yet. Another one than `SCHEMA` is refused."""
         with self._engine.connect() as connection:
             number = connection.execute(sa.select(sa.func.max(_schema.c.number))).scalar()
-        if number is not None and number > SCHEMA:
+        if number not in (None, SCHEMA):
             raise PipelineError(
-                f"ledger {self.shown}: found tables of schema {number}, this version knows up to {SCHEMA}; "
-                "use the version of primorl that wrote them, or a newer one"
+                f"ledger {self.shown}: found tables of schema {number}, allowed is {SCHEMA}; use the version of "
+                "primorl that wrote them"
             )
         return number
 

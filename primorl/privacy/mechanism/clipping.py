@@ -20,11 +20,7 @@ _LEAST_NORM, _LARGEST_NORM = 1e-6, 1e6  # as in params.yaml
 
 
 class Clip(Protocol):
-    """A clip as a plan sees it: the bound, the sensitivity, and the description of both.
-
-    The training code applies the clip in the fastest way. The audit (`primorl.privacy.audits.canaries`) applies
-    it through `clip_pieces`.
-    """
+    """A clip as a plan sees it: the bound, the sensitivity, and the description of both."""
 
     @property
     def clipping_norm(self) -> float:
@@ -34,15 +30,8 @@ class Clip(Protocol):
     def sensitivity(self) -> float:
         """L2 sensitivity of the sum when one unit is zeroed out. The noise multiplier scales this number."""
 
-    @property
-    def pieces(self) -> tuple[int, ...]:
-        """Shape of the equal pieces that one contribution consists of, for the audit; ``(1,)`` for one vector."""
-
     def sensitivity_under(self, relation: Relation) -> float:
         """Return the L2 sensitivity of the sum between neighbouring datasets."""
-
-    def clip_pieces(self, contributions: Tensor) -> Tensor:
-        """Clip float32 ``[P, *pieces, n]``, the contributions of P units. Returns the same shape."""
 
     def describe(self) -> dict[str, Any]:
         """Return the keys of the privacy statement that describe the clip: ``clipping_norm`` and ``clipping``."""
@@ -91,11 +80,6 @@ class L2Clip(_NormClip):
     | C infinite        | unchanged if finite; the sensitivity is infinite |
     """
 
-    @property
-    def pieces(self) -> tuple[int, ...]:
-        """One piece: the vector itself."""
-        return (1,)
-
     def finish(self, vectors: Tensor) -> Tensor:
         """Clip every row of ``vectors`` and set rows that are not finite to zero. In place.
 
@@ -118,10 +102,6 @@ class L2Clip(_NormClip):
             factors = (self.clipping_norm * _MARGIN / norms).clamp(max=1.0)
         factors = torch.where(squares.isfinite(), factors, 0.0).to(vectors.dtype)
         return vectors.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0).mul_(factors.unsqueeze(-1))
-
-    def clip_pieces(self, contributions: Tensor) -> Tensor:
-        """See `Clip.clip_pieces`; contributions are ``[P, 1, n]``."""
-        return self.finish(contributions.squeeze(1).clone()).unsqueeze(1)
 
     def describe(self) -> dict[str, Any]:
         """See `Clip.describe`; ``clipping`` is ``flat``, as the whole vector is clipped at once."""
@@ -166,21 +146,6 @@ class EnsembleClip(_NormClip):
         """Norm of each clipped part: C/√N or C/√(N·L)."""
         parts = self.members * (self.layers if self.mode == "per_layer" else 1)
         return self.clipping_norm / math.sqrt(parts)
-
-    @property
-    def pieces(self) -> tuple[int, ...]:
-        """Layers, then members."""
-        return (self.layers, self.members)
-
-    def clip_pieces(self, contributions: Tensor) -> Tensor:
-        """See `Clip.clip_pieces`; contributions are ``[P, L, N, n]``."""
-        import torch
-
-        pairs = contributions.transpose(1, 2).flatten(
-            0, 1
-        )  # [P·N, L, n]: `finish` takes (unit, member) pairs
-        layers = torch.stack(self.finish([pairs[:, layer].clone() for layer in range(self.layers)]))
-        return layers.view(self.layers, len(contributions), self.members, -1).transpose(0, 1)
 
     def describe(self) -> dict[str, Any]:
         """See `Clip.describe`; ``clipping`` is the mode."""

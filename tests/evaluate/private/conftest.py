@@ -22,7 +22,6 @@ class Log:
     targets: Tensor
     first: Tensor
     rows: Tensor
-    probability: Tensor | None = None
 
     @property
     def units(self) -> int:
@@ -36,9 +35,6 @@ class Log:
 
     def begins(self, units: Tensor, steps: Tensor) -> Tensor:
         return self.first[units[:, None], steps]
-
-    def behaviour_probabilities(self, units: Tensor, steps: Tensor) -> Tensor | None:
-        return None if self.probability is None else self.probability[units[:, None], steps]
 
     def episodes(self, *units: int) -> Episodes:
         """Some units, or all."""

@@ -1,7 +1,6 @@
 """The behaviour's return: what a unit contributes, and what is made of the release."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +8,6 @@ import torch
 from torch import Tensor
 
 from primorl.evaluate.private.behaviour import QUANTILES, Behaviour, _haar, isotonic, scaled_returns
-from primorl.evaluate.private.estimator import EvaluationState
 from primorl.evaluate.private.problem import Problem
 from tests.evaluate.private.conftest import Log, payers, question
 
@@ -23,7 +21,7 @@ def asked(units: int, **changes: Any) -> Problem:
 @pytest.mark.parametrize("changes", [{}, {"horizon": None}, {"discount": 1.0}, {"horizon": 3}])
 def test_a_contribution_is_two_blocks_of_the_return(changes: dict[str, Any]) -> None:
     rows, problem = payers(5, 0.2, noise=1.0).episodes(), asked(5, **changes)
-    contributed = BEHAVIOUR.contributions(problem, {}, rows)
+    contributed = BEHAVIOUR.contributions(problem, rows)
     for unit in range(5):
         returns: list[float] = []
         for row in range(int(rows.own[unit].sum())):
@@ -47,19 +45,15 @@ def test_a_contribution_is_two_blocks_of_the_return(changes: dict[str, Any]) -> 
         assert torch.allclose(contributed[unit], expected, atol=1e-6)
 
 
-def exact(
-    problem: Problem, x: Tensor, noise: float, behaviour: Behaviour
-) -> tuple[EvaluationState, Any]:
-    """The state after a release of units with these scaled returns, and a plan of so much noise."""
+def exact(problem: Problem, x: Tensor, behaviour: Behaviour) -> Tensor:
+    """A release without noise of units with these scaled returns."""
     bins = 1 << behaviour.levels
     place = ((x + 1) / 2 * bins).long().clamp(0, bins - 1)
     nodes = _haar(behaviour.levels)[place] * math.sqrt(
         (1 - behaviour.mean_share) / behaviour.levels
     )
     blocks = torch.cat((torch.stack((x, 1 - x**2), 1) * math.sqrt(0.5), nodes), 1)
-    plan = replace(behaviour.plan(problem, 1.0), noise_multiplier=noise * problem.units)
-    released = plan.release((blocks.sum(0),))[0]
-    return EvaluationState(behaviour.stepped(problem, {}, released, 0), finished=True), plan
+    return blocks.mean(0)
 
 
 def test_estimates_without_noise_are_those_of_the_sample() -> None:
@@ -69,8 +63,8 @@ def test_estimates_without_noise_are_those_of_the_sample() -> None:
         - 0.7
     )
     returns = x * 2.5 - 0.5
-    state, plan = exact(problem, x, 1e-9, behaviour)
-    mean, *quantiles = behaviour.estimates(problem, plan, state)
+    released = exact(problem, x, behaviour)
+    mean, *quantiles = behaviour.estimates(problem, 1e-9, released)
     assert mean.ci95 is not None
     half = 1.96 * float(returns.std()) / math.sqrt(4000)
     assert mean.value == pytest.approx(float(returns.mean()), abs=1e-5)
@@ -80,9 +74,8 @@ def test_estimates_without_noise_are_those_of_the_sample() -> None:
         assert said.value == pytest.approx(float(returns.quantile(p)), abs=5 / 512)
         assert said.ci95[0] < float(returns.quantile(p)) < said.ci95[1]
     place = ((x + 1) / 2 * 16).long()
-    assert torch.allclose(
-        state.values["histogram"], place.bincount(minlength=16).double() / 4000, atol=1e-5
-    )
+    shares = torch.tensor(behaviour.histogram(problem, released).shares, dtype=torch.float64)
+    assert torch.allclose(shares, place.bincount(minlength=16).double() / 4000, atol=1e-5)
     pooled = isotonic(torch.tensor([0.0, 0.3, 0.1, 0.2, 0.9, 0.8], dtype=torch.float64))
     assert pooled.tolist() == pytest.approx([0.0, 0.2, 0.2, 0.2, 0.85, 0.85])
 
@@ -98,5 +91,5 @@ def test_a_units_bin_does_not_depend_on_how_many_trajectories_another_unit_has()
         reward = torch.nn.functional.pad(six, (0, width - 6)).repeat(2, 1)
         targets = torch.nn.functional.pad(reward[..., None], (1, 1))
         log = Log(torch.zeros(2, width, 2), targets, torch.ones(2, width, dtype=torch.bool), count)
-        found.append(BEHAVIOUR.contributions(problem, {}, log.episodes())[0])
+        found.append(BEHAVIOUR.contributions(problem, log.episodes())[0])
     assert torch.equal(*found)

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from primorl.evaluate.private.estimator import EvaluationState, run
 from primorl.evaluate.private.model_check import ModelCheck, _factor
 from primorl.evaluate.private.problem import BLOCK, Episodes, Problem, in_blocks
 from primorl.evaluate.private.results import BELIEVE
@@ -112,8 +111,8 @@ def test_rows_are_asked_in_blocks_of_one_size_on_one_thread() -> None:
 def test_estimates_without_noise_are_means_over_the_units_that_have_so_many_steps() -> None:
     source, problem = tiny_mdp.log(120), tiny_mdp.problem(120, known=False)
     errors, has = CHECK.errors(problem, source.episodes())
-    plan = replace(CHECK.plan(problem, 0.5), noise_multiplier=1e-7)
-    said = CHECK.estimates(problem, plan, run(CHECK, problem, plan, source))
+    released = CHECK.contributions(problem, source.episodes()).mean(0)
+    said = CHECK.estimates(problem, 1e-9, released)
     expected = (errors.sum(0) / has.sum(0)[:, None, None]).sqrt().flatten().tolist()
     assert [estimate.value for estimate in said] == pytest.approx(expected, abs=1e-4)
     assert said[-1].what == "state error, 4 steps ahead, of no change"
@@ -146,7 +145,6 @@ def test_the_verdict_is_sure_or_says_that_it_is_not(
     x = 2 * torch.tensor([[model, trivial], [0.01, 0.5]], dtype=torch.float64) / 1.5**2 - 1
     pairs = torch.stack((x, 1 - x**2), -1).expand(2, 2, 2, 2)
     released = torch.cat((pairs.flatten(), torch.ones(1))) * _factor((1, 5))
-    plan = replace(check.plan(problem, 0.1), noise_multiplier=noise * 3000)
-    found = check.verdict(problem, plan, EvaluationState(check.stepped(problem, {}, released, 0)))
+    found = check.verdict(problem, noise, released)
     assert found.startswith(f"{BELIEVE[believable]}: its squared error")
     assert rule in found

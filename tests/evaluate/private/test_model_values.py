@@ -1,6 +1,5 @@
 """Values in the released model are those of models in which they are known, and count steps as recordings have them."""
 
-import math
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from primorl.evaluate.private.model_values import Clone, ModelQ, _SinglePolicy, values_in_model
+from primorl.evaluate.private.model_values import Clone, _SinglePolicy, values_in_model
 from primorl.evaluate.private.problem import PublicTrajectories, public_return_bounds
 from primorl.evaluate.private.results import GAIN
 from primorl.evaluate.statistics import ModelValue
@@ -140,42 +139,6 @@ def test_rollouts_weigh_steps_as_recordings_have_them() -> None:
     assert (gain.value, gain.ci95, gain.members) == (0.0, (0.0, 0.0), (0.0, 0.0)), (
         "the clone does what the policy does"
     )
-
-
-def test_corrections_by_cut_recordings_find_the_value_of_cut_recordings() -> None:
-    drawn = torch.rand(20_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    lengths = (
-        (drawn.log() / math.log(0.5)).ceil().clamp(1, 4).long()
-    )  # half of those that are left are cut
-    rows = replace(payers(20_000, 0.5, noise=0.0), rows=lengths).episodes()
-    asked = replace(problem(1), survival=HALVES)
-    public = ModelQ(asked, 8, 64)
-    fitted = public.fit()
-    expected = [0.5 * HALF_LIVED, 0.9 * HALF_LIVED]
-    assert public.at_starts(fitted).mean(1).tolist() == pytest.approx(expected, rel=0.03)
-
-    def value(state: Tensor, step: Tensor) -> Tensor:
-        flat = state.flatten(0, 1), rows.action.flatten(0, 1), step.flatten()
-        return public.action_values(fitted, *flat)[0].view_as(step)
-
-    q, ahead = value(rows.observation, rows.step), value(rows.following, rows.step + 1)
-
-    def error(continues: Tensor) -> float:
-        return abs(float((rows.reward + 0.9 * continues * ahead - q)[rows.own].mean()))
-
-    assert error(asked.continues(rows.step, rows.terminated)) < 0.02
-    assert error(problem(1).continues(rows.step, rows.terminated)) > 0.1, (
-        "the twin: as if nobody was cut"
-    )
-    plain, steps = problem(1), torch.arange(5)
-    assert plain.continues(steps, steps > 9).tolist() == [1, 1, 1, 1, 0], (
-        "the declared horizon stands"
-    )
-    full = replace(plain, survival=torch.ones(5, dtype=torch.float64))
-    torch.testing.assert_close(
-        full.rewards_left(torch.arange(6)), plain.rewards_left(torch.arange(6))
-    )
-    torch.testing.assert_close(full.continues(steps, steps > 2), plain.continues(steps, steps > 2))
 
 
 def test_return_bounds_are_those_of_public_returns_and_a_spread_more() -> None:

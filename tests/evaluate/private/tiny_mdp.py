@@ -1,4 +1,4 @@
-"""A small MDP whose values are known, logs of it with known probabilities, and the question about a policy."""
+"""A small MDP, logs of it, and the question about a policy."""
 
 import torch
 from torch import Tensor
@@ -23,10 +23,6 @@ POLICY = torch.tensor([1, 0, 0])
 
 def act(observation: Tensor) -> Tensor:
     return one_hot(POLICY[observation.argmax(-1)], ACTIONS).float()
-
-
-def clone(observation: Tensor) -> Tensor:
-    return BEHAVIOUR[observation.nan_to_num(nan=0.0).argmax(-1)]
 
 
 def ensemble(*, known: bool = True) -> GaussianEnsemble:
@@ -66,7 +62,7 @@ def problem(units: int, *, known: bool = True) -> Problem:
             "reward_low": 0.0,
             "policy": act,
         }
-        | {"ensemble": ensemble(known=known), "clone": clone, "starts": torch.eye(STATES)}
+        | {"ensemble": ensemble(known=known), "starts": torch.eye(STATES)}
     )
     return question(units, STATES, ACTIONS, **settings)
 
@@ -96,7 +92,6 @@ def log(units: int, seed: int = 0, *, hostile: int | None = None) -> Log:
                 rows,
                 target,
                 torch.full_like(alive, step == 0),
-                BEHAVIOUR[state, action],
                 alive.clone(),
             )
         )
@@ -107,14 +102,11 @@ def log(units: int, seed: int = 0, *, hostile: int | None = None) -> Log:
     ]  # [U, 2 · HORIZON, ..]
     own = parts.pop()
     order = (~own).long().argsort(dim=1, stable=True)
-    inputs, targets, first, probability = (
-        part[torch.arange(units)[:, None], order] for part in parts
-    )
+    inputs, targets, first = (part[torch.arange(units)[:, None], order] for part in parts)
     if hostile is not None:
         inputs[hostile, 0, :STATES], inputs[hostile, 1:, :STATES] = float("nan"), 1e300
         inputs[hostile, :, STATES:] = torch.tensor(
             [float("-inf"), 1e300], dtype=torch.float64
         )  # what the policy does
         targets[hostile, 0], targets[hostile, 1:] = float("inf"), float("nan")
-        probability[hostile] = torch.tensor([0.0, float("nan"), -1.0, 7.0, 1e-300]).repeat(2)
-    return Log(inputs, targets, first, own.sum(1), probability)
+    return Log(inputs, targets, first, own.sum(1))

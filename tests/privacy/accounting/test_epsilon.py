@@ -12,28 +12,23 @@ from dp_accounting import dp_event, rdp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from scipy.special import ndtri
-from scipy.stats import binom
 
 from primorl.privacy.accounting.epsilon import (
     Spent,
     Training,
     compose,
-    grid_interval,
     grouped,
     mixture_rdp,
     spent,
     training_event,
 )
-from primorl.privacy.accounting.events import PureDpEvent, event_from_json, event_to_json, pure_rdp
+from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.accounting.figures import (
     FALSE_POSITIVE_RATES,
-    deltas,
     figures,
     posterior,
     true_positive_rate,
 )
-from primorl.privacy.accounting.privacy_filter import ORDERS, cost, gaussian_cost
 from primorl.privacy.accounting.solving import solve_noise_multiplier, solve_rounds
 from primorl.privacy.statement import Relation
 from tests.hostile import fft_accountant
@@ -212,68 +207,6 @@ TOGETHER = {"type": "ComposedDpEvent", "events": [GAUSSIAN, COMPOSED]}
 def test_an_event_that_is_not_ours_is_refused(content: Any, complaint: str) -> None:
     with pytest.raises(ValueError, match=re.escape(complaint)):
         event_from_json(content)
-
-
-def response_delta(epsilon: float, count: int, at: float) -> float:
-    """δ of ``count`` randomized responses with odds e^ε: the sum over how many of them told the truth."""
-    truths = np.arange(count + 1)
-    loss = (2 * truths - count) * epsilon
-    chances = binom.pmf(truths, count, 1 / (1 + math.exp(-epsilon)))
-    return float((chances * np.maximum(0.0, -np.expm1(at - loss))).sum())
-
-
-def test_the_profile_is_that_of_randomized_response() -> None:
-    """Never below it, and above it by the grid alone. dp-accounting's own event would count once."""
-    for epsilon, count in ((0.2, 1), (0.2, 3), (0.05, 40), (1.0, 5), (5.0, 2)):
-        event, most = dp_event.SelfComposedDpEvent(PureDpEvent(epsilon), count), count * epsilon
-        at, grid = [0.0, 0.3 * most, 0.8 * most], count * grid_interval(event, most, count)
-        for point, found in zip(at, deltas(event, most, at), strict=True):
-            assert response_delta(epsilon, count, point) <= found * (1 + 1e-9)
-            assert found <= response_delta(epsilon, count, max(0.0, point - 2 * grid)) + grid
-
-
-def test_one_costs_no_more_than_it_says_and_little_less() -> None:
-    for epsilon in (1e-3, 0.2, 1.0, 20.0):
-        found = spent(PureDpEvent(epsilon), DELTA)
-        exact = max(0.0, math.log(math.exp(epsilon) - DELTA * (1 + math.exp(epsilon))))
-        assert exact <= found.epsilon_pld <= epsilon
-        assert found.epsilon_rdp <= epsilon
-        replaced = spent(PureDpEvent(epsilon), DELTA, "replace_one").epsilon_pld
-        assert 2 * exact * (1 - 1e-3) <= replaced <= 2 * epsilon
-    assert grouped(PureDpEvent(0.2), 4) == PureDpEvent(0.8)
-    assert figures(PureDpEvent(0.2), DELTA).groups[1][1] == pytest.approx(0.8, rel=1e-3)
-    assert spent(grouped(PureDpEvent(0.2), 10**6), DELTA).epsilon_pld >= 1000
-
-
-@given(epsilon=st.floats(1e-3, 30.0), order=st.sampled_from(ORDERS))
-@settings(max_examples=60, deadline=None)
-def test_the_renyi_divergence_is_that_of_the_pair(epsilon: float, order: int) -> None:
-    likely = -math.log1p(math.exp(-epsilon))
-    rare = likely - epsilon
-    exact = np.logaddexp(
-        order * likely + (1 - order) * rare, order * rare + (1 - order) * likely
-    ) / (order - 1)
-    assert pure_rdp(epsilon, [order])[0] == pytest.approx(float(exact), rel=1e-6, abs=1e-12)
-    assert pure_rdp(epsilon, [order])[0] <= min(epsilon, order * epsilon**2 / 2) * (
-        1 + 1e-9
-    )  # Bun and Steinke 2016
-
-
-def test_the_filter_charges_the_gaussian_that_covers_it() -> None:
-    """The least one meets the trade-off function at its kink: μ = -2 Φ⁻¹(1 / (1 + e^ε)) (Dong, Roth and Su 2022)."""
-    for epsilon in (0.05, 0.2, 1.0, 5.0):
-        event, exact = PureDpEvent(epsilon), -2 * float(ndtri(1 / (1 + math.exp(epsilon))))
-        assert exact * (1 - 1e-5) <= gaussian_cost(event) <= 1.03 * exact
-        found = cost(event)
-        assert found.renyi == pytest.approx(pure_rdp(epsilon, ORDERS))
-        assert found.epsilon(DELTA) >= spent(event, DELTA).epsilon_pld
-        assert (
-            sum([found] * 50, found).epsilon(DELTA)
-            >= 0.99 * compose([event] * 51, DELTA).epsilon_pld
-        )
-
-
-DELTA = 1e-5
 
 
 @pytest.mark.parametrize(

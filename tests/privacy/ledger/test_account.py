@@ -1,9 +1,7 @@
 """Who shares what with whom: kinds of units, people under other names, units that were public, and old ledgers."""
 
 import functools
-import json
 import re
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,16 +13,11 @@ from hypothesis import strategies as st
 
 from primorl.base.errors import PipelineError
 from primorl.privacy.accounting.epsilon import compose, grouped, training_event
-from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.ledger.account import heads, placed
-from primorl.privacy.ledger.chain import Chain
 from primorl.privacy.ledger.history import BudgetExceeded, Version
 from primorl.privacy.ledger.ledger import Budget, Ledger
 from tests.privacy.ledger.ledgers import (
     DELTA,
-    GAUSSIAN,
-    INSERT,
-    SECRET,
     adaptive,
     execute,
     opened,
@@ -252,70 +245,8 @@ def test_versions_share_a_unit_exactly_if_their_sets_meet(
                 assert shared == bool(mine[side] & its[its_side])
 
 
-def old_ledger(url: str, folder: Path) -> list[Version]:
-    """Whole digests, and records that know neither bound nor cost, kept under no schema number."""
-    opened(url, folder).close()
-    execute(url, *(f"DROP TABLE ledger_{table}" for table in ("segments", "bits", "schema")))
-    chain, data, contents = Chain(SECRET, "old"), [version("abc"), version("cde")], []
-    for number, each in enumerate(data):
-        at, then = 2 * number + 1, {"time": "2026-01-01T00:00:00+00:00"}
-        registered = {"fingerprint": each.fingerprint, "unit": each.unit, "units": each.units}
-        contents.append(
-            {"kind": "version"}
-            | then
-            | registered
-            | {"members": chain.members_digest(each.members)}
-        )
-        made = {
-            "charge": f"old{number}",
-            "version": at,
-            "identity": f"old{number}",
-            "dataset": "pendulum",
-        }
-        spent = {"event": event_to_json(GAUSSIAN), "epsilon": 0.9, "delta": DELTA}
-        origin = {"stage": "train_model", "git_commit": None, "mlflow_run": None}
-        origin["accountant"] = {"name": "any", "version": "0"}
-        contents.append({"kind": "reserved"} | then | made | spent | origin)
-        execute(
-            url,
-            "INSERT INTO ledger_members (version, content) VALUES (:at, :of)",
-            at=at,
-            of=each.members,
-        )
-    records = chain.following(contents)
-    for record in records:
-        execute(url, INSERT, **vars(record))
-    (folder / "ledger.head").write_text(
-        json.dumps({"sequence": len(records), "hash": records[-1].hash})
-    )
-    return data
-
-
-def test_an_old_ledger_is_upgraded_and_that_of_a_later_program_refused(
-    ledger_url: str, tmp_path: Path
-) -> None:
-    first, second = old_ledger(ledger_url, tmp_path)
-    with closing(opened(ledger_url, tmp_path)) as ledger:
-        assert ledger.verify() == 4
-        assert [charge.id for charge in ledger.account(first).charges] == ["old0", "old1"]
-        assert ledger.account(second).epsilon(DELTA) == pytest.approx(
-            adaptive(GAUSSIAN, GAUSSIAN), rel=1e-9
-        )
-        new = ledger.reserve(request(version("ef"), identity="new"), None)
-        assert [charge.id for charge in ledger.account(second).charges] == ["old0", "old1", new.id]
-        assert [charge.id for charge in ledger.account(version("ef")).charges] == ["old1", new.id]
-        assert ledger.verify() == 6
-    execute(
-        ledger_url,
-        "UPDATE ledger_members SET content = :other WHERE version = 3",
-        other=version("xyz").members,
-    )
-    with pytest.raises(
-        PipelineError, match="record 3: the members of this dataset version were removed or edited"
-    ):
-        opened(ledger_url, tmp_path).verify()
+def test_a_ledger_of_another_schema_is_refused(ledger_url: str, tmp_path: Path) -> None:
+    opened(ledger_url, tmp_path).close()
     execute(ledger_url, "INSERT INTO ledger_schema (number) VALUES (99)")
-    with pytest.raises(
-        PipelineError, match="found tables of schema 99, this version knows up to 2"
-    ):
+    with pytest.raises(PipelineError, match="found tables of schema 99"):
         opened(ledger_url, tmp_path)

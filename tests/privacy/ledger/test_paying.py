@@ -1,7 +1,5 @@
 """Work is paid for once: whoever asks again, or at the same time, is given the result, told where it is, or refused."""
 
-import hashlib
-import json
 import re
 from contextlib import ExitStack
 from dataclasses import replace
@@ -9,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors.torch
 import torch
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import locked
 from primorl.privacy.ledger import charges
-from primorl.privacy.ledger.checkpoint import read_checkpoint, write_checkpoint
+from primorl.privacy.ledger.checkpoint import write_checkpoint
 from primorl.privacy.ledger.history import BudgetExceeded, Refused
 from primorl.privacy.ledger.ledger import Budget, Ledger, new_charge_id
 from tests.privacy.ledger import ledgers
@@ -211,49 +208,7 @@ def test_progress_that_somebody_changed_lets_nothing_run(one_file: Place, change
             use()
 
 
-def as_before(file: Path, resumed: int) -> None:
-    """Write a checkpoint as it was written before resumptions had tokens."""
-    state = read_checkpoint(file, Running.restore, file.stem).state
-    header = json.dumps({"charge": file.stem, "resumed": resumed, "facts": state.facts()})
-    content = safetensors.torch.save(state.tensors(), {"checkpoint": header})
-    file.write_bytes(hashlib.sha256(content).digest() + content)
-
-
 _append = Ledger._append
-
-
-def _unmarked(self: Ledger, contents: Any, rosters: Any, mark: object = None) -> bool:
-    return _append(
-        self,
-        [{**each, "marked": False} if "marked" in each else each for each in contents],
-        rosters,
-    )
-
-
-@pytest.mark.parametrize("resumed", [0, 2])
-def test_a_run_of_the_version_before_is_gone_on_with(one_file: Place, resumed: int) -> None:
-    """No token, no progress, and resumptions that were counted. A copy of it is refused as before."""
-    with pytest.MonkeyPatch.context() as before:
-        before.setattr(Ledger, "_append", _unmarked)
-        killed_in_round(one_file, 2)
-    as_before(one_file.checkpoint, resumed + 1)
-    assert "an old copy" in one_file.refusal()
-    as_before(one_file.checkpoint, resumed)
-    execute(one_file.url, "DROP TABLE ledger_progress")
-    ledger = opened(one_file.url, one_file.folder)
-    for _ in range(resumed):
-        ledger.charges()
-        assert ledger._append(
-            [{"kind": "taken", "charge": one_file.checkpoint.stem, "time": "then"}], {}
-        )
-    copy = one_file.checkpoint.read_bytes()
-    killed_in_round(one_file, 3)
-    newest = one_file.checkpoint.read_bytes()
-    one_file.checkpoint.write_bytes(copy)
-    assert "an old copy" in one_file.refusal()
-    one_file.checkpoint.write_bytes(newest)
-    judge(one_file)
-    assert one_file.released == [1]
 
 
 def orphan(place: Place, saves: int = 0) -> Path:

@@ -177,14 +177,3 @@ def test_rounding_carries_no_vector_above_the_bound(
     assert largest() <= norm
     monkeypatch.setattr(clipping, "_MARGIN", 1)
     assert largest() > norm
-
-
-def test_pieces_are_clipped_as_training_clips_them() -> None:
-    whole, clip = torch.randn(5, len(SIZES), MEMBERS, 8), make_clip("per_layer")
-    pairs = [whole[:, layer].reshape(-1, 8).clone() for layer in range(len(SIZES))]
-    expected = torch.stack([part.view(5, MEMBERS, 8) for part in clip.finish(pairs)], dim=1)
-    assert torch.equal(clip.clip_pieces(whole), expected)
-    assert torch.equal(
-        L2Clip(C).clip_pieces(whole[:, 0, :1]),
-        L2Clip(C).finish(whole[:, 0, 0].clone()).unsqueeze(1),
-    )

@@ -1,0 +1,209 @@
+"""Questions to the private units: one noisy release of bounded numbers of every unit, and what is made of it."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from scipy.special import stdtrit
+from torch import Tensor
+
+from primorl.evaluate.private.problem import Episodes, EpisodeSource, Problem, portions
+from primorl.evaluate.private.results import Answer, Of
+from primorl.privacy.ledger.checkpoint import DataclassState
+from primorl.privacy.mechanism.clipping import L2Clip
+from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.sampling import PoissonSampler
+
+Interval = tuple[float, float]
+
+_NORM = 1 + 2.0**-13
+"""C of a question. Contributions have norm 1 at most, which the clip then leaves exactly as they are."""
+
+
+def estimate(
+    name: str,
+    of: Of,
+    what: str,
+    value: float,
+    ci95: Interval | None,
+    covers: str,
+    bias: str,
+    members: tuple[float, ...] | None = None,
+) -> Answer:
+    """Make an answer; its cost is not known yet."""
+    said: Any = {"covers": covers, "bias": bias, "epsilon": None, "delta": None, "members": members}
+    return Answer(estimator=name, of=of, what=what, value=value, ci95=ci95, **said)
+
+
+@dataclass(frozen=True)
+class Asked(DataclassState):
+    """State of a question, as a checkpoint holds it.
+
+    Attributes:
+        released: the release ``[n]``; empty before it is made.
+        about: what the question is about, so that it is not answered about something else after a kill.
+        started: 1 from the moment that the noise may have been drawn. The release is then spent.
+        finished: whether ``released`` is there.
+    """
+
+    released: Tensor
+    about: str = ""
+    started: int = 0
+    finished: bool = False
+
+
+class Question(ABC):
+    """One question, answered by one release. Its settings are its fields.
+
+    The privacy argument is the plan's alone: `contributions` is a function of one unit's own rows and of released
+    values, the plan's clip bounds its result as one vector, and nothing else of it is released.
+    """
+
+    name: ClassVar[str]
+    about_model: ClassVar[bool]
+    """Whether the answer depends on the released model: with another one, the question is charged again."""
+
+    def plan(self, problem: Problem, noise_multiplier: float) -> Plan:
+        """Plan one release over all units."""
+        return Plan(
+            units=problem.units,
+            unit=problem.unit,
+            sampler=PoissonSampler(1.0),
+            clip=L2Clip(_NORM),
+            noise_multiplier=noise_multiplier,
+            rounds=1,
+            delta=problem.delta,
+        )
+
+    @abstractmethod
+    def row_bytes(self, problem: Problem) -> int:
+        """Bound the memory of one logged row while `contributions` works on it."""
+
+    @abstractmethod
+    def contributions(self, problem: Problem, episodes: Episodes) -> Tensor:
+        """Compute each unit's contribution, float64 ``[U, n]`` of norm 1 at most; sensitive. The caller clips it."""
+
+    @abstractmethod
+    def estimates(self, problem: Problem, noise: float, released: Tensor) -> tuple[Answer, ...]:
+        """Compute the estimates from the release, whose noise has this standard deviation: post-processing."""
+
+
+def noise_of(plan: Plan) -> float:
+    """Compute the standard deviation of the noise on every number of a release: public."""
+    return plan.noise_multiplier * plan.clip.sensitivity / plan.expected_cohort
+
+
+def ask(
+    question: Question,
+    problem: Problem,
+    plan: Plan,
+    source: EpisodeSource,
+    begin: Asked,
+    *,
+    save_checkpoint: Callable[[Asked], None] = lambda state: None,
+    device: torch.device | None = None,
+) -> Asked:
+    """Ask a question. A kill while rows are read costs nothing, as there is nothing to draw again but the noise.
+
+    Args:
+        question: to be asked.
+        problem: its subject.
+        plan: of the question; draws the noise.
+        source: the private units.
+        begin: the state before the release.
+        save_checkpoint: must have stored the state durably when it returns. The release is announced to it when the
+            sum is known, before the noise is drawn.
+        device: where contributions are computed; None: the CPU.
+
+    Returns:
+        The finished state.
+
+    Raises:
+        ValueError: the source does not hold the number of units that the plan declares.
+    """
+    if source.units != plan.units:
+        raise ValueError("the number of private units differs from the one the plan declares")
+    clip = plan.clip
+    assert isinstance(clip, L2Clip)
+    total: Tensor | None = None
+    everybody, row_bytes = torch.arange(source.units), question.row_bytes(problem)
+    for episodes in portions(source, everybody, row_bytes=row_bytes, device=device):
+        part = clip.finish(question.contributions(problem, episodes)).sum(0)
+        total = part if total is None else total + part
+    assert total is not None, "there is at least one unit"
+    save_checkpoint(Asked(begin.released, begin.about, started=1))
+    (released,) = plan.release((total,))
+    state = Asked(released.cpu().double(), begin.about, started=1, finished=True)
+    save_checkpoint(state)
+    return state
+
+
+@dataclass(frozen=True)
+class NoisyMean:
+    """A mean of numbers in [-1, 1] and its 95% interval.
+
+    Attributes:
+        value: the mean.
+        low: lower end of the interval.
+        high: upper end.
+        noise: standard deviation of the noise that this mean has alone.
+        shared: of the parts it may share with other means of the same release: sampling, and the noise of the share.
+    """
+
+    value: float
+    low: float
+    high: float
+    noise: float
+    shared: float
+
+
+def noisy_mean(
+    units: int, mean: float, rest: float, noise: float, share: float = 1.0, share_noise: float = 0.0
+) -> NoisyMean:
+    """Estimate the mean of x in [-1, 1] over the units that have such a number, from a release of each as a `pair`.
+
+    The interval holds sampling and privacy noise. It is Fieller's of a ratio: all r at which mean - r·share is within t
+    standard deviations of 0. Its variance is noise² + r² share_noise² + E[has (x - r)²] / K. The last term is estimated
+    from the release itself, to which one standard deviation of the estimate's own noise is added: noise can make it
+    tiny or negative, and then the interval would be too short (it would hold as few as 89% of narrow means at μ = 3,
+    where this one holds 97%). The addition is at most √5 μ of noise², μ being the Gaussian mean of the release, so
+    little at small ε. Where the share cannot be told from 0, the interval is all of [-1, 1].
+
+    Args:
+        units: K.
+        mean: of x, zero where a unit has none.
+        rest: of 1 - x², zero where a unit has none.
+        noise: standard deviation of the noise in both.
+        share: of the units that have the number.
+        share_noise: standard deviation of the noise in ``share``; 0 where it is known.
+    """
+    share = min(share, 1.0)
+    ratio = min(max(mean / max(share, share_noise, 1e-12), -1.0), 1.0)
+    square = share - rest  # E[has x²]
+    own = square - 2 * ratio * mean + ratio**2 * share
+    doubt = math.hypot(noise * math.hypot(1, 2 * ratio), share_noise * (1 + ratio**2))
+    variance = min(max(own + doubt, 0.0), (1 + abs(ratio)) ** 2)
+    square += variance - own
+    factor = t_quantile(units) ** 2
+    a = share**2 - factor * (share_noise**2 + share / units)
+    b = (share - factor / units) * mean
+    c = mean**2 - factor * (noise**2 + square / units)
+    if a <= 0:
+        return NoisyMean(ratio, -1.0, 1.0, math.inf, math.inf)
+    root = math.sqrt(max(b**2 - a * c, 0.0))
+    low, high = (min(max(end / a, -1.0), 1.0) for end in (b - root, b + root))
+    shared = math.sqrt((ratio * share_noise) ** 2 + variance / units)
+    return NoisyMean(min(max(ratio, low), high), low, high, noise / share, shared / share)
+
+
+def t_quantile(units: int) -> float:
+    """Compute how many standard deviations a 95% interval reaches to each side."""
+    return float(stdtrit(max(units - 1, 1), 0.975))
+
+
+def pair(x: Tensor) -> Tensor:
+    """Stack (x, 1 - x²) for x in [-1, 1]: its L2 norm is at most 1, so the second moment costs nothing more."""
+    return torch.stack((x, 1 - x.square()), -1)

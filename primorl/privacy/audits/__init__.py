@@ -1,1 +1,0 @@
-"""The audits' mathematics: lower bounds on ε."""
