@@ -65,7 +65,7 @@ def rendered(epsilon: float, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple
         "plan, by RDP": (planned, r"\("),
         "summary": (guarantee(summary), "ε"),
         "account": (account(summary | {"spent_on_dataset": charged}), "ε"),
-        "answer": (source({"estimator": "lstd", "epsilon": epsilon, "delta": DELTA}), "ε"),
+        "answer": (source({"estimator": "behaviour", "epsilon": epsilon, "delta": DELTA}), "ε"),
         "ledger": (spending, "ε"),
         "ledger, fixed beforehand": (spending, r"\("),
         "card": (made.split("## For the expert")[0], "ε"),

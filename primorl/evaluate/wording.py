@@ -274,7 +274,7 @@ def worth(answers: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
 
 
 def source(answer: Mapping[str, Any]) -> str:
-    """Name an answer's estimator and its cost, such as "lstd (ε 0.2)" or "model (free)"."""
+    """Name an answer's estimator and its cost, such as "behaviour (ε 0.2)" or "model (free)"."""
     price = "free" if answer["delta"] is None else f"ε {at_most(answer['epsilon'])}"
     return f"{answer['estimator']} ({price})"
 

@@ -13,6 +13,7 @@ from primorl.base.errors import PipelineError
 from primorl.base.files import write_json
 from primorl.base.paths import MANIFEST
 from primorl.config.params import Params, load
+from primorl.data.identity.membership import project_secret, secret_check
 from primorl.data.storage.schema import Manifest
 from primorl.paid import clone
 from primorl.paid.accounts import project_ledger
@@ -53,7 +54,9 @@ def write_partitions() -> Version:
     data = version([str(i) for i in range(80)], INFO.dataset_fingerprint)
     write_json(
         Path("data/partitions/manifest.json"),
-        Manifest(INFO, private_units=40, public_units=2).to_json(),
+        Manifest(
+            INFO, private_units=40, public_units=2, secret_check=secret_check(project_secret())
+        ).to_json(),
     )
     Path("data/partitions/units.bin").write_bytes(data.members)
     Path("data/partitions/public_units.bin").write_bytes(version(["p", "q", "r", "s"]).members)

@@ -101,14 +101,14 @@ def test_a_total_is_shared_by_what_a_log_needs_and_given_alone() -> None:
     """The model's ε does not depend on what is asked. With a simulator it is the total."""
     log = params.parse(with_keys(dataset="csv-log", privacy__total_epsilon=2.0))
     assert (log.privacy.target_epsilon, log.behaviour.target_epsilon) == (1.7, 0.595)
-    more = {"behaviour": 0.1, "lstd": 0.1}
+    more = {"behaviour": 0.1, "model_check": 0.1}
     asked = params.parse(
         with_keys(
             dataset="csv-log", privacy__total_epsilon=2.0, evaluation__private__estimators=more
         )
     )
     assert asked.privacy == log.privacy
-    more |= {"lstd": 1.5}
+    more |= {"model_check": 1.5}
     beyond = with_keys(
         dataset="csv-log", privacy__total_epsilon=2.0, evaluation__private__estimators=more
     )

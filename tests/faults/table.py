@@ -63,7 +63,10 @@ CATCHERS = {
     # linear heads
     f"{ON_LINEAR}::test_lost_late_answers_are_not_asked_again": [
         Fault(
-            "late-queries-asked-twice", TRAINING, "train", expression("not now.asked_late", "True")
+            "late-queries-asked-twice",
+            TRAINING,
+            "_run_rounds",
+            expression("not now.asked_late", "True"),
         )
     ],
     f"{ON_LINEAR}::test_a_unit_more_moves_every_sum_by_at_most_the_sensitivity": [

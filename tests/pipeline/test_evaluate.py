@@ -310,7 +310,7 @@ def test_several_seeds_are_one_result_with_the_spread_over_them(project: Path) -
 def test_the_summary_repeats_what_the_private_units_answered_about_this_model_and_policy() -> None:
     write_model(STATEMENT)
     rest: dict[str, Any] = {"covers": "noise", "bias": "none", "delta": 1e-5}
-    of_policy = rest | {"what": "mean return", "of": "policy", "estimator": "lstd"}
+    of_policy = rest | {"what": "mean return", "of": "policy", "estimator": "charged"}
     of_model = rest | {"what": "reward error", "of": "model", "estimator": "model_check"}
     answers = replace(
         PrivateEvaluation.read(PRIVATE_EVALUATION),
@@ -340,7 +340,7 @@ def test_the_summary_repeats_what_the_private_units_answered_about_this_model_an
     assert summary["epsilon"] == STATEMENT["epsilon"], "the model's own"
     for line in (
         "spent    in all: ε = 2.75, ",
-        "policy   -9.9 ± 1.2 by lstd (ε 0.2)",
+        "policy   -9.9 ± 1.2 by charged (ε 0.2)",
         "model    believable up to 5",
     ):
         assert line in text(summary)
@@ -355,7 +355,7 @@ def without_simulator(selected: Params) -> Params:
 
 @pytest.mark.usefixtures("project")
 def test_without_a_simulator_the_value_in_the_model_stands_in_and_is_called_so() -> None:
-    """What it is is tested in tests/evaluate, and where nothing is public in tests/golden."""
+    """What it is is tested in tests/evaluate."""
     write_model(STATEMENT)
     run(without_simulator(chosen()))
     summary = json.loads(SUMMARY.read_text(encoding="utf-8"), parse_constant=pytest.fail)

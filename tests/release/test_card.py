@@ -80,7 +80,7 @@ TODAY: dict[str, Any] = {
 }
 TODAY |= {"ci95": [-4.0, -3.0], "epsilon": 0.2, "delta": 1e-5}
 
-LSTD = TODAY | {"estimator": "lstd", "of": "policy"}
+CHARGED = TODAY | {"estimator": "charged", "of": "policy"}
 
 ASKED = {"unit": "trajectory", "private_evaluation": [TODAY]}
 
@@ -221,7 +221,7 @@ def test_only_figures_of_one_kind_are_compared() -> None:
         (practice(measured | ASKED, 0.95), "so the two are not compared"),
         (
             practice(
-                IN_MODEL | PUBLIC | {"unit": "trajectory", "private_evaluation": [LSTD]}, 0.95
+                IN_MODEL | PUBLIC | {"unit": "trajectory", "private_evaluation": [CHARGED]}, 0.95
             ),
             "are not compared",
         ),

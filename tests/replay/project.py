@@ -100,7 +100,7 @@ def with_simulator(*, neighbour: bool) -> None:
     raw["chosen"]["termination"] = "learned"
     raw["privacy"]["sampling_probability"] = 0.5
     raw["behaviour"]["target_epsilon"] = 1.0
-    raw["evaluation"]["private"]["estimators"] = {"behaviour": 0.5, "model_check": 0.5, "lstd": 0.5}
+    raw["evaluation"]["private"]["estimators"] = {"behaviour": 0.5, "model_check": 0.5}
     raw["policy"]["seeds"] = [0, 1]
     raw["online"] |= {"users": 6, "cohort": 3, "steps": 20}
     write_settings(raw)

@@ -23,6 +23,7 @@ _SMALLEST_MULTIPLIER = 0.1  # below it ε is in the hundreds, which guarantees n
 _MOST_ROUNDS = 1_000_000
 _DIGITS = 4  # of a noise multiplier
 _STRIDE = 1.3  # of the search for a bracket
+_PRECISION = 2e-5  # of a search, relative
 
 
 @cache  # the parts of a plan ask for few of them, many times
@@ -49,7 +50,7 @@ def solve_noise_multiplier(
     near = _noise_of_mean(math.sqrt(max(left, 1e-12)), sampling_probability, rounds)
     limits = _SMALLEST_MULTIPLIER, _LARGEST_MULTIPLIER
     found = _calibrated(event, target_epsilon, delta, near, limits, rising=False)
-    multiplier = rounded_up(found, _DIGITS)
+    multiplier = rounded_up(found * (1 - _PRECISION), _DIGITS)
     # The statement reads ε on a grid of its own, which may differ in the fifth digit: it must keep the target too.
     while spent(event(multiplier), delta).epsilon_pld > target_epsilon:
         if multiplier >= _LARGEST_MULTIPLIER:
@@ -152,7 +153,7 @@ def _calibrated(
             break
         here = there
     bracket = dp_accounting.ExplicitBracketInterval(min(here, there), max(here, there))
-    precision = bracket.endpoint_1 * 2e-5
+    precision = _PRECISION * bracket.endpoint_1
     return float(
         dp_accounting.calibrate_dp_mechanism(
             accountant, event, target, delta, bracket, tol=precision
