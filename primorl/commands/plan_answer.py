@@ -41,7 +41,7 @@ from primorl.privacy.accounting.rounding import at_least, at_most, left_of
 from primorl.privacy.accounting.solving import solve_noise_multiplier, solve_rounds
 from primorl.privacy.ledger.account import Account, total_of
 from primorl.privacy.ledger.ledger import Budget
-from primorl.privacy.ledger.refusals import rounds_that_fit
+from primorl.privacy.ledger.refusals import most_rounds
 from primorl.privacy.statement import RELATION_NAME
 
 T = TypeVar("T")
@@ -551,5 +551,5 @@ def _budget_lines(bill: Bill, budget: Budget, training: Training) -> Iterator[st
     most = training.rounds
     while most < MOST_ROUNDS and fits(replace(training, rounds=most).event):
         most *= 4
-    rounds = rounds_that_fit(replace(training, rounds=most).event, fits)
-    yield f"  rounds left with its noise multiplier: {'none' if rounds is None else rounds}"
+    rounds = most_rounds(replace(training, rounds=most), fits)
+    yield f"  rounds left with its noise multiplier: {rounds or 'none'}"

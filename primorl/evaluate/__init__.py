@@ -1,1 +1,1 @@
-"""Returns, private estimators, the recommendation, the summary."""
+"""Returns, private questions, the recommendation, the summary."""

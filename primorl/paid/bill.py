@@ -13,9 +13,7 @@ from functools import cache, cached_property
 from dp_accounting import dp_event
 
 from primorl.base.dvc import changed_stages
-from primorl.base.errors import PipelineError
-from primorl.base.paths import MANIFEST, PARAMS, PARTITIONS
-from primorl.config import suggestions
+from primorl.base.paths import MANIFEST, PARTITIONS
 from primorl.config.blocks import EstimatorName
 from primorl.config.params import Params
 from primorl.data.storage.schema import Manifest
@@ -28,7 +26,6 @@ from primorl.paid.public_checks import check_public
 from primorl.paid.questions import EVALUATE_PRIVATE, question_event
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.rounding import at_most, left_of
-from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.ledger.account import Account
 from primorl.privacy.ledger.history import Budget, BudgetExceeded
 from primorl.privacy.ledger.refusals import advice
@@ -43,10 +40,6 @@ UNKNOWN = (
 """Message if one of `MAKE_DATA` will run, which may make other units or another horizon."""
 _POLICY_STAGE = "optimize_policy"  # charges nothing, but questions are about what it makes
 _CLOSE = 0.98  # an estimator's ε over what is asked for, at least
-_TRIES, _LEAST = (
-    6,
-    0.1,
-)  # steps of the search for a smaller ε, and the least share of the ε asked for that is tried
 _NEAR = 0.8  # of a budget
 
 
@@ -256,46 +249,13 @@ class Bill:
     def remedy(self) -> str:
         """Advise a model that fits the budget together with the charges beside it."""
         assert self.budget is not None
-        beside, run, target = (
-            self.beside,
-            Training.of(self.model.event),
-            self.params.privacy.target_epsilon,
-        )
-        if not beside or run is None or target is None:
-            return advice(
-                self.account, self.model.event, self.budget, [each.event for each in beside]
-            )
-        stages, delta, budget = (
-            {each.stage for each in beside},
+        return advice(
+            self.account,
+            self.model.event,
             self.params.privacy.delta,
             self.budget,
+            [each.event for each in self.beside],
         )
-
-        def fits(epsilon: float) -> bool:
-            other = _with_model_epsilon(self.params, epsilon)
-            try:
-                multiplier = solve_noise_multiplier(
-                    epsilon, delta, run.sampling_probability, run.rounds, run.queries
-                )
-                rest = [
-                    each.event
-                    for each in beside_model(other, epsilon, self.manifest)
-                    if each.stage in stages
-                ]
-            except (ValueError, PipelineError):
-                return False
-            return self.account.fits_all(
-                [replace(run, noise_multiplier=multiplier).event, *rest], budget
-            )
-
-        found = _largest_fitting(fits, target)
-        if found is None:
-            return (
-                "nothing fits any more together with them: ask for less (behaviour.target_epsilon, "
-                f"evaluation.private.estimators in {PARAMS}), or raise privacy.budget.epsilon"
-            )
-        words = f"-S privacy.total_epsilon=null -S privacy.target_epsilon={found!r}"
-        return f"still fitting with {list_charges(beside, numbers=False)}: `dvc exp run {words}`"
 
 
 def beside_model(
@@ -410,41 +370,6 @@ def list_charges(charges: Sequence[PendingCharge], *, numbers: bool = True) -> s
             f"{each.stage} ({at_most(each.epsilon, 4)})" if numbers and each.epsilon else each.stage
         )
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-
-
-def _largest_fitting(fits: Callable[[float], bool], target: float) -> float | None:
-    """Find the largest ε below the target that fits, to about 4% and two digits."""
-    low, high = float(f"{_LEAST * target:.2g}"), target
-    if not fits(low):
-        return None
-    for _ in range(_TRIES):
-        middle = float(f"{(low * high) ** 0.5:.2g}")
-        if not low < middle < high:
-            break
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
-
-
-def _with_model_epsilon(params: Params, epsilon: float) -> Params:
-    """Return the same choices at another ε of the model; shares of it follow."""
-    target, own = params.privacy.target_epsilon, str(PARAMS)
-    assert target is not None
-    behaviour, evaluation = params.behaviour, params.evaluation
-    if (
-        behaviour.target_epsilon == suggestions.clone(target)
-        and params.origins.get(suggestions.CLONE) != own
-    ):
-        behaviour = replace(behaviour, target_epsilon=suggestions.clone(epsilon))
-    if (
-        evaluation.private.estimators == suggestions.estimators(target)
-        and params.origins.get(suggestions.ESTIMATORS) != own
-    ):
-        evaluation = replace(
-            evaluation,
-            private=replace(evaluation.private, estimators=suggestions.estimators(epsilon)),
-        )
-    privacy = replace(params.privacy, target_epsilon=epsilon)
-    return replace(params, privacy=privacy, behaviour=behaviour, evaluation=evaluation)
 
 
 def preview(params: Params) -> Bill | None:

@@ -371,18 +371,13 @@ def test_at_home_answers_that_no_charge_made_or_about_others_do_not_leave(
 
 
 @pytest.mark.usefixtures("home")
-def test_a_lost_charge_of_an_answer_is_noticed_and_recorded_again(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Also where DVC's cache alone has the answers. The new record does not know its answer, which does not leave."""
+def test_a_lost_charge_of_an_answer_is_noticed() -> None:
     chosen = params.load(Path("params.yaml"))
     project_ledger(chosen).close()  # the twin: the ledger has them
     for file in Path(".primorl").glob("ledger*"):
         file.unlink()
-    with pytest.raises(
-        PipelineError,
-        match=r"private_evaluation\.json: charge \w+ is not in the ledger",
-    ):
+    shutil.rmtree("models")
+    with pytest.raises(PipelineError, match=r"private_evaluation\.json: charge \w+ is not in the"):
         project_ledger(chosen)
 
 

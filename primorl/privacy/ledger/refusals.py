@@ -7,7 +7,7 @@ from dataclasses import replace
 from dp_accounting import dp_event
 
 from primorl.privacy.accounting.epsilon import Training
-from primorl.privacy.accounting.rounding import at_least, at_most, left_of, rounded_up
+from primorl.privacy.accounting.rounding import at_least, at_most, left_of
 from primorl.privacy.ledger.account import (
     TRAJECTORY,
     Account,
@@ -26,15 +26,10 @@ from primorl.privacy.ledger.history import (
     Version,
 )
 
-_OTHERS = ("clone_behaviour", "evaluate_private", "online", "select")
+_OTHERS = ("clone_behaviour", "evaluate_private", "online")
 """Stages with a target ε of their own, so that a smaller one may fit."""
-_MOST_TRIES = (
-    24  # of each search: a limit on work, not on time, so that a busy machine finds the same figure
-)
+_MOST_NOISE = 1000.0  # times that of the refused run
 _PRECISION = 1.01
-_DIGITS = 3  # short enough to be typed
-
-Fits = Callable[[dp_event.DpEvent], bool]
 
 
 def refuse_second(request: Request, history: History) -> None:
@@ -139,19 +134,15 @@ def refuse_beyond(
             return
     spent, wanted = tight.epsilon(budget.delta), tight.with_events([event], budget.delta)
     limit = f"ε {at_most(budget.epsilon, 6)} at δ {at_most(budget.delta, 6)}"
-    run = "this run"
+    run, still = "this run", "ask for less ε"
     if request.stage.startswith(_OTHERS):  # whose settings are no keys of the model's
         run = request.stage
         still = (
             "ask for a smaller ε (behaviour.target_epsilon, evaluation.private.estimators or online.target_epsilon in "
-            "params.yaml, or --epsilon of `primorl select`)"
+            "params.yaml)"
         )
-    else:
-        still = (
-            advice(account, request.event, budget)
-            if not whose
-            else "a run with more noise, or with fewer rounds"
-        )
+    elif not whose:
+        still = advice(account, request.event, request.delta, budget)
     raise BudgetExceeded(
         f"dataset {request.dataset!r}: privacy.budget is {limit}, of which {_shown(spent)} is spent{whose} "
         f"({len(tight.entries)} charged) and {left_of(budget.epsilon, spent, 6)} is left; with {run} it would be "
@@ -166,94 +157,49 @@ def _shown(epsilon: float) -> str:
 def advice(
     account: Account,
     event: dp_event.DpEvent,
+    delta: float,
     budget: Budget,
     beside: Sequence[dp_event.DpEvent] = (),
 ) -> str:
-    """List runs that still fit the budget, each as a command to paste.
-
-    Each command sets the other settings of the noise to null, so that a dataset's suggestions do not change its
-    meaning. The budget must also be enough for the charges ``beside`` the refused event.
-    """
+    """Name a smaller ε of the refused model with which the budget allows it and the charges ``beside`` it."""
     if isinstance(event, dp_event.NonPrivateDpEvent):
         return "a run without a guarantee fits no budget"
     if account.epsilon(budget.delta) >= budget.epsilon:
         return "nothing fits any more"
-
-    def fits(other: dp_event.DpEvent) -> bool:
-        return account.fits_all([other, *beside], budget)
-
-    found = []
     run = Training.of(event)
+    multiplier = None
     if run is not None:
-        multiplier, rounds = _multiplier_that_fits(run, fits), rounds_that_fit(event, fits)
-        if multiplier is not None:
-            command = _command(multiplier)
-            found.append(
-                f"noise_multiplier {multiplier!r} with these {run.rounds} rounds: {command}"
-            )
-        if rounds is not None:
-            same, command = (
-                at_least(run.noise_multiplier, 6),
-                _command(run.noise_multiplier, rounds),
-            )
-            found.append(f"{rounds} rounds with this noise_multiplier {same}: {command}")
-    return f"still fitting: {' or '.join(found)}" if found else "no smaller run was found that fits"
+        multiplier = least_noise(run, lambda other: account.fits_all([other, *beside], budget))
+    if run is None or multiplier is None:
+        return "no smaller run was found that fits"
+    fitting = replace(run, noise_multiplier=multiplier).spent(delta).epsilon_pld
+    words = f"total_epsilon=null noise_multiplier=null target_epsilon={at_least(fitting)}"
+    settings = " ".join(f"-S privacy.{word}" for word in words.split())
+    return f"still fitting: `dvc exp run {settings}`"
 
 
-def _multiplier_that_fits(run: Training, fits: Fits) -> float | None:
-    """Find the smallest noise multiplier, to about 1%, with which the run fits (three digits, rounded up).
-
-    Queries before the rounds stay as they are. None where none was found.
-    """
-    tries = _MOST_TRIES
+def least_noise(run: Training, fits: Callable[[dp_event.DpEvent], bool]) -> float | None:
+    """Find the smallest noise multiplier, to about 1%, with which a run fits that does not; None: up to 1,000 times."""
 
     def would_fit(multiplier: float) -> bool:
-        nonlocal tries
-        tries -= 1
         return fits(replace(run, noise_multiplier=multiplier).event)
 
-    low, high = float(run.noise_multiplier), rounded_up(4 * float(run.noise_multiplier), _DIGITS)
+    low, high = float(run.noise_multiplier), 2 * float(run.noise_multiplier)
     while not would_fit(high):
-        low, high = high, rounded_up(4 * high, _DIGITS)
-        if tries < _MOST_TRIES // 2:
+        low, high = high, 2 * high
+        if high > _MOST_NOISE * run.noise_multiplier:
             return None
-    while high > low * _PRECISION and tries > 0:
-        middle = rounded_up(math.sqrt(low * high), _DIGITS)
-        if middle >= high:
-            break
+    while high > low * _PRECISION:
+        middle = math.sqrt(low * high)
         low, high = (low, middle) if would_fit(middle) else (middle, high)
     return high
 
 
-def rounds_that_fit(event: dp_event.DpEvent, fits: Fits) -> int | None:
-    """Find the largest number of rounds of the run of ``event`` that fits, after the same queries.
-
-    None where not even one round fits, or ``event`` is not the event of a training run.
-    """
-    run = Training.of(event)
-    if run is None:
-        return None
-
-    def would_fit(rounds: int) -> bool:
-        return fits(replace(run, rounds=rounds).event)
-
-    if not would_fit(1):
-        return None
-    low, high = 1, run.rounds
-    for _ in range(_MOST_TRIES):
-        if high - low <= 1:
-            break
+def most_rounds(run: Training, fits: Callable[[dp_event.DpEvent], bool]) -> int:
+    """Find the largest number of rounds that fits, from 0 up to those of ``run``, after the same queries."""
+    low, high = 0, run.rounds + 1
+    while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if would_fit(middle) else (low, middle)
+        fitting = fits(replace(run, rounds=middle).event)
+        low, high = (middle, high) if fitting else (low, middle)
     return low
-
-
-def _command(multiplier: float, rounds: int | None = None) -> str:
-    words = [
-        "privacy.total_epsilon=null",
-        "privacy.target_epsilon=null",
-        f"privacy.noise_multiplier={multiplier!r}",
-    ]
-    if rounds is not None:
-        words.append(f"privacy.rounds={rounds}")
-    return f"`dvc exp run {' '.join(f'-S {word}' for word in words)}`"

@@ -1,6 +1,6 @@
 """Queries: noisy sums over all private units, answered beside the rounds.
 
-A query has three parts. A *contribution* class (`Fractions`, `Moments`, `BoundedSum`) defines the contribution of one
+A query has three parts. A *contribution* class (`Fractions`, `BoundedSum`) defines the contribution of one
 unit to the sum, and states its sensitivity. A `GaussianQuery` adds the noise. A *query type*, registered under a name
 with `register_query`, computes the sum from the data; ``privacy.json`` lists the name.
 
@@ -180,60 +180,6 @@ class Fractions(Contribution):
         counts.index_add_(0, (place + bins)[counted], counted[counted].long())
         rows = own.sum(1).clamp(min=1).view(-1, 1, 1)
         return (counts.view(units, self.columns, self.bins) * ONE // rows).sum(0)
-
-
-@dataclass(frozen=True)
-class Moments(Contribution):
-    """First and second moments of one vector for each unit, and the categories of its one-hot parts.
-
-    Formal guarantee: a unit adds x and the x_i x_j with i ≤ j, every number clamped to [-1, 1] and truncated to a
-    multiple of 2⁻²⁰, and for each of ``blocks`` one-hot parts a one at its category. That is at most
-    S + S (S + 1) / 2 numbers of size at most one, and ``blocks`` ones: the joint norm is at most
-    √(S (S + 3) / 2 + blocks), which is reached in a corner of the box. Where a unit is replaced, all numbers but the S
-    squares may change sign, and the ones move: √(4 S (S + 1) / 2 + S + 2 blocks).
-
-    | x               | what happens                  |
-    |-----------------|-------------------------------|
-    | beyond ±1       | clamped to ±1                  |
-    | NaN             | 0                             |
-    | unknown category| nothing is added in its block |
-
-    Attributes:
-        size: S.
-        categories: sizes of the one-hot parts.
-    """
-
-    size: int
-    categories: tuple[int, ...]
-
-    @property
-    def numbers(self) -> int:
-        """Length of the sum: S, S (S + 1) / 2, then the categories."""
-        return self.size + self.size * (self.size + 1) // 2 + sum(self.categories)
-
-    def sensitivity_under(self, relation: Relation) -> float:
-        """See `Contribution`."""
-        size, blocks = self.size, len(self.categories)
-        if relation == "zero_out_one":
-            return math.sqrt(size * (size + 3) // 2 + blocks)
-        return math.sqrt(2 * size * (size + 1) + size + 2 * blocks)
-
-    def total(self, vectors: Tensor, chosen: Tensor) -> Tensor:
-        """Sum of the contributions of some units: int64 ``[numbers]``; sensitive.
-
-        ``vectors`` holds x, ``[U, S]``; ``chosen`` the category of each one-hot part, int64 ``[U, blocks]``, from 0.
-        """
-        import torch
-
-        held = vectors.to(torch.float64).nan_to_num(nan=0.0).clamp(-1, 1)
-        first, second = torch.triu_indices(self.size, self.size, device=held.device)
-        moments = torch.cat((held, held[:, first] * held[:, second]), dim=1)
-        parts = [(moments * ONE).trunc().to(torch.int64).sum(0)]
-        for block, size in enumerate(self.categories):
-            category = chosen[:, block]
-            inside = category[(category >= 0) & (category < size)]
-            parts.append(torch.bincount(inside, minlength=size) * ONE)
-        return torch.cat(parts)
 
 
 @dataclass(frozen=True)

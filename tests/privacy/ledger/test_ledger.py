@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from primorl.base.errors import PipelineError
 from primorl.privacy.accounting.epsilon import compose, training_event
 from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.ledger.history import BudgetExceeded, Version
 from primorl.privacy.ledger.ledger import Budget, Ledger
 from tests.privacy.ledger.ledgers import DELTA, GAUSSIAN, adaptive, opened, request, version
@@ -141,22 +142,18 @@ def test_the_refusal_says_what_is_left_and_what_it_suggests_fits(one_file: Ledge
         one_file.reserve(request(ANA, RUN), budget)
     said = re.search(
         r"ε 0.35 at δ 1e-05, of which (\S+) is spent \(2 charged\) and (\S+) is left; with this run it would be (\S+); "
-        r"still fitting: noise_multiplier (\S+) with .*multiplier=(\S+)` or (\d+) rounds .* -S privacy.rounds=(\d+)`",
+        r"still fitting: `dvc exp run .* -S privacy.target_epsilon=(\S+)`",
         str(refused.value),
     )
-    spent, left, wanted, multiplier, pasted, rounds, same = map(float, said.groups())  # type: ignore[union-attr]
-    assert (pasted, same) == (multiplier, rounds), "what is to be pasted is what is said"
+    spent, left, wanted, target = map(float, said.groups())  # type: ignore[union-attr]
     assert spent == pytest.approx(adaptive(RUN, RUN), rel=1e-5)
     assert left == pytest.approx(0.35 - spent, abs=1e-5)
     assert wanted == pytest.approx(adaptive(RUN, RUN, RUN), rel=1e-5)
-    for smaller in (training_event(0.1, multiplier, 150), training_event(0.1, 20.0, int(rounds))):
-        assert adaptive(RUN, RUN, smaller) <= 0.35
-    for larger in (
-        training_event(0.1, 0.98 * multiplier, 150),
-        training_event(0.1, 20.0, int(rounds) + 2),
-    ):
-        assert adaptive(RUN, RUN, larger) > 0.35
-    one_file.reserve(request(ANA, training_event(0.1, multiplier, 150)), budget)
+    multiplier = solve_noise_multiplier(target, DELTA, 0.1, 150)
+    smaller = training_event(0.1, multiplier, 150)
+    assert adaptive(RUN, RUN, smaller) <= 0.35
+    assert adaptive(RUN, RUN, training_event(0.1, 0.95 * multiplier, 150)) > 0.35
+    one_file.reserve(request(ANA, smaller), budget)
 
 
 def test_the_refusal_says_when_nothing_fits(one_file: Ledger) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from primorl.privacy.mechanism import queries
-from primorl.privacy.mechanism.queries import ONE, BoundedSum, Fractions, GaussianQuery, Moments
+from primorl.privacy.mechanism.queries import ONE, BoundedSum, Fractions, GaussianQuery
 from primorl.privacy.mechanism.sampling import SystemEntropy
 from primorl.privacy.statement import Relation
 from tests.hostile.fft_accountant import gaussian_delta
@@ -48,19 +48,9 @@ def histogram_sum(units: list[Unit]) -> Tensor:
     return total
 
 
-def moment_sum(units: list[Unit]) -> Tensor:
-    nobody = torch.empty(0, 3), torch.empty(0, 2, dtype=torch.int64)
-    vectors, chosen = (torch.cat([nobody[i], *(unit[i][None] for unit in units)]) for i in (0, 1))
-    return Moments(3, (2, 4)).total(vectors, chosen)
-
-
 BINNED = st.lists(
     st.lists(st.integers(-2, BINS + 1), min_size=COLUMNS, max_size=COLUMNS), min_size=1, max_size=9
 ).map(lambda rows: (torch.tensor(rows), torch.tensor([i % 4 != 3 for i in range(len(rows))])))
-STATES = st.tuples(
-    st.lists(st.sampled_from(AWKWARD), min_size=3, max_size=3).map(torch.tensor),
-    st.lists(st.integers(-1, 5), min_size=2, max_size=2).map(torch.tensor),
-)
 
 
 @each_relation
@@ -75,16 +65,6 @@ def test_histograms_of_neighbours(
     ).sensitivity_under(relation)
 
 
-@each_relation
-@settings(max_examples=80, deadline=None)
-@given(odd=STATES, other=STATES, rest=st.lists(STATES, max_size=2))
-def test_moments_of_neighbours(
-    relation: Relation, odd: Unit, other: Unit, rest: list[Unit]
-) -> None:
-    one, two = neighbours(relation, rest, odd, other)
-    assert norm(moment_sum(one) - moment_sum(two)) <= Moments(3, (2, 4)).sensitivity_under(relation)
-
-
 def test_the_sensitivities_are_reached() -> None:
     """So nothing less could be stated. For a replacement, histograms in two bins are as far apart as is said."""
     rows, own = torch.zeros(7, COLUMNS, dtype=torch.int64), torch.ones(7, dtype=torch.bool)
@@ -97,26 +77,17 @@ def test_the_sensitivities_are_reached() -> None:
     # The twin: a unit that adds its rows, not its share, passes the bound by its length.
     each = sum(Fractions(COLUMNS, BINS).total(rows[None, [i]], own[None, [i]]) for i in range(7))
     assert norm(torch.as_tensor(each)) == pytest.approx(7 * Fractions(COLUMNS, BINS).sensitivity)
-    corner = torch.tensor([1.0, -1.0, 1.0]), torch.tensor([1, 3])
-    assert norm(moment_sum([corner])) == Moments(3, (2, 4)).sensitivity == math.sqrt(9 + 2)
 
 
 def test_the_sums_are_what_they_say_and_what_is_no_number_counts_nowhere() -> None:
     nothing = torch.full((4, COLUMNS), -1)
     assert not histogram_sum([(nothing, torch.ones(4, dtype=torch.bool))]).any()
     assert not histogram_sum([(nothing + 1, torch.zeros(4, dtype=torch.bool))]).any()
-    assert not moment_sum([(torch.full((3,), math.nan), torch.tensor([-1, 9]))]).any()
     bins = torch.tensor([[[0, 4, 2], [0, 4, 2], [1, 4, 9]]])
     expected = torch.zeros(COLUMNS, BINS)
     expected[0, 0], expected[0, 1], expected[1, 4], expected[2, 2] = 2 / 3, 1 / 3, 1, 2 / 3
     found = Fractions(COLUMNS, BINS).total(bins, torch.ones(1, 3, dtype=torch.bool)) / ONE
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
-    found = moment_sum([(torch.tensor([0.5, -0.25, 2.0]), torch.tensor([1, 0]))]) / ONE
-    x = [0.5, -0.25, 1.0]
-    pairs = [x[i] * x[j] for i in range(3) for j in range(i, 3)]
-    torch.testing.assert_close(
-        found, torch.tensor([*x, *pairs, 0, 1, 1, 0, 0, 0]), atol=1e-6, rtol=0
-    )
 
 
 def test_noise_has_the_accounted_scale() -> None:
