@@ -174,8 +174,9 @@ def test_text_says_what_was_spent_and_what_is_left(primorl: Call) -> None:
     assert str(refused.value).partition("still fitting: ")[2] == advised, (
         "plan and ledger have one line to paste"
     )
-    multiplier = float(advised.removeprefix("noise_multiplier ").split()[0])
-    assert together(multiplier, 200) <= 2.0 < together(0.98 * multiplier, 200)
+    target = float(advised.partition("privacy.target_epsilon=")[2].rstrip("`"))
+    multiplier = solve_noise_multiplier(target, 1e-5, 1.0, 200)
+    assert together(multiplier, 200) <= 2.0 < together(0.96 * multiplier, 200)
     assert "rounds left with its noise multiplier: none" in said(primorl, "--noise-multiplier 0.5")
     write_params(budget={"epsilon": None, "delta": 1e-5})
     assert said(primorl).endswith("budget: none (privacy.budget.epsilon is null)\n")

@@ -50,7 +50,7 @@ PAYING, INTERRUPTED = f"{ON_LEDGER}/test_paying.py", f"{ON_LEDGER}/test_interrup
 INDEPENDENCE = "tests/engine/test_independence.py"
 LOCAL_UPDATE = "primorl.engine.local_update"
 ONLINE = "primorl.online.learning"
-HEAD_QUERIES, ON_LINEAR = "primorl.engine.linear", "tests/engine/test_linear.py"
+HEAD_QUERIES, ON_LINEAR = "primorl.engine.queries", "tests/engine/test_linear.py"
 TRAINING, FEATURES = "primorl.engine.training", "primorl.model.features"
 CLIPPED = "self.contribution.total(torch.stack(means))"
 SCALES = "contribution.total(_means(torch.cat((z, z * z, _powers(share), *categories), -1), own))"
@@ -390,8 +390,8 @@ CATCHERS = {
     "tests/engine/test_training.py::test_however_often_a_run_dies_no_more_rounds_run_than_were_reserved": [
         Fault(
             "payment-rounds-made-up-for",
-            "primorl.engine.training",
-            "train",
+            TRAINING,
+            "_run_rounds",
             expression("now.started + 1", "now.done + 1"),
         )
     ],

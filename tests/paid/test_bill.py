@@ -91,11 +91,11 @@ def test_a_model_that_would_leave_nothing_for_its_questions_is_refused_before_it
         trained(params)
     assert charged(params) == []
     (found,) = re.findall(
-        r"`dvc exp run -S privacy.total_epsilon=null -S privacy.target_epsilon=([0-9.]+)`",
+        r"`dvc exp run .* -S privacy.target_epsilon=([0-9.]+)`",
         str(no.value),
     )
     check(at(here, 1.02, float(found)))
-    assert float(found) > 0.8
+    assert float(found) > 0.75
     check(at(here, 1.6, 1.0))
     with pytest.raises(
         PipelineError, match="with the model, clone_behaviour"
