@@ -184,11 +184,15 @@ def _name(params: Params) -> str:
 class Usage:
     """Measures a stage from here on.
 
-    Memory tells how many rows a cohort or the data had, so it is not logged for a stage that reads private rows.
+    Memory tells how many rows a cohort or the data had. So it is neither logged for a stage that reads private rows,
+    nor for a later stage of the same process, whose peak is that of the process.
     """
 
+    _has_read_private = False  # this process
+
     def __init__(self, stage: str) -> None:
-        self._reads_private = stage in _READ_PRIVATE
+        if stage in _READ_PRIVATE:
+            Usage._has_read_private = True
         self._begun = _cpu_seconds()
 
     def log(self, run: Log) -> None:
@@ -197,7 +201,7 @@ class Usage:
         MLflow shows metrics under ``system/`` on a page of their own.
         """
         run.metric("system/cpu_seconds", _cpu_seconds() - self._begun)
-        if self._reads_private:
+        if Usage._has_read_private:
             return
         # The most that this program held since it was started, if the system says it
         found = re.search(

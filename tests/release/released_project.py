@@ -86,6 +86,7 @@ def run_stages(folder: Path, raw: dict[str, Any], episodes: Sequence[Episode]) -
         chosen = write_settings(raw)
         Path(".primorl").mkdir(mode=0o700, exist_ok=True)
         Path(".primorl/secret").write_bytes(SECRET)
+        Path(".primorl/secret").chmod(0o600)
         write_raw(Path("data/raw"), list(episodes))
         for name in STAGES:
             write_json(Path(f"metrics/seconds/{name}.json"), {"seconds": 1.0})

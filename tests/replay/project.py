@@ -233,6 +233,7 @@ def outputs(
         patched.setattr(figures, "GROUP_SIZES", ())
         Path(".primorl").mkdir(mode=0o700)
         Path(".primorl/secret").write_bytes(SECRET)
+        Path(".primorl/secret").chmod(0o600)
         write(neighbour=tape.first is not None)
         for name in stages:
             captured(name, lambda leak, name=name: stage(name, leak))
