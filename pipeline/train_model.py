@@ -27,7 +27,7 @@ def body(params: Params, run: StageRun) -> None:
     partitions = Partitions.open(PARTITIONS, params)
     on_public = params.privacy.train_on == "public"
     spent = publish_units(params, partitions) if on_public else None
-    check_public(params, partitions.manifest, partitions.public)
+    warnings = check_public(params, partitions.manifest, partitions.public)
     chosen, fit, plan = next_run(params, partitions)
     if not on_public:
         say_fit("train_model", chosen, fit)
@@ -46,7 +46,9 @@ def body(params: Params, run: StageRun) -> None:
         return
     run.tag("can_learn", fit.answer)
     with paid_training(MODEL_TRAINING, params, partitions, run) as paid:
-        write_model(MODEL, chosen, fit.answer, partitions, paid, run)
+        if fit.answer == "no":
+            warnings = (*warnings, fit.reason)
+        write_model(MODEL, chosen, fit.answer, warnings, partitions, paid, run)
 
 
 if __name__ == "__main__":

@@ -14,10 +14,10 @@ from matplotlib.ticker import MaxNLocator
 
 from primorl.base.files import replaced_file
 from primorl.base.paths import ONLINE_CURVE, ONLINE_FIGURE, ONLINE_METRICS
-from primorl.evaluate.private.results import Answer, PrivateEvaluation
+from primorl.evaluate.private.results import Answer, PrivateEvaluation, Verdict
 from primorl.evaluate.statistics import Estimate, MeanInterval, ModelValue
 from primorl.evaluate.summary import OnlineSummary, write_online_curve
-from primorl.evaluate.wording import WHOSE, guarantee, source
+from primorl.evaluate.wording import WHOSE, guarantee, model_check, source
 from primorl.privacy.accounting.rounding import at_most
 
 _COLOURS = {
@@ -213,7 +213,7 @@ def _forest(axes: Axes, values: tuple[Answer, ...]) -> None:
     )
 
 
-def _errors(axes: Axes, errors: list[Answer], verdict: str | None) -> None:
+def _errors(axes: Axes, errors: list[Answer], verdict: Verdict | None) -> None:
     """Draw the model's errors, and on the same line those of a trivial prediction (`model_check.TRIVIAL`)."""
     bases = [answer.what.partition(", of ")[0] for answer in errors]
     names = list(dict.fromkeys(bases))[::-1]
@@ -230,7 +230,8 @@ def _errors(axes: Axes, errors: list[Answer], verdict: str | None) -> None:
         )
     _rows(axes, names)
     axes.set_xlabel("error in the private data, in public scales", fontsize=9)
-    axes.set_title("" if verdict is None else "\n".join(wrap(verdict, 78)), fontsize=9)
+    title = "" if verdict is None else ". ".join(model_check(verdict))
+    axes.set_title("\n".join(wrap(title, 78)), fontsize=9)
     axes.legend(loc="best", frameon=False, fontsize=8)
 
 

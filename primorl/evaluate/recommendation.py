@@ -6,7 +6,6 @@ returns when it acts as they do, and how much more uncertain it is where the pol
 logs with a known truth (docs/results.md).
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +15,13 @@ from typing import Annotated, Any, Literal
 from primorl.base.records import Line, record
 from primorl.evaluate.private.results import (
     AS_DRAWN,
-    BELIEVE,
     BEYOND,
     DOUBT,
     GAIN,
     MEAN_RETURN,
     Answer,
     PrivateEvaluation,
+    Verdict,
 )
 from primorl.evaluate.statistics import NORMAL_QUANTILE
 from primorl.model.architecture import PublicLosses
@@ -46,11 +45,6 @@ MOST_WIDTH = 0.5
 """The clone is believed while half the width of today's interval is at most this share of the scale of returns."""
 MOST_MISFIT_OF_A_CONSTANT = 0.1
 """The same where the clone predicts public actions no better than a constant does."""
-
-_DOUBTFUL = re.compile(
-    re.escape(BELIEVE["doubtful"]) + ": .* at about ([0-9.e+inf]+) of a trivial guess's"
-)
-"""A doubtful verdict with its figure; from 1 on no policy is tried (`primorl.evaluate.private.model_check`)."""
 
 Released = Literal["models/policy", "models/behaviour"]
 
@@ -82,7 +76,7 @@ class Recommendation:
     interval: Annotated[
         tuple[float, float] | None,
         "Where the true gain over today lay in nine of ten runs on simulated logs (docs/results.md); "
-        "`null`: the model is not to be believed, or nobody asked.",
+        "`null`: the model is not to be believed, or was warned of, or nobody asked.",
     ] = None
 
 
@@ -108,9 +102,10 @@ def of_answers(
 
     The rule has three steps:
 
-    1. The model check says not to believe the model: keep today's practice if the clone learned, else more data.
-    2. The policy gains more than the margin, no guess was measured as good as the model, and the policy stays where
-       people were: a trial.
+    1. The model is not to be believed, by the people or by a free sign (`Veto`): keep today's practice if the clone
+       learned, else more data.
+    2. The policy gains more than the margin, no guess was measured as good as the model, nothing was warned of before
+       the charge, and the policy stays where people were: a trial.
     3. Else: keep today's practice if the clone can be trusted, else more data.
 
     Args:
@@ -122,19 +117,22 @@ def of_answers(
     if isinstance(compared, str):
         return _more_data([compared])
     clone_learned = None if clone_loss is None else clone_loss.final < clone_loss.constant
-    if answers.verdict is not None and answers.verdict.startswith(BELIEVE["no"]):
-        why = ["the model check says not to believe the model, so it can judge no policy"]
+    verdict = answers.verdict
+    if not answers.believed:
+        assert verdict is not None
+        why = _unbelieved(verdict)
         if not clone_learned:
-            return _more_data(
-                [*why, "no public action tells whether the clone acts as people do"], compared
-            )
+            why.append("no public action tells whether the clone acts as people do")
+            return _more_data(why, compared)
         return _keep([*why, "the clone predicts public actions better than a constant"], compared)
 
-    doubtful = _DOUBTFUL.search(answers.verdict or "")
-    guess_is_better = doubtful is not None and float(doubtful[1]) >= 1
+    check = None if verdict is None else verdict.check
+    guess_is_better = check is not None and check.guess_is_better
+    warned = [] if verdict is None else [veto.reason for veto in verdict.vetoes]
     beyond = answers.answer("policy", BEYOND)
     too_far = beyond is not None and beyond.value > MOST_BEYOND
-    if compared.gain > compared.margin and not guess_is_better and not too_far:
+    barred = guess_is_better or too_far or bool(warned)
+    if compared.gain > compared.margin and not barred:
         return _trial(answers, compared)
 
     why = [compared.statement]
@@ -147,6 +145,7 @@ def of_answers(
     if beyond is not None and too_far:
         far = f"{beyond.value:.0%} more of its steps than of the clone's lie where people hardly ever were"
         why.append(f"{far}; a trial allows {MOST_BEYOND:.0%}")
+    why += [f"no trial, as was warned before the charge: {reason}" for reason in warned]
     distrust = _distrust(compared, clone_learned)
     return _keep(why, compared) if distrust is None else _more_data([*why, distrust], compared)
 
@@ -167,7 +166,7 @@ class _Comparison:
         gain_over_people: over ``high``, by the most pessimistic member.
         misfit: the distance of ``sampled_clone`` from ``people``, beyond half the interval's width.
         margin: the gain must exceed it.
-        interval: of the true gain over today; None: the model is not to be believed, or nobody asked.
+        interval: of the true gain over today; see `interval_of_gain`.
     """
 
     people: float
@@ -291,21 +290,29 @@ def _distrust(compared: _Comparison, clone_learned: bool | None) -> str | None:
     return None
 
 
+def _unbelieved(verdict: Verdict) -> list[str]:
+    """List why the model is not to be believed."""
+    why = [veto.reason for veto in verdict.vetoes if veto.disbelieves]
+    if verdict.check is not None and verdict.check.believe == "no":
+        why.append(
+            f"the model predicts {' and '.join(verdict.check.wrong)}s worse than a guess without a model"
+        )
+    why.append("the model is not to be believed, so it can judge no policy")
+    return why
+
+
 def interval_of_gain(
-    expected: float, half: float, miss: float, verdict: str | None
+    expected: float, half: float, miss: float, verdict: Verdict | None
 ) -> tuple[float, float] | None:
     """Compute the interval that held the true gain over today in nine of ten runs on logs with a known truth.
 
     Its scale is the size of the expected gain, half the width of today's interval, and the distance of the clone's
-    value in the model from today's return.
+    value in the model from today's return. None: the model is not to be believed, was warned of, or nobody was asked.
     """
-    kind = next(
-        (kind for kind in DOWN if verdict is not None and verdict.startswith(BELIEVE[kind])), None
-    )
-    if kind is None:
+    if verdict is None or verdict.check is None or verdict.vetoes or not verdict.believed:
         return None
     scale = abs(expected) + half + abs(miss)
-    return expected - DOWN[kind] * scale, expected + UP * scale
+    return expected - DOWN[verdict.check.believe] * scale, expected + UP * scale
 
 
 def _members(answer: Answer | None) -> tuple[float, ...]:

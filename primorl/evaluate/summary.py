@@ -19,7 +19,7 @@ from primorl.base.records import (
     write_record,
 )
 from primorl.base.reporting import Log, StageLog
-from primorl.evaluate.private.results import Answer, PrivateEvaluation
+from primorl.evaluate.private.results import Answer, PrivateEvaluation, Verdict
 from primorl.evaluate.recommendation import Recommendation
 from primorl.evaluate.statistics import NOTE, Estimate, MeanInterval, ModelValue
 from primorl.evaluate.wording import guarantee, text, worth
@@ -70,7 +70,7 @@ class SeedSummary:
 class Summary:
     """The results of a run (``metrics/summary.json``). Optional keys are left out of the file where they are null."""
 
-    FORMAT: ClassVar[int] = 5
+    FORMAT: ClassVar[int] = 1
 
     dataset: Annotated[Line, "Name in params.yaml."]
     env_id: Annotated[Line | None, "Gymnasium id; `null`: there is no simulator."]
@@ -127,7 +127,7 @@ class Summary:
         Hexadecimal | None, "SHA-256 of metrics/private_evaluation.json, whose answers were judged."
     ] = None
     model_verdict: Annotated[
-        Line | None, "Whether the model can be believed, where that was asked."
+        Verdict | None, "Whether the model can be believed, and what bars a trial."
     ] = None
     recommendation: Annotated[
         Recommendation | None,

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from primorl.evaluate.private.results import BELIEVE, MEAN_RETURN
+from primorl.evaluate.private.results import MEAN_RETURN, Check, Verdict
 from primorl.privacy.accounting.rounding import at_most
 
 ADVICE = {
@@ -19,8 +19,14 @@ GAIN_NOTE = (
     "is better). The interval was fitted to hold in nine of ten runs on simulated logs; on others it may hold less"
     " often"
 )
-UNKNOWN_GAIN = "the people in the data say not to believe the model, or were not asked"
-UNBELIEVED = "values in the model are not shown: the people in the data say not to believe it"
+UNKNOWN_GAIN = "the model is not to be believed, or was warned of, or nobody was asked"
+UNBELIEVED = "values in the model are not shown, as it is not to be believed"
+BELIEVE = {
+    "yes": "The model can be believed",
+    "doubtful": "The model is doubtful",
+    "no": "Do not believe the model",
+}
+"""Headlines of a verdict."""
 WHOSE = {
     "behaviour": "today's practice",
     "clone": "clone of today's practice",
@@ -38,10 +44,6 @@ _WHOSE = {  # of eight characters at most: the column is no wider
     "zero_action": "zeros",
     "model": "model",
 }
-_FIGURE = re.compile(
-    r"(?:about |\()([0-9.e+inf]+) ?(?:of a|times|measured)"
-)  # of a verdict of the model check
-_STEPS = re.compile(r"(\d+) steps? ahead")
 _FIXED_BEFORE = (
     "; else spent_on_dataset holds"  # how an assumption of statements ends, which names a key
 )
@@ -102,8 +104,9 @@ def gain_note(advice: Mapping[str, Any]) -> str:
 
 
 def believed(summary: Mapping[str, Any]) -> bool:
-    """Tell whether values in the model may be shown: the private units did not say not to believe it."""
-    return not (summary.get("model_verdict") or "").startswith(BELIEVE["no"])
+    """Tell whether values in the model may be shown; see `Verdict.believed`."""
+    verdict = Verdict.of(summary.get("model_verdict"))
+    return verdict is None or verdict.believed
 
 
 @dataclass(frozen=True)
@@ -185,43 +188,50 @@ def comparable(summary: Mapping[str, Any], discount: float) -> list[Shown]:
     return rows
 
 
-def model_check(verdict: str, asked: Sequence[str] = (), *, trial: bool = False) -> tuple[str, str]:
-    """Say a verdict of the model check in plain words: a headline, and what was compared with what.
+def model_check(verdict: Verdict, *, trial: bool = False) -> tuple[str, str]:
+    """Say a verdict in plain words: a headline, and what was compared with what.
 
     Args:
-        verdict: as `primorl.evaluate.private.model_check` gives it.
-        asked: what its answers are, which tells how far ahead was predicted.
+        verdict: on the model.
         trial: whether a trial is recommended, which a doubtful model needs a reason for.
     """
-    headline, _, rule = verdict.partition(": ")
-    found = _FIGURE.search(rule)
-    if found is None:
-        return headline, rule
-    steps = sorted({int(number) for what in asked for number in _STEPS.findall(what)})
-    ahead = f"{steps[0]} to {steps[-1]} steps ahead" if len(steps) > 1 else "some steps ahead"
-    what = (
-        " and ".join(f"{of}s" for of in ("reward", "state") if of in rule) or "rewards and states"
-    )
+    check, signs = verdict.check, [f"{_capital(veto.reason)}." for veto in verdict.vetoes]
+    headline = BELIEVE["no"]
+    if verdict.believed:
+        headline = BELIEVE[check.believe] if check is not None else "Nobody was asked of the model"
+    if check is None:
+        return headline, " ".join(signs)
+    return headline, " ".join([*signs, _predictions(check, trial=trial)])
+
+
+def _predictions(check: Check, *, trial: bool) -> str:
+    """Say how well the people's trajectories were predicted."""
+    far = check.horizons
+    ahead = f"{far[0]} to {far[-1]} steps ahead" if len(far) > 1 else "some steps ahead"
+    what = " and ".join(f"{of}s" for of in check.wrong) or "rewards and states"
+    times = "infinitely many" if check.ratio is None else f"{check.ratio:.2g}"
     text = (
-        f"Where it predicts {what} {ahead}, its squared error is {float(found[1]):.2g} times that of a guess without a "
-        "model (the usual reward, no change of the state)"
+        f"Where it predicts {what} {ahead}, its squared error is {times} times that of a guess "
+        "without a model (the usual reward, no change of the state)"
     )
-    if verdict.startswith(BELIEVE["yes"]):
-        return headline, f"{text}, and surely less than half of it."
-    if verdict.startswith(BELIEVE["no"]):
-        return headline, f"{text}, and surely larger."
-    hidden = (
-        "noise hides whether it is less than half"
-        if "hides" in rule
-        else "less than half would be believed"
-    )
-    text = f"{text}; {hidden}."
+    if check.believe == "yes":
+        return f"{text}, and surely less than half of it."
+    if check.believe == "no":
+        return f"{text}, and surely larger."
+    if check.ratio is not None and check.ratio < 0.5:
+        text += "; noise hides whether it is less than half."
+    else:
+        text += "; less than half would be believed."
     if trial:
         text += (
             " A trial may follow all the same: the gain compares two policies in one model, where errors that both "
             "share cancel, and it is larger than the model's known error."
         )
-    return headline, text
+    return text
+
+
+def _capital(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}"
 
 
 def unprotected(statement: Mapping[str, Any]) -> str:
@@ -345,8 +355,9 @@ def _private_answers(summary: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(
             (_WHOSE[each["of"]], f"{value(each['value'], each['ci95'])} by {source(each)}{note}")
         )
-    if "model_verdict" in summary:
-        rows.append(("model", ". ".join(model_check(summary["model_verdict"]))))
+    verdict = Verdict.of(summary.get("model_verdict"))
+    if verdict is not None:
+        rows.append(("model", ". ".join(model_check(verdict))))
     return rows
 
 

@@ -20,11 +20,8 @@ if TYPE_CHECKING:
 FILE = "config.json"
 Variant = Literal["private", "no_privacy", "no_clip", "mopo"]
 
-CanLearn = Literal["yes", "marginal", "no", "not_needed"]
-"""Whether the settings of a training can learn, as far as is known before it.
-
-``not_needed``: the public split alone makes a model that is as good.
-"""
+CanLearn = Literal["yes", "marginal", "no"]
+"""Whether the settings of a training can learn, as far as is known before it."""
 
 _Count = Annotated[int, Within(ge=1)]
 
@@ -89,6 +86,9 @@ class ModelConfig:
     can_learn: Annotated[CanLearn | None, "The verdict before training; `null`: there is none."] = (
         None
     )
+    warnings: Annotated[
+        tuple[Line, ...], "What was warned of before the charge, and bars a trial of a policy."
+    ] = ()
     degree: Annotated[
         _Count | None, "Largest degree of the features of linear heads; `null`: a network."
     ] = None

@@ -20,7 +20,7 @@ from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
 from primorl.evaluate.private.behaviour import Behaviour
 from primorl.evaluate.private.model_check import ModelCheck
-from primorl.evaluate.private.model_values import Clone
+from primorl.evaluate.private.model_values import Clone, signs_against
 from primorl.evaluate.private.problem import (
     Act,
     Problem,
@@ -31,7 +31,14 @@ from primorl.evaluate.private.problem import (
     public_return_bounds,
 )
 from primorl.evaluate.private.question import Asked, Question, ask, noise_of
-from primorl.evaluate.private.results import MEAN_RETURN, Answer, PrivateEvaluation
+from primorl.evaluate.private.results import (
+    MEAN_RETURN,
+    Answer,
+    PrivateEvaluation,
+    Verdict,
+    Veto,
+)
+from primorl.model.architecture import ModelConfig
 from primorl.model.ensemble import GaussianEnsemble, SeedGenerators
 from primorl.model.starts import StartModel, asked_of_private, survival_of
 from primorl.model.termination import NONE
@@ -335,7 +342,7 @@ def evaluation_record(
     free: Sequence[Answer],
 ) -> PrivateEvaluation:
     """Make the file's content."""
-    spent, record = answered[-1].work.spent, nothing_asked(params)
+    spent, record, check = answered[-1].work.spent, nothing_asked(params), None
     statements: dict[str, Statement] = {}
     answers: list[Answer] = []
     for each in answered:
@@ -349,11 +356,14 @@ def evaluation_record(
         if isinstance(question, Behaviour):
             record = replace(record, histograms=(question.histogram(problem, each.released),))
         if isinstance(question, ModelCheck):
-            record = replace(record, verdict=question.verdict(problem, noise, each.released))
+            check = question.verdict(problem, noise, each.released)
+    warned = [Veto(kind="warned", reason=line) for line in ModelConfig.read(MODEL).warnings]
+    vetoes = (*signs_against(problem, free), *warned)
     return replace(
         record,
         estimates=(*answers, *(_answer(problem, found, None) for found in free)),
         statements=statements,
+        verdict=Verdict(check=check, vetoes=vetoes),
         total=spent,
         model_sha256=files.model_sha256,
         policy_sha256=files.policy_sha256,
@@ -380,11 +390,18 @@ def _statement(partitions: Partitions, each: PaidAnswer) -> Statement:
 
 
 def _answer(problem: Problem, found: Answer, statement: Statement | None) -> Answer:
-    """Add its cost to an answer, and clamp a mean return and its interval to the return's bounds."""
-    value, ends = found.value, found.ci95
+    """Add its cost to an answer. A charged mean return is held within the return's bounds, and says so."""
+    if statement is None:
+        return found
+    value, ends, covers = found.value, found.ci95, found.covers
     if found.what == MEAN_RETURN:
-        value = problem.held_return(value)
-        if ends is not None:
-            ends = (problem.held_return(ends[0]), problem.held_return(ends[1]))
-    epsilon, delta = (statement.epsilon, statement.delta) if statement else (None, None)
-    return replace(found, value=value, ci95=ends, epsilon=epsilon, delta=delta)
+        numbers = (value,) if ends is None else (value, *ends)
+        held = [problem.held_return(number) for number in numbers]
+        if held != list(numbers):
+            value, ends = held[0], (held[1], held[2]) if ends is not None else None
+            covers = (
+                f"{covers}; cut at the bounds of a return, {problem.return_low:g} and "
+                f"{problem.return_high:g}"
+            )
+    held_answer = replace(found, value=value, ci95=ends, covers=covers)
+    return replace(held_answer, epsilon=statement.epsilon, delta=statement.delta)

@@ -91,7 +91,7 @@ def objections(params: Params, manifest: Manifest, public: UnitStore) -> Objecti
             and cuts_last_rows(dataset)
             and not dataset.options.columns.terminated
         )
-        warning = (
+        dropped = (
             f"datasets/{params.dataset}.yaml: options.end: the last row of every trajectory is dropped, and its reward "
             "with it, and nobody is public to tell whether any is left; if an outcome "
             "score is there, set options.end: outcome and termination: learned; or name next_observation columns"
@@ -102,7 +102,7 @@ def objections(params: Params, manifest: Manifest, public: UnitStore) -> Objecti
             "of some people (partition.public) helps, or rewards in every row"
         )
         learned = manifest.info.termination == LEARNED
-        return Objections((), (*((warning,) if cut else ()), *((ends,) if learned else ())))
+        return Objections((), (*((dropped,) if cut else ()), *((ends,) if learned else ())))
     inputs, targets = public.arrays()
     size = public.observation_size
     values = np.concatenate((inputs[:, :size], targets[:, size : size + 1]), axis=1)
@@ -121,8 +121,11 @@ def objections(params: Params, manifest: Manifest, public: UnitStore) -> Objecti
     return Objections(tuple(stops), tuple(warnings))
 
 
-def check_public(params: Params, manifest: Manifest, public: UnitStore) -> None:
+def check_public(params: Params, manifest: Manifest, public: UnitStore) -> tuple[str, ...]:
     """Refuse to pay for a private training that the public split speaks against; warn of less.
+
+    Returns:
+        The warnings, which bar a trial of a policy (`primorl.evaluate.private.results.Veto`).
 
     Raises:
         PipelineError: most values of a column lie outside its bounds, or no reward differs from another.
@@ -132,7 +135,9 @@ def check_public(params: Params, manifest: Manifest, public: UnitStore) -> None:
         raise PipelineError(
             f"{'; '.join(found.stops)}. Nothing was charged; to train all the same, set dynamics.train_anyway: true"
         )
-    say_public("train_model", (*found.stops, *found.warnings))
+    warnings = (*found.stops, *found.warnings)
+    say_public("train_model", warnings)
+    return warnings
 
 
 def say_public(stage: str, lines: tuple[str, ...]) -> None:

@@ -367,6 +367,7 @@ def write_model(
     folder: Path,
     params: Params,
     can_learn: CanLearn,
+    warnings: Sequence[str],
     partitions: Partitions,
     paid: PaidModel,
     run: StageRun,
@@ -379,23 +380,25 @@ def write_model(
             "same charge cannot ask again: what they would tell counts as unknown; privacy.draw pays for another draw",
             file=sys.stderr,
         )
+    spaces = partitions.manifest.info.spaces
+    names = [*spaces.observation_names, *spaces.action_names, "reward"]
+    if hidden := setup.hidden_by_noise(trained.answers, names):
+        print(
+            f"train_model: warning: noise hides how much these vary within their declared bounds: {', '.join(hidden)}; "
+            f"little of them is learned; narrower bounds in datasets/{params.dataset}.yaml help, or a larger ε",
+            file=sys.stderr,
+        )
+    if "reward" in hidden:
+        warnings = [*warnings, "noise hides how much the reward varies within its declared bounds"]
     with _released(folder, params, partitions, paid, run, ["config.json"]) as fresh:
         _save_model(fresh, params, partitions, setup, trained, paid.engine_version)
-        replace(
-            ModelConfig.read(fresh), can_learn=can_learn if variant == "private" else None
-        ).write(fresh)
+        found = replace(ModelConfig.read(fresh), warnings=tuple(warnings))
+        if variant == "private":
+            found = replace(found, can_learn=can_learn)
+        found.write(fresh)
         starts = setup.start_model(trained.answers, trained.normaliser)
         if starts is not None:
             starts.save(fresh)
-    spaces = partitions.manifest.info.spaces
-    if hidden := setup.hidden_by_noise(
-        trained.answers, [*spaces.observation_names, *spaces.action_names, "reward"]
-    ):
-        print(
-            f"train_model: warning: noise hides how much these vary within their declared bounds: {', '.join(hidden)}; "
-            f"heads learn little of them; narrower bounds in datasets/{params.dataset}.yaml help, or a larger ε",
-            file=sys.stderr,
-        )
 
 
 def _save_model(

@@ -479,8 +479,11 @@ def _check_estimates(path: Path, answers: PrivateEvaluation) -> None:
             )
         if answer.ci95 is not None and not answer.ci95[0] <= answer.value <= answer.ci95[1]:
             raise PipelineError(f"{path}: {key}: ci95: the value is not in its interval; swapped?")
-    if answers.verdict is not None and not any(
-        answer.of == "model" for answer in answers.estimates
+    verdict = answers.verdict
+    if (
+        verdict is not None
+        and verdict.check is not None
+        and not any(answer.of == "model" for answer in answers.estimates)
     ):
         raise PipelineError(f"{path}: verdict: found one without an answer about the model")
 

@@ -15,12 +15,11 @@ from jinja2 import TemplateError
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, read_json
-from primorl.evaluate.private.results import MEAN_RETURN
+from primorl.evaluate.private.results import MEAN_RETURN, Verdict
 from primorl.evaluate.summary import OnlineSummary
 from primorl.evaluate.wording import (
     ADVICE,
     WHOSE,
-    believed,
     comparable,
     guarantee,
     model_check,
@@ -163,7 +162,8 @@ def model_card(
     sound = bundle["private"] and not bundle["void"]
     # Cards of earlier versions, whose recommendation expects nothing, showed all values.
     valued = (summary.get("recommendation") or {}).get("expected") is None
-    believable = valued or believed({"model_verdict": answers["verdict"] if answers else None})
+    asked = Verdict.of(answers["verdict"]) if answers else None
+    believable = valued or asked is None or asked.believed
     hidden = () if believable else ("model",)
     estimates = [
         each
@@ -174,7 +174,6 @@ def model_card(
     doubts: dict[str, dict[str, None]] = {}
     for answer in estimates:
         doubts.setdefault(answer["bias"], {})[source(answer)] = None
-    whats = [each["what"] for each in estimates if each["of"] == "model"]
     words: dict[str, Any] = {
         "statement": statement,
         "model": model,
@@ -201,9 +200,7 @@ def model_card(
         "whose": WHOSE,
         "mean_return": MEAN_RETURN,
         "believable": believable,
-        "checked": ". ".join(model_check(answers["verdict"], whats))
-        if answers and answers["verdict"]
-        else "",
+        "checked": ". ".join(model_check(asked)) if asked is not None else "",
         "facts": public_facts(statement),
         **_compared(
             answers["estimates"] if answers else (),

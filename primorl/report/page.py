@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 import primorl
 from primorl.base.files import finite
+from primorl.evaluate.private.results import Verdict
 from primorl.evaluate.wording import (
     ADVICE,
     account,
@@ -44,7 +45,7 @@ def page(facts: Facts) -> str:
     drawn, summary, errors = figures(facts), facts.summary, facts.model_error
     # ε and δ of everything that the page counts, or of the policy where no bound holds for all
     leading = facts.released if facts.released["private"] else summary
-    advised, verdict = summary.get("recommendation"), summary.get("model_verdict")
+    advised, verdict = summary.get("recommendation"), Verdict.of(summary.get("model_verdict"))
     trial = advised is not None and advised["answer"] == "trial"
     stated = facts.training.to_json()
     return _template().render(
@@ -72,9 +73,7 @@ def page(facts: Facts) -> str:
         gamma=discounted(facts.discount),
         lengths_known=bool(stated.get("public_units"))
         or any(each.what == _LENGTHS for each in facts.training.queries),
-        checked=None
-        if verdict is None
-        else model_check(verdict, [each.what for each in facts.checks], trial=trial),
+        checked=None if verdict is None else model_check(verdict, trial=trial),
         doubt=_DOUBT,
         worst=max(
             errors,

@@ -8,13 +8,15 @@ import pytest
 from primorl.evaluate import recommendation
 from primorl.evaluate.private.results import (
     AS_DRAWN,
-    BELIEVE,
     BEYOND,
     DOUBT,
     GAIN,
     MEAN_RETURN,
     Answer,
+    Check,
     PrivateEvaluation,
+    Verdict,
+    Veto,
 )
 from primorl.evaluate.recommendation import of_answers
 from primorl.model.architecture import PublicLosses
@@ -48,7 +50,7 @@ def found(
     gains: tuple[float, ...] = (6.0, 9.0, 7.0),
     doubt: float = 0.0,
     random: float = -200.0,
-    verdict: str | None = None,
+    verdict: Verdict | None = None,
     beyond: float = 0.0,
 ) -> PrivateEvaluation:
     """Answers about people who get -80 today, a clone and a policy; no clone without ``drawn``."""
@@ -84,11 +86,17 @@ def found(
     )
 
 
-def _doubted(figure: float) -> str:
-    rule = (
-        f"its squared error is measured at about {figure:.2g} of a trivial guess's, not below 0.5"
-    )
-    return f"{BELIEVE['doubtful']}: {rule}"
+def judged(believe: Any, ratio: float | None = 0.4, *vetoes: Veto) -> Verdict:
+    wrong = ("reward",) if believe == "no" else ()
+    check = Check(believe=believe, ratio=ratio, wrong=wrong, horizons=(1, 5))
+    return Verdict(check=check, vetoes=vetoes)
+
+
+SIGNS = {
+    "beyond_bounds": "the model says a mean return of 23.6, where nobody can have more than 10",
+    "random_as_good": "in the model random actions are worth as much as today's practice",
+    "warned": "an outcome score in last rows may not be learned",
+}
 
 
 ANSWERS = found()
@@ -148,12 +156,12 @@ FAR = {
         ({"today": None}, BETTER, "more_data", "Today's return was not asked"),
         ({"random": -60.0}, BETTER, "trial", "But in the model random actions are worth more"),
         # The public actions alone speak for the clone where the model is not to be believed.
-        ({"verdict": BELIEVE["no"]}, BETTER, "keep", "not to believe the model"),
-        ({"verdict": BELIEVE["no"]}, WORSE, "more_data", "not to believe the model"),
-        ({"verdict": BELIEVE["no"]}, None, "more_data", "No public action tells"),
-        ({"verdict": BELIEVE["doubtful"]}, BETTER, "trial", ""),
-        ({"verdict": _doubted(0.81)}, BETTER, "trial", ""),
-        ({"verdict": _doubted(1.7)}, BETTER, "keep", "a guess without a model as at least as good"),
+        ({"verdict": judged("no", 2.0)}, BETTER, "keep", "rewards worse than a guess"),
+        ({"verdict": judged("no", 2.0)}, WORSE, "more_data", "not to be believed"),
+        ({"verdict": judged("no", None)}, None, "more_data", "No public action tells"),
+        ({"verdict": judged("doubtful", 0.81)}, BETTER, "trial", ""),
+        ({"verdict": judged("doubtful", 1.7)}, BETTER, "keep", "at least as good"),
+        ({"verdict": judged("doubtful", None)}, BETTER, "keep", "at least as good"),
     ],
 )
 def test_a_gain_must_be_larger_than_what_is_known_to_be_wrong(
@@ -163,6 +171,21 @@ def test_a_gain_must_be_larger_than_what_is_known_to_be_wrong(
     folder = {"trial": "models/policy", "keep": "models/behaviour", "more_data": None}
     assert (said.answer, said.policy) == (expected, folder[expected])
     assert says in said.reason
+
+
+@pytest.mark.parametrize("kind", SIGNS)
+def test_a_sign_against_the_model_bars_a_trial_and_is_said(kind: Any) -> None:
+    """The twin: the same answers without it are a trial, with an interval."""
+    veto = Veto(kind=kind, reason=SIGNS[kind])
+    without, barred = judged("yes"), judged("yes", 0.4, veto)
+    assert of_answers(found(verdict=without), BETTER).answer == "trial"
+    assert of_answers(found(verdict=without), BETTER).interval is not None
+    for loss in (BETTER, WORSE, None):
+        said = of_answers(found(verdict=barred), loss)
+        assert said.answer != "trial"
+        assert said.interval is None
+        assert SIGNS[kind][1:] in said.reason
+    assert barred.believed is (kind == "warned")
 
 
 def test_the_rule_is_what_doubts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +208,8 @@ def test_the_rule_is_what_doubts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_interval_of_the_gain_is_as_wide_as_what_is_not_known() -> None:
     """It reaches further down where the model is doubtful, and is none where it is not to be believed or unasked."""
-    said = {kind: of_answers(found(verdict=words), BETTER) for kind, words in BELIEVE.items()}
+    kinds = ("yes", "doubtful", "no")
+    said = {kind: of_answers(found(verdict=judged(kind)), BETTER) for kind in kinds}
     expected, scale = -209 / 3 + 77, (-209 / 3 + 77) + 4 + 3
     assert said["yes"].expected == pytest.approx(expected)
     assert said["yes"].interval == pytest.approx((expected - 0.75 * scale, expected + 0.75 * scale))
@@ -195,7 +219,7 @@ def test_the_interval_of_the_gain_is_as_wide_as_what_is_not_known() -> None:
     assert (said["no"].interval, of_answers(ANSWERS, BETTER).interval) == (None, None)
     for kind in ("yes", "doubtful"):
         assert (said[kind].answer, "do not adopt it yet" in said[kind].reason) == ("trial", True)
-    sure = found(today=(-80.1, -79.9), drawn=(-80.0,), released=(-80.0,), verdict=BELIEVE["yes"])
+    sure = found(today=(-80.1, -79.9), drawn=(-80.0,), released=(-80.0,), verdict=judged("yes"))
     assert "do not adopt it yet" not in of_answers(sure, BETTER).reason
 
 

@@ -18,7 +18,7 @@ from primorl.base.paths import MANIFEST, MODEL, MOPO, POLICY, PRIVATE_EVALUATION
 from primorl.config.params import Params, from_plain
 from primorl.data.storage.schema import Manifest
 from primorl.evaluate import returns as environment_returns
-from primorl.evaluate.private.results import Answer, PrivateEvaluation
+from primorl.evaluate.private.results import Answer, Check, PrivateEvaluation, Verdict
 from primorl.evaluate.returns import episode_returns
 from primorl.evaluate.wording import text
 from primorl.paid.questions import nothing_asked
@@ -306,6 +306,9 @@ def test_several_seeds_are_one_result_with_the_spread_over_them(project: Path) -
         assert logged.data.metrics["return_mean"] == own["return_mean"]
 
 
+CHECKED = Check(believe="yes", ratio=0.1, wrong=(), horizons=(1, 5))
+
+
 @pytest.mark.usefixtures("project")
 def test_the_summary_repeats_what_the_private_units_answered_about_this_model_and_policy() -> None:
     write_model(STATEMENT)
@@ -321,7 +324,7 @@ def test_the_summary_repeats_what_the_private_units_answered_about_this_model_an
         total=SpentOnDataset(
             epsilon=2.75, epsilon_fixed=2.5, epsilon_rdp=3.0, delta=1e-5, charges=4
         ),
-        verdict="believable up to 5 steps",
+        verdict=Verdict(check=CHECKED),
         model_sha256=file_sha256(MODEL / "model.safetensors"),
         policy_sha256=file_sha256(POLICY / "policy.safetensors"),
     )
@@ -332,7 +335,7 @@ def test_the_summary_repeats_what_the_private_units_answered_about_this_model_an
     run(chosen())
     summary = read_json(SUMMARY)
     assert [found["of"] for found in summary["private_evaluation"]] == ["policy"]
-    assert summary["model_verdict"] == "believable up to 5 steps"
+    assert summary["model_verdict"]["check"]["believe"] == "yes"
     assert (summary["spent_on_dataset"]["epsilon"], summary["spent_on_dataset"]["charges"]) == (
         2.75,
         4,
@@ -341,7 +344,7 @@ def test_the_summary_repeats_what_the_private_units_answered_about_this_model_an
     for line in (
         "spent    in all: ε = 2.75, ",
         "policy   -9.9 ± 1.2 by charged (ε 0.2)",
-        "model    believable up to 5",
+        "model    The model can be believed. Where it predicts rewards and states 1 to 5 steps ahead",
     ):
         assert line in text(summary)
 

@@ -9,7 +9,14 @@ from primorl.base.files import file_sha256
 from primorl.base.paths import MANIFEST, MODEL, PARTITIONS, POLICY, PRIVATE_EVALUATION, SUMMARY
 from primorl.config import params
 from primorl.data.storage.schema import Manifest
-from primorl.evaluate.private.results import MEAN_RETURN, Answer, Histogram, PrivateEvaluation
+from primorl.evaluate.private.results import (
+    MEAN_RETURN,
+    Answer,
+    Check,
+    Histogram,
+    PrivateEvaluation,
+    Verdict,
+)
 from primorl.evaluate.summary import Summary, stated
 from primorl.paid.accounts import dataset_version, project_ledger
 from primorl.paid.partitions import assumptions
@@ -91,7 +98,7 @@ def evaluate_privately() -> PrivateEvaluation:
                 answer("policy", -9.5, None, by="model"),
             ),
             histograms=(SHARES,),
-            verdict="the model can be believed up to 5 steps ahead",
+            verdict=Verdict(check=Check(believe="yes", ratio=0.1, wrong=(), horizons=(1, 5))),
             statements=statements,
             total=spent,
             model_sha256=file_sha256(MODEL / "model.safetensors"),

@@ -339,7 +339,7 @@ def test_at_home_answers_that_no_charge_made_or_about_others_do_not_leave(
     """Nor a summary that does not repeat them. Twin: as they were given they leave."""
     for changed, says in (
         (
-            replace(home, verdict="perfect"),
+            replace(home, verdict=Verdict(check=None)),
             "metrics/private_evaluation.json: behaviour: the ledger has no charge",
         ),
         (
@@ -362,7 +362,7 @@ def test_at_home_answers_that_no_charge_made_or_about_others_do_not_leave(
     for key, value in (
         ("spent_on_dataset", None),
         ("private_evaluation", None),
-        ("model_verdict", "perfect"),
+        ("model_verdict", {"check": None}),
     ):
         edit(SUMMARY, **{key: value})
         refused_at_home(f"summary.json: {key}: not what metrics/private_evaluation.json says")

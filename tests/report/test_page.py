@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from primorl.evaluate import wording
-from primorl.evaluate.private.results import BELIEVE, MEAN_RETURN
+from primorl.evaluate.private.results import MEAN_RETURN
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.accounting.privacy_filter import UNBOUNDED, cost
@@ -203,8 +203,8 @@ def test_a_model_that_is_not_to_be_believed_has_no_value_on_the_page() -> None:
         ("doubtful", "+2.5, between -0.5 and +4.25", True),
         ("no", "not known", False),
     ):
-        rule = "its squared error of rewards is measured at about 0.51 of a trivial guess's, not below 0.5"
-        said = log | {"model_verdict": f"{BELIEVE[verdict]}: {rule}"}  # type: ignore[index]
+        check = {"believe": verdict, "ratio": 0.51, "wrong": ["reward"], "horizons": [1, 5]}
+        said = log | {"model_verdict": {"check": check}}
         if not shown:
             said |= {"recommendation": advice | {"answer": "keep", "interval": None}}
         facts = replace(

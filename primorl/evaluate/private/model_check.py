@@ -19,7 +19,7 @@ from primorl.evaluate.private.question import (
     pair,
     t_quantile,
 )
-from primorl.evaluate.private.results import BELIEVE, Answer
+from primorl.evaluate.private.results import Answer, Believe, Check
 
 QUANTITIES = ("reward", "state")
 TRIVIAL = ("the usual reward", "no change")
@@ -204,8 +204,8 @@ class ModelCheck(Question):
                 )
         return tuple(found)
 
-    def verdict(self, problem: Problem, noise: float, released: Tensor) -> str:
-        """Judge in a line whether to believe the model, from released numbers alone.
+    def verdict(self, problem: Problem, noise: float, released: Tensor) -> Check:
+        """Judge whether to believe the model, from released numbers alone.
 
         For rewards and for states, D = model's - c · trivial mean squared error, averaged over the horizons, with its
         95% interval. The model is believable if both are surely below 0 at c = `GOOD_RATIO`, and is not if one is
@@ -217,21 +217,24 @@ class ModelCheck(Question):
             of: [both for (_, own), both in means.items() if own == of] for of in QUANTITIES
         }
         sums = [_sums(own) for own in by_quantity.values()]
-        figure = max(model / trivial if trivial > 0 else math.inf for model, trivial in sums)
-        if all(_difference(own, GOOD_RATIO, problem.units)[1] < 0 for own in by_quantity.values()):
-            rule = f"its squared errors are surely below {GOOD_RATIO:g} of a trivial guess's ({figure:.2g} measured)"
-            return f"{BELIEVE['yes']}: {rule}"
-        wrong = [
+        ratio = max(model / trivial if trivial > 0 else math.inf for model, trivial in sums)
+        good = [_difference(own, GOOD_RATIO, problem.units)[1] < 0 for own in by_quantity.values()]
+        wrong = tuple(
             of
             for of, own in by_quantity.items()
             if _difference(own, BAD_RATIO, problem.units)[0] > 0
-        ]
-        if wrong:
-            rule = f"its squared error of {' and '.join(wrong)}s is surely above a trivial guess's ({figure:.2g} times)"
-            return f"{BELIEVE['no']}: {rule}"
-        close = "but noise hides whether it is" if figure < GOOD_RATIO else "not"
-        rule = f"its squared error is measured at about {figure:.2g} of a trivial guess's, {close} below {GOOD_RATIO:g}"
-        return f"{BELIEVE['doubtful']}: {rule}"
+        )
+        believe: Believe = "doubtful"
+        if all(good):
+            believe = "yes"
+        elif wrong:
+            believe = "no"
+        return Check(
+            believe=believe,
+            ratio=ratio if math.isfinite(ratio) else None,
+            wrong=wrong,
+            horizons=self.kept(problem),
+        )
 
     def _means(
         self, problem: Problem, noise: float, released: Tensor

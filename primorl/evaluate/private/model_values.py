@@ -1,6 +1,7 @@
 """Values of policies in the released model, by rollouts. All is released, so free."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,16 @@ from torch import Tensor
 
 from primorl.evaluate.private.problem import Act, Problem
 from primorl.evaluate.private.question import estimate
-from primorl.evaluate.private.results import AS_DRAWN, BEYOND, DOUBT, GAIN, MEAN_RETURN, Answer, Of
+from primorl.evaluate.private.results import (
+    AS_DRAWN,
+    BEYOND,
+    DOUBT,
+    GAIN,
+    MEAN_RETURN,
+    Answer,
+    Of,
+    Veto,
+)
 from primorl.evaluate.statistics import NORMAL_QUANTILE
 from primorl.policy.member_values import (
     returns_by_member,
@@ -19,6 +29,8 @@ from primorl.policy.member_values import (
 )
 
 _NAME = "model"  # that answers give as their estimator
+_SLACK = 1e-6  # of the range of returns, for rounding
+_WHOSE = {"random": "random actions", "zero_action": "zero actions", "clone": "today's practice"}
 
 
 @dataclass(frozen=True)
@@ -74,12 +86,12 @@ def values_in_model(
         return float(uncertainty_of(problem.ensemble, _SinglePolicy(act), starts, **asked).mean())
 
     policy = returns(problem.policy)
-    found = [_value(problem, "policy", policy)]
+    found = [_value("policy", policy)]
     if clone is not None:
         released = returns(clone.released)
         found += [
-            _value(problem, "clone", released),
-            _value(problem, "clone", returns(clone.drawn), AS_DRAWN),
+            _value("clone", released),
+            _value("clone", returns(clone.drawn), AS_DRAWN),
             _gain(policy - released),
             _doubt(uncertainty(problem.policy), uncertainty(clone.released)),
             _beyond(
@@ -94,12 +106,11 @@ def values_in_model(
         ]
     generator = torch.Generator().manual_seed(problem.seed)
     uniform = returns(lambda observation: problem.uniform_actions(len(observation), generator))
-    found.append(_value(problem, "random", uniform))
+    found.append(_value("random", uniform))
     if not problem.discrete_actions:  # zero, or the nearest action that the bounds allow
         zero = torch.zeros(problem.action_size).clamp(problem.action_low, problem.action_high)
         found.append(
             _value(
-                problem,
                 "zero_action",
                 returns(lambda observation: zero.expand(len(observation), -1)),
             )
@@ -107,13 +118,45 @@ def values_in_model(
     return tuple(found)
 
 
-def _value(problem: Problem, of: Of, returns: Tensor, what: str = MEAN_RETURN) -> Answer:
-    members = returns.mean(1).clamp(problem.return_low, problem.return_high)
+def _value(of: Of, returns: Tensor, what: str = MEAN_RETURN) -> Answer:
+    members = returns.mean(1)
     covers = f"no interval: the members of the model say {float(members.min()):.4g} to {float(members.max()):.4g}"
     bias = "wrong wherever the model is, and likely too high for a policy that was trained in this model"
     return estimate(
         _NAME, of, what, float(members.mean()), None, covers, bias, tuple(members.tolist())
     )
+
+
+def signs_against(problem: Problem, values: Sequence[Answer]) -> list[Veto]:
+    """List what the values in the model say against it, for nothing.
+
+    A return that nobody can have is a proof against the model. So is a world in which random actions are worth at least
+    as much as what people do.
+    """
+    found = []
+    low, high = problem.return_low, problem.return_high
+    slack = _SLACK * (high - low)
+    of_mean = [each for each in values if each.what in (MEAN_RETURN, AS_DRAWN)]
+    for each in of_mean:
+        ends = each.members or (each.value,)
+        least, most = min(ends), max(ends)
+        if least < low - slack or most > high + slack:
+            farthest = most if most > high + slack else least
+            reason = (
+                f"the model says a mean return of {farthest:.4g} ({_WHOSE.get(each.of, 'the policy')}), where nobody can have less than "
+                f"{low:.4g} or more than {high:.4g}"
+            )
+            found.append(Veto(kind="beyond_bounds", reason=reason))
+            break
+    today = next((each for each in of_mean if each.what == AS_DRAWN), None)
+    chance = next((each for each in of_mean if each.of == "random"), None)
+    if today is not None and chance is not None and chance.value >= today.value:
+        reason = (
+            f"in the model random actions are worth {chance.value:.4g}, at least as much as today's practice, "
+            f"{today.value:.4g}"
+        )
+        found.append(Veto(kind="random_as_good", reason=reason))
+    return found
 
 
 def _gain(gains: Tensor) -> Answer:

@@ -2,8 +2,9 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256
@@ -28,12 +29,8 @@ DOUBT = "uncertainty beyond the clone's"
 """`Answer.what` of how much more uncertain the model is where the policy goes, in units of the return."""
 BEYOND = "share of steps beyond the clone's"
 """`Answer.what` of how many more of the policy's steps than of the clone's lie where the clone hardly ever is."""
-BELIEVE = {
-    "yes": "The model can be believed",
-    "doubtful": "The model is doubtful",
-    "no": "Do not believe the model",
-}
-"""How a verdict begins."""
+Believe = Literal["yes", "doubtful", "no"]
+"""What the model check says: the model can be believed, perhaps, or not."""
 Of = Literal["behaviour", "clone", "policy", "random", "zero_action", "model"]
 _ABOUT = (
     "dataset",
@@ -87,10 +84,68 @@ class Histogram:
 
 
 @record
+class Check:
+    """What the people's trajectories say of the model's predictions (`model_check`)."""
+
+    believe: Annotated[Believe, "Whether the model can be believed."]
+    ratio: Annotated[
+        float | None,
+        "The model's squared error over that of a trivial guess, of rewards or of states, the larger; `null`: infinite.",
+    ]
+    wrong: Annotated[tuple[Line, ...], "What is surely predicted worse than by the guess."]
+    horizons: Annotated[tuple[int, ...], "How many steps ahead was predicted."]
+
+    @property
+    def guess_is_better(self) -> bool:
+        """Whether the trivial guess was measured to be at least as good as the model."""
+        return self.ratio is None or self.ratio >= 1
+
+
+@record
+class Veto:
+    """A free sign, or a warning from before the charge, that bars a trial."""
+
+    kind: Annotated[
+        Literal["beyond_bounds", "random_as_good", "warned"],
+        "`beyond_bounds`: the model says a return that nobody can have; `random_as_good`: it says that random actions "
+        "are worth at least as much as today's practice; `warned`: a warning of `primorl plan`.",
+    ]
+    reason: Annotated[Line, "The sign with its numbers, in a clause."]
+
+    @property
+    def disbelieves(self) -> bool:
+        """Whether no value in the model is to be believed."""
+        return self.kind != "warned"
+
+
+@record
+class Verdict:
+    """Whether the released model can be believed, and what bars a trial of a policy that was made in it."""
+
+    check: Annotated[Check | None, "By the people; `null`: `model_check` was not asked."]
+    vetoes: Annotated[tuple[Veto, ...], "Signs and warnings that bar a trial."] = ()
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any] | None) -> Self | None:
+        """Rebuild it from a summary's plain content; None: there is none."""
+        if content is None:
+            return None
+        check = content.get("check")
+        vetoes = tuple(Veto(**veto) for veto in content.get("vetoes", ()))
+        return cls(check=None if check is None else Check(**check), vetoes=vetoes)
+
+    @property
+    def believed(self) -> bool:
+        """Whether values in the model may be shown and compared."""
+        refuted = self.check is not None and self.check.believe == "no"
+        return not refuted and not any(veto.disbelieves for veto in self.vetoes)
+
+
+@record
 class PrivateEvaluation:
     """The answers of all estimators, their privacy statements, and the total (``metrics/private_evaluation.json``)."""
 
-    FORMAT: ClassVar[int] = 2
+    FORMAT: ClassVar[int] = 1
 
     dataset: Annotated[Line, "Name in params.yaml."]
     unit: Annotated[Line, "What one unit of privacy is."]
@@ -100,7 +155,7 @@ class PrivateEvaluation:
     estimates: Annotated[tuple[Answer, ...], "The answers; empty where nothing was asked."]
     histograms: Annotated[tuple[Histogram, ...], "Distributions over the units."]
     verdict: Annotated[
-        Line | None, "Whether the model can be believed; `null`: `model_check` was not asked."
+        Verdict | None, "Whether the model can be believed; `null`: nothing was asked."
     ]
     statements: Annotated[
         dict[Line, Statement], "Privacy statement of each estimator that was charged, by its name."
@@ -119,6 +174,11 @@ class PrivateEvaluation:
         Hexadecimal | None,
         "SHA-256 of the clone's file; `null`: none was made, or nothing was asked.",
     ]
+
+    @property
+    def believed(self) -> bool:
+        """Whether values in the model may be shown and compared; so it is where nothing was asked."""
+        return self.verdict is None or self.verdict.believed
 
     @property
     def asked(self) -> bool:

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from primorl.evaluate.private.model_check import ModelCheck, _factor
 from primorl.evaluate.private.problem import BLOCK, Episodes, Problem, in_blocks
-from primorl.evaluate.private.results import BELIEVE
 from primorl.model.architecture import Architecture
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
 from tests.evaluate.private import tiny_mdp
@@ -119,24 +118,23 @@ def test_estimates_without_noise_are_means_over_the_units_that_have_so_many_step
 
 
 @pytest.mark.parametrize(
-    ("model", "trivial", "noise", "believable", "rule"),
+    ("model", "trivial", "noise", "believable", "ratio", "wrong"),
     [
-        (0.1, 1.0, 1e-6, "yes", "surely below 0.5"),
-        (
-            0.1,
-            1.0,
-            0.2,
-            "doubtful",
-            "of a trivial guess's, but noise hides whether it is below 0.5",
-        ),
-        (0.8, 1.0, 1e-6, "doubtful", "about 0.8 of a trivial guess's, not below 0.5"),
-        (1.1, 1.0, 1e-6, "no", "error of rewards is surely above"),
-        (2.0, 1.0, 1e-3, "no", "error of rewards is surely above"),
-        (0.0, 0.0, 0.5, "doubtful", "of a trivial guess's"),
+        (0.1, 1.0, 1e-6, "yes", 0.1, ()),
+        (0.1, 1.0, 0.2, "doubtful", 0.1, ()),
+        (0.8, 1.0, 1e-6, "doubtful", 0.8, ()),
+        (1.1, 1.0, 1e-6, "no", 1.1, ("reward",)),
+        (2.0, 1.0, 1e-3, "no", 2.0, ("reward",)),
+        (0.0, 0.0, 0.5, "doubtful", None, ()),
     ],
 )
 def test_the_verdict_is_sure_or_says_that_it_is_not(
-    model: float, trivial: float, noise: float, believable: str, rule: str
+    model: float,
+    trivial: float,
+    noise: float,
+    believable: str,
+    ratio: float | None,
+    wrong: tuple[str, ...],
 ) -> None:
     check, problem = (
         ModelCheck(horizons=(1, 5), starts=1, cap=1.5),
@@ -146,5 +144,5 @@ def test_the_verdict_is_sure_or_says_that_it_is_not(
     pairs = torch.stack((x, 1 - x**2), -1).expand(2, 2, 2, 2)
     released = torch.cat((pairs.flatten(), torch.ones(1))) * _factor((1, 5))
     found = check.verdict(problem, noise, released)
-    assert found.startswith(f"{BELIEVE[believable]}: its squared error")
-    assert rule in found
+    assert (found.believe, found.wrong, found.horizons) == (believable, wrong, (1, 4))
+    assert found.ratio == (None if ratio is None else pytest.approx(ratio, abs=1e-3))

@@ -8,9 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from primorl.evaluate.private.model_values import Clone, _SinglePolicy, values_in_model
+from primorl.evaluate.private.model_values import (
+    Clone,
+    _SinglePolicy,
+    signs_against,
+    values_in_model,
+)
 from primorl.evaluate.private.problem import PublicTrajectories, public_return_bounds
-from primorl.evaluate.private.results import GAIN
+from primorl.evaluate.private.results import AS_DRAWN, GAIN, MEAN_RETURN, Answer
 from primorl.evaluate.statistics import ModelValue
 from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.termination import RULES, Rule
@@ -153,3 +158,37 @@ def test_return_bounds_are_those_of_public_returns_and_a_spread_more() -> None:
     )  # held within the rewards' own bounds, [-2, 2], and what they allow
     assert public_return_bounds(wide, asked) == (pytest.approx(2.0), 6.0)
     assert public_return_bounds(replace(public, reward=rewards[[0, 0]]), asked) is None
+
+
+def said(*, policy: float, today: float, random: float) -> list[Answer]:
+    facts: dict[str, Any] = {"estimator": "model", "ci95": None, "covers": "x", "bias": "x"}
+    facts |= {"epsilon": None, "delta": None}
+    values = (
+        ("policy", MEAN_RETURN, policy),
+        ("clone", AS_DRAWN, today),
+        ("random", MEAN_RETURN, random),
+    )
+    return [
+        Answer(of=of, what=what, value=value, members=(value, value), **facts)  # type: ignore[arg-type]
+        for of, what, value in values
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "kinds"),
+    [
+        ({}, []),
+        ({"policy": 23.6}, ["beyond_bounds"]),
+        ({"policy": -0.1}, ["beyond_bounds"]),
+        ({"random": 10.5}, ["beyond_bounds", "random_as_good"]),
+        ({"random": 7.0}, ["random_as_good"]),
+        ({"policy": 10.0, "random": 6.9}, []),
+    ],
+)
+def test_free_signs_against_the_model_are_found(
+    changes: dict[str, float], kinds: list[str]
+) -> None:
+    """Nobody can have more than 10, or less than 0; practice has 7."""
+    asked = replace(problem(4), return_low=0.0, return_high=10.0)
+    values = said(**{"policy": 9.0, "today": 7.0, "random": 3.0} | changes)
+    assert [veto.kind for veto in signs_against(asked, values)] == kinds
