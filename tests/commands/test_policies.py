@@ -138,7 +138,7 @@ def test_a_void_statement_is_refused_unless_asked_for_and_mopo_always(primorl: C
 
 EPSILONS = {"epsilon": 0.4998, "epsilon_rdp": 0.55, "delta": 1e-5}
 SUMMARY: dict[str, Any] = {
-    "format": 5,
+    "format": 1,
     "dataset": "small",
     "variant": "private",
     "private": True,

@@ -78,7 +78,7 @@ def test_a_summary_comes_back_as_it_was(tmp_path: Path, more: dict[str, Any]) ->
         "optional keys are left out, the others are null"
     )
     for change, says in (
-        ({"format": 1}, "found format 1, this version reads 5; run `dvc repro evaluate`"),
+        ({"format": 2}, "found format 2, this version reads 1; run `dvc repro evaluate`"),
         ({"epsilon": "1.19"}, "not as declared: epsilon"),
         ({"unheard_of": 1}, "not as declared: unheard_of"),
     ):

@@ -190,7 +190,7 @@ def test_the_summary_and_mlflow_say_what_the_policy_earns(
     stated = {key: STATEMENT[key] for key in ("private", "epsilon", "delta", "unit")}
     earned = episode_returns("Pendulum-v1", EPOCHS[-1], 5, seed=9)[0].mean()
     assert summary == run_of | stated | {
-        "format": 5,
+        "format": 1,
         "epsilon_rdp": 1.31,
         "units": 9,
         "void": [],

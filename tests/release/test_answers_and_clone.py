@@ -14,7 +14,7 @@ from primorl.base.files import read_json
 from primorl.base.paths import BEHAVIOUR, POLICY, PRIVATE_EVALUATION, SUMMARY
 from primorl.commands import main as cli
 from primorl.config import params
-from primorl.evaluate.private.results import MEAN_RETURN, PrivateEvaluation
+from primorl.evaluate.private.results import MEAN_RETURN, PrivateEvaluation, Verdict
 from primorl.evaluate.recommendation import Recommendation, of_answers
 from primorl.paid import clone
 from primorl.paid.accounts import project_ledger
@@ -209,7 +209,7 @@ def test_a_bundle_with_answers_states_what_all_of_it_costs(
         in card
     )
     assert "| the policy, by model (free) | \\-9.5; no interval" in card
-    assert "Check of the model: the model can be believed up to 5 steps ahead" in card
+    assert "Check of the model: The model can be believed. Where it predicts" in card
     capsys.readouterr()
     assert cli.main(["release", "--check", str(out)]) == 0
     assert (

@@ -36,7 +36,7 @@ NEEDS_A_SIGNATURE = {
         f"{MODEL[1]}: {key}"
         for key in ("log_variance_low", "log_variance_high", "reward_low", "reward_high")
     ),
-    *(f"{MODEL[1]}: {key}" for key in ("engine_version", "public_loss")),
+    *(f"{MODEL[1]}: {key}" for key in ("engine_version", "public_loss", "warnings")),
     # How the policy was trained, which its weights do not tell.
     *(f"{POLICY[1]}: {key}" for key in ("epochs", "uncertainty", "penalty")),
     # Public facts of the data, and C, of which neither ε nor the weights depend in a way that could be seen.

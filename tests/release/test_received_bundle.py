@@ -187,11 +187,7 @@ def asked_first(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("queries") / "project"
     raw = tiny_params()
     raw["partition"] = {"public_fraction": 0, "public": None, "salt": "primorl"}
-    raw["privacy"]["statistics"] = {
-        "normaliser": "private",
-        "starts": True,
-        "noise_multiplier": 0.5,
-    }
+    raw["privacy"]["statistics"] = {"normaliser": "private", "starts": True}
     raw["policy"]["starts"] = "released"
     run_stages(folder, raw, [episode(8, seed=i) for i in range(80)])
     with inside(folder):
@@ -224,7 +220,7 @@ def test_a_forged_bundle_with_queries_is_refused(asked_first: Path, tmp_path: Pa
     table: list[tuple[Change, str]] = [
         (without_queries, "starts.safetensors: there, which contradicts queries"),
         (in_both("epsilon", 0.5), f"epsilon: {less}"),
-        (in_both("queries.1.epsilon", 0.1), f"queries: starts: epsilon: {less}"),
+        (in_both("queries.2.epsilon", 0.001), f"queries: first_states: epsilon: {less}"),
         (in_both("queries.0.noise_multiplier", 0.0), "yet a query without noise"),
         (in_both("queries.0.what", "wages"), "not as declared: queries.0.what"),
         (
@@ -246,7 +242,8 @@ def test_a_forged_bundle_with_queries_is_refused(asked_first: Path, tmp_path: Pa
     ]
     assert set(snapshot(asked_first)) == FILES | {MANIFEST, STARTS}
     statement = bundle.check(asked_first, void_ok=False)
-    assert statement.epsilon == accounting.Training(1.0, 4.0, 3, (0.5, 0.5)).spent(1e-3).epsilon_pld
+    asked = tuple(query.noise_multiplier for query in statement.queries)
+    assert statement.epsilon == accounting.Training(1.0, 4.0, 3, asked).spent(1e-3).epsilon_pld
     each_refused(asked_first, tmp_path, table)
     # agrees with itself; the ledger's charge is of another event
     forgetful = shutil.copytree(asked_first, tmp_path / "forgetful")

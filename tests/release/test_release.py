@@ -510,11 +510,7 @@ def test_linear_heads_of_private_people_alone_are_released_and_checked(
 ) -> None:
     raw = tiny_params()
     raw["partition"]["public_fraction"] = 0
-    raw["privacy"]["statistics"] = {
-        "normaliser": "private",
-        "starts": True,
-        "noise_multiplier": 4.0,
-    }
+    raw["privacy"]["statistics"] = {"normaliser": "private", "starts": True}
     raw["dynamics"] |= {
         "model": "linear",
         "degree": 2,

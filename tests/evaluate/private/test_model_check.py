@@ -144,5 +144,5 @@ def test_the_verdict_is_sure_or_says_that_it_is_not(
     pairs = torch.stack((x, 1 - x**2), -1).expand(2, 2, 2, 2)
     released = torch.cat((pairs.flatten(), torch.ones(1))) * _factor((1, 5))
     found = check.verdict(problem, noise, released)
-    assert (found.believe, found.wrong, found.horizons) == (believable, wrong, (1, 4))
+    assert (found.believe, found.wrong, found.horizons) == (believable, wrong, (1, 5))
     assert found.ratio == (None if ratio is None else pytest.approx(ratio, abs=1e-3))
