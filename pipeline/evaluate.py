@@ -8,7 +8,7 @@ import time
 
 from pipeline.runner import run_stage
 from primorl.base.files import read_json, replaced_file
-from primorl.base.paths import CURVES, FIGURE, SUMMARY, seconds_of
+from primorl.base.paths import CURVES, FIGURE, POLICY, SUMMARY, seconds_of
 from primorl.config.params import Params
 from primorl.evaluate.figures import draw_returns
 from primorl.evaluate.returns import log_episode
@@ -17,7 +17,7 @@ from primorl.policy.exported import DeterministicPolicy
 from primorl.run import Run, evaluate, summarise
 from primorl.tracking import StageRun
 
-_STAGES = "collect ingest partition train_model clone_behaviour optimize_policy optimize_mopo evaluate_private"
+_STAGES = "collect ingest partition train_model clone_behaviour optimize_policy evaluate_private"
 
 
 def body(params: Params, run: StageRun) -> None:
@@ -46,10 +46,10 @@ def body(params: Params, run: StageRun) -> None:
         evaluation,
         fingerprint=fingerprint,
         score=score,
-        files=(found.folder / "privacy.json", SUMMARY, CURVES, FIGURE),
+        files=(POLICY / "privacy.json", SUMMARY, CURVES, FIGURE),
     )
     if params.chosen.environment is not None:
-        policy, seed = DeterministicPolicy.load(found.folder), params.evaluation.seed
+        policy, seed = DeterministicPolicy.load(POLICY), params.evaluation.seed
         log_episode(
             run.pipeline, params.chosen.environment, policy, seed, found.manifest.info.horizon
         )

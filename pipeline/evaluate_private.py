@@ -20,7 +20,7 @@ from primorl.tracking import StageRun
 
 def idle(params: Params) -> bool:
     """Write that nothing was asked, if no estimator is named."""
-    if params.dynamics.variant != "mopo" and params.estimators(Statement.read(MODEL).epsilon):
+    if params.estimators(Statement.read(MODEL).epsilon):
         return False
     write_evaluation(PRIVATE_EVALUATION, EVALUATION_FIGURE, nothing_asked(params))
     return True

@@ -4,11 +4,11 @@ import sys
 import time
 
 from pipeline.runner import run_stage
-from primorl.base.paths import ONLINE
+from primorl.base.files import replaced_directory, write_json
+from primorl.base.paths import ONLINE, POLICY
 from primorl.config.params import Params, plain
 from primorl.evaluate import figures
 from primorl.evaluate.summary import OnlineSummary
-from primorl.policy.config import PolicyPointer, write_pointer
 from primorl.tracking import StageRun
 
 
@@ -16,7 +16,8 @@ def idle(params: Params) -> bool:
     """Write that nobody was met, if nobody is asked for; ``models/online`` points to the offline policy."""
     if params.online.asked:
         return False
-    write_pointer(ONLINE, PolicyPointer(variant=params.dynamics.variant, policy="models/policy"))
+    with replaced_directory(ONLINE) as fresh:
+        write_json(fresh / "config.json", {"policy": str(POLICY)})
     figures.write_online(OnlineSummary(met=False), [], [])
     return True
 

@@ -20,22 +20,17 @@ from primorl.paid.policy_fitting import (
     needs_public,
     unfitted,
 )
-from primorl.policy.config import BehaviourConfig, PolicyPointer, write_pointer
+from primorl.policy.config import BehaviourConfig
 from primorl.policy.replay import ReplayBuffer
 from primorl.policy.training import Released, write_trained
 from primorl.tracking import StageRun
 
 
 def body(params: Params, run: StageRun) -> None:
-    """Train, then write ``models/policy``; variant mopo only points to where its policy will be."""
+    """Train, then write ``models/policy``."""
     released = Released.read(
         MODEL, variant=params.dynamics.variant, environment=params.chosen.environment
     )
-    if params.dynamics.variant == "mopo":
-        write_pointer(
-            POLICY, PolicyPointer(variant="mopo", policy="models/mopo"), released.statement
-        )
-        return
     near_clone, cpu = BehaviourConfig.read(BEHAVIOUR).made, torch.device("cpu")
     model = GaussianEnsemble.load(MODEL, cpu)
     public = (

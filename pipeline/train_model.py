@@ -1,4 +1,4 @@
-"""Stage ``train_model``: the dynamics ensemble, trained on the private partition. Variant mopo is not private."""
+"""Stage ``train_model``: the dynamics ensemble, trained on the private partition."""
 
 import sys
 from functools import partial

@@ -27,6 +27,7 @@ from primorl.base.paths import (
     PARAMS,
     PARTITIONS,
     PIPELINE,
+    POLICY,
     PRIVATE_EVALUATION,
     SUMMARY,
 )
@@ -160,7 +161,7 @@ class Run:
         found = VerifiedRun.read(load())
         policy: Policy | PipelineError
         try:
-            policy = load_policy(found.folder)
+            policy = load_policy(POLICY)
         except PipelineError as advised_against:
             policy = advised_against
         curve = pd.read_csv(CURVES, index_col="epoch").dropna(axis="columns", how="all")

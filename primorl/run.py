@@ -17,7 +17,6 @@ from primorl.base.paths import (
     BEHAVIOUR,
     MANIFEST,
     MODEL,
-    MOPO,
     POLICY,
     PRIVATE_EVALUATION,
     PUBLIC,
@@ -56,7 +55,6 @@ class Run:
     """A finished run, verified.
 
     Attributes:
-        folder: of the policy: ``models/policy``, or ``models/mopo`` of variant mopo.
         manifest: of the partitions.
         public: the public split; it may be empty.
         model: statement of the model.
@@ -67,7 +65,6 @@ class Run:
         results: content of ``metrics/summary.json``; None: the run is not evaluated yet.
     """
 
-    folder: Path
     manifest: Manifest
     public: UnitStore
     model: Statement
@@ -90,24 +87,22 @@ class Run:
                 or files are of different data, splits, models, policies or answers. One line.
         """
         results = Summary.read(SUMMARY) if variant is None else None
-        folder = MOPO if "mopo" in (variant, results and results.variant) else POLICY
         cloned = (BEHAVIOUR / FILE).exists() or (
             BEHAVIOUR.exists() and BehaviourConfig.read(BEHAVIOUR).made
         )
         run = cls(
-            folder=folder,
             manifest=Manifest.load(MANIFEST),
             public=open_public(params),
             model=Statement.read(MODEL),
             clone=Statement.read(BEHAVIOUR) if cloned else None,
-            policy=Statement.read(folder),
-            config=PolicyConfig.read(folder),
+            policy=Statement.read(POLICY),
+            config=PolicyConfig.read(POLICY),
             answers=PrivateEvaluation.read(PRIVATE_EVALUATION),
             results=results,
         )
         if variant is not None and run.config.variant != variant:
             raise PipelineError(
-                f"{folder / 'config.json'}: found a policy of variant {run.config.variant!r}, params.yaml asks for "
+                f"{POLICY / 'config.json'}: found a policy of variant {run.config.variant!r}, params.yaml asks for "
                 f"{variant!r}; {_REMEDY}"
             )
         run._check_other_runs()
@@ -125,7 +120,7 @@ class Run:
     def statements(self) -> Mapping[Path, Statement]:
         """Statements of model, clone and policy, by folder."""
         clone = {} if self.clone is None else {BEHAVIOUR: self.clone}
-        return {MODEL: self.model, **clone, self.folder: self.policy}
+        return {MODEL: self.model, **clone, POLICY: self.policy}
 
     @property
     def recorded(self) -> PublicTrajectories | None:
@@ -134,18 +129,18 @@ class Run:
 
     def _check_other_runs(self) -> None:
         """Refuse a summary or answers about other files than those that are here."""
-        self.answers.refuse_other_files(PRIVATE_EVALUATION, MODEL, self.folder, BEHAVIOUR)
+        self.answers.refuse_other_files(PRIVATE_EVALUATION, MODEL, POLICY, BEHAVIOUR)
         found = self.results
         if found is None:
             return
-        if (stale := found.other_files(MODEL, self.folder)) is not None:
+        if (stale := found.other_files(MODEL, POLICY)) is not None:
             raise PipelineError(f"{SUMMARY}: {stale}")
         said = stated(self.policy, self.answers)
         said["recommendation"] = found_in(self.answers, BEHAVIOUR, found.env_id)
         for key, value in said.items():
             if getattr(found, key) != value:
                 of_answers = key == "recommendation" or (self.answers.asked and key in _OF_ANSWERS)
-                source = PRIVATE_EVALUATION if of_answers else self.folder / FILE
+                source = PRIVATE_EVALUATION if of_answers else POLICY / FILE
                 raise PipelineError(
                     f"{SUMMARY}: {key}: not what {source} says; run `dvc repro evaluate`"
                 )
@@ -154,12 +149,10 @@ class Run:
         """Refuse statements that their parts or the accountant contradict."""
         if self.policy.private:
             parts = {
-                str(folder): each
-                for folder, each in self.statements.items()
-                if folder != self.folder
+                str(folder): each for folder, each in self.statements.items() if folder != POLICY
             }
             check_with_parts(
-                self.folder, self.policy, parts, near_clone=self.config.clone_error is not None
+                POLICY, self.policy, parts, near_clone=self.config.clone_error is not None
             )
         for statement in self.answers.statements.values():
             if statement.private:
@@ -168,7 +161,7 @@ class Run:
     def _check_data(self) -> None:
         """Refuse files that speak of other data, another unit, another split or other numbers of units."""
         info = self.manifest.info
-        for folder in (MODEL, self.folder):
+        for folder in (MODEL, POLICY):
             own = self.statements[folder]
             for key, found, allowed in (
                 ("dataset_fingerprint", own.dataset_fingerprint, info.dataset_fingerprint),
@@ -196,7 +189,7 @@ class Run:
 def evaluate(run: Run, params: Params) -> Evaluation:
     """Measure returns in the environment that the dataset names; without one, compute values in the model."""
     sizes, environment = params.evaluation, params.chosen.environment
-    folders = seed_folders(run.folder, run.config.seeds or [params.seed])
+    folders = seed_folders(POLICY, run.config.seeds or [params.seed])
     if environment is not None:
         return in_environment(
             environment,
@@ -235,7 +228,7 @@ def summarise(
     environment = params.chosen.environment
     return Summary.of(
         evaluation,
-        seed_folders(run.folder, run.config.seeds or [params.seed]),
+        seed_folders(POLICY, run.config.seeds or [params.seed]),
         score=None if params.chosen.score is None else params.chosen.score.of,
         seeds=run.config.seeds,
         model_sha256=run.config.model_sha256,

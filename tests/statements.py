@@ -49,7 +49,7 @@ OF_TRAINING = Statement(
 PRIVATE = OF_TRAINING.to_json()
 NOT_PRIVATE = (
     Statement.no_guarantee(
-        unit="trajectory", units=9, dataset_fingerprint="d473" * 16, reason="variant mopo"
+        unit="trajectory", units=9, dataset_fingerprint="d473" * 16, reason="no noise is added"
     )
     .with_payment(
         "feedbeef",

@@ -25,7 +25,7 @@ def content(file: str) -> Any:
 STAGES: dict[str, dict[str, Any]] = content("dvc.yaml")["stages"]
 DATASET, DEFAULTS = "datasets/${dataset}.yaml", "datasets/defaults.yaml"
 PRIVATE = (
-    *("data/raw", "data/trajectories", "data/partitions/private", "models/mopo"),
+    *("data/raw", "data/trajectories", "data/partitions/private"),
     *("data/partitions/units.bin", "data/partitions/public_units.bin"),
 )
 BEFORE_THE_SPLIT = {"collect", "ingest", "partition"}
@@ -113,10 +113,7 @@ def test_only_the_doors_depend_on_private_data_and_private_outputs_stay_off_remo
                 continue
             if dep not in ("data/withdrawals", "data/consent", "data/arrivals"):  # the user's
                 assert made[dep] != stage
-            baseline = (
-                stage == "evaluate" and dep == "models/mopo"
-            )  # said to be without a guarantee
-            if stage not in BEFORE_THE_SPLIT | PAYING and not baseline:
+            if stage not in BEFORE_THE_SPLIT | PAYING:
                 assert within(dep, RELEASED), f"{stage} depends on {dep}, which nothing released"
                 assert not is_private(dep), f"{stage} depends on {dep}"
         for output, flags in outputs(stage).items():
@@ -146,7 +143,7 @@ def test_an_edit_makes_no_more_stages_run_again_than_it_must() -> None:
     assert [stage for stage in STAGES if follows(stage, DATASET, "card")] == ["report"]
     assert [stage for stage in STAGES if DATASET in STAGES[stage]["deps"]] == ["report"]
     assert "dynamics.variant" not in SUGGESTIBLE
-    for stage in ("optimize_policy", "optimize_mopo", "evaluate"):
+    for stage in ("optimize_policy", "evaluate"):
         assert follows(stage, "params.yaml", "dynamics.variant")
         assert not follows(stage, DATASET, "suggested.dynamics.learning_rate")
         assert not follows(stage, "params.yaml", "dynamics.learning_rate")

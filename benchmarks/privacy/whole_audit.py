@@ -75,7 +75,6 @@ PAID = (
     "train_model",
     "clone_behaviour",
     "optimize_policy",
-    "optimize_mopo",
     "evaluate_private",
     "evaluate",
 )

@@ -53,7 +53,6 @@ _STAGES = (
     "train_model",
     "clone_behaviour",
     "optimize_policy",
-    "optimize_mopo",
     "evaluate_private",
     "evaluate",
 )

@@ -47,7 +47,7 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.2, 0.5, 0.25])
-    parser.add_argument("--variants", nargs="+", default=["mopo", "no_privacy", "private"])
+    parser.add_argument("--variants", nargs="+", default=["no_privacy", "private"])
     parser.add_argument(
         "--dataset", help="a file in datasets/; by default the one that params.yaml chooses"
     )

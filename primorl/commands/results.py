@@ -15,7 +15,6 @@ from primorl.base.paths import (
     LATEST_REPORT,
     MANIFEST,
     MODEL,
-    MOPO,
     ONLINE_METRICS,
     PARAMS,
     PARTITIONS,
@@ -134,7 +133,7 @@ def _online_row() -> str:
 
 def other_files(summary: "Summary") -> str | None:
     """Say in a line why the results are not of the files in ``models/``; None: they are."""
-    return summary.other_files(MODEL, MOPO if summary.variant == "mopo" else POLICY)
+    return summary.other_files(MODEL, POLICY)
 
 
 def runs(

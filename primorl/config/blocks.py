@@ -20,7 +20,6 @@ from primorl.base.records import (
     PositiveInt,
     Probability,
     Seed,
-    Share,
     Steps,
     Within,
 )
@@ -37,7 +36,7 @@ from primorl.config.texts import (
     Variant,
     word_or_numbers,
 )
-from primorl.engine.settings import LocalTraining, PooledTraining, ServerTraining
+from primorl.engine.settings import LocalTraining, ServerTraining
 from primorl.policy.config import SacConfig
 
 
@@ -147,10 +146,10 @@ def _one_of_two(first: str, a: object, second: str, b: object) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Dynamics(LocalTraining, ServerTraining, Block):
-    """The ensemble and its training; ``mopo`` trains the non-private baseline.
+    """The ensemble and its training.
 
     Attributes:
-        variant: private, one of its ablations, or the baseline.
+        variant: private, or one of its ablations.
         train_anyway: whether a training is paid for that a dry run on the public split calls useless.
         model: ``linear`` heads on fixed features, or a ``network``.
         degree: of the features of linear heads: products of up to so many inputs.
@@ -158,7 +157,6 @@ class Dynamics(LocalTraining, ServerTraining, Block):
         ensemble_size: N.
         hidden: units of each hidden layer of a network.
         log_variance_bounds: of standardised targets.
-        mopo: the baseline's own training.
     """
 
     variant: Variant
@@ -169,7 +167,6 @@ class Dynamics(LocalTraining, ServerTraining, Block):
     ensemble_size: Members
     hidden: AnyHiddenSizes
     log_variance_bounds: Range
-    mopo: PooledTraining
 
 
 FIRST_CLONE: tuple[tuple[int, ...], tuple[float, float]] = (32,), (-5.0, 1.0)
@@ -214,7 +211,6 @@ class Policy(SacConfig, Block):
     penalty: NonNegative
     starts: Literal["reset", "public", "pool", "released"]
     pool_reset_fraction: Probability
-    mopo_real_fraction: Share
 
 
 ReturnBounds = Annotated[

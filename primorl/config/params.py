@@ -120,8 +120,6 @@ class Params(Block):
             raise ValueError(
                 f"privacy.train_on: found public, with {found}; allowed: private, or {_ALONE}"
             )
-        if self.dynamics.variant == "mopo":  # its rollouts begin at real states
-            return
         if nobody:
             self._check_without_public()
         if "policy.starts" in self.unfitted:
@@ -247,8 +245,8 @@ class Params(Block):
 
     @property
     def clones(self) -> bool:
-        """Whether a clone of the behaviour is asked for. Variant mopo, which is not private, has none."""
-        return self.behaviour.target_epsilon is not None and self.dynamics.variant != "mopo"
+        """Whether a clone of the behaviour is asked for."""
+        return self.behaviour.target_epsilon is not None
 
     def suggested(self) -> dict[str, Any]:
         """The values that were taken from a dataset's file or from the defaults, by dotted key."""

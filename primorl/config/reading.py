@@ -225,14 +225,13 @@ def decide_derived(content: dict[str, Any], origins: dict[str, str], to_fit: str
         and origins.get("dynamics.hidden") == to_fit
         and origins.get("dynamics.start") == to_fit
     )
-    mopo = found_at(content, "dynamics.variant") == "mopo"
     kind = found_at(content, MODEL)
-    kind = ("linear" if linear and not mopo else "network") if kind == _AUTO else kind
+    kind = ("linear" if linear else "network") if kind == _AUTO else kind
     alone = found_at(content, "chosen.environment") is None
     values = {
         MODEL: kind,
         NORMALISER: "private" if kind == "linear" or nobody else "public",
-        STARTS: (nobody or kind == "linear") and not mopo and alone,
+        STARTS: (nobody or kind == "linear") and alone,
     }
     for key, value in values.items():
         block, _, last = key.rpartition(".")

@@ -109,4 +109,4 @@ ConsentValue = Annotated[
 Categories = Annotated[
     tuple[Category, ...], Field(min_length=2, max_length=10_000), AfterValidator(_different)
 ]
-Variant = Literal["private", "no_privacy", "no_clip", "mopo"]
+Variant = Literal["private", "no_privacy", "no_clip"]

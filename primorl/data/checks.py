@@ -210,7 +210,8 @@ class RowCheck:
     def _check_actions(self, table: pa.Table) -> None:
         if self._spaces.discrete_actions:
             chosen = whole(table["action"]).to_numpy()
-            allowed = f"whole numbers from 0 to {self._spaces.action_size - 1}; correct the data or the declared actions"
+            last = self._spaces.action_size - 1
+            allowed = f"whole numbers from 0 to {last}; correct the data or the declared actions"
             outside = (chosen < 0) | (chosen >= self._spaces.action_size)
             self._refuse(outside, "an action outside the declared space", allowed)
             return

@@ -1,7 +1,7 @@
 """NOT PRIVATE. Plain mini-batches over pooled transitions, no clip, no noise.
 
-They train the MOPO baseline, and weights to begin a private training from, made of the public split alone: those cost
-nothing, since no private byte is read.
+They train weights to begin a private training from, made of the public split alone: those cost nothing, since no
+private byte is read. `research.mopo` trains the papers' baseline with them.
 """
 
 from collections.abc import Callable
@@ -52,7 +52,7 @@ def train_pooled(
     beta_nll: float = 0.0,
     epoch_rows: int | None = None,
 ) -> Trained:
-    """Train by maximum likelihood on all private transitions (MOPO, Yu et al. 2020, section 4.3).
+    """Train by maximum likelihood on all transitions that are given (MOPO, Yu et al. 2020, section 4.3).
 
     Args:
         architecture: sizes of the network.

@@ -74,7 +74,7 @@ class ServerTraining:
 
 @dataclass(frozen=True, kw_only=True)
 class PooledTraining:
-    """NOT PRIVATE. AdamW on uniform mini-batches of pooled transitions, for the MOPO baseline.
+    """NOT PRIVATE. AdamW on uniform mini-batches of pooled transitions.
 
     Attributes:
         batch_size: rows of a mini-batch, drawn for each member independently.
@@ -83,8 +83,6 @@ class PooledTraining:
         max_epochs: epochs at most.
         patience: epochs without a better public loss before training stops.
     """
-
-    __pydantic_config__ = _REFUSE_UNKNOWN_KEYS
 
     batch_size: Steps
     learning_rate: LearningRate

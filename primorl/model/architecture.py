@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 FILE = "config.json"
-Variant = Literal["private", "no_privacy", "no_clip", "mopo"]
+Variant = Literal["private", "no_privacy", "no_clip"]
 
 CanLearn = Literal["yes", "marginal", "no"]
 """Whether the settings of a training can learn, as far as is known before it."""

@@ -319,7 +319,7 @@ def check_evaluation(params: Params, manifest: Manifest) -> None:
     """Refuse questions about a model without first states: before the model is paid for, not after."""
     names = list(params.evaluation.private.estimators)
     nowhere = not manifest.public_units and not params.privacy.statistics.starts
-    if names and nowhere and params.dynamics.variant != "mopo":
+    if names and nowhere:
         raise PipelineError(
             f"params.yaml: evaluation.private.estimators: found {', '.join(names)}, while no unit is public and "
             "privacy.statistics.starts is false, so rollouts have no first states; allowed: starts: true (charged), "

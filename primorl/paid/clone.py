@@ -346,7 +346,6 @@ CLONING = PrivateStage(
     setup=cloning_setup,
     identity=clone_identity,
     asked=lambda params: params.clones,
-    baseline=False,
     diverged=(
         "params.yaml: behaviour: cloning diverged (weights that are not finite); raise "
         "behaviour.log_variance_bounds, or set behaviour.target_epsilon to null"

@@ -51,7 +51,6 @@ class PrivateStage:
         identity: a digest of everything that determines the result but chance and code. Equal digests are one piece of
             paid work.
         asked: whether the settings ask for a private training: all processes agree on it without the ledger.
-        baseline: whether variant mopo trains its model here, which is not private.
         diverged: the error for weights that are not finite: the key, and the remedy.
         must_learn: whether a result that is no better than a constant is refused.
     """
@@ -62,7 +61,6 @@ class PrivateStage:
     setup: "Callable[[Params, Manifest, UnitStore], TrainingSetup]"
     identity: Callable[[Params, Partitions], str]
     asked: Callable[[Params], bool]
-    baseline: bool
     diverged: str
     must_learn: bool
 
@@ -349,11 +347,6 @@ def _check_starts(params: Params, manifest: Manifest) -> None:
         f"datasets/{params.dataset}.yaml says environment: null, and no unit is public (partition.public_fraction): "
         "policies have nowhere to start"
     )
-    if params.dynamics.variant == "mopo":
-        raise PipelineError(
-            f"params.yaml: dynamics.variant: found mopo, which releases no first states, and {nowhere}; allowed are "
-            "the other variants with privacy.statistics.starts: true, or public units"
-        )
     if not params.privacy.statistics.starts:
         raise PipelineError(
             f"params.yaml: privacy.statistics.starts: found false, and {nowhere}; allowed is true (charged), with "
@@ -417,8 +410,6 @@ def training_setup(
     public: UnitStore,
 ) -> "TrainingSetup":
     """Set up the training that params.yaml describes, on the data that the manifest describes. Reads no private byte.
-
-    For variant ``mopo`` the plan adds no noise and is not used: that baseline trains without a mechanism.
 
     Args:
         params: every choice.

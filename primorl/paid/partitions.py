@@ -99,22 +99,13 @@ class Partitions:
         }
 
 
-def privacy_statement(plan: Plan | None, manifest: Manifest, params: Params) -> Statement:
-    """The statement of a model, before payment; without a plan (variant mopo) it guarantees nothing."""
-    fingerprint, termination = manifest.info.dataset_fingerprint, manifest.info.termination
-    if plan is not None:
-        statement = plan.statement(
-            dataset_fingerprint=fingerprint,
-            public_assumptions=assumptions(manifest),
-            termination=termination,
-        )
-    else:
-        statement = Statement.no_guarantee(
-            unit=manifest.info.unit,
-            units=manifest.private_units,
-            dataset_fingerprint=fingerprint,
-            reason="variant mopo: trained on raw private transitions, and its policy's rollouts start from them",
-        )
+def privacy_statement(plan: Plan, manifest: Manifest, params: Params) -> Statement:
+    """State a model's privacy, before payment."""
+    statement = plan.statement(
+        dataset_fingerprint=manifest.info.dataset_fingerprint,
+        public_assumptions=assumptions(manifest),
+        termination=manifest.info.termination,
+    )
     return _described(statement, manifest, params)
 
 

@@ -10,7 +10,7 @@ from primorl.data.storage.rows import EVERY, UnitStore
 from primorl.paid.partitions import Partitions
 from primorl.privacy.ledger.history import Charge
 
-ALLOWED_STAGES = ("train_model", "clone_behaviour", "optimize_mopo", "evaluate_private")
+ALLOWED_STAGES = ("train_model", "clone_behaviour", "evaluate_private")
 """Stages that may open private rows, each for a charge of its own."""
 
 PrivateUnits: TypeAlias = UnitStore | ShardedStore

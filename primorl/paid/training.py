@@ -19,12 +19,10 @@ from primorl.base.files import check_writable, file_sha256, home, replaced_direc
 from primorl.base.paths import CHECKPOINTS, SECRET
 from primorl.base.reporting import progress_bar
 from primorl.config.params import Params
-from primorl.data.storage.rows import UnitStore
 from primorl.engine.heads import LENGTHS
 from primorl.engine.linear import distilled
 from primorl.engine.policy_network import Network, PolicyNetwork
 from primorl.engine.public_evaluation import PublicEvaluation, PublicEvaluator
-from primorl.engine.public_start import train_pooled
 from primorl.engine.rounds import check_setup
 from primorl.engine.settings import LEAST_UNITS
 from primorl.engine.setup import CloningSetup, TrainingSetup
@@ -109,12 +107,9 @@ def paid_training(
     with paid_work(params, run, request, begin, partial(_restored, setup)) as work:
         payment = work.payment
         _say_what_is_restored(stage, payment)
-        if stage.baseline and params.dynamics.variant == "mopo":
-            trained = _train_baseline(params, setup, partitions, payment.charge, run)
-        else:
-            started = payment.state.started if payment.state else 0
-            with training_report(run, setup, stage.name, started) as report:
-                trained = _train(stage, params, setup, partitions, payment, report)
+        started = payment.state.started if payment.state else 0
+        with training_report(run, setup, stage.name, started) as report:
+            trained = _train(stage, params, setup, partitions, payment, report)
         if refusal := _refusal(stage, trained):
             work.commit()
             free_again = (
@@ -193,42 +188,6 @@ def _public_rows(setup: TrainingSetup, partitions: Partitions) -> tuple[Tensor, 
     if not of_all or not partitions.public.units:
         return None
     return setup.public_of(partitions.public.flat())
-
-
-def _train_baseline(
-    params: Params, setup: TrainingSetup, partitions: Partitions, charge: Charge, run: StageRun
-) -> Trained:
-    """NOT PRIVATE. Train the MOPO baseline's model on the pooled private rows.
-
-    Its charge, without a guarantee, is already in the ledger. Where ``privacy.statistics.normaliser`` is ``private``,
-    the raw private rows make the normaliser.
-    """
-    rows = open_private(partitions, charge, sys.maxsize)
-    assert isinstance(rows, UnitStore)
-    public = partitions.public.flat() if partitions.public.units else None
-    if setup.normaliser == "private":
-        normaliser = replace(setup, normaliser="public").make_normaliser(rows.flat(), {})
-    else:
-        normaliser = setup.make_normaliser(public, {})
-    with progress_bar(
-        params.dynamics.mopo.max_epochs, "train_model (mopo, not private)", "epoch"
-    ) as bar:
-
-        def on_epoch(evaluation: PublicEvaluation | None) -> None:
-            bar.update()
-            if evaluation is not None:
-                log_evaluation(run, setup.architecture, evaluation)
-
-        return train_pooled(
-            setup.ensemble,
-            rows.flat(),
-            public,
-            normaliser=normaliser,
-            pooled=params.dynamics.mopo,
-            seed=setup.seed,
-            device=setup.execution.device,
-            on_epoch=on_epoch,
-        )
 
 
 def _private_units(
@@ -351,8 +310,8 @@ def _released(
 
     The ledger gets the digest of every file. So a statement is bound to the bytes that it speaks of.
     """
-    plan = None if params.dynamics.variant == "mopo" else paid.setup.plan
-    statement = paid.work.add_charge_to(privacy_statement(plan, partitions.manifest, params))
+    statement = privacy_statement(paid.setup.plan, partitions.manifest, params)
+    statement = paid.work.add_charge_to(statement)
     with replaced_directory(folder) as fresh:
         yield fresh
         statement.write(fresh)

@@ -24,7 +24,6 @@ from primorl.base.records import (
     write_record,
 )
 from primorl.model.architecture import PublicLosses, Variant
-from primorl.privacy.statement import Statement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +86,7 @@ DOUBT_SHARE = 3.0
 """A gain counts as far as it is larger than so many times the uncertainty that a policy has beyond the clone."""
 
 _Count = Annotated[int, Within(ge=1)]
-Folder = Literal["models/policy", "models/mopo", "models/behaviour", "models/online"]
+Folder = Literal["models/policy", "models/behaviour", "models/online"]
 
 
 @record
@@ -194,18 +193,6 @@ class PolicyConfig:
 
 
 @record
-class PolicyPointer:
-    """``config.json`` of a folder without a policy: it names the folder where this variant's policy is."""
-
-    variant: Annotated[Variant, "`dynamics.variant` of params.yaml."]
-    policy: Annotated[Literal["models/policy", "models/mopo"], "Folder of the policy."]
-
-    def write(self, folder: Path) -> None:
-        """Write ``config.json`` in ``folder``."""
-        write_record(folder / FILE, self)
-
-
-@record
 class BehaviourConfig:
     """``behaviour.json``: facts of a clone that are not those of any policy, or that none was made."""
 
@@ -243,11 +230,3 @@ def write_nothing(folder: Path) -> None:
     """Write in ``folder`` that no clone was made."""
     with replaced_directory(folder) as fresh:
         BehaviourConfig(made=False).write(fresh)
-
-
-def write_pointer(output: Path, pointer: PolicyPointer, statement: Statement | None = None) -> None:
-    """Write a folder without a policy: its ``config.json`` names the folder where the variant's policy lies."""
-    with replaced_directory(output) as fresh:
-        pointer.write(fresh)
-        if statement is not None:
-            statement.write(fresh)

@@ -145,7 +145,7 @@ def save(
         else (tuple(side.tolist()) for side in observation_range)
     )
     PolicyConfig(
-        policy=policy or ("models/mopo" if facts["variant"] == "mopo" else "models/policy"),
+        policy=policy or "models/policy",
         observation_size=last.observation_size,
         action_size=last.action_size,
         hidden=tuple(weight.shape[1] for weight in last.layers[:-2:2]),

@@ -1,7 +1,4 @@
-"""Transitions as SAC sees them: their rows, the ring buffer that holds them, rollouts that fill it, and batches.
-
-`real_transitions` and `with_real` are for the MOPO baseline and NOT PRIVATE.
-"""
+"""Transitions as SAC sees them: their rows, the ring buffer that holds them, rollouts that fill it, and batches."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -238,41 +235,3 @@ class Rollouts:
 
     def _draw_starts(self, size: int) -> Tensor:
         return self._starts[self._generators.randint(len(self._starts), size)]
-
-
-def real_transitions(
-    inputs: Tensor, targets: Tensor, terminated: Tensor, scaling: Scaling
-) -> ReplayBuffer:
-    """Make a buffer of real transitions with their own rewards and terminations, on SAC's scales. NOT PRIVATE.
-
-    Args:
-        inputs: observations and actions, ``[n, S + A]``.
-        targets: changes of the observation, then rewards, ``[n, S + 1]`` or wider.
-        terminated: whether the episode ended there, ``[n]``.
-        scaling: SAC's.
-    """
-    S = scaling.columns.observation_size
-    observation, action, change, reward = (
-        inputs[:, :S],
-        inputs[:, S:],
-        targets[:, :S],
-        targets[:, S],
-    )
-    rows = scaling.rows(observation, action, reward, observation + change, terminated)
-    buffer = ReplayBuffer(len(rows), scaling.columns.width, inputs.device)
-    buffer.extend(rows.unsqueeze(0))
-    return buffer
-
-
-def with_real(real: ReplayBuffer, fraction: float) -> Sampler:
-    """Make a sampler of batches with ``fraction`` of their rows (rounded, at least one) from ``real``. NOT PRIVATE."""
-
-    def batches(
-        generated: ReplayBuffer, updates: int, batch_size: int, generators: SeedGenerators
-    ) -> Iterator[Tensor]:
-        from_real = max(1, round(fraction * batch_size))
-        of_model = generated.batches(updates, batch_size - from_real, generators)
-        of_data = real.batches(updates, from_real, generators)
-        return (torch.cat(parts, dim=1) for parts in zip(of_model, of_data, strict=True))
-
-    return batches

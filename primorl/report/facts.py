@@ -198,7 +198,7 @@ def read_facts(
     """
     run, points = Run.read(params), _curve(CURVES)
     found, answers, training, clone = run.evaluated, run.answers, run.model, run.clone
-    statement, config, folder, public = run.policy, run.config, run.folder, run.public
+    statement, config, folder, public = run.policy, run.config, POLICY, run.public
     if found.dataset != params.dataset:
         raise PipelineError(
             f"{PARAMS}: dataset: found {params.dataset!r}, and {SUMMARY} has the results of {found.dataset!r}; "
@@ -249,7 +249,7 @@ def read_facts(
         at for first, size in public.info.spaces.one_hot for at in range(first, first + size)
     ]
     rollouts = None
-    if found.variant != "mopo" and config.uncertainty is not None and config.penalty is not None:
+    if config.uncertainty is not None and config.penalty is not None:
         assert run.recorded is not None
         ended, longest = ensemble.with_ends(config.ends), int(run.recorded.length.max())
         policy, steps = (

@@ -30,7 +30,6 @@ _READ_PRIVATE = {
         "partition",
         "train_model",
         "clone_behaviour",
-        "optimize_mopo",
         "evaluate_private",
         "online",
     )

@@ -107,8 +107,8 @@ def test_what_is_not_given_comes_from_params(primorl: Call) -> None:
     )
     assert answered(primorl, "--target-epsilon 2 --solve rounds")["noise_multiplier"] == 8.342
     assert answered(primorl, "--noise-multiplier 7")["epsilon_pld"] == trained(7.0, 5)
-    write_params("mopo")
-    assert "dynamics.variant mopo: a run of it has no guarantee at all" in said(primorl)
+    write_params("no_clip")
+    assert "dynamics.variant no_clip: a run of it has no guarantee at all" in said(primorl)
     answer, asked = answered(primorl), answered(primorl, Z)
     assert (answer["private"], answer["epsilon_pld"], answer["epsilon_rdp"]) == (False, None, None)
     assert (asked["private"], asked["epsilon_pld"]) == (True, trained(20.0, 5))

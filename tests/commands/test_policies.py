@@ -16,7 +16,6 @@ import pytest
 from primorl.base.files import write_json
 from primorl.config import params
 from primorl.paid.accounts import open_ledger
-from primorl.policy.exported import save
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.statement import Statement
@@ -28,7 +27,6 @@ from tests.pipeline.conftest import small
 from tests.pipeline.test_evaluate import DATA, OF_THESE_DATA, chosen, run
 from tests.pipeline.test_evaluate import project as evaluated
 from tests.pipeline.tiny_policy import write_model, write_partitions
-from tests.policy.test_exported import EPOCHS
 from tests.policy.test_loaded import NAMES, RANGE, loaded
 from tests.privacy.ledger.ledgers import request
 from tests.projects import project_settings, write_settings
@@ -118,7 +116,7 @@ def test_export_refuses_a_figure_that_is_not_that_of_its_event(
 
 
 @pytest.mark.usefixtures("policy")
-def test_a_void_statement_is_refused_unless_asked_for_and_mopo_always(primorl: Call) -> None:
+def test_a_void_statement_is_refused_unless_asked_for(primorl: Call) -> None:
     for void in (VOID, replace(OF_TRAINING, void=("noise is seeded",))):
         void.write(FOLDER)
         said = (
@@ -131,9 +129,6 @@ def test_a_void_statement_is_refused_unless_asked_for_and_mopo_always(primorl: C
     assert (status, out.splitlines()[1].endswith("VOID: noise is seeded")) == (0, True)
     (FOLDER / "privacy.json").unlink()
     assert f"{STATED}: not there" in primorl(*EXPORT, "--void-ok")[2]
-    save(FOLDER, EPOCHS, variant="mopo", environment=None)
-    VOID.write(FOLDER)
-    assert "error: elsewhere: variant mopo" in primorl(*EXPORT, "--void-ok")[2]
 
 
 EPSILONS = {"epsilon": 0.4998, "epsilon_rdp": 0.55, "delta": 1e-5}

@@ -159,7 +159,7 @@ WRONG: tuple[tuple[str, object, str], ...] = (
     (
         "dynamics.variant",
         "High",
-        "found 'High'; allowed is 'private', 'no_privacy', 'no_clip' or 'mopo'",
+        "found 'High'; allowed is 'private', 'no_privacy' or 'no_clip'",
     ),
     (
         "policy.buffer_size",
@@ -234,7 +234,6 @@ def test_where_rollouts_begin_is_settled_before_anything_is_paid_for() -> None:
         ("csv-log", {}, None),
         ("csv-log", nobody | asked | {"privacy.statistics.normaliser": "private"}, None),
         ("pendulum-replay", asked, None),
-        ("pendulum-replay", released | {"dynamics.variant": "mopo"}, None),
         (
             "csv-log",
             {"policy.starts": "reset"},

@@ -288,11 +288,12 @@ def test_a_wrong_suggestion_is_named_where_it_stands_used_or_not() -> None:
     )
     path = Path(DEFAULTS)
     path.write_text(
-        path.read_text(encoding="utf-8").replace("max_epochs: 60", "max_epochs: 0"),
+        path.read_text(encoding="utf-8").replace("every: 5", "every: 0"),
         encoding="utf-8",
     )
-    assert f"{DEFAULTS}: dynamics.mopo.max_epochs: found 0; allowed is greater than 0" in refusal(
-        AUTO
+    assert (
+        f"{DEFAULTS}: dynamics.early_stopping.every: found 0; allowed is greater than 0"
+        in refusal(AUTO)
     )
 
 

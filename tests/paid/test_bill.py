@@ -228,7 +228,7 @@ def test_a_run_is_refused_before_it_begins_unless_it_is_paid(
     arriving = preview(edited(limited(here, None), online={"users": 5}))
     assert arriving is not None
     assert "they are counted apart from the log's units" in str(arriving)
-    baseline = edited(here, dynamics={"variant": "mopo"})
+    baseline = edited(here, dynamics={"variant": "no_clip"})
     check_next(limited(baseline, None))
     with pytest.raises(BudgetExceeded):
         check_next(limited(baseline, 1e6))

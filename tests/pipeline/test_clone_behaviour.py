@@ -51,12 +51,9 @@ def cloned(params: Params) -> RememberingRun:
 
 def test_it_is_idle_unless_an_epsilon_is_given(data: Params) -> None:
     shutil.rmtree(DATA)
-    for epsilon, variant in ((None, "private"), (EPSILON, "mopo")):
-        cloned(
-            with_changes(data, behaviour={"target_epsilon": epsilon}, dynamics={"variant": variant})
-        )
-        assert sorted(file.name for file in FOLDER.iterdir()) == ["behaviour.json"]
-        assert not BehaviourConfig.read(FOLDER).made
+    cloned(with_changes(data, behaviour={"target_epsilon": None}))
+    assert sorted(file.name for file in FOLDER.iterdir()) == ["behaviour.json"]
+    assert not BehaviourConfig.read(FOLDER).made
     assert not Path(".primorl/ledger.db").exists()
 
 

@@ -14,7 +14,7 @@ from mlflow.tracking import MlflowClient
 from pipeline import evaluate
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, read_json, write_json
-from primorl.base.paths import MANIFEST, MODEL, MOPO, POLICY, PRIVATE_EVALUATION, SUMMARY
+from primorl.base.paths import MANIFEST, MODEL, POLICY, PRIVATE_EVALUATION, SUMMARY
 from primorl.config.params import Params, from_plain
 from primorl.data.storage.schema import Manifest
 from primorl.evaluate import returns as environment_returns
@@ -44,7 +44,6 @@ STAGES = (
         "train_model",
         "clone_behaviour",
         "optimize_policy",
-        "optimize_mopo",
     ),
     "evaluate_private",
 )
@@ -80,7 +79,7 @@ def place(
         "penalty": 0.5,
         "environment": "Pendulum-v1",
     }
-    save(folder, epochs, variant="mopo" if folder.name == "mopo" else "private", **about)
+    save(folder, epochs, variant="private", **about)
     write_json(folder / "privacy.json", statement)
 
 
@@ -231,20 +230,6 @@ def logged_runs(project: Path) -> tuple[MlflowClient, list[Any]]:
     return store, [
         found for each in filters for found in store.search_runs([experiment.experiment_id], each)
     ]
-
-
-def test_a_baseline_is_not_private(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluate, "log_episode", lambda *_: None)
-    baseline = [random_policy(1, 3, 2.0, seed=77)]
-    run(chosen())
-    place(MOPO, NOT_PRIVATE, baseline)
-    monkeypatch.setenv("DVC_EXP_NAME", "mopo")  # another pipeline
-    run(chosen("mopo"))
-    summary = read_json(SUMMARY)
-    assert (summary["private"], summary["epsilon"], summary["variant"]) == (False, None, "mopo")
-    expected = episode_returns("Pendulum-v1", baseline[0], 5, seed=9).mean()
-    assert summary["return_mean"] == pytest.approx(expected, rel=1e-3)
-    assert "not private" in text(summary)
 
 
 SEEDS = {4: EPOCHS, 7: [random_policy(1, 3, 2.0, seed) for seed in range(20, 23)]}

@@ -1,31 +1,27 @@
 """Policies from a released model, also near a clone, and the baseline: what is read, written, stated and charged."""
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
-from pipeline import optimize_mopo, optimize_policy
+from pipeline import optimize_policy
 from primorl import load_policy
 from primorl.base.errors import PipelineError
 from primorl.base.files import read_json
-from primorl.base.paths import BEHAVIOUR, MODEL, MOPO, POLICY, PRIVATE, PUBLIC
+from primorl.base.paths import BEHAVIOUR, MODEL, POLICY, PUBLIC
 from primorl.base.records import ElapsedTime
-from primorl.config.params import Params, from_plain, plain
+from primorl.config.params import Params
 from primorl.config.suggestions import TO_FIT
-from primorl.data.storage.rows import UnitStore
 from primorl.model.architecture import ModelConfig
 from primorl.model.termination import RULES, Rule
 from primorl.policy import behaviour, member_values
 from primorl.policy.behaviour import BehaviourPolicy
 from primorl.policy.config import PolicyConfig, write_nothing
 from primorl.policy.exported import DeterministicPolicy
-from primorl.policy.replay import Scaling, real_transitions
 from primorl.privacy.accounting.epsilon import compose, training_event
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.statement import Statement
@@ -36,10 +32,9 @@ from tests.pipeline.tiny_policy import (
     tiny,
     write_model,
     write_partition,
-    write_partitions,
 )
-from tests.pipeline.training_project import charged, edited, with_changes
-from tests.statements import NOT_PRIVATE, OF_TRAINING
+from tests.pipeline.training_project import with_changes
+from tests.statements import OF_TRAINING
 from tests.statements import PRIVATE as STATEMENT
 
 FILES = ("config.json", "epochs.safetensors", "policy.safetensors", "privacy.json")
@@ -201,13 +196,9 @@ def test_model_or_clone_of_something_else_is_refused(small: Params) -> None:
         write_clone(**clone)
         with pytest.raises(PipelineError, match=says):
             trained(tiny(small))
-    for variant, stage in (("no_clip", optimize_policy), ("mopo", optimize_mopo)):
-        with pytest.raises(
-            PipelineError, match=rf"found variant 'private'.*params.yaml asks for '{variant}'"
-        ):
-            trained(tiny(small, variant=variant), stage)
+    with pytest.raises(PipelineError, match=r"found variant 'private'.* asks for 'no_clip'"):
+        trained(tiny(small, variant="no_clip"))
     assert not POLICY.exists()
-    assert not MOPO.exists()
 
 
 def test_what_nobody_decides_is_fitted(small: Params, capsys: pytest.CaptureFixture[str]) -> None:
@@ -223,82 +214,3 @@ def test_what_nobody_decides_is_fitted(small: Params, capsys: pytest.CaptureFixt
         "learned terminations are not used: 2 public terminations (needed 20)"
         in capsys.readouterr().err
     )
-
-
-# The baseline
-
-
-def test_other_variants_open_nothing_and_point_to_their_policy(
-    small: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(UnitStore, "open", lambda folder: pytest.fail(f"{folder} was opened"))
-    assert trained(tiny(small), optimize_mopo).logged == {}
-    assert [item.name for item in MOPO.iterdir()] == ["config.json"]
-    assert read_json(MOPO / "config.json") == {"variant": "private", "policy": "models/policy"}
-    write_model(NOT_PRIVATE, variant="mopo")
-    trained(tiny(small, variant="mopo"))
-    assert read_json(POLICY / "config.json") == {"variant": "mopo", "policy": "models/mopo"}
-    assert read_json(POLICY / "privacy.json") == NOT_PRIVATE
-    with pytest.raises(PipelineError, match="policy"):
-        DeterministicPolicy.load(POLICY)
-
-
-def test_the_baseline_is_charged_before_it_reads_data_and_marked_as_not_private(
-    small: Params,
-) -> None:
-    write_model(
-        {key: value for key, value in NOT_PRIVATE.items() if key != "charge"}, variant="mopo"
-    )
-    write_partitions(
-        table(episodes(9)), table([episode(30, 77)], units=["public"], names=["public"])
-    )
-    shutil.move(PRIVATE, "aside")
-    baseline = tiny(small, variant="mopo", seeds=[1, 2])
-    with pytest.raises(PipelineError, match="budget"):
-        trained(
-            edited(baseline, privacy={"budget": {"epsilon": 1000.0, "delta": 1e-5}}), optimize_mopo
-        )
-    assert not MOPO.exists()
-    shutil.move("aside", PRIVATE)
-    run = trained(baseline, optimize_mopo)
-    assert read_json(MOPO / "privacy.json")["private"] is False
-    assert (
-        read_json(MOPO / "config.json").items()
-        >= {"variant": "mopo", "policy": "models/mopo"}.items()
-    )
-    assert (
-        DeterministicPolicy.load(MOPO).policies,
-        DeterministicPolicy.load_epochs(MOPO).policies,
-    ) == (1, 2)
-    assert run.logged["private"] == "False"
-    (charge,) = charged(baseline)
-    assert (charge.stage, charge.state, charge.epsilon) == ("optimize_mopo", "committed", None)
-    assert PolicyConfig.read(MOPO).penalty == baseline.policy.penalty != 1.0
-    trained(from_plain(plain(baseline), {"policy.penalty": TO_FIT}), optimize_mopo)
-    assert PolicyConfig.read(MOPO).penalty == 1.0, "fitted, as for the private policy"
-
-
-def test_real_transitions_keep_their_rewards_and_ends(tmp_path: Path) -> None:
-    content = episodes(9)
-    write_partition(tmp_path / "private", table(content))
-    centre, spread = torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.5, 0.6, 3.0])
-    scaling = Scaling(centre, spread, torch.tensor([-2.0]), torch.tensor([2.0]), 0.1)
-    data, columns = UnitStore.open(tmp_path / "private"), scaling.columns
-    rows = real_transitions(*data.flat(), data.terminated(), scaling).rows[0]
-    rewards = np.concatenate([item.rewards for item in content]).astype(np.float32)
-    torch.testing.assert_close(rows[:, columns.reward], torch.from_numpy(rewards) * 0.1)
-    ends = np.concatenate(
-        [[False] * (len(item.rewards) - 1) + [item.terminated] for item in content]
-    )
-    assert 0 < ends.sum() < len(content)
-    assert torch.equal(rows[:, columns.continues] == 0, torch.from_numpy(ends))
-    for part, column in (
-        (slice(None, -1), columns.observation),
-        (slice(1, None), columns.next_observation),
-    ):
-        seen = torch.from_numpy(
-            np.concatenate([np.stack(item.observations)[part] for item in content])
-        )
-        torch.testing.assert_close(rows[:, column], scaling.observation(seen))
-    actions = torch.from_numpy(np.concatenate([np.stack(item.actions) for item in content]))
-    torch.testing.assert_close(rows[:, columns.observation_action][:, 3:], actions / 2)

@@ -9,15 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline import ingest, optimize_mopo, partition, train_model
+from pipeline import ingest, partition, train_model
 from primorl.base.errors import PipelineError
 from primorl.base.paths import MODEL, PARTITIONS
 from primorl.config.params import Params
 from primorl.engine.training import ENGINE_VERSION
-from primorl.model import pessimism
 from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.termination import RULES, Rule
-from primorl.policy.training import Released
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.ledger.ledger import Ledger
@@ -196,7 +194,6 @@ def test_what_was_lost_or_exchanged_charges_nobody(
         PARTITIONS / "public_units.bin",
         Path(".primorl/secret"),
     )
-    baseline = with_changes(small, dynamics={"variant": "mopo"})
     write_raw(Path("data/raw"), episodes(12))
     for break_it, says in (
         (lambda: secret.write_bytes(b"n" * 32), "secret_check: made under another secret than"),
@@ -217,36 +214,20 @@ def test_what_was_lost_or_exchanged_charges_nobody(
         with monkeypatch.context() as patch:
             patch.setattr(Ledger, "reserve", lambda *_: pytest.fail("a charge was asked for"))
             unopened(patch)
-            patch.setattr(Released, "read", lambda *_, **__: None)
-            patch.setattr(GaussianEnsemble, "load", lambda *_, **__: None)
-            patch.setattr(pessimism, "PessimisticModel", lambda *_, **__: None)
-            for stage, chosen in (
-                (train_model, params),
-                (train_model, baseline),
-                (optimize_mopo, baseline),
-            ):
-                with pytest.raises(PipelineError, match=rf"^[^\n]*{says}[^\n]*$"):
-                    stage.body(chosen, FakeRun())
+            with pytest.raises(PipelineError, match=rf"^[^\n]*{says}[^\n]*$"):
+                train_model.body(params, FakeRun())
 
 
 def test_what_has_no_guarantee_says_so(data: Params, capfd: pytest.CaptureFixture[str]) -> None:
     for variant, reasons in (
         ("no_privacy", {"no noise is added"}),
         ("no_clip", {"no noise is added", "updates are not clipped"}),
-        (
-            "mopo",
-            {
-                "variant mopo: trained on raw private transitions, and its policy's rollouts start from them"
-            },
-        ),
     ):
         run = trained(with_changes(data, dynamics={"variant": variant}))
         said = statement()
         assert (said["private"], said["epsilon"], set(said["void"])) == (False, None, reasons)
         assert said["spent_on_dataset"]["epsilon"] is None
         assert run.logged["private"] == "False"
-    mopo = charged(data)[-1].id
-    assert not list(Path(".primorl/checkpoints").glob(f"{mopo}*")), "its weights are private"
     assert "privacy.delta" not in capfd.readouterr().err
     trained(with_changes(data, privacy={"delta": 0.2}))
     assert "privacy.delta = 0.2 is not below 1/9" in capfd.readouterr().err
@@ -256,10 +237,10 @@ def test_what_has_no_guarantee_says_so(data: Params, capfd: pytest.CaptureFixtur
 def test_bounds_and_normaliser_come_from_the_public_split(data: Params) -> None:
     found = []
     for scale in (1.0, 1e4):
-        private = [episode(10, i) for i in range(5)]
-        for one in private:
-            one.observations = [o * scale for o in one.observations]
-            one.rewards = [r * scale for r in one.rewards]
+        private = [
+            replace(one, observations=one.observations * scale, rewards=one.rewards * scale)
+            for one in (episode(10, i) for i in range(5))
+        ]
         shutil.rmtree(PARTITIONS)
         write_partitions(private, [episode(20, 100 + i) for i in range(4)])
         trained(edited(data, chosen={"bounds": {"observation": "public", "reward": "public"}}))

@@ -30,7 +30,6 @@ PRIVACY = {
     "delta": 1e-3,
 }
 DYNAMICS = {"hidden": [8], "early_stopping": {"every": 2, "patience": None}}
-MOPO = {"batch_size": 8, "learning_rate": 1e-3, "weight_decay": 0.0, "max_epochs": 2, "patience": 2}
 
 
 class KilledError(BaseException):
@@ -45,7 +44,7 @@ def edited(params: Params, **blocks: Any) -> Params:
 
 
 def with_changes(small: Params, **blocks: Any) -> Params:
-    own = {"privacy": PRIVACY, "dynamics": DYNAMICS | {"mopo": MOPO}}
+    own = {"privacy": PRIVACY, "dynamics": DYNAMICS}
     return edited(
         small, **blocks | {name: block | blocks.get(name, {}) for name, block in own.items()}
     )

@@ -86,7 +86,6 @@ def test_a_broken_config_is_named(folder: Path) -> None:
     with pytest.raises(PipelineError, match=r"has shape .4, 16, 3., config.json says .3, 16, 3."):
         DeterministicPolicy.load_epochs(folder)
     for content in (
-        '{"variant": "mopo", "policy": "models/mopo"}',
         "[]",
         "nonsense",
         '{"epochs": "x"}',

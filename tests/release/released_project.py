@@ -34,7 +34,6 @@ STAGES = (
         "train_model",
         "clone_behaviour",
         "optimize_policy",
-        "optimize_mopo",
     ),
     "evaluate_private",
 )

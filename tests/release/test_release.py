@@ -255,10 +255,6 @@ DAMAGES: list[tuple[Callable[[], object], str]] = [
         lambda: everywhere(void=["noise is seeded"]),
         "models/dynamics/privacy.json: void: noise is seeded",
     ),
-    (
-        lambda: edit(MODEL / "config.json", variant="mopo"),
-        "models/dynamics/config.json: variant mopo",
-    ),
     (lambda: edit(MODEL / "config.json", variant="no_clip"), "variant"),
     (lambda: edit(SUMMARY, epsilon=3.0), "metrics/summary.json: epsilon"),
     (lambda: edit(SUMMARY, policy_sha256="0" * 64), "of an earlier run: another models/policy is"),

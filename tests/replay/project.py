@@ -39,7 +39,6 @@ STAGES = (
         "train_model",
         "clone_behaviour",
         "optimize_policy",
-        "optimize_mopo",
         "evaluate_private",
     ),
     *("evaluate", "report", "online"),

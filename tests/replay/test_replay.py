@@ -71,9 +71,6 @@ LEAKS = {
     "train_model": Leak(secret, lambda log, number: log.metric("cohort", number), "('cohort',{}"),
     "clone_behaviour": Leak(sha256, lambda log, number: log.tag("data", number), "('data','{}'"),
     "optimize_policy": Leak(rows, lambda log, number: log.params({"rows": number}), "('rows','{}'"),
-    "optimize_mopo": Leak(
-        rows, lambda log, number: Path(f"models/mopo/{number}").touch(), "models/mopo/{}: only in"
-    ),
     "evaluate_private": Leak(
         rows, partial(grow, "plots/private_evaluation.png"), "plots/private_evaluation.png: "
     ),

@@ -155,7 +155,7 @@ def test_a_number_that_is_not_finite_is_no_point() -> None:
 def test_what_is_not_known_is_left_out() -> None:
     """Without a public split, a curve, a ledger and a guarantee there are no figures of them, and no figure invents."""
     nothing = Statement.no_guarantee(
-        unit="trajectory", units=9, dataset_fingerprint="d473" * 16, reason="variant mopo"
+        unit="trajectory", units=9, dataset_fingerprint="d473" * 16, reason="no noise is added"
     )
     spent = dict.fromkeys(SPENT) | {"charges": 1, "delta": 1e-5}
     summary = SUMMARY | {

@@ -2,7 +2,7 @@
 
 python -m benchmarks.quality.logs --logs visits desk --people 1000 10000 --epsilon 0.5 1 3 --seeds 3 --work /tmp/zoo
 python -m benchmarks.quality.logs --public nobody biased --learners private alone all --people 1000 --epsilon 1
-python -m benchmarks.quality.logs --learners alone all --set dynamics.variant=mopo partition.public_fraction=0.2
+python -m benchmarks.quality.logs --learners alone all --set partition.public_fraction=0.2
 
 Resumable: rows that are already in benchmarks/results/logs.json for these settings are not run again. Failed runs are
 rows too. The learners `alone` (the public people alone) and `all` are references without privacy, which run once

@@ -26,7 +26,6 @@ from primorl.base.paths import (
     DATASETS,
     MODEL,
     MODELS,
-    MOPO,
     PARAMS,
     PARTITIONS,
     PIPELINE,
@@ -46,7 +45,6 @@ LEARNING = (
     "train_model",
     "clone_behaviour",
     "optimize_policy",
-    "optimize_mopo",
     "evaluate_private",
     "evaluate",
 )
@@ -124,7 +122,6 @@ def run(
         if (folder / SUMMARY).exists()
         else {}
     )
-    policy = MOPO if (folder / MOPO / "policy.safetensors").exists() else POLICY
     return {
         "log": log.name,
         **key,
@@ -133,7 +130,7 @@ def run(
         "error": error,
         "truth": truth(log),
         "can_learn": _verdict(folder / MODEL / "config.json"),
-        "policy": measured(log, folder / policy),
+        "policy": measured(log, folder / POLICY),
         "cloned": measured(log, folder / CLONED),
         "summary": {name: value for name, value in summary.items() if name not in _LEFT_OUT},
         "seconds": json.loads((folder / SECONDS).read_text(encoding="utf-8"))

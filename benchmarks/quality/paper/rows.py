@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.machine import RESULTS, machine
 from primorl.base.files import read_json, replaced_file
-from primorl.base.paths import CURVES, MODEL, MOPO, POLICY, SUMMARY
+from primorl.base.paths import CURVES, MODEL, POLICY, SUMMARY
 from primorl.base.processes import git_commit
 from primorl.model.architecture import Architecture, ModelConfig
 
@@ -79,7 +79,7 @@ def row_of(
     statement, summary, curve = {}, {}, []
     if error is None:
         summary = read_json(SUMMARY)
-        statement = read_json((MOPO if summary["variant"] == "mopo" else POLICY) / "privacy.json")
+        statement = read_json(POLICY / "privacy.json")
         with CURVES.open(encoding="utf-8", newline="") as text:
             curve = [float(line["return_mean"]) for line in csv.DictReader(text)]
     variant = summary.get("variant", settings.get("dynamics.variant"))
@@ -92,7 +92,6 @@ def row_of(
         **{
             name: statement.get(name) or settings.get(f"privacy.{name}")
             for name in ("sampling_probability", "noise_multiplier", "rounds", "clipping_norm")
-            if variant != "mopo"
         },
         "sweep": sweep,
         "trial": hashlib.sha256(canonical(settings).encode()).hexdigest()[:16],

@@ -150,7 +150,10 @@ def test_equal_rows_are_found_and_no_others(what: list[tuple[int, int]]) -> None
         check.finish()
         return
     again = min(i for i, each in enumerate(what) if each in what[:i])
-    message = rf"log\.csv: trajectory number {again + 1}: found the same rows as in .* number {what.index(what[again]) + 1}"
+    first = what.index(what[again]) + 1
+    message = (
+        rf"log\.csv: trajectory number {again + 1}: found the same rows as in .* number {first}"
+    )
     with pytest.raises(PipelineError, match=message) as wrong:
         check.finish()
     assert "name" not in str(wrong.value)

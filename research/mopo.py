@@ -1,0 +1,204 @@
+"""NOT PRIVATE. The papers' baseline MOPO (Yu et al. 2020) on the trajectories of a simulator.
+
+python -m research.mopo pendulum-paper --seeds 0 1 2     # after `dvc repro ingest` with that dataset in params.yaml
+
+An ensemble is trained on all transitions; real ones start the policy's rollouts and are 5% of SAC's batches. Nothing is
+charged, so data of people are refused. A row a seed is added to ``research/results/mopo.jsonl``.
+"""
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from primorl.base.errors import PipelineError
+from primorl.base.paths import TRAJECTORIES
+from primorl.config.datasets import D4rlDataset, MinariDataset, ReplayDataset
+from primorl.config.params import Params, load
+from primorl.data.storage.parquet import PartReader
+from primorl.data.storage.rows import UnitStore
+from primorl.engine.public_start import Units, train_pooled
+from primorl.engine.settings import PooledTraining
+from primorl.evaluate.returns import episode_returns
+from primorl.model.architecture import Architecture
+from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser, SeedGenerators
+from primorl.model.pessimism import PessimisticModel
+from primorl.model.termination import LEARNED
+from primorl.policy.config import SacConfig
+from primorl.policy.replay import ReplayBuffer, Scaling
+from primorl.policy.sac import train
+from research.rows import Row, completed
+
+REAL = 0.05
+"""Share of real transitions in a batch."""
+_HELD_OUT = 20  # one trajectory in so many decides when the ensemble stops
+
+
+@dataclass(frozen=True)
+class Task:
+    """Settings of a dataset's runs."""
+
+    members: int
+    hidden: tuple[int, ...]
+    epochs: int
+    penalty: float
+    uncertainty: str
+    sac: SacConfig
+
+
+def _sac(
+    hidden: int, horizon: int, epochs: int, updates: int, rollouts: int, **own: float
+) -> SacConfig:
+    """Return the papers' SAC with a buffer of a million transitions."""
+    return SacConfig(
+        hidden=(hidden, hidden),
+        learning_rate=3e-4,
+        discount=own.get("discount", 0.99),
+        target_rate=0.005,
+        target_entropy=-3.0,
+        discrete_target_entropy=0.3,
+        reward_scale=own.get("reward_scale", 1.0),
+        batch_size=256,
+        epochs=epochs,
+        updates_per_epoch=updates,
+        rollout_every=250,
+        rollout_batch=rollouts,
+        horizon=horizon,
+        buffer_size=1_000_000,
+    )
+
+
+_SWINGUP = Task(3, (64, 64), 5, 1.0, "max_aleatoric", _sac(128, 20, 20, 2000, 400))
+_BALANCE = Task(
+    5, (128, 128), 1, 1.0, "max_aleatoric", _sac(128, 20, 20, 2000, 400, discount=0.995)
+)
+_PENDULUM = Task(
+    3, (64, 64), 5, 2.0, "max_pairwise_difference", _sac(64, 30, 25, 500, 256, reward_scale=0.1)
+)
+TASKS = {
+    "pendulum-replay": _PENDULUM,
+    "pendulum-paper": _PENDULUM,
+    "cartpole-swingup": _SWINGUP,
+    "cartpole-swingup-paper": _SWINGUP,
+    "cartpole-balance": _BALANCE,
+    "cartpole-balance-paper": _BALANCE,
+    "halfcheetah-mixture": Task(
+        7, (200,) * 4, 3, 1.0, "max_pairwise_difference", _sac(256, 5, 100, 2500, 2000)
+    ),
+}
+
+
+def run(params: Params, task: Task, seed: int) -> float:
+    """Train an ensemble and a policy on ``data/trajectories``; return the policy's mean return over 100 episodes.
+
+    Raises:
+        PipelineError: the data may be people's, or are of another dataset.
+    """
+    environment = params.chosen.environment
+    simulated = isinstance(params.chosen, ReplayDataset | MinariDataset | D4rlDataset)
+    if environment is None or params.chosen.unit != "trajectory" or not simulated:
+        raise PipelineError("params.yaml: dataset: allowed are trajectories of a simulator")
+    reader = PartReader(Path(TRAJECTORIES), made_by="ingest")
+    if reader.info.dataset != params.dataset:
+        raise PipelineError(f"{TRAJECTORIES}: found {reader.info.dataset}; run `dvc repro ingest`")
+    store = UnitStore(reader, lambda table: None)
+    model = PessimisticModel(
+        _ensemble(store, task, seed), uncertainty=task.uncertainty, penalty=task.penalty
+    )
+    real = _real_rows(store, Scaling.of(model, task.sac.reward_scale))
+    starts = store.flat()[0][:, : store.observation_size]
+    *_, last = train(model, starts, task.sac, partial(_with_real, real), seeds=(seed,))
+    limit = params.chosen.horizon
+    return float(episode_returns(environment, last.policies, 100, seed=1000, limit=limit).mean())
+
+
+def _ensemble(store: UnitStore, task: Task, seed: int) -> GaussianEnsemble:
+    """Train by maximum likelihood on every transition; all bounds are those of the data."""
+    (inputs, targets), spaces, S = store.flat(), store.info.spaces, store.observation_size
+    learned = store.info.termination == LEARNED
+    shape = Architecture(
+        observation_size=S,
+        action_size=store.action_size,
+        members=task.members,
+        hidden=task.hidden,
+        log_variance_low=-10.0,
+        log_variance_high=0.5,
+        learned_termination=learned,
+    )
+    order = torch.arange(store.units)
+    held_out = Units(store, order[::_HELD_OUT]).rows(2**16)
+    normaliser = Normaliser.from_public(inputs, targets, flag=targets.shape[1] > S + 1)
+    pooled = PooledTraining(
+        batch_size=256, learning_rate=1e-3, weight_decay=1e-5, max_epochs=task.epochs, patience=5
+    )
+    trained = train_pooled(
+        shape, (inputs, targets), held_out, normaliser=normaliser, pooled=pooled, seed=seed
+    )
+    seen = torch.cat((inputs[:, :S], inputs[:, :S] + targets[:, :S]))
+    bounds = Bounds(
+        seen.amin(0),
+        seen.amax(0),
+        torch.tensor(spaces.action_low),
+        torch.tensor(spaces.action_high),
+        float(targets[:, S].min()),
+        float(targets[:, S].max()),
+        discrete_actions=spaces.discrete_actions,
+    )
+    return GaussianEnsemble(
+        shape, trained.weights, trained.normaliser, bounds, store.info.termination
+    )
+
+
+def _real_rows(store: UnitStore, scaling: Scaling) -> ReplayBuffer:
+    """Return the real transitions on SAC's scales."""
+    (inputs, targets), S = store.flat(), store.observation_size
+    observation, action = inputs[:, :S], inputs[:, S:]
+    after = observation + targets[:, :S]
+    rows = scaling.rows(observation, action, targets[:, S], after, store.terminated())
+    buffer = ReplayBuffer(len(rows), scaling.columns.width, inputs.device)
+    buffer.extend(rows.unsqueeze(0))
+    return buffer
+
+
+def _with_real(
+    real: ReplayBuffer,
+    generated: ReplayBuffer,
+    updates: int,
+    batch_size: int,
+    generators: SeedGenerators,
+) -> Iterator[Tensor]:
+    """Yield batches, `REAL` of whose rows are real."""
+    count = max(1, round(REAL * batch_size))
+    of_model = generated.batches(updates, batch_size - count, generators)
+    of_data = real.batches(updates, count, generators)
+    for parts in zip(of_model, of_data, strict=True):
+        yield torch.cat(parts, dim=1)
+
+
+def main() -> None:
+    """Make the rows that are asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("dataset", choices=TASKS)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    arguments = parser.parse_args()
+    params = load()
+    if params.dataset != arguments.dataset:
+        parser.error(
+            f"params.yaml names {params.dataset}; set dataset there and `dvc repro ingest`"
+        )
+
+    def make(key: Row) -> Row:
+        return {"private": False, "return": run(params, TASKS[key["dataset"]], key["seed"])}
+
+    for row in completed(
+        "mopo", [{"dataset": params.dataset, "seed": seed} for seed in arguments.seeds], make
+    ):
+        print(f"{row['dataset']}, seed {row['seed']}: return {row['return']:.1f}, NOT PRIVATE")
+
+
+if __name__ == "__main__":
+    main()
