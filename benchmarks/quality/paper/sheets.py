@@ -15,6 +15,7 @@ SWEEPS = Path(__file__).resolve().parent / "sweeps"
 DATASETS = SWEEPS.parents[3] / "datasets"
 TUNING = "tune-"
 """How the names of sweeps begin whose rows are no results."""
+MOPO = "MOPO"
 _REASON = "it says which runs a sweep consists of"
 
 
@@ -56,6 +57,8 @@ def divided(rows: Iterable[Row]) -> tuple[list[Row], list[Row]]:
         key = row["sweep"], any_seed(json.loads(row["settings"]))
         if key in planned:
             results.append(row | {"case": planned[key]})
+        elif row["case"] == MOPO:  # `research.mopo` trains the baseline, no sweep does
+            results.append(row)
         else:
             tuning.append(row)
     return results, tuning
