@@ -5,14 +5,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
 import yaml
 
 import primorl
-from primorl.base.dvc import hint, restore_outputs
+from primorl.base.dvc import hint
 from primorl.base.files import check_writable, home, sweep_leftovers, workspace, write_json
 from primorl.base.paths import CHECKPOINTS, PARAMS, PIPELINE, STATE, seconds_of
 from primorl.base.reporting import exit_status
@@ -39,7 +38,7 @@ def run_stage(name: str, description: str, body: Body, idle: Idle | None = None)
 
     Checks that the project is of the installed version, deletes what killed processes left, reads ``params.yaml``,
     checks that the stage's outputs can be written, opens its MLflow run, calls ``body(params, run)`` in the working
-    directory and writes ``metrics/seconds/<name>.json``. If the stage fails, its last good outputs are put back.
+    directory and writes ``metrics/seconds/<name>.json``. A stage that fails leaves no output.
     A stage that is idle has no MLflow run: it takes less time than MLflow takes to load.
     """
     parser = argparse.ArgumentParser(prog=f"python -m pipeline.{name}", description=description)
@@ -51,13 +50,8 @@ def run_stage(name: str, description: str, body: Body, idle: Idle | None = None)
         signal.SIGTERM, _interrupt
     )  # a scheduler's stop ends the MLflow run as Ctrl-C does
     status = exit_status(name, lambda: _run(name, body, idle), debug=arguments.debug)
-    if status != 0:
-        with suppress(
-            OSError
-        ):  # a full disk may not have room for them; `dvc checkout` brings them back later
-            restore_outputs(name)
-            if advice := hint(name):
-                print(advice, file=sys.stderr)
+    if status != 0 and (advice := hint()):
+        print(advice, file=sys.stderr)
     return status
 
 

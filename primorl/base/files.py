@@ -1,6 +1,5 @@
 """The project's folders, outputs that are replaced whole or not at all, and leftovers of killed processes."""
 
-import ctypes
 import hashlib
 import json
 import math
@@ -22,12 +21,10 @@ from primorl.base.paths import CHECKPOINTS, PARAMS, PARENTS, PIPELINE
 _EXPERIMENTS = "/.dvc/tmp/exps/"
 HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 """This machine. A process number means nothing on another one."""
-_TEMPORARY = re.compile(rf"\.(?P<target>.+)\.new-{HOST}-(?P<process>\d{{1,9}})-(?P<previous>old-)?")
+_TEMPORARY = re.compile(rf"\.(?P<target>.+)\.new-{HOST}-(?P<process>\d{{1,9}})-")
 _LOCK_SECONDS = (
     3600.0  # a younger lock file may belong to a run that is about to write its first checkpoint
 )
-_SECONDS_BETWEEN_LOOKS = 0.5  # at a lock that is waited for
-_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of Linux's renameat2(2)
 
 
 def workspace() -> Path:
@@ -73,12 +70,13 @@ def leaves_project(path: str) -> bool:
 def replaced_directory(target: Path) -> Iterator[Path]:
     """Give an empty folder to fill. If the block succeeds the folder replaces ``target``, else it is deleted.
 
-    The previous ``target`` stays untouched until the new one is complete and on the disk. On Linux, which exchanges two
-    folders in one step, a kill or a power cut leaves either the old one or the new one.
+    The previous ``target`` stays untouched until the new one is complete and on the disk. A kill or a power cut leaves
+    the old one, the new one or, between two renames, none: DVC then runs the stage again.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     _sweep(target.parent, target.name)
     fresh = Path(tempfile.mkdtemp(prefix=_temporary(target), dir=target.parent))
+    previous = fresh.with_name(f"{fresh.name}-old")
     fresh.chmod(
         0o777 & ~_umask()
     )  # mkdtemp's 0700 would hide the output from a group that shares it
@@ -87,10 +85,13 @@ def replaced_directory(target: Path) -> Iterator[Path]:
         for file in fresh.rglob("*"):
             sync(file)
         sync(fresh)
-        _exchange(fresh, target)
+        if target.exists():
+            target.replace(previous)
+        fresh.replace(target)
         sync(target.parent)
     finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+        for folder in (fresh, previous):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -102,32 +103,6 @@ def scratch_directory(beside: Path) -> Iterator[Path]:
         yield scratch
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _exchange(fresh: Path, target: Path) -> None:
-    if not target.exists():
-        fresh.replace(target)
-        return
-    if _swap(fresh, target):
-        return
-    previous = Path(tempfile.mkdtemp(prefix=f"{_temporary(target)}old-", dir=target.parent))
-    try:
-        target.replace(previous)
-        fresh.replace(target)
-    finally:
-        if not target.exists():  # also where the exchange was interrupted between its two moves
-            previous.replace(target)
-        shutil.rmtree(previous, ignore_errors=True)
-
-
-def _swap(one: Path, other: Path) -> bool:
-    """Exchange two paths in one step; False where the system or the file system cannot."""
-    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    here = ctypes.c_int(_AT_FDCWD)
-    if rename is None:
-        return False
-    done = rename(here, os.fsencode(one), here, os.fsencode(other), ctypes.c_uint(_RENAME_EXCHANGE))
-    return bool(done == 0)
 
 
 @contextmanager
@@ -170,20 +145,6 @@ def locked(path: Path) -> Iterator[bool]:
                 return
 
 
-@contextmanager
-def waited_for(path: Path) -> Iterator[None]:
-    """Hold the lock file at ``path`` for the block, once no other living process holds it. It is deleted afterwards."""
-    while True:
-        with locked(path) as free:
-            if free:
-                try:
-                    yield
-                finally:
-                    path.unlink(missing_ok=True)
-                return
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
-
-
 def _is_at(handle: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(handle), path.stat())
@@ -200,8 +161,7 @@ def sweep_leftovers(root: Path) -> list[Path]:
     """Delete leftovers of killed processes of this machine below ``root``; return the paths.
 
     Left over are temporary outputs, which may hold private rows, and lock files without their checkpoint. Files of
-    living processes and of other machines stay. If a process was killed while it replaced an output in two steps
-    (systems other than Linux), the previous output is put back instead.
+    living processes and of other machines stay.
     """
     swept = [leftover for parent in PARENTS for leftover in _sweep(root / parent)]
     for lock in sorted((root / CHECKPOINTS).glob("*.lock")):
@@ -223,10 +183,6 @@ def _sweep(folder: Path, target: str | None = None) -> list[Path]:
     for leftover in sorted(folder.glob(".*.new-*")):
         named = _TEMPORARY.match(leftover.name)
         if named is None or target not in (None, named["target"]) or _alive(int(named["process"])):
-            continue
-        output = folder / named["target"]
-        if named["previous"] and not output.exists():  # killed between the two moves of an exchange
-            leftover.replace(output)
             continue
         if leftover.is_dir():
             shutil.rmtree(leftover, ignore_errors=True)

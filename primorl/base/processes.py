@@ -5,9 +5,7 @@ import gc
 import os
 import platform
 import subprocess
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -46,23 +44,6 @@ def is_alive(known: str) -> bool:
 def is_worker() -> bool:
     """Tell whether torchrun's variables say that this is not the first process."""
     return os.environ.get("RANK", "0") != "0"
-
-
-def when_parent_ends(parent: int, then: Callable[[], object], *, every: float = 1.0) -> None:
-    """Call ``then`` in a thread once this process is no child of ``parent`` any more, also if it never was.
-
-    Args:
-        parent: number of a process.
-        then: called once.
-        every: seconds between two looks.
-    """
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(every)
-        then()
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 @contextmanager

@@ -27,7 +27,7 @@ def exit_status(name: str, work: Callable[[], None], *, debug: bool) -> int:
         work()
     except KeyboardInterrupt:
         print(
-            "error: interrupted; the last good outputs are untouched; the next `dvc repro` resumes what was paid for",
+            "error: interrupted; the next `dvc repro` resumes what was paid for",
             file=sys.stderr,
         )
         return INTERRUPTED

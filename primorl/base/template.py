@@ -35,9 +35,6 @@ _OF_THE_VERSION = (
 )  # the others are the user's once they are there
 VERSION = Path("primorl.version")
 """Names the version that a project's stages are of. Each stage depends on it, in the place of the package's code."""
-UNFINISHED = VERSION.with_suffix(
-    ".unfinished"
-)  # in its place while a folder that was empty is filled
 RESERVED = tuple(
     Path(name).stem for name in FILES if name.startswith("datasets/")
 )  # of the template's own files
@@ -79,12 +76,10 @@ def write_new(folder: Path, version: str, entry: tuple[str, str] | None = None) 
     """Fill a new or empty folder with a project, and make it a git repository where git is installed.
 
     DVC's files are those that ``dvc init`` writes. Without git they say so (``core.no_scm``). All is written beside the
-    folder first, so that an error leaves nothing in it. A folder that was not there appears in one step. One that is
-    there keeps its place, as somebody may work in it: it gets one file after the other, `UNFINISHED` first and
-    `VERSION` last, so the same call goes on after a kill.
+    folder first, so that an error leaves nothing in it. `VERSION` comes last: with it the folder is a project.
 
     Args:
-        folder: need not exist; empty, or `UNFINISHED`.
+        folder: empty, or not there.
         version: the installed one.
         entry: name and content of the dataset's file that params.yaml shall name; None: the template's. The name is
             none of `RESERVED`.
@@ -108,10 +103,9 @@ def write_new(folder: Path, version: str, entry: tuple[str, str] | None = None) 
             (made / path).parent.mkdir(parents=True, exist_ok=True)
             (made / path).write_text(text, encoding="utf-8")
         _begin_repository(made)
-        if folder.exists():
-            _fill(folder, made)
-        else:
-            made.rename(folder)
+        folder.mkdir(exist_ok=True)
+        for item in sorted(made.iterdir(), key=lambda item: item.name == VERSION.name):
+            item.rename(folder / item.name)
 
 
 def as_text(name: str) -> str:
@@ -120,19 +114,6 @@ def as_text(name: str) -> str:
 
     quotes = "'" if name[0].isdigit() else None  # 1e5 is a number in YAML 1.2 alone
     return yaml.safe_dump(name, default_style=quotes, width=1000).splitlines()[0]
-
-
-def _fill(folder: Path, made: Path) -> None:
-    (made / VERSION).replace(folder / UNFINISHED)
-    for path in sorted(made.rglob("*")):  # a folder comes before what is in it
-        place = folder / path.relative_to(made)
-        if path.is_dir():
-            place.mkdir(exist_ok=True)
-        elif (
-            not place.exists()
-        ):  # a call that was killed made it, and it may have been edited since
-            path.replace(place)
-    (folder / UNFINISHED).replace(folder / VERSION)
 
 
 def _begin_repository(folder: Path) -> None:

@@ -17,7 +17,7 @@ import primorl
 from primorl.base import template
 from primorl.base.errors import PipelineError
 from primorl.base.files import project_folder, replaced_file
-from primorl.base.template import UNFINISHED, VERSION
+from primorl.base.template import VERSION
 from primorl.commands.terminal import given_path, option
 
 FILL = "FILL IN"
@@ -138,8 +138,7 @@ def _check_target(target: Path) -> bool:
     """
     if (target / VERSION).exists():
         return True
-    unfinished = (target / UNFINISHED).exists()  # it was killed while it filled an empty folder
-    if not unfinished and target.exists() and (not target.is_dir() or any(target.iterdir())):
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise PipelineError(
             f"{target}: found files there; allowed is a new or empty folder; name another one"
         )

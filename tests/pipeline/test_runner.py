@@ -79,9 +79,9 @@ def test_an_output_that_cannot_be_written_is_refused(
         raise PipelineError("data: no file can be written there")
 
     monkeypatch.setattr(runner, "check_writable", refuse)
-    monkeypatch.setattr(runner, "hint", lambda stage: f"missing: of others than {stage}")
+    monkeypatch.setattr(runner, "hint", lambda: "missing: some")
     assert ran() == (1, [])
-    said = "error: data: no file can be written there\nmissing: of others than collect\n"
+    said = "error: data: no file can be written there\nmissing: some\n"
     assert capsys.readouterr().err == said
     assert {
         Path("data/raw"),
