@@ -14,7 +14,7 @@ import numpy as np
 from scipy.stats import t as student
 
 from benchmarks.machine import ROOT, put, read
-from primorl.evaluate.private.results import BELIEVE, MEAN_RETURN
+from primorl.evaluate.private.results import MEAN_RETURN, Verdict
 from primorl.evaluate.recommendation import DOWN, UP, interval_of_gain
 
 PAGE = ROOT / "docs" / "results.md"
@@ -174,7 +174,7 @@ def gain_interval(row: Row) -> tuple[float, float] | None:
     half, released = (people["ci95"][1] - people["ci95"][0]) / 2, fmean(clone["members"])
     expected = fmean(policy["members"]) - released
     return interval_of_gain(
-        expected, half, released - people["value"], summary.get("model_verdict")
+        expected, half, released - people["value"], Verdict.of(summary.get("model_verdict"))
     )
 
 
@@ -218,7 +218,7 @@ def intervals(rows: list[Row]) -> str:
 
 def _error(row: Row, interval: tuple[float, float]) -> tuple[str, float]:
     """The verdict's kind, and the true gain less the expected one, in units of the interval's scale."""
-    kind = next(kind for kind in DOWN if row["summary"]["model_verdict"].startswith(BELIEVE[kind]))
+    kind = row["summary"]["model_verdict"]["check"]["believe"]
     low, high = interval
     scale = (high - low) / (DOWN[kind] + UP)
     return kind, float(
