@@ -12,38 +12,22 @@ from primorl.paid.compute import run_worker
 from primorl.paid.fitting import MODEL_TRAINING, check_verdict, say_fit
 from primorl.paid.partitions import Partitions
 from primorl.paid.public_checks import check_public
-from primorl.paid.training import (
-    paid_training,
-    publish_units,
-    work_for_first,
-    write_model,
-    write_public_model,
-)
+from primorl.paid.training import paid_training, work_for_first, write_model
 from primorl.tracking import StageRun
 
 
 def body(params: Params, run: StageRun) -> None:
     """Pay, train, then write ``models/dynamics`` with its privacy statement; see `paid_training`."""
     partitions = Partitions.open(PARTITIONS, params)
-    on_public = params.privacy.train_on == "public"
-    spent = publish_units(params, partitions) if on_public else None
     warnings = check_public(params, partitions.manifest, partitions.public)
     chosen, fit, plan = next_run(params, partitions)
-    if not on_public:
-        say_fit("train_model", chosen, fit)
-        check_verdict(params, fit)
-        next_bill(params, partitions, plan, never).refuse()
+    say_fit("train_model", chosen, fit)
+    check_verdict(params, fit)
+    next_bill(params, partitions, plan, never).refuse()
     run.params(
         {"seed": params.seed, "privacy": plain(chosen.privacy), "dynamics": plain(chosen.dynamics)}
     )
     run.pipeline.params(chosen.values(params.unfitted - chosen.unfitted))
-    if spent is not None:
-        print(
-            "train_model: of the public units alone: no private row is read, nothing is charged",
-            file=sys.stderr,
-        )
-        write_public_model(MODEL_TRAINING, chosen, partitions, spent, run)
-        return
     run.tag("can_learn", fit.answer)
     with paid_training(MODEL_TRAINING, params, partitions, run) as paid:
         if fit.answer == "no":

@@ -11,13 +11,10 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
-from dp_accounting import dp_event
-
 from primorl.base.dvc import Status
 from primorl.base.errors import PipelineError
 from primorl.base.files import finite, home
 from primorl.base.paths import MANIFEST, PARAMS, PARTITIONS, PUBLIC, SECRET, UNITS
-from primorl.commands.terminal import MOST_ROUNDS
 from primorl.config.params import Params, load
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
@@ -40,8 +37,6 @@ from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.rounding import at_least, at_most, left_of
 from primorl.privacy.accounting.solving import solve_noise_multiplier, solve_rounds
 from primorl.privacy.ledger.account import Account, total_of
-from primorl.privacy.ledger.ledger import Budget
-from primorl.privacy.ledger.refusals import most_rounds
 from primorl.privacy.statement import RELATION_NAME
 
 T = TypeVar("T")
@@ -356,8 +351,6 @@ def _text(settings: Settings, status: Status | None) -> Iterator[str]:
     training, delta = asked_for(settings)
     params, manifest = settings.params, settings.manifest
     spent = training.spent(delta, RELATION_NAME)
-    if params is not None and params.privacy.train_on == "public":
-        yield "privacy.train_on is public: the model is of the public units alone (ε 0), and none of this is charged"
     yield (
         f"sampling probability {at_most(training.sampling_probability, 6)}, noise multiplier "
         f"{at_least(training.noise_multiplier, 6)}, {training.rounds} rounds, at δ {at_most(delta, 6)}:"
@@ -402,11 +395,7 @@ def _fit_lines(settings: Settings, fit: Fit, manifest: Manifest) -> Iterator[str
         yield f"  fitted to public facts of the data: {said}"
     for stop in settings.objections.stops:
         yield f"  can it learn? no: {stop}"
-    if (
-        not settings.objections.stops
-        and settings.run is not None
-        and settings.run[0].privacy.train_on == "private"
-    ):
+    if not settings.objections.stops:
         yield f"  can it learn? {fit.answer.replace('_', ' ')}: {fit.reason}"
     for warning in settings.objections.warnings:
         yield f"  warning: {warning}"
@@ -429,8 +418,9 @@ def _with_others(bill: Bill) -> str:
             questions.append(f"{each.question} {epsilon}")
     if questions:
         words.append(f"the private evaluation of its policy ({', '.join(questions)})")
-    charges = bill.charges[1:] if bill.params.privacy.train_on == "public" else bill.charges
-    together = total_of([each.event for each in charges], bill.params.privacy.budget.delta).epsilon
+    together = total_of(
+        [each.event for each in bill.charges], bill.params.privacy.budget.delta
+    ).epsilon
     line = f"  with {' and '.join(words)}: about ε {at_most(together, 4)} in all"
     limit = bill.params.privacy.budget.epsilon
     if limit is not None and together > limit:
@@ -501,9 +491,7 @@ def _ledger_lines(
     if changed & MAKE_DATA:
         yield f"  {UNKNOWN}"
     elif settings.run is not None:
-        if known.partitions is not None and (
-            bill.account.entries or params.privacy.train_on == "public"
-        ):
+        if known.partitions is not None and bill.account.entries:
             bill = bill.mark_paid(known.partitions, partial(same_questions, changed))
         yield _next_line(bill)
     if bill.budget is None:
@@ -513,7 +501,7 @@ def _ledger_lines(
     if params.dynamics.variant != "private":
         yield f"  a run of variant {params.dynamics.variant} does not fit: it has no guarantee and fits no budget"
     elif not changed & MAKE_DATA:
-        yield from _budget_lines(bill, bill.budget, training)
+        yield from _budget_lines(bill)
 
 
 def _next_line(bill: Bill) -> str:
@@ -526,14 +514,12 @@ def _next_line(bill: Bill) -> str:
     return f"  next `dvc repro` charges ε: {', '.join(words)}"
 
 
-def _budget_lines(bill: Bill, budget: Budget, training: Training) -> Iterator[str]:
+def _budget_lines(bill: Bill) -> Iterator[str]:
     if not bill.unpaid:
         return
     if bill.fits:
-        what = (
-            "this run fits: with it" if len(bill.unpaid) == 1 else "this run fits: with all of it"
-        )
-        yield f"  {what} ε {at_most(bill.after, 4)} in all (ε compose, they do not add)"
+        all_of_it = "" if len(bill.unpaid) == 1 else " all of"
+        yield f"  this run fits: with{all_of_it} it ε {at_most(bill.after, 4)} in all (ε compose, they do not add)"
     elif bill.model.paid:
         yield (
             "  what is not paid yet does not fit; ask for a smaller ε (behaviour.target_epsilon or "
@@ -541,15 +527,3 @@ def _budget_lines(bill: Bill, budget: Budget, training: Training) -> Iterator[st
         )
     else:
         yield f"  this run does not fit; {bill.remedy()}"
-    if bill.model.paid:
-        return
-    beside = [each.event for each in bill.beside]
-
-    def fits(event: dp_event.DpEvent) -> bool:
-        return bill.account.fits_all([event, *beside], budget)
-
-    most = training.rounds
-    while most < MOST_ROUNDS and fits(replace(training, rounds=most).event):
-        most *= 4
-    rounds = most_rounds(replace(training, rounds=most), fits)
-    yield f"  rounds left with its noise multiplier: {rounds or 'none'}"

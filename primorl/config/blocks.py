@@ -113,8 +113,7 @@ class Privacy(Block):
 
     ``draw`` numbers the draws of the noise: settings that were paid for are restored, and another number pays for
     another draw of them. ``total_epsilon`` bounds model, clone and questions together;
-    `primorl.config.suggestions` makes the model's target of it. ``train_on: public`` makes the model of the public
-    split alone: no private row is read for it, and nothing is charged.
+    `primorl.config.suggestions` makes the model's target of it.
     """
 
     budget: Budget
@@ -127,7 +126,6 @@ class Privacy(Block):
     clipping_norm: ClippingNorm
     clipping: Literal["flat", "per_layer"]
     statistics: Statistics
-    train_on: Literal["private", "public"] = "private"  # what older files meant
     draw: NaturalInt
 
     def __post_init__(self) -> None:

@@ -38,7 +38,6 @@ DATASETS = "datasets"
 DEFAULTS = "defaults"
 """The file in ``datasets/`` that is no dataset."""
 DEFAULTS_FILE = f"{DATASETS}/{DEFAULTS}.yaml"
-_ALONE = "a public split and dynamics.variant: private"
 _FRACTION = "partition.public_fraction"
 _NO_CHOICES = ("ledger", "tracking", "compute")
 _WHY = "every choice of a run lives in this file"
@@ -111,15 +110,6 @@ class Params(Block):
             )
         self._check_total()
         nobody, starts, nowhere = self.partition.public_fraction == 0, self.policy.starts, None
-        if self.privacy.train_on == "public" and (nobody or self.dynamics.variant != "private"):
-            found = (
-                "partition.public_fraction 0"
-                if nobody
-                else f"dynamics.variant {self.dynamics.variant}"
-            )
-            raise ValueError(
-                f"privacy.train_on: found public, with {found}; allowed: private, or {_ALONE}"
-            )
         if nobody:
             self._check_without_public()
         if "policy.starts" in self.unfitted:
@@ -151,8 +141,7 @@ class Params(Block):
             return
         from primorl.privacy.accounting.gaussian import composed_epsilon
 
-        paid = [model, *beside] if self.privacy.train_on == "private" else beside
-        together = composed_epsilon((each for each in paid if each), delta)
+        together = composed_epsilon((each for each in [model, *beside] if each), delta)
         if together > total:
             raise ValueError(
                 f"privacy.total_epsilon: found {total!r}, and with behaviour.target_epsilon and "

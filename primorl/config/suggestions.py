@@ -150,7 +150,6 @@ TO_FIT, FIT = "to be fitted", "fitted to public facts"
 """The origin of a key that is to be fitted, and of one that was."""
 _ALONE = {  # decided in params.yaml alone, with the reason
     "privacy.budget": "all runs share it",
-    "privacy.train_on": "whose rows make the model must be seen in params.yaml",
     "privacy.draw": "another draw is paid for",
     "evaluation.private.draw": "another draw is paid for",
     "dynamics.variant": "whether a run is private must be seen in params.yaml",

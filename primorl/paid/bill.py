@@ -19,10 +19,9 @@ from primorl.config.params import Params
 from primorl.data.storage.schema import Manifest
 from primorl.paid import accounts
 from primorl.paid.clone import CLONE_BEHAVIOUR, check_clone, clone_event, clone_identity
-from primorl.paid.fitting import Fit, check_verdict, fitted
+from primorl.paid.fitting import Fit, fitted
 from primorl.paid.model import TRAIN_MODEL, check_choices, make_plan, model_identity
 from primorl.paid.partitions import Partitions
-from primorl.paid.public_checks import check_public
 from primorl.paid.questions import EVALUATE_PRIVATE, question_event
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.rounding import at_most, left_of
@@ -176,7 +175,6 @@ class Bill:
         themselves will not. Then those in the ledger with the same name and ε, after the model and the clone that they
         are about, are meant. Otherwise they count as unpaid, although the same answer may be found after all.
         """
-        public_alone = self.params.privacy.train_on == "public"
         known = {
             charge.identity: charge for charge in self.account.charges if charge.state != "aborted"
         }
@@ -191,11 +189,9 @@ class Bill:
                 identity = identity_of(self.params, partitions)
                 charge = known.get(identity)
                 sequences[part] = None if charge is None else charge.sequence
-                paid = charge is not None or (part == "model" and public_alone)
-                found.append(replace(each, identity=identity, paid=paid))
+                found.append(replace(each, identity=identity, paid=charge is not None))
                 continue
-            about_model = each.question == "model_check" and not public_alone
-            needed = sequences.get("model") if about_model else 0
+            needed = sequences.get("model") if each.question == "model_check" else 0
             after, most = needed or 0, each.epsilon or 0.0
             candidates = [c for c in known.values() if c.stage == each.stage and c.sequence > after]
             answered = any(
@@ -268,9 +264,6 @@ def beside_model(
     """
     if params.dynamics.variant != "private":
         return []
-    epsilon = (
-        epsilon if params.privacy.train_on == "private" else None
-    )  # of which a share would be nothing
     clone = params.behaviour.target_epsilon
     found = (
         []
@@ -326,40 +319,6 @@ def same_questions(changed: Set[str] | None = None) -> bool:
     """Tell whether `dvc repro` would leave model, clone, policy and the questions about them as they are."""
     stages = {TRAIN_MODEL, CLONE_BEHAVIOUR, _POLICY_STAGE, EVALUATE_PRIVATE}
     return not (changed_stages() if changed is None else changed) & stages
-
-
-def check_next(params: Params) -> None:
-    """Refuse the next run, before it begins, for the reasons that its stages have. Charges and reads nothing private.
-
-    The stage itself checks the device when it begins, also before it charges.
-    Users of `primorl.paid.arrivals` have an account of their own, which the stage ``online`` asks.
-
-    Raises:
-        Refused: by the ledger: the charges that are not paid yet would not be granted.
-        PipelineError: the settings fit neither each other nor the data, or cannot learn.
-    """
-    partitions = Partitions.open(PARTITIONS, params)
-    manifest = partitions.manifest
-    check_public(params, manifest, partitions.public)
-    _, fit, plan = next_run(params, partitions)
-    if params.privacy.train_on == "public":
-        return
-    check_verdict(params, fit)
-    bill = next_bill(params, partitions, plan, never)
-    bill.refuse()
-    if bill.model.paid:
-        return
-    request = accounts.request(
-        params,
-        None,
-        manifest.info.dataset,
-        partitions.version,
-        TRAIN_MODEL,
-        plan.event,
-        bill.model.identity,
-    )
-    with closing(accounts.project_ledger(params)) as ledger:
-        ledger.dry_run(request, bill.budget)
 
 
 def list_charges(charges: Sequence[PendingCharge], *, numbers: bool = True) -> str:

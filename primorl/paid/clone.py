@@ -345,7 +345,6 @@ CLONING = PrivateStage(
     what="clone",
     setup=cloning_setup,
     identity=clone_identity,
-    asked=lambda params: params.clones,
     diverged=(
         "params.yaml: behaviour: cloning diverged (weights that are not finite); raise "
         "behaviour.log_variance_bounds, or set behaviour.target_epsilon to null"

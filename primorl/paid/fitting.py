@@ -240,7 +240,6 @@ MODEL_TRAINING = PrivateStage(
     what="model",
     setup=_fitted_setup,
     identity=model_identity,
-    asked=lambda params: params.privacy.train_on == "private",
     diverged=(
         "params.yaml: dynamics: training diverged (weights that are not finite); lower dynamics.learning_rate or "
         "privacy.clipping_norm"

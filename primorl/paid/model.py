@@ -50,7 +50,6 @@ class PrivateStage:
         setup: makes the training from params.yaml, the manifest and the public split, or refuses it.
         identity: a digest of everything that determines the result but chance and code. Equal digests are one piece of
             paid work.
-        asked: whether the settings ask for a private training: all processes agree on it without the ledger.
         diverged: the error for weights that are not finite: the key, and the remedy.
         must_learn: whether a result that is no better than a constant is refused.
     """
@@ -60,7 +59,6 @@ class PrivateStage:
     what: str
     setup: "Callable[[Params, Manifest, UnitStore], TrainingSetup]"
     identity: Callable[[Params, Partitions], str]
-    asked: Callable[[Params], bool]
     diverged: str
     must_learn: bool
 

@@ -6,20 +6,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dp_accounting import dp_event
-
 from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import PUBLIC_BY, Manifest
 from primorl.model.termination import NONE, RULES
 from primorl.paid.accounts import begun_ledger, check_secret, dataset_version, read_public
-from primorl.privacy.accounting.epsilon import Spent
-from primorl.privacy.accounting.figures import stated
 from primorl.privacy.ledger.account import Account
 from primorl.privacy.ledger.history import Version
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.plan import Plan
-from primorl.privacy.statement import NO_ROUNDS, RELATION_NAME, Statement, our_accountant
+from primorl.privacy.statement import Statement
 from primorl.tracking import StageRun
 
 
@@ -105,25 +101,6 @@ def privacy_statement(plan: Plan, manifest: Manifest, params: Params) -> Stateme
         dataset_fingerprint=manifest.info.dataset_fingerprint,
         public_assumptions=assumptions(manifest),
         termination=manifest.info.termination,
-    )
-    return _described(statement, manifest, params)
-
-
-def public_statement(manifest: Manifest, params: Params, delta: float) -> Statement:
-    """The statement of a model of the public split alone: no private row was read for it, so its ε is 0."""
-    info, event = manifest.info, dp_event.NoOpDpEvent()
-    statement = Statement(
-        private=True,
-        **stated(event, Spent(0.0, 0.0, delta)),
-        **NO_ROUNDS,
-        delta=delta,
-        unit=info.unit,
-        neighboring_relation=RELATION_NAME,
-        accountant=our_accountant(),
-        units=manifest.private_units,
-        public_assumptions=tuple(assumptions(manifest)),
-        dataset_fingerprint=info.dataset_fingerprint,
-        void=(),
     )
     return _described(statement, manifest, params)
 

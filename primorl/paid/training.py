@@ -4,7 +4,7 @@ import hashlib
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,9 +22,8 @@ from primorl.config.params import Params
 from primorl.engine.heads import LENGTHS
 from primorl.engine.linear import distilled
 from primorl.engine.policy_network import Network, PolicyNetwork
-from primorl.engine.public_evaluation import PublicEvaluation, PublicEvaluator
+from primorl.engine.public_evaluation import PublicEvaluation
 from primorl.engine.rounds import check_setup
-from primorl.engine.settings import LEAST_UNITS
 from primorl.engine.setup import CloningSetup, TrainingSetup
 from primorl.engine.shards import Group, Request, serve
 from primorl.engine.training import ENGINE_VERSION, OnRound, Trained, TrainingState, train
@@ -32,17 +31,16 @@ from primorl.model.architecture import CanLearn, ModelConfig
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser, Weights
 from primorl.paid import accounts
 from primorl.paid.compute import joined, kept_bytes
-from primorl.paid.model import PrivateStage, from_public
-from primorl.paid.partitions import Partitions, log_statement, privacy_statement, public_statement
+from primorl.paid.model import PrivateStage
+from primorl.paid.partitions import Partitions, log_statement, privacy_statement
 from primorl.paid.private import PrivateUnits, open_private
 from primorl.paid.work import Work, paid_work
 from primorl.policy import behaviour
 from primorl.policy.behaviour import BehaviourPolicy
 from primorl.policy.config import BEHAVIOUR_FILE
 from primorl.policy.exported import DeterministicPolicy
-from primorl.privacy.ledger.charges import Payment, spent_on_dataset
+from primorl.privacy.ledger.charges import Payment
 from primorl.privacy.ledger.history import Charge
-from primorl.privacy.statement import SpentOnDataset
 from primorl.tracking import StageRun
 
 _COPIES = 8  # of the parameters on disk at most: a checkpoint holds four, and is replaced by a new one; then the model
@@ -382,60 +380,6 @@ def _save_model(
         engine_version=engine_version,
         public_loss=trained.public_loss,
     )
-
-
-def publish_units(params: Params, partitions: Partitions) -> SpentOnDataset:
-    """Record in the ledger that the public units are public, before they are used; return the account of the others.
-
-    Raises:
-        Refused: an earlier run was charged for one of these units as private.
-    """
-    version = partitions.version
-    with closing(accounts.project_ledger(params)) as ledger:
-        ledger.publish(partitions.manifest.info.dataset, version)
-        return spent_on_dataset(ledger, version, params.privacy.budget.delta)
-
-
-def write_public_model(
-    stage: PrivateStage,
-    params: Params,
-    partitions: Partitions,
-    spent: SpentOnDataset,
-    run: StageRun,
-) -> None:
-    """Write a model of the public split alone (``privacy.train_on: public``). Reads no private row; charges nothing.
-
-    ``spent`` comes from `publish_units`, before the units were used, since nothing protects them afterwards.
-
-    Raises:
-        PipelineError: the public split is too small, or makes no model that is better than a constant.
-    """
-    manifest, public = partitions.manifest, partitions.public
-    setup = stage.setup(params, manifest, public)
-    if public.units < LEAST_UNITS or setup.plan.queries:
-        raise PipelineError(
-            f"params.yaml: privacy.train_on: found public, which needs {LEAST_UNITS} public units, and there are "
-            f"{public.units}, and asks private ones nothing (privacy.statistics); allowed: private"
-        )
-    if setup.start is None:
-        setup = from_public(setup, public)
-    rows, weights = public.flat(), setup.first_weights()
-    normaliser = setup.make_normaliser(rows, {})
-    loss = PublicEvaluator(setup.architecture, normaliser, rows).compare(
-        setup.initial_weights(), weights
-    )
-    trained = Trained(weights, 0, (), normaliser, public_loss=loss)
-    if refusal := _refusal(stage, trained):
-        raise PipelineError(refusal)
-    statement = replace(
-        public_statement(manifest, params, params.privacy.delta), spent_on_dataset=spent
-    )
-    with replaced_directory(stage.output) as fresh:
-        _save_model(fresh, params, partitions, setup, trained, ENGINE_VERSION)
-        statement.write(fresh)
-        for file in ("config.json", "privacy.json"):
-            run.artifact(fresh / file)
-    log_statement(run, statement)
 
 
 def write_behaviour(
