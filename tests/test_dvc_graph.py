@@ -56,7 +56,6 @@ ALONE = (
     *(
         "privacy.budget.",
         "privacy.draw.",
-        "privacy.train_on.",
         "evaluation.private.draw.",
         "dynamics.variant.",
     ),

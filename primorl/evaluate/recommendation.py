@@ -46,6 +46,9 @@ MOST_WIDTH = 0.5
 MOST_MISFIT_OF_A_CONSTANT = 0.1
 """The same where the clone predicts public actions no better than a constant does."""
 
+_UNKNOWN: dict[str, Any] = {"gain": None, "margin": None, "misfit": None}
+"""Figures where nothing tells: what cannot be trusted is no number."""
+
 Released = Literal["models/policy", "models/behaviour"]
 
 
@@ -62,7 +65,7 @@ class Recommendation:
     gain: Annotated[
         float | None,
         "The least that a member of the model says the policy gains, over the clone and over the upper end of the "
-        "interval of the people's own return; `null`: no clone.",
+        "interval of the people's own return; `null`: no clone, or the model is not to be believed.",
     ]
     margin: Annotated[float | None, "What the gain must exceed; `null`: nothing tells."]
     misfit: Annotated[
@@ -123,8 +126,8 @@ def of_answers(
         why = _unbelieved(verdict)
         if not clone_learned:
             why.append("no public action tells whether the clone acts as people do")
-            return _more_data(why, compared)
-        return _keep([*why, "the clone predicts public actions better than a constant"], compared)
+            return _more_data(why)
+        return _keep([*why, "the clone predicts public actions better than a constant"])
 
     check = None if verdict is None else verdict.check
     guess_is_better = check is not None and check.guess_is_better
@@ -344,16 +347,15 @@ def _trial(answers: PrivateEvaluation, compared: _Comparison) -> Recommendation:
     )
 
 
-def _keep(why: Sequence[str], compared: _Comparison) -> Recommendation:
+def _keep(why: Sequence[str], compared: _Comparison | None = None) -> Recommendation:
+    figures = _UNKNOWN if compared is None else compared.figures
     return Recommendation(
-        answer="keep", policy="models/behaviour", reason=_sentences(why), **compared.figures
+        answer="keep", policy="models/behaviour", reason=_sentences(why), **figures
     )
 
 
 def _more_data(why: Sequence[str], compared: _Comparison | None = None) -> Recommendation:
-    figures = (
-        {"gain": None, "margin": None, "misfit": None} if compared is None else compared.figures
-    )
+    figures = _UNKNOWN if compared is None else compared.figures
     return Recommendation(answer="more_data", policy=None, reason=_sentences(why), **figures)
 
 

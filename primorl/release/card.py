@@ -160,10 +160,8 @@ def model_card(
     counted = counted_clone(clone, ledger)
     bundle = whole(statement, counted, answers, ledger["delta"])
     sound = bundle["private"] and not bundle["void"]
-    # Cards of earlier versions, whose recommendation expects nothing, showed all values.
-    valued = (summary.get("recommendation") or {}).get("expected") is None
     asked = Verdict.of(answers["verdict"]) if answers else None
-    believable = valued or asked is None or asked.believed
+    believable = asked is None or asked.believed
     hidden = () if believable else ("model",)
     estimates = [
         each

@@ -87,7 +87,6 @@ def test_no_key_has_a_second_default_in_code_or_takes_any_number() -> None:
         where = FILE if inner != key else ""
         later = {
             "online.guarantee",
-            "privacy.train_on",
             "dynamics.model",
             "dynamics.degree",
         }  # older files lack them

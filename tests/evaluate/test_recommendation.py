@@ -184,6 +184,7 @@ def test_a_sign_against_the_model_bars_a_trial_and_is_said(kind: Any) -> None:
         said = of_answers(found(verdict=barred), loss)
         assert said.answer != "trial"
         assert said.interval is None
+        assert (said.expected is None) is (kind != "warned")
         assert SIGNS[kind][1:] in said.reason
     assert barred.believed is (kind == "warned")
 

@@ -21,14 +21,13 @@ from primorl.data.storage.schema import Spaces
 from primorl.evaluate.private.question import noise_of
 from primorl.paid import bill, clone
 from primorl.paid.accounts import project_ledger
-from primorl.paid.bill import beside_model, check_next, never, next_bill, preview
+from primorl.paid.bill import beside_model, never, next_bill, preview
 from primorl.paid.model import make_plan
 from primorl.paid.partitions import Partitions
 from primorl.paid.private_evaluation import BEHAVIOUR_RETURNS
 from primorl.paid.questions import question_event, question_noise
 from primorl.privacy.accounting.epsilon import Training
-from primorl.privacy.ledger import refusals
-from primorl.privacy.ledger.history import BudgetExceeded, Request
+from primorl.privacy.ledger.history import Request
 from tests.commands.charging import primorl
 from tests.data.builders import INFO, episode
 from tests.evaluate.private import tiny_mdp
@@ -37,7 +36,6 @@ from tests.pipeline.training_project import (
     charged,
     edited,
     trained,
-    unopened,
     with_changes,
     write_partitions,
 )
@@ -203,21 +201,8 @@ def test_plan_says_what_an_edit_charges(
     )
 
 
-def test_a_run_is_refused_before_it_begins_unless_it_is_paid(
-    here: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(refusals, "advice", lambda *_: "ask for less")
-    with monkeypatch.context() as watched:
-        unopened(watched)
-        with pytest.raises(BudgetExceeded, match=r"privacy\.budget is ε 0\.01"):
-            check_next(limited(here, 0.01))
-        check_next(limited(here, 1000.0))
-    assert charged(here) == []
+def test_the_next_run_is_foretold(here: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     trained(limited(here, None))
-    check_next(limited(here, 0.01))
-    with pytest.raises(BudgetExceeded):
-        check_next(limited(replace(here, seed=1), 0.01))
-    assert len(charged(here)) == 1
     monkeypatch.setattr(bill, "changed_stages", lambda: {"partition"})
     assert preview(limited(here, None)) is None, "of data that will be made anew nothing is known"
     monkeypatch.setattr(bill, "changed_stages", lambda: {"train_model"})
@@ -228,10 +213,6 @@ def test_a_run_is_refused_before_it_begins_unless_it_is_paid(
     arriving = preview(edited(limited(here, None), online={"users": 5}))
     assert arriving is not None
     assert "they are counted apart from the log's units" in str(arriving)
-    baseline = edited(here, dynamics={"variant": "no_clip"})
-    check_next(limited(baseline, None))
-    with pytest.raises(BudgetExceeded):
-        check_next(limited(baseline, 1e6))
 
 
 def test_a_terminal_is_asked_near_the_budget(

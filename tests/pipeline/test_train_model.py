@@ -81,37 +81,6 @@ def test_it_is_charged_first_and_states_what_it_cost(
     assert model().bounds.observation_high.tolist() == [1.0, 1.0, 8.0]
 
 
-def test_public_people_alone_make_a_model_that_opens_no_private_row_and_charges_nobody(
-    data: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alone = with_changes(data, privacy={"train_on": "public"})
-    with monkeypatch.context() as patched:
-        unopened(patched)
-        trained(alone)
-        assert charged(alone) == []
-        said = statement()
-        assert (said["private"], said["epsilon"], said["void"], said["event"]["type"]) == (
-            True,
-            0,
-            [],
-            "NoOpDpEvent",
-        )
-        assert ("charge" in said, said["rounds"], rounds()) == (False, None, 0)
-        assert {
-            point["true_positive_rate"] / point["false_positive_rate"] for point in said["attacks"]
-        } == {1}
-        with pytest.raises(pytest.fail.Exception, match="was opened"):
-            trained(data)
-    shutil.rmtree(PARTITIONS)
-    write_partitions(
-        [episode(20, 100 + i) for i in range(4)], [episode(20, 200 + i) for i in range(4)]
-    )
-    with pytest.raises(
-        PipelineError, match="the private split holds units that an earlier split made public"
-    ):
-        trained(data)
-
-
 def test_what_was_paid_for_is_not_paid_twice(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     trained(data)
     (charge,) = charged(data)

@@ -28,11 +28,10 @@ from primorl.commands import main as cli
 from primorl.config import params
 from primorl.data.identity.consent import HashDraw
 from primorl.data.partitioning import partition
-from primorl.model.architecture import PublicLosses
 from primorl.paid.accounts import open_public, project_ledger
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.ledger.history import Request, Version
-from primorl.privacy.statement import NO_ROUNDS, Statement
+from primorl.privacy.statement import Statement
 from primorl.release import build, bundle
 from primorl.release.build import release
 from primorl.release.contents import CARDS, DECLARED, EVALUATION, FILES, LEDGER, MANIFEST
@@ -45,9 +44,7 @@ from tests.release.bundles import (
     edit_tensors,
     in_tensor,
     made,
-    refusal,
     refused_at_home,
-    renew_cards,
 )
 from tests.release.released_project import EPISODES, run_stages, tiny_params
 
@@ -460,45 +457,6 @@ def test_what_is_no_text_is_refused_in_one_line_before_anything_is_written() -> 
                 read()  # type: ignore[operator]
     declare({"purpose": "research\n  on dosing\n"})
     assert params.load().chosen.card.stated == {"purpose": "research on dosing"}
-
-
-def test_a_model_of_public_people_alone_is_released_and_one_of_private_people_cannot_pass_for_it(
-    released: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(PublicLosses, "diverged", False)
-    raw = tiny_params()
-    raw["partition"]["public_fraction"], raw["privacy"]["train_on"] = 0.6, "public"
-    run_stages(tmp_path / "alone", raw, EPISODES)
-    with inside(tmp_path / "alone"):
-        bundle.check(made(), void_ok=False)
-        alone, card = (
-            read_json(Path("out/dynamics/privacy.json")),
-            Path("out", CARDS[0]).read_text(encoding="utf-8"),
-        )
-    assert (
-        "Both were made of the public trajectories alone: no private one was read for that" in card
-    )
-    assert "drawn by a hash of the id, nobody was asked" in card
-    forged = shutil.copytree(released, tmp_path / "forged")
-    keys = (
-        "event",
-        "epsilon",
-        "epsilon_rdp",
-        "epsilon_replace_one",
-        "groups",
-        "attacks",
-        "queries",
-        *NO_ROUNDS,
-    )
-    found = read_json(forged / "dynamics/privacy.json") | {key: alone[key] for key in keys}
-    for key in ("profile", "charge", "clipping"):
-        del found[key]
-    for name in ("dynamics", "policy"):
-        write_json(forged / name / "privacy.json", found)
-    edit(forged / "dynamics/config.json", rounds=0)
-    assert f"{LEDGER}: records: made: needed with charge None, and allowed only there" in str(
-        refusal(forged, renew_cards)
-    )
 
 
 def test_linear_heads_of_private_people_alone_are_released_and_checked(
