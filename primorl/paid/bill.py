@@ -321,13 +321,11 @@ def same_questions(changed: Set[str] | None = None) -> bool:
     return not (changed_stages() if changed is None else changed) & stages
 
 
-def list_charges(charges: Sequence[PendingCharge], *, numbers: bool = True) -> str:
+def list_charges(charges: Sequence[PendingCharge]) -> str:
     """List names of charges, with their ε."""
     names = []
     for each in charges:
-        names.append(
-            f"{each.stage} ({at_most(each.epsilon, 4)})" if numbers and each.epsilon else each.stage
-        )
+        names.append(f"{each.stage} ({at_most(each.epsilon, 4)})" if each.epsilon else each.stage)
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 

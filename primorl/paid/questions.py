@@ -12,7 +12,6 @@ from primorl.base.paths import MANIFEST
 from primorl.config.blocks import EstimatorName
 from primorl.config.params import Params
 from primorl.data.storage.schema import Manifest
-from primorl.evaluate.figures import draw_evaluation
 from primorl.evaluate.private.results import PrivateEvaluation
 from primorl.paid.accounts import solved_noise
 from primorl.privacy.accounting.epsilon import training_event
@@ -59,6 +58,10 @@ def nothing_asked(params: Params) -> PrivateEvaluation:
 
 def write_evaluation(path: Path, figure: Path, record: PrivateEvaluation) -> None:
     """Write the file and its figure, each atomically."""
+    from primorl.evaluate.figures import (
+        draw_evaluation,  # imports matplotlib, which a bill needs not
+    )
+
     record.write(path)
     with replaced_file(figure) as fresh:
         draw_evaluation(fresh, record)
