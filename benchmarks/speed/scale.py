@@ -239,7 +239,7 @@ def dataset(size: Size) -> TabularDataset:
 def opened(folder: Path, own: slice = slice(None), *, members: bool = False) -> ShardedStore:
     """The private rows; with ``members``, compared with the account as `open_private` does."""
     reader = PartReader(folder / "partitions/private", made_by="partition")
-    found = Membership(project_secret(), reader.info.dataset, reader.info.population)
+    found = Membership(project_secret(), reader.info.population)
     store = ShardedStore(
         reader, KEPT, found.update if members else lambda table: None, own, episodes=True
     )

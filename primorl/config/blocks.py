@@ -117,7 +117,7 @@ class Privacy(Block):
     """
 
     budget: Budget
-    total_epsilon: Epsilon | None = None  # an older params.yaml has no such key
+    total_epsilon: Epsilon | None
     target_epsilon: Epsilon | None
     noise_multiplier: Multiplier | None
     delta: Delta
@@ -159,16 +159,12 @@ class Dynamics(LocalTraining, ServerTraining, Block):
 
     variant: Variant
     train_anyway: bool
-    model: Literal["linear", "network"] = "network"  # an older params.yaml has neither key
-    degree: Annotated[int, Within(ge=1, le=3)] = 2
+    model: Literal["linear", "network"]
+    degree: Annotated[int, Within(ge=1, le=3)]
     start: Literal["random", "public"]
     ensemble_size: Members
     hidden: AnyHiddenSizes
     log_variance_bounds: Range
-
-
-FIRST_CLONE: tuple[tuple[int, ...], tuple[float, float]] = (32,), (-5.0, 1.0)
-"""``hidden`` and ``log_variance_bounds`` of every clone before they were keys."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,20 +180,6 @@ class Behaviour(Block):
     target_epsilon: Epsilon | None
     hidden: HiddenSizes
     log_variance_bounds: LogVariances
-
-    def chosen_network(self) -> list[list[float]] | None:
-        """The network as a part of the identity of paid work.
-
-        None: no clone is made, or its network is as all were before it could be chosen. Work that was paid for then
-            stays
-        paid for.
-        """
-        network = self.hidden, self.log_variance_bounds
-        return (
-            None
-            if self.target_epsilon is None or network == FIRST_CLONE
-            else [list(part) for part in network]
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,7 +238,6 @@ class Online(Block):
         appearances: how often one user is met at most, in different cohorts. All of them are paid for.
         cohort: m, users of one update.
         target_epsilon: ε of one user, at `Privacy.delta`; None: the non-private twin.
-        guarantee: always ``strict``; kept so that an older params.yaml is read and its paid work is recognised.
         start: of the policy: ``policy``, the offline one, or ``scratch``.
         algorithm: that makes the updates.
         learning_rate: of an update.
@@ -272,7 +253,6 @@ class Online(Block):
     appearances: Annotated[int, Within(ge=1, le=64)]
     cohort: Annotated[int, Within(ge=1, le=10**6)]
     target_epsilon: Epsilon | None
-    guarantee: Literal["strict"] = "strict"
     start: Literal["policy", "scratch"]
     algorithm: Literal["dp-pg", "dppg", "dp-npg", "dp-rebel"]
     learning_rate: Annotated[float, Within(ge=1e-9, le=1e3)]

@@ -307,10 +307,6 @@ def parse(raw: Any, path: Path = PARAMS) -> Params:
     if not isinstance(entry, dict):
         raise PipelineError(f"{own}: a block of keys is needed")
     wrong: dict[Path, list[str]] = {path: [], own: [], common: []}
-    if "settings" in entry:
-        wrong[own].append(
-            "settings: unknown key; it is called suggested, and holds where params.yaml says auto"
-        )
     suggested = entry.get("suggested", {})
     sources = [
         suggestions.read(suggested, f"{DATASETS}/{name}.yaml", "suggested.", wrong[own]),
@@ -331,7 +327,7 @@ def parse(raw: Any, path: Path = PARAMS) -> Params:
             "primorl: units are people",
         )
     said = effective | {
-        "chosen": {key: value for key, value in entry.items() if key != "settings"},
+        "chosen": entry,
         "origins": origins,
     }
     reading.decide_derived(said, origins, suggestions.TO_FIT)
@@ -431,13 +427,6 @@ def from_plain(content: Mapping[str, Any], origins: Mapping[str, str] | None = N
 def _block(raw: Any, path: Path, *, keys: bool = True) -> dict[str, Any]:
     if not isinstance(raw, dict):
         raise PipelineError(f"{path}: a block of keys is needed")
-    if keys and "datasets" in raw:
-        inline = raw["datasets"] if isinstance(raw["datasets"], dict) else {}
-        example = shown(next(iter(inline), "NAME")).strip("'")
-        raise PipelineError(
-            f"{path}: datasets: every dataset has a file of its own now; move the block datasets.{example} to "
-            f"{DATASETS}/{example}.yaml, rename settings to suggested there, and remove datasets here"
-        )
     if keys:
         for reserved in ("chosen", "origins"):
             if reserved in raw:

@@ -171,16 +171,14 @@ def key_of(error: Any, raw: Any) -> str:
     return ".".join(path)
 
 
-def unknown_key(key: str) -> str:
-    """Say why a dotted key is refused; keys that moved are told where."""
-    return "unknown key; remove it or check its spelling"
+UNKNOWN_KEY = "unknown key; remove it or check its spelling"
 
 
 def explain(key: str, error: Any) -> str:
     """Describe the mistake of one key."""
     kind, found, message = error["type"], error["input"], error["msg"].removeprefix("Value error, ")
     if kind in ("unexpected_keyword_argument", "invalid_key"):
-        return unknown_key(key)
+        return UNKNOWN_KEY
     if kind == "missing" or (kind == "union_tag_not_found" and isinstance(found, dict)):
         return "missing"
     if kind == "union_tag_invalid":

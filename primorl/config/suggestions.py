@@ -29,7 +29,7 @@ from primorl.config.blocks import (
     Policy,
     Privacy,
 )
-from primorl.config.reading import explain, found_at, shown_key, unknown_key
+from primorl.config.reading import UNKNOWN_KEY, explain, found_at, shown_key
 
 SHARE = "share"
 CLONE_SHARE = 0.35
@@ -207,7 +207,7 @@ def read(content: Any, file: str, prefix: str, wrong: list[str]) -> Source:
         if reason is not None:
             wrong.append(f"{prefix}{shown_key(key)}: {reason}; it is set in params.yaml alone")
         elif key not in leaves():
-            why = "a block of keys is needed" if _is_block(key) else unknown_key(key)
+            why = "a block of keys is needed" if _is_block(key) else UNKNOWN_KEY
             wrong.append(f"{prefix}{shown_key(key)}: {why}")
         elif value == AUTO:
             wrong.append(f"{prefix}{key}: found auto; a suggestion is a value")

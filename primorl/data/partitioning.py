@@ -65,7 +65,7 @@ def partition(
     reader = PartReader(source, made_by="ingest")
     schema = reader.info.schema
     check, fingerprint = RowCheck(reader.info, source), Fingerprint(schema)
-    whose = project_secret(), reader.info.dataset, reader.info.population
+    whose = project_secret(), reader.info.population
     members = Membership(*whose)
     # Where equal records of different people are to be expected, some public ones equal private ones.
     public_members = Membership(*whose, by_rows=reader.info.duplicates == "refuse")

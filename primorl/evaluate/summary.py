@@ -392,7 +392,6 @@ class OnlineSummary:
         None
     )
     algorithm: Annotated[Line | None, "Name of the update."] = None
-    guarantee: Annotated[Line | None, "`online.guarantee` of params.yaml."] = None
     start: Annotated[Line | None, "`online.start` of params.yaml."] = None
     private: Annotated[
         bool | None, "Whether the policy has an (ε, δ) guarantee, and nothing is void."

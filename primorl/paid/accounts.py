@@ -221,9 +221,7 @@ def read_public(manifest: Manifest, partitions: Path, public: bytes) -> UnitStor
         PipelineError: a file is missing or broken, or the rows are of other units.
     """
     info = manifest.info
-    found = Membership(
-        project_secret(), info.dataset, info.population, by_rows=info.duplicates == "refuse"
-    )
+    found = Membership(project_secret(), info.population, by_rows=info.duplicates == "refuse")
     rows = UnitStore.open(partitions / "public", found.update)
     if found.to_bytes() != public:
         raise PipelineError(
@@ -330,12 +328,11 @@ def check_evaluation(params: Params, manifest: Manifest) -> None:
 def _digests(file: Path, units: int, info: DatasetInfo) -> bytes:
     """The digests of ``units`` units (see `Membership`).
 
-    A trajectory has two, or three within a population of another name than the dataset's. A unit of another kind has
-    at least as many.
+    A trajectory has two. A unit of another kind has at least as many.
     """
     content = file.read_bytes() if file.exists() else b""
     content = b"" if content == NOBODY else content
-    least = (2 if info.population in ("", info.dataset) else 3) * DIGEST_BYTES * units
+    least = 2 * DIGEST_BYTES * units
     too_many = info.unit == "trajectory" and len(content) > least
     if len(content) < least or too_many or len(content) % DIGEST_BYTES:
         raise PipelineError(

@@ -34,7 +34,7 @@ class Arrivals:
     Attributes:
         cohorts: numbers of the arrivals that each cohort meets, in their order.
         met: ids of the users, in the order in which they are met.
-        populations: names within which ids mean the same; the first is that of these people.
+        population: within which ids mean the same.
         unit: name of one of them in the ledger.
         trajectories_per_person: as declared of the log, where ids are shared with it.
         turned_away: arrivals that are not met.
@@ -42,7 +42,7 @@ class Arrivals:
 
     cohorts: tuple[tuple[int, ...], ...]
     met: tuple[str, ...]
-    populations: tuple[str, ...]
+    population: str
     unit: str
     trajectories_per_person: int | None
     turned_away: int
@@ -76,7 +76,7 @@ class Arrivals:
         return cls(
             cohorts,
             tuple(ids[number] for cohort in cohorts for number in cohort),
-            tuple(dict.fromkeys((population, params.dataset))) if shared else (population,),
+            population,
             unit,
             params.chosen.trajectories_per_person if shared else None,
             len(ids) - sum(map(len, cohorts)),
@@ -95,13 +95,13 @@ class Arrivals:
     @cached_property
     def version(self) -> Version:
         """These people, as the ledger knows them."""
-        secret, population = project_secret(), self.populations[0]
+        secret, population = project_secret(), self.population
         content = "\0".join((population, *self.met)).encode()
         return Version(
             hmac.new(secret, _LABEL + content, hashlib.sha256).hexdigest(),
             self.unit,
             self.people,
-            id_digests(secret, self.populations, sorted(set(self.met))),
+            id_digests(secret, population, sorted(set(self.met))),
             trajectories_per_person=self.trajectories_per_person,
             population=population_digest(secret, population),
         )

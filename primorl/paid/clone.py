@@ -11,7 +11,6 @@ from dp_accounting import dp_event
 
 from primorl.base.errors import PipelineError
 from primorl.base.paths import BEHAVIOUR, MODEL
-from primorl.config.blocks import FIRST_CLONE
 from primorl.config.params import Params
 from primorl.data.storage.rows import UnitStore
 from primorl.data.storage.schema import Manifest
@@ -111,17 +110,12 @@ def check_clone(params: Params, manifest: Manifest) -> None:
 
 
 def check_actions(params: Params, manifest: Manifest) -> None:
-    """Refuse actions that cannot be scaled to [-1, 1], and a spread of discrete ones.
+    """Refuse actions that cannot be scaled to [-1, 1].
 
     Raises:
-        PipelineError: names the actions or the bounds.
+        PipelineError: a bound is infinite.
     """
-    spaces, bounds = manifest.info.spaces, params.behaviour.log_variance_bounds
-    if spaces.discrete_actions and bounds != FIRST_CLONE[1]:
-        raise PipelineError(
-            f"params.yaml: behaviour.log_variance_bounds: found {list(bounds)}, and the actions of dataset "
-            f"{params.dataset} are discrete, which have none; set it to auto"
-        )
+    spaces = manifest.info.spaces
     sides = zip(spaces.action_low, spaces.action_high, strict=True)
     if not all(math.isfinite(high - low) and low < high for low, high in sides):
         raise PipelineError(
@@ -149,11 +143,10 @@ def clone_identity(params: Params, partitions: Partitions) -> str:
         "seed": params.seed,
         "variant": params.dynamics.variant,
         "epsilon": [params.behaviour.target_epsilon, params.privacy.delta],
+        "network": [params.behaviour.hidden, params.behaviour.log_variance_bounds],
         "normaliser": normaliser,
         "draw": params.privacy.draw,
     }
-    if (network := params.behaviour.chosen_network()) is not None:
-        content["network"] = network
     if normaliser == "model":
         content["model"] = model_identity(params, partitions)
     return digest(content)

@@ -57,8 +57,6 @@ _MOST_NOISE = 0.4  # at 0.6, good policies got worse (docs/online.md)
 _EPISODES, _LONGEST = 64, 200  # public episodes with random actions, and their steps
 _PUBLIC = 2**32 - 1
 _KEY = "params.yaml: online"
-_GONE = {"dppg": {"entropy_coefficient": 0.0, "local_steps": "gradient", "moments": "zero"}}
-"""Settings that are gone, each with its only value: they are part of what was paid for, as is that it was strict."""
 _STEPS = 2  # noisy steps of the updates that take several
 MADE_ONLINE = ("policy.safetensors", "epochs.safetensors", "config.json", "privacy.json")
 """Files of ``models/online`` whose digests the ledger has."""
@@ -401,7 +399,7 @@ def identity(params: Params, run: OnlineRun) -> str:
         "environment": params.chosen.environment,
         "online": plain(params.online),
         "steps": run.steps,
-        "update": [name, asdict(run.update) | {"guarantee": "strict"} | _GONE.get(name, {})],  # type: ignore[call-overload]
+        "update": [name, asdict(run.update)],  # type: ignore[call-overload]
         "noise_multiplier": run.plan.noise_multiplier,
         "delta": params.privacy.delta,
         "seed": params.seed,
@@ -455,7 +453,6 @@ def write_online(
             met=True,
             env_id=environment,
             algorithm=run.update.name,
-            guarantee=asked.guarantee,
             start=asked.start,
             private=statement.sound,
             epsilon=user_epsilon(statement),

@@ -45,7 +45,7 @@ def open_private(
             f"charge {charge.id} of {charge.stage} ({charge.state}) opens no private rows"
         )
     info = partitions.manifest.info
-    found = Membership(project_secret(), info.dataset, info.population)
+    found = Membership(project_secret(), info.population)
     store = open_units(
         partitions.folder / "private", keep_bytes, found.update, own, episodes=episodes
     )

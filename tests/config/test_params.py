@@ -305,7 +305,6 @@ def test_a_file_that_does_not_fit_is_named(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "datasets", tmp_path / "datasets")
     file, own = tmp_path / "params.yaml", tmp_path / "datasets/pendulum-replay.yaml"
     unknown = "params.yaml: dataset: found .*; allowed are the files in datasets/: "
-    own_file = "every dataset has a file of its own now; move the block datasets.my-log to datasets/my-log.yaml"
     for where, old, new, says in (
         *(
             (file, "dataset: pendulum-replay", f"dataset: {name}", unknown)
@@ -313,9 +312,8 @@ def test_a_file_that_does_not_fit_is_named(tmp_path: Path) -> None:
         ),
         *(
             (file, "seed: 0", f"seed: 0\n{name}: {{}}", f"{name}: unknown key")
-            for name in ("chosen", "origins")
+            for name in ("chosen", "origins", "datasets")
         ),
-        (file, "seed: 0", "seed: 0\ndatasets:\n  my-log: {source: tabular}", own_file),
         (own, "\nbounds:", "\nother:", "datasets/pendulum-replay.yaml: .*bounds: missing"),
     ):
         text = where.read_text(encoding="utf-8")

@@ -281,11 +281,6 @@ def test_a_wrong_suggestion_is_named_where_it_stands_used_or_not() -> None:
         assert message in found
         assert len(found) < 400
     suggest({})
-    rewrite(OWN, settings={})
-    assert (
-        "settings: unknown key; it is called suggested, and holds where params.yaml says auto"
-        in refusal(AUTO)
-    )
     path = Path(DEFAULTS)
     path.write_text(
         path.read_text(encoding="utf-8").replace("every: 5", "every: 0"),

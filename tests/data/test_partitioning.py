@@ -72,7 +72,7 @@ def test_the_partitions_are_disjoint_and_together_everything(ingested: pa.Table)
     assert 0 < manifest.public_units < 20
     for side in ("private", "public"):
         assert PartReader(Path("partitions") / side, made_by="partition").info == manifest.info
-    listed = Membership(project_secret(), manifest.info.dataset)
+    listed = Membership(project_secret(), manifest.info.population)
     listed.update(read("partitions/private"))
     assert Path("partitions/units.bin").read_bytes() == listed.to_bytes()
     assert len(listed.to_bytes()) == 2 * DIGEST_BYTES * manifest.private_units

@@ -74,11 +74,9 @@ def test_simulated_users_are_the_same_people_for_the_same_seed_alone(project: Pa
 def test_people_of_the_log_are_recognised_where_the_unit_is_a_person(project: Path) -> None:
     params = asking(unit="person", arrivals=TODAY)
     version = Arrivals.of(params).version
-    log = Membership(project_secret(), params.dataset, params.chosen.population)
+    log = Membership(project_secret(), params.chosen.population)
     log.update(table([episode(2, 0), episode(2, 1)], units=["p2", "q9"], names=["t1", "t2"]))
-    assert len(digests(version.members) & digests(log.to_bytes())) == len(
-        {params.dataset, params.chosen.population}
-    )
+    assert len(digests(version.members) & digests(log.to_bytes())) == 1
     assert (version.unit, version.units) == (params.chosen.unit, 2)
     assert share_ids(params)
     of_trajectories = asking(arrivals=TODAY)

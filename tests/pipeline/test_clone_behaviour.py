@@ -109,15 +109,6 @@ def test_what_cannot_be_cloned_is_refused_before_the_charge(
         cloned(with_changes(asked, behaviour={"hidden": [2048, 2048]}))
     assert not charged(asked)
     assert not FOLDER.exists()
-    spaces = replace(INFO.spaces, discrete_actions=True, action_low=(0.0,), action_high=(1.0,))
-    manifest: Any = SimpleNamespace(info=replace(INFO, spaces=spaces))
-    clone.check_actions(asked, manifest)
-    with pytest.raises(
-        PipelineError, match=r"log_variance_bounds: found \[-5.0, -4.0\], .* discrete"
-    ):
-        clone.check_actions(
-            with_changes(asked, behaviour={"log_variance_bounds": [-5.0, -4.0]}), manifest
-        )
 
 
 def test_a_clone_costs_what_was_asked_for() -> None:

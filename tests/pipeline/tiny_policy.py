@@ -71,7 +71,9 @@ def write_partitions(private: pa.Table, public: pa.Table, info: DatasetInfo | No
     ):
         write_partition(PARTITIONS / name, content, info)
         members = Membership(
-            project_secret(), info.dataset, by_rows=name == "private" or info.duplicates == "refuse"
+            project_secret(),
+            info.population,
+            by_rows=name == "private" or info.duplicates == "refuse",
         )
         members.update(content)
         (PARTITIONS / units).write_bytes(members.to_bytes())

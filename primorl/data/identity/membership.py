@@ -11,7 +11,7 @@ import os
 import secrets
 import tempfile
 from array import array
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -131,25 +131,20 @@ NOBODY = b"\n"
 class Membership:
     """Keyed digests of every unit that `update` is shown: of its id, and of each trajectory's id and rows.
 
-    Each is ``DIGEST_BYTES`` long; where the trajectory is the unit, there are two of it or three. They tell the people
+    Each is ``DIGEST_BYTES`` long; where the trajectory is the unit, there are two of it. They tell the people
     in the data to anybody who holds the secret and a guess, so they stay inside the trust boundary.
-
-    Ids are digested within the population, and where it has another name than the dataset, within the dataset's name
-    too: that was the rule before populations were declared, so what older charges spent still counts.
 
     Args:
         secret: the project's, up to 64 bytes.
-        dataset: the name of the dataset.
-        population: within which ids mean the same; empty: the dataset's name.
+        population: within which ids mean the same.
         by_rows: whether equal rows mean the same person. False for the public side of short records of a small state
             space, some of which equal private ones: there a second digest of the id takes the place of the rows'.
     """
 
-    def __init__(self, secret: bytes, dataset: str, population: str = "", by_rows: bool = True):
-        names = dict.fromkeys((population or dataset, dataset))
-        prefixes = [f"{len(name)}:{name}".encode() for name in names]
-        self._of_id = _digester(secret, b"unit id", prefixes)
-        self._of_id_again = _digester(secret, b"id again", prefixes[:1])
+    def __init__(self, secret: bytes, population: str, by_rows: bool = True):
+        prefix = _within(population)
+        self._of_id = _digester(secret, b"unit id", prefix)
+        self._of_id_again = _digester(secret, b"id again", prefix)
         self._of_rows = _digester(secret, b"rows")
         self._by_rows = by_rows
         self._digests = bytearray()
@@ -197,16 +192,15 @@ class Membership:
         return digests
 
 
-def id_digests(secret: bytes, populations: Collection[str], ids: Sequence[str]) -> bytes:
+def id_digests(secret: bytes, population: str, ids: Sequence[str]) -> bytes:
     """Keyed digests of people's ids, sorted, as `Membership` has them of units of the same population.
 
     Args:
         secret: the project's.
-        populations: names within which ids mean the same; each gives a digest of its own.
+        population: within which ids mean the same.
         ids: in the form of the column ``unit_id`` (`id_text`).
     """
-    prefixes = [f"{len(name)}:{name}".encode() for name in populations]
-    digests = _digester(secret, b"unit id", prefixes)(one.encode() for one in ids)
+    digests = _digester(secret, b"unit id", _within(population))(one.encode() for one in ids)
     return b"".join(
         sorted(digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES))
     )
@@ -222,20 +216,20 @@ def population_digest(secret: bytes, population: str) -> str:
 _Digester = Callable[[Iterable[bytes | memoryview]], bytes]
 
 
-def _digester(secret: bytes, what: bytes, prefixes: Sequence[bytes] = (b"",)) -> _Digester:
-    """Make a function from values to their keyed digests, one for each prefix."""
-    keyed = [
-        hashlib.blake2b(prefix, key=secret, digest_size=DIGEST_BYTES, person=what)
-        for prefix in prefixes
-    ]
+def _within(population: str) -> bytes:
+    return f"{len(population)}:{population}".encode()
+
+
+def _digester(secret: bytes, what: bytes, prefix: bytes = b"") -> _Digester:
+    """Make a function from values to their keyed digests, joined."""
+    keyed = hashlib.blake2b(prefix, key=secret, digest_size=DIGEST_BYTES, person=what)
 
     def digests(values: Iterable[bytes | memoryview]) -> bytes:
         found = []
         for value in values:
-            for each in keyed:
-                own = each.copy()  # the key need not be taken in again
-                own.update(value)
-                found.append(own.digest())
+            own = keyed.copy()  # the key need not be taken in again
+            own.update(value)
+            found.append(own.digest())
         return b"".join(found)
 
     return digests

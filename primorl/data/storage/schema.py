@@ -143,7 +143,7 @@ class DatasetInfo:
         termination: how model rollouts know an end: ``none``, ``learned`` or a rule's name.
         duplicates: ``refuse``, or ``allow`` where two units may have equal rows.
         dataset_fingerprint: keyed (HMAC) hash of all rows of the whole dataset, before any partition.
-        population: who the people are: within it, equal ids are one person; empty: that of the dataset's own name.
+        population: who the people are: within it, equal ids are one person.
         trajectories_per_person: the most trajectories of one person; None: it is not declared.
         behaviour_probabilities: whether every row names the probability of its action.
     """
@@ -448,14 +448,14 @@ class Manifest:
         private_units: how many units are protected.
         public_units: how many are not.
         public_by: how those were chosen: ``hash`` of the id, or consent by a ``column`` or a ``file``.
-        secret_check: of the secret that keys the digests (`fingerprint.secret_check`); None in files of older versions.
+        secret_check: of the secret that keys the digests (`membership.secret_check`).
     """
 
     info: DatasetInfo
     private_units: int
     public_units: int
     public_by: str = "hash"
-    secret_check: str | None = None
+    secret_check: str = ""
 
     def declared_horizon(self) -> int:
         """Give the most steps of an episode.
@@ -481,10 +481,9 @@ class Manifest:
             "private_units": self.private_units,
             "public_units": self.public_units,
             "public_by": self.public_by,
+            "secret_check": self.secret_check,
         }
-        return (
-            content if self.secret_check is None else content | {"secret_check": self.secret_check}
-        )
+        return content
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -496,7 +495,7 @@ class Manifest:
         content = read_json(path)
         try:
             counts = content["private_units"], content["public_units"]
-            chosen = content.get("public_by", "hash"), content.get("secret_check")
+            chosen = content["public_by"], content["secret_check"]
             return cls(DatasetInfo.from_json(content), *counts, *chosen)
         except (KeyError, TypeError, AttributeError):
             raise PipelineError(

@@ -81,10 +81,8 @@ def test_the_secret_is_made_once_and_kept_private(
     assert "short" not in str(wrong.value)
 
 
-def digests(
-    content: pa.Table, dataset: str = "d", secret: bytes = SECRET, population: str = ""
-) -> set[bytes]:
-    members = Membership(secret, dataset, population)
+def digests(content: pa.Table, population: str = "d", secret: bytes = SECRET) -> set[bytes]:
+    members = Membership(secret, population)
     members.update(content)
     raw = members.to_bytes()
     return {raw[i : i + DIGEST_BYTES] for i in range(0, len(raw), DIGEST_BYTES)}
@@ -109,17 +107,10 @@ def test_a_unit_is_recognised_by_its_id_and_by_its_rows() -> None:
 
 
 def test_ids_mean_the_same_within_one_population_and_rows_everywhere() -> None:
-    plain, ward = (
-        digests(units(["a", "b"], [1, 2])),
-        digests(units(["a", "b"], [1, 2]), population="ward"),
-    )
-    assert not plain & digests(units(["a"], [3]), dataset="other")
-    assert len(plain & digests(units(["a"], [1]), dataset="other")) == 1
-    assert len(ward & digests(units(["a", "c"], [3, 4]), dataset="copy", population="ward")) == 1
-    assert not ward & digests(units(["a", "c"], [3, 4]), dataset="copy", population="another ward")
-    # What was digested before populations were declared is known under any of them.
-    assert digests(units(["a", "b"], [1, 2]), population="d") == plain
-    assert len(plain & digests(units(["a", "c"], [3, 4]), population="ward")) == 1
+    ward = digests(units(["a", "b"], [1, 2]), population="ward")
+    assert len(ward & digests(units(["a", "c"], [3, 4]), population="ward")) == 1
+    assert not ward & digests(units(["a", "c"], [3, 4]), population="another ward")
+    assert len(ward & digests(units(["a", "c"], [1, 4]), population="another ward")) == 1
 
 
 def test_people_are_known_whatever_the_unit_is_said_to_be() -> None:
@@ -129,7 +120,7 @@ def test_people_are_known_whatever_the_unit_is_said_to_be() -> None:
     trajectories = digests(table(content, units=names, names=names))
     assert len(trajectories) == 2 * 3
     assert trajectories < persons
-    renamed = digests(table(content[1:2], units=["z"], names=["z"]), dataset="other")
+    renamed = digests(table(content[1:2], units=["z"], names=["z"]), population="other")
     assert len(renamed & persons) == 1
 
 
