@@ -8,9 +8,8 @@ import time
 
 from pipeline.runner import run_stage
 from primorl.base.files import read_json, replaced_file
-from primorl.base.paths import CURVES, FIGURE, POLICY, SUMMARY, seconds_of
+from primorl.base.paths import CURVES, POLICY, SUMMARY, seconds_of
 from primorl.config.params import Params
-from primorl.evaluate.figures import draw_returns
 from primorl.evaluate.returns import log_episode
 from primorl.evaluate.summary import log_summary, write_curve
 from primorl.policy.exported import DeterministicPolicy
@@ -28,25 +27,18 @@ def body(params: Params, run: StageRun) -> None:
     seconds = {stage: read_json(seconds_of(stage))["seconds"] for stage in _STAGES.split()}
     seconds["evaluate"] = round(time.perf_counter() - started, 3)
     summary = summarise(found, params, evaluation, seconds)
-    said, overall, fingerprint = (
-        summary.to_json(),
-        evaluation.overall,
-        found.policy.dataset_fingerprint,
-    )
     score = None if params.chosen.score is None else params.chosen.score.of
     with replaced_file(CURVES) as fresh:
-        write_curve(fresh, overall.curve, score)
-    with replaced_file(FIGURE) as fresh:
-        draw_returns(fresh, overall.final, overall.curve, said)
+        write_curve(fresh, evaluation.overall.curve, score)
     summary.write(SUMMARY)
     log_summary(
         run,
         run.pipeline,
         summary,
         evaluation,
-        fingerprint=fingerprint,
+        fingerprint=found.policy.dataset_fingerprint,
         score=score,
-        files=(POLICY / "privacy.json", SUMMARY, CURVES, FIGURE),
+        files=(POLICY / "privacy.json", SUMMARY, CURVES),
     )
     if params.chosen.environment is not None:
         policy, seed = DeterministicPolicy.load(POLICY), params.evaluation.seed

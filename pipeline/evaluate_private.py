@@ -5,14 +5,13 @@ import sys
 from pipeline.runner import run_stage
 from primorl.base.paths import (
     BEHAVIOUR,
-    EVALUATION_FIGURE,
     MODEL,
     PARTITIONS,
     POLICY,
     PRIVATE_EVALUATION,
 )
 from primorl.config.params import Params, plain
-from primorl.paid.questions import nothing_asked, write_evaluation
+from primorl.paid.questions import nothing_asked
 from primorl.policy.config import PolicyConfig
 from primorl.privacy.statement import Statement
 from primorl.tracking import StageRun
@@ -22,7 +21,7 @@ def idle(params: Params) -> bool:
     """Write that nothing was asked, if no estimator is named."""
     if params.estimators(Statement.read(MODEL).epsilon):
         return False
-    write_evaluation(PRIVATE_EVALUATION, EVALUATION_FIGURE, nothing_asked(params))
+    nothing_asked(params).write(PRIVATE_EVALUATION)
     return True
 
 
@@ -62,14 +61,13 @@ def body(params: Params, run: StageRun) -> None:
     free = values_in_model(problem, ROLLOUTS, clone)
     with paid_evaluation(params, problem, estimators, partitions, files, run) as answered:
         record = evaluation_record(params, problem, partitions, files, answered, free)
-        write_evaluation(PRIVATE_EVALUATION, EVALUATION_FIGURE, record)
+        record.write(PRIVATE_EVALUATION)
         for each in answered:
             each.work.commit(record.made(each.question.name))
     for answer in record.values():
         run.metric(f"private.{answer.of}.{answer.estimator}", answer.value)
-    for file in (PRIVATE_EVALUATION, EVALUATION_FIGURE):
-        run.artifact(file)
-        run.pipeline.artifact(file)
+    for log in (run, run.pipeline):
+        log.artifact(PRIVATE_EVALUATION)
     if record.total is not None and record.total.epsilon is not None:
         run.metric("epsilon_in_all", record.total.epsilon)
 

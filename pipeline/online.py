@@ -7,8 +7,7 @@ from pipeline.runner import run_stage
 from primorl.base.files import replaced_directory, write_json
 from primorl.base.paths import ONLINE, POLICY
 from primorl.config.params import Params, plain
-from primorl.evaluate import figures
-from primorl.evaluate.summary import OnlineSummary
+from primorl.evaluate.summary import OnlineSummary, write_online_results
 from primorl.tracking import StageRun
 
 
@@ -18,7 +17,7 @@ def idle(params: Params) -> bool:
         return False
     with replaced_directory(ONLINE) as fresh:
         write_json(fresh / "config.json", {"policy": str(POLICY)})
-    figures.write_online(OnlineSummary(met=False), [], [])
+    write_online_results(OnlineSummary(met=False), [], [])
     return True
 
 

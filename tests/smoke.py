@@ -75,7 +75,6 @@ FILES = [
     *(
         "metrics/summary.json",
         "plots/curves.csv",
-        "plots/return.png",
         "reports/report.html",
         "mlflow.db",
     ),

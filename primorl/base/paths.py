@@ -29,14 +29,10 @@ MODEL, POLICY = MODELS / "dynamics", MODELS / "policy"
 BEHAVIOUR = MODELS / "behaviour"
 SECONDS = Path("metrics/seconds")
 SUMMARY = Path("metrics/summary.json")
-PRIVATE_EVALUATION, EVALUATION_FIGURE = (
-    Path("metrics/private_evaluation.json"),
-    Path("plots/private_evaluation.png"),
-)
+PRIVATE_EVALUATION = Path("metrics/private_evaluation.json")
 ONLINE = MODELS / "online"
 ONLINE_METRICS, ONLINE_CURVE = Path("metrics/online.json"), Path("plots/online.csv")
-ONLINE_FIGURE = Path("plots/online.png")
-CURVES, FIGURE = Path("plots/curves.csv"), Path("plots/return.png")
+CURVES = Path("plots/curves.csv")
 REPORTS = Path("reports")
 REPORT, LATEST_REPORT = REPORTS / "report.html", REPORTS / "latest.html"
 

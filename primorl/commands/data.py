@@ -2,20 +2,18 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from primorl.base.paths import PARTITIONS
-from primorl.commands.terminal import AsJson, add_group, option, path_option, rendered
+from primorl.commands.terminal import AsJson, add_group, option, rendered
 
 if TYPE_CHECKING:
     from primorl.data.description import PublicSplit
 
 _EXAMPLES = """Examples:
   primorl data describe                     facts, counts, fingerprint, and the public split's statistics
-  primorl data describe --figure data.png   also draw its returns, lengths and coverage
   primorl data push --remote vault          send what DVC keeps off remotes (raw rows, partitions) to the remote `vault`
 """
 _MOST_ROWS = 12  # of observations, and of actions
@@ -40,25 +38,15 @@ def _push(
 
 def _describe(
     as_json: AsJson = False,
-    figure: Annotated[
-        Path | None, path_option("PNG", "Draw returns, lengths and coverage into this file.")
-    ] = None,
 ) -> None:
     """Describe the dataset and its public split. Opens nothing private."""
-    from primorl.base.files import replaced_file
-    from primorl.data.description import describe, draw
+    from primorl.data.description import describe
 
     _check_units()
     about, public = describe(PARTITIONS)
     columns, cut = _declared(about, public)
     about["declared"] = columns
     print(json.dumps(about, indent=2, allow_nan=False) if as_json else _text(about, cut=cut))
-    if figure is not None:
-        if public is None:
-            print("no figure: there is no public split to draw")
-        else:
-            with replaced_file(figure) as fresh:
-                draw(fresh, about, public)
 
 
 def _check_units() -> None:

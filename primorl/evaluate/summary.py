@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from primorl.base.files import file_sha256
+from primorl.base.files import file_sha256, replaced_file
+from primorl.base.paths import ONLINE_CURVE, ONLINE_METRICS
 from primorl.base.records import (
     Hexadecimal,
     Line,
@@ -450,6 +451,15 @@ class OnlineSummary:
             PipelineError: missing, of another format version, or not as declared. One line.
         """
         return read_record(file, cls, "run `dvc repro online`")
+
+
+def write_online_results(
+    summary: OnlineSummary, users: list[int], returns: list[MeanInterval]
+) -> None:
+    """Write the results of online learning: curve and summary."""
+    with replaced_file(ONLINE_CURVE) as fresh:
+        write_online_curve(fresh, users, returns)
+    summary.write(ONLINE_METRICS)
 
 
 def write_online_curve(path: Path, users: Sequence[int], returns: Sequence[MeanInterval]) -> None:

@@ -15,14 +15,13 @@ from torch import Tensor
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, replaced_directory
-from primorl.base.paths import ONLINE, ONLINE_CURVE, ONLINE_FIGURE, ONLINE_METRICS, POLICY
+from primorl.base.paths import ONLINE, ONLINE_CURVE, ONLINE_METRICS, POLICY
 from primorl.base.reporting import progress_bar
 from primorl.config.blocks import Online
 from primorl.config.params import Params, plain
-from primorl.evaluate import figures
 from primorl.evaluate.returns import episode_returns
 from primorl.evaluate.statistics import MeanInterval
-from primorl.evaluate.summary import OnlineSummary
+from primorl.evaluate.summary import OnlineSummary, write_online_results
 from primorl.online.learning import (
     PARAMETERS,
     OnlineState,
@@ -476,7 +475,7 @@ def write_online(
         for name, text in texts.items():
             (fresh / name).write_text(text, encoding="utf-8")
         made = {file: file_sha256(fresh / file) for file in MADE_ONLINE}
-    figures.write_online(summary, users, returns)
+    write_online_results(summary, users, returns)
     log_statement(log, statement)
     log.tag("void", "; ".join(statement.void))
     for count, each in zip(users, returns, strict=True):
@@ -487,7 +486,7 @@ def write_online(
         if summary.epsilon is not None:
             log.metric("epsilon_user", summary.epsilon, count)
     written = [ONLINE / name for name in ("config.json", "privacy.json", *texts)]
-    for file in (*written, ONLINE_METRICS, ONLINE_CURVE, ONLINE_FIGURE):
+    for file in (*written, ONLINE_METRICS, ONLINE_CURVE):
         log.artifact(file)
     work.commit(made)
 

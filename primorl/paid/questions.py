@@ -3,11 +3,8 @@
 Loading this module needs no torch: a stage with nothing to do takes less time than that does.
 """
 
-from pathlib import Path
-
 from dp_accounting.dp_event import DpEvent
 
-from primorl.base.files import replaced_file
 from primorl.base.paths import MANIFEST
 from primorl.config.blocks import EstimatorName
 from primorl.config.params import Params
@@ -54,14 +51,3 @@ def nothing_asked(params: Params) -> PrivateEvaluation:
         policy_sha256=None,
         clone_sha256=None,
     )
-
-
-def write_evaluation(path: Path, figure: Path, record: PrivateEvaluation) -> None:
-    """Write the file and its figure, each atomically."""
-    from primorl.evaluate.figures import (
-        draw_evaluation,  # imports matplotlib, which a bill needs not
-    )
-
-    record.write(path)
-    with replaced_file(figure) as fresh:
-        draw_evaluation(fresh, record)

@@ -72,7 +72,7 @@ LEAKS = {
     "clone_behaviour": Leak(sha256, lambda log, number: log.tag("data", number), "('data','{}'"),
     "optimize_policy": Leak(rows, lambda log, number: log.params({"rows": number}), "('rows','{}'"),
     "evaluate_private": Leak(
-        rows, partial(grow, "plots/private_evaluation.png"), "plots/private_evaluation.png: "
+        rows, partial(grow, "metrics/private_evaluation.json"), "metrics/private_evaluation.json: "
     ),
     "evaluate": Leak(mean, lambda log, number: log.pipeline.metric("reward", number), "('reward',"),
     "report": Leak(rows, partial(grow, "reports/report.html"), "reports/report.html: "),
