@@ -116,9 +116,7 @@ def test_a_missing_cell_is_carried_forward_within_its_trajectory_with_its_age(
         "x",
         "x_age",
     )
-    with pytest.raises(
-        PipelineError, match=r"row 4: found a missing, .* \(columns 'dose', 'x'\); allowed"
-    ):
+    with pytest.raises(PipelineError, match=r"row 4: found a missing, .* \(column 'x'\); allowed"):
         run(entry({"observation": ["dose", carried]}))
     bounds: dict[str, Any] = {
         "observation": {"low": [0.0, 0.0, 0.0], "high": [9.0, 9.0, 30.0]},

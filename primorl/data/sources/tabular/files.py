@@ -179,17 +179,6 @@ class Log:
             path = self.paths[rows["file"][place].as_py()]
             refuse_row(path, rows["row"][place].as_py(), f"found {found}", allowed)
 
-    def columns_with_missing_numbers(self, among: Sequence[Field]) -> list[str]:
-        """Read the fields ``among`` of all files again, and list the columns in which a number is missing."""
-        found = set[str]()
-        for rows in self.batches(only=[field.name for field in among]):
-            found |= {
-                field.column
-                for field in among
-                if not np.isfinite(rows[field.name].to_numpy()).all()
-            }
-        return list(dict.fromkeys(field.column for field in among if field.column in found))
-
     def _columns(self, path: Path) -> dict[str, pa.DataType]:
         """Find the type of each mapped column in one file."""
         needed = {field.column for field in self._fields}

@@ -283,30 +283,18 @@ class Transitions:
         return values
 
     def _check_observed(self, rows: pa.Table, values: Floats) -> None:
-        """Refuse missing observations [rows, S]; the error names the columns of the whole log that have some."""
+        """Refuse missing observations [rows, S]; the error names the columns of this batch that have some."""
         finite = np.isfinite(values)
         if finite.all():
             return
-        plain = [
-            field
-            for field in self._fields
-            if field.name.startswith("observation.") and field.kind == "number"
-        ]
-        named = self._log.columns_with_missing_numbers(
-            [field for field in plain if field.carried is None]
-        )
-        here = [
-            self._spaces.observation_names[dimension]
-            for dimension in np.flatnonzero(~finite.all(axis=0))
-        ]
-        named += [name for name in here if name not in named]
+        named = [self._spaces.observation_names[i] for i in np.flatnonzero(~finite.all(axis=0))]
+        columns = f"column{'s' * (len(named) > 1)} {', '.join(map(repr, named))}"
         self._log.refuse(
             rows,
             np.flatnonzero(~finite.all(axis=1)),
-            f"a missing, NaN or infinite observation (column{'s' * (len(named) > 1)} {', '.join(map(repr, named))})",
+            f"a missing, NaN or infinite observation ({columns})",
             "finite float32 numbers; to carry the last one forward with its age, write {carried: COLUMN, unit: hours, "
-            "most: 24, first: VALUE} in options.columns.observation (`first` holds before the first measurement; "
-            "docs/prepare-a-log.md); or drop or repair the trajectory",
+            "most: 24, first: VALUE} in options.columns.observation (docs/prepare-a-log.md); or drop the trajectory",
         )
 
     def _check_finite(self, rows: pa.Table, values: Floats, what: str) -> None:
