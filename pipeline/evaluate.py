@@ -10,9 +10,7 @@ from pipeline.runner import run_stage
 from primorl.base.files import read_json, replaced_file
 from primorl.base.paths import CURVES, POLICY, SUMMARY, seconds_of
 from primorl.config.params import Params
-from primorl.evaluate.returns import log_episode
 from primorl.evaluate.summary import log_summary, write_curve
-from primorl.policy.exported import DeterministicPolicy
 from primorl.run import Run, evaluate, summarise
 from primorl.tracking import StageRun
 
@@ -40,11 +38,6 @@ def body(params: Params, run: StageRun) -> None:
         score=score,
         files=(POLICY / "privacy.json", SUMMARY, CURVES),
     )
-    if params.chosen.environment is not None:
-        policy, seed = DeterministicPolicy.load(POLICY), params.evaluation.seed
-        log_episode(
-            run.pipeline, params.chosen.environment, policy, seed, found.manifest.info.horizon
-        )
 
 
 if __name__ == "__main__":

@@ -65,14 +65,13 @@ class EnvironmentBatch(Protocol):
         """
 
 
-def make(environment: str, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
+def make(environment: str) -> gymnasium.Env[Any, Any]:
     """Build the environment; observations that are no flat vector of numbers are flattened.
 
     A Dict's entries come in the order of its space (Gymnasium sorts the keys), a Discrete one becomes one-hot.
 
     Args:
         environment: a registered Gymnasium id, or ``module:id``, where importing the module registers it.
-        render_mode: how its ``render`` draws, ``rgb_array`` for pictures; None: it does not.
 
     Raises:
         PipelineError: no such id is registered, or its package is not installed.
@@ -82,9 +81,7 @@ def make(environment: str, render_mode: str | None = None) -> gymnasium.Env[Any,
             _register_dm_control()
         if str(Path.cwd()) not in sys.path:
             sys.path.append(str(Path.cwd()))  # a module of the project may register the id
-        # Given only where it is asked for: many constructors take none.
-        drawn: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
-        env = gymnasium.make(environment, disable_env_checker=True, **drawn)
+        env = gymnasium.make(environment, disable_env_checker=True)
     except (gymnasium.error.Error, ImportError) as unknown:
         reason = " ".join(str(unknown).split())
         if (

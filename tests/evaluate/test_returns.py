@@ -1,7 +1,6 @@
 """Returns equal the obvious loop, and the GIF shows the first evaluated episode where it can be drawn."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium
@@ -9,14 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from PIL import Image
 
 from primorl.base.errors import PipelineError
 from primorl.evaluate import returns
-from primorl.evaluate.returns import episode_returns, log_episode, reset_seeds
+from primorl.evaluate.returns import episode_returns
 from primorl.policy.exported import DeterministicPolicy
 from tests.evaluate.conftest import Countdown, Vector, random_policy
-from tests.pipeline.fakes import FakeRun
 
 
 def one_by_one(
@@ -157,39 +154,3 @@ def test_what_does_not_fit_or_never_ends_is_refused(
     assert episode_returns(
         "Endless-v0", random_policy(1, 2, 1.0), 3, seed=0, limit=17
     ).tolist() == [[17.0] * 3]
-
-
-class Kept(FakeRun):
-    """Reads the file while it is there."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.frames: list[Any] = []
-
-    def artifact(self, path: Path) -> None:
-        with Image.open(path) as picture:
-            for number in range(getattr(picture, "n_frames", 1)):
-                picture.seek(number)
-                self.frames.append(np.asarray(picture.convert("L")))
-
-
-def frames(environment: str, limit: int | None = None) -> list[Any]:
-    log = Kept()
-    log_episode(log, environment, random_policy(3, 2, 1.0), 3, limit)
-    return log.frames
-
-
-def test_the_gif_shows_the_first_evaluated_episode_in_few_frames(
-    registered: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (left, _), _ = gymnasium.make("Drawn-v0").reset(seed=reset_seeds(3, 9)[0])
-    found = frames("Drawn-v0")
-    assert len(found) == left + 1, "after the reset and after each step"
-    assert found[0].shape == (167, 100), "small"
-    shown = [float((frame > 128).mean()) * 300 / 40 for frame in found]
-    np.testing.assert_allclose(shown, np.arange(left, -1, -1), atol=0.15)
-    assert len(frames("Drawn-v0", 1)) == 2, "the declared horizon"
-    monkeypatch.setattr(returns, "_MOST_FRAMES", 3)
-    assert len(frames("Drawn-v0")) == 3
-    monkeypatch.setattr(returns, "_MOST_DRAWN", 2)
-    assert len(frames("Drawn-v0", 5)) == 3, "the first state, that after three steps and the last"

@@ -19,7 +19,7 @@ import pytest
 import torch
 import yaml
 
-from pipeline import evaluate, train_model
+from pipeline import train_model
 from pipeline.runner import run_stage
 from primorl.base.files import write_json
 from primorl.commands.main import main
@@ -227,7 +227,6 @@ def outputs(
         # Computed from released things alone, and slow.
         patched.setattr(linear, "_TEACHING_STEPS", 10)
         patched.setattr(private_evaluation, "ROLLOUTS", 64)
-        patched.setattr(evaluate, "log_episode", lambda *given: None)
         patched.setattr(figures, "figures", _figures)
         patched.setattr(figures, "GROUP_SIZES", ())
         Path(".primorl").mkdir(mode=0o700)
