@@ -318,7 +318,7 @@ def in_world(world: World) -> Iterator[None]:
     real: Any = Stub(
         **{name: getattr(os, name) for name in ("open", "replace", "unlink", "fsync", "mkdir")}
     )
-    write_bytes, swap, now = Path.write_bytes, files._swap, time.time
+    write_bytes, now = Path.write_bytes, time.time
     commit: Any = DefaultDialect.do_commit
 
     def lasting(path: Path) -> bool:
@@ -356,12 +356,6 @@ def in_world(world: World) -> Iterator[None]:
 
     def replaced(one: Any, other: Any) -> None:
         world.at("rename", other, lambda: moved(Path(one), Path(other), real.replace), full)
-
-    def swapped(one: Path, other: Path) -> bool:
-        try:
-            return world.at("swap", other, lambda: moved(one, other, swap), broken)
-        except OSError:
-            return False  # as where the file system cannot
 
     def unlinked(path: Any, **named: Any) -> None:
         def act() -> None:
@@ -410,7 +404,6 @@ def in_world(world: World) -> Iterator[None]:
             (os, "fsync", synced),
             (os, "mkdir", mkdir),
             (os, "getpid", lambda: 900_000_000 + world.life),
-            (files, "_swap", swapped),
             (files, "_alive", lambda process: process == os.getpid()),
             (Path, "write_bytes", written),
             (Path, "write_text", lambda path, text, **_: path.write_bytes(text.encode())),

@@ -176,5 +176,6 @@ def playing(tape: Tape) -> Iterator[None]:
             patched.setattr(clock, lambda: _NOW)
         patched.setattr(ledger, "_now", lambda: _DAY)
         patched.setattr(tracking, "_cpu_seconds", lambda: 0.0)
+        patched.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=2**40))
         patched.setattr(tracking.Usage, "_has_read_private", False)
         yield
