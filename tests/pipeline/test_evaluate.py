@@ -15,7 +15,6 @@ from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, read_json, write_json
 from primorl.base.paths import MODEL, POLICY, PRIVATE_EVALUATION, SUMMARY
 from primorl.config.params import Params, from_plain
-from primorl.evaluate import returns as environment_returns
 from primorl.evaluate.private.results import Answer, Check, PrivateEvaluation, Verdict
 from primorl.evaluate.returns import episode_returns
 from primorl.evaluate.wording import text
@@ -55,9 +54,6 @@ ROWS = table(episodes(3), names=["p0", "p1", "p2"])
 
 @pytest.fixture
 def project(folder_with_store: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(
-        environment_returns, "_MOST_DRAWN", 3
-    )  # every state would take half of the time of these tests
     for seconds, stage in enumerate(STAGES):
         write_json(Path(f"metrics/seconds/{stage}.json"), {"seconds": float(seconds)})
     place(POLICY, STATEMENT)
