@@ -28,13 +28,12 @@ def body(params: Params, run: StageRun) -> None:
     before the first user is met.
     """
     from primorl.paid.online import online_run, paid_online, write_online
-    from primorl.release.card import online_cards
 
     started = time.perf_counter()
     asked = online_run(params)
     run.params({"seed": params.seed, "online": plain(params.online)})
     with paid_online(params, asked, run) as (state, work):
-        write_online(params, asked, state, work, run, time.perf_counter() - started, online_cards)
+        write_online(params, asked, state, work, run, time.perf_counter() - started)
 
 
 if __name__ == "__main__":

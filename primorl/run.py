@@ -37,8 +37,8 @@ from primorl.model.termination import NONE
 from primorl.paid.accounts import open_public
 from primorl.policy.config import BehaviourConfig, PolicyConfig
 from primorl.policy.exported import seed_folders
-from primorl.privacy.stated_figures import check_epsilon, check_with_parts
 from primorl.privacy.statement import FILE, Statement
+from primorl.privacy.verification import verify, verify_with_parts
 
 _STARTS = 4096  # drawn from the released first states
 _REMEDY = "run `dvc repro`"
@@ -151,12 +151,12 @@ class Run:
             parts = {
                 str(folder): each for folder, each in self.statements.items() if folder != POLICY
             }
-            check_with_parts(
+            verify_with_parts(
                 POLICY, self.policy, parts, near_clone=self.config.clone_error is not None
             )
         for statement in self.answers.statements.values():
             if statement.private:
-                check_epsilon(PRIVATE_EVALUATION, statement)
+                verify(PRIVATE_EVALUATION, statement, curves=False)
 
     def _check_data(self) -> None:
         """Refuse files that speak of other data, another unit, another split or other numbers of units."""

@@ -38,7 +38,7 @@ def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of an environment with the wheel and what it needs, and nothing else."""
     folder = tmp_path_factory.mktemp("bare")
     venv.create(folder)
-    needed = [name for name in METADATA.findall(zipfile.ZipFile(wheel).read(about(wheel)).decode())]
+    needed = METADATA.findall(zipfile.ZipFile(wheel).read(about(wheel)).decode())
     python = folder / "bin/python"
     install = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet"]
     if (uv := Path(sys.executable).with_name("uv")).exists():

@@ -169,36 +169,23 @@ def release(
                                         sign it, and verify that the key's owner signed exactly these files
     """
     from primorl.config import params
-    from primorl.evaluate.wording import guarantee
     from primorl.policy.config import PolicyConfig
     from primorl.release import build, bundle
-    from primorl.release.build import release
     from primorl.release.card import promised
-    from primorl.release.contents import SIGNATURE
+    from primorl.release.contents import ONLINE, SIGNATURE
 
-    if check and (policy is not None or against_advice):
-        raise PipelineError("--policy, --against-advice: found with --check, allowed without it")
-    if sign is not None and check:
-        raise PipelineError(
-            "--sign: found with --check, allowed without it; --key FILE verifies a signature"
-        )
-    if key is not None and not check:
-        raise PipelineError(
-            "--key: found without --check, allowed with it; --sign FILE signs a bundle"
-        )
-    online = build.is_online(directory) if check else policy == "models/online"
-    if check and online:
-        promise = guarantee(build.check_online(directory, void_ok=void_ok, key=key).to_json())
-    elif check:
-        bundle.check(directory, void_ok=void_ok, key=key)
-        promise = promised(directory)
-    elif policy == "models/online":
-        stated = build.release_online(
-            directory, params.load_reading(PARAMS), void_ok=void_ok, sign=sign
-        )
-        promise = guarantee(stated.to_json())
-    else:
-        release(
+    for given, name, allowed in (
+        (policy is not None or against_advice, "--policy, --against-advice", not check),
+        (sign is not None, "--sign", not check),
+        (key is not None, "--key", check),
+    ):
+        if given and not allowed:
+            place = (
+                "with --check, allowed without it" if check else "without --check, allowed with it"
+            )
+            raise PipelineError(f"{name}: found {place}")
+    if not check:
+        build.release(
             directory,
             params.load_reading(PARAMS),
             void_ok=void_ok,
@@ -206,25 +193,20 @@ def release(
             policy=policy,
             against_advice=against_advice,
         )
-        promise = promised(directory)
-    done = "sound" if check else "made and checked" if sign is None else "made, checked and signed"
-    print(f"{directory}: {done}; {promise}")
-    if not check and not online and (words := _advice(directory / "policy")):
-        print(f"its policy is {PolicyConfig.read(directory / 'policy').policy}{words}")
-    if check and online:
-        print(
-            "not checked: whether a ledger has its charge, and whether it began with an offline policy that it hides"
-        )
-    if check and key is not None:
-        print(
-            f"signed by the owner of {key}; not checked: the returns that the cards quote, and texts of people"
-        )
-    elif check:
-        signed = (
-            f" ({SIGNATURE} was not verified: --key FILE does that)"
-            if (directory / SIGNATURE).exists()
-            else ""
-        )
-        print(
-            f"not checked: the returns that the cards quote, texts of people, and who made the bundle{signed}"
-        )
+        done = "made and checked" if sign is None else "made, checked and signed"
+        print(f"{directory}: {done}; {promised(directory)}")
+        if words := _advice(directory / "policy"):
+            print(f"its policy is {PolicyConfig.read(directory / 'policy').policy}{words}")
+        return
+    bundle.verify(directory, void_ok=void_ok, key=key)
+    print(f"{directory}: sound; {promised(directory)}")
+    unknown = ["the returns that the card quotes", "texts of people"]
+    if (directory / ONLINE).exists():
+        unknown += ["whether a ledger has its charge, and whether it hides an offline policy"]
+    if key is not None:
+        print(f"signed by the owner of {key}")
+    elif (directory / SIGNATURE).exists():
+        unknown += [f"who made the bundle ({SIGNATURE} was not verified: --key FILE does that)"]
+    else:
+        unknown += ["who made the bundle"]
+    print(f"not checked: {', '.join(unknown)}")

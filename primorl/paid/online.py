@@ -3,10 +3,10 @@
 import hashlib
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -59,8 +59,6 @@ _KEY = "params.yaml: online"
 _STEPS = 2  # noisy steps of the updates that take several
 MADE_ONLINE = ("policy.safetensors", "epochs.safetensors", "config.json", "privacy.json")
 """Files of ``models/online`` whose digests the ledger has."""
-Cards: TypeAlias = Callable[[Statement, OnlineSummary], Mapping[str, str]]
-"""Texts of the cards by file name, from the statement and the results."""
 RELEASES: dict[str, int] = {
     DPPG.name: 1,
     PolicyGradient.name: 1,
@@ -416,7 +414,6 @@ def write_online(
     work: Work[OnlineState],
     log: StageRun,
     seconds: float,
-    cards: Cards,
 ) -> None:
     """Replace the outputs by those of a finished run, log them, and commit the charge with every file's digest."""
     network, asked, episodes = run.start.network, params.online, params.evaluation.episodes
@@ -471,9 +468,6 @@ def write_online(
             seconds=round(seconds, 3),
         )
         statement.write(fresh)
-        texts = cards(statement, summary)
-        for name, text in texts.items():
-            (fresh / name).write_text(text, encoding="utf-8")
         made = {file: file_sha256(fresh / file) for file in MADE_ONLINE}
     write_online_results(summary, users, returns)
     log_statement(log, statement)
@@ -485,7 +479,7 @@ def write_online(
         log.metric("return_high", each.high, count)
         if summary.epsilon is not None:
             log.metric("epsilon_user", summary.epsilon, count)
-    written = [ONLINE / name for name in ("config.json", "privacy.json", *texts)]
+    written = [ONLINE / name for name in ("config.json", "privacy.json")]
     for file in (*written, ONLINE_METRICS, ONLINE_CURVE):
         log.artifact(file)
     work.commit(made)

@@ -7,11 +7,11 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow.parquet as pq
 import yaml
@@ -28,50 +28,39 @@ from primorl.evaluate.recommendation import Released
 from primorl.evaluate.summary import OnlineSummary, Summary
 from primorl.evaluate.wording import ADVICE
 from primorl.paid.accounts import begun_ledger, dataset_version, refuse_missing_charges
-from primorl.paid.online import MADE_ONLINE, RELEASES, user_epsilon
+from primorl.paid.online import MADE_ONLINE
 from primorl.paid.private_evaluation import ROLLOUTS
 from primorl.policy.advice import AGAINST, follows
 from primorl.policy.config import PolicyConfig
 from primorl.privacy.accounting.events import event_from_json
-from primorl.privacy.composition import mechanism
 from primorl.privacy.ledger.account import fixed_epsilon
 from primorl.privacy.ledger.history import Charge
-from primorl.privacy.stated_figures import OURS, check_alone
-from primorl.privacy.statement import FILE, OnlineProtocol, Statement
+from primorl.privacy.statement import FILE, Statement
+from primorl.privacy.verification import OURS, verify_with_parts
 from primorl.release import bundle
-from primorl.release.bundle import (
-    check_cards,
-    checked_policy,
-    read_private_key,
-    refuse_void,
-    verify,
-)
-from primorl.release.bundle import sign as sign_bundle
-from primorl.release.card import online_cards, render
+from primorl.release.bundle import refuse_void
+from primorl.release.card import render
 from primorl.release.contents import (
     ANSWERS,
-    CARDS,
     CLONE,
     DECLARED,
     EVALUATION,
-    FILES,
     LEDGER,
     MANIFEST,
     MODEL,
     ONLINE,
-    OPTIONAL,
     POLICY,
+    SPREAD,
     STARTS,
     ChargeRecord,
     Declared,
     Evaluation,
     LedgerStatement,
-    check_names_and_hashes,
+    files_of,
     is_bundle,
     manifest_of,
-    read,
 )
-from primorl.release.recheck import account_figures, check_statement, given, spent
+from primorl.release.recheck import account_figures, spent
 from primorl.run import Run
 
 CLONE_NOTE = "the mean return of the clone of today's practice in the released model, not measured: wrong where that is"
@@ -87,13 +76,13 @@ def release(
     *,
     void_ok: bool,
     sign: Path | None = None,
-    policy: Released | None = None,
+    policy: Released | Literal["models/online"] | None = None,
     against_advice: bool = False,
 ) -> Statement:
     """Make a bundle in ``target``. If that fails, everything stays as it was.
 
     Args:
-        target: a folder that is empty, holds an earlier bundle, or does not exist yet.
+        target: a folder that is empty, holds another bundle, or does not exist yet.
         params: names the place of the ledger.
         void_ok: release also if the statement is void; the card says so.
         sign: file of the private key to sign the bundle with; None: it is not signed.
@@ -101,76 +90,117 @@ def release(
         against_advice: release the named policy although the recommendation is another one or none.
 
     Returns:
-        The statement of the bundle.
+        The statement of the policy.
 
     Raises:
         PipelineError: if a file is missing or contradicts another, the statement is void, or something must not leave.
     """
     _refuse_to_overwrite(target)
     signer = None if sign is None else bundle.read_private_key(sign)
+    content: Contents
+    if policy == "models/online":
+        content = _online(params)
+    else:
+        content = _with_model(params, policy, against_advice=against_advice)
+    with replaced_directory(target) as fresh:
+        for name, source in content.copied.items():
+            (fresh / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(source, fresh / name)
+        for name, written in content.written.items():
+            write_record(fresh / name, written)
+        try:
+            for card, text in render(fresh).items():
+                (fresh / card).write_text(text, encoding="utf-8")
+            write_record(fresh / MANIFEST, manifest_of(fresh))
+            if content.manifest is not None:
+                _refuse_private_marks(fresh, content.statement, content.manifest)
+            released = bundle.verify(fresh, void_ok=void_ok)
+        except PipelineError as wrong:  # name the file to mend, not its copy
+            message = str(wrong)
+            for name, origin in content.origins.items():
+                message = message.replace(str(fresh / name), origin)
+            raise PipelineError(message.replace(str(fresh), str(MODELS))) from None
+        if signer is not None:
+            bundle.sign(fresh, signer)
+        _forget_times(fresh)
+    return released
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a bundle is made of.
+
+    Attributes:
+        copied: files by their name in the bundle.
+        written: records by their name.
+        statement: of the model, or of a policy that learned from users.
+        manifest: of the log's partitions; None: there is no log.
+        origins: in words, of files that have another name at home.
+    """
+
+    copied: Mapping[str, Path]
+    written: Mapping[str, Any]
+    statement: Statement
+    manifest: Manifest | None = None
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+
+def _with_model(
+    params: Params | Reading, policy: Released | None, *, against_advice: bool
+) -> Contents:
+    """Collect the bundle of a policy with its model."""
     run = Run.read(params)
-    statement, clone, manifest, summary, answers = (
-        run.model,
-        run.clone,
-        run.manifest,
-        run.evaluated,
-        run.answers,
-    )
-    if statement.public_units is None:
-        raise PipelineError(
-            f"{MODELS / MODEL[2]}: public_units: missing, as an earlier version wrote it; "
-            "`dvc repro -f -s train_model` restores the model for free and states it, then run `dvc repro`"
-        )
-    if summary.model_sha256 is None:
-        raise PipelineError(
-            f"{SUMMARY}: model_sha256: missing, as an earlier version wrote it; `dvc repro -f -s optimize_policy` and "
-            "`dvc repro evaluate` make policy and summary again, for free"
-        )
+    summary, answers = run.evaluated, run.answers
     check_outputs((paths.MODEL, paths.POLICY, BEHAVIOUR, paths.PRIVATE_EVALUATION, SUMMARY))
     source = chosen_policy(summary, answers, policy, against_advice)
+    entry = f"datasets/{summary.dataset}.yaml: card"
     declared = declared_texts(summary.dataset)
     left = [each.name for each in fields(Declared) if each.name not in declared]
     if summary.env_id is None and left:
         raise PipelineError(
-            f"datasets/{summary.dataset}.yaml: card: {', '.join(left)}: not stated, so nobody can sign the card; state "
-            "each in a line of text under `card:`, such as `owner: Ward 3`, and release again, which charges nothing"
+            f"{entry}: {', '.join(left)}: not stated, so nobody can sign the card; state each in a line of text; an "
+            "edit charges nothing"
         )
-    ledger = _ledger_statement(params, statement, clone, answers, manifest)
-    asked, evaluation = answers if answers.asked else None, _quoted(summary, answers, source)
-    with replaced_directory(target) as fresh:
-        for name in (
-            *MODEL,
-            *POLICY,
-            *(name for name in (STARTS, CLONE) if (MODELS / name).exists()),
-        ):
-            (fresh / name).parent.mkdir(exist_ok=True)
-            shutil.copyfile(
-                source / Path(name).name if name in POLICY else MODELS / name, fresh / name
-            )
-        write_record(fresh / LEDGER, ledger)
-        write_record(fresh / EVALUATION, evaluation)
-        bundle.as_released(Statement.read(source), evaluation, asked).write(
-            fresh / Path(POLICY[2]).parent
+    copied = {name: MODELS / name for name in (*MODEL, STARTS, CLONE)}
+    copied |= {name: source / Path(name).name for name in (*POLICY[:2], *SPREAD)}
+    evaluation = _quoted(summary, answers, source)
+    asked = answers if answers.asked else None
+    written = {
+        LEDGER: _ledger_statement(params, run),
+        EVALUATION: evaluation,
+        POLICY[2]: bundle.as_released(Statement.read(source), evaluation, asked),
+        **({DECLARED: Declared(**declared)} if declared else {}),
+        **({} if asked is None else {ANSWERS: asked}),
+    }
+    return Contents(
+        {name: path for name, path in copied.items() if path.exists()},
+        written,
+        run.model,
+        run.manifest,
+        {EVALUATION: str(SUMMARY), ANSWERS: str(paths.PRIVATE_EVALUATION), DECLARED: entry},
+    )
+
+
+def _online(params: Params | Reading) -> Contents:
+    """Collect the bundle of ``models/online``: the policy that learned from users, without a model."""
+    summary, statement = OnlineSummary.read(paths.ONLINE_METRICS), Statement.read(paths.ONLINE)
+    if not summary.met:
+        raise PipelineError(
+            f"{paths.ONLINE_METRICS}: nobody was met; set online.users in params.yaml, run `dvc repro`"
         )
-        if declared:
-            write_record(fresh / DECLARED, Declared(**declared))
-        if asked is not None:
-            write_record(fresh / ANSWERS, asked)
-        try:
-            finish(fresh, render(fresh))
-            _refuse_private_marks(fresh, statement, manifest)
-            released = bundle.check(fresh, void_ok=void_ok)
-        except PipelineError as wrong:  # name the file to mend, not its copy
-            message = str(wrong).replace(str(fresh / EVALUATION), str(SUMMARY))
-            message = message.replace(str(fresh / ANSWERS), str(paths.PRIVATE_EVALUATION))
-            message = message.replace(
-                str(fresh / DECLARED), f"datasets/{summary.dataset}.yaml: card"
-            )
-            raise PipelineError(message.replace(str(fresh), str(MODELS))) from None
-        if signer is not None:
-            bundle.sign(fresh, signer)
-        forget_times(fresh)
-    return released
+    check_outputs((paths.ONLINE, paths.ONLINE_METRICS))
+    ledger, charges = begun_ledger(params), []
+    if ledger is not None:
+        with closing(ledger):
+            charges = ledger.charges()
+    made = next((charge.made for charge in charges if charge.id == statement.charge), ())
+    found = {name: file_sha256(paths.ONLINE / name) for name in MADE_ONLINE}
+    if found not in [dict(each) for each in made]:
+        raise PipelineError(
+            f"{paths.ONLINE}: not what charge {statement.charge} made, as the ledger has it; `dvc repro online`"
+        )
+    copied = {name: paths.ONLINE / Path(name).name for name in POLICY}
+    return Contents(copied, {ONLINE: replace(summary, seconds=None)}, statement)
 
 
 def check_origin(
@@ -196,19 +226,15 @@ def check_origin(
     project = place.parent.parent
     if own is not None:
         with TemporaryDirectory() as scratch:
-            target, params = Path(scratch) / "bundle", load_reading(paths.PARAMS)
-            if own == paths.ONLINE:
-                release_online(target, params, void_ok=void_ok)
-            else:
-                name: Released = "models/behaviour" if own == BEHAVIOUR else "models/policy"
-                release(target, params, void_ok=void_ok, policy=name, against_advice=against_advice)
-            return Statement.read(target / "policy")
-    if is_online(place.parent):
-        check_online(place.parent, void_ok=void_ok)
-    elif (
-        place.parent / MANIFEST
-    ).exists():  # `is_bundle` is false of a bundle with a file too many
-        bundle.check(place.parent, void_ok=void_ok)
+            return release(
+                Path(scratch) / "bundle",
+                load_reading(paths.PARAMS),
+                void_ok=void_ok,
+                policy=own.as_posix(),  # type: ignore[arg-type]
+                against_advice=against_advice,
+            )
+    if (place.parent / MANIFEST).exists():  # also of a bundle with a file too many
+        bundle.verify(place.parent, void_ok=void_ok)
     elif (project / paths.PARAMS).exists() and place.relative_to(project) in _LEAVING:
         raise PipelineError(
             f"{folder}: a policy of the project {project}; run the command there, which has its ledger"
@@ -218,18 +244,11 @@ def check_origin(
         if not void_ok:
             refuse_void(folder / FILE, stated)
         if stated.private:
-            check_alone(folder / FILE, stated, near_clone=config.clone_error is not None)
+            verify_with_parts(folder, stated, {}, near_clone=config.clone_error is not None)
     return stated
 
 
-def finish(fresh: Path, cards: Mapping[str, str]) -> None:
-    """Write the cards of a bundle, then the manifest of all that is in it."""
-    for card, text in cards.items():
-        (fresh / card).write_text(text, encoding="utf-8")
-    write_record(fresh / MANIFEST, manifest_of(fresh))
-
-
-def forget_times(folder: Path) -> None:
+def _forget_times(folder: Path) -> None:
     """Give a bundle's files and folders one time and the usual permissions."""
     for path in (*sorted(folder.rglob("*"), reverse=True), folder):
         path.chmod(0o755 if path.is_dir() else 0o644)
@@ -238,9 +257,7 @@ def forget_times(folder: Path) -> None:
 
 def _refuse_to_overwrite(target: Path) -> None:
     if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise PipelineError(
-            f"{target}: in the way; allowed is an empty folder or an earlier bundle"
-        )
+        raise PipelineError(f"{target}: in the way; allowed is an empty folder or a bundle")
     if target.is_dir() and any(target.iterdir()) and not is_bundle(target):
         raise PipelineError(
             f"{target}: holds something else than a bundle; give a new or empty folder"
@@ -355,14 +372,9 @@ def _quoted(summary: Summary, answers: PrivateEvaluation, source: Path) -> Evalu
         raise PipelineError(f"{SUMMARY}: {wrong}; run `dvc repro evaluate`") from None
 
 
-def _ledger_statement(
-    params: Params | Reading,
-    statement: Statement,
-    clone: Statement | None,
-    answers: PrivateEvaluation,
-    manifest: Manifest,
-) -> LedgerStatement:
+def _ledger_statement(params: Params | Reading, run: Run) -> LedgerStatement:
     """Collect the charges on the units of these data, without names, times of day or other data."""
+    statement, clone = run.model, run.clone
     delta = spent(MODELS / MODEL[2], statement).delta
     opened = begun_ledger(params)
     if opened is None:
@@ -373,17 +385,16 @@ def _ledger_statement(
     with closing(opened) as ledger:
         ledger.verify()
         refuse_missing_charges(ledger)
-        account = ledger.account(dataset_version(manifest, PARTITIONS))
+        account = ledger.account(dataset_version(run.manifest, PARTITIONS))
     charges = {charge.id: charge for charge in account.charges}
     files = [MODELS / name for name in (*MODEL, STARTS) if (MODELS / name).exists()]
     made = {}
-    if not statement.public_alone:
-        own = charges.get(str(statement.charge))
-        made[str(statement.charge)] = _made_by(own, statement, MODELS / MODEL[2], files)
+    own = charges.get(str(statement.charge))
+    made[str(statement.charge)] = _made_by(own, statement, MODELS / MODEL[2], files)
     if clone is not None:
         own = charges.get(str(clone.charge))
         made[str(clone.charge)] = _made_by(own, clone, MODELS / CLONE, sorted(BEHAVIOUR.iterdir()))
-    made |= _made_answers(charges, answers)
+    made |= _made_answers(charges, run.answers)
     return LedgerStatement(
         dataset_fingerprint=statement.dataset_fingerprint,
         unit=statement.unit,
@@ -450,8 +461,7 @@ def _made_answers(
 def _refuse_private_marks(fresh: Path, statement: Statement, manifest: Manifest) -> None:
     """Refuse hashes, sizes and row counts of private files: they tell neighbouring datasets apart."""
     hashes = set(_hashes())
-    texts = (FILES | OPTIONAL | {MANIFEST}) - {MODEL[0], POLICY[0], STARTS}
-    for name in sorted(name for name in texts if (fresh / name).exists()):
+    for name in sorted(name for name in files_of(fresh) if not name.endswith(".safetensors")):
         text = (fresh / name).read_text(encoding="utf-8").lower()
         for run in set(re.findall(rf"[0-9a-f]{{{_FEWEST_HASH_DIGITS},}}", text)):
             if any(known in run or known.startswith(run) for known in hashes):
@@ -496,146 +506,3 @@ def _counts() -> Iterator[int]:
 
 def _files(folder: Path) -> list[Path]:
     return [file for file in sorted(folder.rglob("*")) if file.is_file()]
-
-
-_ONLINE_FILES = frozenset((*POLICY, ONLINE, *CARDS))
-"""What the bundle of an online run holds beside its manifest and the signature of that, if it is signed."""
-_WHAT = "models/online"
-
-
-def is_online(folder: Path) -> bool:
-    """Whether a folder holds such a bundle, sound or not."""
-    return (folder / ONLINE).is_file()
-
-
-def release_online(
-    target: Path, params: Params | Reading, *, void_ok: bool, sign: Path | None = None
-) -> Statement:
-    """Make the bundle of ``models/online`` in ``target``; arguments and result are those of `build.release`.
-
-    Raises:
-        PipelineError: no users were met, a file is missing or contradicts another, or the statement is void.
-    """
-    if target.exists() and not (
-        target.is_dir() and (not any(target.iterdir()) or is_online(target))
-    ):
-        raise PipelineError(
-            f"{target}: in the way; allowed is an empty folder or an earlier bundle of this kind"
-        )
-    signer = None if sign is None else read_private_key(sign)
-    summary = OnlineSummary.read(paths.ONLINE_METRICS)
-    if not summary.met:
-        raise PipelineError(
-            f"{paths.ONLINE_METRICS}: nobody was met; set online.users in params.yaml, run `dvc repro`"
-        )
-    check_outputs((paths.ONLINE, paths.ONLINE_METRICS))
-    _check_made(params, Statement.read(paths.ONLINE))
-    with replaced_directory(target) as fresh:
-        (fresh / "policy").mkdir()
-        for name in POLICY:
-            shutil.copyfile(paths.ONLINE / Path(name).name, fresh / name)
-        write_record(fresh / ONLINE, replace(summary, seconds=None))
-        finish(fresh, online_cards(read(fresh, POLICY[2], Statement), summary))
-        checked = check_online(fresh, void_ok=void_ok)
-        if signer is not None:
-            sign_bundle(fresh, signer)
-        forget_times(fresh)
-    return checked
-
-
-def check_online(folder: Path, *, void_ok: bool, key: Path | None = None) -> Statement:
-    """Check such a bundle, one's own or a stranger's; see `primorl.release.bundle.check`."""
-    check_names_and_hashes(folder, _ONLINE_FILES)
-    if key is not None:
-        verify(folder, key)
-    config, statement = read(folder, POLICY[1], PolicyConfig), read(folder, POLICY[2], Statement)
-    summary, path = read(folder, ONLINE, OnlineSummary), folder / POLICY[2]
-    _check_policy(folder, config)
-    if not void_ok:
-        refuse_void(path, statement)
-    given(path, "charge", statement.charge)
-    protocol = given(path, "online", statement.online)
-    _check_protocol(path, statement, protocol)
-    check_statement(path, statement)
-    _check_summary(folder, config, statement, protocol, summary)
-    check_cards(folder, online_cards(statement, summary))
-    return statement
-
-
-def _check_made(params: Params | Reading, statement: Statement) -> None:
-    """The ledger must know the charge, and that it made these very files."""
-    ledger = begun_ledger(params)
-    charges = []
-    if ledger is not None:
-        with closing(ledger):
-            charges = ledger.charges()
-    made = next((charge.made for charge in charges if charge.id == statement.charge), ())
-    found = {name: file_sha256(paths.ONLINE / name) for name in MADE_ONLINE}
-    if found not in [dict(each) for each in made]:
-        raise PipelineError(
-            f"{paths.ONLINE}: not what charge {statement.charge} made, as the ledger has it; `dvc repro online`"
-        )
-
-
-def _check_policy(folder: Path, config: PolicyConfig) -> None:
-    policy = checked_policy(folder, config)
-    if not all(bool(layer.isfinite().all()) for layer in policy.layers):
-        raise PipelineError(
-            f"{folder / POLICY[0]}: found NaN or infinity, allowed are finite numbers"
-        )
-    if config.policy != "models/online":
-        raise PipelineError(
-            f"{folder / POLICY[1]}: policy: found {config.policy!r}, allowed is 'models/online'"
-        )
-
-
-def _check_protocol(path: Path, statement: Statement, protocol: OnlineProtocol) -> None:
-    """Check that the mechanism of the users is the one that `online_plan` makes of the protocol."""
-    own = statement.mechanisms[-1] if statement.mechanisms else mechanism(_WHAT, statement)
-    met = protocol.cohorts * protocol.cohort
-    contradictions = {
-        "mechanisms: the last one is not that of models/online": own.what != _WHAT,
-        "sampling_probability: not 1, and cohorts are not sampled": own.sampling_probability != 1,
-        "queries: users are asked none": bool(own.queries),
-        "online: rounds are not releases times appearances": own.rounds
-        != protocol.releases * protocol.appearances,
-        "online: users are not the units": statement.units != protocol.users,
-        "online: cohort: larger than the number of users": protocol.cohort > protocol.users,
-        "online: cohorts: users are in more of them than appearances": met
-        > protocol.users * protocol.appearances,
-        "online: releases: not those of the algorithm": protocol.releases
-        != RELEASES.get(protocol.algorithm),
-    }
-    for what, found in contradictions.items():
-        if found:
-            raise PipelineError(f"{path}: {what}")
-
-
-def _check_summary(
-    folder: Path,
-    config: PolicyConfig,
-    statement: Statement,
-    protocol: OnlineProtocol,
-    summary: OnlineSummary,
-) -> None:
-    """Check that the figures on the cards are those of the statement, and of this policy."""
-    expected = {
-        "met": True,
-        "env_id": config.environment,
-        "algorithm": protocol.algorithm,
-        "users": protocol.users,
-        "cohort": protocol.cohort,
-        "cohorts": protocol.cohorts,
-        "private": statement.sound,
-        "epsilon": user_epsilon(statement),
-        "epsilon_in_all": statement.epsilon if statement.sound else None,
-        "delta": statement.delta,
-        "unit": statement.unit,
-        "void": statement.void,
-        "start": "policy" if statement.mechanisms else "scratch",
-        "policy_sha256": file_sha256(folder / POLICY[0]),
-        "seconds": None,
-    }
-    for key, value in expected.items():
-        if getattr(summary, key) != value:
-            raise PipelineError(f"{folder / ONLINE}: {key}: contradicts {POLICY[1]} or {POLICY[2]}")

@@ -21,45 +21,45 @@ import torch
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
+from safetensors.numpy import load_file, save_file
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256
 from primorl.engine.heads import FIRST_STATES
 from primorl.evaluate.private.results import PrivateEvaluation
 from primorl.evaluate.recommendation import of_answers
+from primorl.evaluate.summary import OnlineSummary
 from primorl.model.ensemble import GaussianEnsemble
 from primorl.model.starts import StartModel
+from primorl.paid.online import RELEASES, user_epsilon
 from primorl.policy import exported
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.composition import BEFOREHAND, SHARED, mechanism
-from primorl.privacy.statement import Statement
+from primorl.privacy.mechanism.queries import query_types
+from primorl.privacy.statement import OnlineProtocol, Statement
+from primorl.privacy.verification import given
+from primorl.privacy.verification import verify as verify_statement
 from primorl.release.card import render
 from primorl.release.contents import (
     ANSWERS,
-    CARDS,
     CLONE,
     EVALUATION,
-    FILES,
     LEDGER,
     MANIFEST,
     MODEL,
+    ONLINE,
     POLICY,
     SIGNATURE,
+    SPREAD,
     STARTS,
     Bundle,
     Evaluation,
+    check_names_and_hashes,
+    read,
     read_bundle,
 )
-from primorl.release.document import is_inert
-from primorl.release.recheck import (
-    check_ledger,
-    check_model,
-    check_payment,
-    check_policy,
-    check_statement,
-    given,
-)
+from primorl.release.recheck import check_ledger, check_model, check_payment, check_policy
 
 PARTS = ("models/dynamics", "models/behaviour")
 """Mechanisms of a policy's statement that counts model and clone."""
@@ -80,7 +80,7 @@ _PATH = re.compile(
 )
 
 
-def check(folder: Path, *, void_ok: bool, key: Path | None = None) -> Statement:
+def verify(folder: Path, *, void_ok: bool, key: Path | None = None) -> Statement:
     """Check a bundle, one's own or a stranger's; runs nothing that is in it, and opens no file outside of it.
 
     Args:
@@ -89,42 +89,120 @@ def check(folder: Path, *, void_ok: bool, key: Path | None = None) -> Statement:
         key: file of the public key that must have signed it; None: no signature is needed, and none is verified.
 
     Returns:
-        The statement of the bundle.
+        The statement of the policy.
 
     Raises:
         PipelineError: one line that names the file, the fault and the remedy.
     """
-    bundle = read_bundle(folder)
+    names = check_names_and_hashes(folder)
     if key is not None:
-        verify(folder, key)
+        verify_signature(folder, key)
+    for name in sorted(names, key=lambda name: (name == POLICY[2], name)):
+        if name.endswith(".json") and _PATH.search(_text(folder / name)):
+            raise PipelineError(
+                f"{folder / name}: holds a path of the machine or project it was made in; remove it"
+            )
+    if ONLINE in names:
+        statement = _verify_online(folder, void_ok=void_ok)
+    else:
+        statement = _verify_with_model(read_bundle(folder, names), void_ok=void_ok)
+    for card, text in render(folder).items():
+        if _text(folder / card) != text:
+            raise PipelineError(
+                f"{folder / card}: not the card that the figures of this bundle make; do not open or believe it"
+            )
+    return statement
+
+
+def _verify_with_model(bundle: Bundle, *, void_ok: bool) -> Statement:
+    folder = bundle.folder
     _check_tensors(bundle)
     _check_configs(bundle)
-    if not void_ok:
-        for name, statement in bundle.statements():
+    for name, statement in bundle.statements():
+        if not void_ok:
             refuse_void(folder / name, statement)
-    check_statement(folder / MODEL[2], bundle.of_model)
+        _check_queries(folder / name, statement)
+    verify_statement(folder / MODEL[2], bundle.of_model)
     _check_starts(bundle)
     check_ledger(folder / LEDGER, bundle.ledger, folder / MODEL[2], bundle.of_model)
-    if not bundle.of_model.public_alone:
-        check_payment(folder / MODEL[2], bundle.of_model, bundle.ledger, bundle.of_model)
+    check_payment(folder / MODEL[2], bundle.of_model, bundle.ledger, bundle.of_model)
     _check_charges_differ(bundle)
     _check_clone(bundle)
     _check_policy_statement(bundle)
     _check_recommendation(bundle)
     if bundle.answers is not None:
         _check_answers(bundle, bundle.answers)
-    texts = sorted((FILES | bundle.names) - {MODEL[0], POLICY[0], STARTS, *CARDS})
-    for name in (*texts, *CARDS):  # the cards repeat the others
-        if _PATH.search(_text(folder / name)):
-            raise PipelineError(
-                f"{folder / name}: holds a path of the machine or project it was made in; remove it"
-            )
     _check_chain(bundle)
-    cards = render(folder)
-    if _text(folder / CARDS[0]) != cards[CARDS[0]]:  # earlier versions laid them out otherwise
-        cards = render(folder, earlier=True)
-    check_cards(folder, cards)
     return bundle.of_policy
+
+
+def _verify_online(folder: Path, *, void_ok: bool) -> Statement:
+    """Check the policy that learned from users, its statement and its results."""
+    config, statement = read(folder, POLICY[1], PolicyConfig), read(folder, POLICY[2], Statement)
+    summary, path = read(folder, ONLINE, OnlineSummary), folder / POLICY[2]
+    policy = checked_policy(folder, config)
+    if not all(bool(layer.isfinite().all()) for layer in policy.layers):
+        raise PipelineError(f"{folder / POLICY[0]}: found NaN or infinity")
+    if config.policy != "models/online":
+        raise PipelineError(f"{folder / POLICY[1]}: policy: allowed is 'models/online'")
+    if not void_ok:
+        refuse_void(path, statement)
+    given(path, "charge", statement.charge)
+    protocol = given(path, "online", statement.online)
+    _check_protocol(path, statement, protocol)
+    verify_statement(path, statement)
+    expected = {
+        "met": True,
+        "env_id": config.environment,
+        "algorithm": protocol.algorithm,
+        "users": protocol.users,
+        "cohort": protocol.cohort,
+        "cohorts": protocol.cohorts,
+        "private": statement.sound,
+        "epsilon": user_epsilon(statement),
+        "epsilon_in_all": statement.epsilon if statement.sound else None,
+        "delta": statement.delta,
+        "unit": statement.unit,
+        "void": statement.void,
+        "start": "policy" if statement.mechanisms else "scratch",
+        "policy_sha256": file_sha256(folder / POLICY[0]),
+        "seconds": None,
+    }
+    for key, value in expected.items():
+        if getattr(summary, key) != value:
+            raise PipelineError(f"{folder / ONLINE}: {key}: contradicts {POLICY[1]} or {POLICY[2]}")
+    return statement
+
+
+def _check_protocol(path: Path, statement: Statement, protocol: OnlineProtocol) -> None:
+    """Check that the mechanism of the users is the one that `online_plan` makes of the protocol."""
+    what = "models/online"
+    own = statement.mechanisms[-1] if statement.mechanisms else mechanism(what, statement)
+    met, most = protocol.cohorts * protocol.cohort, protocol.users * protocol.appearances
+    rounds = protocol.releases * protocol.appearances
+    releases = RELEASES.get(protocol.algorithm)
+    contradictions = {
+        "mechanisms: the last one is not that of models/online": own.what != what,
+        "sampling_probability: not 1, and cohorts are not sampled": own.sampling_probability != 1,
+        "queries: users are asked none": bool(own.queries),
+        "online: rounds are not releases times appearances": own.rounds != rounds,
+        "online: users are not the units": statement.units != protocol.users,
+        "online: cohort: larger than the number of users": protocol.cohort > protocol.users,
+        "online: cohorts: users are in more of them than appearances": met > most,
+        "online: releases: not those of the algorithm": protocol.releases != releases,
+    }
+    for fault, found in contradictions.items():
+        if found:
+            raise PipelineError(f"{path}: {fault}")
+
+
+def _check_queries(path: Path, statement: Statement) -> None:
+    """Refuse queries that this project does not know."""
+    parts = [statement.queries, *(part.queries for part in statement.mechanisms)]
+    for queries in parts:
+        for place, query in enumerate(queries):
+            if query.what not in query_types():
+                raise PipelineError(f"{path}: not as declared: queries.{place}.what")
 
 
 def read_private_key(path: Path) -> Ed25519PrivateKey:
@@ -146,7 +224,7 @@ def sign(folder: Path, key: Ed25519PrivateKey) -> None:
     (folder / SIGNATURE).write_bytes(key.sign((folder / MANIFEST).read_bytes()))
 
 
-def verify(folder: Path, path: Path) -> None:
+def verify_signature(folder: Path, path: Path) -> None:
     """Verify the signature of the bundle in ``folder`` with the signer's public key in the file ``path``."""
     try:
         key = load_pem_public_key(_key_file(path))
@@ -176,20 +254,6 @@ def _key_file(path: Path) -> bytes:
         raise PipelineError(
             f"{path}: the key cannot be read ({wrong.strerror}); name an existing file"
         ) from None
-
-
-def check_cards(folder: Path, expected: dict[str, str]) -> None:
-    """Refuse cards that are not inert, or not the ones that the bundle's figures make."""
-    for card, text in expected.items():
-        if not is_inert(found := _text(folder / card)):
-            raise PipelineError(
-                f"{folder / card}: holds markup that is not ours and may run or fetch; do not open it"
-            )
-        if found != text:
-            raise PipelineError(
-                f"{folder / card}: not the card that the figures of this bundle make; do not believe it: read "
-                f"{POLICY[2]}, or make the bundle again"
-            )
 
 
 def refuse_void(path: Path, statement: Statement) -> None:
@@ -265,6 +329,12 @@ def _check_tensors(bundle: Bundle) -> None:
                 f"{folder / POLICY[1]}: {side}: not the bound in {MODEL[0]}: it is of another model"
             )
     check_policy(folder / POLICY[0], policy, ensemble, own_scales=bundle.holds_clone)
+    spread = folder / SPREAD[0]
+    if (needed := bundle.holds_clone and not of_policy.discrete_actions) != spread.exists():
+        raise PipelineError(f"{spread}: {'missing' if needed else 'found one of no clone'}")
+    if needed:
+        tensors = load_file(spread)
+        check_written_again(spread, lambda again: save_file(tensors, again / spread.name))
 
 
 def _check_starts(bundle: Bundle) -> None:
@@ -313,7 +383,7 @@ def _check_configs(bundle: Bundle) -> None:
         )
     if model.termination != statement.termination:
         raise PipelineError(f"{folder / MODEL[2]}: termination: differs from {MODEL[1]}")
-    rounds = 0 if statement.public_alone else given(folder / MODEL[2], "rounds", statement.rounds)
+    rounds = given(folder / MODEL[2], "rounds", statement.rounds)
     if model.rounds > rounds:
         raise PipelineError(
             f"{folder / MODEL[1]}: rounds: more than the {rounds} that were paid for"
@@ -345,7 +415,7 @@ def _check_clone(bundle: Bundle) -> None:
     clone, path = bundle.clone, bundle.folder / CLONE
     if clone is not None:
         _check_same(path, clone, bundle.of_model, (*_SAME_DATA, "private"))
-        check_statement(path, clone)
+        verify_statement(path, clone)
         check_payment(path, clone, bundle.ledger, clone)
 
 
@@ -384,7 +454,7 @@ def _check_policy_statement(bundle: Bundle) -> None:
     for key, own in (("void", ()), ("public_assumptions", (BEFOREHAND,))):
         if not set(getattr(policy, key)) >= {*getattr(model, key), *own}:
             raise PipelineError(f"{path}: {key}: leaves out what {MODEL[2]} says")
-    check_statement(path, policy)
+    verify_statement(path, policy)
     check_payment(path, policy, bundle.ledger, of_clone)
     if clone is None:
         raise PipelineError(
@@ -407,12 +477,8 @@ def _check_recommendation(bundle: Bundle) -> None:
         != {"trial": "models/policy", "keep": "models/behaviour", "more_data": None}[said.answer]
     ):
         raise PipelineError(f"{path}: policy: not the one that {said.answer} means")
-    # Earlier versions gave no interval, and asked for no least gain.
-    own, rule = (
-        ((), {"least_gain": 0.0}) if said.expected is None else (("expected", "interval"), {})
-    )
-    found = None if answers is None else of_answers(answers, None, **rule)
-    for key in ("gain", "margin", "misfit", *own):
+    found = None if answers is None else of_answers(answers, None)
+    for key in ("gain", "margin", "misfit", "expected", "interval"):
         if getattr(said, key) != (None if found is None else getattr(found, key)):
             raise PipelineError(f"{path}: {key}: not what the answers in {ANSWERS} come to")
     if found is not None and said.answer == "trial" and found.answer != "trial":
@@ -456,7 +522,7 @@ def _check_answers(bundle: Bundle, answers: PrivateEvaluation) -> None:
         _check_same(place, own, model, _SAME_DATA)
         if own.spent_on_dataset != answers.total:
             raise PipelineError(f"{place}: spent_on_dataset: differs from total")
-        check_statement(place, own)
+        verify_statement(place, own)
         check_payment(place, own, bundle.ledger, own)
 
 
@@ -511,9 +577,7 @@ def _check_chain(bundle: Bundle) -> None:
     found = {
         Path(name).name: file_sha256(folder / name) for name in (*MODEL, *({STARTS} & bundle.names))
     }
-    made = (
-        found if model.public_alone else records.get(str(model.charge))
-    )  # nobody was charged for it
+    made = records.get(str(model.charge))
     if made is None or any(
         record.made for record in bundle.ledger.records if record.id not in charged
     ):
@@ -529,10 +593,8 @@ def _check_chain(bundle: Bundle) -> None:
     if clone is not None:
         own = records.get(str(clone.charge)) or {}
         cloned = own.get("policy.safetensors")
-        for name in (
-            CLONE,
-            *(POLICY[:2] if bundle.holds_clone else ()),
-        ):  # the third repeats the clone's statement
+        whole = (*POLICY[:2], *({*SPREAD} & bundle.names)) if bundle.holds_clone else ()
+        for name in (CLONE, *whole):  # the policy's statement repeats the clone's
             made_own = own.get(Path(name).name)
             _refuse_other_digest(
                 folder / name, file_sha256(folder / name), made_own, str(clone.charge)

@@ -1,8 +1,8 @@
-"""The cards of a bundle: model, policy and statement explained to people who are not experts.
+"""The card of a bundle: model, policy and statement explained to people who are not experts.
 
-Every number comes from the files of the bundle, so anybody can make the cards again and compare. ``declared.json`` has
-the texts of people. The words are in ``templates/words``. Here is also the guarantee of a bundle or a report as a
-whole: model, clone and the private units' answers, one after another.
+Every number comes from the files of the bundle, so anybody can make the card again and compare. ``declared.json`` has
+the texts of people. The words are in ``templates``. Here is also the guarantee of a bundle or a report as a whole:
+model, clone and the private units' answers, one after another.
 """
 
 import math
@@ -16,7 +16,6 @@ from jinja2 import TemplateError
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, read_json
 from primorl.evaluate.private.results import MEAN_RETURN, Verdict
-from primorl.evaluate.summary import OnlineSummary
 from primorl.evaluate.wording import (
     ADVICE,
     WHOSE,
@@ -33,18 +32,19 @@ from primorl.privacy.accounting.figures import true_positive_rate
 from primorl.privacy.accounting.privacy_filter import Cost, cost, total
 from primorl.privacy.accounting.rounding import percent_at_most
 from primorl.privacy.composition import joint_event
-from primorl.privacy.statement import Statement
 from primorl.release.contents import (
     ANSWERS,
     CARDS,
     CLONE,
     DECLARED,
     EVALUATION,
-    FILES,
     LEDGER,
+    MANIFEST,
     MODEL,
-    OPTIONAL,
+    ONLINE,
     POLICY,
+    SIGNATURE,
+    files_of,
 )
 from primorl.release.document import Document, Row, Section, written
 
@@ -62,130 +62,105 @@ _STUDIED = "this bundle"
 _CLONING = "clone_behaviour"  # the stage of its charges
 _DELTAS = (1e-4, 1e-3, 1e-2, 0.02, 0.05, 0.1, 0.2)
 
-_ON_FRONT = {
-    "What is recommended",
-    "Who answers for it, and what for",
-    "What is protected, and against whom",
-    "What is void",
-    "Beside today's practice",
-    "What it must not be used for, and what is not covered",
-}
-"""Sections that the first page has in other words."""
-_PERFORMANCE = "How well it performs"
-
 Content = Mapping[str, Any]
 """The content of a JSON file."""
 
 
-def render(folder: Path, *, earlier: bool = False) -> dict[str, str]:
-    """Both cards by name, from the other files of the bundle in ``folder``, which were checked before.
-
-    They name the digest of every file that they speak of. With ``earlier`` they are laid out as earlier versions did.
+def render(folder: Path) -> dict[str, str]:
+    """Write the card, by file name, from the other files of the bundle in ``folder``, which were checked before.
 
     Raises:
         PipelineError: a card cannot state these figures.
     """
-    files = [name for name in sorted({*FILES, *OPTIONAL} - {*CARDS}) if (folder / name).exists()]
+    files = sorted({*files_of(folder)} - {*CARDS, MANIFEST, SIGNATURE})
+    content = {name: read_json(folder / name) for name in files if name.endswith(".json")}
     try:
-        content = {name: read_json(folder / name) for name in files if name.endswith(".json")}
-        return both_forms(
-            model_card(
-                *(content[name] for name in (MODEL[2], MODEL[1], POLICY[1], EVALUATION, LEDGER)),
-                clone=content.get(CLONE),
-                answers=content.get(ANSWERS),
-                declared=content.get(DECLARED),
-                digests=[(name, file_sha256(folder / name)) for name in files],
-                earlier=earlier,
-            )
-        )
+        made = card(content, [(name, file_sha256(folder / name)) for name in files])
+        return dict(zip(CARDS, (made.markdown(), made.html()), strict=True))
     except (ArithmeticError, LookupError, TypeError, ValueError, TemplateError) as wrong:
         raise PipelineError(
-            f"{folder}: found figures that no card can state ({type(wrong).__name__}); make the bundle again"
+            f"{folder}: found figures or texts that no card can state ({type(wrong).__name__}: an address of the "
+            "network, say); make the bundle again"
         ) from None
-
-
-def both_forms(card: Document) -> dict[str, str]:
-    """The text of a card by the name of its file."""
-    return dict(zip(CARDS, (card.markdown(), card.html()), strict=True))
 
 
 def promised(folder: Path) -> str:
     """State the guarantee of a whole checked bundle in one line."""
-    clone, answers = (
-        read_json(folder / name) if (folder / name).exists() else None for name in (CLONE, ANSWERS)
-    )
-    ledger = read_json(folder / LEDGER)
-    counted = counted_clone(clone, ledger)
-    return _promise(
-        whole(read_json(folder / MODEL[2]), counted, answers, ledger["delta"]), counted, answers
-    )
+    files = [name for name in files_of(folder) if name.endswith(".json")]
+    return _promise(*_counted({name: read_json(folder / name) for name in files}))
 
 
-def _promise(bundle: Content, clone: Content | None, answers: Content | None) -> str:
-    included = []
-    if clone is not None:
-        included.append("clone of the behaviour")
-    if answers is not None:
-        included.append("private evaluation")
+def _counted(content: Mapping[str, Content]) -> tuple[Content, list[str]]:
+    """The guarantee of a bundle, and what it counts beside the model."""
+    if ONLINE in content:
+        return content[POLICY[2]], []
+    ledger, answers = content[LEDGER], content.get(ANSWERS)
+    clone = counted_clone(content.get(CLONE), ledger)
+    included = [] if clone is None else ["clone of the behaviour"]
+    included += [] if answers is None else ["private evaluation"]
+    return whole(content[MODEL[2]], clone, answers, ledger["delta"]), included
+
+
+def _promise(bundle: Content, included: Sequence[str]) -> str:
     return guarantee(bundle) + (f", {' and '.join(included)} included" if included else "")
 
 
-def model_card(
-    statement: Content,
-    model: Content,
-    policy: Content,
-    summary: Content,
-    ledger: Content,
-    *,
-    clone: Content | None = None,
-    answers: Content | None = None,
-    declared: Content | None = None,
-    digests: Sequence[Row] = (),
-    earlier: bool = False,
-) -> Document:
-    """The card of a bundle, from its files.
+def card(content: Mapping[str, Content], digests: Sequence[Row] = ()) -> Document:
+    """Make the card of a bundle.
 
     Args:
-        statement: ``privacy.json`` of the model.
-        model: ``config.json`` of the dynamics model.
-        policy: ``config.json`` of the policy.
-        summary: ``evaluation.json``.
-        ledger: ``ledger-statement.json``.
-        clone: ``privacy.json`` of the clone, if one was made. The bundle's guarantee counts it, and the answers.
-        answers: ``private-evaluation.json``, if something was asked.
-        declared: ``declared.json``, if somebody declared something.
+        content: of its JSON files, by name.
         digests: SHA-256 of the files that the card describes, by name.
-        earlier: lay it out as earlier versions did, without a first page.
     """
-    counted = counted_clone(clone, ledger)
-    bundle = whole(statement, counted, answers, ledger["delta"])
+    bundle, included = _counted(content)
     sound = bundle["private"] and not bundle["void"]
-    asked = Verdict.of(answers["verdict"]) if answers else None
-    believable = asked is None or asked.believed
-    hidden = () if believable else ("model",)
-    estimates = [
-        each
-        for each in (answers["estimates"] if answers else ())
-        if each["estimator"] not in hidden
-    ]
+    words: dict[str, Any] = {
+        "bundle": bundle,
+        "sound": sound,
+        "promise": _promise(bundle, included),
+        "studied": _STUDIED,
+        "success": success(bundle) if sound else None,
+        "digests": digests,
+    }
+    if ONLINE in content:
+        statement = content[POLICY[2]]
+        words |= {"units": plural(statement["unit"]), "statement": statement}
+        made = written("online", summary=content[ONLINE], **words)
+    else:
+        made = written("card", **words, **_facts(content))
+    made.sound = sound
+    return made
+
+
+def _facts(content: Mapping[str, Content]) -> dict[str, Any]:
+    """The variables of the card of a policy with its model."""
+    statement, policy, summary = content[MODEL[2]], content[POLICY[1]], content[EVALUATION]
+    answers, declared = content.get(ANSWERS), content.get(DECLARED, {})
+    ledger, clone = content[LEDGER], content.get(CLONE)
+    asked, discount = (answers["estimates"], answers["discount"]) if answers else ((), 1.0)
+    verdict = Verdict.of(answers["verdict"]) if answers else None
+    believable = verdict is None or verdict.believed
+    estimates = [each for each in asked if believable or each["estimator"] != "model"]
     estimates.sort(key=lambda answer: list(WHOSE).index(answer["of"]))
     doubts: dict[str, dict[str, None]] = {}
     for answer in estimates:
         doubts.setdefault(answer["bias"], {})[source(answer)] = None
-    words: dict[str, Any] = {
+    mechanisms = [] if clone is None else [("clone of the behaviour", clone)]
+    for name, own in (answers["statements"] if answers else {}).items():
+        mechanisms.append((f"private evaluation: {name}", own))
+    compared: Sequence[str] = ()
+    if summary.get("recommendation"):
+        beside = {**summary, "unit": statement["unit"], "private_evaluation": estimates}
+        compared = practice(beside, discount).points
+    return {
         "statement": statement,
-        "model": model,
+        "model": content[MODEL[1]],
         "policy": policy,
         "summary": summary,
         "ledger": ledger,
         "answers": answers,
-        "declared": {key: text for key, text in (declared or {}).items() if key in DECLARED_TEXTS},
-        "digests": digests,
-        "bundle": bundle,
-        "sound": sound,
-        "promise": _promise(bundle, counted, answers),
-        "studied": _STUDIED,
-        "earlier": earlier,
+        "declared": {key: text for key, text in declared.items() if key in DECLARED_TEXTS},
+        "names": DECLARED_TEXTS,
         "units": plural(statement["unit"]),
         "observation_names": _given_names(policy.get("observation_names")),
         "action_names": _given_names(policy.get("action_names")),
@@ -193,65 +168,16 @@ def model_card(
         "charges": _charges(ledger),
         "estimates": estimates,
         "doubts": doubts,
-        "mechanisms": _mechanisms(clone, answers),
+        "mechanisms": mechanisms,
         "advice_words": ADVICE,
         "whose": WHOSE,
         "mean_return": MEAN_RETURN,
         "believable": believable,
-        "checked": ". ".join(model_check(asked)) if asked is not None else "",
+        "checked": "" if verdict is None else ". ".join(model_check(verdict)),
         "facts": public_facts(statement),
-        **_compared(
-            answers["estimates"] if answers else (),
-            answers["discount"] if answers else 1.0,
-            cloned=policy["policy"] == "models/behaviour",
-        ),
+        "unprotected": unprotected(statement) if statement["private"] else "",
+        "compared": compared,
     }
-    card = written("model_card", **words)
-    if not earlier:
-        front = written(
-            "front",
-            **words,
-            verdict=card.verdict,
-            success=success(bundle) if sound else None,
-            unprotected=unprotected(statement) if bundle["private"] else "",
-            names=DECLARED_TEXTS,
-            compared=practice(
-                {**summary, "unit": statement["unit"], "private_evaluation": estimates},
-                answers["discount"] if answers else 1.0,
-            ).points
-            if summary.get("recommendation")
-            else (),
-        )
-        again = (
-            {_PERFORMANCE} if answers and summary["return_mean"] is None else set()
-        )  # a second value of the policy
-        front.appendix = [each for each in card.sections if each.heading not in _ON_FRONT | again]
-        front.unit, card = statement["unit"], front
-    return _with_attack(card, bundle, sound)
-
-
-def online_cards(statement: Statement, summary: OnlineSummary) -> dict[str, str]:
-    """Write the card of a policy that learned from users, in both forms."""
-    content = statement.to_json()
-    card = written(
-        "online_card",
-        statement=statement,
-        summary=summary,
-        bundle=content,
-        sound=statement.sound,
-        promise=guarantee(content),
-        studied=_STUDIED,
-        earlier=True,
-        units=f"{statement.unit}s",
-    )
-    return both_forms(_with_attack(card, content, statement.sound))
-
-
-def _with_attack(card: Document, statement: Content, sound: bool) -> Document:
-    card.sound = sound
-    if sound:
-        card.success, card.curve = success(statement), curve(statement)
-    return card
 
 
 def success(statement: Content) -> float | None:
@@ -271,7 +197,7 @@ def curve(statement: Content) -> tuple[tuple[float, float], ...]:
 def meaning(statement: Content, studied: str) -> Section:
     """Write the section on the success of an attack on ``studied``."""
     return written(
-        "meaning", bundle=statement, studied=studied, units=plural(statement["unit"]), earlier=False
+        "meaning", bundle=statement, studied=studied, units=plural(statement["unit"])
     ).sections[0]
 
 
@@ -317,17 +243,6 @@ def practice(summary: Content, discount: float = 1.0) -> Section:
     ).sections[0]
 
 
-def _compared(estimates: Sequence[Content], discount: float, *, cloned: bool) -> dict[str, Any]:
-    asked = [
-        each for each in estimates if each["what"] == MEAN_RETURN and each["epsilon"] is not None
-    ]
-    return {
-        "today": [each for each in asked if each["of"] == "behaviour"],
-        "learned": [each for each in asked if each["of"] == "policy" and not cloned],
-        "discount": discount,
-    }
-
-
 def _given_names(names: Sequence[str] | None) -> Sequence[str]:
     """The names of columns or actions; empty where all were generated, such as ``3`` or ``observation_3``."""
     return () if all(map(_GENERATED_NAME.fullmatch, names or ())) else names or ()
@@ -340,14 +255,6 @@ def _charges(ledger: Content) -> list[tuple[Content, list[str]]]:
         key = tuple(record[name] for name in ("stage", "epsilon", "delta", "state", "same_version"))
         alike.setdefault(key, (record, []))[1].append(record["day"])
     return list(alike.values())
-
-
-def _mechanisms(clone: Content | None, answers: Content | None) -> list[tuple[str, Content]]:
-    """The statements of the clone and of each estimator, by name."""
-    named = [] if clone is None else [("clone of the behaviour", clone)]
-    for name, own in ({} if answers is None else answers["statements"]).items():
-        named.append((f"private evaluation: {name}", own))
-    return named
 
 
 def counted_clone(clone: Content | None, ledger: Content) -> Content | None:

@@ -1,4 +1,4 @@
-"""The content of a bundle: its files (`FILES`, `OPTIONAL`), their keys, and their reading.
+"""The content of a bundle: its files (`NEEDED`, `OPTIONAL`), their keys, and their reading.
 
 Every JSON key is declared: here, in `primorl.privacy.statement`, `primorl.model.architecture`, `primorl.policy.config`
 and `primorl.evaluate.private.results`. Their values come from the mechanism's output, params.yaml, the environment, the
@@ -31,15 +31,18 @@ from primorl.model.architecture import ModelConfig
 from primorl.policy.config import PolicyConfig
 from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.statement import Accountant, Statement
+from primorl.privacy.verification import LEAST_NOISE, MOST_ROUNDS
 
 MANIFEST, SIGNATURE = "MANIFEST.json", "MANIFEST.sig"
 LEDGER, EVALUATION, CARDS = "ledger-statement.json", "evaluation.json", ("card.md", "card.html")
 MODEL = ("dynamics/model.safetensors", "dynamics/config.json", "dynamics/privacy.json")
 POLICY = ("policy/policy.safetensors", "policy/config.json", "policy/privacy.json")
-FILES = frozenset((*MODEL, *POLICY, *CARDS, LEDGER, EVALUATION))
-"""What a bundle holds beside its manifest and the signature of that, if it is signed."""
 ONLINE = "online.json"
-"""``metrics/online.json`` in the bundle of a policy that learned from users, which holds no model."""
+"""``metrics/online.json``, of a policy that learned from users. Its bundle holds no model, and no log's ledger."""
+NEEDED = frozenset((*POLICY, *CARDS))
+"""What every bundle holds beside its manifest and the signature of that, if it is signed."""
+FILES = NEEDED | {*MODEL, LEDGER, EVALUATION}
+"""What a bundle with a model holds."""
 STARTS = f"dynamics/{starts.FILE}"
 """In the bundle only if a query for first states was paid for."""
 ANSWERS = "private-evaluation.json"
@@ -47,17 +50,17 @@ ANSWERS = "private-evaluation.json"
 CLONE = "behaviour/privacy.json"
 """The statement of the clone of the behaviour; in the bundle only if one was made: model, policy, answers and clone
 were made from the same people, and the policy may be the clone."""
+SPREAD = ("policy/spread.safetensors", "policy/behaviour.json")
+"""The standard deviation of a clone whose actions are in a box; in the bundle only if the policy is that clone."""
 DECLARED = "declared.json"
 """What people declared for the card, as it stands in the dataset's file; in the bundle only if they did."""
-OPTIONAL = frozenset((STARTS, ANSWERS, CLONE, DECLARED))
-"""What some bundles hold beside `FILES`."""
-
-MOST_ROUNDS, LEAST_NOISE = 10**6, 0.1
-"""Of an event that the accountant takes, so that it answers in a bounded time."""
+OPTIONAL = frozenset((STARTS, ANSWERS, CLONE, DECLARED, *SPREAD))
+"""What some bundles with a model hold beside `FILES`."""
 
 Content = TypeVar("Content")
 _LARGEST_TEXT, _SIGNATURE_BYTES = 1 << 24, 64
-_LARGEST = {MODEL[0]: 1 << 30, POLICY[0]: 1 << 30, STARTS: 1 << 28, SIGNATURE: _SIGNATURE_BYTES}
+_LARGEST = {MODEL[0]: 1 << 30, POLICY[0]: 1 << 30, STARTS: 1 << 28, SPREAD[0]: 1 << 28}
+_LARGEST[SIGNATURE] = _SIGNATURE_BYTES
 """Most bytes of a file; `_LARGEST_TEXT` of any other."""
 _ED25519_ORDER = (1 << 252) + 27742317777372353535851937790883648493
 """The second half of a signature is a number below it (RFC 8032, section 5.1.7)."""
@@ -99,7 +102,7 @@ class ChargeRecord:
 class LedgerStatement:
     """``ledger-statement.json``: everything spent so far on the units of this version of the data, composed."""
 
-    FORMAT: ClassVar[int] = 3
+    FORMAT: ClassVar[int] = 1
 
     dataset_fingerprint: Annotated[Hexadecimal, "Keyed fingerprint of the dataset version."]
     unit: Annotated[Line, "What one unit of privacy is."]
@@ -128,7 +131,7 @@ class Evaluation:
         ValueError: neither a return in an environment nor a value in the model, or one without how it was found.
     """
 
-    FORMAT: ClassVar[int] = 3
+    FORMAT: ClassVar[int] = 1
 
     dataset: Annotated[Line, "Name of the dataset."]
     env_id: Annotated[Line | None, "Gymnasium id; `null`: there is no simulator."]
@@ -228,7 +231,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Bundle:
-    """The JSON files of a bundle, as read; texts of people and the manifest are not among them."""
+    """The JSON files of a bundle with a model, as read; texts of people and the manifest are not among them."""
 
     folder: Path
     names: frozenset[str]
@@ -258,13 +261,12 @@ class Bundle:
                 yield f"{ANSWERS}: statements.{name}", own
 
 
-def read_bundle(folder: Path) -> Bundle:
-    """Read a bundle strictly, files and keys that are declared and no others; nothing in it runs.
+def read_bundle(folder: Path, names: frozenset[str]) -> Bundle:
+    """Read a bundle of these files strictly, keys that are declared and no others; nothing in it runs.
 
     Raises:
-        PipelineError: a file is missing, too many or damaged, or see `read`.
+        PipelineError: see `read`.
     """
-    names = check_names_and_hashes(folder, FILES, OPTIONAL)
     if DECLARED in names:
         read(folder, DECLARED, Declared)
     return Bundle(
@@ -338,39 +340,37 @@ def _is_bounded(event: dict[str, Any]) -> bool:
 
 def manifest_of(folder: Path) -> Manifest:
     """The content of ``MANIFEST.json`` for the files that are in ``folder``."""
-    names = sorted(set(_files(folder)) - {MANIFEST, SIGNATURE})
+    names = sorted(set(files_of(folder)) - {MANIFEST, SIGNATURE})
     return Manifest(
         kind="primorl release", files={name: file_sha256(folder / name) for name in names}
     )
 
 
 def is_bundle(folder: Path) -> bool:
-    """Whether ``folder`` is a bundle of ours, sound or not: its manifest says so, and no other file is in it.
-
-    A bundle that an earlier version made is one, too.
-    """
+    """Whether ``folder`` is a bundle of ours, sound or not: its manifest says so, and no other file is in it."""
     try:
         read(folder, MANIFEST, Manifest)
-        return set(_files(folder)) <= FILES | OPTIONAL | {MANIFEST, SIGNATURE}
+        return set(files_of(folder)) <= FILES | OPTIONAL | {ONLINE, MANIFEST, SIGNATURE}
     except PipelineError:
         return False
 
 
-def check_names_and_hashes(
-    folder: Path, needed: frozenset[str], optional: frozenset[str] = frozenset()
-) -> frozenset[str]:
-    """Names of the files, without manifest and signature: those that are needed, and some that are optional.
+def check_names_and_hashes(folder: Path) -> frozenset[str]:
+    """Names of the files, without manifest and signature.
 
     Raises:
         PipelineError: a file is missing, too many, too large, not the one that the manifest lists, or no signature.
     """
     if not folder.is_dir() or folder.is_symlink():
         raise PipelineError(f"{folder}: not a folder; give the folder of a bundle")
-    found, least = set(_files(folder)), needed | {MANIFEST}
-    allowed = least | optional | {SIGNATURE}
+    found = set(files_of(folder))
+    needed, optional = (
+        (NEEDED | {ONLINE}, frozenset[str]()) if ONLINE in found else (FILES, OPTIONAL)
+    )
+    allowed = needed | optional | {MANIFEST, SIGNATURE}
     for names, what in (
         (found - allowed, "does not belong in a bundle"),
-        (least - found, "is missing"),
+        (needed - found | {MANIFEST} - found, "is missing"),
     ):
         if names:
             raise PipelineError(
@@ -380,14 +380,12 @@ def check_names_and_hashes(
         size, largest = (folder / name).stat().st_size, _LARGEST.get(name, _LARGEST_TEXT)
         if size > largest:
             raise PipelineError(
-                f"{folder / name}: found {size} bytes, allowed are up to {largest}; do not rely on this bundle: ask "
-                "its maker for another"
+                f"{folder / name}: found {size} bytes, allowed are up to {largest}; do not rely on this bundle"
             )
     if SIGNATURE in found and not _is_signature((folder / SIGNATURE).read_bytes()):
         raise PipelineError(
-            f"{folder / SIGNATURE}: found something else than an Ed25519 signature; allowed are the {_SIGNATURE_BYTES} "
-            "bytes that `primorl release --sign` writes, or no such file; do not rely on this bundle: ask its maker "
-            "for another"
+            f"{folder / SIGNATURE}: found something else than an Ed25519 signature of {_SIGNATURE_BYTES} bytes; do not "
+            "rely on this bundle"
         )
     listed = read(folder, MANIFEST, Manifest).files
     if set(listed) != found - {MANIFEST, SIGNATURE}:
@@ -411,7 +409,7 @@ def _is_signature(content: bytes) -> bool:
     )
 
 
-def _files(folder: Path) -> Iterator[str]:
+def files_of(folder: Path) -> Iterator[str]:
     """Relative names of everything but plain folders that are known; links and special files are refused."""
     for path in folder.rglob("*"):
         name = path.relative_to(folder).as_posix()

@@ -125,7 +125,7 @@ def refusal(folder: Path, renew: Change = relist) -> str | None:
     said = None
     try:
         renew(folder)
-        bundle.check(folder, void_ok=False)
+        bundle.verify(folder, void_ok=False)
     except PipelineError as refused:
         said = str(refused)
     assert "\n" not in (said or "")

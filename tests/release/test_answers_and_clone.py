@@ -82,7 +82,7 @@ def test_a_policy_near_a_clone_states_more_than_either_mechanism(near: Path) -> 
     assert max(epsilons) < cast(float, policy.epsilon) <= sum(epsilons)
     assert [part.charge for part in policy.mechanisms] == [model.charge, clone.charge]
     assert read_json(near / SUMMARY)["epsilon"] == policy.epsilon
-    assert bundle.check(near / "out", void_ok=False) == policy
+    assert bundle.verify(near / "out", void_ok=False) == policy
     assert "clone of the behaviour included" in promised(near / "out")
     card = (near / "out/card.md").read_text(encoding="utf-8")
     assert f"clone of the behaviour | ε {at_most(cast(float, clone.epsilon), 4)}; " in card
@@ -108,10 +108,8 @@ LIES: list[tuple[Change, str]] = [
         "mechanisms: allowed are those of models/dynamics and",
     ),
     (at(STATEMENT, "mechanisms.0.noise_multiplier", 9.0), "mechanisms.0: differs from"),
-    (at(STATEMENT, "mechanisms.1.noise_multiplier", 99.0), "mechanisms.1: event: not that"),
     (at(STATEMENT, "mechanisms.1.epsilon", 0.1), "mechanisms.1: epsilon: less than"),
     (at(STATEMENT, "mechanisms.1.charge", "f" * 16), "found no committed charge"),
-    (at(STATEMENT, "spent_on_dataset.epsilon", 0.1), "spent_on_dataset: epsilon: less than"),
     (
         at(STATEMENT, "public_assumptions", lambda lines: lines[:-1]),
         "public_assumptions: leaves out",
@@ -120,8 +118,6 @@ LIES: list[tuple[Change, str]] = [
         at(STATEMENT, "public_assumptions", lambda lines: [*lines, CHOSEN]),
         "needed last with a recommendation from",
     ),
-    (at(STATEMENT, "units", 99), "units: differs from"),
-    (at(STATEMENT, "groups", lambda groups: groups[:-1]), "groups: not what the accountant"),
     (
         at(
             LEDGER,
@@ -267,13 +263,11 @@ FORGED: list[tuple[Change, str]] = [
         "estimates.0: ci95: the value is not in its interval",
     ),
     (in_answers("estimates.2.estimator", "Model!"), "estimator: found another name"),
-    (in_answers("histograms.0.shares", [0.75, 0.5]), "histograms.0: shares"),
     (in_answers("histograms.0.edges", [0.0, -10.0, -20.0]), "histograms.0: edges"),
     (
         in_answers("histograms.0.estimator", "model"),
         "found shares of the private units without a statement",
     ),
-    (in_total("epsilon", 0.2), "epsilon: less than the accountant makes"),
     (in_total("charges", 1), "spent_on_dataset: charges: not a number of charges"),
     (
         of_behaviour("spent_on_dataset.epsilon", 9.0),
@@ -284,7 +278,6 @@ FORGED: list[tuple[Change, str]] = [
         of_behaviour("event", ANOTHER_EVENT),
         "statements.behaviour: event: not that of the mechanism",
     ),
-    (in_answers("statements", {}), "statements: found none"),
     (
         together(
             in_answers("estimates", lambda found: [found[0], found[2]]), in_answers("verdict", None)
@@ -294,10 +287,8 @@ FORGED: list[tuple[Change, str]] = [
     (of_behaviour("queries", [WAGES]), "statements.behaviour: not as declared: queries.0.what"),
     (in_all("void", ["noise is seeded"]), "void: noise is seeded; do not rely on it"),
     (in_all("units", 13), "statements.behaviour: units: differs from dynamics/privacy.json"),
-    (of_behaviour("charge", "feed"), "found no committed charge with the id and event"),
-    (in_answers("dataset", "another"), "dataset: differs from the other files"),
     (in_answers("estimates.0.bias", "see data/partitions/private"), "holds a path"),
-    (in_answers("estimates.0.bias", "see https://example.org"), "holds markup that is not ours"),
+    (in_answers("estimates.0.bias", "see https://example.org"), "no card can state"),
 ]
 UNBOUND: list[tuple[Change, str]] = [
     (in_answers("estimates.0.value", -12.0), "behaviour: not the answers that charge"),

@@ -1,13 +1,14 @@
 """The card says what the files say, in words, and lets no file put markup into it."""
 
-import math
 from html.parser import HTMLParser
 from typing import Any
 
 import pytest
 
-from primorl.release.card import model_card, practice
-from primorl.release.document import Document, Section, is_inert
+from primorl.release.card import card as made_card
+from primorl.release.card import practice
+from primorl.release.contents import DECLARED, EVALUATION, LEDGER, MODEL, POLICY
+from primorl.release.document import Document, Section
 from tests.statements import PRIVATE
 
 STATEMENT: dict[str, Any] = PRIVATE | {
@@ -30,8 +31,8 @@ STATEMENT: dict[str, Any] = PRIVATE | {
         {"false_positive_rate": 0.01, "true_positive_rate": 0.01444780},
     ],
 }
-MODEL = {"members": 3}
-POLICY = {
+MEMBERS = {"members": 3}
+ACTS = {
     "policy": "models/policy",
     "environment": "Pendulum-v1",
     "observation_size": 3,
@@ -50,38 +51,22 @@ RECORD = {
 }
 OTHER = {"day": "2026-11-23", "epsilon": 0.25, "state": "aborted", "same_version": False}
 RECORDS = [*(RECORD | {"day": f"2026-11-{day}"} for day in (20, 22, 21)), RECORD | OTHER]
-LEDGER: dict[str, Any] = {"charges": 4, "epsilon": 1.0712, "delta": 1e-5, "records": RECORDS}
-EVIL = '<script>alert(1)</script>"><img src=x onerror=alert(1)> `x` [a](javascript:alert(1)) | ε, exactly | 0.1 | \n# *b*'
-STATED = {
-    "owner": "Ward 3",
-    "purpose": "research",
-    "contact": "x@hospital.example",
-    "licence": "none",
-}
+SPENT: dict[str, Any] = {"charges": 4, "epsilon": 1.0712, "delta": 1e-5, "records": RECORDS}
+EVIL = '<script>alert(1)</script>"><img src=x onerror=alert(1)> `x` [a](javascript:alert(1)) | b | \n# *b*'
 PUBLIC = {
     "public_return_mean": -700.5,
     "public_return_ci95": [-800.0, -601.0],
     "public_trajectories": 1053,
-}
-IN_MODEL = {
-    **dict.fromkeys(("env_id", "return_mean", "return_ci95", "normalized_score", "episodes")),
-    "model_value": -3.14159,
-    "model_value_range": [-4.0, -2.5],
-    "model_value_members": 3,
-    "model_value_rollouts": 100,
-    "model_value_horizon": 48,
-    "model_value_note": "a guess",
 }
 TODAY: dict[str, Any] = {
     "estimator": "behaviour",
     "of": "behaviour",
     "what": "mean return",
     "value": -3.5,
+    "ci95": [-4.0, -3.0],
+    "epsilon": 0.2,
+    "delta": 1e-5,
 }
-TODAY |= {"ci95": [-4.0, -3.0], "epsilon": 0.2, "delta": 1e-5}
-
-CHARGED = TODAY | {"estimator": "charged", "of": "policy"}
-
 ASKED = {"unit": "trajectory", "private_evaluation": [TODAY]}
 
 
@@ -90,16 +75,16 @@ def card(
     policy: dict[str, Any] | None = None,
     summary: dict[str, Any] | None = None,
     ledger: dict[str, Any] | None = None,
-    **others: Any,
+    declared: dict[str, Any] | None = None,
 ) -> Document:
-    return model_card(
-        STATEMENT | (statement or {}),
-        MODEL,
-        POLICY | (policy or {}),
-        SUMMARY | (summary or {}),
-        LEDGER | (ledger or {}),
-        **others,
-    )
+    content = {
+        MODEL[1]: MEMBERS,
+        MODEL[2]: STATEMENT | (statement or {}),
+        POLICY[1]: ACTS | (policy or {}),
+        EVALUATION: SUMMARY | (summary or {}),
+        LEDGER: SPENT | (ledger or {}),
+    }
+    return made_card(content | ({DECLARED: declared} if declared else {}), [("file", "0" * 64)])
 
 
 def text(section: Section) -> str:
@@ -107,9 +92,8 @@ def text(section: Section) -> str:
 
 
 def points(made: Document, heading: str) -> str:
-    found = [
-        text(each) for each in (*made.sections, *made.appendix) if each.heading.startswith(heading)
-    ]
+    sections = (*made.sections, *made.appendix)
+    found = [text(each) for each in sections if each.heading.startswith(heading)]
     assert found, heading
     return "\n".join(found)
 
@@ -117,120 +101,66 @@ def points(made: Document, heading: str) -> str:
 def test_it_says_what_the_files_say_in_words_and_rounds_nothing_down() -> None:
     made = card({"trajectories_per_person": 1200, "public_units": 1048}, summary={"seeds": [4, 7]})
     assert made.verdict == "ε = 0.5, δ = 1e-05 per trajectory"
-    assert made.success == 52.8  # (1 + 0.055847) / 2 = 52.79…%
     for heading, said in (
-        (
-            "What an attack",
-            "of 100 that were not in the data, it names 1: of 100 that were, it finds at most 1.45; ",
-        ),
-        (
-            "What an attack",
-            "1.44% (from 1%), 13.9% (from 10%), 59.1% (from 50%)",
-        ),  # 1.4448 / 2.4448 = 59.097…%
-        (
-            "What an attack",
-            "at the same δ, ε is 0.5 for one trajectory, 1.07 for 2, 2.31 for 4, ∞ for 8.",
-        ),
-        ("What an attack", "nobody has more than 1,200 trajectories in the data"),
+        ("How strongly", "somebody with this bundle in at most 52.8%"),  # (1 + 0.055847) / 2
+        ("What an attack", "it names 1: of 100 that were, it finds at most 1.45; "),
+        ("What an attack", "1.44% (from 1%), 13.9% (from 10%), 59.1% (from 50%)"),
+        ("What an attack", "ε is 0.5 for one trajectory, 1.07 for 2, 2.31 for 4, ∞ for 8."),
         ("Who is protected", "1,048 trajectories are public and not protected."),
         ("What was taken as public", "the number of private trajectories, 2952"),
         ("How well", "-141.8, 95% interval -159.7 to -123.8, over 100 episodes"),
-        (
-            "How well",
-            "the first of 2 trained alike with different seeds, and not chosen as the best",
-        ),
         ("What was spent", "4 charges on these data, those of this release included"),
-        ("What was spent", "ε = 1.08 at δ = 1e-05"),
-        (
-            "What was spent",
-            "3 × train_model: ε = 0.5, δ = 1e-05 each; done; 2026-11-20 to 2026-11-22",
-        ),
+        ("What was spent", "3 × train_model: ε = 0.5, δ = 1e-05 each; done; 2026-11-20 to"),
         ("What was spent", "failed, counted all the same, on another version that shares data"),
     ):
         assert said in points(made, heading)
     assert "would promise nothing" in points(card(ledger={"epsilon": None}), "What was spent")
+    assert "next to no protection" in points(card({"epsilon": 22.3}), "What an attack")
 
 
 def test_no_card_confuses_the_profile_with_one_point_of_it() -> None:
     """ε and δ alone say neither how odds change nor how often a bound fails, and k units have no guarantee of kε."""
-    for made in (
-        card(),
-        card({"groups": [], "attacks": [], "profile": []}),
-        card({"epsilon": 22.3}),
-    ):
+    for made in (card(), card({"groups": [], "attacks": [], "profile": []})):
         for false in ("odds", "may fail", "probability of about", "e^ε"):
             assert false not in made.markdown()
-    assert "several trajectories is protected less." in points(
-        card({"groups": []}), "What an attack"
-    )
-    assert "under several patient ids is protected less" in points(
-        card({"unit": "patient"}), "What an attack"
-    )
-    assert "next to no protection" in points(card({"epsilon": 22.3}), "What an attack")
-
-
-def test_the_drawn_curve_is_never_below_the_profile() -> None:
-    """Each point is the least of the lines that the profile's points allow; a card without a profile draws none."""
-    profile = [(point["epsilon"], point["delta"]) for point in STATEMENT["profile"]]
-    for rate, power in card().curve:
-        allowed = [(d + math.exp(e) * rate, 1 - math.exp(-e) * (1 - d - rate)) for e, d in profile]
-        assert power == pytest.approx(min(1.0, *(min(pair) for pair in allowed)))
-        assert rate <= power <= 1
-    bare = card({"profile": []})
-    assert (bare.curve, bare.success, "<svg" in bare.html()) == ((), None, False)
 
 
 def test_what_is_void_or_unprotected_looks_so() -> None:
-    """No green, no bars, no bound: the reasons instead."""
-    bare = {
-        "private": False,
-        "epsilon": None,
-        "epsilon_rdp": None,
-        "clipping_norm": None,
-        "void": ["no noise"],
-    }
+    nothing = dict.fromkeys(("epsilon", "epsilon_rdp", "clipping_norm"))
+    bare = nothing | {"private": False, "void": ["no noise"]}
     for made in (card({"void": ["noise is seeded"]}), card(bare)):
-        assert not made.sound
-        page = made.html()
-        assert ('<header class="void">' in page, 'class="bar"' in page, "<svg" in page) == (
-            True,
-            False,
-            False,
-        )
+        assert '<header class="void">' in made.html()
         assert "The statement must not be relied on" in made.markdown()
     assert "ε = 0.5" not in made.markdown().replace("ε = 0.5, δ = 1e-05 each", "")
 
 
-def test_only_figures_of_one_kind_are_compared() -> None:
-    """A value in the model with nothing; a discounted interval with none that is not; unknown practice with nothing."""
-    today = SUMMARY | PUBLIC
-    measured = SUMMARY | {"return_mean": 5.0, "return_ci95": [4.0, 6.0]}
-    for section, said in (
-        (practice(today), "The policy's interval lies above today's."),
-        (
-            practice(today | {"return_mean": -900.0, "return_ci95": [-950.0, -850.0]}),
-            "interval lies below today's.",
-        ),
-        (
-            practice(today | {"return_ci95": [-650.0, -570.0]}),
-            "that one is better than the other is not shown",
-        ),
-        (practice(measured | ASKED), "The policy's interval lies above today's."),
-        (practice(SUMMARY), "Today's practice is not known"),
-        (practice(IN_MODEL | ASKED), "they do not show that it is better"),
-        (practice(measured | ASKED, 0.95), "so the two are not compared"),
-        (
-            practice(
-                IN_MODEL | PUBLIC | {"unit": "trajectory", "private_evaluation": [CHARGED]}, 0.95
-            ),
-            "are not compared",
-        ),
-    ):
-        assert said in text(section)
-    made = card(
-        policy={"environment": None, "discrete_actions": True, "action_size": 4}, summary=IN_MODEL
+@pytest.mark.parametrize(
+    ("summary", "discount", "said"),
+    [
+        (PUBLIC, 1.0, "The policy's interval lies above today's."),
+        (PUBLIC | {"return_mean": -900.0, "return_ci95": [-950.0, -850.0]}, 1.0, "lies below"),
+        (PUBLIC | {"return_ci95": [-650.0, -570.0]}, 1.0, "is not shown"),
+        ({}, 1.0, "Today's practice is not known"),
+        ({"return_mean": 5.0, "return_ci95": [4.0, 6.0]} | ASKED, 0.95, "are not compared"),
+    ],
+)
+def test_only_figures_of_one_kind_are_compared(
+    summary: dict[str, Any], discount: float, said: str
+) -> None:
+    assert said in text(practice(SUMMARY | summary, discount))
+
+
+def test_a_clone_says_that_it_is_stochastic() -> None:
+    """Nothing draws from it unless asked."""
+    advice = {"answer": "keep", "policy": "models/behaviour", "reason": "So."}
+    clone = {"policy": "models/behaviour", "drawn": True, "environment": None}
+    summary = dict.fromkeys(
+        ("env_id", "return_mean", "return_ci95", "normalized_score", "episodes")
     )
-    assert points(made, "How well it performs").startswith("This was not measured")
+    summary |= {"recommendation": advice, "model_value": 1.0, "model_value_range": [0.0, 2.0]}
+    summary |= {"model_value_members": 3, "model_value_rollouts": 9, "model_value_horizon": 9}
+    made = card(policy=clone, summary=summary | {"model_value_note": "a guess"})
+    assert "draws none unless it is given a seed" in points(made, "What is recommended")
 
 
 class Tags(HTMLParser):
@@ -250,78 +180,36 @@ class Tags(HTMLParser):
 
 def with_texts(text: str) -> Document:
     """A card in which every text that comes from a file is this one."""
+    own = ("unit", "neighboring_relation", "dataset_fingerprint", "charge", "clipping")
+    named = {"observation_names": [text], "action_names": [text]}
     return card(
-        dict.fromkeys(
-            ("unit", "neighboring_relation", "dataset_fingerprint", "charge", "clipping"), text
-        )
+        dict.fromkeys(own, text)
         | {
             "accountant": {"name": text, "version": text},
             "public_assumptions": [text],
             "void": [text],
         },
-        {"environment": text, "variant": text, "observation_names": [text], "action_names": [text]},
+        {"environment": text, "variant": text} | named,
         {"dataset": text, "env_id": text} | PUBLIC,
         {"records": [RECORD | {"stage": text, "day": text}]},
-        declared=dict.fromkeys(STATED, text),
-        digests=[(text, text)],
+        dict.fromkeys(("owner", "purpose", "contact", "licence"), text),
     )
 
 
-def test_a_hostile_text_is_text_in_both_forms() -> None:
-    """The same tags and lines as in a harmless card; nothing that runs or is fetched; the exact ε stands once."""
+def test_a_hostile_text_is_text_in_both_forms_and_no_address_becomes_a_link() -> None:
+    """The same tags and lines as in a harmless card; nothing that runs or is fetched."""
     hostile, plain = Tags(), Tags()
     hostile.feed(with_texts(EVIL).html())
     plain.feed(with_texts("harmless").html())
     assert hostile.tags == plain.tags
     assert "alert(1)" in hostile.text
-    names = {name for _, attributes in hostile.tags for name, _ in attributes}
-    assert names <= {"lang", "charset", "name", "content", "http-equiv", "class", "style"} | {
-        "viewbox",
-        "d",
-        "x",
-        "y",
-    }
     assert {"script", "link", "img", "iframe", "a"}.isdisjoint(tag for tag, _ in hostile.tags)
-    assert "url(" not in with_texts(EVIL).html()
     assert "default-src 'none'" in with_texts(EVIL).html()
     markdown, harmless = with_texts(EVIL).markdown(), with_texts("harmless").markdown()
     assert "<" not in markdown
     assert "\\[a\\](javascript:alert(1)) \\|" in markdown
-    assert "[a]" not in markdown
-    assert [line[:2] for line in markdown.splitlines()] == [
-        line[:2] for line in harmless.splitlines()
-    ]
-    for made in (card(), with_texts(EVIL)):
-        assert "| ε of the model | 0.4999 |" in made.markdown().splitlines()
-        assert "<tr><th>ε of the model</th><td>0.4999</td></tr>" in made.html()
-
-
-PLANTED = """<script>1</script> | <SCRIPT>1</SCRIPT> | <img src=x onerror=1> | <p onclick=1> | <p class="x"> | <use> | <
-| <svg/onload=1> | <svg viewBox="0 0 300 300" onload="1"> | <path class="bound" d="M1 1" onclick="1"/> | <a href=x>y</a>
-| <path class="bound" d="M1 1 url(//x)"/> | <text class="end" x="1" y="1" onclick="1"> | <!-- --> | < script>
-| <i style="width:1%;background:url(//x)"> | <meta http-equiv="refresh" content="0;url=//x">"""
-LINKS = (
-    "\\\\[x\\\\](https://evil.example/x)",
-    "see https://evil.example",
-    "WWW.evil.example",
-    "[a](b)",
-    "[x](//y)",
-)
-
-
-def test_markup_of_a_strangers_own_is_seen() -> None:
-    """Our cards are inert, hostile names or not; a card with anything else in it is not.
-
-    Two backslashes escape each other and leave a live bracket; bare addresses become links in many readers.
-    """
-    for made in (card(), with_texts(EVIL)):
-        page, markdown = made.html(), made.markdown()
-        assert is_inert(page)
-        assert is_inert(markdown)
-        for planted in PLANTED.split("|"):
-            assert not is_inert(page.replace("<main>", f"<main>{planted}"))
-            assert not is_inert(markdown + planted)
-        for link in LINKS:
-            assert not is_inert(markdown + link)
-    assert not is_inert(page.replace("default-src 'none'", "default-src *"))
-    assert is_inert("# Model card\n\n\\[not a link\\]\n")
+    starts = [[line[:2] for line in each.splitlines()] for each in (markdown, harmless)]
+    assert starts[0] == starts[1]
+    for address in ("see https://evil.example", "WWW.evil.example"):
+        with pytest.raises(ValueError, match="address"):
+            with_texts(address)

@@ -12,7 +12,9 @@ from primorl.base.paths import ONLINE_METRICS
 from primorl.config.params import load
 from primorl.evaluate.summary import OnlineSummary
 from primorl.policy.loaded import load_policy
-from primorl.release.build import _ONLINE_FILES, check_online, release_online
+from primorl.release.build import release
+from primorl.release.bundle import verify
+from primorl.release.contents import NEEDED, ONLINE
 from tests.pipeline.test_online import write_offline
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.projects import project_settings, write_settings
@@ -33,7 +35,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         write_offline(1e-5)
         params = write_settings(content)
         online.body(params, RememberingRun())  # type: ignore[arg-type]
-        release_online(Path("out"), params, void_ok=False)
+        release(Path("out"), params, void_ok=False, policy="models/online")
     return folder
 
 
@@ -48,11 +50,14 @@ def test_it_holds_policy_statement_and_cards_alone(project: Path) -> None:
     found = {
         path.relative_to("out").as_posix() for path in Path("out").rglob("*") if path.is_file()
     }
-    assert found == _ONLINE_FILES | {"MANIFEST.json"}
-    stated = check_online(Path("out"), void_ok=False)
+    assert found == NEEDED | {ONLINE, "MANIFEST.json"}
+    stated = verify(Path("out"), void_ok=False)
     assert stated.sound
     assert load_policy("out/policy").act([0.0, 0.0, 0.0, 0.0]) in (0, 1)
     assert "seconds" not in json.loads(Path("out/online.json").read_text())
+    card = Path("out/card.md").read_text(encoding="utf-8")
+    assert "joint differential privacy" in card
+    assert "somebody who is both" in card
 
 
 STATEMENT, SUMMARY = "policy/privacy.json", "online.json"
@@ -85,14 +90,14 @@ def test_an_edit_is_noticed_and_another_policy_or_file(project: Path, tmp_path: 
         change(folder)
         relist(folder)
         with pytest.raises(PipelineError, match=said):
-            check_online(folder, void_ok=False)
+            verify(folder, void_ok=False)
     (Path("out") / "notes.txt").write_text("patient 17")
     with pytest.raises(PipelineError, match="does not belong in a bundle"):
-        check_online(Path("out"), void_ok=False)
+        verify(Path("out"), void_ok=False)
     (Path("out") / "notes.txt").unlink()
     shutil.copyfile("models/policy/policy.safetensors", "out/policy/policy.safetensors")
     with pytest.raises(PipelineError, match="damaged or exchanged"):
-        check_online(Path("out"), void_ok=False)
+        verify(Path("out"), void_ok=False)
 
 
 def test_another_policy_than_the_ledger_knows_is_not_released_and_nothing_where_nobody_was_met(
@@ -101,11 +106,11 @@ def test_another_policy_than_the_ledger_knows_is_not_released_and_nothing_where_
     kept = Path("models/online/policy.safetensors").read_bytes()
     shutil.copyfile("models/policy/policy.safetensors", "models/online/policy.safetensors")
     with pytest.raises(PipelineError, match="models/online: not what charge"):
-        release_online(Path("new"), load(), void_ok=False)
+        release(Path("new"), load(), void_ok=False, policy="models/online")
     Path("models/online/policy.safetensors").write_bytes(kept)
-    with pytest.raises(PipelineError, match="in the way"):
-        release_online(Path("models"), load(), void_ok=False)
+    with pytest.raises(PipelineError, match="something else"):
+        release(Path("models"), load(), void_ok=False, policy="models/online")
     OnlineSummary(met=False).write(ONLINE_METRICS)
     with pytest.raises(PipelineError, match=r"metrics/online\.json: nobody was met"):
-        release_online(Path("new"), load(), void_ok=False)
+        release(Path("new"), load(), void_ok=False, policy="models/online")
     assert not Path("new").exists()

