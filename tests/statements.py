@@ -21,7 +21,7 @@ OF_TRAINING = Statement(
     delta=1e-5,
     unit="trajectory",
     neighboring_relation="zero_out_one",
-    accountant=Accountant(name="an.Accountant", version="0.6.0"),
+    accountant=Accountant(name="dp_accounting.pld.PLDAccountant", version="0.1"),
     epsilon_rdp=1.31,
     event=event_to_json(_EVENT),
     sampling_probability=0.1,

@@ -148,7 +148,7 @@ READERS |= {name: partial(run, stage) for stage, names in OF_STAGES.items() for 
 READERS["metrics/private_evaluation.json"] = partial(run, evaluate)
 READERS["metrics/summary.json"] = lambda: release(Path("new"), params.load(), void_ok=False)
 for each in (*sorted(contents.FILES), contents.MANIFEST):
-    READERS[f"out/{each}"] = partial(bundle.check, Path("out"), void_ok=False)
+    READERS[f"out/{each}"] = partial(bundle.verify, Path("out"), void_ok=False)
 
 
 @pytest.mark.parametrize("name", READERS)

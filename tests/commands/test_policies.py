@@ -87,7 +87,7 @@ def test_export_refuses_a_figure_that_is_not_that_of_its_event(
     for edit, says in (
         (
             {"epsilon": 0.01},
-            "epsilon: found 0.01, less than the accountant makes of the event in the same file (1.18",
+            "epsilon: less than the accountant makes of the events",
         ),
         ({"attacks": ()}, "attacks: not what the accountant makes of the event"),
     ):

@@ -112,7 +112,7 @@ def test_a_policy_whose_statement_is_not_that_of_what_was_trained_is_refused() -
     state(policy=STATEMENT)
     refused("models/dynamics/privacy.json: ")
     state(policy=STATEMENT | {"epsilon": 0.1}, dynamics=STATEMENT | {"epsilon": 0.1})
-    refused(r"policy/privacy\.json: epsilon: found 0\.1, less than the accoun")
+    refused("epsilon: less than the accountant")
     refused("found a policy of variant 'private'", chosen("no_privacy"))
 
     model, clone, other = (
