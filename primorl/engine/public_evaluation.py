@@ -64,11 +64,16 @@ class PublicEvaluator:
         return PublicEvaluation(after, float(losses.mean()), tuple(error.tolist()))
 
     @torch.no_grad()
-    def compare(self, initial: Weights, final: Weights) -> PublicLosses:
-        """The loss of the initial weights, of the best constant prediction and of the final weights."""
-        first, last = (float(self._rows(weights)[0].mean()) for weights in (initial, final))
+    def compare(
+        self, initial: Weights, final: Weights, public_alone: Weights | None = None
+    ) -> PublicLosses:
+        """Compare the final weights with initial ones, a constant, and what public units alone made."""
+        alone = None if public_alone is None else float(self._rows(public_alone)[0].mean())
         return PublicLosses(
-            initial=first, constant=constant_loss(self._architecture, self._targets), final=last
+            initial=float(self._rows(initial)[0].mean()),
+            constant=constant_loss(self._architecture, self._targets),
+            final=float(self._rows(final)[0].mean()),
+            public_alone=alone,
         )
 
     def _rows(self, weights: Weights) -> tuple[Tensor, Tensor]:

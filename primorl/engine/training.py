@@ -271,7 +271,8 @@ def train(
     losses = None
     if evaluate is not None:
         initial = tuple(w.to(device) for w in setup.initial_weights())
-        losses = evaluate.compare(initial, best)
+        start = None if setup.start is None else tuple(w.to(device) for w in setup.start)
+        losses = evaluate.compare(initial, best, start)
     return Trained(best, now.done, now.evaluations, normaliser, now.answers, losses)
 
 

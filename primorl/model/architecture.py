@@ -35,6 +35,10 @@ class PublicLosses:
     final: Annotated[
         float, "Of the weights in `model.safetensors`; below both, or the model is not written."
     ]
+    public_alone: Annotated[
+        float | None,
+        "Of the weights that the public split alone made; `null`: rounds began at random.",
+    ] = None
 
     @property
     def diverged(self) -> bool:

@@ -345,6 +345,13 @@ def write_model(
             f"little of them is learned; narrower bounds in datasets/{params.dataset}.yaml help, or a larger ε",
             file=sys.stderr,
         )
+    loss = trained.public_loss
+    if loss is not None and loss.public_alone is not None and loss.final >= loss.public_alone:
+        print(
+            f"train_model: warning: the private rounds added nothing (public loss {loss.final:.4g}) to what the public "
+            f"people alone give ({loss.public_alone:.4g}): ε was spent for a model that costs none",
+            file=sys.stderr,
+        )
     if "reward" in hidden:
         warnings = [*warnings, "noise hides how much the reward varies within its declared bounds"]
     with _released(folder, params, partitions, paid, run, ["config.json"]) as fresh:
