@@ -72,7 +72,7 @@ guarantee: $(SETUP) ## run the tests of the guarantee: mechanism, ledger, neighb
 rest: $(SETUP) ## run the other tests
 	$(PYTEST) $(addprefix --ignore=,$(GUARANTEE))
 
-bench: $(SETUP) ## run the speed benchmarks and write the tables of docs/performance.md
+bench: $(SETUP) ## run the speed benchmarks and write the tables of benchmarks/performance.md
 	.venv/bin/python -m benchmarks.speed
 
 docs: $(SETUP) ## build the documentation into site/; fails on a broken link, and on a page that fetches anything

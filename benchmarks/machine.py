@@ -16,6 +16,7 @@ from primorl.base.processes import processor
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
+RESULTS_PAGE = ROOT / "benchmarks" / "results.md"
 
 
 def machine() -> str:

@@ -10,7 +10,7 @@ methods have the same loss, network, clip and accounting, and cost the same ε f
 cohort were chosen on the logs of other players (seed 1), after first tries on these. Not run: Atari Pong, which needs a
 DQN player, about half a day on a GPU.
 
-Rows: research/results/dptd.jsonl. Draws docs/figures/dptd_figure1.png and dptd_figure2.png.
+Rows: research/results/dptd.jsonl. Draws benchmarks/figures/dptd_figure1.png and dptd_figure2.png.
 """
 
 from dataclasses import dataclass

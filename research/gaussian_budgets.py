@@ -2,7 +2,7 @@
 
 python -m research.gaussian_budgets
 
-Prints ε of the z that the paper uses and draws docs/figures/dppg_figure3.png.
+Prints ε of the z that the paper uses and draws benchmarks/figures/dppg_figure3.png.
 """
 
 import math

@@ -4,7 +4,7 @@ python -m research.online [--only Acrobot] [--rows strict "no noise"] [--seeds 1
 python -m research.online --report
 
 The first makes the rows of research/results/online.jsonl that are missing, the second writes their tables into
-docs/results.md. Kinds of rows:
+benchmarks/results.md. Kinds of rows:
 
 - strict: what the pipeline does. ε is that of one user by the exact Gaussian mechanism at δ = 1e-5.
 - no noise: the same with z = 0. The clip is kept.
@@ -31,7 +31,7 @@ from matplotlib.ticker import NullLocator
 from numpy.typing import NDArray
 from torch import Tensor
 
-from benchmarks.machine import ROOT, put
+from benchmarks.machine import RESULTS_PAGE, put
 from primorl.evaluate.statistics import MeanInterval
 from primorl.online.learning import (
     PARAMETERS,
@@ -599,14 +599,16 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", help="kinds of rows; all, if none is named")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument(
-        "--report", action="store_true", help="write the tables of docs/results.md and the figure"
+        "--report",
+        action="store_true",
+        help="write the tables of benchmarks/results.md and the figure",
     )
     asked = parser.parse_args()
     if asked.report:
         found = read("online")
         rows = [row for one in cases() for row in _of(found, one)]
         for name, write in (("online", table), ("online nulls", nulls)):
-            put(ROOT / "docs" / "results.md", name, write(rows))
+            put(RESULTS_PAGE, name, write(rows))
         draw(rows)
         return
     chosen = [

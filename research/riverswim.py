@@ -23,7 +23,7 @@ Modes of DPPG, to tell what makes the rewards:
 Baselines: none (the return is the advantage), user (the mean return in a state within the user's own episode), carried
 (that over all users before, without noise: as in the paper, and ε is void). Random: uniformly random actions.
 
-Rows: research/results/riverswim.jsonl. Draws docs/figures/riverswim.png.
+Rows: research/results/riverswim.jsonl. Draws benchmarks/figures/riverswim.png.
 
 Riverswim is a chain of six states, in which the large reward is up the river (Strehl and Littman 2008). Transitions are
 those of Osband, Van Roy and Russo (2013, "(More) efficient reinforcement learning via posterior sampling", Figure 1).

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 RESULTS = Path(__file__).resolve().parent / "results"
-FIGURES = RESULTS.parent.parent / "docs" / "figures"
+FIGURES = RESULTS.parent.parent / "benchmarks" / "figures"
 Row = dict[str, Any]
 
 

@@ -13,7 +13,8 @@ from docs.tools import notebooks, reference, site
 from docs.tools.commands import Command, commands, problems, wrong_commands
 from docs.tools.markdown import ROOT, broken_links
 
-PAGES = [ROOT / name for name in site.FROM_ROOT] + sorted((ROOT / "docs").rglob("*.md"))
+PAGES = [ROOT / name for name in site.FROM_ROOT]
+PAGES += [page for room in ("docs", "benchmarks") for page in sorted((ROOT / room).rglob("*.md"))]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -82,8 +83,9 @@ def test_pages_that_the_code_names_exist() -> None:
     named: set[str] = set()
     for room in ("primorl", "pipeline", "research"):
         for file in (ROOT / room).rglob("*.py"):
-            named |= set(re.findall(r"docs/[a-z/_-]+\.md", file.read_text(encoding="utf-8")))
-    assert "docs/results.md" in named
+            text = file.read_text(encoding="utf-8")
+            named |= set(re.findall(r"(?:docs|benchmarks)/[a-z/_-]+\.md", text))
+    assert "benchmarks/results.md" in named
     assert sorted(page for page in named if not (ROOT / page).is_file()) == []
 
 

@@ -1,4 +1,4 @@
-"""Figures that README, privacy.md and concepts.md quote are what the accountant, a run and docs/results.md say."""
+"""Figures that README, privacy.md and concepts.md quote are what the accountant and a run say."""
 
 import json
 from collections.abc import Callable
@@ -94,14 +94,3 @@ def rows_of_readme() -> list[str]:
 def test_every_figure_is_what_is_computed(page: str, rows: Callable[[], list[str]]) -> None:
     text = " ".join((ROOT / page).read_text(encoding="utf-8").split())
     assert [row for row in rows() if " ".join(row.split()) not in text] == []
-
-
-def test_results_that_the_readme_quotes_stand_in_the_results() -> None:
-    readme, results = (
-        (ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/results.md")
-    )
-    assert (
-        "At ε 0.01, where `primorl plan` says that it cannot learn, two draws of the noise score 7 and 73"
-        in " ".join(readme.split())
-    )
-    assert "| 3,000 | 0.01 (the null) | 7, 73 |" in results

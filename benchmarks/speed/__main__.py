@@ -1,4 +1,4 @@
-"""Run all benchmarks of speed, one after the other; each writes its table of docs/performance.md: `make bench`.
+"""Run all benchmarks of speed, one after the other; each writes its table of benchmarks/performance.md: `make bench`.
 
 The benchmark of a GPU is left out where there is none.
 """
@@ -9,7 +9,7 @@ import sys
 
 import torch
 
-NAMES = ("local_update", "online", "overheads", "noise", "sac", "ingest", "gpu")
+NAMES = ("local_update", "online", "noise", "sac", "ingest", "gpu")
 
 
 def main() -> None:

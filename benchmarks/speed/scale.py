@@ -58,7 +58,7 @@ from tests.evaluate.private.conftest import question
 from tests.units import local_training, training_setup
 
 COMMAND = "python -m benchmarks.speed.scale"
-FIGURE = ROOT / "docs" / "figures" / "scale.png"
+FIGURE = ROOT / "benchmarks" / "figures" / "scale.png"
 KEPT = 16 << 20
 ROUNDS, SESSION, AT_ONCE = 3, 100, 100_000
 WHATS = ("linear heads", "network", "clone")  # what rounds train

@@ -1,4 +1,4 @@
-"""Write the tables of docs/performance.md from benchmarks/results.
+"""Write the tables of benchmarks/performance.md from benchmarks/results.
 
 python -m benchmarks.speed.tables
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.machine import RESULTS, ROOT
 
-DOCUMENT = ROOT / "docs" / "performance.md"
+DOCUMENT = ROOT / "benchmarks" / "performance.md"
 _PLACE = re.compile(r"(<!-- table (?P<name>\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 

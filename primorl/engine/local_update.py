@@ -5,7 +5,7 @@ each followed by ensemble clipping of θ_k - θ. Pairs are the batch dimension o
 one pair does not depend on the other pairs, their number, or its place among them, to the last bit
 (docs/privacy-proofs.md, `primorl.engine.rounds.check_setup`).
 
-Three choices make it fast (docs/performance.md). The backward pass is written by hand, so no graph is built. A layer's
+Three choices make it fast. The backward pass is written by hand, so no graph is built. A layer's
 bias is the last row of its matrix, so one in-place product updates both. The kernel stores the update θ_k - θ, so
 clipping need not subtract.
 """

@@ -3,7 +3,7 @@
 The rule compares the policy with the clone member by member, where errors that both share cancel, and with the people's
 own return. It asks for a gain that is larger than the known error: how far the model is from the people's
 returns when it acts as they do, and how much more uncertain it is where the policy goes. Its constants were fitted on
-logs with a known truth (docs/results.md).
+logs with a known truth (benchmarks/results.md).
 """
 
 from collections.abc import Sequence
@@ -78,7 +78,7 @@ class Recommendation:
     ] = None
     interval: Annotated[
         tuple[float, float] | None,
-        "Where the true gain over today lay in nine of ten runs on simulated logs (docs/results.md); "
+        "Where the true gain over today lay in nine of ten runs on simulated logs (benchmarks/results.md); "
         "`null`: the model is not to be believed, or was warned of, or nobody asked.",
     ] = None
 

@@ -51,7 +51,7 @@ def policy_device(compute: Compute, width: int) -> torch.device:
     """Return the device of `chosen_device` for SAC. Small networks get one thread, unless params.yaml sets ``threads``.
 
     Up to 192 units a second thread saves a sixth of the time at best. Beyond, it saves a third and more
-    (docs/performance.md). The number is not changed during training, so that equal seeds give equal policies.
+    (benchmarks/performance.md). The number is not changed during training, so that equal seeds give equal policies.
     """
     device = chosen_device(compute)
     if compute.threads is None and width <= ONE_THREAD_UP_TO:

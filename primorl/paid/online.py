@@ -69,7 +69,7 @@ RELEASES: dict[str, int] = {
 
 
 def update_of(asked: Online, discount: float) -> Update:
-    """Make the update that ``online.algorithm`` names (`dppg` is measured in docs/results.md).
+    """Make the update that ``online.algorithm`` names (`dppg` is measured in benchmarks/results.md).
 
     Args:
         asked: the block ``online``.

@@ -1,4 +1,4 @@
-"""What every log of the zoo is: declared columns, a hidden simulator, and the policy of those who were logged."""
+"""What every log is: declared columns, a hidden simulator, and the policy of those who were logged."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -23,8 +23,6 @@ Acting = Callable[[Generator, Observed, State], NDArray[Any]]
 
 _STEPS_AT_ONCE = 2_000_000
 TERMINATED, DISCHARGED = "terminated", "discharged"
-CONSENTED = "consented"
-"""A column of every log, ``yes`` or ``no``: one of fifty people consents, all of them of one kind; see `Log.bias`."""
 
 
 @dataclass(frozen=True)
@@ -121,8 +119,6 @@ class Log(ABC):
         shortest: the fewest steps of a recording; None: all have as many as the horizon.
         terminates: whether the log has true terminations and a column for them.
         idle: the action of doing nothing; None: there is no such thing.
-        bias: a trait in the state; who consents is of the tenth of the people with the lowest values. None: of the
-            tenth with the highest mean reward in their first trajectory.
     """
 
     name: ClassVar[str]
@@ -136,7 +132,6 @@ class Log(ABC):
     shortest: ClassVar[int | None] = None
     terminates: ClassVar[bool] = False
     idle: ClassVar[tuple[float, ...] | int | None] = None
-    bias: ClassVar[str | None] = None
 
     def people(self, rng: Generator, n: int) -> State:
         """Traits of n people, those that stay from one trajectory to the next."""
@@ -286,11 +281,6 @@ class Log(ABC):
             columns["terminated"] = pa.array(
                 np.concatenate([step.terminated for step in steps])[order]
             )
-        means = np.bincount(trajectory, rewards) / np.bincount(trajectory, ~empty)
-        trait = -means[counts.cumsum() - counts] if self.bias is None else traits[self.bias]
-        columns[CONSENTED] = pa.array(
-            np.where(_consenting(rng, trait), "yes", "no")[person[trajectory]]
-        )
         return pa.table(columns)
 
     def _or_empty(self, action: NDArray[Any] | None, step: Step) -> NDArray[Any]:
@@ -374,11 +364,3 @@ class Log(ABC):
                 )
             },
         }
-
-
-def _consenting(rng: Generator, trait: NDArray[Any]) -> NDArray[np.bool_]:
-    """One of fifty people ``[n]``, drawn from the tenth with the lowest trait; ties are broken by chance."""
-    lowest = np.lexsort((rng.random(len(trait)), trait))[: max(1, len(trait) // 10)]
-    chosen = np.zeros(len(trait), bool)
-    chosen[rng.permutation(lowest)[: max(1, len(trait) // 50)]] = True
-    return chosen

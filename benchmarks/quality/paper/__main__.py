@@ -1,66 +1,63 @@
-"""One table or frontier of the paper: its runs, its rows, the pages and figures. A run with a row is not run again.
+"""One table or frontier of the paper: its runs, its rows and the page. A run with a row is not made again.
 
-python -m benchmarks.quality.paper NAME
+python -m benchmarks.quality.paper NAME --work /tmp/paper
 
-NAME is a file of benchmarks/quality/paper/sweeps. The project must have the dataset and the public split that it
-names in params.yaml, which is changed for each run and put back at the end.
+NAME is a file of benchmarks/quality/paper/settings. The runs share a project in the folder, so one ledger, and what was
+paid for is restored.
 """
 
 import argparse
 import copy
 import json
-import subprocess
-import sys
+import shutil
 import time
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from benchmarks.quality.paper import rows, sheets
-from primorl.base.paths import PARAMS
+from benchmarks.machine import ROOT
+from benchmarks.quality.logs.project import DATA, stages
+from benchmarks.quality.paper import grids, report, rows
+from primorl.base.paths import DATASETS, PARAMS, PIPELINE
+
+LEARNING = ("train_model", "clone_behaviour", "optimize_policy", "evaluate_private", "evaluate")
 
 
 def main() -> None:
-    """Run what is missing, one run after the other, then write the pages."""
+    """Run what is missing, one run after the other, then write the page."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("name", choices=sheets.names())
-    name = parser.parse_args().name
-    written = PARAMS.read_text(encoding="utf-8")
-    base = yaml.safe_load(written)
-    for key, value in sheets.content(name).get("partition", {}).items():
-        if base["partition"][key] != value:
-            sys.exit(f"params.yaml: partition.{key}: {name} is for {value}; set it")
+    parser.add_argument("name", choices=grids.names())
+    parser.add_argument("--work", type=Path, required=True, help="folder of the project")
+    arguments = parser.parse_args()
+    name, folder = arguments.name, arguments.work / arguments.name
+    base = yaml.safe_load((ROOT / PARAMS).read_text(encoding="utf-8"))
+    base["partition"] |= grids.content(name).get("partition", {})
+    (folder / PIPELINE).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(ROOT / PIPELINE, folder / PIPELINE)
+    shutil.copytree(ROOT / DATASETS, folder / DATASETS, dirs_exist_ok=True)
     done = {
         rows.canonical(json.loads(row["settings"]))
         for row in rows.read()
         if row["sweep"] == name and row["status"] == "finished"
     }
-    try:
-        for case, settings in sheets.trials(name):
-            if rows.canonical(settings) not in done:
-                rows.add([_run(base, name, case, settings)])
-    finally:
-        PARAMS.write_text(written, encoding="utf-8")
-    subprocess.run([sys.executable, "-m", "benchmarks.quality.paper.report"], check=True)
-
-
-def _run(base: dict[str, Any], name: str, case: str | None, settings: dict[str, Any]) -> rows.Row:
-    """Run the pipeline with settings by dotted key; return the row of the run."""
-    print(f"{name}: {case or ''} {json.dumps(settings)}", flush=True)
-    content = changed(base, settings)
-    PARAMS.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
-    started = time.perf_counter()
-    dvc = Path(sys.executable).with_name("dvc")
-    ended = subprocess.run([dvc, "repro", "evaluate"], stderr=subprocess.PIPE, text=True)
-    print(ended.stderr, file=sys.stderr)
-    error = None
-    if ended.returncode != 0:
-        said = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
-        error = said[-1] if said else f"exit status {ended.returncode}"
-    return rows.row_of(name, case, settings, seconds=time.perf_counter() - started, error=error)
+    for case, settings in grids.trials(name):
+        if rows.canonical(settings) in done:
+            continue
+        print(f"{name}: {case or ''} {json.dumps(settings)}", flush=True)
+        content = yaml.safe_dump(changed(base, settings), sort_keys=False)
+        (folder / PARAMS).write_text(content, encoding="utf-8")
+        if not (folder / "data/partitions").exists():
+            _, error = stages(folder, DATA)
+            if error is not None:
+                raise SystemExit(error)
+        started = time.perf_counter()
+        _, error = stages(folder, LEARNING)
+        seconds = time.perf_counter() - started
+        rows.add([rows.row_of(folder, name, case, settings, seconds=seconds, error=error)])
+    report.main()
 
 
 def changed(base: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:

@@ -73,14 +73,20 @@ def _age(row: Row) -> tuple[str, int, str]:
 
 
 def row_of(
-    sweep: str, case: str | None, settings: Mapping[str, Any], *, seconds: float, error: str | None
+    folder: Path,
+    sweep: str,
+    case: str | None,
+    settings: Mapping[str, Any],
+    *,
+    seconds: float,
+    error: str | None,
 ) -> Row:
-    """Return the row of the run that ended in the working directory; ``error`` says why it failed."""
+    """Return the row of the run that ended in a project's folder; ``error`` says why it failed."""
     statement, summary, curve = {}, {}, []
     if error is None:
-        summary = read_json(SUMMARY)
-        statement = read_json(POLICY / "privacy.json")
-        with CURVES.open(encoding="utf-8", newline="") as text:
+        summary = read_json(folder / SUMMARY)
+        statement = read_json(folder / POLICY / "privacy.json")
+        with (folder / CURVES).open(encoding="utf-8", newline="") as text:
             curve = [float(line["return_mean"]) for line in csv.DictReader(text)]
     variant = summary.get("variant", settings.get("dynamics.variant"))
     final = summary.get("return_mean")
@@ -102,7 +108,9 @@ def row_of(
         "variant": variant,
         "seed": summary.get("seed", settings.get("seed")),
         "settings": json.dumps(settings, sort_keys=True, ensure_ascii=False),
-        "parameters": None if error else Architecture.of(ModelConfig.read(MODEL)).parameters,
+        "parameters": None
+        if error
+        else Architecture.of(ModelConfig.read(folder / MODEL)).parameters,
         "return_final": final,
         "return_best": max([*curve, *([] if final is None else [final])], default=None),
         "returns_by_seed": [own["return_mean"] for own in summary.get("by_seed") or ()],
