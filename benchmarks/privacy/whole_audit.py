@@ -36,7 +36,7 @@ from pipeline.runner import run_stage
 from primorl.base.paths import BEHAVIOUR, MODEL, PARAMS, PRIVATE, PRIVATE_EVALUATION
 from primorl.commands.main import app
 from primorl.data.storage.rows import UnitStore
-from primorl.engine import linear
+from primorl.engine import queries
 from primorl.engine.local_update import local_batches
 from primorl.engine.rounds import Rounds
 from primorl.engine.setup import CloningSource
@@ -136,14 +136,14 @@ class Tap:
 
             return asked_for
 
-        queries = (
-            linear.ScalesQuery,
-            linear.ResidualQuery,
-            linear.FirstStatesQuery,
-            linear.LengthsQuery,
+        asked_kinds = (
+            queries.ScalesQuery,
+            queries.ResidualQuery,
+            queries.FirstStatesQuery,
+            queries.LengthsQuery,
         )
         watched: list[tuple[type, str, Callable[..., Any]]] = [
-            (kind, "total", asking(kind.total)) for kind in queries
+            (kind, "total", asking(kind.total)) for kind in asked_kinds
         ]
         watched += [(Plan, "release", released), (Plan, "answer", answered)]
         watched += [(Rounds, "sum", summed), (Behaviour, "contributions", contributed)]
@@ -323,22 +323,17 @@ def whole(
     model, clone, answer = (
         gaussian_epsilon(gaussian_mean(epsilon, DELTA) * share**0.5, DELTA) for share in SHARES
     )
-    statistics_noise = 12 / gaussian_mean(
-        model, DELTA
-    )  # the queries have few numbers, in which others' coins hide all
     asked = {
         "estimators": {"behaviour": answer},
         "discount": 1.0,
         "return_bounds": [-1.0, 1.0],
         "draw": 0,
     }
-    statistics = {"normaliser": "auto", "starts": "auto", "noise_multiplier": statistics_noise}
     changes = {
         "privacy": {
             "total_epsilon": None,
             "target_epsilon": model,
             "rounds": 15,
-            "statistics": statistics,
         },
         "dynamics": {"degree": 2},
         "behaviour": {"target_epsilon": clone},
