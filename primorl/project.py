@@ -5,7 +5,6 @@ Settings are those of ``params.yaml``, and a run writes them there, as ``dvc exp
 
 import json
 import os
-import sys
 from collections.abc import Mapping
 from contextlib import chdir, closing
 from dataclasses import asdict, dataclass, replace
@@ -45,7 +44,7 @@ from primorl.privacy.statement import Statement
 from primorl.report.facts import Spending, read_facts
 from primorl.report.page import page
 from primorl.run import Run as VerifiedRun
-from primorl.tracking.store import Result, results, viewer
+from primorl.tracking.store import results, viewer
 
 _MAPPINGS = ("partition.public", "evaluation.private.estimators")
 """Settings whose value is a mapping."""
@@ -182,7 +181,7 @@ class Run:
         return self._policy
 
     def report(self, out: str | os.PathLike[str] | None = None) -> Path:
-        """Write the report, with what was spent since and the other results; return the path.
+        """Write the report, with what was spent since; return the path.
 
         Args:
             out: a name that ends in ``.html``; None: ``reports/latest.html`` of the project.
@@ -234,30 +233,17 @@ def _change(content: dict[str, Any], given: Mapping[str, Any], prefix: str = "")
 
 
 def write_report(params: Params, target: Path) -> None:
-    """Write the report of the run in the working directory, with the ledger's history and other results.
+    """Write the report of the run in the working directory, with the ledger's history.
 
     Raises:
         PipelineError: a file is missing or contradicts another, or the target is no ``.html`` file.
     """
     if target.suffix != ".html":
         raise PipelineError(f"--out: found {str(target)!r}; allowed is a name that ends in .html")
-    try:
-        found = results(params, most_epsilon=None)
-    except PipelineError as missing:  # the files may have come from a remote
-        print(f"note: without other results: {missing}", file=sys.stderr)
-        found = []
-    others = [(each.name, each.epsilon, each.value, each.by) for each in _alike(found)]
-    facts = read_facts(params, spending=_spending(params), others=others, mlflow=_where(params))
+    facts = read_facts(params, spending=_spending(params), mlflow=_where(params))
     facts = replace(facts, link=os.path.relpath(PRIVATE_EVALUATION, target.parent))
     with replaced_file(target) as fresh:
         fresh.write_text(page(facts), encoding="utf-8")
-
-
-def _alike(found: list[Result]) -> list[Result]:
-    """Select the results whose values compare with the best one's: of the same judge, and not of several discounts."""
-    if any("evaluation.private.discount" in each.settings for each in found):
-        found = [each for each in found if each.by == "simulator"]
-    return [each for each in found if each.by == found[0].by and each.by != "model"]
 
 
 def _where(params: Params) -> str:

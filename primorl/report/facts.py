@@ -1,6 +1,6 @@
 """The content of a report, from files of the run that are released or public. Reads nothing private.
 
-The ledger's history and other results are given by `primorl report` alone: they are no part of a stage's inputs.
+The ledger's history is given by `primorl report` alone: it is no part of a stage's inputs.
 """
 
 import csv
@@ -25,25 +25,19 @@ from primorl.base.paths import (
 )
 from primorl.base.records import to_json
 from primorl.config.params import Params
-from primorl.evaluate.private.results import Answer
 from primorl.evaluate.summary import Summary
 from primorl.evaluate.wording import plural
 from primorl.model.architecture import ModelConfig
-from primorl.model.ensemble import GaussianEnsemble, SeedGenerators
-from primorl.model.pessimism import PessimisticModel
+from primorl.model.ensemble import GaussianEnsemble
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting.privacy_filter import Cost
 from primorl.privacy.statement import Statement
 from primorl.release.card import whole, with_account
 from primorl.run import Run
 
-_ROLLOUTS, _MOST_ROWS = 256, 16384
-_SEED = 0
+_MOST_ROWS = 16384
 _LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _NEAR = 0.01  # of an action's range: the policy is at its bound
-
-Other = tuple[str, float | None, float | None, str]
-"""A result that MLflow knows of: name, ε (None: no guarantee), value, who says so."""
 
 
 @dataclass(frozen=True)
@@ -54,23 +48,6 @@ class Epoch:
     value: float
     low: float
     high: float
-
-
-@dataclass(frozen=True)
-class Rollouts:
-    """Means over rollouts of the policy in the released model, one number for each step.
-
-    Attributes:
-        reward: without the penalty.
-        uncertainty: u; the penalty is λ times this.
-        measure: name of u.
-        penalised: the reward less the penalty.
-    """
-
-    reward: tuple[float, ...]
-    uncertainty: tuple[float, ...]
-    measure: str
-    penalised: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -123,13 +100,8 @@ class Facts:
         counted: the results that the bounds on attacks count, in words: this run's, or all in the ledger.
         curve: after every epoch.
         model_error: of each target on the public split, in units of its variance.
-        rollouts: in the model, if the policy was trained in it.
-        first_states: quartiles of the public first states, name by name.
         spending: of the ledger, if it was asked for.
-        others: results on the same dataset, best first, if they were asked for.
         actions: of the public rows and of the policy, if they have finite bounds.
-        checks: answers of the private units on how wrong the model is.
-        first_shares: of the public first states that are of a category, for each name that is a category.
         mlflow: where the run is found.
         policy: content of ``config.json`` of the policy.
         declared: texts that people declared for the card, by key.
@@ -145,13 +117,8 @@ class Facts:
     counted: str
     curve: Sequence[Epoch]
     model_error: Mapping[str, float] = field(default_factory=dict)
-    rollouts: Rollouts | None = None
-    first_states: Mapping[str, Sequence[float]] = field(default_factory=dict)
     spending: Spending | None = None
-    others: Sequence[Other] | None = None
     actions: Actions | None = None
-    checks: Sequence[Answer] = ()
-    first_shares: Mapping[str, float] = field(default_factory=dict)
     mlflow: str = ""
     policy: Mapping[str, Any] = field(default_factory=dict)
     declared: Mapping[str, str] = field(default_factory=dict)
@@ -171,25 +138,13 @@ class Facts:
         """Whether everything that the page counts has a guarantee, and no part of it is void."""
         return self.statement.private and bool(self.released["private"]) and not self.void
 
-    @property
-    def compared(self) -> Sequence[Other]:
-        """Those of ``others`` that the page shows."""
-        return _compared(self.others)
 
-
-def read_facts(
-    params: Params,
-    *,
-    spending: Spending | None = None,
-    others: Sequence[Other] | None = None,
-    mlflow: str = "",
-) -> Facts:
+def read_facts(params: Params, *, spending: Spending | None = None, mlflow: str = "") -> Facts:
     """Read the run's files in the working directory.
 
     Args:
         params: have the dataset and its declared texts.
         spending: see `Facts`.
-        others: see `Facts`.
         mlflow: see `Facts`.
 
     Raises:
@@ -198,7 +153,7 @@ def read_facts(
     """
     run, points = Run.read(params), _curve(CURVES)
     found, answers, training, clone = run.evaluated, run.answers, run.model, run.clone
-    statement, config, folder, public = run.policy, run.config, POLICY, run.public
+    statement, config, public = run.policy, run.config, run.public
     if found.dataset != params.dataset:
         raise PipelineError(
             f"{PARAMS}: dataset: found {params.dataset!r}, and {SUMMARY} has the results of {found.dataset!r}; "
@@ -220,7 +175,9 @@ def read_facts(
     counted = f"this run's {', '.join(parts[:-1])} and {parts[-1]}"
     if spending is not None:
         own = [training, *([] if clone is None else [clone]), *answers.statements.values()]
-        released = _with_others(released, own, spending, others)
+        delta = min(spending.delta, released["delta"] or spending.delta)
+        stated = [each.to_json() for each in own]
+        released = with_account(released, stated, spending.costs, delta)
         counted = f"the results of all charges on these {plural(training.unit)} in the ledger"
     facts = Facts(
         summary=found.to_json(),
@@ -229,9 +186,7 @@ def read_facts(
         released=released,
         counted=counted,
         curve=points,
-        checks=tuple(each for each in answers.estimates if each.of == "model"),
         spending=spending,
-        others=others,
         mlflow=mlflow,
         policy=to_json(config),
         declared=params.chosen.card.stated,
@@ -240,36 +195,12 @@ def read_facts(
     if public.units == 0:
         return facts
     ensemble = GaussianEnsemble.load(MODEL, torch.device("cpu"))
-    names, (inputs, targets), starts = (
-        _names(ModelConfig.read(MODEL)),
-        public.flat(),
-        public.first_observations(),
-    )
-    categories = [
-        at for first, size in public.info.spaces.one_hot for at in range(first, first + size)
-    ]
-    rollouts = None
-    if config.uncertainty is not None and config.penalty is not None:
-        assert run.recorded is not None
-        ended, longest = ensemble.with_ends(config.ends), int(run.recorded.length.max())
-        policy, steps = (
-            DeterministicPolicy.load(POLICY),
-            min(found.model_value_horizon or longest, 200),
-        )
-        plain, penalised = (
-            PessimisticModel(ended, uncertainty=config.uncertainty, penalty=penalty)
-            for penalty in (0.0, config.penalty)
-        )
-        reward, doubt = _rollouts(plain, policy, starts, steps)
-        less, _ = _rollouts(penalised, policy, starts, steps)
-        rollouts = Rollouts(reward, doubt, config.uncertainty, less)
+    names, (inputs, targets) = _names(ModelConfig.read(MODEL)), public.flat()
+    policy = DeterministicPolicy.load(POLICY)
     return replace(
         facts,
         model_error=_errors(ensemble, inputs, targets, names),
-        first_states=dict(zip(names, _levels(starts), strict=False)),
-        first_shares={names[at]: float(starts[:, at].mean()) for at in categories},
-        actions=compared_actions(DeterministicPolicy.load(folder), inputs, config.action_names),
-        rollouts=rollouts,
+        actions=compared_actions(policy, inputs, config.action_names),
     )
 
 
@@ -288,30 +219,6 @@ def _refuse_another_curve(summary: Summary, curve: Sequence[Epoch]) -> None:
             f"{CURVES}: found {found}, and {SUMMARY} says {value!r}: they are not of one evaluation; "
             "run `dvc repro evaluate`"
         )
-
-
-def _with_others(
-    released: Mapping[str, Any],
-    own: Sequence[Statement],
-    spending: Spending,
-    others: Sequence[Other] | None,
-) -> Mapping[str, Any]:
-    """The guarantee of a page that also shows other results: of everything that was charged on the same units.
-
-    Nothing is guaranteed of a page that shows a value without an ε, or one whose ε is more than that of all these
-    charges: another ledger paid for it. δ is the smaller one of the run and the budget.
-    """
-    delta = min(spending.delta, released["delta"] or spending.delta)
-    together = with_account(released, [each.to_json() for each in own], spending.costs, delta)
-    most = together["epsilon"] or 0.0
-    beyond = any(epsilon is None or epsilon > most for _, epsilon, _, _ in _compared(others))
-    return {**together, "private": False, "profile": [], "attacks": []} if beyond else together
-
-
-def _compared(others: Sequence[Other] | None) -> Sequence[Other]:
-    """The results that are shown: all that have a value, where there are two or more."""
-    known = [each for each in others or () if each[2] is not None]
-    return known if len(known) > 1 else ()
 
 
 def _names(model: ModelConfig) -> list[str]:
@@ -368,26 +275,6 @@ def _ends(actions: Tensor) -> tuple[float, ...]:
 
 def _rows_of(matrix: Tensor) -> tuple[tuple[float, ...], ...]:
     return tuple(map(tuple, matrix.tolist()))
-
-
-@torch.no_grad()
-def _rollouts(
-    model: PessimisticModel, policy: DeterministicPolicy, starts: Tensor, steps: int
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    generators = SeedGenerators.of((_SEED,), starts.device)
-    state = starts[generators.randint(len(starts), _ROLLOUTS)]
-    alive = torch.ones(_ROLLOUTS, dtype=torch.bool)
-    rewards, doubts = [], []
-    for _ in range(steps):
-        step = model.step(state, policy.act(state.unsqueeze(0))[0], generators)
-        rewards.append(float(step.reward[alive].mean()))
-        doubts.append(float(step.uncertainty[alive].mean()))
-        state = step.next_observation
-        if step.terminated is not None:
-            alive &= ~step.terminated
-            if not alive.any():
-                break
-    return tuple(rewards), tuple(doubts)
 
 
 def _curve(path: Path) -> list[Epoch]:

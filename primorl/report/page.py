@@ -30,12 +30,6 @@ from primorl.release.card import DECLARED_TEXTS, columns, meaning, practice, suc
 from primorl.report.facts import Facts
 from primorl.report.figures import figures
 
-_DOUBT = {
-    "max_pairwise_difference": "the largest difference between the predictions of two members of the model",
-    "standardised_difference": "the difference between the members' predictions, in units of the noise they expect",
-    "max_aleatoric": "the largest noise that a member of the model expects",
-}
-"""Measures of the uncertainty in words."""
 _LENGTHS = "lengths"  # the query that tells how long recordings are, as statements name it
 _LIBRARY = ("plotly", "package_data/plotly.min.js")
 
@@ -74,7 +68,6 @@ def page(facts: Facts) -> str:
         lengths_known=bool(stated.get("public_units"))
         or any(each.what == _LENGTHS for each in facts.training.queries),
         checked=None if verdict is None else model_check(verdict, trial=trial),
-        doubt=_DOUBT,
         worst=max(
             errors,
             key=lambda name: math.inf if math.isnan(errors[name]) else errors[name],
@@ -87,7 +80,7 @@ def page(facts: Facts) -> str:
         ],
         columns=columns(facts.policy),
         figures=drawn,
-        specs=Markup(_script({name: figure.spec for name, figure in drawn.items()})),
+        specs=Markup(_script(drawn)),
         library=Markup(_library()),
         version=primorl.__version__,
     )

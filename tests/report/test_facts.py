@@ -12,22 +12,12 @@ from pipeline import report
 from primorl.base.errors import PipelineError
 from primorl.base.files import read_json, write_json
 from primorl.policy.exported import DeterministicPolicy
-from primorl.privacy.accounting.epsilon import Training
-from primorl.privacy.accounting.privacy_filter import cost
-from primorl.release.card import whole
-from primorl.report.facts import (
-    Actions,
-    Facts,
-    Spending,
-    _with_others,
-    compared_actions,
-    read_facts,
-)
-from tests.data.builders import INFO, episodes, table
+from primorl.report.facts import Actions, Facts, compared_actions, read_facts
+from tests.data.builders import INFO
 from tests.pipeline.fakes import FakeRun
-from tests.pipeline.test_evaluate import DATA, chosen, project, run, without_simulator
-from tests.pipeline.tiny_policy import write_model, write_partitions
-from tests.statements import OF_TRAINING, PRIVATE
+from tests.pipeline.test_evaluate import chosen, project, run
+from tests.pipeline.tiny_policy import write_model
+from tests.statements import PRIVATE
 
 __all__ = ["project"]
 
@@ -35,11 +25,11 @@ HERE = PRIVATE | {"dataset_fingerprint": INFO.dataset_fingerprint, "units": 9}
 MANIFEST, CURVES = Path("data/partitions/manifest.json"), Path("plots/curves.csv")
 
 
-def evaluated(*, simulator: bool = True, termination: str = "none") -> None:
+def evaluated() -> None:
     """A run of the data that are here, as far as `evaluate`."""
-    write_model(HERE, termination=termination)
+    write_model(HERE)
     write_json(Path("models/policy/privacy.json"), HERE)
-    run(chosen() if simulator else without_simulator(chosen()))
+    run(chosen())
 
 
 def facts_here() -> Facts:
@@ -68,11 +58,6 @@ def test_the_page_says_what_the_summary_says_and_reads_nothing_private() -> None
     assert [point.number for point in facts.curve] == [1, 2, 3]
     assert len(facts.model_error) == 4
     assert all(error > 0 for error in facts.model_error.values())
-    assert facts.rollouts is not None
-    assert len(facts.rollouts.reward) == len(facts.rollouts.uncertainty) > 0
-    doubt, penalty = facts.rollouts.uncertainty, chosen().policy.penalty
-    less = [reward - penalty * u for reward, u in zip(facts.rollouts.reward, doubt, strict=True)]
-    assert facts.rollouts.penalised == pytest.approx(less, rel=1e-4)
     assert facts.actions is not None
     for private in ("private", "units.bin"):
         for file in Path("data/partitions").glob(f"{private}*"):
@@ -153,34 +138,6 @@ def test_files_of_another_run_are_refused(tmp_path: Path) -> None:
             shutil.copytree(tmp_path / "kept" / folder, folder)
 
 
-@pytest.mark.usefixtures("project")
-def test_rollouts_end_as_the_policy_s_own_did_and_are_as_long_as_a_trajectory() -> None:
-    """Twins: where learned ends were believed, rollouts end by them; a value in the model has a declared horizon."""
-    shutil.rmtree("data/partitions")
-    four = table(episodes(4), names=["a", "b", "c", "d"])
-    write_partitions(table(episodes(9)), four, DATA)
-    evaluated(termination="learned")
-    config = Path("models/policy/config.json")
-    found = {}
-    for ends in (None, "none"):
-        write_json(config, read_json(config) | {"ends": ends})
-        found[ends] = facts_here().rollouts
-    assert found["none"] is not None
-    assert found[None] != found["none"]
-    assert len(found["none"].reward) == 7
-    write_json(config, read_json(config) | {"uncertainty": "max_aleatoric", "penalty": 2.0})
-    own = facts_here().rollouts
-    assert own is not None
-    assert own.measure == "max_aleatoric", (
-        "as the policy was trained, which params.yaml need not say"
-    )
-    assert own.penalised != found["none"].penalised
-    evaluated(simulator=False)
-    in_model = facts_here()
-    assert in_model.rollouts is not None
-    assert (len(in_model.rollouts.reward), len(in_model.curve)) == (200, 3)
-
-
 def test_actions_are_shares_of_the_range_and_those_at_a_bound_are_counted() -> None:
     """The policy of zeros is in the middle, whatever the rows say. Twin: its bias at +20 is the upper bound."""
     rows = torch.tensor([[9.0, -2.0], [8.0, 0.0], [7.0, 2.0], [6.0, 6.0], [5.0, 6.0]])
@@ -211,14 +168,3 @@ def constant(
     return DeterministicPolicy(
         layers, torch.zeros(1), torch.ones(1), *ends, discrete_actions=discrete
     )
-
-
-def test_a_result_that_the_ledger_did_not_pay_for_takes_the_bound_away() -> None:
-    """Twin: with results within the account it stays. δ is the smaller one of the run and the budget."""
-    released, own = whole(OF_TRAINING.to_json(), None, None, 1e-5), [OF_TRAINING]
-    spending = Spending((), None, 1e-3, {"0ther": cost(Training(0.5, 4.0, 50).event)})
-    within, beyond = ("a", 0.1, 1.0, "simulator"), ("b", 1e3, 2.0, "simulator")
-    kept = _with_others(released, own, spending, [within, within])
-    assert kept["private"]
-    assert kept["delta"] == released["delta"]
-    assert not _with_others(released, own, spending, [within, beyond])["private"]
