@@ -11,7 +11,6 @@ import sqlite3
 import tempfile
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,7 @@ from dp_accounting import dp_event
 from primorl.base.errors import PipelineError
 from primorl.base.files import write_json
 from primorl.config.params import Params
-from primorl.data.identity.membership import DIGEST_BYTES
-from primorl.data.storage.schema import Manifest
-from primorl.paid.accounts import dataset_version, project_ledger
+from primorl.paid.accounts import project_ledger
 from primorl.privacy.accounting.epsilon import compose, training_event
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.accounting.rounding import at_most, left_of
@@ -239,27 +236,6 @@ def test_a_lost_database_is_not_begun_again_where_its_head_is_there(project: Par
     with pytest.raises(PipelineError, match="record 1: missing"):
         project_ledger(project)
     assert not DATABASE.exists()
-
-
-def test_within_a_population_of_another_name_a_trajectory_has_three_digests(
-    project: Params,
-) -> None:
-    """Before, a file with two of them passed, and was found out after the charge."""
-    manifest = Manifest.load(PARTITIONS / "manifest.json")
-    other = replace(manifest, info=replace(manifest.info, population="people"))
-    wrong = r"units\.bin: missing, or not of 6 units"
-    with pytest.raises(PipelineError, match=wrong):
-        dataset_version(other, PARTITIONS)
-    for name, units in (
-        ("units.bin", manifest.private_units),
-        ("public_units.bin", manifest.public_units),
-    ):
-        (PARTITIONS / name).write_bytes(
-            (PARTITIONS / name).read_bytes() + bytes(DIGEST_BYTES * units)
-        )
-    assert dataset_version(other, PARTITIONS).units == 6
-    with pytest.raises(PipelineError, match=wrong):
-        dataset_version(manifest, PARTITIONS)
 
 
 def test_a_write_that_was_killed_is_undone_by_who_may_write(project: Params, primorl: Call) -> None:

@@ -12,7 +12,6 @@ from torch import Tensor
 import primorl
 from primorl.base.errors import PipelineError
 from primorl.model.ensemble import SeedGenerators, soft_bounded
-from primorl.paid.private_evaluation import clone_of
 from primorl.policy import behaviour, exported
 from primorl.policy.behaviour import BehaviourPolicy, released
 from primorl.policy.config import BehaviourConfig, PolicyConfig
@@ -121,16 +120,6 @@ def test_probabilities_come_back(tmp_path: Path) -> None:
         DeterministicPolicy.load(tmp_path).act(ROWS.view(1, -1, S))[0].view(4, 6, A), one_hot
     )
     assert not (tmp_path / behaviour.SPREAD).exists()
-    found = clone_of(tmp_path, 0)
-    assert found is not None
-    assert found.probabilities is not None
-    torch.testing.assert_close(
-        found.probabilities(ROWS.flatten(0, 1)).float(), logs.exp().flatten(0, 1)
-    )
-    saved(tmp_path, discrete=False)
-    boxed = clone_of(tmp_path, 0)
-    assert boxed is not None
-    assert boxed.probabilities is None
 
 
 @pytest.mark.parametrize("discrete", [False, True])
