@@ -43,15 +43,6 @@ def rendered(epsilon: float, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple
     planned = "\n".join(plan_answer._text(settings, None))
     summary = {"private": True, "epsilon": epsilon, "delta": DELTA, "unit": "person", "void": []}
     charged = {"epsilon": epsilon, "epsilon_fixed": epsilon, "delta": DELTA, "charges": 2}
-    answers = {
-        "statements": {},
-        "estimates": [],
-        "total": charged,
-        "units": 9,
-        "unit": "person",
-        "discount": 1,
-    }
-    answers |= {"horizon": None, "verdict": None}
     made = card(
         STATEMENT | {"epsilon": epsilon, "groups": [{"units": 2, "epsilon": epsilon}]},
         ledger={
@@ -70,10 +61,6 @@ def rendered(epsilon: float, monkeypatch: pytest.MonkeyPatch) -> dict[str, tuple
         "ledger, fixed beforehand": (spending, r"\("),
         "card": (made.split("## For the expert")[0], "ε"),
         "card, groups": (made, "ε is"),
-        "card, with the answers": (
-            card(answers=answers).markdown().split("it included")[1].split("charges")[0],
-            "ε",
-        ),
     }
 
 

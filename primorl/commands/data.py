@@ -123,43 +123,14 @@ def _text(about: dict[str, Any], *, cut: bool) -> str:
         f"  return     {quantiles['return']} (5 / 50 / 95%), mean {public['return']['mean']:.4g}",
         f"  length     {quantiles['length']}",
         f"  terminated {public['terminated_share']:.1%} of trajectories",
-        *_ends(about["termination"], public, cut=cut),
     ]
-    return "\n".join(lines)
-
-
-def _ends(termination: str, public: dict[str, Any], *, cut: bool) -> list[str]:
-    """Explain ends: rows that are dropped, and how terminated differs from truncated."""
-    from primorl.model.termination import LEARNED
-
-    said = []
     if cut and public["terminated_share"] < 1:
-        said += [
-            "  The last row of a trajectory that does not terminate is not used: nothing was recorded after it.",
-            "  Its reward is thrown away. An outcome score there is lost: then name columns.terminated.",
-        ]
-    if termination != LEARNED or public["terminated_share"] == 0:
-        return said
-    said += [
-        "  Terminated means that nothing could be earned or lost after it: death, a crash, a goal that ends the task,",
-        "  a programme that ends with an outcome score.",
-        "  A discharge, a cut or a time limit is truncated: only the recording stops. If it is declared as terminated,",
-    ]
-    if public["reward"]["only_at_ends"]:
-        said += [
-            "  policies learn to bring it about. Here only last rows hold a reward: keep columns.terminated, for",
-            "  end: last_row would throw every one of them away.",
-        ]
-    else:
-        said += [
-            "  policies learn to bring it about. For such ends set columns.terminated: null and end: last_row, which",
-            "  also leaves out each trajectory's last reward.",
-        ]
-    if public["terminated_share"] == 1:
-        said.append(
-            "  Here every public trajectory terminates, as if the recording's own ends were meant. Are they?"
+        lines.append("  last rows that do not terminate are not used, and their reward is lost")
+    if about["termination"] == "learned" and public["terminated_share"] > 0:
+        lines.append(
+            "  a discharge, a cut or a time limit is no termination (docs/datasets/tabular.md)"
         )
-    return said
+    return "\n".join(lines)
 
 
 def _numbers(count: int) -> str:

@@ -4,13 +4,12 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from primorl.base.paths import MANIFEST, PARTITIONS
-from primorl.commands.terminal import add_group, flag, given_path, option, rendered
+from primorl.commands.terminal import add_group, flag, option, rendered
 
 if TYPE_CHECKING:
     from primorl.config.params import Reading
@@ -22,7 +21,6 @@ _EXAMPLES = """Examples:
   primorl ledger show                        every charge, and what is spent and left of each dataset version
   primorl ledger show --json --dataset NAME  the charges of one dataset, as JSON
   primorl ledger verify                      check hashes, order and members; names the first broken record
-  primorl ledger export ledger.jsonl         the raw records, one a line
 """
 _EMPTY = "the ledger is empty: nothing was charged yet"
 _COLUMNS = ("rec.", "reserved", "dataset", "stage", "state", "ε", "δ", "charge")
@@ -30,8 +28,8 @@ _COLUMNS = ("rec.", "reserved", "dataset", "stage", "state", "ε", "δ", "charge
 
 def register(app: typer.Typer) -> None:
     """Add the commands to ``app``."""
-    about = "Show, check or export what was spent on private data."
-    add_group(app, "ledger", about, _EXAMPLES, _show, _verify, _export)
+    about = "Show or check what was spent on private data."
+    add_group(app, "ledger", about, _EXAMPLES, _show, _verify)
 
 
 def _show(
@@ -64,27 +62,6 @@ def _verify() -> None:
         records = ledger.verify()
         _check(ledger)
     print(f"the ledger is whole: {records} records")
-
-
-def _export(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", parser=given_path, help="The file to write.")
-    ],
-) -> None:
-    """Write the raw records as JSON lines."""
-    from primorl.base.files import replaced_file
-
-    _, opened = _opened()
-    if opened is None:
-        print(_EMPTY)
-        return
-    with closing(opened) as ledger:
-        lines = [json.dumps(record, allow_nan=False) + "\n" for record in ledger.export()]
-        with replaced_file(file) as fresh:
-            fresh.chmod(0o600)  # it holds identities, commits and times
-            fresh.write_text("".join(lines), encoding="utf-8")
-        print(f"{file}: {len(lines)} records")
-        _check(ledger)
 
 
 def _opened() -> "tuple[Reading, Ledger | None]":

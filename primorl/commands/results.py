@@ -3,7 +3,6 @@
 import json
 import math
 import sys
-from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,11 +12,9 @@ import typer
 from primorl.base.errors import PipelineError
 from primorl.base.paths import (
     LATEST_REPORT,
-    MANIFEST,
     MODEL,
     ONLINE_METRICS,
     PARAMS,
-    PARTITIONS,
     POLICY,
     REPORT,
     SUMMARY,
@@ -51,8 +48,6 @@ def summary(
     if changed := changed_params():
         after = "`dvc repro` makes it again, and `primorl check --charges` says what that charges"
         print(f"note: changed since this run: {'; '.join(changed)}; {after}", file=sys.stderr)
-    if found.spent_on_dataset is not None:
-        _mention_later_charges(found.spent_on_dataset.charges)
     content = found.to_json()
     if as_json:
         print(json.dumps(content, indent=2, allow_nan=False))
@@ -60,46 +55,6 @@ def summary(
     print(text(content) + _online_row())
     if links:
         _print_places()
-
-
-def _mention_later_charges(charges: int) -> None:
-    """Print the account by now where the ledger has more charges than the results counted, a warning where fewer."""
-    from primorl.config.params import load_reading
-    from primorl.paid.ledger_place import ledger_url
-    from primorl.privacy.ledger.store import Store
-
-    if not (PARAMS.exists() and MANIFEST.exists()):
-        return
-    with suppress(PipelineError):  # other commands say what is wrong with a ledger
-        reading = load_reading()
-        with closing(Store(ledger_url(reading), read_only=True)) as store:
-            records = store.read()
-        count = sum('"kind":"reserved"' in record.body for record in records)  # of all datasets
-        if records and count < charges:
-            print(
-                f"warning: the ledger has fewer charges ({count}) than these results counted ({charges}): it was cut, "
-                "or is another one; `primorl ledger verify`",
-                file=sys.stderr,
-            )
-        if count <= charges:  # what follows imports the accountant
-            return
-        from primorl.data.storage.schema import Manifest
-        from primorl.paid.accounts import begun_ledger, dataset_version
-        from primorl.privacy.accounting.rounding import at_most
-
-        if (opened := begun_ledger(reading)) is None:
-            return
-        with closing(opened) as ledger:
-            account = ledger.account(dataset_version(Manifest.load(MANIFEST), PARTITIONS))
-        if len(account.entries) > charges:
-            delta = reading.privacy.budget.delta
-            epsilon = account.epsilon(delta)
-            spent = at_most(epsilon, 4) if math.isfinite(epsilon) else "infinite"
-            print(
-                f"note: since then more was charged: ε {spent} at δ {at_most(delta)} in "
-                f"{len(account.entries)} charges by now; `primorl ledger show`",
-                file=sys.stderr,
-            )
 
 
 def _print_places() -> None:
@@ -215,10 +170,10 @@ def report(
         Path | None, path_option("FILE", "The page to write.  [default: reports/latest.html]")
     ] = None,
 ) -> None:
-    """Write the report of the last run, with what was spent since and the other results.
+    """Write the report of the last run, with what was spent since.
 
-    `dvc repro` writes reports/report.html from the files of the run. This command adds the ledger's history and the
-    other results that MLflow knows of, as they are now. The page needs no network.
+    `dvc repro` writes reports/report.html from the files of the run. This command adds the ledger's history as it is
+    now. The page needs no network.
 
     Examples:
       primorl report                       reports/latest.html

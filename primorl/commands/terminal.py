@@ -140,8 +140,3 @@ def rendered(
     with console.capture() as captured:
         console.print(table)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
-
-
-def one_line(text: str) -> str:
-    """A text without its line breaks."""
-    return " ".join(text.split())

@@ -56,7 +56,6 @@ EVERY = (
         "ledger",
         "ledger show",
         "ledger verify",
-        "ledger export",
     ),
 )
 

@@ -4,7 +4,6 @@ import hashlib
 import json
 import re
 import shutil
-import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -510,24 +509,3 @@ def test_public_rows_are_those_of_the_units_that_the_ledger_knows(project: Path)
         open_public(chosen)
     Path(".primorl/secret").unlink()
     assert open_public(chosen).units == 12
-
-
-def test_summary_says_what_was_charged_since(
-    project: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Twin: nothing was."""
-    assert cli.main(["summary"]) == 0
-    assert "since then" not in capsys.readouterr().err
-    shared = Version("5" * 64, "trajectory", 1, Path("data/partitions/units.bin").read_bytes()[:32])
-    request = Request(
-        shared, "other", "audit", "7" * 64, dp_event.GaussianDpEvent(9.0), 1e-3, None, None
-    )
-    with closing(project_ledger(params.load(Path("params.yaml")))) as ledger:
-        ledger.reserve(request, None)
-    assert cli.main(["summary"]) == 0
-    assert "since then more was charged" in capsys.readouterr().err
-    with closing(sqlite3.connect(".primorl/ledger.db")) as database:
-        database.execute('DELETE FROM ledger_records WHERE body LIKE \'%"kind":"reserved"%\'')
-        database.commit()
-    assert cli.main(["summary"]) == 0
-    assert "fewer charges (0) than these results counted" in capsys.readouterr().err
