@@ -47,7 +47,6 @@ options:
     terminated: null
     truncated: null
     next_observation: null
-    behaviour_probability: null
   trajectory_ids: per_unit  # global, where a trajectory's id belongs to one person alone
   end: last_row  # recordings are cut there, and the last reward is not used; outcome: they end with that reward
   sorted: false

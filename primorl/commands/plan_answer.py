@@ -520,10 +520,5 @@ def _budget_lines(bill: Bill) -> Iterator[str]:
     if bill.fits:
         all_of_it = "" if len(bill.unpaid) == 1 else " all of"
         yield f"  this run fits: with{all_of_it} it ε {at_most(bill.after, 4)} in all (ε compose, they do not add)"
-    elif bill.model.paid:
-        yield (
-            "  what is not paid yet does not fit; ask for a smaller ε (behaviour.target_epsilon or "
-            f"evaluation.private.estimators in {PARAMS})"
-        )
     else:
-        yield f"  this run does not fit; {bill.remedy()}"
+        yield f"  what is not paid yet does not fit; ask for a smaller ε in {PARAMS}"

@@ -147,7 +147,6 @@ class TabularColumns(Block):
     terminated: Column | None = None
     truncated: Column | None = None
     next_observation: tuple[Column, ...] | None = None
-    behaviour_probability: Column | None = None
 
     def __post_init__(self) -> None:
         if self.next_observation is not None and len(self.next_observation) != len(

@@ -9,7 +9,6 @@ import pyarrow.compute as pc
 
 from primorl.base.errors import PipelineError
 from primorl.data.storage.schema import (
-    BEHAVIOUR_PROBABILITY,
     DatasetInfo,
     trajectory_starts,
     vectors,
@@ -99,12 +98,6 @@ class RowCheck:
         self._check_numbers(table)
         self._check_ends(table, starts)
         self._check_actions(table)
-        if self._info.behaviour_probabilities:
-            probabilities = whole(table[BEHAVIOUR_PROBABILITY]).to_numpy()
-            outside, allowed = unfit_probabilities(
-                probabilities, discrete=self._spaces.discrete_actions
-            )
-            self._refuse(outside, f"a {BEHAVIOUR_PROBABILITY} out of range", allowed)
         self._seen += len(starts)
 
     def finish(self) -> None:
@@ -252,23 +245,6 @@ class RowCheck:
         raise PipelineError(
             f"{self._origin}: trajectory number {number}, step {step}: found {found}; allowed: {allowed}"
         )
-
-
-def unfit_probabilities(
-    values: npt.NDArray[np.float32], *, discrete: bool
-) -> tuple[npt.NDArray[np.bool_], str]:
-    """Find the logged actions' probabilities [rows] that cannot be; name the values allowed.
-
-    Args:
-        values: the probabilities, densities where actions are continuous.
-        discrete: whether actions are.
-    """
-    fit = np.isfinite(values) & (values > 0)
-    if discrete:
-        return ~(
-            fit & (values <= 1)
-        ), "a probability above 0 and at most 1; correct the log, or drop the trajectory"
-    return ~fit, "a finite density above 0; correct the log, or drop the trajectory"
 
 
 def _non_finite(matrix: npt.NDArray[np.float32]) -> npt.ArrayLike:

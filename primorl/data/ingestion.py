@@ -64,7 +64,6 @@ def ingest(
         dataset_fingerprint="",
         population=dataset.population,
         trajectories_per_person=dataset.trajectories_per_person,
-        behaviour_probabilities=reader.behaviour_probabilities,
     )
     gone = IdList(
         dataset.ingestion.exclude_units,

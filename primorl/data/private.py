@@ -13,7 +13,7 @@ from torch.nn.functional import embedding
 from primorl.base.errors import PipelineError
 from primorl.data.storage.parquet import PartReader
 from primorl.data.storage.rows import EVERY, UnitStore, Watch, checked_tables, memory_for, row_bytes
-from primorl.data.storage.schema import BEHAVIOUR_PROBABILITY, action_vectors, vectors
+from primorl.data.storage.schema import action_vectors, vectors
 
 __all__ = ["ShardedStore", "UnitStore", "open_units"]
 
@@ -31,7 +31,7 @@ def open_units(
         keep_bytes: how much of it may stay in memory.
         watch: is shown every batch of rows once.
         own: which units are handed out.
-        episodes: whether `begins` and `behaviour_probabilities` will be asked for.
+        episodes: whether `begins` will be asked for.
 
     Raises:
         PipelineError: if files are missing, corrupt or out of order, or memory runs out; it quotes no value.
@@ -57,7 +57,7 @@ class ShardedStore:
         keep_bytes: the size of the ring; one cohort's row groups are held even if they need more.
         watch: is shown every batch of rows once, before the store is used, and every number is checked.
         own: which units are handed out.
-        episodes: whether `begins` and `behaviour_probabilities` will be asked for; else their columns are not read.
+        episodes: whether `begins` will be asked for; else its column is not read.
 
     Raises:
         PipelineError: if files are missing, corrupt or out of order, or memory runs out; it quotes no value.
@@ -86,8 +86,6 @@ class ShardedStore:
         self.units = len(self.numbers)
         self._group_rows = np.bincount(index.group_of, index.lengths, len(index.groups)).astype(int)
         extras = ["step"] if episodes else []
-        if episodes and self.info.behaviour_probabilities:
-            extras.append(BEHAVIOUR_PROBABILITY)
         self._columns = [*_COLUMNS, *extras]
         with memory_for(reader.folder):
             rows = min(keep_bytes // row_bytes(self.info, episodes=episodes), reader.rows)
@@ -111,20 +109,9 @@ class ShardedStore:
         Raises:
             ValueError: if the store was not opened for episodes.
         """
-        return self._of_episodes(units, steps)[..., 0] > 0
-
-    def behaviour_probabilities(self, units: Tensor, steps: Tensor) -> Tensor | None:
-        """See `UnitStore.behaviour_probabilities`, and `begins` for its errors."""
-        return (
-            self._of_episodes(units, steps)[..., 1] if self.info.behaviour_probabilities else None
-        )
-
-    def _of_episodes(self, units: Tensor, steps: Tensor) -> Tensor:
         if "step" not in self._columns:
-            raise ValueError(
-                "the store was opened without episodes=True, so it did not read these columns"
-            )
-        return embedding(self._chosen(units, steps), self._ring.matrices[2])
+            raise ValueError("the store was opened without episodes=True, so it read no steps")
+        return embedding(self._chosen(units, steps), self._ring.matrices[2])[..., 0] > 0
 
     def _chosen(self, units: Tensor, steps: Tensor) -> Tensor:
         """Bring the chosen transitions into the ring; return their places in it, int64 [U, M]."""

@@ -27,7 +27,6 @@ from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.account import Account
 from primorl.privacy.ledger.history import Budget, BudgetExceeded
-from primorl.privacy.ledger.refusals import advice
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.statement import RELATION_NAME
 
@@ -204,7 +203,7 @@ class Bill:
         """Refuse to pay for a model where the clone or the questions after it could not be paid for any more.
 
         A model that is paid for is restored at no cost, and is not refused for the budget; a total of the run holds
-        for it too. A model that is charged alone is left to the ledger, since its advice then holds.
+        for it too. A model that is charged alone is left to the ledger.
 
         Raises:
             BudgetExceeded: budget or total do not allow the model and all that is asked with it. Nothing was charged.
@@ -218,8 +217,8 @@ class Bill:
         raise BudgetExceeded(
             f"params.yaml: privacy.budget is ε {at_most(self.budget.epsilon, 6)}, of which {at_most(self.spent, 6)} is "
             f"spent and {left_of(self.budget.epsilon, self.spent, 6)} is left; with the model, "
-            f"{list_charges(self.beside)} it would be about {at_most(self.after, 4)}; {self.remedy()}. "
-            "Nothing was charged"
+            f"{list_charges(self.beside)} it would be about {at_most(self.after, 4)}; ask for a smaller ε. Nothing "
+            "was charged"
         )
 
     def refuse_total(self) -> None:
@@ -241,17 +240,6 @@ class Bill:
                 "evaluation.private; with a larger total the model is another one, which is charged anew. Nothing was "
                 "charged"
             )
-
-    def remedy(self) -> str:
-        """Advise a model that fits the budget together with the charges beside it."""
-        assert self.budget is not None
-        return advice(
-            self.account,
-            self.model.event,
-            self.params.privacy.delta,
-            self.budget,
-            [each.event for each in self.beside],
-        )
 
 
 def beside_model(

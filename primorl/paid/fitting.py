@@ -74,10 +74,6 @@ _LINEAR: dict[str, Any] = {
     "privacy.clipping_norm": heads.NORM,
 }
 """Settings of linear heads; their degree is the largest whose noise is small enough."""
-_BLURRED_YES, _BLURRED_NO = 0.35, 1.0
-"""Noise of the variances that scale the features, as a share of them: up to which heads learn, and from which not."""
-_LOST_NO = 1.0
-"""Share of a target's variance that the noise adds to predictions, from which heads do not learn (`heads.LOST_YES`)."""
 _MOST_ROWS_OF_HEADS = 1.2e8  # that all rounds read
 _SHARES = 0.05, 0.5
 _BLURRED_YES, _BLURRED_NO = 0.35, 1.0

@@ -29,7 +29,6 @@ _Share = Annotated[float, Within(ge=0, le=1)]
 _Count = Annotated[int, Within(ge=1)]
 _NEEDED = ("epsilon", "delta")
 _ROUNDS = ("sampling_probability", "noise_multiplier", "clipping_norm", "rounds")
-NOTHING_READ: dict[str, Any] = {"type": "NoOpDpEvent"}
 NO_ROUNDS: dict[str, Any] = {**dict.fromkeys(_ROUNDS), "queries": ()}
 """Keys of a statement that only rounds have."""
 
@@ -182,7 +181,7 @@ class Statement:
     ]
     event: Annotated[
         dict[str, Any],
-        "The accounted event, as `dp_accounting` would rebuild it. `NoOpDpEvent`: no private row was read.",
+        "The accounted event, as `dp_accounting` would rebuild it.",
     ]
     sampling_probability: Annotated[
         _Probability | None, "q, the probability with which a unit joins a round."
@@ -249,7 +248,7 @@ class Statement:
     ] = None
 
     def __post_init__(self) -> None:
-        rounds = self.event != NOTHING_READ and not self.mechanisms
+        rounds = not self.mechanisms
         missing = [
             key for key in (*_NEEDED, *(_ROUNDS if rounds else ())) if getattr(self, key) is None
         ]
@@ -257,17 +256,10 @@ class Statement:
             raise ValueError(f"private: true, yet {', '.join(missing)} is null")
         stray = [] if rounds else [key for key in _ROUNDS if getattr(self, key) is not None]
         if stray or (self.queries and not rounds):
-            what = (
-                "mechanisms: what is made from several"
-                if self.mechanisms
-                else f"event: {self.event['type']}"
+            raise ValueError(
+                "mechanisms: what is made from several has no rounds, yet "
+                f"{', '.join(stray) or 'queries'} is given"
             )
-            raise ValueError(f"{what} has no rounds, yet {', '.join(stray) or 'queries'} is given")
-
-    @property
-    def public_alone(self) -> bool:
-        """Whether public units alone made the release: no private row was read, and nothing was charged."""
-        return self.event == NOTHING_READ
 
     @property
     def sound(self) -> bool:

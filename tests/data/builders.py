@@ -1,7 +1,6 @@
 """Small datasets with known content, for the tests of the data room."""
 
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +18,6 @@ from primorl.data.storage.schema import DatasetInfo, Spaces, trajectory_table
 T = TypeVar("T")
 SPACES = Spaces((-1.0, -1.0, -8.0), (1.0, 1.0, 8.0), (-2.0,), (2.0,))
 INFO = DatasetInfo("small", "Pendulum-v1", "trajectory", SPACES, 200, "learned", "refuse", "0" * 64)
-NAMED = replace(INFO, behaviour_probabilities=True)
 
 
 def dataset(kind: type[T], source: str, options: dict[str, Any], **changes: Any) -> T:
@@ -104,22 +102,11 @@ def table(
     return trajectory_table(SPACES, units or names, names, *arrays)
 
 
-def with_probabilities(rows: pa.Table, values: np.ndarray | None = None) -> pa.Table:
-    """Random ones where none are given; no two agree by chance."""
-    if values is None:
-        values = np.random.default_rng(rows.num_rows).uniform(0.1, 3, rows.num_rows)
-    return rows.append_column(
-        pa.field("behaviour_probability", pa.float32()), pa.array(values.astype(np.float32))
-    )
-
-
 def write_parts(
     folder: Path, *tables: pa.Table, info: DatasetInfo = INFO, rows_per_group: int = SEQUENTIAL
 ) -> Path:
     """Tables of whole units as the parts of a dataset."""
     folder.mkdir(exist_ok=True)
-    named = "behaviour_probability" in tables[0].column_names
-    info = replace(info, behaviour_probabilities=named)
     with PartWriter(folder, info.schema, rows_per_group) as writer:
         for each in tables:
             writer.write(each)

@@ -313,7 +313,7 @@ CATCHERS = {
             condition("sharing", "_ and each.state != 'aborted'"),
         ),
     ],
-    f"{ON_LEDGER}/test_ledger.py::test_the_refusal_says_what_is_left_and_what_it_suggests_fits": [
+    f"{ON_LEDGER}/test_ledger.py::test_the_refusal_says_what_is_left": [
         Fault(
             "ledger-filter-by-pld",
             ACCOUNT,

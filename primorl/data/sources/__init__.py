@@ -30,13 +30,11 @@ class Reader(Protocol):
         path: the file or folder that errors name.
         spaces: of observations and actions.
         horizon: steps of the longest possible episode, where the source declares it; a public fact.
-        behaviour_probabilities: whether `tables` name the probability of every action; a public fact.
     """
 
     path: Path
     spaces: Spaces
     horizon: int | None
-    behaviour_probabilities: bool
 
     def tables(self) -> Generator[pa.Table]:
         """Batches of whole units in `arrow_schema`, ascending by (unit_id, trajectory_id, step).

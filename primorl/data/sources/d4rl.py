@@ -114,8 +114,6 @@ class D4rlReader:
     as nothing depends on it; else the last row is left out, because its outcome was not recorded.
     """
 
-    behaviour_probabilities = False
-
     def __init__(self, path: Path, spaces: Spaces, horizon: int | None):
         self.path, self.spaces, self.horizon = path, spaces, horizon
 

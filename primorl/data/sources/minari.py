@@ -207,8 +207,6 @@ class MinariReader:
         PipelineError: if a part's spaces are not the mixture's.
     """
 
-    behaviour_probabilities = False
-
     def __init__(
         self,
         path: Path,

@@ -17,7 +17,6 @@ import pyarrow.compute as pc
 from primorl.base.errors import PipelineError
 from primorl.data.storage.parquet import PartReader
 from primorl.data.storage.schema import (
-    BEHAVIOUR_PROBABILITY,
     DatasetInfo,
     Spaces,
     action_vectors,
@@ -79,9 +78,6 @@ class UnitStore:
             rows: Floats = np.empty((2 * self.size, S + A), dtype=np.float32)
             outcomes: Floats = np.empty((self.size, 2), dtype=np.float32)  # reward and terminated
             places = np.empty(self.size, dtype=np.int64)  # where in `rows` each transition is
-            probabilities: Floats = np.empty(
-                self.size * self.info.behaviour_probabilities, dtype=np.float32
-            )
             firsts = [np.empty(0, dtype=np.int64)]
             kept_rows = np.repeat(owned, lengths)
             seen = filled = done = 0
@@ -100,15 +96,12 @@ class UnitStore:
                     numbers(table["reward"]),
                     numbers(table["terminated"]),
                 )
-                if self.info.behaviour_probabilities:
-                    probabilities[these] = numbers(table[BEHAVIOUR_PROBABILITY])
                 firsts.append(done + trajectory_starts(table))
                 filled, done = filled + len(packed), these.stop
         self._arrays: dict[str, npt.NDArray[Any]] = {
             "rows": rows[:filled],
             "outcomes": outcomes,
             "places": places,
-            "probabilities": probabilities,
             "lengths": lengths[owned],
             "unit_starts": np.cumsum(lengths[owned]) - lengths[owned],
             "trajectory_starts": np.concatenate(firsts),
@@ -166,15 +159,6 @@ class UnitStore:
     def begins(self, units: "Tensor", steps: "Tensor") -> "Tensor":
         """Say whether the chosen transitions each begin a trajectory, bool [U, M]; see `transitions`."""
         return self._begins[self._chosen(units, steps)]
-
-    def behaviour_probabilities(self, units: "Tensor", steps: "Tensor") -> "Tensor | None":
-        """Give the probability (density, for continuous actions) of each logged action, float32 [U, M].
-
-        See `transitions`. None: the log does not say.
-        """
-        if not self.info.behaviour_probabilities:
-            return None
-        return self._tensors["probabilities"][self._chosen(units, steps)]
 
     def flat(self) -> tuple["Tensor", "Tensor"]:
         """Give all inputs [R, S + A] and targets [R, S + 2], as copies."""
@@ -276,7 +260,7 @@ def row_bytes(info: DatasetInfo, *, episodes: bool = False) -> int:
         episodes: whether it is held too which transitions begin a trajectory.
     """
     held = 2 * info.spaces.observation_size + info.spaces.action_size + 2
-    return 4 * (held + info.behaviour_probabilities + episodes)
+    return 4 * (held + episodes)
 
 
 @contextmanager

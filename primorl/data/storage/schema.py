@@ -23,7 +23,6 @@ _BOUNDS = ("observation_low", "observation_high", "action_low", "action_high")
 _NAMES = ("observation_names", "action_names")
 _ID_DIGITS = 12
 
-BEHAVIOUR_PROBABILITY = "behaviour_probability"
 """Optional column: the probability with which the logged action was chosen."""
 
 
@@ -145,7 +144,6 @@ class DatasetInfo:
         dataset_fingerprint: keyed (HMAC) hash of all rows of the whole dataset, before any partition.
         population: who the people are: within it, equal ids are one person.
         trajectories_per_person: the most trajectories of one person; None: it is not declared.
-        behaviour_probabilities: whether every row names the probability of its action.
     """
 
     dataset: str
@@ -158,19 +156,15 @@ class DatasetInfo:
     dataset_fingerprint: str
     population: str = ""
     trajectories_per_person: int | None = None
-    behaviour_probabilities: bool = False
 
     @property
     def schema(self) -> pa.Schema:
         """The columns of its rows."""
-        return arrow_schema(self.spaces, behaviour_probabilities=self.behaviour_probabilities)
+        return arrow_schema(self.spaces)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON; that of a dataset without behaviour probabilities does not mention them."""
-        content = asdict(self) | {"spaces": self.spaces.to_json()}
-        if not self.behaviour_probabilities:
-            del content["behaviour_probabilities"]
-        return content
+        """Return plain JSON."""
+        return asdict(self) | {"spaces": self.spaces.to_json()}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
@@ -197,12 +191,11 @@ class DatasetInfo:
             ) from None
 
 
-def arrow_schema(spaces: Spaces, *, behaviour_probabilities: bool = False) -> pa.Schema:
+def arrow_schema(spaces: Spaces) -> pa.Schema:
     """Columns of a dataset; ordered by (unit_id, trajectory_id, step).
 
     Args:
         spaces: the declared sizes S and A.
-        behaviour_probabilities: whether the dataset has `BEHAVIOUR_PROBABILITY`.
     """
     observation = pa.list_(pa.float32(), spaces.observation_size)
     return pa.schema(
@@ -221,7 +214,6 @@ def arrow_schema(spaces: Spaces, *, behaviour_probabilities: bool = False) -> pa
             ("next_observation", observation),
             ("terminated", pa.bool_()),
             ("truncated", pa.bool_()),
-            *([(BEHAVIOUR_PROBABILITY, pa.float32())] if behaviour_probabilities else []),
         ]
     )
 
@@ -334,7 +326,6 @@ def trajectory_table(
     rewards: Sequence[Array],
     terminated: Sequence[Array],
     truncated: Sequence[Array],
-    probabilities: Sequence[Array] | None = None,
 ) -> pa.Table:
     """Whole trajectories as one table in the dataset's schema.
 
@@ -347,7 +338,6 @@ def trajectory_table(
         rewards: [T] each.
         terminated: [T] each.
         truncated: [T] each.
-        probabilities: of the actions, [T] each; None: not known.
     """
     lengths = np.array([len(each) for each in rewards])
     everything = _float32(np.concatenate(observations))
@@ -366,7 +356,6 @@ def trajectory_table(
         after,
         np.concatenate(terminated),
         np.concatenate(truncated),
-        None if probabilities is None else np.concatenate(probabilities),
     )
 
 
@@ -381,7 +370,6 @@ def transition_table(
     next_observation: Array,
     terminated: Array,
     truncated: Array,
-    behaviour_probability: Array | None = None,
 ) -> pa.Table:
     """Transitions of whole trajectories, one after the other, as one table in the dataset's schema.
 
@@ -396,7 +384,6 @@ def transition_table(
         next_observation: [R, S].
         terminated: [R].
         truncated: [R].
-        behaviour_probability: of the actions, [R]; None: not known.
     """
     trajectory = pa.array(np.repeat(np.arange(len(lengths), dtype=np.int32), lengths))
     first = np.cumsum(lengths) - lengths
@@ -413,10 +400,7 @@ def transition_table(
         pa.array(terminated),
         pa.array(truncated),
     ]
-    if behaviour_probability is not None:
-        columns.append(pa.array(_float32(behaviour_probability)))
-    schema = arrow_schema(spaces, behaviour_probabilities=behaviour_probability is not None)
-    return pa.Table.from_arrays(columns, schema=schema)
+    return pa.Table.from_arrays(columns, schema=arrow_schema(spaces))
 
 
 def _matrix(values: Array) -> pa.Array:

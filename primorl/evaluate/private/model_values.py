@@ -143,8 +143,8 @@ def signs_against(problem: Problem, values: Sequence[Answer]) -> list[Veto]:
         if least < low - slack or most > high + slack:
             farthest = most if most > high + slack else least
             reason = (
-                f"the model says a mean return of {farthest:.4g} ({_WHOSE.get(each.of, 'the policy')}), where nobody can have less than "
-                f"{low:.4g} or more than {high:.4g}"
+                f"the model says a mean return of {farthest:.4g} ({_WHOSE.get(each.of, 'the policy')}), where nobody "
+                f"can have less than {low:.4g} or more than {high:.4g}"
             )
             found.append(Veto(kind="beyond_bounds", reason=reason))
             break

@@ -90,7 +90,7 @@ class Check:
     believe: Annotated[Believe, "Whether the model can be believed."]
     ratio: Annotated[
         float | None,
-        "The model's squared error over that of a trivial guess, of rewards or of states, the larger; `null`: infinite.",
+        "The model's squared error over that of a trivial guess, the larger of rewards and states; `null`: infinite.",
     ]
     wrong: Annotated[tuple[Line, ...], "What is surely predicted worse than by the guess."]
     horizons: Annotated[tuple[int, ...], "How many steps ahead was predicted."]

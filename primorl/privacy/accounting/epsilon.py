@@ -162,12 +162,9 @@ def compose(
 
 
 def flat(events: Iterable[dp_event.DpEvent]) -> Iterator[dp_event.DpEvent]:
-    """Yield the events, and the parts of composed ones; events that read no private row are left out."""
+    """Yield the events, and the parts of composed ones."""
     for event in events:
-        if not isinstance(event, dp_event.NoOpDpEvent):
-            yield from (
-                flat(event.events) if isinstance(event, dp_event.ComposedDpEvent) else (event,)
-            )
+        yield from flat(event.events) if isinstance(event, dp_event.ComposedDpEvent) else (event,)
 
 
 def releases(event: dp_event.DpEvent) -> int:

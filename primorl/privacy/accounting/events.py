@@ -103,7 +103,6 @@ _READERS: dict[str, dict[str, Callable[[Any], Any]]] = {
         )
     },
     "NonPrivateDpEvent": {},
-    "NoOpDpEvent": {},  # of what was made without a private row
 }
 
 

@@ -56,13 +56,6 @@ def figures(event: dp_event.DpEvent, delta: float) -> Figures:
     Raises:
         ValueError: the event is not of a kind that this project accounts.
     """
-    if isinstance(event, dp_event.NoOpDpEvent):  # no attack does better than to guess
-        return Figures(
-            0.0,
-            (),
-            tuple((k, 0.0) for k in GROUP_SIZES),
-            tuple((a, a) for a in FALSE_POSITIVE_RATES),
-        )
     epsilon = compose([event], delta).epsilon_pld
     if not 0 < epsilon <= _LARGEST_PROFILE:
         profile: tuple[tuple[float, float], ...] = ()
@@ -95,10 +88,8 @@ def stated(event: dp_event.DpEvent, spent: Spent | None) -> dict[str, Any]:
         ValueError: the event is not of a kind that this project accounts.
     """
     if spent is None:
-        event, nothing = (
-            dp_event.NonPrivateDpEvent(),
-            dict.fromkeys(("epsilon", "epsilon_rdp", "epsilon_replace_one")),
-        )
+        nothing = dict.fromkeys(("epsilon", "epsilon_rdp", "epsilon_replace_one"))
+        event = dp_event.NonPrivateDpEvent()
         return {"event": event_to_json(event), "profile": (), "groups": (), "attacks": ()} | nothing
     about = figures(event, spent.delta)
     return {

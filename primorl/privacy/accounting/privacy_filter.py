@@ -115,8 +115,6 @@ def cost(event: dp_event.DpEvent) -> Cost:
     """Compute the cost of one event: a whole run with settings that were fixed before it began."""
     if isinstance(event, dp_event.NonPrivateDpEvent):
         return UNBOUNDED
-    if isinstance(event, dp_event.NoOpDpEvent):
-        return Cost(0.0, 0.0, (0.0,) * len(ORDERS))
     mean = gaussian_cost(event)
     return Cost(mean**2, ESCAPED, rdp_values(event, ORDERS))
 

@@ -1,13 +1,8 @@
 """Refusals of the ledger: checks of a request against the history as it was read. Nothing here writes."""
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 
-from dp_accounting import dp_event
-
-from primorl.privacy.accounting.epsilon import Training
-from primorl.privacy.accounting.rounding import at_least, at_most, left_of
+from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.account import (
     TRAJECTORY,
     Account,
@@ -25,11 +20,6 @@ from primorl.privacy.ledger.history import (
     Request,
     Version,
 )
-
-_OTHERS = ("clone_behaviour", "evaluate_private", "online")
-"""Stages with a target ε of their own, so that a smaller one may fit."""
-_MOST_NOISE = 1000.0  # times that of the refused run
-_PRECISION = 1.01
 
 
 def refuse_second(request: Request, history: History) -> None:
@@ -134,72 +124,12 @@ def refuse_beyond(
             return
     spent, wanted = tight.epsilon(budget.delta), tight.with_events([event], budget.delta)
     limit = f"ε {at_most(budget.epsilon, 6)} at δ {at_most(budget.delta, 6)}"
-    run, still = "this run", "ask for less ε"
-    if request.stage.startswith(_OTHERS):  # whose settings are no keys of the model's
-        run = request.stage
-        still = (
-            "ask for a smaller ε (behaviour.target_epsilon, evaluation.private.estimators or online.target_epsilon in "
-            "params.yaml)"
-        )
-    elif not whose:
-        still = advice(account, request.event, request.delta, budget)
     raise BudgetExceeded(
         f"dataset {request.dataset!r}: privacy.budget is {limit}, of which {_shown(spent)} is spent{whose} "
-        f"({len(tight.entries)} charged) and {left_of(budget.epsilon, spent, 6)} is left; with {run} it would be "
-        f"{_shown(wanted)}; {still}"
+        f"({len(tight.entries)} charged) and {left_of(budget.epsilon, spent, 6)} is left; with {request.stage} it "
+        f"would be {_shown(wanted)}; ask for a smaller ε in params.yaml"
     )
 
 
 def _shown(epsilon: float) -> str:
     return at_most(epsilon, 6) if epsilon < float("inf") else "∞ (no guarantee)"
-
-
-def advice(
-    account: Account,
-    event: dp_event.DpEvent,
-    delta: float,
-    budget: Budget,
-    beside: Sequence[dp_event.DpEvent] = (),
-) -> str:
-    """Name a smaller ε of the refused model with which the budget allows it and the charges ``beside`` it."""
-    if isinstance(event, dp_event.NonPrivateDpEvent):
-        return "a run without a guarantee fits no budget"
-    if account.epsilon(budget.delta) >= budget.epsilon:
-        return "nothing fits any more"
-    run = Training.of(event)
-    multiplier = None
-    if run is not None:
-        multiplier = least_noise(run, lambda other: account.fits_all([other, *beside], budget))
-    if run is None or multiplier is None:
-        return "no smaller run was found that fits"
-    fitting = replace(run, noise_multiplier=multiplier).spent(delta).epsilon_pld
-    words = f"total_epsilon=null noise_multiplier=null target_epsilon={at_least(fitting)}"
-    settings = " ".join(f"-S privacy.{word}" for word in words.split())
-    return f"still fitting: `dvc exp run {settings}`"
-
-
-def least_noise(run: Training, fits: Callable[[dp_event.DpEvent], bool]) -> float | None:
-    """Find the smallest noise multiplier, to about 1%, with which a run fits that does not; None: up to 1,000 times."""
-
-    def would_fit(multiplier: float) -> bool:
-        return fits(replace(run, noise_multiplier=multiplier).event)
-
-    low, high = float(run.noise_multiplier), 2 * float(run.noise_multiplier)
-    while not would_fit(high):
-        low, high = high, 2 * high
-        if high > _MOST_NOISE * run.noise_multiplier:
-            return None
-    while high > low * _PRECISION:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if would_fit(middle) else (middle, high)
-    return high
-
-
-def most_rounds(run: Training, fits: Callable[[dp_event.DpEvent], bool]) -> int:
-    """Find the largest number of rounds that fits, from 0 up to those of ``run``, after the same queries."""
-    low, high = 0, run.rounds + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        fitting = fits(replace(run, rounds=middle).event)
-        low, high = (middle, high) if fitting else (low, middle)
-    return low

@@ -20,14 +20,13 @@ from primorl.data.identity.membership import (
     Membership,
     project_secret,
 )
-from tests.data.builders import INFO, NAMED, episode, episodes, table, with_probabilities
+from tests.data.builders import INFO, episode, episodes, table
 
 SECRET = bytes(range(32))
 
 
 def keyed(*tables: pa.Table, secret: bytes = SECRET) -> str:
-    named = "behaviour_probability" in tables[0].column_names
-    fingerprint = Fingerprint((NAMED if named else INFO).schema)
+    fingerprint = Fingerprint(INFO.schema)
     for each in tables:
         fingerprint.update(each)
     return fingerprint.keyed(secret)
@@ -122,14 +121,6 @@ def test_people_are_known_whatever_the_unit_is_said_to_be() -> None:
     assert trajectories < persons
     renamed = digests(table(content[1:2], units=["z"], names=["z"]), population="other")
     assert len(renamed & persons) == 1
-
-
-def test_probabilities_of_actions_are_part_of_the_fingerprint_and_not_of_who_people_are() -> None:
-    rows = units(["a", "b"], [1, 2])
-    values = np.linspace(0.1, 0.9, rows.num_rows)
-    contents = (rows, with_probabilities(rows, values), with_probabilities(rows, values**2))
-    assert len({keyed(content) for content in contents}) == 3
-    assert len({frozenset(digests(content)) for content in contents}) == 1
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3)), min_size=1, max_size=10))

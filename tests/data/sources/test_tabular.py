@@ -59,18 +59,6 @@ def test_next_observations_in_the_log_are_used_and_every_row_is_kept(project: Pa
     assert [each["terminated"] for each in written] == [each["died"] for each in content]
 
 
-@pytest.mark.parametrize("is_sorted", [True, False])
-def test_every_transition_has_the_probability_of_its_row(project: Path, is_sorted: bool) -> None:
-    stated = [0.5, 0.25, 1.0, 0.125, 2.5, None, 0.0625, None]  # a density may exceed 1
-    content = [each | {"chosen with": value} for each, value in zip(rows(), stated, strict=True)]
-    for name in ("log/log.parquet", "log/log.csv"):
-        write(content if is_sorted else content[::-1], name)
-        table = run(entry({"behaviour_probability": "chosen with"}, sorted=is_sorted))
-        assert table["behaviour_probability"].to_pylist() == [0.5, 0.25, 1.0, 0.125, 2.5, 0.0625]
-        assert table.drop_columns("behaviour_probability").to_pylist() == EXPECTED
-        Path(name).unlink()
-
-
 def test_several_files_of_both_kinds_are_one_log(project: Path) -> None:
     table = pa.Table.from_pylist(rows()[2:])
     for first, second in (("part-2.csv", "part-10.parquet"), ("part-2.csv", "year/part-1.parquet")):

@@ -158,25 +158,6 @@ def test_bad_discrete_actions(project: Path, chosen: Any, message: str) -> None:
     assert re.search(PART + message, refusal(entry(DISCRETE)))
 
 
-@pytest.mark.parametrize("value", [None, np.nan, np.inf, 0.0, -0.73, 1.73])
-def test_bad_probabilities(project: Path, value: float | None) -> None:
-    finite = value is not None and np.isfinite(value)
-    found = (
-        "a behaviour_probability out of range"
-        if finite
-        else "a missing, NaN or infinite behaviour_probability"
-    )
-    write(
-        [
-            each | {"chosen with": value if index == 4 else 0.5}
-            for index, each in enumerate(discrete())
-        ]
-    )
-    line = refusal(entry({"behaviour_probability": "chosen with"} | DISCRETE))
-    assert f"part-0.parquet: row 5: found {found} (column 'chosen with'); allowed: " in line
-    assert "73" not in line.partition("row 5")[2]  # the path before it is random
-
-
 def test_longer_than_the_horizon(project: Path) -> None:
     write(rows())
     message = refusal(entry(horizon=2))

@@ -9,8 +9,8 @@ import pytest
 from primorl.base.errors import PipelineError
 from primorl.base.records import ElapsedTime
 from primorl.data.checks import RowCheck
-from primorl.data.storage.schema import DatasetInfo, Manifest, Spaces, arrow_schema
-from tests.data.builders import INFO, NAMED, SPACES, episode, table, with_probabilities
+from primorl.data.storage.schema import DatasetInfo, Spaces, arrow_schema
+from tests.data.builders import INFO, SPACES, episode, table
 
 ORIGIN = Path("somewhere.hdf5")
 PEOPLE = ["ann smith", "bob jones"]
@@ -169,32 +169,6 @@ def test_a_unit_with_more_trajectories_than_declared_is_refused() -> None:
         PipelineError, match="number 3, step 0: found a person with more trajectories than declared"
     ):
         check(content, trajectories_per_person=2)
-
-
-@pytest.mark.parametrize("value", [0.0, -0.25, np.nan, np.inf, 1.5])
-def test_a_probability_of_an_action_that_cannot_be_is_refused(value: float) -> None:
-    rows = two()
-    check(
-        with_probabilities(rows, np.full(7, 2.5)), behaviour_probabilities=True
-    )  # a density may exceed 1
-    if value == 1.5:  # the probability of a discrete action may not
-        rows = rows.set_column(4, "action", pa.array([0, 1, 2, 0, 1, 2, 0], pa.int32()))
-        declared = {"spaces": Spaces.with_discrete_actions((-1.0,) * 3, (1.0,) * 3, 3)}
-        check(with_probabilities(rows, np.ones(7)), behaviour_probabilities=True, **declared)
-    else:
-        declared = {}
-    values = np.full(7, 0.5)
-    values[4] = value
-    with pytest.raises(
-        PipelineError, match="number 2, step 0: found a behaviour_probability out of range; allowed"
-    ):
-        check(with_probabilities(rows, values), behaviour_probabilities=True, **declared)
-
-
-def test_a_dataset_without_probabilities_says_nothing_about_them() -> None:
-    assert "behaviour_probabilities" not in Manifest(INFO, 1, 1).to_json()
-    assert DatasetInfo.from_json(NAMED.to_json()) == NAMED
-    assert NAMED.schema.remove(9) == INFO.schema
 
 
 def test_spaces_survive_json_with_their_names_and_open_bounds() -> None:

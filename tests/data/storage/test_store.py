@@ -30,12 +30,10 @@ from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from tests.data.builders import (
     INFO,
-    NAMED,
     episode,
     episodes,
     snapshot,
     table,
-    with_probabilities,
     write_parts,
 )
 from tests.units import local_training, training_setup
@@ -97,10 +95,6 @@ def check_units(store: UnitStore | ShardedStore, rows: pa.Table, units: list[int
     assert np.array_equal(inputs, np.hstack([observation, matrix(rows, "action")])[places])
     assert np.array_equal(targets, expected[places])
     assert np.array_equal(store.begins(asked, steps), (matrix(rows, "step")[:, 0] == 0)[places])
-    stated = store.behaviour_probabilities(asked, steps)
-    if stated is not None:
-        assert np.array_equal(stated, matrix(rows, "behaviour_probability")[:, 0][places])
-    assert (stated is not None) == ("behaviour_probability" in rows.column_names)
 
 
 @settings(deadline=None, max_examples=40)
@@ -120,7 +114,6 @@ def test_both_stores_and_all_parts_of_them_read_what_was_written(
         rows.schema.field("next_observation"),
         pa.FixedSizeListArray.from_arrays(pa.array(after.ravel()), 3),
     )
-    rows = with_probabilities(rows) if data.draw(st.booleans()) else rows
     folder = tmp_path_factory.mktemp("part")
     write_parts(folder, rows, rows_per_group=data.draw(st.sampled_from([1, 8, 100])))
     for store in (
@@ -205,7 +198,6 @@ def test_missing_damaged_and_foreign_parts_are_refused(tmp_path: Path) -> None:
     for metadata, message in (
         ({}, "Parquet metadata"),
         (INFO.to_metadata(), "columns are not those"),
-        (NAMED.to_metadata(), "columns are not those"),
     ):
         pq.write_table(foreign.replace_schema_metadata(metadata), other)
         with pytest.raises(PipelineError, match=rf"part-00001.parquet: {message}"):
@@ -216,7 +208,8 @@ def test_missing_damaged_and_foreign_parts_are_refused(tmp_path: Path) -> None:
 def test_numbers_that_are_not_finite_and_memory_that_runs_out_are_one_line(
     tmp_path: Path, keep_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bad = with_probabilities(people([[2]]), np.array([0.5, np.inf]))
+    bad = people([[2]])
+    bad = bad.set_column(5, bad.field("reward"), pa.array([0.5, np.inf], pa.float32()))
     with pytest.raises(PipelineError, match="found non-finite numbers"):
         open_units(write_parts(tmp_path / "bad", bad), keep_bytes, lambda table: None)
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from primorl.base.errors import PipelineError
 from primorl.privacy.accounting.epsilon import compose, training_event
 from primorl.privacy.accounting.events import event_from_json
-from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.ledger.history import BudgetExceeded, Version
 from primorl.privacy.ledger.ledger import Budget, Ledger
 from tests.privacy.ledger.ledgers import DELTA, GAUSSIAN, adaptive, opened, request, version
@@ -103,7 +102,7 @@ def test_what_cannot_be_accounted_again_is_not_written(one_file: Ledger) -> None
     for event, says in (
         (composed, "does not survive"),
         (dp_event.NoOpDpEvent(), "unknown ev"),
-        (endless, "found inf"),
+        (endless, "Out of range"),
     ):
         with pytest.raises(ValueError, match=says):
             one_file.reserve(request(ANA, event), None)
@@ -134,26 +133,20 @@ def test_a_sweep_of_ten_under_a_budget_for_seven(ledger: Ledger) -> None:
     assert spent.epsilon_fixed < spent.epsilon < 1.04 * spent.epsilon_fixed < spent.epsilon_rdp
 
 
-def test_the_refusal_says_what_is_left_and_what_it_suggests_fits(one_file: Ledger) -> None:
+def test_the_refusal_says_what_is_left(one_file: Ledger) -> None:
     budget = Budget(0.35, DELTA)
     for _ in range(2):
         one_file.reserve(request(ANA, RUN), budget)
     with pytest.raises(BudgetExceeded) as refused:
         one_file.reserve(request(ANA, RUN), budget)
     said = re.search(
-        r"ε 0.35 at δ 1e-05, of which (\S+) is spent \(2 charged\) and (\S+) is left; with this run it would be (\S+); "
-        r"still fitting: `dvc exp run .* -S privacy.target_epsilon=(\S+)`",
+        r"ε 0.35 at δ 1e-05, of which (\S+) is spent \(2 charged\) and (\S+) is left; .* it would be (\S+);",
         str(refused.value),
     )
-    spent, left, wanted, target = map(float, said.groups())  # type: ignore[union-attr]
+    spent, left, wanted = map(float, said.groups())  # type: ignore[union-attr]
     assert spent == pytest.approx(adaptive(RUN, RUN), rel=1e-5)
     assert left == pytest.approx(0.35 - spent, abs=1e-5)
     assert wanted == pytest.approx(adaptive(RUN, RUN, RUN), rel=1e-5)
-    multiplier = solve_noise_multiplier(target, DELTA, 0.1, 150)
-    smaller = training_event(0.1, multiplier, 150)
-    assert adaptive(RUN, RUN, smaller) <= 0.35
-    assert adaptive(RUN, RUN, training_event(0.1, 0.95 * multiplier, 150)) > 0.35
-    one_file.reserve(request(ANA, smaller), budget)
 
 
 def test_the_refusal_says_when_nothing_fits(one_file: Ledger) -> None:
@@ -163,22 +156,14 @@ def test_the_refusal_says_when_nothing_fits(one_file: Ledger) -> None:
         with pytest.raises(BudgetExceeded, match=says):
             one_file.reserve(request(data, event), budget)
 
-    refused(ANA, RUN, small, r"0 is spent .* still fitting")
-    refused(
-        CEM, GAUSSIAN, small, r"no smaller run was found that fits$"
-    )  # there is none to look for
-    refused(
-        ANA,
-        NO_GUARANTEE,
-        large,
-        r"with this run it would be ∞ .*; a run without a guarantee fits no budget$",
-    )
+    refused(ANA, RUN, small, "0 is spent")
+    refused(ANA, NO_GUARANTEE, large, "it would be ∞")
     assert one_file.charges() == []
     one_file.reserve(request(ANA, RUN), None)
-    refused(ANA, RUN, small, r"\(1 charged\) and 0 is left; .*; nothing fits any more$")
+    refused(ANA, RUN, small, r"\(1 charged\) and 0 is left")
     one_file.reserve(request(ANA, NO_GUARANTEE), None)
     assert one_file.account(ANA).epsilon(DELTA) == float("inf")
-    refused(ANA, GAUSSIAN, large, r"∞ .* is spent .* nothing fits any more$")
+    refused(ANA, GAUSSIAN, large, "∞ .* is spent")
     strict = Budget(
         epsilon(GAUSSIAN), DELTA / 10
     )  # ε at a tenth of δ is larger, and that is where it was set

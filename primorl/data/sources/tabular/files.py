@@ -24,7 +24,6 @@ from primorl.config.columns import Carried, Categorical, CountedActions, Elapsed
 from primorl.config.datasets import CsvFormat
 from primorl.config.reading import shown
 from primorl.data.sources.tabular.watch import ENDINGS, log_files
-from primorl.data.storage.schema import BEHAVIOUR_PROBABILITY
 
 ROWS_PER_BATCH = 2**16
 _CSV_BLOCK_BYTES = 2**22
@@ -91,8 +90,6 @@ def fields_of(columns: TabularColumns) -> list[Field]:
     for flag in ("terminated", "truncated"):
         if (column := getattr(columns, flag)) is not None:
             fields.append(Field(flag, column, "flag"))
-    if columns.behaviour_probability is not None:
-        fields.append(Field(BEHAVIOUR_PROBABILITY, columns.behaviour_probability, "number"))
     return fields
 
 

@@ -195,7 +195,6 @@ class TabularReader:
     def __init__(self, raw: Path, name: str, dataset: TabularDataset):
         self.path = raw
         self.spaces, self.horizon = _declared(name, dataset)
-        self.behaviour_probabilities = dataset.options.columns.behaviour_probability is not None
         self.consent: list[pa.Table] = []
         self._dataset = dataset
         self._unit = "trajectory" if dataset.options.columns.unit is None else "unit"

@@ -9,12 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from primorl.config.datasets import DeclaredBounds, TabularDataset
-from primorl.data.checks import KeyOrder, unfit_probabilities
+from primorl.data.checks import KeyOrder
 from primorl.data.identity.consent import CONSENT_SCHEMA
 from primorl.data.sources.tabular.elapsed import carry_forward, elapsed_times
 from primorl.data.sources.tabular.files import Field, Log
 from primorl.data.storage.schema import (
-    BEHAVIOUR_PROBABILITY,
     Spaces,
     changes,
     id_text,
@@ -90,9 +89,6 @@ class Transitions:
         )
         self._keys = KeyOrder()
         self._has_next = any(field.name.startswith("next_observation.") for field in fields)
-        self._probability = next(
-            (field for field in fields if field.name == BEHAVIOUR_PROBABILITY), None
-        )
         # Where a trajectory is a unit, those that are numbered anew for each person look like one.
         merged = "; or, if people's trajectories share ids, let columns.trajectory name a column of unique ids"
         self._or_merged = merged if unit == "trajectory" else ""
@@ -131,8 +127,6 @@ class Transitions:
             terminated,
             truncated,
         ]
-        if self._probability is not None:
-            columns.append(_numbers(rows[BEHAVIOUR_PROBABILITY]))
         lengths, cut = lasts - starts + 1, ~terminated[lasts] & (not self._has_next)
         self._log.refuse(
             rows,
@@ -239,7 +233,7 @@ class Transitions:
 
     def _check_values(self, rows: pa.Table, *columns: npt.NDArray[Any]) -> None:
         """Check the columns of `transition_table` but the observation and the ends."""
-        _, action, reward, after, _, _, *probability = columns
+        _, action, reward, after, _, _ = columns
         if self._has_next:
             self._check_finite(rows, after, "next_observation")
         if self._spaces.discrete_actions:
@@ -248,13 +242,6 @@ class Transitions:
         else:
             self._check_finite(rows, action, "action")
         self._check_finite(rows, reward[:, None], "reward")
-        if self._probability is not None:
-            self._check_finite(rows, probability[0][:, None], BEHAVIOUR_PROBABILITY)
-            unfit, allowed = unfit_probabilities(
-                probability[0], discrete=self._spaces.discrete_actions
-            )
-            found = f"a {BEHAVIOUR_PROBABILITY} out of range (column {self._probability.column!r})"
-            self._log.refuse(rows, np.flatnonzero(unfit), found, allowed)
 
     def _bounded(
         self, rows: pa.Table, values: Floats, key: Literal["observation", "reward"]
