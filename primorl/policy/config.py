@@ -103,8 +103,7 @@ class CandidateRecord:
     ]
     doubt: Annotated[
         float | None,
-        "How much more uncertain the model is along its way than along the clone's, in units of the return; `null`: an "
-        "earlier version did not ask.",
+        "How much more uncertain the model is along its way than along the clone's, in units of the return.",
     ] = None
     chosen: Annotated[bool, "Whether this is the policy."]
 
@@ -131,8 +130,7 @@ class PolicyConfig:
     ] = None
     one_hot: Annotated[
         tuple[tuple[int, int], ...] | None,
-        "Parts of the observation of which one category is 1: first dimension and number of categories; `null`: there "
-        "are none, or an earlier version did not say.",
+        "Parts of the observation of which one category is 1: first dimension and number of categories; `null`: none.",
     ] = None
     action_names: Annotated[
         tuple[Line, ...] | None, "Names of the action's dimensions or of the actions."

@@ -1,1 +1,1 @@
-"""The bundle of files that may leave: making it, checking it, its cards."""
+"""The bundle of files that may leave: making it, checking it, its card."""

@@ -162,7 +162,8 @@ def _with_model(
             "edit charges nothing"
         )
     copied = {name: MODELS / name for name in (*MODEL, STARTS, CLONE)}
-    copied |= {name: source / Path(name).name for name in (*POLICY[:2], *SPREAD)}
+    spread = SPREAD if (source / Path(SPREAD[0]).name).exists() else ()
+    copied |= {name: source / Path(name).name for name in (*POLICY[:2], *spread)}
     evaluation = _quoted(summary, answers, source)
     asked = answers if answers.asked else None
     written = {

@@ -329,10 +329,12 @@ def _check_tensors(bundle: Bundle) -> None:
                 f"{folder / POLICY[1]}: {side}: not the bound in {MODEL[0]}: it is of another model"
             )
     check_policy(folder / POLICY[0], policy, ensemble, own_scales=bundle.holds_clone)
-    spread = folder / SPREAD[0]
-    if (needed := bundle.holds_clone and not of_policy.discrete_actions) != spread.exists():
-        raise PipelineError(f"{spread}: {'missing' if needed else 'found one of no clone'}")
+    needed = bundle.holds_clone and not of_policy.discrete_actions
+    for name in SPREAD:
+        if needed != (name in bundle.names):
+            raise PipelineError(f"{folder / name}: {'missing' if needed else 'of no clone'}")
     if needed:
+        spread = folder / SPREAD[0]
         tensors = load_file(spread)
         check_written_again(spread, lambda again: save_file(tensors, again / spread.name))
 

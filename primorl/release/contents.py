@@ -28,7 +28,7 @@ from primorl.evaluate.private.results import PrivateEvaluation
 from primorl.evaluate.recommendation import Recommendation
 from primorl.model import starts
 from primorl.model.architecture import ModelConfig
-from primorl.policy.config import PolicyConfig
+from primorl.policy.config import BehaviourConfig, PolicyConfig
 from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.statement import Accountant, Statement
 from primorl.privacy.verification import LEAST_NOISE, MOST_ROUNDS
@@ -267,8 +267,9 @@ def read_bundle(folder: Path, names: frozenset[str]) -> Bundle:
     Raises:
         PipelineError: see `read`.
     """
-    if DECLARED in names:
-        read(folder, DECLARED, Declared)
+    for name, kind in ((DECLARED, Declared), (SPREAD[1], BehaviourConfig)):
+        if name in names:
+            read(folder, name, kind)
     return Bundle(
         folder=folder,
         names=names,

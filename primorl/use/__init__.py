@@ -1,1 +1,1 @@
-"""Using a policy on tables: prediction, ONNX, drafting the entry of a log."""
+"""Using a policy on tables: prediction and ONNX."""

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from primorl.base.errors import PipelineError
-from primorl.base.files import read_json
+from primorl.base.files import file_sha256, read_json
 from primorl.base.paths import BEHAVIOUR, POLICY, PRIVATE_EVALUATION, SUMMARY
 from primorl.commands import main as cli
 from primorl.config import params
@@ -18,15 +18,25 @@ from primorl.evaluate.private.results import MEAN_RETURN, PrivateEvaluation, Ver
 from primorl.evaluate.recommendation import Recommendation, of_answers
 from primorl.paid import clone
 from primorl.paid.accounts import project_ledger
+from primorl.policy.loaded import load_policy
 from primorl.privacy.accounting.epsilon import Training, compose
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.statement import Statement
-from primorl.release import bundle
+from primorl.release import build, bundle
 from primorl.release.build import chosen_policy
 from primorl.release.bundle import CHOSEN, as_released
 from primorl.release.card import promised, render, whole
-from primorl.release.contents import ANSWERS, CLONE, FILES, LEDGER, MANIFEST, MODEL, is_bundle
+from primorl.release.contents import (
+    ANSWERS,
+    CLONE,
+    FILES,
+    LEDGER,
+    MANIFEST,
+    MODEL,
+    SPREAD,
+    is_bundle,
+)
 from tests.data.builders import snapshot
 from tests.evaluate.test_recommendation import ANSWERS as RECOMMENDED
 from tests.evaluate.test_recommendation import answer
@@ -38,6 +48,7 @@ from tests.release.bundles import (
     changed_leaves,
     each_refused,
     edit,
+    edit_tensors,
     made,
     refusal,
     refused_at_home,
@@ -87,6 +98,29 @@ def test_a_policy_near_a_clone_states_more_than_either_mechanism(near: Path) -> 
     card = (near / "out/card.md").read_text(encoding="utf-8")
     assert f"clone of the behaviour | ε {at_most(cast(float, clone.epsilon), 4)}; " in card
     assert sum(each["chosen"] for each in read_json(near / "out" / CONFIG)["candidates"]) == 1
+
+
+def test_a_bundle_of_the_clone_has_its_deviation_and_no_room_for_more(
+    near: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quoted, weights = build._quoted, file_sha256(near / BEHAVIOUR / "policy.safetensors")
+    monkeypatch.setattr(build, "chosen_policy", lambda *_: BEHAVIOUR)
+    monkeypatch.setattr(
+        build, "_quoted", lambda *given: replace(quoted(*given[:2], POLICY), policy_sha256=weights)
+    )
+    shutil.copytree(near, tmp_path / "project", ignore=shutil.ignore_patterns("out"))
+    with inside(tmp_path / "project"):
+        folder = made().absolute()
+    assert set(snapshot(folder)) == FILES | {MANIFEST, CLONE, *SPREAD}
+    mean, std = load_policy(folder / "policy").mean_and_std([[1.0, 0.0, 0.0]])
+    assert (mean.shape, bool((std > 0).all())) == ((1, 1), True)
+    table: list[tuple[Change, str]] = [
+        (lambda folder: (folder / SPREAD[0]).unlink(), "spread.safetensors: missing"),
+        (lambda folder: edit_tensors(folder / SPREAD[0], {}, {"by": "ana"}), "more than we read"),
+        (at(SPREAD[1], "log_variance", [-9.0, 9.0]), "which charge"),
+        (lambda folder: edit(folder / SPREAD[1], patient=17), "not as declared"),
+    ]
+    each_refused(folder, tmp_path, table)
 
 
 def of_clone(records: list[dict[str, Any]]) -> dict[str, Any]:
