@@ -1,4 +1,4 @@
-"""What ε means: tables and figures of docs/concepts.md. ``python -m benchmarks.privacy.meaning``.
+"""What ε means: the table and the figure of docs/concepts.md. ``python -m benchmarks.privacy.meaning``.
 
 By the accountant's own trade-off curve, for a run of the default shape (everybody in each of 60 rounds) at several ε.
 The peer is riskcal (Kulynych et al. 2024), which reads the rates off the same privacy loss distribution by another
@@ -14,34 +14,23 @@ from riskcal import analysis
 from benchmarks.machine import ROOT, put, row, write
 from primorl.privacy.accounting.epsilon import Training, accountant_near
 from primorl.privacy.accounting.figures import FALSE_POSITIVE_RATES, deltas, true_positive_rates
-from primorl.privacy.accounting.figures import figures as meaning_of
 from primorl.privacy.accounting.rounding import at_most, percent_at_most
 from primorl.privacy.accounting.solving import solve_noise_multiplier
-from primorl.privacy.ledger.account import total_of
 
 COMMAND = "python -m benchmarks.privacy.meaning"
 DELTA, SAMPLING_PROBABILITY, ROUNDS = 1e-5, 1.0, 60
 EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
-DEFAULT = 0.5
-BUDGET, RUNS = 1.0, 5
 DOCS = ROOT / "docs"
 PAGE = DOCS / "concepts.md"
 _RATES = np.geomspace(1e-4, 1, 60)
 
 
 def main() -> None:
-    """Compute, keep the table, draw the figures."""
+    """Compute, keep the table, draw the figure."""
     runs = {epsilon: run(epsilon) for epsilon in EPSILONS}
     write("meaning", [found for epsilon, event in runs.items() for found in rows(epsilon, event)])
     put(PAGE, "meaning", table(runs))
-    figures = {
-        "attacks": attacks(runs),
-        "seed": seed(runs[DEFAULT]),
-        "budget": budget(runs[DEFAULT]),
-        "units": units(runs[DEFAULT]),
-    }
-    for name, figure in figures.items():
-        figure.savefig(DOCS / "figures" / f"meaning-{name}.png", metadata={"Software": None})
+    attacks(runs).savefig(DOCS / "figures/meaning-attacks.png", metadata={"Software": None})
 
 
 def run(epsilon: float) -> Training:
@@ -123,56 +112,6 @@ def attacks(runs: dict[float, Training]) -> Figure:
         ylabel="of those in the data: the share found",
     )
     axes.legend(fontsize=9)
-    return _plain(figure)
-
-
-def seed(training: Training) -> Figure:
-    """What somebody recovers of one person's contribution to one released sum, without and with the noise's seed."""
-    noise = np.random.default_rng(0).normal(
-        scale=training.noise_multiplier, size=20_000
-    )  # a drawing, not a release
-    figure = Figure(figsize=(6.4, 3.2), dpi=120, layout="constrained")
-    axes = figure.subplots()
-    axes.hist(1 + noise, bins=80, density=True, color="C0", alpha=0.6, label="noise unknown")
-    axes.axvline(1, color="C3", linewidth=2, label="seed of the noise known: exact")
-    axes.set(
-        xlabel="estimate of one person's contribution, in clipping norms (the truth is 1)",
-        yticks=[],
-    )
-    axes.set_title(f"One round, noise multiplier {training.noise_multiplier:.3g}")
-    axes.legend(fontsize=9)
-    return _plain(figure)
-
-
-def budget(training: Training) -> Figure:
-    """ε of the first runs together, and the limit."""
-    spent = {
-        str(runs): total_of([training.event] * runs, DELTA).epsilon for runs in range(1, RUNS + 1)
-    }
-    figure = _bars(spent, f"runs of ε = {DEFAULT:g} on the same people")
-    axes = figure.axes[0]
-    axes.axhline(BUDGET, color="black", linestyle="--", linewidth=1)
-    axes.set_title(f"A budget of ε = {BUDGET:g}: grey would exceed it, and is refused")
-    return figure
-
-
-def units(training: Training) -> Figure:
-    """ε of one person with several trajectories, where the unit is the trajectory."""
-    groups = {
-        str(size): epsilon or 0.0 for size, epsilon in meaning_of(training.event, DELTA).groups
-    }
-    figure = _bars({"1": DEFAULT, **groups}, "trajectories of one person", most=np.inf)
-    figure.axes[0].set_title(f"unit: trajectory, at ε = {DEFAULT:g}: what the person is promised")
-    return figure
-
-
-def _bars(values: dict[str, float], label: str, most: float = BUDGET) -> Figure:
-    figure = Figure(figsize=(6.4, 3.2), dpi=120, layout="constrained")
-    axes = figure.subplots()
-    colors = ["C0" if value <= most else "0.75" for value in values.values()]
-    bars = axes.bar(list(values), list(values.values()), color=colors, width=0.6, alpha=0.7)
-    axes.bar_label(bars, [at_most(value) for value in values.values()], label_type="center")
-    axes.set(xlabel=label, ylabel="ε at δ = 1e-5", ylim=(0, 1.1 * max(values.values())))
     return _plain(figure)
 
 

@@ -27,7 +27,6 @@ import numpy as np
 import pandas as pd
 import torch
 import yaml
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from benchmarks.machine import ROOT, keep, put, read, row
@@ -63,13 +62,6 @@ ARTEFACTS = {"model": "train_model", "clone": "clone_behaviour", "answers": "eva
 ATTACKERS = ("together", *ARTEFACTS, "model file", "policy file", "random")
 RELEASES, WHOLE_RUNS = "repeated releases with a bound above it", "whole runs with a bound above it"
 AS_STATED, HALF, UNCLIPPED = "", ", half the noise", ", no clip"
-CURVES = (
-    ("largest of four bounds, all releases", AS_STATED, "together, largest"),
-    ("one_run_fdp, all releases", AS_STATED, "together, one_run_fdp"),
-    ("an attacker who scores at random", AS_STATED, "random, largest"),
-    ("half the noise, all releases", HALF, "together, largest"),
-    ("no clip in rounds, all releases", UNCLIPPED, "together, largest"),
-)
 DATA = ("collect", "ingest", "partition")
 PAID = (
     "train_model",
@@ -415,7 +407,7 @@ def repeated(epsilon: float, times: int, twin: str) -> list[LowerBounds]:
 
 
 def main() -> None:
-    """Measure what is not measured yet, keep the rows, and draw the figure."""
+    """Measure what is not measured yet, keep the rows, and write the table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -446,7 +438,6 @@ def main() -> None:
                 keep("whole_audit", known)
     count_whole_runs(known, min(CANDIDATES, key=CANDIDATES.__getitem__), arguments.runs)
     put(ROOT / "docs/audits.md", "whole", table(known))
-    figure(known)
 
 
 def count_whole_runs(known: list[dict[str, Any]], epsilon: float, most: int) -> None:
@@ -503,25 +494,6 @@ def table(known: list[dict[str, Any]]) -> str:
             cells.append(f"{min(own):.0%} to {max(own):.0%}" if max(own) > 0 else "0%")
         lines.append(f"| {epsilon:g} | {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def figure(known: list[dict[str, Any]]) -> None:
-    """Draw the lower bounds against the claims."""
-    drawn = Figure(figsize=(6.4, 4.4), dpi=120, layout="constrained")
-    axes = drawn.subplots()
-    claims = [0, 1.1 * max(CANDIDATES)]
-    axes.plot(claims, claims, color="black", label="the claim")
-    axes.plot(
-        claims, [0.6 * each for each in claims], color="0.7", linestyle=":", label="60% of it"
-    )
-    for number, (label, words, end) in enumerate(CURVES):
-        points = [p for p in known if re.match(f"claim [0-9.]+{words}, run .*{end}$", p["what"])]
-        ends = zip(*sorted((p["peer"], p["ours"]) for p in points), strict=True)
-        axes.plot(*ends, "o-", color=f"C{number}", label=label)
-    axes.set(xlabel="claimed ε at δ = 1e-5", ylabel="lower bound on ε, 99% confidence", xlim=claims)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=9)
-    drawn.savefig(ROOT / "docs/figures/whole-audit.png", metadata={"Software": None})
 
 
 if __name__ == "__main__":
