@@ -13,6 +13,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, chdir, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -90,6 +91,7 @@ class Tap:
     def __init__(self) -> None:
         self.stage, self.seen = "", list[Release]()
         self._rows: Rows = lambda store: torch.empty(0)
+        self._asked = deque[Rows]()  # sums of queries that are not answered yet
 
     @contextmanager
     def attached(self) -> Iterator[None]:
@@ -104,12 +106,14 @@ class Tap:
         def released(plan: Plan, total: Any) -> Any:
             made = release(plan, total)
             noisy = torch.cat([part.double().flatten() for part in made]) * plan.divisor
-            self._add("release", noisy, plan.noise_multiplier * plan.clip.sensitivity)
+            deviation = plan.noise_multiplier * plan.clip.sensitivity
+            self._add("release", noisy, deviation, self._rows)
             return made
 
         def answered(plan: Plan, query: GaussianQuery, total: Tensor) -> Tensor:
             made = answer(plan, query, total)
-            self._add(query.what, made.flatten() * plan.units, query.standard_deviation)
+            noisy = made.flatten() * plan.units
+            self._add(query.what, noisy, query.standard_deviation, self._asked.popleft())
             return made
 
         def summed(own: Rounds, weights: Any) -> Any:
@@ -123,8 +127,9 @@ class Tap:
 
         def asking(total: Callable[..., Tensor]) -> Callable[..., Tensor]:
             def asked_for(query: Any, source: Any, *seen: Any) -> Tensor:
-                self._rows = lambda store: _queried(partial(total, query), source, store, seen)
-                return total(query, source, *seen)
+                mine = partial(total, query)
+                self._asked.append(lambda store: _queried(mine, source, store, seen))
+                return mine(source, *seen)
 
             return asked_for
 
@@ -144,8 +149,8 @@ class Tap:
                 patches.enter_context(mock.patch.object(kind, name, ours))
             yield
 
-    def _add(self, what: str, noisy: Tensor, deviation: float) -> None:
-        self.seen.append(Release(self.stage, what, noisy, deviation, self._rows))
+    def _add(self, what: str, noisy: Tensor, deviation: float, rows: Rows) -> None:
+        self.seen.append(Release(self.stage, what, noisy, deviation, rows))
 
 
 def _queried(
