@@ -322,7 +322,7 @@ FORGED: list[tuple[Change, str]] = [
     (in_all("void", ["noise is seeded"]), "void: noise is seeded; do not rely on it"),
     (in_all("units", 13), "statements.behaviour: units: differs from dynamics/privacy.json"),
     (in_answers("estimates.0.bias", "see data/partitions/private"), "holds a path"),
-    (in_answers("estimates.0.bias", "see https://example.org"), "no card can state"),
+    (in_answers("estimates.0.bias", "see https://example.org"), "that no card can state"),
 ]
 UNBOUND: list[tuple[Change, str]] = [
     (in_answers("estimates.0.value", -12.0), "behaviour: not the answers that charge"),

@@ -150,8 +150,8 @@ def test_only_figures_of_one_kind_are_compared(
     assert said in text(practice(SUMMARY | summary, discount))
 
 
-def test_a_clone_says_that_it_is_stochastic() -> None:
-    """Nothing draws from it unless asked."""
+def test_a_clone_with_discrete_actions_says_that_it_is_stochastic() -> None:
+    """Twin: a policy that computes its action."""
     advice = {"answer": "keep", "policy": "models/behaviour", "reason": "So."}
     clone = {"policy": "models/behaviour", "drawn": True, "environment": None}
     summary = dict.fromkeys(
@@ -159,8 +159,11 @@ def test_a_clone_says_that_it_is_stochastic() -> None:
     )
     summary |= {"recommendation": advice, "model_value": 1.0, "model_value_range": [0.0, 2.0]}
     summary |= {"model_value_members": 3, "model_value_rollouts": 9, "model_value_horizon": 9}
-    made = card(policy=clone, summary=summary | {"model_value_note": "a guess"})
-    assert "draws none unless it is given a seed" in points(made, "What is recommended")
+    summary |= {"model_value_note": "a guess"}
+    said = "draws none unless it is given a seed"
+    assert said in points(card(policy=clone, summary=summary), "What is recommended")
+    computed = {"policy": "models/policy", "environment": None}
+    assert said not in points(card(policy=computed, summary=summary), "What is recommended")
 
 
 class Tags(HTMLParser):

@@ -251,7 +251,7 @@ def test_texts_of_a_stranger_are_shown_as_text_and_an_empty_file_is_refused(
     each_refused(
         released,
         tmp_path,
-        [(declared(owner="see https://evil.example"), "no card can state")],
+        [(declared(owner="see https://evil.example"), "that no card can state")],
         renew_cards,
     )
     wrong: tuple[dict[str, object], ...] = ({}, {"owner": "a\nb"}, {"boss": "me"})
