@@ -99,7 +99,7 @@ def runs(
 ) -> None:
     """List the results on the dataset of params.yaml, best first.
 
-    Results are those of MLflow: what a simulator measured comes first, then what the private units say. Values in a
+    Results are those of MLflow: what a simulator measured comes first. Values in a
     model do not compare: the newest comes first. `in all` is what all runs had spent on the same units by then,
     `changed` the settings that are not the same in all results that are listed.
 

@@ -98,9 +98,7 @@ def found_in(
     )
 
 
-def of_answers(
-    answers: PrivateEvaluation, clone_loss: PublicLosses | None, least_gain: float = LEAST_GAIN
-) -> Recommendation:
+def of_answers(answers: PrivateEvaluation, clone_loss: PublicLosses | None) -> Recommendation:
     """Recommend by the answers of private evaluation.
 
     The rule has three steps:
@@ -114,9 +112,8 @@ def of_answers(
     Args:
         answers: of the private units, about the model, the policy and the clone.
         clone_loss: of the clone on the public split; None: there is no public split, or no clone.
-        least_gain: the share of the scale of returns that a gain must exceed in any case.
     """
-    compared = _compare(answers, least_gain)
+    compared = _compare(answers)
     if isinstance(compared, str):
         return _more_data([compared])
     clone_learned = None if clone_loss is None else clone_loss.final < clone_loss.constant
@@ -223,7 +220,7 @@ class _Comparison:
         }
 
 
-def _compare(answers: PrivateEvaluation, least_gain: float) -> _Comparison | str:
+def _compare(answers: PrivateEvaluation) -> _Comparison | str:
     """Compare the policy with the clone and the people; return the reason if an answer is missing."""
     people = answers.answer("behaviour", MEAN_RETURN)
     if people is None:
@@ -247,18 +244,16 @@ def _compare(answers: PrivateEvaluation, least_gain: float) -> _Comparison | str
     scale = max(spread, abs(people.value))
 
     # The model's error for a clone that acts as people do, as far as the interval does not explain it.
-    sampled_clone, released_clone, policy = (
-        fmean(sampled_members),
-        fmean(released_members),
-        fmean(policy_members),
-    )
+    sampled_clone = fmean(sampled_members)
+    released_clone = fmean(released_members)
+    policy = fmean(policy_members)
     misfit = max(0.0, abs(sampled_clone - people.value) - half_width)
     standard_error = (gain.ci95[1] - gain.ci95[0]) / 2 / NORMAL_QUANTILE
     margin = (
         MISFIT_SHARE * misfit
         + ERRORS * standard_error
         + DOUBT_SHARE * max(0.0, doubt.value)
-        + least_gain * scale
+        + LEAST_GAIN * scale
     )
     return _Comparison(
         people=people.value,
@@ -328,10 +323,8 @@ def _trial(answers: PrivateEvaluation, compared: _Comparison) -> Recommendation:
     why = [
         f"{compared.statement}, more than the {compared.margin:.3g} that the model's known error asks for"
     ]
-    policy, chance = (
-        answers.answer("policy", MEAN_RETURN, "model"),
-        answers.answer("random", MEAN_RETURN),
-    )
+    policy = answers.answer("policy", MEAN_RETURN, "model")
+    chance = answers.answer("random", MEAN_RETURN)
     if policy is not None and chance is not None and chance.value > policy.value:
         why.append(
             "but in the model random actions are worth more: the policy is far from the best one, or the model is "

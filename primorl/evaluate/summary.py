@@ -23,7 +23,7 @@ from primorl.base.reporting import Log, StageLog
 from primorl.evaluate.private.results import Answer, PrivateEvaluation, Verdict
 from primorl.evaluate.recommendation import Recommendation
 from primorl.evaluate.statistics import NOTE, Estimate, MeanInterval, ModelValue
-from primorl.evaluate.wording import guarantee, text, worth
+from primorl.evaluate.wording import guarantee, text
 from primorl.model.architecture import Variant
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.statement import SpentOnDataset, Statement
@@ -274,8 +274,8 @@ def log_summary(
 
     The metrics ``epsilon``, ``epsilon_spent_on_dataset``, ``return_mean`` and the like are those of the pipeline's run,
     and of no run of a stage, so that a search finds every result once. A run of one seed of several has its return. A
-    void run has the tag ``void`` and no ``epsilon``: a search by ε must not find it. ``private_value`` is the
-    private units' answer, see `primorl.evaluate.wording.worth`; ``gain_over_today`` is the recommendation's.
+    void run has the tag ``void`` and no ``epsilon``: a search by ε must not find it. ``gain_over_today`` is the
+    recommendation's.
 
     Args:
         run: the stage's run.
@@ -305,14 +305,6 @@ def log_summary(
     for answer in summary.private_evaluation or ():
         name, (low, high) = f"private.{answer.of}.{answer.estimator}", answer.ci95 or (None, None)
         found |= {name: answer.value, f"{name}.low": low, f"{name}.high": high}
-    asked = worth(plain.get("private_evaluation") or ())
-    if asked is not None:
-        low, high = asked["ci95"] or (None, None)
-        found |= {
-            "private_value": asked["value"],
-            "private_value_low": low,
-            "private_value_high": high,
-        }
     if (advice := summary.recommendation) is not None and advice.interval is not None:
         low, high = advice.interval
         found |= {
@@ -456,18 +448,15 @@ class OnlineSummary:
 def write_online_results(
     summary: OnlineSummary, users: list[int], returns: list[MeanInterval]
 ) -> None:
-    """Write the results of online learning: curve and summary."""
-    with replaced_file(ONLINE_CURVE) as fresh:
-        write_online_curve(fresh, users, returns)
-    summary.write(ONLINE_METRICS)
-
-
-def write_online_curve(path: Path, users: Sequence[int], returns: Sequence[MeanInterval]) -> None:
-    """Write the return after so many users, with its 95% interval, as CSV; without rows where no users were met."""
-    with path.open("w", newline="", encoding="utf-8") as file:
+    """Write the results of online learning: the return after so many users, and the summary."""
+    with (
+        replaced_file(ONLINE_CURVE) as fresh,
+        fresh.open("w", newline="", encoding="utf-8") as file,
+    ):
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["users", "return_mean", "return_low", "return_high"])
         for count, each in zip(users, returns, strict=True):
             writer.writerow(
                 [count, *(f"{value:.6g}" for value in (each.mean, each.low, each.high))]
             )
+    summary.write(ONLINE_METRICS)

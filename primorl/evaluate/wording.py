@@ -152,39 +152,19 @@ def comparable(summary: Mapping[str, Any], discount: float) -> list[Shown]:
         name = f"today's practice, {summary['public_trajectories']} public trajectories"
         rows.append(Shown(name, summary["public_return_mean"], summary["public_return_ci95"]))
     if measured:
-        return [
-            *rows,
-            Shown(
-                "the policy, in the simulator", summary["return_mean"], summary["return_ci95"], True
-            ),
-        ]
+        name = "the policy, in the simulator"
+        return [*rows, Shown(name, summary["return_mean"], summary["return_ci95"], True)]
     if of_model and believed(summary):
         for of in ("clone", "policy"):
             for each in of_model:
                 if each["of"] == of:
-                    ends = (
-                        (min(each["members"]), max(each["members"]))
-                        if each.get("members")
-                        else None
-                    )
-                    rows.append(
-                        Shown(
-                            f"{WHOSE[of]}, in the model", each["value"], ends, of == "policy", True
-                        )
-                    )
-    elif (asked := worth(answers)) is not None:
-        name = f"the policy, estimated from the {plural(summary['unit'])}' rows"
-        rows.append(Shown(name, asked["value"], asked["ci95"], True))
+                    members = each.get("members")
+                    ends = (min(members), max(members)) if members else None
+                    name = f"{WHOSE[of]}, in the model"
+                    rows.append(Shown(name, each["value"], ends, of == "policy", True))
     elif not answers and summary.get("model_value") is not None and believed(summary):
-        rows.append(
-            Shown(
-                "the policy, in the model",
-                summary["model_value"],
-                summary["model_value_range"],
-                True,
-                True,
-            )
-        )
+        number, ends = summary["model_value"], summary["model_value_range"]
+        rows.append(Shown("the policy, in the model", number, ends, True, True))
     return rows
 
 
@@ -266,23 +246,6 @@ def public_facts(statement: Mapping[str, Any]) -> list[str]:
     return facts
 
 
-def worth(answers: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Choose the private units' answer that stands for the policy's value, wherever one has to do.
-
-    Of the charged answers about its mean return it is the one with the least lower end of its interval; an answer
-    without an interval counts only where none has one. None: they were not asked.
-
-    Args:
-        answers: ``private_evaluation`` of a summary.
-    """
-    charged = (each for each in answers if each["of"] == "policy" and each["delta"] is not None)
-    asked = [each for each in charged if each["what"].startswith("mean ")]
-    sure = [each for each in asked if each["ci95"] is not None]
-    if sure:
-        return min(sure, key=lambda each: float(each["ci95"][0]))
-    return min(asked, key=lambda each: float(each["value"]), default=None)
-
-
 def source(answer: Mapping[str, Any]) -> str:
     """Name an answer's estimator and its cost, such as "behaviour (ε 0.2)" or "model (free)"."""
     price = "free" if answer["delta"] is None else f"ε {at_most(answer['epsilon'])}"
@@ -305,11 +268,8 @@ def text(summary: dict[str, Any]) -> str:
     Raises:
         KeyError: an entry is missing.
     """
-    score, seconds, seeds = (
-        summary["normalized_score"],
-        summary["seconds"],
-        summary.get("seeds", [summary["seed"]]),
-    )
+    score, seconds = summary["normalized_score"], summary["seconds"]
+    seeds = summary.get("seeds", [summary["seed"]])
     advice = summary.get("recommendation")
     several = len(seeds) > 1
     rows = [
@@ -349,12 +309,10 @@ def _private_answers(summary: dict[str, Any]) -> list[tuple[str, str]]:
         each for each in summary.get("private_evaluation", ()) if each["estimator"] not in hidden
     ]
     for each in sorted(shown, key=lambda answer: list(_WHOSE).index(answer["of"])):
-        note = (
-            ", as it would be released" if each["of"] == "clone" else ""
-        )  # drawn actions may be worth something else
-        rows.append(
-            (_WHOSE[each["of"]], f"{value(each['value'], each['ci95'])} by {source(each)}{note}")
-        )
+        # Drawn actions may be worth something else.
+        note = ", as it would be released" if each["of"] == "clone" else ""
+        said = f"{value(each['value'], each['ci95'])} by {source(each)}{note}"
+        rows.append((_WHOSE[each["of"]], said))
     verdict = Verdict.of(summary.get("model_verdict"))
     if verdict is not None:
         rows.append(("model", ". ".join(model_check(verdict))))
@@ -368,19 +326,13 @@ def _value(summary: dict[str, Any], over: str) -> list[tuple[str, str]]:
     if summary["return_mean"] is None:
         low, high = summary["model_value_range"]
         spread = f"[{low:.4g}, {high:.4g}] over the {summary['model_value_members']} members{over}"
-        unmeasured = [("return", "not measured: there is no simulator")]
-        answers = [
-            (each["of"], each["estimator"]) for each in summary.get("private_evaluation", ())
-        ]
-        if (
-            "policy",
-            "model",
-        ) in answers:  # this one is of other rollouts, and may be longer and not discounted
-            return unmeasured
-        return [
-            *unmeasured,
-            ("value", f"{summary['model_value']:.4g}  {spread}: {summary['model_value_note']}"),
-        ]
+        rows = [("return", "not measured: there is no simulator")]
+        answers = summary.get("private_evaluation", ())
+        # That of an answer is of other rollouts, and may be longer and not discounted.
+        if not any(each["of"] == "policy" for each in answers):
+            said = f"{summary['model_value']:.4g}  {spread}: {summary['model_value_note']}"
+            rows.append(("value", said))
+        return rows
     low, high = summary["return_ci95"]
     mean = f"{summary['return_mean']:.4g}  95% interval [{low:.4g}, {high:.4g}]"
     rows = [("return", f"{mean}{over}, {summary['episodes']} episodes{' each' if over else ''}")]

@@ -191,7 +191,7 @@ def open_public(params: Params | Reading | None, partitions: Path = PARTITIONS) 
     DVC. Outside the trust boundary, without the project's secret, this cannot be told.
 
     Args:
-        params: name the ledger; None: another process has asked it.
+        params: name the ledger; None: it is not asked.
         partitions: folder of the partitions.
 
     Raises:
@@ -233,14 +233,14 @@ def read_public(manifest: Manifest, partitions: Path, public: bytes) -> UnitStor
 
 def request(
     params: Params,
-    run: StageRun | None,
+    run: StageRun,
     dataset: str,
     version: Version,
     stage: str,
     event: DpEvent,
     identity: str,
 ) -> Request:
-    """Build the request of a stage that pays for work on the units of a version; without a run, it is only tried."""
+    """Build the request of a stage that pays for work on the units of a version."""
     return Request(
         version=version,
         dataset=dataset,
@@ -249,7 +249,7 @@ def request(
         event=event,
         delta=params.privacy.delta,
         git_commit=git_commit(),
-        mlflow_run=None if run is None else run.run_id,
+        mlflow_run=run.run_id,
     )
 
 

@@ -104,17 +104,13 @@ def heads_noises(epsilon: float, delta: float, *, discrete: bool) -> tuple[float
 
 
 def check_clone(params: Params, manifest: Manifest) -> None:
-    """Refuse a clone that is asked for and cannot be made; see `check_actions`."""
-    if params.clones:
-        check_actions(params, manifest)
-
-
-def check_actions(params: Params, manifest: Manifest) -> None:
-    """Refuse actions that cannot be scaled to [-1, 1].
+    """Refuse a clone of actions that cannot be scaled to [-1, 1].
 
     Raises:
         PipelineError: a bound is infinite.
     """
+    if not params.clones:
+        return
     spaces = manifest.info.spaces
     sides = zip(spaces.action_low, spaces.action_high, strict=True)
     if not all(math.isfinite(high - low) and low < high for low, high in sides):
@@ -156,11 +152,8 @@ def policy_network(params: Params, manifest: Manifest) -> "PolicyNetwork":
     """Size the clone's network, or linear heads, for the data of the manifest."""
     from primorl.engine.policy_network import PolicyNetwork
 
-    behaviour, spaces, linear = (
-        params.behaviour,
-        manifest.info.spaces,
-        params.dynamics.model == "linear",
-    )
+    behaviour, spaces = params.behaviour, manifest.info.spaces
+    linear = params.dynamics.model == "linear"
     low, high = behaviour.log_variance_bounds
     size = spaces.observation_size
     network = PolicyNetwork(
@@ -248,7 +241,7 @@ def cloning_setup(params: Params, manifest: Manifest, public: UnitStore) -> "Tra
 
     behaviour = params.behaviour
     check_declared(params, manifest, public)
-    check_actions(params, manifest)
+    check_clone(params, manifest)
     normaliser = normaliser_of_clone(params)
     begun = normaliser == "public" and public.units >= LEAST_UNITS
     network = policy_network(params, manifest)

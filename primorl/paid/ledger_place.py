@@ -1,7 +1,5 @@
 """Where the project's ledger is. Imports no accountant, which takes a second to load."""
 
-from pathlib import Path
-
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
@@ -11,22 +9,15 @@ from primorl.config.params import Params, Reading
 
 
 def ledger_url(params: Params | Reading) -> str:
-    """SQLAlchemy's URL of the ledger's database."""
-    file = sqlite_file(params)
-    return (
-        URL.create("sqlite", database=str(file)).render_as_string()
-        if file
-        else params.ledger.url or ""
-    )
-
-
-def sqlite_file(params: Params | Reading) -> Path | None:
-    """The ledger's SQLite file; None if it is somewhere else."""
-    if params.ledger.url is None:
-        return home() / LEDGER
+    """Return SQLAlchemy's URL of the ledger's database. A relative path of a SQLite file starts at the project."""
+    declared = params.ledger.url
+    if declared is None:
+        return URL.create("sqlite", database=str(home() / LEDGER)).render_as_string()
     try:
-        url = make_url(params.ledger.url)
+        url = make_url(declared)
     except (ArgumentError, ValueError):
-        return None  # `Ledger.open` says what is wrong with it
+        return declared  # `Ledger.open` says what is wrong with it
     plain = url.get_backend_name() == "sqlite" and url.database and not url.query
-    return home() / str(url.database) if plain and url.database != ":memory:" else None
+    if not plain or url.database == ":memory:":
+        return declared
+    return URL.create("sqlite", database=str(home() / str(url.database))).render_as_string()

@@ -74,6 +74,7 @@ class Partitions:
     def identity(self) -> dict[str, Any]:
         """The dataset's part of the identity of paid work."""
         info, spaces = self.manifest.info, self.manifest.info.spaces
+        observations = (spaces.observation_low, spaces.observation_high)
         return {
             "dataset": info.dataset,
             "fingerprint": info.dataset_fingerprint,
@@ -83,14 +84,7 @@ class Partitions:
             "horizon": info.horizon,
             "termination": info.termination,
             "environment": info.environment,
-            "spaces": str(
-                (
-                    spaces.observation_low,
-                    spaces.observation_high,
-                    spaces.action_low,
-                    spaces.action_high,
-                )
-            ),
+            "spaces": str((*observations, spaces.action_low, spaces.action_high)),
             "one_hot": str((spaces.one_hot, spaces.discrete_actions)),
         }
 
@@ -102,13 +96,8 @@ def privacy_statement(plan: Plan, manifest: Manifest, params: Params) -> Stateme
         public_assumptions=assumptions(manifest),
         termination=manifest.info.termination,
     )
-    return _described(statement, manifest, params)
-
-
-def _described(statement: Statement, manifest: Manifest, params: Params) -> Statement:
     return replace(
         statement,
-        termination=manifest.info.termination,
         public_units=manifest.public_units,
         trajectories_per_person=manifest.info.trajectories_per_person,
         settings_origin={key: params.origins[key] for key in params.suggested()},
@@ -119,17 +108,17 @@ def assumptions(manifest: Manifest) -> list[str]:
     """List the public facts that the guarantee assumes; none of them may be read off private rows."""
     info = manifest.info
     simulated = info.environment is not None
+    declared = (
+        "environment and its declared spaces"
+        if simulated
+        else "declared columns, categories and bounds"
+    )
     assumptions = [
         f"the number of private units, {manifest.private_units}",
         f"every unit of the public split ({manifest.public_units} units, {PUBLIC_BY[manifest.public_by]})"
         if manifest.public_units
         else "no unit: there is no public split",
-        "observation and action sizes, "
-        + (
-            "the environment and its declared spaces"
-            if simulated
-            else "the declared columns, categories and bounds"
-        ),
+        f"observation and action sizes, the {declared}",
         "the declared bounds of observations and rewards",
         "the wall time of the run",
         "which versions of the data share units, and how many charges there were on them",

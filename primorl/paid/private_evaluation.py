@@ -32,7 +32,6 @@ from primorl.evaluate.private.problem import (
 )
 from primorl.evaluate.private.question import Asked, Question, ask, noise_of
 from primorl.evaluate.private.results import (
-    MEAN_RETURN,
     Answer,
     PrivateEvaluation,
     Verdict,
@@ -349,10 +348,8 @@ def evaluation_record(
         question, noise, charge = each.question, noise_of(each.plan), each.work.payment.charge
         statement = _statement(partitions, each).with_payment(charge.id, spent)
         statements[question.name] = statement
-        answers += [
-            _answer(problem, found, statement)
-            for found in question.estimates(problem, noise, each.released)
-        ]
+        for answer in question.estimates(problem, noise, each.released):
+            answers.append(replace(answer, epsilon=statement.epsilon, delta=statement.delta))
         if isinstance(question, Behaviour):
             record = replace(record, histograms=(question.histogram(problem, each.released),))
         if isinstance(question, ModelCheck):
@@ -361,7 +358,7 @@ def evaluation_record(
     vetoes = (*signs_against(problem, free), *warned)
     return replace(
         record,
-        estimates=(*answers, *(_answer(problem, found, None) for found in free)),
+        estimates=(*answers, *free),
         statements=statements,
         verdict=Verdict(check=check, vetoes=vetoes),
         total=spent,
@@ -377,31 +374,13 @@ def _statement(partitions: Partitions, each: PaidAnswer) -> Statement:
         dataset_fingerprint=info.dataset_fingerprint,
         public_assumptions=assumptions(partitions.manifest),
     )
+    void = statement.void
     # The question itself holds the model: where it is not private, neither is the whole.
-    unsound = []
     if not Statement.read(MODEL).sound:
-        unsound.append("the model in the question has no sound guarantee of its own")
+        void = (*void, "the model in the question has no sound guarantee of its own")
     return replace(
         statement,
-        void=(*statement.void, *unsound),
+        void=void,
         public_units=partitions.manifest.public_units,
         trajectories_per_person=info.trajectories_per_person,
     )
-
-
-def _answer(problem: Problem, found: Answer, statement: Statement | None) -> Answer:
-    """Add its cost to an answer. A charged mean return is held within the return's bounds, and says so."""
-    if statement is None:
-        return found
-    value, ends, covers = found.value, found.ci95, found.covers
-    if found.what == MEAN_RETURN:
-        numbers = (value,) if ends is None else (value, *ends)
-        held = [problem.held_return(number) for number in numbers]
-        if held != list(numbers):
-            value, ends = held[0], (held[1], held[2]) if ends is not None else None
-            covers = (
-                f"{covers}; cut at the bounds of a return, {problem.return_low:g} and "
-                f"{problem.return_high:g}"
-            )
-    held_answer = replace(found, value=value, ci95=ends, covers=covers)
-    return replace(held_answer, epsilon=statement.epsilon, delta=statement.delta)

@@ -102,9 +102,9 @@ class CandidateRecord:
         "Mean return in each member of the ensemble, less that of the clone's mean policy there.",
     ]
     doubt: Annotated[
-        float | None,
+        float,
         "How much more uncertain the model is along its way than along the clone's, in units of the return.",
-    ] = None
+    ]
     chosen: Annotated[bool, "Whether this is the policy."]
 
 

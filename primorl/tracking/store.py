@@ -316,13 +316,10 @@ def _chunks(entries: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 _MOST_RUNS = 50_000  # that MLflow gives in one answer
 _JUDGES = {
     "simulator": ("return_mean", "return_low", "return_high"),
-    "private units": ("private_value", "private_value_low", "private_value_high"),
     "model": ("model_value", "", ""),
     "nobody": ("", "", ""),
 }
 """By judge, the metrics of a result's value and its interval. What members of a model say is no interval."""
-_RANKED = "simulator", "private units"
-"""Judges by whose values results are compared; a model's own opinion compares nothing."""
 
 
 @dataclass(frozen=True)
@@ -336,10 +333,10 @@ class Result:
         delta: δ of its ε; None: no guarantee.
         unit: unit of its ε; None: a run of before this was logged.
         spent: ε of all charges on the same units at that time; None: no guarantee was left.
-        value: mean return in the simulator, or by the private units or the model; None: none of them.
+        value: mean return in the simulator, or by the model; None: neither of them.
         low: lower end of its interval; None: unknown.
         high: upper end.
-        by: judge of the value: `simulator`, `private units`, `model`, or none.
+        by: judge of the value: `simulator`, `model`, or none.
         finished: when.
         advice: what was recommended: `trial`, `keep`, `more_data`; None: a simulator measured it.
         settings: those of ``params.yaml`` that are not the same in all results that were asked for, by dotted key.
@@ -361,7 +358,7 @@ class Result:
 
 
 def results(params: Params, *, most_epsilon: float | None) -> list[Result]:
-    """Results on the dataset that params.yaml names, best first: by the simulator, by the private units; then the rest.
+    """Results on the dataset that params.yaml names, best first: by the simulator; then the rest.
 
     Those that a model alone judges, or nothing, are not compared: the newest stands first.
 
@@ -412,9 +409,9 @@ def results(params: Params, *, most_epsilon: float | None) -> list[Result]:
 
 
 def _rank(run: "Run") -> tuple[float, ...]:
-    """Sort key: best first by each judge that ranks, those without a number last, then the newest first."""
-    values = [run.data.metrics.get(_JUDGES[judge][0], nan) for judge in _RANKED]
-    return *(inf if isnan(value) else -value for value in values), -run.info.start_time
+    """Sort key: the best in the simulator first, those without a number last, then the newest first."""
+    value = run.data.metrics.get("return_mean", nan)
+    return inf if isnan(value) else -value, -run.info.start_time
 
 
 def _result(run: "Run") -> Result:

@@ -182,13 +182,12 @@ def test_summary_prints_a_table_or_the_file_and_says_whether_they_are_of_an_earl
 
 
 MEASURED = {"return_low": -9.0, "return_high": 1.0, "epsilon_spent_on_dataset": 2.5}
-ASKED = {"private_value": 3.0, "private_value_low": 2.0, "private_value_high": 4.0}
 
 
 def test_each_result_is_listed_once_and_the_best_that_compares_first(
     folder: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch, primorl: Call
 ) -> None:
-    """Measured returns first, then what units say, then the newest. What cannot be listed is one line."""
+    """Measured returns first, then the newest. What cannot be listed is one line."""
     monkeypatch.setenv("DVC_ROOT", str(folder))
     write_settings(project_settings())
     assert primorl("runs", "--max-epsilon", "-1")[2].startswith(
@@ -219,7 +218,6 @@ def test_each_result_is_listed_once_and_the_best_that_compares_first(
         ("weak", usual | {"delta": 1e-3}, {"epsilon": 0.5, "return_mean": -95.0}),
         ("visits", usual | {"unit": "visit"}, {"epsilon": 0.5, "return_mean": -90.0}),
         ("modelled", usual, {"epsilon": 0.5, "model_low": 98.0, "model_high": 100.0} | modelled),
-        ("asked", usual, {"epsilon": 0.5} | modelled | ASKED),
         ("old", {}, {"epsilon": 0.5}),
         ("training", {}, {}),
     ):
@@ -239,10 +237,9 @@ def test_each_result_is_listed_once_and_the_best_that_compares_first(
         assert (status, err) == (0, "")
         return [line.split()[0] for line in out.splitlines()[1:]]
 
-    others = ["asked", "modelled"]
-    ranked = ["baseline", "visits", "weak", "large", "good", "small", "asked"]
+    ranked = ["baseline", "visits", "weak", "large", "good", "small"]
     assert listed() == [*ranked, "old", "modelled"], "a model's own opinion ranks nothing"
-    assert listed("--max-epsilon", "1") == ["good", "small", *others], (
+    assert listed("--max-epsilon", "1") == ["good", "small", "modelled"], (
         "another unit, δ, or none said"
     )
     assert "rounds=7\n" in primorl("runs")[1]
@@ -251,7 +248,7 @@ def test_each_result_is_listed_once_and_the_best_that_compares_first(
     assert " more data " in advised
     found = json.loads(primorl("runs", "--json", "--max-epsilon", "0.5")[1])
     assert [(each["name"], each["spent"], each["value"], each["low"]) for each in found] == [
-        *(("small", 2.5, -200.0, -9.0), ("asked", None, 3.0, 2.0), ("modelled", None, 99.0, None))
+        *(("small", 2.5, -200.0, -9.0), ("modelled", None, 99.0, None))
     ]
 
 

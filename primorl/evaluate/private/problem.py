@@ -132,10 +132,6 @@ class Problem:
         """Return the horizon; if none is declared, the steps until a reward counts for less than a thousandth."""
         return self.horizon or math.ceil(math.log(_NEGLIGIBLE) / math.log(self.discount))
 
-    def held_return(self, number: float) -> float:
-        """Hold a number within the bounds of a return."""
-        return min(max(number, self.return_low), self.return_high)
-
     def with_return_bounds(self, declared: Sequence[float] | None) -> "Problem":
         """Bound a trajectory's return by ``declared``; None: by the sums of rewards.
 
@@ -143,10 +139,8 @@ class Problem:
         """
         if declared is not None:
             return replace(self, return_low=float(declared[0]), return_high=float(declared[1]))
-        low, high = (
-            self.reward_low * self.effective_horizon,
-            self.reward_high * self.effective_horizon,
-        )
+        low = self.reward_low * self.effective_horizon
+        high = self.reward_high * self.effective_horizon
         return replace(self, return_low=min(low, 0.0), return_high=max(high, 0.0))
 
     def bounded_observation(self, observation: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ class Progress:
     Args:
         store: holds the marks.
         secret: of the project; the key of the marks is derived from it.
-        marked: tells whether a charge's mark was written with its reservation. Older charges have none.
+        marked: tells whether a charge's mark was written with its reservation. Work without a guarantee has none.
     """
 
     def __init__(self, store: Store, secret: bytes, marked: Callable[[str], bool]):
