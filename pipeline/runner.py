@@ -70,8 +70,6 @@ def _run(name: str, body: Body, idle: Idle | None) -> None:
             run.params({"suggested": checked.suggested()})
             if run.first:
                 run.pipeline.params(checked.choices())
-                if (suggested := checked.suggestions_line()) is not None:
-                    print(f"{name}: {suggested}", file=sys.stderr)
             body(checked, run)
             usage.log(run)
     write_json(seconds_of(name), {"seconds": round(time.perf_counter() - started, 3)})

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 import primorl
 from primorl.base import paths
 from primorl.base.errors import PipelineError
@@ -26,7 +24,7 @@ def check(
         bool,
         flag(
             "--charges",
-            "Say what `dvc repro` would charge; on a terminal, ask where a budget is near.",
+            "Say what `dvc repro` would charge.",
         ),
     ] = False,
 ) -> None:
@@ -124,13 +122,8 @@ def _space(_: "Params") -> Iterator[str]:
 
 
 def _say_charges(params: "Params") -> None:
-    """Print the charges of the next run; on a terminal, ask whether to go on where a budget is nearly used up."""
+    """Print the charges of the next run."""
     from primorl.paid.bill import UNKNOWN, preview
 
     found = preview(params)
-    if found is None:
-        print(UNKNOWN)
-        return
-    print(found)
-    if found.near and sys.stdin.isatty() and sys.stdout.isatty() and not typer.confirm("Go on?"):
-        raise PipelineError("stopped as asked: nothing was run, nothing was charged")
+    print(UNKNOWN if found is None else found)

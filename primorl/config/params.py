@@ -43,33 +43,6 @@ _NO_CHOICES = ("ledger", "tracking", "compute")
 _WHY = "every choice of a run lives in this file"
 
 
-class Unfitted:
-    """The value of a setting that is still to be fitted to the data. It is no number: any use of it raises.
-
-    Args:
-        key: dotted key of the setting.
-        stand_in: a value of its type, which keeps the other settings checkable.
-    """
-
-    def __init__(self, key: str, stand_in: Any) -> None:
-        self.key, self.stand_in = key, stand_in
-
-    def _refuse(self, *_: object) -> Any:
-        raise ValueError(f"{self.key} is still to be fitted to the data, see primorl.paid.fitting")
-
-    __float__ = __int__ = __index__ = __bool__ = __len__ = __iter__ = __getitem__ = _refuse
-    __lt__ = __le__ = __gt__ = __ge__ = _refuse
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = (
-        __neg__
-    ) = _refuse
-
-    def __eq__(self, other: object) -> bool:
-        return self.key == other.key if isinstance(other, Unfitted) else bool(self._refuse())
-
-    def __hash__(self) -> int:
-        return int(self._refuse())
-
-
 @dataclass(frozen=True, kw_only=True)
 class Params(Block):
     """Every choice of a run.
@@ -128,11 +101,9 @@ class Params(Block):
 
     def _check_total(self) -> None:
         """Refuse a clone and questions that a total leaves no room for, counted as Gaussian releases."""
-        total, model, delta = (
-            self.privacy.total_epsilon,
-            self.privacy.target_epsilon,
-            self.privacy.delta,
-        )
+        total = self.privacy.total_epsilon
+        model = self.privacy.target_epsilon
+        delta = self.privacy.delta
         beside = [
             self.behaviour.target_epsilon or 0.0,
             *self.evaluation.private.estimators.values(),
@@ -165,11 +136,9 @@ class Params(Block):
 
     def _check_without_public(self) -> None:
         """Name at once all keys that must be set where no unit is public."""
-        bounds, statistics, alone = (
-            self.chosen.bounds,
-            self.privacy.statistics,
-            self.chosen.environment is None,
-        )
+        bounds = self.chosen.bounds
+        statistics = self.privacy.statistics
+        alone = self.chosen.environment is None
         taken = "policy.starts" not in self.unfitted and self.policy.starts == "public"
         wanted = {
             "privacy.statistics.normaliser: auto (private, charged)": statistics.normaliser
@@ -248,20 +217,6 @@ class Params(Block):
         return {
             key: value for key, value in taken.items() if value is not None or key not in paired
         }
-
-    def suggestions_line(self) -> str | None:
-        """The values that the dataset decided, in one line; None: it decided none."""
-        by_file: dict[str, list[str]] = {}
-        for key, value in self.suggested().items():
-            by_file.setdefault(self.origins[key], []).append(
-                f"{key} {'null' if value is None else value}"
-            )
-        parts = [
-            f"{file}: {', '.join(said)}"
-            for file, said in sorted(by_file.items())
-            if file != DEFAULTS_FILE
-        ]
-        return f"taken from suggestions ({PARAMS} says auto): {'; '.join(parts)}" if parts else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -354,10 +309,6 @@ def _checked(said: dict[str, Any], path: Path, own: Path, wrong: dict[Path, list
     lines = [f"{file}: {'; '.join(texts)}" for file, texts in wrong.items() if texts]
     if lines or made is None:
         raise PipelineError("; ".join(lines))
-    for key in made.unfitted:
-        block, _, name = key.partition(".")
-        owner = getattr(made, block)
-        object.__setattr__(owner, name, Unfitted(key, getattr(owner, name)))
     return made
 
 
@@ -461,8 +412,6 @@ def _leaves(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 
 def _lists(value: Any) -> Any:
-    if isinstance(value, Unfitted):
-        value = value.stand_in
     if isinstance(value, dict):
         return {key: _lists(inner) for key, inner in value.items()}
     return [_lists(inner) for inner in value] if isinstance(value, tuple | list) else value

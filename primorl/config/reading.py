@@ -195,11 +195,9 @@ def explain(key: str, error: Any) -> str:
     return message if quiet else f"found {'nothing' if found is None else shown(found)}; {message}"
 
 
-MODEL, NORMALISER, STARTS = (
-    "dynamics.model",
-    "privacy.statistics.normaliser",
-    "privacy.statistics.starts",
-)
+MODEL = "dynamics.model"
+NORMALISER = "privacy.statistics.normaliser"
+STARTS = "privacy.statistics.starts"
 KEYS = (MODEL, NORMALISER, STARTS)
 ORIGIN = "who is public"
 _AUTO, _DEGREE = "auto", "dynamics.degree"

@@ -236,11 +236,9 @@ def _build(
     envs = SyncVectorEnv(
         [lambda: environments.make(environment_id)] * count, autoreset_mode=AutoresetMode.SAME_STEP
     )
-    observation, action, spec = (
-        envs.single_observation_space,
-        envs.single_action_space,
-        envs.envs[0].spec,
-    )
+    observation = envs.single_observation_space
+    action = envs.single_action_space
+    spec = envs.envs[0].spec
     actions = (
         f"{action.n} discrete actions"
         if isinstance(action, Discrete)

@@ -414,14 +414,8 @@ class OnlineSummary:
 
     def __post_init__(self) -> None:
         """Refuse a result without its figures."""
-        needed = (
-            self.return_before,
-            self.return_mean,
-            self.return_ci95,
-            self.users,
-            self.policy_sha256,
-        )
-        if self.met and None in needed:
+        needed = ("return_before", "return_mean", "return_ci95", "users", "policy_sha256")
+        if self.met and any(getattr(self, key) is None for key in needed):
             raise ValueError("met: true, and a figure is missing")
 
     @property

@@ -38,7 +38,6 @@ UNKNOWN = (
 """Message if one of `MAKE_DATA` will run, which may make other units or another horizon."""
 _POLICY_STAGE = "optimize_policy"  # charges nothing, but questions are about what it makes
 _CLOSE = 0.98  # an estimator's ε over what is asked for, at least
-_NEAR = 0.8  # of a budget
 
 
 @dataclass(frozen=True)
@@ -100,13 +99,6 @@ class Bill:
         return line + self.online
 
     __repr__ = __str__
-
-    @property
-    def near(self) -> bool:
-        """Whether more than 80% of the budget would be spent afterwards, or no guarantee would be left."""
-        if self.budget is None or not self.unpaid:
-            return False
-        return self.model.epsilon is None or self.after > _NEAR * self.budget.epsilon
 
     @classmethod
     def of(

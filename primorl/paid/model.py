@@ -82,11 +82,9 @@ def observation_bounds(
     Raises:
         PipelineError: the bounds are infinite, or of another number of dimensions.
     """
-    declared, spaces, size = (
-        params.chosen.bounds.observation,
-        manifest.info.spaces,
-        public.observation_size,
-    )
+    declared = params.chosen.bounds.observation
+    spaces = manifest.info.spaces
+    size = public.observation_size
     key = f"datasets/{params.dataset}.yaml: bounds.observation"
     if declared == "public":
         inputs, targets = public.arrays()
@@ -322,33 +320,23 @@ def check_choices(params: Params, manifest: Manifest, public: UnitStore) -> None
 
 def _check_public_start(params: Params, public: UnitStore) -> None:
     """Refuse weights from a public split that is too small, or where the normaliser is not known beforehand."""
-    why = None
+    key = "params.yaml: dynamics.start: found public"
     if public.units < LEAST_UNITS:
-        why = (
-            f"which needs {LEAST_UNITS} public units, and there are {public.units} (partition.public_fraction); "
-            "allowed: random"
+        raise PipelineError(f"{key}, and {public.units} units are; needed are {LEAST_UNITS}")
+    if params.privacy.statistics.normaliser == "private":
+        raise PipelineError(
+            f"{key}, with privacy.statistics.normaliser: private, whose answer comes later; allowed: random"
         )
-    elif params.privacy.statistics.normaliser == "private":
-        why = (
-            "with privacy.statistics.normaliser: private, whose answer is not known before the rounds; allowed: "
-            "random, or another normaliser"
-        )
-    if why is not None:
-        raise PipelineError(f"params.yaml: dynamics.start: found public, {why}")
 
 
 def _check_starts(params: Params, manifest: Manifest) -> None:
     """Refuse a model without an environment in which no policy could start: without public or released states."""
     if manifest.public_units:
         return
-    nowhere = (
-        f"datasets/{params.dataset}.yaml says environment: null, and no unit is public (partition.public_fraction): "
-        "policies have nowhere to start"
-    )
     if not params.privacy.statistics.starts:
         raise PipelineError(
-            f"params.yaml: privacy.statistics.starts: found false, and {nowhere}; allowed is true (charged), with "
-            "policy.starts: released, or public units"
+            "params.yaml: privacy.statistics.starts: found false, and policies have nowhere to start: no unit is public "
+            f"and datasets/{params.dataset}.yaml says environment: null; allowed is true (charged), or public units"
         )
 
 
@@ -358,20 +346,13 @@ def _check_termination(params: Params, manifest: Manifest, public: UnitStore) ->
     key = f"datasets/{params.dataset}.yaml: termination"
     fitting = sorted(name for name, rule in RULES.items() if rule.observation_size == size)
     if chosen not in (NONE, LEARNED, *fitting):
-        other = (
-            f", a rule for observations of size {RULES[chosen].observation_size}"
-            if chosen in RULES
-            else ""
-        )
-        whose = "those" if other else "observations"
         allowed = ", ".join((NONE, LEARNED, *fitting))
         raise PipelineError(
-            f"{key}: found {chosen!r}{other}; allowed for {whose} of size {size} are {allowed}"
+            f"{key}: found {chosen!r}; allowed for observations of size {size} are {allowed}"
         )
     if chosen == NONE and public.terminates:
         raise PipelineError(
-            f"{key}: found none, but episodes of data/partitions/public terminate; allowed is {LEARNED} or a rule of "
-            f"the task (for observations of size {size}: {', '.join(fitting) or 'there is none'})"
+            f"{key}: found none, but episodes of data/partitions/public terminate; allowed is {LEARNED} or a rule"
         )
 
 

@@ -25,10 +25,9 @@ from primorl.policy.training import CloneReference
 from primorl.simulators.environments import reset_states
 
 RESETS = 4096
-_RETURN, _LONGEST_RETURN = (
-    10.0,
-    100,
-)  # what a return of one standard deviation a step is scaled to, and its steps
+# what a return of one standard deviation a step is scaled to, and its steps
+_RETURN = 10.0
+_LONGEST_RETURN = 100
 _ALONE = 3.0  # times as large, and _EPOCHS twice as many, without a clone: entropy starts high and falls slowly
 _LONGEST_ROLLOUT, _TRANSITIONS = 20, 5_000
 _EPOCHS, _UPDATES, _BUFFER = 24, 250, 100_000
@@ -88,10 +87,8 @@ class PublicLog:
         return recorded.survival(int(recorded.length.max()))
 
     def _survival(self, *, by_model: bool) -> Tensor:
-        horizon, asked = (
-            Manifest.load(MANIFEST).declared_horizon(),
-            survival_of(MODEL, by_model=by_model),
-        )
+        horizon = Manifest.load(MANIFEST).declared_horizon()
+        asked = survival_of(MODEL, by_model=by_model)
         return torch.ones(horizon, dtype=torch.float64) if asked is None else asked
 
     def reward_std(self, model: GaussianEnsemble) -> float:

@@ -91,18 +91,20 @@ def objections(params: Params, manifest: Manifest, public: UnitStore) -> Objecti
             and cuts_last_rows(dataset)
             and not dataset.options.columns.terminated
         )
-        dropped = (
-            f"datasets/{params.dataset}.yaml: options.end: the last row of every trajectory is dropped, and its reward "
-            "with it, and nobody is public to tell whether any is left; if an outcome "
-            "score is there, set options.end: outcome and termination: learned; or name next_observation columns"
-        )
-        ends = (
-            f"datasets/{params.dataset}.yaml: termination: learned: nobody is public to tell whether the model's ends "
-            "are right, so rollouts do not end by them, and an outcome score in last rows may not be learned; consent "
-            "of some people (partition.public) helps, or rewards in every row"
-        )
-        learned = manifest.info.termination == LEARNED
-        return Objections((), (*((dropped,) if cut else ()), *((ends,) if learned else ())))
+        warned = []
+        if cut:
+            warned.append(
+                f"datasets/{params.dataset}.yaml: options.end: the last row of every trajectory is dropped, and its "
+                "reward with it, and nobody is public to tell whether any is left; if an outcome score is there, set "
+                "options.end: outcome and termination: learned; or name next_observation columns"
+            )
+        if manifest.info.termination == LEARNED:
+            warned.append(
+                f"datasets/{params.dataset}.yaml: termination: learned: nobody is public to tell whether the model's "
+                "ends are right, so rollouts do not end by them, and an outcome score in last rows may not be learned; "
+                "consent of some people (partition.public) helps, or rewards in every row"
+            )
+        return Objections((), tuple(warned))
     inputs, targets = public.arrays()
     size = public.observation_size
     values = np.concatenate((inputs[:, :size], targets[:, size : size + 1]), axis=1)
@@ -111,7 +113,7 @@ def objections(params: Params, manifest: Manifest, public: UnitStore) -> Objecti
         share = column.outside(seen)
         if share >= WARNING:
             (stops if share > STOP else warnings).append(
-                f"datasets/{params.dataset}.yaml: {column.key}: {_percent(share)} of the public values of "
+                f"datasets/{params.dataset}.yaml: {column.key}: {100 * share:.3g}% of the public values of "
                 f"{column.name!r} lie outside its bounds [{column.low:g}, {column.high:g}] (public minimum "
                 f"{seen.min():.4g}, maximum {seen.max():.4g}); correct them to what is possible, or set {column.key} "
                 "to public"
@@ -166,7 +168,3 @@ def _no_reward(
     key = "options.end" if cut else "reward"
     file = f"datasets/{params.dataset}.yaml"
     yield f"{file}: {key}: every public reward is {reward[0]:g}, so nothing can be learned: {why}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.3g}%"

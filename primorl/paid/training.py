@@ -436,10 +436,8 @@ def behaviour_policy(
         for part in (weight.mT, bias)
     ]
     size = network.action_size
-    last, spread = (
-        (layers[-2][:, :size], layers[-1][..., :size]),
-        (layers[-2][:, size:], layers[-1][..., size:]),
-    )
+    last = (layers[-2][:, :size], layers[-1][..., :size])
+    spread = (layers[-2][:, size:], layers[-1][..., size:])
     maps = normaliser.to(torch.device("cpu"))
     policy = DeterministicPolicy(
         (*layers[:-2], *last),

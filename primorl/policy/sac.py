@@ -34,10 +34,9 @@ from primorl.policy.replay import ReplayBuffer, ReplayColumns, Rollouts, Sampler
 
 _LOG_STD_LOW, _LOG_STD_HIGH = -20.0, 2.0  # Haarnoja's own code: keeps exp() and the entropy finite
 _LOG_CONSTANT = 0.5 * math.log(2 * math.pi) + 2 * math.log(2.0)
-_CONSTRAINT_RATE, _CONSTRAINT_GRADIENT = (
-    3e-3,
-    1.0,
-)  # at Adam's rate α does not get there within a training
+# at Adam's rate α does not get there within a training
+_CONSTRAINT_RATE = 3e-3
+_CONSTRAINT_GRADIENT = 1.0
 _CONSTRAINT_LOG_ALPHA = (-7.0, 5.0)
 _WARM_UPS = 3  # steps before one is recorded as a CUDA graph, in which libraries set themselves up
 

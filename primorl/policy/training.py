@@ -149,10 +149,8 @@ def write_trained(
             f"(params.yaml: policy.starts) have shape {tuple(starts.shape[1:])}; run `dvc repro`"
         )
     prior, comparison = reference or (None, None)
-    trained, divergences = (
-        tuple(seeds or (seed,)),
-        tuple(comparison.divergences) if comparison else (),
-    )
+    trained = tuple(seeds or (seed,))
+    divergences = tuple(comparison.divergences) if comparison else ()
     each = max(1, len(divergences))
     policies = []
     with ExitStack() as open_runs, progress_bar(config.epochs, output.name, "epoch") as bar:

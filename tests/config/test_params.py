@@ -62,36 +62,11 @@ def test_every_dataset_can_be_chosen(name: str) -> None:
     assert params.from_plain(params.plain(checked), checked.origins) == checked
 
 
-def test_a_setting_that_is_to_be_fitted_is_no_number() -> None:
-    """Its stand-in keeps the others checkable and is used by nobody. Twin: the fitted value is a number."""
-    raw = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
-    raw["dynamics"]["learning_rate"] = "auto"
-    checked = params.parse(raw, ROOT / "params.yaml")
-    assert "dynamics.learning_rate" in checked.unfitted
-    for use in (
-        lambda rate: 2 * rate,
-        float,
-        lambda rate: rate < 1,
-        lambda rate: rate == 0.01,
-        bool,
-    ):
-        with pytest.raises(ValueError, match=r"dynamics\.learning_rate is still to be fitted"):
-            use(checked.dynamics.learning_rate)
-    assert 2 * checked.fitted({"dynamics.learning_rate": 0.25}).dynamics.learning_rate == 0.5
-    assert params.plain(checked)["dynamics"]["learning_rate"] == 0.01
-
-
 def test_no_key_has_a_second_default_in_code_or_takes_any_number() -> None:
     for key, value in leaves(RAW).items():
         inner = key.removeprefix("chosen.")
         where = FILE if inner != key else ""
-        later = {
-            "online.guarantee",
-            "dynamics.model",
-            "dynamics.degree",
-        }  # older files lack them
-        later |= {"privacy.total_epsilon", "partition.publish"}
-        if key not in later and (not where or "." not in inner):
+        if key != "partition.publish" and (not where or "." not in inner):
             assert refusal(changed(key, MISSING)) == f"{where}{inner}: missing"
         if isinstance(value, int | float) and not isinstance(value, bool):
             for far in (10**20, -(10**20)):
@@ -102,86 +77,35 @@ def test_no_key_has_a_second_default_in_code_or_takes_any_number() -> None:
         assert refusal(unknown) == f"{where}epsilonn: unknown key; remove it or check its spelling"
 
 
-EITHER = "exactly one and set the other to null or auto"
+TWICE = {"low": [0.0, 1.0], "high": [1.0, 1.0]}
+CONSENT = {"column": "consent", "values": ["yes"]}
 WRONG: tuple[tuple[str, object, str], ...] = (
     ("seed", -1, "seed: found -1; allowed is greater than or equal to 0"),
-    (
-        "seed",
-        0.5,
-        "seed: found 0.5; allowed is a valid integer, got a number with a fractional part",
-    ),
+    ("seed", 0.5, "seed: found 0.5; allowed is a valid integer"),
     ("seed", True, "seed: found True; a number is needed, not a truth value"),
-    (
-        "privacy.rounds",
-        "atuo",
-        "found 'atuo'; allowed is a valid integer, unable to parse string as an integer, or a",
-    ),
+    ("privacy.rounds", "atuo", "found 'atuo'; allowed is a valid integer"),
     ("privacy", "strong", "privacy: found 'strong'; a block of keys is needed"),
-    (
-        "chosen.source",
-        "s3",
-        "source: found 's3'; allowed are 'replay', 'minari', 'd4rl', 'tabular', 'meds'",
-    ),
+    ("chosen.source", "s3", "source: found 's3'; allowed are 'replay', 'minari', 'd4rl'"),
     ("chosen.options.hidden", 64, "options.hidden: found 64; a list is needed"),
-    (
-        "chosen.bounds.observation",
-        "all",
-        "bounds.observation: found 'all'; allowed is 'space' or 'public'",
-    ),
-    (
-        "chosen.bounds.observation",
-        {"low": [0.0, 1.0], "high": [1.0, 1.0]},
-        "low and high must have the same length",
-    ),
-    (
-        "chosen.bounds.reward",
-        [1.0, 0.0],
-        "bounds.reward: found [1.0, 0.0]; must be [low, high] with low < high",
-    ),
+    ("chosen.bounds.observation", "all", "bounds.observation: found 'all'; allowed is 'space'"),
+    ("chosen.bounds.observation", TWICE, "low and high must have the same length"),
+    ("chosen.bounds.reward", [1.0, 0.0], "bounds.reward: found [1.0, 0.0]; must be [low, high]"),
     ("chosen.score", {"low": 0.0, "high": 0.0, "scale": 1.0}, "score: low must be below high"),
-    (
-        "partition.public",
-        {"column": "consent", "values": ["yes"]},
-        "partition: found both of public_fraction and",
-    ),
+    ("partition.public", CONSENT, "partition: found both of public_fraction and"),
     ("partition.public", {"file": "../ids.txt"}, "leaves the project"),
-    (
-        "privacy.target_epsilon",
-        float("inf"),
-        "privacy.target_epsilon: found inf; allowed is a finite number",
-    ),
-    (
-        "privacy.target_epsilon",
-        None,
-        f"privacy: found neither of target_epsilon and noise_multiplier; give {EITHER}",
-    ),
-    (
-        "dynamics.variant",
-        "High",
-        "found 'High'; allowed is 'private', 'no_privacy' or 'no_clip'",
-    ),
-    (
-        "policy.buffer_size",
-        10,
-        "policy: buffer_size must hold one batch of rollouts: at least rollout_batch * horizon",
-    ),
-    (
-        "policy.seeds",
-        [],
-        "policy.seeds: found an empty list; must name at least one seed, or be null",
-    ),
-    ("policy.seeds", [1, 2, 1], "policy.seeds: found 1 more than once; every seed stands once"),
-    ("policy.seeds", [1, -2], "policy.seeds.1: found -2; allowed is greater than or equal to 0"),
+    ("privacy.target_epsilon", float("inf"), "privacy.target_epsilon: found inf; allowed is a"),
+    ("privacy.target_epsilon", None, "found neither of target_epsilon and noise_multiplier"),
+    ("dynamics.variant", "High", "found 'High'; allowed is 'private', 'no_privacy' or 'no_clip'"),
+    ("policy.buffer_size", 10, "policy: buffer_size must hold one batch of rollouts"),
+    ("policy.seeds", [], "policy.seeds: found an empty list"),
+    ("policy.seeds", [1, 2, 1], "policy.seeds: found 1 more than once"),
     ("policy.seeds", [-1] * 1000, "and 990 more"),
     ("policy", {"x" * 5_000_000: 1} | RAW["policy"], "xxx..."),
     ("tracking", "http://ana:hush@host", "tracking: a block of keys is needed"),
     ("tracking.uri", ["http://ana:hush@host"], "tracking.uri: allowed is a valid string"),
     # what no machine could train
     ("privacy.clipping_norm", 1e300, "privacy.clipping_norm"),
-    ("privacy.clipping_norm", 1e-300, "privacy.clipping_norm"),
     ("dynamics.hidden", [10**9], "dynamics.hidden"),
-    ("dynamics.hidden", [8] * 17, "dynamics.hidden"),
-    ("policy.seeds", list(range(1001)), "policy.seeds"),
     ("chosen.bounds.reward", [-1e300, 1e300], "bounds.reward"),
     ("partition.salt", "\ud800", "partition.salt"),
     ("seed", 10**5000, "seed"),

@@ -55,9 +55,7 @@ def random_policy(
         normal(policies, 8, observation_size),
         *(normal(policies, 1, size) for size in (8, 8, 1)),
     )
-    mean, scale, limit = (
-        torch.zeros(observation_size),
-        torch.ones(observation_size),
-        torch.tensor([action_limit]),
-    )
+    mean = torch.zeros(observation_size)
+    scale = torch.ones(observation_size)
+    limit = torch.tensor([action_limit])
     return DeterministicPolicy(layers, mean, scale, -limit, limit)

@@ -21,23 +21,15 @@ from primorl.evaluate.private.results import (
 from primorl.evaluate.recommendation import of_answers
 from primorl.model.architecture import PublicLosses
 
-BETTER, WORSE = (
-    PublicLosses(initial=2.0, constant=1.0, final=0.5),
-    PublicLosses(initial=2.0, constant=1.0, final=1.5),
-)
+BETTER = PublicLosses(initial=2.0, constant=1.0, final=0.5)
+WORSE = PublicLosses(initial=2.0, constant=1.0, final=1.5)
 ERROR = 0.5  # standard error of the least gain
 INTERVAL = ERROR * 1.959963984540054
 
 
 def answer(of: str, what: str, value: float, **more: Any) -> Answer:
-    plain = {
-        "estimator": "x",
-        "ci95": None,
-        "covers": "x",
-        "bias": "x",
-        "epsilon": None,
-        "delta": None,
-    }
+    plain: dict[str, Any] = dict.fromkeys(("estimator", "covers", "bias"), "x")
+    plain |= dict.fromkeys(("ci95", "epsilon", "delta"))
     return Answer(of=of, what=what, value=value, **plain | more)  # type: ignore[arg-type]
 
 
@@ -54,6 +46,7 @@ def found(
     beyond: float = 0.0,
 ) -> PrivateEvaluation:
     """Answers about people who get -80 today, a clone and a policy; no clone without ``drawn``."""
+    least = min(gains)
     people = [] if today is None else [answer("behaviour", MEAN_RETURN, -80.0, ci95=today)]
     clone = [answer("clone", AS_DRAWN, drawn[0], members=drawn)] if drawn else []
     estimates = (
@@ -64,22 +57,11 @@ def found(
         answer("policy", MEAN_RETURN, policy[0], members=policy, estimator="model"),
         answer("policy", DOUBT, doubt),
         answer("policy", BEYOND, beyond),
-        answer(
-            "policy",
-            GAIN,
-            min(gains),
-            ci95=(min(gains) - INTERVAL, min(gains) + INTERVAL),
-            members=gains,
-        ),
+        answer("policy", GAIN, least, ci95=(least - INTERVAL, least + INTERVAL), members=gains),
         answer("random", MEAN_RETURN, random),
     )
-    asked: dict[str, Any] = {
-        "dataset": "log",
-        "unit": "person",
-        "units": 1000,
-        "discount": 1.0,
-        "horizon": 60,
-    }
+    asked: dict[str, Any] = {"dataset": "log", "unit": "person", "units": 1000}
+    asked |= {"discount": 1.0, "horizon": 60}
     unknown = dict.fromkeys(("total", "model_sha256", "policy_sha256", "clone_sha256"))
     return PrivateEvaluation(
         **asked, **unknown, estimates=estimates, histograms=(), verdict=verdict, statements={}
@@ -100,57 +82,27 @@ SIGNS = {
 
 
 ANSWERS = found()
-FAR = {
-    "drawn": (-56.0,)
-}  # the model's value of today's practice lies 20 above the people's interval
+FAR = {"drawn": (-56.0,)}
+"""The model's value of today's practice lies 20 above the people's interval."""
+LOSING = {"gains": (0.5, 0.5), "released": (-90.0, -90.0)}
 
 
 @pytest.mark.parametrize(
     ("changes", "loss", "expected", "says"),
     [
-        ({}, BETTER, "trial", "gains 6 over a clone of today's practice, more than the 2.6 that"),
-        (
-            {"gains": (0.9, 40.0)},
-            BETTER,
-            "keep",
-            "gains 0.9 over a clone of today's practice",
-        ),  # two errors are 1
-        (
-            {"gains": (-2.0, 40.0)},
-            BETTER,
-            "keep",
-            "the policy loses 2 against a clone of today's practice",
-        ),
+        ({}, BETTER, "trial", "gains 6 over a clone of today's practice, more than the 2.6"),
+        ({"gains": (0.9, 40.0)}, BETTER, "keep", "gains 0.9 over a clone"),  # two errors are 1
+        ({"gains": (-2.0, 40.0)}, BETTER, "keep", "loses 2 against a clone"),
         # A clone worse than the people would make any policy look good.
-        (
-            {"policy": (-75.5, -60.0)},
-            BETTER,
-            "keep",
-            "gains 0.5 over the upper end of today's interval",
-        ),
+        ({"policy": (-75.5, -60.0)}, BETTER, "keep", "gains 0.5 over the upper end"),
         ({"beyond": 0.14}, BETTER, "trial", ""),
-        (
-            {"beyond": 0.25},
-            BETTER,
-            "keep",
-            "25% more of its steps than of the clone's lie where people hardly ever were",
-        ),
+        ({"beyond": 0.25}, BETTER, "keep", "25% more of its steps than of the clone's"),
         ({"doubt": 2.0}, BETTER, "keep", "Only a gain above 8.6"),
         (FAR, BETTER, "keep", "Only a gain above 22.6"),
         ({"drawn": (-104.0,)}, BETTER, "keep", "Only a gain above 22.6"),
         # As it is released a clone may be worth less than the actions that it draws.
-        (
-            {"gains": (0.5, 0.5), "released": (-90.0, -90.0)},
-            BETTER,
-            "more_data",
-            "-90 for the clone as it would be",
-        ),
-        (
-            {"drawn": (-16.0,)},
-            BETTER,
-            "more_data",
-            "-80 today, and the model says -16 for a clone of them, too far away",
-        ),
+        (LOSING, BETTER, "more_data", "-90 for the clone as it would be"),
+        ({"drawn": (-16.0,)}, BETTER, "more_data", "too far away"),
         (FAR, WORSE, "more_data", "no better than a constant"),
         ({"drawn": ()}, BETTER, "more_data", "No clone"),
         ({"today": None}, BETTER, "more_data", "Today's return was not asked"),

@@ -9,36 +9,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from primorl.base.errors import PipelineError
-from primorl.base.files import read_json, write_json
+from primorl.base.files import read_json
 from primorl.evaluate.statistics import MeanInterval
 from primorl.evaluate.summary import SeedSummary, Summary
 
-PLAIN: dict[str, Any] = (
-    {
-        "dataset": "pendulum-replay",
-        "env_id": "CartPole-v1",
-        "variant": "private",
-        "private": True,
-        "epsilon": 1.19,
-    }
-    | {
-        "epsilon_rdp": 1.31,
-        "delta": 1e-5,
-        "unit": "trajectory",
-        "units": 2970,
-        "void": (),
-        "spent_on_dataset": None,
-    }
-    | {
-        "seed": 0,
-        "return_mean": -151.25,
-        "return_ci95": (-170.0, -130.0),
-        "normalized_score": None,
-        "episodes": 100,
-    }
-    | {"policy_sha256": "0" * 64, "seconds": {"collect": 60.25}}
-)
+PLAIN: dict[str, Any] = {
+    "dataset": "pendulum-replay",
+    "env_id": "CartPole-v1",
+    "variant": "private",
+    "private": True,
+    "epsilon": 1.19,
+    "epsilon_rdp": 1.31,
+    "delta": 1e-5,
+    "unit": "trajectory",
+    "units": 2970,
+    "void": (),
+    "spent_on_dataset": None,
+    "seed": 0,
+    "return_mean": -151.25,
+    "return_ci95": (-170.0, -130.0),
+    "normalized_score": None,
+    "episodes": 100,
+    "policy_sha256": "0" * 64,
+    "seconds": {"collect": 60.25},
+}
 SEED = SeedSummary(
     seed=4,
     return_mean=-1.5,
@@ -77,13 +71,3 @@ def test_a_summary_comes_back_as_it_was(tmp_path: Path, more: dict[str, Any]) ->
     assert set(content) == {"format", *PLAIN, *more}, (
         "optional keys are left out, the others are null"
     )
-    for change, says in (
-        ({"format": 2}, "found format 2, this version reads 1; run `dvc repro evaluate`"),
-        ({"epsilon": "1.19"}, "not as declared: epsilon"),
-        ({"unheard_of": 1}, "not as declared: unheard_of"),
-    ):
-        write_json(file, content | change)
-        with pytest.raises(PipelineError) as refused:
-            Summary.read(file)
-        assert says in str(refused.value)
-        assert "\n" not in str(refused.value)

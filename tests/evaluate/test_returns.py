@@ -1,7 +1,7 @@
-"""Returns equal the obvious loop, and the GIF shows the first evaluated episode where it can be drawn."""
+"""Returns equal the obvious loop."""
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -40,10 +40,8 @@ def one_by_one(
 def discrete_policy(policies: int, observation_size: int, actions: int) -> DeterministicPolicy:
     continuous = random_policy(policies, observation_size, 1.0)
     last = torch.randn(policies, actions, 8, generator=torch.Generator().manual_seed(3))
-    layers, scale = (
-        (*continuous.layers[:-2], last, torch.zeros(policies, 1, actions)),
-        torch.full((observation_size,), 0.02),
-    )
+    layers = (*continuous.layers[:-2], last, torch.zeros(policies, 1, actions))
+    scale = torch.full((observation_size,), 0.02)
     return DeterministicPolicy(
         layers, 0 * scale, scale, torch.zeros(actions), torch.ones(actions), True
     )
@@ -87,63 +85,21 @@ class Endless(Countdown):
         return self._observation(), 1.0, False, False, {}
 
 
-class Drawn(Countdown):
-    """A bar as long as what is left."""
-
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 30}
-
-    def __init__(self, render_mode: str | None = None):
-        self.render_mode = render_mode
-
-    def render(self) -> Any:
-        picture = np.zeros((500, 300, 3), np.uint8)
-        picture[:, : 40 * self.left] = 255
-        return picture
-
-
-class Broken(Drawn):
-    def render(self) -> Any:
-        raise RuntimeError("no display")
-
-
 @pytest.fixture
 def registered() -> Iterator[None]:
-    kinds: dict[str, Any] = {"Endless-v0": Endless, "Drawn-v0": Drawn, "Broken-v0": Broken}
-    for name, kind in kinds.items():
-        gymnasium.register(name, kind)
+    gymnasium.register("Endless-v0", Endless)
     yield
-    for name in kinds:
-        del gymnasium.registry[name]
+    del gymnasium.registry["Endless-v0"]
 
 
 @pytest.mark.parametrize(
     ("environment", "policy", "says"),
     [
-        (
-            "Pendulums-v1",
-            random_policy(1, 3, 2.0),
-            r"environment 'Pendulums-v1': Gymnasium cannot build it",
-        ),
-        (
-            "Pendulum-v1",
-            random_policy(1, 2, 2.0),
-            r"shape \(3,\) and actions of shape \(1,\), the .* shape \(2,\)",
-        ),
-        (
-            "CartPole-v1",
-            random_policy(1, 4, 1.0),
-            r"2 discrete actions, the policy .* actions of shape \(1,\)",
-        ),
-        (
-            "CartPole-v1",
-            discrete_policy(1, 4, 3),
-            "2 discrete actions, the policy .* 3 discrete actions",
-        ),
-        (
-            "Endless-v0",
-            random_policy(1, 2, 1.0),
-            r"'Endless-v0': its episodes have no step limit.*horizon",
-        ),
+        ("Pendulums-v1", random_policy(1, 3, 2.0), "Gymnasium cannot build it"),
+        ("Pendulum-v1", random_policy(1, 2, 2.0), "found observations of shape"),
+        ("CartPole-v1", random_policy(1, 4, 1.0), "2 discrete actions, the policy"),
+        ("CartPole-v1", discrete_policy(1, 4, 3), "the policy .* 3 discrete actions"),
+        ("Endless-v0", random_policy(1, 2, 1.0), "its episodes have no step limit"),
     ],
 )
 def test_what_does_not_fit_or_never_ends_is_refused(

@@ -12,7 +12,6 @@ from pipeline import clone_behaviour
 from primorl.base.dvc import Status
 from primorl.base.errors import PipelineError
 from primorl.base.paths import PARTITIONS
-from primorl.commands import check as command
 from primorl.commands import plan_answer
 from primorl.config import suggestions
 from primorl.config.datasets import Bounds
@@ -209,24 +208,12 @@ def test_the_next_run_is_foretold(here: Params, monkeypatch: pytest.MonkeyPatch)
     assert "they are counted apart from the log's units" in str(arriving)
 
 
-def test_a_terminal_is_asked_near_the_budget(
-    here: Params, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for budget, near, refused in ((100.0, False, False), (5.0, True, False), (1.0, True, True)):
+def test_the_bill_says_what_does_not_fit_the_budget(here: Params) -> None:
+    for budget, refused in ((5.0, False), (1.0, True)):
         found = preview(limited(here, budget))
         assert found is not None
-        assert found.near is near
         assert f"of a budget of {budget:g}" in str(found)
         assert ("what does not fit is refused" in str(found)) is refused
-    terminal, pipe = SimpleNamespace(isatty=lambda: True), SimpleNamespace(isatty=lambda: False)
-    monkeypatch.setattr(command.typer, "confirm", lambda question: False)
-    monkeypatch.setattr(command, "sys", SimpleNamespace(stdin=terminal, stdout=terminal))
-    with pytest.raises(PipelineError, match="stopped as asked"):
-        command._say_charges(limited(here, 5.0))
-    command._say_charges(limited(here, None))
-    monkeypatch.setattr(command, "sys", SimpleNamespace(stdin=pipe, stdout=terminal))
-    command._say_charges(limited(here, 5.0))
-    assert capsys.readouterr().out.count("the next `dvc repro` charges") == 3
 
 
 def manifest(*, discrete: bool) -> Any:

@@ -100,9 +100,7 @@ def test_what_cannot_be_cloned_is_refused_before_the_charge(
     asked: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tight = with_changes(asked, privacy={"budget": {"epsilon": 1.0, "delta": DELTA}})
-    with pytest.raises(
-        PipelineError, match=r"with clone_behaviour it would be .*behaviour\.target_epsilon"
-    ):
+    with pytest.raises(PipelineError, match="with clone_behaviour it would be"):
         cloned(tight)
     monkeypatch.setattr(clone, "noise_for", lambda epsilon, delta: 2000.0)
     with pytest.raises(PipelineError, match=r"behaviour\.hidden: found \[2048, 2048\], .* weights"):

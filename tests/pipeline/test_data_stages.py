@@ -2,7 +2,6 @@
 
 import json
 import re
-import resource
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +11,9 @@ import pytest
 
 from pipeline import collect, ingest, partition
 from primorl.base.errors import PipelineError
-from primorl.base.reporting import exit_status
 from primorl.config.params import Params
 from primorl.data.storage.parquet import PartReader
-from tests.data.builders import episode, episodes, snapshot, write_raw
+from tests.data.builders import episodes, snapshot, write_raw
 from tests.data.sources.tabular_builders import entry, row, write
 from tests.pipeline.fakes import FakeRun
 
@@ -93,24 +91,3 @@ def test_people_become_public_by_a_word(small: Params) -> None:
     split(0.6, word)
     assert snapshot(Path("data/partitions")) != before
     split(0.6)
-
-
-def test_a_full_disk_leaves_the_last_good_data(
-    small: Params, capsys: pytest.CaptureFixture[str]
-) -> None:
-    raw = Path("data/raw")
-    write_raw(raw, episodes(6))
-    ingest.body(small, FakeRun())
-    raw.rename("earlier")
-    write_raw(raw, [episode(200, seed) for seed in range(20)])
-    before, limits = snapshot(Path("data")), resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
-    try:
-        status = exit_status("ingest", lambda: ingest.body(small, FakeRun()), debug=False)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert status == 1
-    assert line.startswith("error: ")
-    assert "File too large" in line
-    assert snapshot(Path("data")) == before

@@ -15,7 +15,6 @@ from primorl.base.files import read_json
 from primorl.base.paths import BEHAVIOUR, MODEL, POLICY, PUBLIC
 from primorl.base.records import ElapsedTime
 from primorl.config.params import Params
-from primorl.config.suggestions import TO_FIT
 from primorl.model.architecture import ModelConfig
 from primorl.model.termination import RULES, Rule
 from primorl.policy import behaviour, member_values
@@ -199,18 +198,3 @@ def test_model_or_clone_of_something_else_is_refused(small: Params) -> None:
     with pytest.raises(PipelineError, match=r"found variant 'private'.* asks for 'no_clip'"):
         trained(tiny(small, variant="no_clip"))
     assert not POLICY.exists()
-
-
-def test_what_nobody_decides_is_fitted(small: Params, capsys: pytest.CaptureFixture[str]) -> None:
-    prepared(termination="learned")
-    keys = ("policy.reward_scale", "policy.uncertainty")
-    params = replace(tiny(small, starts="public"), origins=dict.fromkeys(keys, TO_FIT))
-    found = trained(params).logged["policy"]
-    assert found["uncertainty"] == "standardised_difference"
-    assert found["reward_scale"] != params.policy.reward_scale
-    assert (found["penalty"], found["horizon"]) == (params.policy.penalty, params.policy.horizon)
-    assert PolicyConfig.read(POLICY).ends == "none"
-    assert (
-        "learned terminations are not used: 2 public terminations (needed 20)"
-        in capsys.readouterr().err
-    )

@@ -54,12 +54,8 @@ def test_it_is_charged_first_and_states_what_it_cost(
     run = trained(data)
     assert {tuple(each) for each in seen} == {("reserved",)}
     (charge,) = charged(data)
-    assert (charge.state, charge.stage, charge.dataset, charge.units) == (
-        "committed",
-        "train_model",
-        INFO.dataset,
-        9,
-    )
+    assert (charge.state, charge.stage) == ("committed", "train_model")
+    assert (charge.dataset, charge.units) == (INFO.dataset, 9)
     said = statement()
     assert (said["private"], said["void"], said["units"]) == (True, [], 9)
     assert (said["rounds"], said["noise_multiplier"], said["sampling_probability"]) == (4, 1.0, 0.5)
@@ -158,11 +154,9 @@ def test_a_model_that_came_to_nothing_stays_spent(
 def test_what_was_lost_or_exchanged_charges_nobody(
     small: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    params, public, secret = (
-        with_changes(small),
-        PARTITIONS / "public_units.bin",
-        Path(".primorl/secret"),
-    )
+    params = with_changes(small)
+    public = PARTITIONS / "public_units.bin"
+    secret = Path(".primorl/secret")
     write_raw(Path("data/raw"), episodes(12))
     for break_it, says in (
         (lambda: secret.write_bytes(b"n" * 32), "secret_check: made under another secret than"),
@@ -249,35 +243,19 @@ def test_bad_input_is_one_clear_error_and_the_last_model_stays(
     ):
         trained(replace(data, seed=1))  # not the rows of the units that are charged
     unopened(monkeypatch)
-    for privacy, says in (
-        (
-            {"target_epsilon": 1e-6, "noise_multiplier": None, "delta": 1e-9},
-            "target_epsilon = 1e-06: no noise",
-        ),
-        (
-            {"budget": {"epsilon": 1.0, "delta": 0.5}},
-            "privacy.budget.delta: found 0.5, allowed is below 1/9",
-        ),
-    ):
-        with pytest.raises(PipelineError, match=says):
-            trained(with_changes(data, privacy=privacy))
+    hopeless = {"target_epsilon": 1e-6, "noise_multiplier": None, "delta": 1e-9}
+    with pytest.raises(PipelineError, match="target_epsilon = 1e-06: no noise"):
+        trained(with_changes(data, privacy=hopeless))
+    with pytest.raises(PipelineError, match=r"found 0\.5, allowed is below 1/9"):
+        trained(with_changes(data, privacy={"budget": {"epsilon": 1.0, "delta": 0.5}}))
 
 
 @pytest.mark.parametrize(
     ("termination", "refused"),
     [
-        (
-            "none",
-            r"replay.yaml: termination: found none, but episodes of .* terminate; allowed is learned",
-        ),
-        (
-            "sideways",
-            r"found 'sideways'; allowed for observations of size 3 are none, learned, upright$",
-        ),
-        (
-            "hopper",
-            r"found 'hopper', a rule for observations of size 11; allowed for those of size 3",
-        ),
+        ("none", "termination: found none, but episodes of .* terminate"),
+        ("sideways", "found 'sideways'; allowed for observations of size 3 are"),
+        ("hopper", "found 'hopper'; allowed for observations of size 3 are"),
         ("learned", None),
         ("upright", None),
     ],

@@ -95,14 +95,6 @@ def test_every_query_is_charged_with_the_rounds_and_first(
     assert "no unit: there is no public split" in said["public_assumptions"]
 
 
-def test_the_target_is_kept_with_the_queries(data: Params) -> None:
-    trained(with_statistics(data, PRIVATE, {"target_epsilon": 20.0, "noise_multiplier": None}))
-    said = statement()
-    assert 19.9 < said["epsilon"] <= 20.0
-    rounds_alone = accounting.Training(1.0, said["noise_multiplier"], 4)
-    assert rounds_alone.spent(1e-3).epsilon_pld < said["epsilon"]
-
-
 def test_first_states_travel_with_the_model_and_bounds_see_nothing(data: Params) -> None:
     trained(with_statistics(data, PRIVATE))
     ensemble, starts = GaussianEnsemble.load(OUTPUT, CPU), StartModel.load(OUTPUT, CPU)
@@ -143,7 +135,6 @@ def test_what_needs_public_units_charges_nobody(
         (PRIVATE, {"chosen": by_rows}, r"bounds.observation: found public, .* allowed: space"),
         (PRIVATE, {"chosen": by_reward}, r"bounds.reward: found public, .* allowed: \[low, high\]"),
     ]
-    nowhere = "datasets/pendulum-replay.yaml says environment: null.*nowhere to start"
     for statistics, blocks, says in refusals:
         with pytest.raises(PipelineError, match=says) as refused:
             trained(with_statistics(data, statistics, **blocks))
@@ -152,7 +143,7 @@ def test_what_needs_public_units_charges_nobody(
     monkeypatch.setattr(tiny_policy, "INFO", replace(INFO, environment=None, horizon=9))
     write_partitions()
     says = "params.yaml: privacy.statistics.starts: found false"
-    with pytest.raises(PipelineError, match=f"{says}.*{nowhere}"):
+    with pytest.raises(PipelineError, match=f"{says}.*nowhere"):
         trained(with_statistics(data, PRIVATE | {"starts": False}))
     assert not OUTPUT.exists()
     assert charged(data) == []
@@ -243,10 +234,8 @@ def test_removing_a_person_moves_a_round_by_at_most_the_clip(
         tiny_policy.write_partition(
             folder, table([episode(6, i) for i in range(4 * people)], units=units, names=names)
         )
-        store, clip = (
-            UnitStore.open(folder),
-            EnsembleClip(0.5, "flat", shape.members, len(shape.layers)),
-        )
+        store = UnitStore.open(folder)
+        clip = EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
         assert store.units == (people if by_person else 4 * people)
         plan = Plan(store.units, "person", PoissonSampler(1.0), clip, 1.0, 1, 1e-3)
         setup = training_setup(

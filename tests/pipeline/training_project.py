@@ -53,10 +53,8 @@ def with_changes(small: Params, **blocks: Any) -> Params:
 def write_partitions(
     private: list[Episode], public: list[Episode], units: list[str] | None = None
 ) -> None:
-    names, others = (
-        units or [f"a{i:03d}" for i in range(len(private))],
-        [f"b{i:03d}" for i in range(len(public))],
-    )
+    names = units or [f"a{i:03d}" for i in range(len(private))]
+    others = [f"b{i:03d}" for i in range(len(public))]
     tiny_policy.write_partitions(
         table(private, units=names, names=names), table(public, units=others, names=others)
     )

@@ -28,17 +28,11 @@ def drawn(*shape: int, seed: int) -> Tensor:
 
 
 def clone(*, discrete: bool) -> BehaviourPolicy:
-    layers = (
-        drawn(1, H, S, seed=0),
-        drawn(1, 1, H, seed=1),
-        drawn(1, A, H, seed=2),
-        drawn(1, 1, A, seed=3),
-    )
-    low, high = (
-        (torch.zeros(A), torch.ones(A))
-        if discrete
-        else (torch.tensor([-2.0, 0.0]), torch.tensor([2.0, 10.0]))
-    )
+    shapes = ((1, H, S), (1, 1, H), (1, A, H), (1, 1, A))
+    layers = tuple(drawn(*shape, seed=seed) for seed, shape in enumerate(shapes))
+    low, high = torch.tensor([-2.0, 0.0]), torch.tensor([2.0, 10.0])
+    if discrete:
+        low, high = torch.zeros(A), torch.ones(A)
     policy = DeterministicPolicy(layers, MEAN, SCALE, low, high, discrete)
     if discrete:
         return BehaviourPolicy(policy, None, None)
@@ -125,11 +119,9 @@ def test_probabilities_come_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize("discrete", [False, True])
 def test_an_actor_begins_as_it(discrete: bool) -> None:
     """It sees observations on another scale, and acts the same there; its log σ is the middle of the bounds."""
-    made, mean, scale = (
-        clone(discrete=discrete),
-        torch.linspace(-1, 1, S),
-        torch.linspace(0.5, 2, S),
-    )
+    made = clone(discrete=discrete)
+    mean = torch.linspace(-1, 1, S)
+    scale = torch.linspace(0.5, 2, S)
     output = exported.mlp(
         made.actor_layers(mean, scale), ((ROWS - mean) / scale).view(1, -1, S)
     ).view(4, 6, -1)

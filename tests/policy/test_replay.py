@@ -1,15 +1,12 @@
 from collections import deque
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from primorl.base.errors import PipelineError
 from primorl.model.ensemble import SeedGenerators
 from primorl.policy.replay import ReplayBuffer, Scaling
-from tests.policy.pendulum import Pendulum
 
 CPU = torch.device("cpu")
 
@@ -53,13 +50,6 @@ def test_each_seed_draws_from_all_of_its_own_rows_what_it_draws_alone() -> None:
     assert drawn.shape == (2, 500, 1)
     assert set(drawn.flatten().tolist()) == {float(i) for i in range(1, 21)}
     assert not torch.equal(drawn[0], drawn[1])
-
-
-def test_what_cannot_be_held_is_refused() -> None:
-    with pytest.raises(ValueError, match="found 5 rows at once, the buffer holds 4"):
-        ReplayBuffer(4, 1, CPU).extend(numbered(1, 5))
-    with pytest.raises(PipelineError, match="actions without finite bounds"):
-        Scaling.of(Pendulum(action_high=torch.tensor([torch.inf])), 1.0)  # type: ignore[arg-type]
 
 
 def test_a_row_holds_the_transition_on_sacs_scales() -> None:

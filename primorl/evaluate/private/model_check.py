@@ -181,6 +181,7 @@ class ModelCheck(Question):
             f"Root mean squares, in the released normaliser's scales, of errors cut at {self.cap:g}; units without so "
             "many steps are left out. A policy may go where the log does not."
         )
+        covers = "sampling and privacy noise"
         found = []
         for (h, quantity), both in self._means(problem, noise, released).items():
             steps = f"{h} step{'s' if h > 1 else ''} ahead"
@@ -191,17 +192,7 @@ class ModelCheck(Question):
                     self.cap * math.sqrt((x + 1) / 2) for x in (mean.value, mean.low, mean.high)
                 )
                 what = f"{quantity} error, {steps}{of}"
-                found.append(
-                    estimate(
-                        self.name,
-                        "model",
-                        what,
-                        value,
-                        (low, high),
-                        "sampling and privacy noise",
-                        bias,
-                    )
-                )
+                found.append(estimate(self.name, "model", what, value, (low, high), covers, bias))
         return tuple(found)
 
     def verdict(self, problem: Problem, noise: float, released: Tensor) -> Check:

@@ -89,32 +89,21 @@ def values_in_model(
     found = [_value("policy", policy)]
     if clone is not None:
         released = returns(clone.released)
+        both = _SinglePolicy(problem.policy), _SinglePolicy(clone.drawn)
         found += [
             _value("clone", released),
             _value("clone", returns(clone.drawn), AS_DRAWN),
             _gain(policy - released),
             _doubt(uncertainty(problem.policy), uncertainty(clone.released)),
-            _beyond(
-                *share_beyond(
-                    problem.ensemble,
-                    _SinglePolicy(problem.policy),
-                    _SinglePolicy(clone.drawn),
-                    starts,
-                    **asked,
-                )
-            ),
+            _beyond(*share_beyond(problem.ensemble, *both, starts, **asked)),
         ]
     generator = torch.Generator().manual_seed(problem.seed)
     uniform = returns(lambda observation: problem.uniform_actions(len(observation), generator))
     found.append(_value("random", uniform))
     if not problem.discrete_actions:  # zero, or the nearest action that the bounds allow
         zero = torch.zeros(problem.action_size).clamp(problem.action_low, problem.action_high)
-        found.append(
-            _value(
-                "zero_action",
-                returns(lambda observation: zero.expand(len(observation), -1)),
-            )
-        )
+        still = returns(lambda observation: zero.expand(len(observation), -1))
+        found.append(_value("zero_action", still))
     return tuple(found)
 
 

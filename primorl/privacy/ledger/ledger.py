@@ -291,10 +291,9 @@ class Ledger:
 
     def _verified(self) -> list[Record]:
         """Read everything again, check it (see `verify`), and return the records that were checked."""
-        anchored, holders = (
-            self._anchor.read(),
-            self._store.versions(),
-        )  # before the records, which only grow
+        # before the records, which only grow
+        anchored = self._anchor.read()
+        holders = self._store.versions()
         records = self._store.read()
         read = History(Chain(self._secret, self._store.shown))
         read.extend(records)

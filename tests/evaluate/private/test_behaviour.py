@@ -32,11 +32,9 @@ def test_a_contribution_is_two_blocks_of_the_return(changes: dict[str, Any]) -> 
                 returns[-1] += problem.discount**step * min(max(reward, -1.0), 1.0)
         x = (sum(min(max(total, -3.0), 2.0) for total in returns) / len(returns) + 0.5) / 2.5
         assert float(scaled_returns(problem, rows)[unit]) == pytest.approx(x, abs=1e-6)
-        place, node, expected = (
-            min(int((x + 1) / 2 * 16), 15),
-            0,
-            torch.zeros(17, dtype=torch.float64),
-        )
+        place = min(int((x + 1) / 2 * 16), 15)
+        node = 0
+        expected = torch.zeros(17, dtype=torch.float64)
         expected[:2] = torch.tensor([x, 1 - x**2]) * math.sqrt(0.5)
         for level in range(4):  # down the tree
             upper = place >> (3 - level) & 1

@@ -136,10 +136,8 @@ def test_the_verdict_is_sure_or_says_that_it_is_not(
     ratio: float | None,
     wrong: tuple[str, ...],
 ) -> None:
-    check, problem = (
-        ModelCheck(horizons=(1, 5), starts=1, cap=1.5),
-        tiny_mdp.problem(3000, known=False),
-    )
+    check = ModelCheck(horizons=(1, 5), starts=1, cap=1.5)
+    problem = tiny_mdp.problem(3000, known=False)
     x = 2 * torch.tensor([[model, trivial], [0.01, 0.5]], dtype=torch.float64) / 1.5**2 - 1
     pairs = torch.stack((x, 1 - x**2), -1).expand(2, 2, 2, 2)
     released = torch.cat((pairs.flatten(), torch.ones(1))) * _factor((1, 5))

@@ -59,10 +59,8 @@ def trajectories(
 ) -> PublicTrajectories:
     count = len(lengths)
     weights = torch.tensor(weight or [1.0] * count, dtype=torch.float64)
-    ended, rewards = (
-        torch.tensor(terminated or [False] * count),
-        torch.zeros(count, max(lengths)).double(),
-    )
+    ended = torch.tensor(terminated or [False] * count)
+    rewards = torch.zeros(count, max(lengths)).double()
     return PublicTrajectories(torch.tensor(lengths), ended, weights, rewards)
 
 
@@ -86,10 +84,8 @@ def test_survival_is_the_chance_that_a_trajectory_which_does_not_terminate_goes_
     )
     longer = (stopped + 1 > torch.arange(8)[:, None]).double().mean(1)
     assert float((longer - found).abs().max()) > 0.3
-    read, rows = (
-        PublicTrajectories.of(payers(3, 1.0, length=4)),
-        payers(3, 1.0, length=4).episodes(),
-    )
+    read = PublicTrajectories.of(payers(3, 1.0, length=4))
+    rows = payers(3, 1.0, length=4).episodes()
     assert read.length.tolist() == [4] * 6, "1, 2 and 3 trajectories"
     torch.testing.assert_close(read.weight.sum(), torch.tensor(3.0, dtype=torch.float64))
     torch.testing.assert_close(read.reward.sum(), rows.reward.where(rows.own, 0.0).sum())

@@ -42,8 +42,6 @@ GOLDEN = [
     (1e-3, 0.25, 1000, 38.45, 32.20),
     (1e-3, 0.45, 1000, 6.096, 4.74),
     (1e-3, 0.5, 3000, 5.07, 3.94),
-]
-GOLDEN += [
     (0.01, 2, 400, 0.428, 0.385),
     (0.03, 4, 1000, 0.989, 0.903),
     (0.1, 16, 1000, 0.788, 0.719),
@@ -87,17 +85,12 @@ def test_a_target_leaves_room_for_the_queries() -> None:
     assert Training(0.1, 0.99 * z, 150, queries).spent(DELTA).epsilon_pld > 0.5
     assert z > 1.02 * solve_noise_multiplier(0.5, DELTA, 0.1, 150)
     rounds = solve_rounds(0.5, DELTA, 0.1, 16.0, queries)
-    fits = [
-        Training(0.1, 16.0, n, queries).spent(DELTA).epsilon_pld <= 0.5
-        for n in (rounds, rounds + 1)
-    ]
-    assert fits == [True, False]
+    assert Training(0.1, 16.0, rounds, queries).spent(DELTA).epsilon_pld <= 0.5
+    assert Training(0.1, 16.0, rounds + 1, queries).spent(DELTA).epsilon_pld > 0.5
     for solve in (solve_noise_multiplier, solve_rounds):
-        with pytest.raises(
-            ValueError, match=r"the queries before the rounds alone cost epsilon 0\.341"
-        ):
+        with pytest.raises(ValueError, match="the queries before the rounds alone"):
             solve(0.3, DELTA, 0.1, 16, (10.0,))
-    with pytest.raises(ValueError, match=r"no round fits: one alone costs more than epsilon 0\.1"):
+    with pytest.raises(ValueError, match="no round fits"):
         solve_rounds(0.1, DELTA, 0.5, 1.0)
     assert solve_rounds(1.0, DELTA, 1e-9, 100.0) == 1_000_000
 
@@ -161,51 +154,27 @@ COMPOSED = {"type": "SelfComposedDpEvent", "event": SAMPLED, "count": 3}
 TOGETHER = {"type": "ComposedDpEvent", "events": [GAUSSIAN, COMPOSED]}
 
 
+NAN = SAMPLED | {"event": GAUSSIAN | {"noise_multiplier": math.nan}}
+
+
 @pytest.mark.parametrize(
-    ("content", "complaint"),
+    ("content", "field"),
     [
-        ({"type": "Rumour"}, "unknown event type 'Rumour', allowed: ['ComposedDpEvent', "),
-        ([GAUSSIAN], "found list for an event; a JSON object is needed"),
-        (
-            TOGETHER | {"events": GAUSSIAN},
-            "events: found 'dict'; a list of 1 to 256 events is needed",
-        ),
-        (
-            TOGETHER | {"events": [GAUSSIAN] * 257},
-            "events: found 257; a list of 1 to 256 events is needed",
-        ),
-        (
-            TOGETHER | {"events": [GAUSSIAN, TOGETHER]},
-            "events: found 'ComposedDpEvent'; allowed: ['GaussianDpEvent', ",
-        ),
-        (
-            GAUSSIAN | {"count": 2},
-            "found the fields ['count', 'noise_multiplier']; they must be ['noise_multiplier']",
-        ),
-        (
-            GAUSSIAN | {"noise_multiplier": True},
-            "noise_multiplier: found True; a positive, finite number",
-        ),
-        (
-            SAMPLED | {"sampling_probability": 1.5},
-            "sampling_probability: found 1.5; a number in (0, 1] is needed",
-        ),
-        (
-            SAMPLED | {"event": SAMPLED},
-            "event: found 'PoissonSampledDpEvent'; allowed: ['GaussianDpEvent']",
-        ),
-        (
-            COMPOSED | {"count": 2.0},
-            "SelfComposedDpEvent.count: found 2.0; a whole number from 1 is needed",
-        ),
-        (
-            COMPOSED | {"event": SAMPLED | {"event": GAUSSIAN | {"noise_multiplier": math.nan}}},
-            "found nan; a positive",
-        ),
+        ({"type": "Rumour"}, "event type 'Rumour'"),
+        ([GAUSSIAN], "found list for an event"),
+        (TOGETHER | {"events": GAUSSIAN}, "events: found 'dict'"),
+        (TOGETHER | {"events": [GAUSSIAN] * 257}, "events: found 257"),
+        (TOGETHER | {"events": [GAUSSIAN, TOGETHER]}, "events: found 'ComposedDpEvent'"),
+        (GAUSSIAN | {"count": 2}, "found the fields"),
+        (GAUSSIAN | {"noise_multiplier": True}, "noise_multiplier: found True"),
+        (SAMPLED | {"sampling_probability": 1.5}, "sampling_probability: found 1.5"),
+        (SAMPLED | {"event": SAMPLED}, "event: found 'PoissonSampledDpEvent'"),
+        (COMPOSED | {"count": 2.0}, "SelfComposedDpEvent.count: found 2.0"),
+        (COMPOSED | {"event": NAN}, "found nan"),
     ],
 )
-def test_an_event_that_is_not_ours_is_refused(content: Any, complaint: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(complaint)):
+def test_an_event_that_is_not_ours_is_refused(content: Any, field: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(field)):
         event_from_json(content)
 
 
@@ -222,43 +191,6 @@ def test_a_group_is_what_an_independent_accountant_says(
     assert low <= stated <= 1.01 * high < 1.02 * low
     assert k * run.spent(DELTA).epsilon_pld < low
     assert compose([grouped(run.event, k - 1)], DELTA).epsilon_pld < 0.8 * low
-
-
-def test_without_sampling_a_group_is_a_gaussian_of_k_times_the_shift() -> None:
-    for k in (2, 5):
-        epsilon = compose([grouped(Training(1.0, 40.0, 50, (30.0,)).event, k)], DELTA).epsilon_pld
-        assert (
-            0.97e-5
-            < gaussian_delta(k * math.sqrt(50 / 40.0**2 + 30.0**-2), epsilon)
-            <= DELTA * (1 + 1e-6)
-        )
-
-
-def test_one_unit_is_the_event_itself_and_groups_compose() -> None:
-    run, longer = Training(0.1, 10.0, 20, (30.0,)), Training(0.1, 10.0, 40, (30.0, 30.0))
-    assert grouped(run.event, 1) == run.event
-    no_guarantee = dp_event.NonPrivateDpEvent()
-    assert grouped(no_guarantee, 3) is no_guarantee
-    twice, whole = (
-        compose([grouped(run.event, 3)] * 2, DELTA),
-        compose([grouped(longer.event, 3)], DELTA),
-    )
-    assert twice.epsilon_pld == pytest.approx(whole.epsilon_pld, rel=2e-3)
-    assert twice.epsilon_pld <= twice.epsilon_rdp
-    # Beside a charge of whole people, the group's charge is composed as it is.
-    mixed = compose([grouped(run.event, 3), run.event], DELTA).epsilon_pld
-    assert compose([grouped(run.event, 3)], DELTA).epsilon_pld < mixed < twice.epsilon_pld
-
-
-def test_the_probabilities_of_a_mixture_are_whole() -> None:
-    for k in (2, 9, 301):
-        event = grouped(Training(0.01, 2.0, 1).event, k).event
-        assert math.fsum(event.sampling_probs) == pytest.approx(1.0, abs=1e-12)
-        assert max(event.sensitivities) == k
-    with pytest.raises(ValueError, match="a group has at least one unit, found 0"):
-        grouped(dp_event.GaussianDpEvent(1.0), 0)
-    with pytest.raises(ValueError, match="no group analysis for LaplaceDpEvent"):
-        grouped(dp_event.LaplaceDpEvent(1.0), 2)
 
 
 def test_rdp_of_a_mixture_is_the_closed_form_at_whole_orders() -> None:
@@ -294,25 +226,6 @@ def test_profile_and_attacks_are_those_of_the_exact_gaussian() -> None:
     for rate, power in found.attacks:
         exact = float(stats.norm.cdf(stats.norm.ppf(rate) + mu))
         assert exact <= power <= exact * 1.002
-
-
-def test_no_attack_on_sampled_rounds_does_better_than_is_stated() -> None:
-    """The likelihood ratio test, best by Neyman and Pearson, on simulated rounds; the twin: it comes close."""
-    q, z, rounds, trials = 0.1, 8.763, 150, 40_000
-    generator = np.random.default_rng(0)
-
-    def losses(joins: float) -> np.ndarray:
-        total = np.zeros(trials)
-        for _ in range(rounds):
-            x = (generator.random(trials) < joins) + z * generator.standard_normal(trials)
-            total += np.log1p(q * np.expm1((x - 0.5) / z**2))
-        return total
-
-    absent, there = losses(0.0), losses(q)
-    for rate, power in figures(USUAL.event, 1e-5).attacks[1:]:
-        found = float((there > np.quantile(absent, 1 - rate)).mean())
-        luck = 4 * math.sqrt(power / trials) + 4 * power * (rate * trials) ** -0.5
-        assert 0.93 * power - luck <= found <= power + luck
 
 
 def test_groups_and_replacement_are_the_accountants() -> None:

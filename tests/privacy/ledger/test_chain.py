@@ -274,10 +274,8 @@ def test_a_head_is_on_the_disk_before_anybody_relies_on_it(
 
 
 def test_a_damaged_file_is_named_and_nothing_is_granted(url: str, path: Path) -> None:
-    ledger, uses = (
-        opened(url, path.parent),
-        (Ledger.charges, Ledger.verify, lambda it: it.reserve(request(AB), None)),
-    )
+    ledger = opened(url, path.parent)
+    uses = (Ledger.charges, Ledger.verify, lambda it: it.reserve(request(AB), None))
     changes: Any = [
         {"sequence": "7"},
         {"sequence": -1},

@@ -44,23 +44,11 @@ def test_a_charge_is_all_that_was_asked_and_survives(
     first = ledger.reserve(request(ANA, RUN, identity="one"), None)
     second = ledger.reserve(request(ANA, NO_GUARANTEE, identity="two"), None)
     third = ledger.reserve(request(CEM, dataset="cartpole"), None)
-    assert (first.dataset, first.stage, first.identity, first.state) == (
-        "pendulum",
-        "train_model",
-        "one",
-        "reserved",
-    )
-    assert (first.dataset_fingerprint, first.unit, first.units) == (
-        ANA.fingerprint,
-        "trajectory",
-        3,
-    )
-    assert (first.delta, first.git_commit, first.mlflow_run, first.note) == (
-        DELTA,
-        "c0ffee",
-        None,
-        None,
-    )
+    asked = request(ANA, RUN, identity="one")
+    for key in ("dataset", "stage", "identity", "delta", "git_commit", "mlflow_run"):
+        assert getattr(first, key) == getattr(asked, key)
+    assert (first.dataset_fingerprint, first.units) == (ANA.fingerprint, 3)
+    assert (first.state, first.note) == ("reserved", None)
     assert event_from_json(first.event) == RUN
     assert first.epsilon == pytest.approx(epsilon(RUN))
     assert second.epsilon is None
@@ -74,22 +62,14 @@ def test_a_charge_is_all_that_was_asked_and_survives(
         assert [charge.id for charge in again.charges()] == [first.id, second.id, third.id]
         assert [(charge.state, charge.note) for charge in again.charges()] == ends
         assert again.verify() == 7  # two versions, three reservations, two ends
-        assert [known.fingerprint for known, _ in again.accounts().values()] == [
-            ANA.fingerprint,
-            CEM.fingerprint,
-        ]
+        versions = [known.fingerprint for known, _ in again.accounts().values()]
+        assert versions == [ANA.fingerprint, CEM.fingerprint]
         exported = again.export()
-    with pytest.raises(
-        PipelineError, match=rf"charge {first.id}: already committed, it cannot be aborted"
-    ):
+    with pytest.raises(PipelineError, match=f"charge {first.id}: already committed"):
         ledger.abort(first.id, "too late")
-    with pytest.raises(
-        PipelineError, match=rf"charge {second.id}: already aborted, it cannot be committed"
-    ):
+    with pytest.raises(PipelineError, match=f"charge {second.id}: already aborted"):
         ledger.commit(second.id)
-    with pytest.raises(
-        PipelineError, match="charge 1234: not in the ledger; `primorl ledger show`"
-    ):
+    with pytest.raises(PipelineError, match="charge 1234: not in the ledger"):
         ledger.commit("1234")
     assert [record["sequence"] for record in exported] == list(range(1, 8))
     assert exported[1]["previous"] == exported[0]["hash"]

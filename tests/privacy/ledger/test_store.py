@@ -2,7 +2,6 @@
 
 import os
 import stat
-import sys
 import traceback
 from collections.abc import Callable
 from contextlib import closing
@@ -71,19 +70,6 @@ def test_a_file_that_cannot_be_written_is_named_and_stays_whole(
     assert opened(url, tmp_path).verify() == 2
 
 
-def test_what_is_no_ledger_file_is_named(tmp_path: Path) -> None:
-    text = tmp_path / "text"
-    text.write_text("not a database, but long enough to look at " * 10)
-    assert (
-        refused(lambda: Store(f"sqlite:///{text}"))
-        == f"ledger {text}: cannot be used: file is not a database"
-    )
-    assert text.read_text().startswith("not a database")
-    assert "cannot be used: unable to open database file" in refused(
-        lambda: Store(f"sqlite:///{tmp_path}")
-    )
-
-
 def test_a_server_that_may_forget_its_last_commits_is_overruled(postgresql_server: Server) -> None:
     store = Store(f"{postgresql_server.new_url()}%20-csynchronous_commit%3Doff")
     with store._engine.connect() as connection:
@@ -104,14 +90,6 @@ def test_a_role_that_may_only_read_and_add_is_enough(postgresql_server: Server) 
         execute(theirs, "UPDATE ledger_records SET body = 'other'")
     execute(url, "DROP TABLE ledger_segments")
     assert "its tables cannot be created" in refused(lambda: Store(theirs))
-
-
-def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "psycopg", None)
-    said = refused(lambda: Store(f"postgresql+psycopg://{ANA}@host/spending"))
-    assert said.startswith(
-        "ledger postgresql://host/spending: the driver for PostgreSQL is missing; pip install"
-    )
 
 
 SERVER = "ledger postgresql://127.0.0.1:9/x: cannot be used: OperationalError; check that the server is up, "

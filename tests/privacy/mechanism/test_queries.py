@@ -120,24 +120,13 @@ def test_its_statement_is_the_accountants_and_without_noise_nothing_is_claimed()
 def test_one_unit_moves_a_bounded_sum_by_no_more_than_stated(relation: Relation) -> None:
     """Vectors of any length, NaN and infinite ones among them; the twin's bound is half as wide, and broken."""
     contribution = BoundedSum(3, 2.0)
-    rows = torch.tensor(
-        [
-            [5.0, -7.0, 1e300],
-            [0.1, 0.2, -0.3],
-            [2.0, 0.0, 0.0],
-            [math.nan, 1.0, 1.0],
-            [1.0, math.inf, 0.0],
-            [0, 0, 0],
-        ],
-        dtype=torch.float64,
-    )
+    short, whole = [[0.1, 0.2, -0.3], [2.0, 0.0, 0.0]], [[5.0, -7.0, 1e300]]
+    no_numbers = [[math.nan, 1.0, 1.0], [1.0, math.inf, 0.0], [0, 0, 0]]
+    rows = torch.tensor([*whole, *short, *no_numbers], dtype=torch.float64)
     alone = [contribution.total(row.unsqueeze(0)) for row in torch.cat((rows, -rows))]
     nothing = torch.zeros(3, dtype=torch.int64)
-    moves = [
-        norm(one - other)
-        for one in alone
-        for other in (alone if relation == "replace_one" else [nothing])
-    ]
+    others = alone if relation == "replace_one" else [nothing]
+    moves = [norm(one - other) for one in alone for other in others]
     assert max(moves) <= contribution.sensitivity_under(relation)
     assert max(moves) > BoundedSum(3, 1.0).sensitivity_under(relation)
     assert torch.equal(sum(alone[:6], nothing), contribution.total(rows))
@@ -153,11 +142,8 @@ def test_queries_register_themselves_once_under_a_plain_name() -> None:
     assert GaussianQuery.of("of_this_test", Query.contribution, 3.0) == GaussianQuery(
         "of_this_test", 1.5, 3.0
     )
-    for name, says in (
-        ("of_this_test", "already registered by"),
-        ("Not plain\n", "allowed are up to 40 lower-case"),
-    ):
-        with pytest.raises(ValueError, match=says):
+    for name in ("of_this_test", "Not plain\n"):
+        with pytest.raises(ValueError, match="query name"):
             queries.register_query(name)(GaussianQuery)
     with pytest.raises(ValueError, match="not registered"):
         GaussianQuery.of("nobody", Query.contribution, 3.0)
