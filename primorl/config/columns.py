@@ -108,9 +108,8 @@ def keys_of(value: Any) -> Iterable[str]:
 
 def _kind_of_action(value: Any) -> str:
     keys = keys_of(value)
-    return next(
-        (f"by {key}" for key in ("categories", "count") if key in keys), "by columns"
-    )  # tags that are no keys
+    # Tags that are no keys.
+    return next((f"by {key}" for key in ("categories", "count") if key in keys), "by columns")
 
 
 def _kind_of_observation(value: Any) -> str:

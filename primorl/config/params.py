@@ -281,10 +281,7 @@ def parse(raw: Any, path: Path = PARAMS) -> Params:
             0,
             "primorl: units are people",
         )
-    said = effective | {
-        "chosen": entry,
-        "origins": origins,
-    }
+    said = effective | {"chosen": entry, "origins": origins}
     reading.decide_derived(said, origins, suggestions.TO_FIT)
     return _checked(said, path, own, wrong)
 

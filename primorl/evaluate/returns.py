@@ -215,9 +215,8 @@ def _returns(
         actions = as_the_space_has_them(policy.act(batch).flatten(0, 1), envs.single_action_space)
         observations, rewards, terminated, truncated, _ = envs.step(actions)
         totals[alive] += rewards[alive]
-        alive = alive & ~(
-            terminated | truncated
-        )  # the next episode of a finished environment counts for nothing
+        # The next episode of a finished environment counts for nothing.
+        alive = alive & ~(terminated | truncated)
         steps += 1
     return totals.reshape(policy.policies, count)[:, : len(seeds)]
 

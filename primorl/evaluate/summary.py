@@ -316,9 +316,8 @@ def log_summary(
         if value is not None:
             pipeline.metric(name, value)
     _log_result(pipeline, overall, score)
-    _log_choices(
-        pipeline, plain, fingerprint
-    )  # after its numbers: `primorl runs` lists a run that has these
+    # After its numbers: `primorl runs` lists a run that has these.
+    _log_choices(pipeline, plain, fingerprint)
     _log_curve(run, overall)
     for seed, result in zip(summary.seeds or (), evaluation.by_seed, strict=False):
         with run.nested(f"seed {seed}") as inner:

@@ -148,11 +148,7 @@ def check_declared(params: Params, manifest: Manifest, public: UnitStore) -> Non
             f"of actions, and those of dataset {params.dataset} are infinite; declare them, or use public"
         )
     for key, found, allowed in (
-        (
-            "params.yaml: privacy.statistics.normaliser",
-            normaliser,
-            "private (charged)",
-        ),
+        ("params.yaml: privacy.statistics.normaliser", normaliser, "private (charged)"),
         (f"{dataset}: bounds.observation", declared.observation, "space, {low, high}"),
         (f"{dataset}: bounds.reward", declared.reward, "[low, high]"),
     ):
@@ -335,7 +331,7 @@ def _check_starts(params: Params, manifest: Manifest) -> None:
         return
     if not params.privacy.statistics.starts:
         raise PipelineError(
-            "params.yaml: privacy.statistics.starts: found false, and policies have nowhere to start: no unit is public "
+            "params.yaml: privacy.statistics.starts: found false, and policies have nowhere to start: nobody is public "
             f"and datasets/{params.dataset}.yaml says environment: null; allowed is true (charged), or public units"
         )
 
@@ -383,11 +379,7 @@ def model_identity(params: Params, partitions: Partitions) -> str:
     return digest(content)
 
 
-def training_setup(
-    params: Params,
-    manifest: Manifest,
-    public: UnitStore,
-) -> "TrainingSetup":
+def training_setup(params: Params, manifest: Manifest, public: UnitStore) -> "TrainingSetup":
     """Set up the training that params.yaml describes, on the data that the manifest describes. Reads no private byte.
 
     Args:

@@ -31,12 +31,7 @@ from primorl.evaluate.private.problem import (
     public_return_bounds,
 )
 from primorl.evaluate.private.question import Asked, Question, ask, noise_of
-from primorl.evaluate.private.results import (
-    Answer,
-    PrivateEvaluation,
-    Verdict,
-    Veto,
-)
+from primorl.evaluate.private.results import Answer, PrivateEvaluation, Verdict, Veto
 from primorl.model.architecture import ModelConfig
 from primorl.model.ensemble import GaussianEnsemble, SeedGenerators
 from primorl.model.starts import StartModel, asked_of_private, survival_of

@@ -249,10 +249,7 @@ def _refusal(stage: PrivateStage, trained: Trained) -> str | None:
 
 @contextmanager
 def training_report(
-    run: StageRun,
-    setup: TrainingSetup,
-    stage: str,
-    started: int = 0,
+    run: StageRun, setup: TrainingSetup, stage: str, started: int = 0
 ) -> Iterator[OnRound]:
     """Report every round of a training: a progress bar and MLflow metrics, of released things only.
 

@@ -115,9 +115,8 @@ class BehaviourPolicy:
         """Draw an action for each row: ``[B, S]`` to ``[B, A]``, one-hot, or scaled to and held within [-1, 1]."""
         if self.discrete_actions:
             logs = self.log_probabilities(observation)
-            race = (
-                generators.exponential(len(logs), logs.shape[-1]) / logs.exp()
-            )  # the least wins with its probability
+            # The least wins with its probability.
+            race = generators.exponential(len(logs), logs.shape[-1]) / logs.exp()
             return torch.nn.functional.one_hot(race.argmin(-1), logs.shape[-1]).to(logs.dtype)
         mean, std = self.mean_and_std(observation)
         return (mean + std * generators.randn(len(mean), mean.shape[-1])).clamp(-1.0, 1.0)

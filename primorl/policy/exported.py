@@ -34,9 +34,8 @@ def mlp(layers: Layers, inputs: Tensor) -> Tensor:
 
 def in_bounds(unit: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """Actions ``[.., A]`` from [-1, 1] to the environment's units, between ``low`` and ``high``, ``[A]``."""
-    return (low + (unit + 1) * 0.5 * (high - low)).clamp(
-        low, high
-    )  # rounding can step over a bound
+    # Rounding can step over a bound.
+    return (low + (unit + 1) * 0.5 * (high - low)).clamp(low, high)
 
 
 def side_by_side(parts: Sequence[Layers]) -> Layers:

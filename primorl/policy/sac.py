@@ -312,9 +312,8 @@ class Sac(ActorCritic):
         S, B = self._columns.observation_size, rows.shape[1]
         self._pairs[..., S:] = current.sample.action[:, None]
         first, second = self._values(self.critic)
-        of_first = (
-            first.le(second).to(first.dtype).mul_(-1 / B)
-        )  # -E min_j Q_j falls with the lesser one only
+        # -E min_j Q_j falls with the lesser one only.
+        of_first = first.le(second).to(first.dtype).mul_(-1 / B)
         of_values = torch.stack((of_first, -1 / B - of_first), dim=1)
         slopes = self.critic.input_slope(of_values.view(-1, B, 1), S).view(
             -1, 2, B, self._columns.action_size

@@ -179,10 +179,7 @@ class Statement:
     epsilon_rdp: Annotated[
         _Epsilon | None, "ε by the RDP accountant, which the paper used; an upper bound as well."
     ]
-    event: Annotated[
-        dict[str, Any],
-        "The accounted event, as `dp_accounting` would rebuild it.",
-    ]
+    event: Annotated[dict[str, Any], "The accounted event, as `dp_accounting` would rebuild it."]
     sampling_probability: Annotated[
         _Probability | None, "q, the probability with which a unit joins a round."
     ]

@@ -46,9 +46,8 @@ def leaves(block: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     found = {}
     for key, value in block.items():
         if isinstance(value, dict):
-            found |= (
-                leaves(value, f"{prefix}{key}.") if key != "suggested" else {}
-            )  # keys of other blocks, any of them
+            # Keys of other blocks, any of them.
+            found |= leaves(value, f"{prefix}{key}.") if key != "suggested" else {}
         else:
             found[f"{prefix}{key}"] = value
     return found

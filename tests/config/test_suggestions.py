@@ -242,8 +242,7 @@ def test_a_wrong_suggestion_is_named_where_it_stands_used_or_not() -> None:
     suggest({})
     path = Path(DEFAULTS)
     path.write_text(
-        path.read_text(encoding="utf-8").replace("every: 5", "every: 0"),
-        encoding="utf-8",
+        path.read_text(encoding="utf-8").replace("every: 5", "every: 0"), encoding="utf-8"
     )
     assert (
         f"{DEFAULTS}: dynamics.early_stopping.every: found 0; allowed is greater than 0"

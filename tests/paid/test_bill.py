@@ -31,13 +31,7 @@ from tests.commands.charging import primorl
 from tests.data.builders import INFO, episode
 from tests.evaluate.private import tiny_mdp
 from tests.pipeline.tiny_policy import RememberingRun
-from tests.pipeline.training_project import (
-    charged,
-    edited,
-    trained,
-    with_changes,
-    write_partitions,
-)
+from tests.pipeline.training_project import charged, edited, trained, with_changes, write_partitions
 from tests.projects import project_settings, write_settings
 
 DELTA = 1e-3
@@ -88,9 +82,8 @@ def test_a_model_that_would_leave_nothing_for_its_questions_is_refused_before_it
         trained(params)
     assert charged(params) == []
     check(at(here, 1.6, 1.0))
-    with pytest.raises(
-        PipelineError, match="with the model, clone_behaviour"
-    ):  # which does not fit alone either
+    # Which does not fit alone either.
+    with pytest.raises(PipelineError, match="with the model, clone_behaviour"):
         check(at(here, 0.9, 1.0))
 
 
@@ -125,9 +118,8 @@ def test_a_total_bounds_model_clone_and_questions(
         ValueError, match=r"found 1.0, and with behaviour.* comes to 1\.1.* target_epsilon to 1.0"
     ):
         of_total(1.0)
-    monkeypatch.setattr(
-        Params, "_check_total", lambda _: None
-    )  # as for a mechanism of rounds, which costs more
+    # As for a mechanism of rounds, which costs more.
+    monkeypatch.setattr(Params, "_check_total", lambda _: None)
     with pytest.raises(PipelineError, match=r"privacy.total_epsilon: found 1, .* costs about 1\.1"):
         check(of_total(1.0))
     check(of_total(1.0, "datasets/defaults.yaml"))

@@ -35,9 +35,8 @@ EPSILON, DELTA = 2.0, 1e-3
 def asked(data: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
     monkeypatch.setattr(clone, "ROUNDS", 4)
     monkeypatch.setattr(clone, "SAMPLING_PROBABILITY", 0.5)
-    monkeypatch.setattr(
-        clone, "noise_for", lambda epsilon, delta: 1.0
-    )  # the cost of the model's is known
+    # The cost of the model's is known.
+    monkeypatch.setattr(clone, "noise_for", lambda epsilon, delta: 1.0)
     monkeypatch.setattr(public_start, "_POOLED", replace(public_start._POOLED, max_epochs=3))
     return with_changes(data, behaviour={"target_epsilon": EPSILON})
 

@@ -194,8 +194,7 @@ def write_offline(delta: float) -> Statement:
     scales = (torch.zeros(4), torch.ones(4), torch.zeros(2), torch.ones(2))
     policy = DeterministicPolicy(layers, *scales, discrete_actions=True)
     exported.save(folder, [policy], variant="private", environment="CartPole-v1")
-    statement = replace(
-        of_training(9.0), charge=None, delta=delta
-    )  # of a charge that this ledger does not have
+    # Of a charge that this ledger does not have.
+    statement = replace(of_training(9.0), charge=None, delta=delta)
     statement.write(folder)
     return statement

@@ -26,12 +26,7 @@ from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.statement import Statement
 from tests.data.builders import INFO, episode, episodes, snapshot, table
 from tests.pipeline import tiny_policy, training_project
-from tests.pipeline.tiny_policy import (
-    RememberingRun,
-    tiny,
-    write_model,
-    write_partition,
-)
+from tests.pipeline.tiny_policy import RememberingRun, tiny, write_model, write_partition
 from tests.pipeline.training_project import with_changes
 from tests.statements import OF_TRAINING
 from tests.statements import PRIVATE as STATEMENT

@@ -238,9 +238,8 @@ def test_removing_a_person_moves_a_round_by_at_most_the_clip(
         clip = EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
         assert store.units == (people if by_person else 4 * people)
         plan = Plan(store.units, "person", PoissonSampler(1.0), clip, 1.0, 1, 1e-3)
-        setup = training_setup(
-            plan, shape, local=local_training(learning_rate=1.0, batch_size=64)
-        )  # one batch
+        # One batch.
+        setup = training_setup(plan, shape, local=local_training(learning_rate=1.0, batch_size=64))
         total = Rounds(setup, store, maps).sum(shape.initial_weights(0))
         sums.append(torch.cat([part.flatten() for part in total]))
     moved = float((sums[0] - sums[1]).norm())

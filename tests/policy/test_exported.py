@@ -85,11 +85,7 @@ def test_a_broken_config_is_named(folder: Path) -> None:
     file.write_text(json.dumps(whole | {"epochs": 3}), encoding="utf-8")
     with pytest.raises(PipelineError, match=r"has shape .4, 16, 3., config.json says .3, 16, 3."):
         DeterministicPolicy.load_epochs(folder)
-    for content in (
-        "[]",
-        "nonsense",
-        '{"epochs": "x"}',
-    ):
+    for content in ("[]", "nonsense", '{"epochs": "x"}'):
         file.write_text(content, encoding="utf-8")
         with pytest.raises(PipelineError, match=str(folder)):
             DeterministicPolicy.load(folder)

@@ -187,9 +187,8 @@ def test_discrete_actions_are_drawn_with_the_policys_probabilities() -> None:
     assert set(drawn.unique().tolist()) == {0.0, 1.0}
     assert torch.equal(drawn.sum(1), torch.ones(20_000))
     probabilities = reference.policy(observation[0]).probs  # type: ignore[attr-defined]
-    torch.testing.assert_close(
-        drawn.mean(0), probabilities, atol=0.015, rtol=0
-    )  # 4 standard deviations
+    # 4 standard deviations.
+    torch.testing.assert_close(drawn.mean(0), probabilities, atol=0.015, rtol=0)
     assert probabilities.max() - probabilities.min() > 0.05
 
 

@@ -91,13 +91,11 @@ class ModelCheck(Question):
         kept = self.kept(problem)
         place = torch.arange(episodes.own.shape[1], device=episodes.own.device)
         ends = torch.where(episodes.ends, place, len(place) - 1)
-        last = (
-            ends.flip(1).cummin(1).values.flip(1)
-        )  # the last row of the trajectory that each row is in
+        # The last row of the trajectory that each row is in.
+        last = ends.flip(1).cummin(1).values.flip(1)
         length = episodes.step.gather(1, last) + 1
-        first = -(
-            -episodes.step * self.starts // length
-        )  # the first start that is not before this step
+        # The first start that is not before this step.
+        first = -(-episodes.step * self.starts // length)
         begun = (first * length < (episodes.step + 1) * self.starts) & episodes.own
         left = last - place + 1
         unit, row = begun.nonzero(as_tuple=True)
@@ -142,9 +140,8 @@ class ModelCheck(Question):
         low, high = bounds.observation_low, bounds.observation_high
         centre, scale = float(normaliser.target_mean[-1]), float(normaliser.target_scale[-1])
         steps = torch.tensor(kept, device=row.device)
-        needed = (steps * (steps <= left[:, None])).amax(
-            1
-        )  # no step is predicted that no error is taken of
+        # No step is predicted that no error is taken of.
+        needed = (steps * (steps <= left[:, None])).amax(1)
         own = torch.arange(len(row), device=row.device)
         state = start = episodes.observation[unit, row].nan_to_num(nan=0.0).clamp(low, high)
         errors = torch.zeros(len(row), len(kept), 2, 2, dtype=torch.float64, device=row.device)

@@ -308,9 +308,8 @@ class Episodes:
             device: where the tensors go; None: the CPU.
         """
         lengths = source.lengths(units)
-        steps = torch.arange(max(1, int(lengths.max()))).expand(
-            len(units), -1
-        )  # a unit may have no rows
+        # A unit may have no rows.
+        steps = torch.arange(max(1, int(lengths.max()))).expand(len(units), -1)
         own = steps < lengths[:, None]
         steps = steps.where(own, 0)  # padding repeats a row of the unit's own
         inputs, targets = source.transitions(units, steps)
@@ -392,9 +391,8 @@ class PublicTrajectories:
     def of(cls, public: EpisodeSource) -> Self:
         """Read the public split, which must not be empty."""
         parts = []
-        for units in torch.split(
-            torch.arange(public.units), BLOCK
-        ):  # all at once, all would be as long as the longest
+        # All at once, all would be as long as the longest.
+        for units in torch.split(torch.arange(public.units), BLOCK):
             rows = Episodes.read(public, units)
             unit, last = rows.ends.nonzero(as_tuple=True)
             length = rows.step[unit, last] + 1
@@ -426,9 +424,8 @@ class PublicTrajectories:
         cut = torch.zeros(horizon + 1, dtype=torch.float64)
         cut.index_add_(0, self.length.clamp(max=horizon), self.weight.where(~self.terminated, 0.0))
         ended = torch.zeros_like(cut).index_add_(0, self.length.clamp(max=horizon), self.weight)
-        at_risk = (
-            pad(ended[1:].flip(0).cumsum(0).flip(0), (0, 1)) + cut
-        )  # those that are longer, and those cut here
+        # Those that are longer, and those cut here.
+        at_risk = pad(ended[1:].flip(0).cumsum(0).flip(0), (0, 1)) + cut
         stays = 1 - (cut / at_risk.clamp(min=1e-12))
         return stays[:horizon].clamp(0, 1).cumprod(0)
 
@@ -457,9 +454,8 @@ def public_return_bounds(
     spread = high - low
     if not spread > _SAME * (problem.return_high - problem.return_low):
         return None
-    digits = 2 - math.floor(
-        math.log10(spread)
-    )  # whole numbers of hundredths or so: another machine finds the same
+    # Whole numbers of hundredths or so: another machine finds the same.
+    digits = 2 - math.floor(math.log10(spread))
     unit = 10.0**-digits
     low, high = math.floor((low - spread) / unit) * unit, math.ceil((high + spread) / unit) * unit
     return max(round(low, digits), problem.return_low), min(

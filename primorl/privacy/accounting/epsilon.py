@@ -128,9 +128,8 @@ def spent(event: dp_event.DpEvent, delta: float, relation: Relation = RELATION_N
         return float(accountant_near(event, guess, neighbours).get_epsilon(delta))
 
     guess, epsilon = loose, tight(loose)
-    while (
-        0 < epsilon < guess / 4
-    ):  # a grid for what was guessed is too coarse for what turned out to be far less
+    # A grid for what was guessed is too coarse for what turned out to be far less.
+    while 0 < epsilon < guess / 4:
         guess, epsilon = epsilon, tight(epsilon)
     return Spent(epsilon, stated, delta)
 

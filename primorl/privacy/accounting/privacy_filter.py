@@ -90,11 +90,7 @@ class Cost:
         finite = [
             value if math.isfinite(value) else None for value in (self.squared_mean, *self.renyi)
         ]
-        return {
-            "squared_mean": finite[0],
-            "escaped": self.escaped,
-            "renyi": finite[1:],
-        }
+        return {"squared_mean": finite[0], "escaped": self.escaped, "renyi": finite[1:]}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "Cost":

@@ -290,9 +290,8 @@ def total_of(events: Sequence[dp_event.DpEvent], delta: float) -> Total:
 
 def _total(costs: Cost, events: Sequence[dp_event.DpEvent], delta: float) -> Total:
     epsilon = _by_filter(costs, events, delta)
-    fixed = min(
-        epsilon, fixed_epsilon(events, delta)
-    )  # what holds for any choice holds for a fixed one
+    # What holds for any choice holds for a fixed one.
+    fixed = min(epsilon, fixed_epsilon(events, delta))
     return Total(epsilon, fixed, costs.renyi_epsilon(delta), delta, len(events))
 
 

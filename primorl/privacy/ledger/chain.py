@@ -115,9 +115,8 @@ class Chain:
 
     def _intact(self, record: Record) -> bool:
         texts = (record.body, record.previous, record.hash)
-        if not all(
-            isinstance(text, str) for text in texts
-        ):  # SQLite keeps whatever somebody put into a column
+        # SQLite keeps whatever somebody put into a column.
+        if not all(isinstance(text, str) for text in texts):
             return False
         expected = self._hash(record.previous, record.body)
         return hmac.compare_digest(expected.encode(), record.hash.encode())

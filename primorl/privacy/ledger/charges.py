@@ -165,9 +165,8 @@ def pay_or_resume(
 
 def spent_on_dataset(ledger: Ledger, version: Version, delta: float) -> SpentOnDataset:
     """Read the account of the units of ``version`` at ``delta``, for the privacy statement."""
-    total = total_of(
-        ledger.account(version).events, delta
-    )  # by the accountant that the statement names
+    # By the accountant that the statement names.
+    total = total_of(ledger.account(version).events, delta)
     return SpentOnDataset(
         epsilon=finite(total.epsilon),
         epsilon_fixed=finite(total.epsilon_fixed),
@@ -204,9 +203,8 @@ def _resumed(
             raise _busy(charge, file)
         found = read_checkpoint(file, restore, charge.id)
         if found.state.finished:  # killed between the last checkpoint and the commit
-            sync(
-                file.parent
-            )  # or killed just before it did so, and after the commit this state must stay
+            # Or killed just before it did so, and after the commit this state must stay.
+            sync(file.parent)
             return Payment(charge, found.state, file)
         last = ledger.last_take(charge.id)
         old = last not in found.tokens or ledger.progress.behind(charge.id, found.saves)

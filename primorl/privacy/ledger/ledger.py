@@ -377,9 +377,8 @@ class Ledger:
         return True
 
     def _refresh(self) -> None:
-        anchored = (
-            self._anchor.read()
-        )  # first: the chain only grows, so it must be found afterwards
+        # First: the chain only grows, so it must be found afterwards.
+        anchored = self._anchor.read()
         self._history.extend(self._store.read(len(self._history.chain.hashes)))
         self._check_head(self._history.chain, anchored)
 

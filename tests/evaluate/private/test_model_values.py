@@ -149,9 +149,8 @@ def test_return_bounds_are_those_of_public_returns_and_a_spread_more() -> None:
     assert public_return_bounds(public, asked) == pytest.approx((-0.11, 3.2)), (
         "1 to 2.1, rounded outwards"
     )
-    wide = replace(
-        public, reward=rewards * 4
-    )  # held within the rewards' own bounds, [-2, 2], and what they allow
+    # Held within the rewards' own bounds, [-2, 2], and what they allow.
+    wide = replace(public, reward=rewards * 4)
     assert public_return_bounds(wide, asked) == (pytest.approx(2.0), 6.0)
     assert public_return_bounds(replace(public, reward=rewards[[0, 0]]), asked) is None
 

@@ -11,9 +11,8 @@ from tests.evaluate.private.conftest import Log, question
 
 STATES, ACTIONS, HORIZON, DISCOUNT = 3, 2, 5, 0.9
 _DRAWN = torch.Generator().manual_seed(4)
-MOVES = (
-    torch.rand(STATES, ACTIONS, STATES + 1, generator=_DRAWN, dtype=torch.float64) + 0.1
-)  # the last one: the end
+# The last one: the end.
+MOVES = torch.rand(STATES, ACTIONS, STATES + 1, generator=_DRAWN, dtype=torch.float64) + 0.1
 MOVES[..., -1] *= 0.3
 MOVES /= MOVES.sum(-1, keepdim=True)
 REWARDS = torch.rand(STATES, ACTIONS, generator=_DRAWN, dtype=torch.float64)
@@ -87,14 +86,7 @@ def log(units: int, seed: int = 0, *, hostile: int | None = None) -> Log:
             (following - now, REWARDS[state, action][..., None], over[..., None]), -1
         )
         rows = torch.cat((now, one_hot(action, ACTIONS)), -1).double()
-        columns.append(
-            (
-                rows,
-                target,
-                torch.full_like(alive, step == 0),
-                alive.clone(),
-            )
-        )
+        columns.append((rows, target, torch.full_like(alive, step == 0), alive.clone()))
         alive &= ~over
         state = after.clamp(max=STATES - 1)
     parts = [

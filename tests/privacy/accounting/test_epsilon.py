@@ -126,9 +126,8 @@ def test_hopeless_mechanisms_end_at_once() -> None:
 def test_rdp_spoilt_by_rounding_gives_no_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where divergences come out below zero, dp-accounting answers 0: that is not passed on, warning or no warning."""
     for disabled in (False, True):
-        monkeypatch.setattr(
-            logging.getLogger("absl"), "disabled", disabled
-        )  # as MLflow's database upgrades do
+        # As MLflow's database upgrades do.
+        monkeypatch.setattr(logging.getLogger("absl"), "disabled", disabled)
         found = spent(training_event(1e-9, 1e4, 1), DELTA)
         assert (found.epsilon_rdp, found.epsilon_pld < 0.01) == (math.inf, True)
 

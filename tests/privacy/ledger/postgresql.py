@@ -29,9 +29,8 @@ def server() -> Iterator["Server"]:
     folder = Path(tempfile.mkdtemp(prefix="pg-"))  # not pytest's: a socket's path must be short
     who: dict[str, Any] = {}
     try:
-        if (
-            os.geteuid() == 0
-        ):  # PostgreSQL refuses to run as root, and nobody else may be let into root's folders
+        # PostgreSQL refuses to run as root, and nobody else may be let into root's folders.
+        if os.geteuid() == 0:
             nobody = pwd.getpwnam("nobody")
             who = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
             programs = _copied(programs, folder)

@@ -16,14 +16,7 @@ from primorl.privacy.accounting.epsilon import compose, grouped, training_event
 from primorl.privacy.ledger.account import heads, placed
 from primorl.privacy.ledger.history import BudgetExceeded, Version
 from primorl.privacy.ledger.ledger import Budget, Ledger
-from tests.privacy.ledger.ledgers import (
-    DELTA,
-    adaptive,
-    execute,
-    opened,
-    request,
-    version,
-)
+from tests.privacy.ledger.ledgers import DELTA, adaptive, execute, opened, request, version
 
 RUN = training_event(0.1, 20.0, 150)
 SIDES: Any = ("private", "public")

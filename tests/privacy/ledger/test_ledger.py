@@ -144,9 +144,8 @@ def test_the_refusal_says_when_nothing_fits(one_file: Ledger) -> None:
     one_file.reserve(request(ANA, NO_GUARANTEE), None)
     assert one_file.account(ANA).epsilon(DELTA) == float("inf")
     refused(ANA, GAUSSIAN, large, "∞ .* is spent")
-    strict = Budget(
-        epsilon(GAUSSIAN), DELTA / 10
-    )  # ε at a tenth of δ is larger, and that is where it was set
+    # ε at a tenth of δ is larger, and that is where it was set.
+    strict = Budget(epsilon(GAUSSIAN), DELTA / 10)
     refused(CEM, GAUSSIAN, strict, "is spent")
     one_file.reserve(request(CEM), Budget(strict.epsilon, DELTA))  # others' data are not concerned
 
@@ -167,9 +166,8 @@ def test_a_version_shares_spending_exactly_if_it_shares_a_unit(
 ) -> None:
     data, budget = version(["id a", "rows A"]), Budget(epsilon(GAUSSIAN), DELTA)
     first = one_file.reserve(request(data, dataset="one"), budget)
-    assert one_file.account(other).charges == (
-        [first] if shares else []
-    )  # also before it is registered
+    # Also before it is registered.
+    assert one_file.account(other).charges == ([first] if shares else [])
     assert one_file.account(other).epsilon(DELTA) == (budget.epsilon if shares else 0.0)
     if shares:
         with pytest.raises(BudgetExceeded):

@@ -104,9 +104,8 @@ def test_the_edge_cases_are_those_of_the_table(mode: str, monkeypatch: pytest.Mo
     unclipped = make_clip(mode, math.inf)
     assert unclipped.sensitivity_under("replace_one") == unclipped.sensitivity == math.inf
     assert torch.equal(clipped_sum(unclipped, [make_unit([1e6])])[0], make_unit([1e6])[0].double())
-    monkeypatch.setattr(
-        EnsembleClip, "finish", lambda clip, updates: updates
-    )  # the twin: one NaN is in every sum
+    # The twin: one NaN is in every sum.
+    monkeypatch.setattr(EnsembleClip, "finish", lambda clip, updates: updates)
     assert not distance(clip, "zero_out_one", make_unit([math.nan], member=1), []) <= C
 
 
