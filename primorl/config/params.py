@@ -140,20 +140,21 @@ class Params(Block):
         statistics = self.privacy.statistics
         alone = self.chosen.environment is None
         taken = "policy.starts" not in self.unfitted and self.policy.starts == "public"
-        wanted = {
-            "privacy.statistics.normaliser: auto (private, charged)": statistics.normaliser
-            == "public",
-            "privacy.statistics.starts: auto (true, charged)": alone and not statistics.starts,
-            f"policy.starts: {'released' if alone else 'reset'} (or auto)": taken,
-            "dynamics.early_stopping.patience: null": self.dynamics.early_stopping.patience
-            is not None,
-            f"bounds.observation: {{low, high}} in {DATASETS}/{self.dataset}.yaml": bounds.observation
-            == "public",
-            f"bounds.reward: [low, high] in {DATASETS}/{self.dataset}.yaml": bounds.reward
-            == "public",
-        }
-        if any(wanted.values()):
-            keys = ", ".join(key for key, needed in wanted.items() if needed)
+        wanted, file = [], f"{DATASETS}/{self.dataset}.yaml"
+        if statistics.normaliser == "public":
+            wanted.append("privacy.statistics.normaliser: auto (private, charged)")
+        if alone and not statistics.starts:
+            wanted.append("privacy.statistics.starts: auto (true, charged)")
+        if taken:
+            wanted.append(f"policy.starts: {'released' if alone else 'reset'} (or auto)")
+        if self.dynamics.early_stopping.patience is not None:
+            wanted.append("dynamics.early_stopping.patience: null")
+        if bounds.observation == "public":
+            wanted.append(f"bounds.observation: {{low, high}} in {file}")
+        if bounds.reward == "public":
+            wanted.append(f"bounds.reward: [low, high] in {file}")
+        if wanted:
+            keys = ", ".join(wanted)
             raise ValueError(
                 f"partition.public_fraction: found 0, so nobody is public; set, all at once, {keys}"
             )

@@ -91,11 +91,9 @@ def found_in(
     Raises:
         PipelineError: the folder says nothing about a clone.
     """
-    return (
-        None
-        if environment is not None
-        else of_answers(answers, BehaviourConfig.read(clone).public_loss)
-    )
+    if environment is not None:
+        return None
+    return of_answers(answers, BehaviourConfig.read(clone).public_loss)
 
 
 def of_answers(answers: PrivateEvaluation, clone_loss: PublicLosses | None) -> Recommendation:

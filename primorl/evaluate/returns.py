@@ -238,11 +238,9 @@ def _build(
     observation = envs.single_observation_space
     action = envs.single_action_space
     spec = envs.envs[0].spec
-    actions = (
-        f"{action.n} discrete actions"
-        if isinstance(action, Discrete)
-        else f"actions of shape {action.shape}"
-    )
+    actions = f"actions of shape {action.shape}"
+    if isinstance(action, Discrete):
+        actions = f"{action.n} discrete actions"
     expected = f"actions of shape {(policy.action_size,)}"
     if policy.discrete_actions:
         expected = f"{policy.action_size} discrete actions"

@@ -156,8 +156,6 @@ def _population(params: Params) -> tuple[str, str]:
 
 def _withdrawn(params: Params) -> set[str]:
     listed = params.chosen.ingestion.exclude_units
-    return (
-        set()
-        if listed is None
-        else set(read_ids(listed, WITHDRAWALS, "ingestion.exclude_units")) - {""}
-    )
+    if listed is None:
+        return set()
+    return set(read_ids(listed, WITHDRAWALS, "ingestion.exclude_units")) - {""}

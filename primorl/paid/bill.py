@@ -114,15 +114,11 @@ class Bill:
             PipelineError: no noise is enough for the ε of the clone or of a question, or the budget's δ bounds nothing.
         """
         training = Training.of(event)
-        epsilon = (
-            None
-            if training is None
-            else training.spent(params.privacy.delta, RELATION_NAME).epsilon_pld
-        )
-        charges = (
-            PendingCharge(TRAIN_MODEL, epsilon, event),
-            *beside_model(params, epsilon, manifest),
-        )
+        epsilon = None
+        if training is not None:
+            epsilon = training.spent(params.privacy.delta, RELATION_NAME).epsilon_pld
+        model = PendingCharge(TRAIN_MODEL, epsilon, event)
+        charges = (model, *beside_model(params, epsilon, manifest))
         budget = None if manifest is None else accounts.budget(params, manifest.private_units)
         return cls(params, manifest, charges, account or Account(()), budget)
 
@@ -185,9 +181,7 @@ class Bill:
             needed = sequences.get("model") if each.question == "model_check" else 0
             after, most = needed or 0, each.epsilon or 0.0
             candidates = [c for c in known.values() if c.stage == each.stage and c.sequence > after]
-            answered = any(
-                _CLOSE * most <= (charge.epsilon or 0.0) <= most for charge in candidates
-            )
+            answered = any(_CLOSE * most <= (c.epsilon or 0.0) <= most for c in candidates)
             found.append(replace(each, paid=answered and needed is not None and stay()))
         return replace(self, charges=tuple(found))
 
@@ -244,12 +238,10 @@ def beside_model(
     """
     if params.dynamics.variant != "private":
         return []
-    clone = params.behaviour.target_epsilon
-    found = (
-        []
-        if clone is None
-        else [PendingCharge(CLONE_BEHAVIOUR, clone, clone_event(params, clone, manifest))]
-    )
+    clone, found = params.behaviour.target_epsilon, []
+    if clone is not None:
+        event = clone_event(params, clone, manifest)
+        found.append(PendingCharge(CLONE_BEHAVIOUR, clone, event))
     for name, share in params.estimators(epsilon).items():
         event = question_event(name, share, params.privacy.delta)
         found.append(PendingCharge(f"{EVALUATE_PRIVATE}: {name}", share, event, name))

@@ -113,9 +113,8 @@ class SimulatedUsers:
     ) -> Trajectories:
         """See `Users.meet`."""
         count, T = len(numbers), self._steps
-        seed = int(
-            np.random.SeedSequence([self._seed, *numbers]).generate_state(1, np.uint64)[0] >> 1
-        )
+        drawn = np.random.SeedSequence([self._seed, *numbers]).generate_state(1, np.uint64)
+        seed = int(drawn[0] >> 1)
         generator = torch.Generator().manual_seed(seed)
         network, parameters = network.to(torch.device("cpu")), parameters.cpu()
         observations = torch.from_numpy(self.first_observations(count, seed))
@@ -123,15 +122,12 @@ class SimulatedUsers:
         left = torch.full((count,), self._episodes or T + 1)
         kept: list[tuple[Tensor, ...]] = []
         for step in range(T):
-            drawn = network.sample(parameters, observations, generator)
-            after, rewards, terminated, truncated = (
-                torch.from_numpy(array)
-                for array in self.batch.step(network.squashed(drawn).numpy())
-            )
+            chosen = network.sample(parameters, observations, generator)
+            found = self.batch.step(network.squashed(chosen).numpy())
+            after, rewards, terminated, truncated = map(torch.from_numpy, found)
             over = terminated | truncated
-            kept.append(
-                (observations, drawn, rewards, after, terminated, over | (step == T - 1), present)
-            )
+            last = over | (step == T - 1)
+            kept.append((observations, chosen, rewards, after, terminated, last, present))
             left = left - (over & present).long()
             present = present & (left > 0)
             if not present.any():
@@ -287,18 +283,14 @@ def _observation_scales(environments: EnvironmentBatch, seed: int) -> tuple[Tens
     """Mean and three standard deviations of observations, ``[S]`` each, over episodes that are simulated for this."""
     stream = np.random.SeedSequence([seed, _PUBLIC])  # another one than the users'
     random = np.random.default_rng(stream)
+    size = len(environments.action_low)
     seen = [environments.reset(_EPISODES, int(stream.generate_state(1)[0]))]
     for _ in range(min(environments.step_limit or _LONGEST, _LONGEST)):
         if environments.discrete_actions:
-            actions: npt.NDArray[Any] = random.integers(
-                len(environments.action_low), size=_EPISODES
-            )
+            actions: npt.NDArray[Any] = random.integers(size, size=_EPISODES)
         else:
-            actions = random.uniform(
-                environments.action_low,
-                environments.action_high,
-                (_EPISODES, len(environments.action_low)),
-            )
+            low, high = environments.action_low, environments.action_high
+            actions = random.uniform(low, high, (_EPISODES, size))
         after, _, terminated, truncated = environments.step(actions)
         over = terminated | truncated
         seen.append(environments.restart(over) if over.any() else after)
@@ -390,7 +382,7 @@ def identity(params: Params, run: OnlineRun) -> str:
     Of the offline policy it holds which charges paid for it, not its bytes, which an edit of code may change.
     """
     offline, name = run.start.statement, run.update.name
-    content = {
+    content: dict[str, Any] = {
         "people": hashlib.sha256(run.arrivals.version.members).hexdigest(),
         "fingerprint": run.arrivals.version.fingerprint,
         "environment": params.chosen.environment,
@@ -400,10 +392,10 @@ def identity(params: Params, run: OnlineRun) -> str:
         "noise_multiplier": run.plan.noise_multiplier,
         "delta": params.privacy.delta,
         "seed": params.seed,
-        "start": None
-        if offline is None
-        else [offline.charge, [each.charge for each in offline.mechanisms]],
+        "start": None,
     }
+    if offline is not None:
+        content["start"] = [offline.charge, [each.charge for each in offline.mechanisms]]
     return digest(content)
 
 

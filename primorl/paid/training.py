@@ -21,7 +21,7 @@ from primorl.base.reporting import progress_bar
 from primorl.config.params import Params
 from primorl.engine.heads import LENGTHS
 from primorl.engine.linear import distilled
-from primorl.engine.policy_network import Network, PolicyNetwork
+from primorl.engine.policy_network import PolicyNetwork
 from primorl.engine.public_evaluation import PublicEvaluation
 from primorl.engine.rounds import check_setup
 from primorl.engine.setup import CloningSetup, TrainingSetup
@@ -89,36 +89,31 @@ def paid_training(
     check_writable(
         [stage.output, home() / CHECKPOINTS / "charge"], _COPIES * 4 * setup.architecture.parameters
     )
-    identity = stage.identity(params, partitions)
-    request = accounts.request(
-        params,
-        run,
-        partitions.manifest.info.dataset,
-        partitions.version,
-        stage.name,
-        setup.plan.event,
-        identity,
-    )
-    begin = (
-        TrainingState.begin(setup.first_weights(), setup.digest) if setup.plan.is_private else None
-    )
+    begin = None
+    if setup.plan.is_private:
+        begin = TrainingState.begin(setup.first_weights(), setup.digest)
+    about = (partitions.manifest.info.dataset, partitions.version, stage.name, setup.plan.event)
+    request = accounts.request(params, run, *about, stage.identity(params, partitions))
     with paid_work(params, run, request, begin, partial(_restored, setup)) as work:
         payment = work.payment
-        _say_what_is_restored(stage, payment)
+        if payment.finished:
+            paid = f"charge {payment.charge.id} of {payment.charge.time} has paid for exactly this"
+            print(
+                f"{stage.name}: {paid} {stage.what}: it is restored, and nothing is spent. To pay for another draw of "
+                "the noise, set privacy.draw to a new number",
+                file=sys.stderr,
+            )
         started = payment.state.started if payment.state else 0
         with training_report(run, setup, stage.name, started) as report:
             trained = _train(stage, params, setup, partitions, payment, report)
         if refusal := _refusal(stage, trained):
             work.commit()
-            free_again = (
-                "" if payment.file is None else ", and the same settings cost nothing again"
-            )
+            again = "" if payment.file is None else ", and the same settings cost nothing again"
             raise PipelineError(
-                f"{refusal}. The last good {stage.what} is untouched; the charge stays spent{free_again}"
+                f"{refusal}. The last good {stage.what} is untouched; the charge stays spent{again}"
             )
-        yield PaidModel(
-            setup, trained, payment.state.engine if payment.state else ENGINE_VERSION, work
-        )
+        engine_version = payment.state.engine if payment.state else ENGINE_VERSION
+        yield PaidModel(setup, trained, engine_version, work)
 
 
 def work_for_first(params: Params, stage: PrivateStage, folder: Path) -> None:
@@ -222,16 +217,6 @@ def _agreed(identity: str, setup: TrainingSetup) -> Tensor:
     return torch.tensor(list(agreed.digest()), dtype=torch.float64)
 
 
-def _say_what_is_restored(stage: PrivateStage, payment: Payment[TrainingState]) -> None:
-    if payment.finished:
-        paid = f"charge {payment.charge.id} of {payment.charge.time} has paid for exactly this {stage.what}"
-        print(
-            f"{stage.name}: {paid}: it is restored, and nothing is spent. To pay for another draw of the noise, set "
-            "privacy.draw to a new number",
-            file=sys.stderr,
-        )
-
-
 def _refusal(stage: PrivateStage, trained: Trained) -> str | None:
     """Say why weights are refused that are not finite, or no better than a constant; None: they are accepted."""
     if not trained.finite:
@@ -272,7 +257,10 @@ def training_report(
             nonlocal due
             bar.update()
             if evaluation is not None:
-                log_evaluation(run, setup.architecture, evaluation)
+                run.metric("public_loss", evaluation.loss, evaluation.round)
+                names = setup.architecture.target_names
+                for name, error in zip(names, evaluation.error, strict=True):
+                    run.metric(f"public_error.{name}", error, evaluation.round)
                 bar.set_postfix(public_loss=f"{evaluation.loss:.3f}", refresh=False)
             began = time.monotonic()
             if started < plan.rounds and (evaluation is None or began < due):
@@ -283,13 +271,6 @@ def training_report(
             due = began + _ACCOUNTING_SHARE * (time.monotonic() - began)
 
         yield on_round
-
-
-def log_evaluation(run: StageRun, architecture: Network, evaluation: PublicEvaluation) -> None:
-    """Log the public loss and each target's error."""
-    run.metric("public_loss", evaluation.loss, evaluation.round)
-    for name, error in zip(architecture.target_names, evaluation.error, strict=True):
-        run.metric(f"public_error.{name}", error, evaluation.round)
 
 
 @contextmanager
@@ -334,7 +315,7 @@ def write_model(
             "same charge cannot ask again: what they would tell counts as unknown; privacy.draw pays for another draw",
             file=sys.stderr,
         )
-    spaces = partitions.manifest.info.spaces
+    info, spaces = partitions.manifest.info, partitions.manifest.info.spaces
     names = [*spaces.observation_names, *spaces.action_names, "reward"]
     if hidden := setup.hidden_by_noise(trained.answers, names):
         print(
@@ -352,7 +333,22 @@ def write_model(
     if "reward" in hidden:
         warnings = [*warnings, "noise hides how much the reward varies within its declared bounds"]
     with _released(folder, params, partitions, paid, run, ["config.json"]) as fresh:
-        _save_model(fresh, params, partitions, setup, trained, paid.engine_version)
+        shape, weights = setup.released(
+            trained.weights, trained.answers, params.dynamics.ensemble_size
+        )
+        ends = info.termination
+        ensemble = GaussianEnsemble(shape, weights, trained.normaliser, setup.bounds, ends)
+        ensemble.save(
+            fresh,
+            environment=info.environment,
+            variant=variant,
+            rounds=trained.rounds,
+            observation_names=spaces.observation_names,
+            action_names=spaces.action_names,
+            elapsed=spaces.elapsed,
+            engine_version=paid.engine_version,
+            public_loss=trained.public_loss,
+        )
         found = replace(ModelConfig.read(fresh), warnings=tuple(warnings))
         if variant == "private":
             found = replace(found, can_learn=can_learn)
@@ -360,30 +356,6 @@ def write_model(
         starts = setup.start_model(trained.answers, trained.normaliser)
         if starts is not None:
             starts.save(fresh)
-
-
-def _save_model(
-    folder: Path,
-    params: Params,
-    partitions: Partitions,
-    setup: TrainingSetup,
-    trained: Trained,
-    engine_version: int,
-) -> None:
-    info = partitions.manifest.info
-    shape, weights = setup.released(trained.weights, trained.answers, params.dynamics.ensemble_size)
-    ensemble = GaussianEnsemble(shape, weights, trained.normaliser, setup.bounds, info.termination)
-    ensemble.save(
-        folder,
-        environment=info.environment,
-        variant=params.dynamics.variant,
-        rounds=trained.rounds,
-        observation_names=info.spaces.observation_names,
-        action_names=info.spaces.action_names,
-        elapsed=info.spaces.elapsed,
-        engine_version=engine_version,
-        public_loss=trained.public_loss,
-    )
 
 
 def write_behaviour(

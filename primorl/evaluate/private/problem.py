@@ -321,12 +321,14 @@ class Episodes:
         size = targets.shape[-1] - 2
         inputs, targets = inputs.double(), targets.double()
         observation = inputs[..., :size]
+        action, reward = inputs[..., size:], targets[..., size]
+        following, over = observation + targets[..., :size], targets[..., size + 1] > 0
         parts = (
             observation,
-            inputs[..., size:],
-            targets[..., size],
-            observation + targets[..., :size],
-            targets[..., size + 1] > 0,
+            action,
+            reward,
+            following,
+            over,
             step.where(own, 0),
             begins,
             ends,
@@ -364,11 +366,9 @@ def portions(
 
 def counted(problem: Problem, episodes: Episodes) -> Tensor:
     """Tell which rows count for the value: no padding, and within the horizon, bool ``[U, M]``."""
-    return (
-        episodes.own
-        if problem.horizon is None
-        else episodes.own & (episodes.step < problem.horizon)
-    )
+    if problem.horizon is None:
+        return episodes.own
+    return episodes.own & (episodes.step < problem.horizon)
 
 
 @dataclass(frozen=True)
@@ -458,6 +458,5 @@ def public_return_bounds(
     digits = 2 - math.floor(math.log10(spread))
     unit = 10.0**-digits
     low, high = math.floor((low - spread) / unit) * unit, math.ceil((high + spread) / unit) * unit
-    return max(round(low, digits), problem.return_low), min(
-        round(high, digits), problem.return_high
-    )
+    low, high = round(low, digits), round(high, digits)
+    return max(low, problem.return_low), min(high, problem.return_high)

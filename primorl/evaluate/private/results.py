@@ -32,17 +32,8 @@ BEYOND = "share of steps beyond the clone's"
 Believe = Literal["yes", "doubtful", "no"]
 """What the model check says: the model can be believed, perhaps, or not."""
 Of = Literal["behaviour", "clone", "policy", "random", "zero_action", "model"]
-_ABOUT = (
-    "dataset",
-    "unit",
-    "units",
-    "discount",
-    "horizon",
-    "verdict",
-    "model_sha256",
-    "policy_sha256",
-    "clone_sha256",
-)
+_ABOUT = ("dataset", "unit", "units", "discount", "horizon", "verdict")
+_FILES = ("model_sha256", "policy_sha256", "clone_sha256")
 
 
 @record
@@ -200,16 +191,12 @@ class PrivateEvaluation:
         Free answers, which no charge of their own binds, are part of every estimator's.
         """
         content = to_json(self)
-        bound = {answer.estimator for answer in self.estimates} - self.statements.keys() | {
-            estimator
-        }
-        own = [
-            [each for each in content[key] if each["estimator"] in bound]
-            for key in ("estimates", "histograms")
-        ]
-        about = {key: content[key] for key in _ABOUT} | {
-            "statement": content["statements"].get(estimator)
-        }
+        free = {answer.estimator for answer in self.estimates} - self.statements.keys()
+        bound, own = free | {estimator}, []
+        for key in ("estimates", "histograms"):
+            own.append([each for each in content[key] if each["estimator"] in bound])
+        about = {key: content[key] for key in (*_ABOUT, *_FILES)}
+        about["statement"] = content["statements"].get(estimator)
         return hashlib.sha256(json.dumps([about, own], sort_keys=True).encode()).hexdigest()
 
     def made(self, estimator: str) -> dict[str, str]:
