@@ -97,6 +97,7 @@ def test_a_policy_whose_statement_is_not_that_of_what_was_trained_is_refused() -
         refused("not that of models/dynamics/privacy.json")
     state(policy=STATEMENT)
     refused("models/dynamics/privacy.json: ")
+    state(policy=STATEMENT, dynamics=STATEMENT)
     refused("found a policy of variant 'private'", chosen("no_privacy"))
 
     model = replace(OF_TRAINING, charge="model")
