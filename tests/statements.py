@@ -4,12 +4,15 @@ from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.accounting.figures import figures
 from primorl.privacy.statement import (
+    NO_ROUNDS,
+    RELATION_NAME,
     Accountant,
     AttackPoint,
     GroupPoint,
     ProfilePoint,
     SpentOnDataset,
     Statement,
+    our_accountant,
 )
 
 _EVENT = Training(0.1, 4.083, 150).event
@@ -47,13 +50,25 @@ OF_TRAINING = Statement(
     ),
 )
 PRIVATE = OF_TRAINING.to_json()
-NOT_PRIVATE = (
-    Statement.no_guarantee(
-        unit="trajectory", units=9, dataset_fingerprint="d473" * 16, reason="no noise is added"
+
+
+def no_guarantee(reason: str) -> Statement:
+    """State that something was made from private data without any mechanism."""
+    nothing = dict.fromkeys(("epsilon", "delta", "epsilon_rdp"))
+    return Statement(
+        private=False,
+        **nothing,
+        unit="trajectory",
+        units=9,
+        neighboring_relation=RELATION_NAME,
+        accountant=our_accountant(),
+        event={"type": "NonPrivateDpEvent"},
+        **NO_ROUNDS,
+        public_assumptions=(),
+        dataset_fingerprint="d473" * 16,
+        void=(reason,),
     )
-    .with_payment(
-        "feedbeef",
-        SpentOnDataset(epsilon=None, epsilon_fixed=None, epsilon_rdp=None, delta=1e-5, charges=1),
-    )
-    .to_json()
-)
+
+
+_UNKNOWN = SpentOnDataset(epsilon=None, epsilon_fixed=None, epsilon_rdp=None, delta=1e-5, charges=1)
+NOT_PRIVATE = no_guarantee("no noise is added").with_payment("feedbeef", _UNKNOWN).to_json()

@@ -175,7 +175,7 @@ def model_check(verdict: Verdict, *, trial: bool = False) -> tuple[str, str]:
         verdict: on the model.
         trial: whether a trial is recommended, which a doubtful model needs a reason for.
     """
-    check, signs = verdict.check, [f"{_capital(veto.reason)}." for veto in verdict.vetoes]
+    check, signs = verdict.check, [_sentence(veto.reason) for veto in verdict.vetoes]
     headline = BELIEVE["no"]
     if verdict.believed:
         headline = BELIEVE[check.believe] if check is not None else "Nobody was asked of the model"
@@ -210,8 +210,8 @@ def _predictions(check: Check, *, trial: bool) -> str:
     return text
 
 
-def _capital(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}"
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def unprotected(statement: Mapping[str, Any]) -> str:

@@ -63,7 +63,9 @@ class Arrivals:
             ids = [one for one in listed if one][: asked.users]
         population, unit = _population(params)
         shared = unit != ONE_USER
-        withdrawn = _withdrawn(params) if shared else set()
+        withdrawn, gone = set[str](), params.chosen.ingestion.exclude_units
+        if shared and gone is not None:
+            withdrawn = set(read_ids(gone, WITHDRAWALS, "ingestion.exclude_units")) - {""}
         check = SpellingCheck(asked.arrivals)
         check(pa.table({"unit_id": pa.array([*ids, *withdrawn], pa.string())}))
         check.finish()
@@ -152,10 +154,3 @@ def _population(params: Params) -> tuple[str, str]:
     if params.online.arrivals is None or params.chosen.unit == _TRAJECTORY:
         return f"{own}, online", ONE_USER
     return own, params.chosen.unit
-
-
-def _withdrawn(params: Params) -> set[str]:
-    listed = params.chosen.ingestion.exclude_units
-    if listed is None:
-        return set()
-    return set(read_ids(listed, WITHDRAWALS, "ingestion.exclude_units")) - {""}

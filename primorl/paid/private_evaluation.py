@@ -246,8 +246,10 @@ def paid_evaluation(
             limit = accounts.budget(params, partitions.manifest.private_units)
             ledger.dry_run(replace(pending[0], event=together), limit)
         answered, rows = [], None
+        ends = (problem.reward_low, problem.reward_high, problem.return_low, problem.return_high)
+        bounds = f"bounds {' '.join(f'{end:.9g}' for end in ends)}"
         for question, plan, request in asked:
-            about = _about(question, problem, files)
+            about = f"model {files.model_sha256} {bounds}" if question.about_model else bounds
             begin = Asked(torch.empty(0, dtype=torch.float64), about)
             with paid_work_in(params, ledger, request, begin, Asked.restore) as work:
                 state = _checked_state(question.name, work.payment, about)
@@ -319,12 +321,6 @@ def _request(
     return accounts.request(
         params, log, dataset, partitions.version, stage, plan.event, digest(content)
     )
-
-
-def _about(question: Question, problem: Problem, files: EvaluatedFiles) -> str:
-    ends = (problem.reward_low, problem.reward_high, problem.return_low, problem.return_high)
-    model = f"model {files.model_sha256} " if question.about_model else ""
-    return f"{model}bounds {' '.join(f'{end:.9g}' for end in ends)}"
 
 
 def evaluation_record(

@@ -12,13 +12,13 @@ from torch import Tensor
 from primorl.base.errors import PipelineError
 from primorl.base.files import file_sha256, replaced_directory
 from primorl.base.records import ElapsedTime
-from primorl.base.reporting import Log, StageLog, progress_bar
+from primorl.base.reporting import StageLog, progress_bar
 from primorl.model.architecture import ModelConfig, Variant
 from primorl.model.features import OneHot
 from primorl.model.pessimism import PessimisticModel
 from primorl.policy import exported
 from primorl.policy.behaviour import BehaviourPolicy
-from primorl.policy.config import CandidateRecord, PolicyConfig, SacConfig
+from primorl.policy.config import PolicyConfig, SacConfig
 from primorl.policy.member_values import CandidateComparison
 from primorl.policy.replay import Sampler
 from primorl.policy.sac import train
@@ -179,7 +179,10 @@ def write_trained(
         if choice is not None:
             run.metric("clone_error", choice.error)
             for own, log in enumerate(of_seeds or [run]):
-                _log_candidates(log, choice.records(own))
+                for record in choice.records(own):
+                    log.metric(f"smallest_gain_{record.divergence:g}", min(record.gains))
+                    if record.chosen:
+                        log.metric("chosen_divergence", record.divergence)
 
     with replaced_directory(output) as fresh:
         for number, folder in enumerate(exported.seed_folders(fresh, trained)):
@@ -211,13 +214,6 @@ def write_trained(
 
 def _means(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: fmean(one[name] for one in metrics) for name in metrics[0]}
-
-
-def _log_candidates(log: Log, records: Sequence[CandidateRecord]) -> None:
-    for record in records:
-        log.metric(f"smallest_gain_{record.divergence:g}", min(record.gains))
-        if record.chosen:
-            log.metric("chosen_divergence", record.divergence)
 
 
 def _public_range(model: PessimisticModel) -> tuple[Tensor, Tensor] | None:

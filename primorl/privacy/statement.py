@@ -263,27 +263,6 @@ class Statement:
         """Whether the statement may be relied on: it is private and nothing is void."""
         return self.private and not self.void
 
-    @classmethod
-    def no_guarantee(
-        cls, *, unit: str, units: int, dataset_fingerprint: str, reason: str
-    ) -> "Statement":
-        """State that something was made from private data without any mechanism."""
-        return cls(
-            private=False,
-            epsilon=None,
-            delta=None,
-            unit=unit,
-            neighboring_relation=RELATION_NAME,
-            accountant=our_accountant(),
-            epsilon_rdp=None,
-            event={"type": "NonPrivateDpEvent"},
-            **NO_ROUNDS,
-            units=units,
-            public_assumptions=(),
-            dataset_fingerprint=dataset_fingerprint,
-            void=(reason,),
-        )
-
     def with_payment(self, charge: str, spent: SpentOnDataset) -> "Statement":
         """Return the same statement with the ledger's part."""
         return replace(self, charge=charge, spent_on_dataset=spent)

@@ -17,7 +17,6 @@ from primorl.config import params
 from primorl.paid.accounts import open_ledger
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.events import event_from_json
-from primorl.privacy.statement import Statement
 from primorl.tracking import stage_run
 from tests.commands.charging import data
 from tests.commands.conftest import Call
@@ -29,7 +28,7 @@ from tests.pipeline.tiny_policy import write_model, write_partitions
 from tests.policy.test_loaded import NAMES, RANGE, loaded
 from tests.privacy.ledger.ledgers import request
 from tests.projects import project_settings, write_settings
-from tests.statements import OF_TRAINING
+from tests.statements import OF_TRAINING, no_guarantee
 
 __all__ = ["evaluated", "small"]
 
@@ -64,9 +63,7 @@ def test_it_writes_actions_and_says_how_many_it_abstained_from(primorl: Call) ->
 
 
 FOLDER, STATED = Path("elsewhere"), "error: elsewhere/privacy.json"
-VOID = Statement.no_guarantee(
-    unit="trajectory", units=9, dataset_fingerprint="d473" * 16, reason="no clipping"
-)
+VOID = no_guarantee("no clipping")
 EXPORT = ("export", "--policy", "elsewhere", "--out", "policy.onnx")
 
 

@@ -18,12 +18,12 @@ from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.accounting.privacy_filter import UNBOUNDED, cost
 from primorl.privacy.accounting.rounding import at_most
-from primorl.privacy.statement import AttackPoint, ProfilePoint, Statement
+from primorl.privacy.statement import AttackPoint, ProfilePoint
 from primorl.release.card import curve, success, whole, with_account
 from primorl.report.facts import Actions, Epoch, Facts, Spending
 from primorl.report.figures import figures
 from primorl.report.page import page
-from tests.statements import OF_TRAINING, PRIVATE
+from tests.statements import OF_TRAINING, PRIVATE, no_guarantee
 
 OF_EVENT = Training(0.1, 4.083, 150).event
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -104,9 +104,7 @@ def test_every_figure_has_the_numbers_of_its_facts() -> None:
 
 def test_what_is_not_known_is_left_out() -> None:
     """Without a public split, a curve, a ledger and a guarantee there are no figures of them, and no figure invents."""
-    nothing = Statement.no_guarantee(
-        unit="trajectory", units=9, dataset_fingerprint="d473" * 16, reason="no noise is added"
-    )
+    nothing = no_guarantee("no noise is added")
     spent = dict.fromkeys(SPENT) | {"charges": 1, "delta": 1e-5}
     summary = SUMMARY | {
         "private": False,

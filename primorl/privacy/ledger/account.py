@@ -24,7 +24,7 @@ from dp_accounting import dp_event
 from primorl.privacy.accounting.epsilon import compose, grouped
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.accounting.privacy_filter import UNBOUNDED, Cost, cost, total
-from primorl.privacy.ledger.history import Budget, Charge, History, Registered, Version
+from primorl.privacy.ledger.history import Charge, History, Registered, Version
 from primorl.privacy.ledger.store import Packed, Side, Store
 
 DIGEST_BYTES = 16
@@ -260,10 +260,6 @@ class Account:
     def total(self, delta: float) -> Total:
         """Compute the total at ``delta``."""
         return _total(self.cost, self.events, delta)
-
-    def fits_all(self, events: Sequence[dp_event.DpEvent], budget: Budget) -> bool:
-        """Tell whether a budget allows these events, one after the other."""
-        return self.with_events(events, budget.delta) <= budget.epsilon
 
     def with_events(self, events: Sequence[dp_event.DpEvent], delta: float) -> float:
         """Compute ε at ``delta`` after these events as well."""

@@ -111,24 +111,21 @@ def refuse_unbounded(
 def refuse_beyond(
     budget: Budget, request: Request, account: Account, others: Sequence[OtherUnitAccount]
 ) -> None:
-    """Refuse a request that the budget does not allow, on any kind of unit, and name one that still fits."""
-    if not account.fits_all([request.event], budget):
-        tight, event, whose = account, request.event, ""
-    else:
-        for other in others:
-            event = seen(request.event, other.units)
-            if not other.account.fits_all([event], budget):
-                tight, whose = other.account, f" for one {other.unit}"
-                break
-        else:
-            return
-    spent, wanted = tight.epsilon(budget.delta), tight.with_events([event], budget.delta)
-    limit = f"ε {at_most(budget.epsilon, 6)} at δ {at_most(budget.delta, 6)}"
-    raise BudgetExceeded(
-        f"dataset {request.dataset!r}: privacy.budget is {limit}, of which {_shown(spent)} is spent{whose} "
-        f"({len(tight.entries)} charged) and {left_of(budget.epsilon, spent, 6)} is left; with {request.stage} it "
-        f"would be {_shown(wanted)}; ask for a smaller ε in params.yaml"
-    )
+    """Refuse a request that the budget does not allow, on any kind of unit."""
+    views = [(account, request.event, "")]
+    for other in others:
+        views.append((other.account, seen(request.event, other.units), f" for one {other.unit}"))
+    for tight, event, whose in views:
+        wanted = tight.with_events([event], budget.delta)
+        if wanted <= budget.epsilon:
+            continue
+        spent = tight.epsilon(budget.delta)
+        limit = f"ε {at_most(budget.epsilon, 6)} at δ {at_most(budget.delta, 6)}"
+        raise BudgetExceeded(
+            f"dataset {request.dataset!r}: privacy.budget is {limit}, of which {_shown(spent)} is spent{whose} "
+            f"({len(tight.entries)} charged) and {left_of(budget.epsilon, spent, 6)} is left; with {request.stage} it "
+            f"would be {_shown(wanted)}; ask for a smaller ε in params.yaml"
+        )
 
 
 def _shown(epsilon: float) -> str:
