@@ -34,7 +34,7 @@ def check(
 
     Examples:
       primorl check && dvc repro            run the pipeline only if all is well
-      primorl check --charges && dvc repro  say first what it charges, and ask where a budget is nearly used up
+      primorl check --charges && dvc repro  say first what it charges
     """
     from primorl.config.params import load
 

@@ -64,9 +64,9 @@ class Ledger:
     each run was chosen after looking at the results of the earlier ones, all charges on these versions together are
     (ε, δ)-differentially private with the budget that the last of them was granted under. For a charge is granted on
     version D only if the privacy filter over every version that shares any unit with D, itself included, stays within
-    (`Account.with_events`); and a decision enters the chain only at the place it was made for, so nobody decides on a past
-    that has moved on. Versions that share no unit compose in parallel. A charge on another kind of unit counts as often
-    as one unit may have units of it (`account`).
+    (`Account.with_events`); and a decision enters the chain only at the place it was made for, so nobody decides on a
+    past that has moved on. Versions that share no unit compose in parallel. A charge on another kind of unit counts as
+    often as one unit may have units of it (`account`).
 
     | case                                | what happens                                                        |
     |-------------------------------------|---------------------------------------------------------------------|
