@@ -213,11 +213,8 @@ def test_commands_that_only_read_need_no_valid_run(tmp_path: Path) -> None:
     file = tmp_path / "params.yaml"
     file.write_text(yaml.safe_dump(raw), encoding="utf-8")
     reading = params.load_reading(file)
-    assert (reading.dataset, reading.ledger.url, reading.privacy.budget.epsilon) == (
-        "pendulum-replay",
-        None,
-        3.0,
-    )
+    assert (reading.dataset, reading.ledger.url) == ("pendulum-replay", None)
+    assert reading.privacy.budget.epsilon == 3.0
     file.write_text(yaml.safe_dump(changed("privacy.budget.epsilon", -3.0)), encoding="utf-8")
     with pytest.raises(PipelineError, match=r"params.yaml: privacy.budget.epsilon: found -3.0; "):
         params.load_reading(file)

@@ -160,9 +160,8 @@ def test_nobody_is_public_by_a_default_where_units_are_people() -> None:
         suggest({"partition": suggested}, "datasets/csv-log.yaml")
         found = params.parse(with_keys(dataset="csv-log", partition__public_fraction=said, **asked))
         assert found.partition.public_fraction == expected
-    assert (
-        params.parse(with_keys(partition__public_fraction="auto")).partition.public_fraction == 0.02
-    ), "no people"
+    found = params.parse(with_keys(partition__public_fraction="auto"))
+    assert found.partition.public_fraction == 0.02, "no people"
 
 
 def test_what_was_taken_from_where_is_known() -> None:
@@ -203,13 +202,9 @@ def test_only_what_nobody_gives_is_fitted_and_a_fit_touches_nothing_else() -> No
 
 
 def test_a_key_that_nobody_may_or_does_suggest_a_value_for_is_named() -> None:
-    assert refusal(with_keys(dynamics__batch_size="auto")) == (
-        f"params.yaml: dynamics.batch_size: found auto, and neither {OWN} "
-        f"(suggested.dynamics.batch_size) nor {DEFAULTS} (dynamics.batch_size) suggests a value; give one"
-    )
-    assert "dynamics.batch_size: found null, and neither" in refusal(
-        with_keys(dynamics__batch_size=None)
-    )
+    for value, said in (("auto", "auto"), (None, "null")):
+        found = refusal(with_keys(dynamics__batch_size=value))
+        assert f"dynamics.batch_size: found {said}, and neither {OWN} " in found
     for key in (
         "privacy__budget__epsilon",
         "dynamics__variant",
@@ -244,10 +239,7 @@ def test_a_wrong_suggestion_is_named_where_it_stands_used_or_not() -> None:
     path.write_text(
         path.read_text(encoding="utf-8").replace("every: 5", "every: 0"), encoding="utf-8"
     )
-    assert (
-        f"{DEFAULTS}: dynamics.early_stopping.every: found 0; allowed is greater than 0"
-        in refusal(AUTO)
-    )
+    assert f"{DEFAULTS}: dynamics.early_stopping.every: found 0" in refusal(AUTO)
 
 
 def test_without_an_environment_the_clone_and_two_questions_get_their_shares() -> None:

@@ -51,10 +51,7 @@ def test_the_interval_is_student_ts(values: list[float]) -> None:
     error = stats.sem(sample)
     if error > 1e-9 * np.abs(sample).max():
         low, high = stats.t.interval(0.95, len(values) - 1, loc=sample.mean(), scale=error)
-        assert (found.low, found.high) == (
-            pytest.approx(low, rel=1e-6),
-            pytest.approx(high, rel=1e-6),
-        )
+        assert (found.low, found.high) == pytest.approx((low, high), rel=1e-6)
     with pytest.raises(ValueError, match="at least 2 values, found 1"):
         MeanInterval.of(sample[:1])
 

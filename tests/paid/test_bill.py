@@ -76,9 +76,7 @@ def test_a_model_that_would_leave_nothing_for_its_questions_is_refused_before_it
     here: Params,
 ) -> None:
     params = at(here, 1.02, 1.0)
-    with pytest.raises(
-        PipelineError, match=r"with the model, clone_behaviour .* and evaluate_private[^\n]*$"
-    ):
+    with pytest.raises(PipelineError, match=r"clone_behaviour .* and evaluate_private"):
         trained(params)
     assert charged(params) == []
     check(at(here, 1.6, 1.0))
@@ -114,9 +112,7 @@ def test_a_total_bounds_model_clone_and_questions(
         return replace(asked, privacy=privacy, origins={suggestions.TOTAL: origin})
 
     check(of_total(model))
-    with pytest.raises(
-        ValueError, match=r"found 1.0, and with behaviour.* comes to 1\.1.* target_epsilon to 1.0"
-    ):
+    with pytest.raises(ValueError, match=r"found 1\.0, and with behaviour.* comes to 1\.1"):
         of_total(1.0)
     # As for a mechanism of rounds, which costs more.
     monkeypatch.setattr(Params, "_check_total", lambda _: None)
@@ -172,10 +168,7 @@ def test_plan_says_what_an_edit_charges(
         )
     after("evaluate")
     again = planned(replace(params, seed=7))
-    assert (
-        "charges ε: train_model 0.9999, clone_behaviour 0.35, evaluate_private: behaviour 0 (paid)"
-        in again
-    )
+    assert "train_model 0.9999, clone_behaviour 0.35, evaluate_private: behaviour 0 (paid)" in again
     assert again.endswith("model_check 0.2"), "it asks about another model"
     other = replace(params, behaviour=replace(params.behaviour, target_epsilon=0.3))
     assert planned(other).endswith("clone_behaviour 0.3, " + questions.replace(" 0.2", " 0 (paid)"))

@@ -61,10 +61,7 @@ def test_public_values_outside_declared_bounds_are_warned_of_and_from_a_fifth_on
         assert (len(said.warnings), len(said.stops)) == (warned, stopped)
         for line in said.stops + said.warnings:
             share = f"{100 * beyond / 40:.3g}%"
-            assert (
-                f"bounds.reward: {share} of the public values of 'reward' lie outside its bounds [-1, 0]"
-                in line
-            )
+            assert f"bounds.reward: {share} of the public values of 'reward' lie outside" in line
             assert "maximum 3)" in line
 
 

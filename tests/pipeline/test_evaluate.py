@@ -157,9 +157,8 @@ def test_the_summary_and_mlflow_say_what_the_policy_earns(
     assert stage.data.tags["mlflow.parentRunId"] == pipeline.info.run_id
     for name in ("return_mean", "normalized_score", "epsilon"):
         assert pipeline.data.metrics[name] == summary[name]
-    assert (
-        pipeline.data.metrics["epsilon_spent_on_dataset"] == summary["spent_on_dataset"]["epsilon"]
-    )
+    spent = summary["spent_on_dataset"]["epsilon"]
+    assert pipeline.data.metrics["epsilon_spent_on_dataset"] == spent
     assert set(stage.data.metrics) == {"curve.return_mean"}
     for logged in (stage, pipeline):
         assert logged.data.params == {
@@ -273,10 +272,8 @@ def test_the_summary_repeats_what_the_private_units_answered_about_this_model_an
     summary = read_json(SUMMARY)
     assert [found["of"] for found in summary["private_evaluation"]] == ["policy"]
     assert summary["model_verdict"]["check"]["believe"] == "yes"
-    assert (summary["spent_on_dataset"]["epsilon"], summary["spent_on_dataset"]["charges"]) == (
-        2.75,
-        4,
-    )
+    spent = summary["spent_on_dataset"]
+    assert (spent["epsilon"], spent["charges"]) == (2.75, 4)
     assert summary["epsilon"] == STATEMENT["epsilon"], "the model's own"
     for line in (
         "spent    in all: ε = 2.75, ",

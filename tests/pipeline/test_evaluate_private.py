@@ -82,12 +82,11 @@ def test_every_answer_is_charged_once_and_first(
         for answer in found.estimates
         if answer.ci95
     )
-    of_behaviour = [answer for answer in found.estimates if answer.estimator == "behaviour"]
-    assert (
-        of_behaviour
-        == [answer for answer in first.estimates if answer.estimator == "behaviour"]
-        != []
+    again, before = (
+        [answer for answer in each.estimates if answer.estimator == "behaviour"]
+        for each in (found, first)
     )
+    assert again == before != []
     assert evaluated(ready).estimates == found.estimates
     assert (len(charged(ready)), len(released)) == (2, 1)
 

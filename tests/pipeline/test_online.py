@@ -140,10 +140,8 @@ def test_a_policy_that_was_trained_offline_goes_on_and_both_are_stated(asked: Pa
     learned(asked, start="policy")
     own = Statement.read(FOLDER)
     assert [each.what for each in own.mechanisms] == ["models/policy", "models/online"]
-    assert (
-        own.epsilon
-        == compose([event_from_json(each.event) for each in own.mechanisms], DELTA).epsilon_pld
-    )
+    events = [event_from_json(each.event) for each in own.mechanisms]
+    assert own.epsilon == compose(events, DELTA).epsilon_pld
     first = DeterministicPolicy.load_epochs(FOLDER)
     offline = DeterministicPolicy.load(Path("models/policy"))
     assert torch.equal(first.layers[0][0], offline.layers[0][0])
@@ -154,9 +152,7 @@ def test_a_run_goes_on_only_from_the_policy_that_it_began_with(asked: Params) ->
     with killed(2):
         learned(asked, start="policy")
     write_offline(DELTA)
-    with pytest.raises(
-        PipelineError, match=r"began with another offline policy .* set online\.draw"
-    ):
+    with pytest.raises(PipelineError, match="began with another offline policy"):
         learned(asked, start="policy")
     assert not FOLDER.exists()
 

@@ -57,10 +57,8 @@ def test_it_needs_no_data_at_all(small: Params, starts: str) -> None:
     assert read_json(POLICY / "config.json").items() >= said.items()
     assert sorted(item.name for item in POLICY.iterdir()) == list(FILES)
     assert set(run.artifacts) == {"config.json", "privacy.json"}
-    assert (
-        run.logged.items()
-        >= {"private": "True", "epsilon": "1.19", "delta": "1e-05", "unit": "trajectory"}.items()
-    )
+    tags = {"private": "True", "epsilon": "1.19", "delta": "1e-05", "unit": "trajectory"}
+    assert run.logged.items() >= tags.items()
     assert run.logged["policy"]["starts"] == starts
     assert {name: steps for name, steps in run.steps.items() if steps != [1, 2]} == {}
     assert {"critic_loss", "model_reward", "model_uncertainty"} <= set(run.steps)

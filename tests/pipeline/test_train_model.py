@@ -59,20 +59,16 @@ def test_it_is_charged_first_and_states_what_it_cost(
     said = statement()
     assert (said["private"], said["void"], said["units"]) == (True, [], 9)
     assert (said["rounds"], said["noise_multiplier"], said["sampling_probability"]) == (4, 1.0, 0.5)
-    assert (
-        float(run.logged["epsilon"])
-        == said["epsilon"]
-        == pytest.approx(run.logged["epsilon_so_far"])
-    )
+    assert float(run.logged["epsilon"]) == said["epsilon"]
+    assert said["epsilon"] == pytest.approx(run.logged["epsilon_so_far"])
     assert 0 < said["epsilon"] == pytest.approx(charge.epsilon, rel=1e-3)
     assert run.steps["epsilon_so_far"] == [2, 4]
     assert run.logged["charge"] == said["charge"] == charge.id
     alone = accounting.compose(
         [event_from_json(said["event"])], data.privacy.budget.delta
     ).epsilon_pld
-    assert (
-        said["spent_on_dataset"].items() >= {"charges": 1, "epsilon": pytest.approx(alone)}.items()
-    )
+    assert said["spent_on_dataset"]["charges"] == 1
+    assert said["spent_on_dataset"]["epsilon"] == pytest.approx(alone)
     assert model().architecture.hidden == (8,)
     assert model().bounds.observation_high.tolist() == [1.0, 1.0, 8.0]
 
@@ -238,9 +234,7 @@ def test_bad_input_is_one_clear_error_and_the_last_model_stays(
     shutil.rmtree(PARTITIONS / "private")
     other = table([episode(9, 50 + i) for i in range(9)], units=names, names=names)
     tiny_policy.write_partition(PARTITIONS / "private", other)
-    with pytest.raises(
-        PipelineError, match="its parts are of different partitions; run `dvc repro --force"
-    ):
+    with pytest.raises(PipelineError, match="its parts are of different partitions"):
         trained(replace(data, seed=1))  # not the rows of the units that are charged
     unopened(monkeypatch)
     hopeless = {"target_epsilon": 1e-6, "noise_multiplier": None, "delta": 1e-9}

@@ -195,10 +195,8 @@ def test_linear_heads_and_all_that_they_ask_are_one_charge(
         "residuals",
         "first_states",
     ]
-    assert (
-        event_from_json(said["event"])
-        == accounting.Training(1.0, 1.0, 4, (_QUERY_NOISE,) * 4).event
-    )
+    whole = accounting.Training(1.0, 1.0, 4, (_QUERY_NOISE,) * 4)
+    assert event_from_json(said["event"]) == whole.event
     model = GaussianEnsemble.load(OUTPUT, CPU)
     assert model.architecture.members == params.dynamics.ensemble_size
     assert model.predict(torch.zeros(2, 3), torch.zeros(2, 1))[0].shape == (3, 2, 4)

@@ -281,9 +281,7 @@ def test_what_cannot_be_trained_is_said_in_one_line() -> None:
             return PendulumStep(step.next_observation, step.reward * torch.nan, step.uncertainty)
 
     starts: Any = resets(64, 0)
-    with pytest.raises(
-        PipelineError, match=r"SAC diverged in epoch 1, seed 0.*lower learning_rate"
-    ):
+    with pytest.raises(PipelineError, match="SAC diverged in epoch 1, seed 0"):
         list(train(Broken(), starts, SHORT, ReplayBuffer.batches))  # type: ignore[arg-type]
     discrete = prior_of(torch.zeros(3, 2), discrete=True)
     for options, says in (

@@ -58,12 +58,7 @@ def test_a_killed_run_resumes_on_its_charge_and_states_what_it_paid_for(tmp_path
     assert charges(tmp_path) == [("committed", statement.epsilon)]
     assert statement.sound
     assert 1.9 < (statement.epsilon or 0) <= 2.0
-    assert (statement.unit, statement.units, statement.rounds, statement.termination) == (
-        "person",
-        PEOPLE,
-        8,
-        None,
-    )
+    assert (statement.unit, statement.units, statement.rounds) == ("person", PEOPLE, 8)
     # What was paid for is restored, and anything else is charged or refused.
     reading = lambda: pytest.fail("private numbers were read")  # noqa: E731
     assert torch.equal(private_mean(plan, IDS, reading, SECRET, tmp_path), mean)

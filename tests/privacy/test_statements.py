@@ -41,10 +41,8 @@ def test_epsilon_is_that_of_all_releases_one_after_another() -> None:
     model = statement(9.0, queries=(14.0,), charges=1)
     clone = statement(14.0, charge="b", charges=2)
     whole = composed_statement({"models/dynamics": model, "models/behaviour": clone})
-    assert (
-        whole.epsilon
-        == compose([event_from_json(each.event) for each in (model, clone)], DELTA).epsilon_pld
-    )
+    events = [event_from_json(each.event) for each in (model, clone)]
+    assert whole.epsilon == compose(events, DELTA).epsilon_pld
     low, high = sorted([model.epsilon or 0.0, clone.epsilon or 0.0])
     assert high < (whole.epsilon or 0) <= low + high
     assert compose([event_from_json(whole.event)], DELTA).epsilon_pld == whole.epsilon
@@ -89,11 +87,8 @@ def test_it_comes_back_as_it_was_and_what_it_cannot_mean_is_refused(tmp_path: Pa
         write_json(tmp_path / "privacy.json", content)
         found = Statement.read(tmp_path)
         found.write(tmp_path / "again")
-        assert (
-            json.loads((tmp_path / "again/privacy.json").read_text(encoding="utf-8"))
-            == content
-            == found.to_json()
-        )
+        again = json.loads((tmp_path / "again/privacy.json").read_text(encoding="utf-8"))
+        assert again == content == found.to_json()
         assert set(CONTRACT.split()) <= set(content)
         assert found.sound is bool(content["private"])
     for key in ("epsilon", "delta", "sampling_probability", "clipping_norm", "rounds"):

@@ -11,7 +11,6 @@ from primorl.model.architecture import Architecture
 from primorl.model.ensemble import Bounds, GaussianEnsemble, Normaliser
 
 SURE = -30.0  # logarithm of a variance so small that the model is as good as deterministic
-RETURN = (1 - 0.9**5) / 0.1  # of a reward of 1 on every one of five steps
 
 
 @dataclass(frozen=True)

@@ -78,9 +78,7 @@ def test_without_a_bound_two_kinds_of_units_are_refused(
     (made,) = ledger.charges()
     said = f"found '{second.unit}', and charge {made.id} on the same people was made on unit '{first.unit}'"
     for budget in (None, Budget(1e6, DELTA)):
-        with pytest.raises(
-            PipelineError, match=rf"{said}; .* trajectories_per_person in datasets/pendulum.yaml"
-        ):
+        with pytest.raises(PipelineError, match=f"{said}; .* trajectories_per_person"):
             charge(ledger, second, "two", budget)
     assert len(ledger.charges()) == 1
     spent = ledger.account(patients(None)).epsilon(DELTA)
@@ -139,9 +137,7 @@ def test_one_column_name_in_two_populations_is_two_kinds(ledger: Ledger) -> None
 
 def test_another_unit_is_refused_where_some_units_are_public(ledger: Ledger) -> None:
     charge(ledger, of("abc", "admission", population=CLINIC, public="xy"))
-    with pytest.raises(
-        PipelineError, match=r"found 'patient', and an earlier run on the same population had 'adm"
-    ):
+    with pytest.raises(PipelineError, match="found 'patient', and an earlier run"):
         charge(ledger, of("uvw", "patient", population=CLINIC), "two")
     charge(ledger, of("uvw", "patient", population="d" * 32), "two")
 
@@ -199,13 +195,9 @@ def test_units_that_were_private_become_public_only_if_it_is_confirmed(ledger: L
 
 def test_units_that_were_private_never_become_public(ledger: Ledger) -> None:
     charge(ledger, of("abc", public="xy"))
-    with pytest.raises(
-        PipelineError, match="the public split holds units that earlier runs were charged for"
-    ):
+    with pytest.raises(PipelineError, match="the public split holds units"):
         charge(ledger, of("de", public="xa"), "two")
-    with pytest.raises(
-        PipelineError, match="the private split holds units that an earlier split made public"
-    ):
+    with pytest.raises(PipelineError, match="the private split holds units"):
         charge(ledger, of("cdx"), "two")
     charge(ledger, of("de", public="xyz"), "two")
     charge(ledger, of("cd"), "three")

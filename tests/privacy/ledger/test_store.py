@@ -44,10 +44,8 @@ def test_the_file_is_its_owners_alone_and_a_commit_survives_power_loss(tmp_path:
     file, before = tmp_path / "own" / "ledger.db", os.umask(0)
     store = Store(f"sqlite:///{file}")
     os.umask(before)
-    assert (stat.S_IMODE(file.parent.stat().st_mode), stat.S_IMODE(file.stat().st_mode)) == (
-        0o700,
-        0o600,
-    )
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
     with store._engine.connect() as connection:
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 3
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "delete"
