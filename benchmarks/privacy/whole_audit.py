@@ -9,7 +9,6 @@ scores the candidate by the sum of its log-likelihood ratios. The bounds are tho
 import argparse
 import json
 import re
-import shutil
 import sys
 import tempfile
 import time
@@ -61,7 +60,8 @@ SHARES = (0.68, 0.2, 0.1)
 MOST_SHRUNK = 600  # numbers of a release; of more, none is taken for noisier than another
 ARTEFACTS = {"model": "train_model", "clone": "clone_behaviour", "answers": "evaluate_private"}
 ATTACKERS = ("together", *ARTEFACTS, "model file", "policy file", "random")
-RELEASES, WHOLE_RUNS = "repeated releases with a bound above it", "whole runs with a bound above it"
+RELEASES = "repeated releases with a bound above it"
+WHOLE = 3.0  # the claim of whole runs
 AS_STATED, HALF, UNCLIPPED = "", ", half the noise", ", no clip"
 DATA = ("collect", "ingest", "partition")
 PAID = (
@@ -413,56 +413,29 @@ def repeated(epsilon: float, times: int, twin: str) -> list[LowerBounds]:
 
 def main() -> None:
     """Measure what is not measured yet, keep the rows, and write the table."""
-    parser = argparse.ArgumentParser(
+    argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--runs", type=int, default=0, help="at claim 3, whose bounds above it are counted, in all"
-    )
-    arguments = parser.parse_args()
+    ).parse_args()
     torch.set_num_threads(1)
     known = read("whole_audit")
-    for twin, repeats, times in ((AS_STATED, 3, 200), (HALF, 1, 20), (UNCLIPPED, 1, 0)):
-        for epsilon in CANDIDATES:
-            claim = f"claim {epsilon:g}{twin}"
-            with tempfile.TemporaryDirectory() as place:
-                for number in range(1, repeats + 1):
-                    what = f"{claim}, run {number}"
-                    if any(each["what"].startswith(f"{what}:") for each in known):
-                        continue
-                    claims, found, included = whole(Path(place), f"run{number}", epsilon, twin)
-                    for name, score in found.items():
-                        known += rows(what, name, claims[name], score, included)
-                    keep("whole_audit", known)
-            what = f"{claim}: {RELEASES}"
-            if times and all(each["what"] != what for each in known):
-                above = sum(each.refutes_the_claim for each in repeated(epsilon, times, twin))
-                known.append(
-                    row(COMMAND, what, above, times, "releases", above / times, "releases")
-                )
+    for twin, runs, times in ((AS_STATED, 3, 200), (HALF, 1, 20), (UNCLIPPED, 1, 0)):
+        with tempfile.TemporaryDirectory() as place:
+            for number in range(1, runs + 1):
+                what = f"claim {WHOLE:g}{twin}, run {number}"
+                if any(each["what"].startswith(f"{what}:") for each in known):
+                    continue
+                claims, found, included = whole(Path(place), f"run{number}", WHOLE, twin)
+                for name, score in found.items():
+                    known += rows(what, name, claims[name], score, included)
                 keep("whole_audit", known)
-    count_whole_runs(known, min(CANDIDATES, key=CANDIDATES.__getitem__), arguments.runs)
+        for epsilon in CANDIDATES if times else ():
+            what = f"claim {epsilon:g}{twin}: {RELEASES}"
+            if all(each["what"] != what for each in known):
+                above = sum(each.refutes_the_claim for each in repeated(epsilon, times, twin))
+                share = above / times
+                known.append(row(COMMAND, what, above, times, "releases", share, "releases"))
+                keep("whole_audit", known)
     put(ROOT / "docs/audits.md", "whole", table(known))
-
-
-def count_whole_runs(known: list[dict[str, Any]], epsilon: float, most: int) -> None:
-    """Run all stages until ``most`` runs at a claim are counted, and keep how many had a bound above it."""
-    what = f"claim {epsilon:g}: {WHOLE_RUNS}"
-    done, above = next(
-        ((each["peer"], each["ours"]) for each in known if each["what"] == what), (0, 0)
-    )
-    with tempfile.TemporaryDirectory() as place:
-        for number in range(done + 1, most + 1):
-            claims, found, included = whole(Path(place), f"run{number}", epsilon)
-            above += any(
-                bounds(claims[name], score, included).refutes_the_claim
-                for name, score in found.items()
-            )
-            counted = row(COMMAND, what, above, number, "runs", above / number, "runs")
-            known[:] = [*(each for each in known if each["what"] != what), counted]
-            keep("whole_audit", known)
-            for made in (f"run{number}", f"run{number}-bundle"):
-                shutil.rmtree(Path(place) / made)
 
 
 def rows(
@@ -488,17 +461,12 @@ def rows(
 def table(known: list[dict[str, Any]]) -> str:
     """Write the table of the page: lowest and highest bound of the runs, as shares of each attacker's claim."""
     lines = [f"| claimed ε | {' | '.join(ATTACKERS)} |", "|---" * (1 + len(ATTACKERS)) + "|"]
-    for epsilon in sorted(CANDIDATES):
-        cells = []
-        for name in ATTACKERS:
-            own = [
-                p["ratio"]
-                for p in known
-                if re.match(f"claim {epsilon:g}, run .*: {name}, largest", p["what"])
-            ]
-            cells.append(f"{min(own):.0%} to {max(own):.0%}" if max(own) > 0 else "0%")
-        lines.append(f"| {epsilon:g} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    cells = []
+    for name in ATTACKERS:
+        pattern = f"claim {WHOLE:g}, run .*: {name}, largest"
+        own = [each["ratio"] for each in known if re.match(pattern, each["what"])]
+        cells.append(f"{min(own):.0%} to {max(own):.0%}" if max(own) > 0 else "0%")
+    return "\n".join([*lines, f"| {WHOLE:g} | {' | '.join(cells)} |"])
 
 
 if __name__ == "__main__":

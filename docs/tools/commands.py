@@ -1,7 +1,7 @@
 """Check the commands that the pages name: none is run, but each has to parse.
 
 In a block of code a command is whole: its words must be complete. In a sentence it may be the name of a command alone,
-such as `primorl select`, so only the words that are there are checked.
+such as `primorl ledger`, so only the words that are there are checked.
 """
 
 import re
