@@ -28,7 +28,7 @@ FIRST_STATES, LENGTHS = "first_states", "lengths"
 LATE = (RESIDUALS, FIRST_STATES, LENGTHS)
 """Queries that are asked after the rounds: they need the weights, or the released scales."""
 SHARES = {SCALES: 0.15, FINER_SCALES: 0.15, RESIDUALS: 0.1, FIRST_STATES: 0.06, LENGTHS: 0.03}
-"""Shares of the ε that the queries take where ``privacy.statistics.noise_multiplier`` does not say it."""
+"""Shares of the ε that the queries take."""
 PARTS = 32
 """Parts of the horizon in which `LENGTHS` counts ends."""
 LOST_YES, LOST_OF_CUBES, MOST_CUBES, _MOST_COLUMNS = 0.2, 0.02, 400, 30
