@@ -17,11 +17,9 @@ from typing import Any
 import yaml
 
 from benchmarks.machine import ROOT
-from benchmarks.quality.logs.project import DATA, stages
+from benchmarks.quality.logs.project import DATA, LEARNING, stages
 from benchmarks.quality.paper import grids, report, rows
 from primorl.base.paths import DATASETS, PARAMS, PIPELINE
-
-LEARNING = ("train_model", "clone_behaviour", "optimize_policy", "evaluate_private", "evaluate")
 
 
 def main() -> None:
